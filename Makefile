@@ -1,0 +1,45 @@
+# Every target sets up its own environment first; nothing is installed outside .venv.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+TEST_ARGS ?=
+
+.PHONY: help setup mnist test lint format clean
+
+help:
+	@echo "make mnist   train a perceptron on MNIST  (ARGS='--epochs 3 --device cuda')"
+	@echo "make test    run the tests                (TEST_ARGS='-k matmul')"
+	@echo "make lint    ruff and mypy"
+	@echo "make format  let ruff rewrite the files"
+	@echo "make clean   remove the environment and everything generated"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is needed"; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is older than Python 3.11; try: make PYTHON=/path/to/python3.11"; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test,dev,plot]'
+	@touch $@
+
+mnist: $(STAMP)
+	$(BIN)/python examples/mlp.py $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(TEST_ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

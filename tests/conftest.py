@@ -1,0 +1,93 @@
+"""Options, fixtures and settings that every test shares."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Set before the package reads them. The folder stays from run to run, so that a second run
+# compiles nothing, and it is not the user's own.
+os.environ["TGC_CACHE_DIR"] = str(
+    Path(tempfile.gettempdir()) / f"tinygrad_cuda_tests_{getpass.getuser()}"
+)
+os.environ["MPLBACKEND"] = "Agg"
+
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("fixed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tinygrad_cuda")
+    group.addoption(
+        "--require-cuda",
+        action="store_true",
+        help="a GPU must be there: what would skip for want of one fails",
+    )
+    group.addoption(
+        "--arch",
+        default="sm_75,sm_90",
+        help="architectures for which kernels are compiled, separated by commas",
+    )
+
+
+def _about_cuda(item: pytest.Item) -> bool:
+    fixtures = getattr(item, "fixturenames", ())
+    return "cuda_device" in fixtures or "cuda" in item.nodeid or "tests/gpu" in item.nodeid
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Under --require-cuda a test about CUDA that skips is a failure, whoever skipped it."""
+    report = yield
+    if report.skipped and item.config.getoption("--require-cuda") and _about_cuda(item):
+        report.outcome = "failed"
+        report.longrepr = f"skipped under --require-cuda: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(scope="session")
+def architectures(request: pytest.FixtureRequest) -> list[str]:
+    """The names given by --arch, such as sm_90."""
+    return [name for name in request.config.getoption("--arch").split(",") if name]
+
+
+@pytest.fixture(scope="session")
+def cuda_device(request: pytest.FixtureRequest) -> str:
+    """The name of a usable GPU's device; skips without one, fails under --require-cuda."""
+    from tinygrad_cuda.backend.cuda import runtime
+
+    if not runtime.available():
+        if request.config.getoption("--require-cuda"):
+            pytest.fail(f"--require-cuda: {runtime.reason()}", pytrace=False)
+        pytest.skip(f"no usable GPU: {runtime.reason()}")
+    return "cuda"
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder that holds real data sets: $TGC_DATA, or shared/data beside the repository."""
+    named = os.environ.get("TGC_DATA")
+    for folder in [Path(named)] if named else [ROOT.parent / "shared" / "data"]:
+        if folder.is_dir():
+            return folder
+    pytest.skip("no real data: set TGC_DATA to a folder that holds MNIST")
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds() -> None:
+    """Every test starts from the same random state, whatever ran before it."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 (for code under test that uses the global state)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)

@@ -1,0 +1,205 @@
+"""The import ranks of the design, parsed from the source, and what `import tinygrad_cuda` loads."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "tinygrad_cuda"
+
+# Longest prefix wins. A module imports lower ranks; within a rank only itself, except as written
+# in SIBLINGS.
+RANKS = {
+    "core": 0,
+    "graph.node": 1,
+    "graph.ops": 2,
+    "graph.gradient": 3,
+    "graph.rewrite": 3,
+    "graph.schedule": 4,
+    "graph.memory": 4,
+    "graph.cost": 4,
+    "graph.draw": 5,
+    "backend": 6,
+    "engine": 7,
+    "tensor": 8,
+    "autograd": 9,
+    "nn": 10,
+    "optim": 10,
+    "data": 10,
+    "compile": 11,
+    "utils": 11,
+    "__main__": 12,
+    "": 12,
+}
+# (importer, imported) of one rank.
+SIBLINGS = {
+    ("graph.memory", "graph.schedule"),
+    ("graph.cost", "graph.schedule"),
+    ("__main__", ""),
+}
+# Imported on first use, so that `import tinygrad_cuda` loads none of them.
+# Module -> what it may import inside functions.
+LATE = {
+    "__main__": {"cuda"},
+    "backend.cuda.compiler": {"cuda"},
+    "backend.cuda.graphs": {"cuda"},
+    "backend.cuda.runtime": {"cuda"},
+    "graph.draw": {"networkx", "matplotlib"},
+    "graph.memory": {"networkx"},
+    "graph.ops.elementwise": {"scipy"},
+    "graph.schedule": {"networkx"},
+}
+LAZY = {"cuda", "networkx", "matplotlib", "scipy", "torch"}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name below tinygrad_cuda."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def unit(module: str) -> str:
+    """The part of the package that a module belongs to: the longest prefix that has a rank."""
+    parts = module.split(".") if module else []
+    for length in range(len(parts), 0, -1):
+        if (prefix := ".".join(parts[:length])) in RANKS:
+            return prefix
+    if parts and parts != ["graph"]:
+        pytest.fail(f"tinygrad_cuda.{module} has no rank")
+    return ""
+
+
+def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
+    """Each imported module, its line, and whether it stands in a function; not TYPE_CHECKING."""
+
+    def walk(node: ast.AST, inside: bool) -> Iterator[tuple[str, int, bool]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                for branch in child.orelse:
+                    yield from walk(branch, inside)
+            elif isinstance(child, ast.Import):
+                yield from ((alias.name, child.lineno, inside) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path}:{child.lineno}: relative import"
+                assert child.module is not None
+                for alias in child.names:
+                    yield f"{child.module}.{alias.name}", child.lineno, inside
+            else:
+                function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                yield from walk(child, inside or function)
+
+    yield from walk(ast.parse(path.read_text(encoding="utf-8")), False)
+
+
+def internal(name: str, known: dict[str, Path]) -> str | None:
+    """The module of this package that an imported name lies in, or None for a foreign one."""
+    parts = name.split(".")
+    if parts[0] != "tinygrad_cuda":
+        return None
+    for length in range(len(parts) - 1, 0, -1):
+        if (module := ".".join(parts[1 : 1 + length])) in known:
+            return module
+    return ""
+
+
+def test_ranks() -> None:
+    """No module imports a higher rank, nor a sibling that is not written down."""
+    known = modules()
+    wrong = []
+    for module, path in known.items():
+        here = unit(module)
+        for name, line, _ in imports(path):
+            target = internal(name, known)
+            if target is None:
+                continue
+            there = unit(target)
+            if here == there or (here, there) in SIBLINGS:
+                continue
+            # graph/__init__.py gathers nothing; an import of the bare package is the package's own.
+            if target == "graph" and here.startswith("graph"):
+                continue
+            if RANKS[there] >= RANKS[here]:
+                wrong.append(
+                    f"{path.relative_to(ROOT)}:{line}: {here or 'tinygrad_cuda'}, rank "
+                    f"{RANKS[here]}, imports {name}, rank {RANKS[there]}"
+                )
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_cycles() -> None:
+    """Within one part, such as backend or tensor, modules import each other one way only."""
+    known = modules()
+    edges = {
+        module: {
+            target
+            for name, _, _ in imports(path)
+            if (target := internal(name, known)) is not None
+            and target != module
+            # A package's own __init__ is loaded anyway when one of its modules is.
+            and not module.startswith(target + ".")
+            and target != ""
+        }
+        for module, path in known.items()
+    }
+    finished: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, "import cycle: " + " -> ".join((*trail, module))
+        if module not in finished:
+            for target in sorted(edges[module]):
+                visit(target, (*trail, module))
+            finished.add(module)
+
+    for module in edges:
+        visit(module, ())
+
+
+def test_nothing_is_imported_inside_functions() -> None:
+    """Except the listed heavy packages, which are loaded on first use."""
+    wrong = []
+    for module, path in modules().items():
+        for name, line, inside in imports(path):
+            top = name.split(".")[0]
+            if inside and top not in LATE.get(module, ()):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {name} inside a function")
+            if not inside and top in LAZY:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {name} at the top of the module")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_package_import_is_light() -> None:
+    """`import tinygrad_cuda` loads no driver, no graph library, no plotting, no SciPy, no torch."""
+    program = "import json, sys, tinygrad_cuda; print(json.dumps(sorted(sys.modules)))"
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = {name.split(".")[0] for name in json.loads(result.stdout)}
+    assert not loaded & LAZY
+
+
+def test_package_import_time_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The module list is the proof; the time over NumPy's is printed and only roughly bounded."""
+    program = "import numpy, tinygrad_cuda"
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    line = re.search(r"\|\s+(\d+) \| tinygrad_cuda$", result.stderr, re.MULTILINE)
+    assert line is not None
+    milliseconds = int(line[1]) / 1000
+    with capsys.disabled():
+        print(f"\nimport tinygrad_cuda: {milliseconds:.0f} ms over NumPy")
+    assert milliseconds < 1500  # ten times the budget: a loaded machine must not fail the test
