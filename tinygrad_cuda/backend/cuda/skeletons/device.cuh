@@ -1,0 +1,515 @@
+// The prelude that stands before every generated kernel: storage types, checked global memory,
+// conversions, arithmetic with NumPy's meaning, warp and block reductions. Header-free CUDA C++17
+// (NVRTC, sm_75 and up); the emulator compiles the same text with a C++ compiler, where
+// device_twin.h supplies what CUDA has built in and TGC_EMULATOR is defined.
+//
+// Words used below. A *storage type* is what lies in memory (float, double, tgc_half, tgc_bfloat16,
+// signed char, unsigned char, short, int, long long, bool). Its *compute type* is what expressions
+// work on: float for the 16-bit floating types, the type itself for all others.
+
+#define TGC_DEVICE __device__ __forceinline__
+
+#undef INFINITY
+#undef NAN
+#define INFINITY (__int_as_float(0x7f800000))
+#define NAN (__int_as_float(0x7fc00000))
+
+// ---------------------------------------------------------------------------------------- types
+
+struct tgc_half { unsigned short bits; };
+struct tgc_bfloat16 { unsigned short bits; };
+
+template <class T> struct tgc_compute { typedef T type; };
+template <> struct tgc_compute<tgc_half> { typedef float type; };
+template <> struct tgc_compute<tgc_bfloat16> { typedef float type; };
+template <class T> using tgc_compute_t = typename tgc_compute<T>::type;
+
+// N values read or written by one access; 2, 4, 8 or 16 bytes in all.
+template <class T, int N> struct alignas(sizeof(T) * N) tgc_vector {
+  static_assert(N > 0 && (N & (N - 1)) == 0 && sizeof(T) * N <= 16, "a vector has 1 to 16 bytes");
+  T at[N];
+};
+
+template <class A, class B> struct tgc_same { static constexpr bool value = false; };
+template <class A> struct tgc_same<A, A> { static constexpr bool value = true; };
+template <class T> struct tgc_is_floating {
+  static constexpr bool value = tgc_same<T, float>::value || tgc_same<T, double>::value;
+};
+template <class...> using tgc_void = void;
+
+// Lowest and highest value of a compute type: the identities of max and min.
+template <class T> TGC_DEVICE T tgc_lowest() {
+  if constexpr (tgc_is_floating<T>::value) return T(-INFINITY);
+  else if constexpr (T(-1) > T(0)) return T(0);  // unsigned and bool
+  else return T(1ull << (sizeof(T) * 8 - 1));
+}
+template <class T> TGC_DEVICE T tgc_highest() {
+  if constexpr (tgc_is_floating<T>::value) return T(INFINITY);
+  else if constexpr (T(-1) > T(0)) return T(-1);
+  else return T((1ull << (sizeof(T) * 8 - 1)) - 1);
+}
+
+// ------------------------------------------------------------------------- 16-bit floating types
+// Round to nearest, ties to even; a NaN becomes 0x7fff, as the hardware's conversion makes it.
+
+#ifdef TGC_EMULATOR
+TGC_DEVICE unsigned short tgc_half_bits(float value) {
+  unsigned bits = __float_as_uint(value), sign = (bits >> 16) & 0x8000u;
+  bits &= 0x7fffffffu;
+  if (bits > 0x7f800000u) return 0x7fff;
+  if (bits >= 0x477ff000u) return sign | 0x7c00u;  // 65520 and more round to infinity
+  if (bits < 0x38800000u)  // subnormal: 0.5f has the unit 2**-24 that a subnormal half has
+    return sign | (__float_as_uint(__uint_as_float(bits) + 0.5f) - 0x3f000000u);
+  return sign | ((bits + 0xc8000fffu + ((bits >> 13) & 1u)) >> 13);
+}
+TGC_DEVICE float tgc_half_value(unsigned short half) {
+  unsigned sign = (half & 0x8000u) << 16, magnitude = half & 0x7fffu;
+  if (magnitude >= 0x7c00u) return __uint_as_float(sign | 0x7f800000u | (magnitude << 13));
+  if (magnitude < 0x0400u) {
+    float value = float(magnitude) * 5.9604644775390625e-8f;  // 2**-24
+    return sign ? -value : value;
+  }
+  return __uint_as_float(sign | ((magnitude << 13) + 0x38000000u));
+}
+#else
+TGC_DEVICE unsigned short tgc_half_bits(float value) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+TGC_DEVICE float tgc_half_value(unsigned short half) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+  return value;
+}
+#endif
+
+TGC_DEVICE unsigned short tgc_bfloat16_bits(float value) {
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
+  unsigned short result;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(value));
+  return result;
+#else
+  unsigned bits = __float_as_uint(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return (unsigned short)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
+}
+
+// A double on its way to 16 bits: rounded to odd, so that the second rounding cannot err.
+TGC_DEVICE float tgc_round_to_odd(double value) {
+  float nearest = float(value);
+  if (value != value || double(nearest) == value) return nearest;
+  unsigned bits = __float_as_uint(nearest);
+  if (fabs(double(nearest)) > fabs(value)) bits -= 1;  // back toward zero
+  return __uint_as_float(bits | 1u);
+}
+
+TGC_DEVICE float tgc_to_compute(tgc_half value) { return tgc_half_value(value.bits); }
+TGC_DEVICE float tgc_to_compute(tgc_bfloat16 value) {
+  return __uint_as_float((unsigned)value.bits << 16);
+}
+template <class T> TGC_DEVICE T tgc_to_compute(T value) { return value; }
+
+// ----------------------------------------------------------------------------------- conversions
+// To integers: truncate toward zero. What does not fit, and NaN, becomes the lowest int32 (int64
+// for a 64-bit target), as NumPy gives on x86-64; smaller integers are the low bits of that int32.
+// To bool: value != 0, so that NaN is true. Integers to 16-bit floats go through float32.
+
+TGC_DEVICE int tgc_to_int(float value) {
+  return value >= -2147483648.0f && value < 2147483648.0f ? int(value) : int(0x80000000u);
+}
+TGC_DEVICE int tgc_to_int(double value) {
+  return value > -2147483649.0 && value < 2147483648.0 ? int(value) : int(0x80000000u);
+}
+template <class F> TGC_DEVICE long long tgc_to_long(F value) {
+  return value >= F(-9223372036854775808.0) && value < F(9223372036854775808.0)
+             ? (long long)value : (long long)(0x8000000000000000ull);
+}
+
+// The storage form of a compute value.
+template <class To, class From> TGC_DEVICE To tgc_to_storage(From value) {
+  if constexpr (tgc_same<To, From>::value) {
+    return value;
+  } else if constexpr (tgc_same<From, tgc_half>::value || tgc_same<From, tgc_bfloat16>::value) {
+    return tgc_to_storage<To>(tgc_to_compute(value));
+  } else if constexpr (tgc_same<To, tgc_half>::value) {
+    if constexpr (!tgc_same<From, double>::value) {
+      return To{tgc_half_bits(float(value))};
+    } else {
+#ifdef TGC_EMULATOR
+      return To{tgc_half_bits(tgc_round_to_odd(value))};
+#else
+      To result;
+      asm("cvt.rn.f16.f64 %0, %1;" : "=h"(result.bits) : "d"(value));
+      return result;
+#endif
+    }
+  } else if constexpr (tgc_same<To, tgc_bfloat16>::value) {
+    if constexpr (tgc_same<From, double>::value)
+      return To{tgc_bfloat16_bits(tgc_round_to_odd(value))};
+    else return To{tgc_bfloat16_bits(float(value))};
+  } else if constexpr (tgc_same<To, bool>::value) {
+    return value != From(0);
+  } else if constexpr (tgc_is_floating<From>::value && !tgc_is_floating<To>::value) {
+    if constexpr (sizeof(To) == 8) return To(tgc_to_long(value));
+    else return To(tgc_to_int(value));
+  } else {
+    return To(value);
+  }
+}
+
+// The value as storage type T would hold it, in T's compute type: what a cast to T means.
+template <class T, class From> TGC_DEVICE tgc_compute_t<T> tgc_cast(From value) {
+  return tgc_to_compute(tgc_to_storage<T>(value));
+}
+
+// --------------------------------------------------------------------------------- global memory
+// `index` counts elements of T from `base`. The emulator checks every access against the buffers
+// of the launch; on CUDA this is plain pointer arithmetic.
+
+template <class T, class I> TGC_DEVICE const T* tgc_address(const T* base, I index, int count = 1) {
+#ifdef TGC_EMULATOR
+  tgc_emu_check(base, (long long)index, count, sizeof(T), false);
+#endif
+  return base + index;
+}
+template <class T, class I> TGC_DEVICE T* tgc_address_write(T* base, I index, int count = 1) {
+#ifdef TGC_EMULATOR
+  tgc_emu_check(base, (long long)index, count, sizeof(T), true);
+#endif
+  return base + index;
+}
+
+template <class T, class I> TGC_DEVICE tgc_compute_t<T> tgc_load(const T* base, I index) {
+  return tgc_to_compute(*tgc_address(base, index));
+}
+template <class T, class I, class V> TGC_DEVICE void tgc_store(T* base, I index, V value) {
+  *tgc_address_write(base, index) = tgc_to_storage<T>(value);
+}
+template <int N, class T, class I>
+TGC_DEVICE tgc_vector<T, N> tgc_load_vector(const T* base, I index) {
+  return *reinterpret_cast<const tgc_vector<T, N>*>(tgc_address(base, index, N));
+}
+template <class T, int N, class I>
+TGC_DEVICE void tgc_store_vector(T* base, I index, const tgc_vector<T, N>& value) {
+  *reinterpret_cast<tgc_vector<T, N>*>(tgc_address_write(base, index, N)) = value;
+}
+
+// `index` if 0 <= index < limit; else 0, and the first bad index of the launch is recorded as
+// error = {code + 1, index, limit, 0}.
+TGC_DEVICE long long tgc_check_index(long long index, long long limit, unsigned long long* error,
+                                     long long code) {
+  if (index >= 0 && index < limit) return index;
+  if (atomicCAS(tgc_address_write(error, 0, 4), 0ull, (unsigned long long)(code + 1)) == 0ull) {
+    tgc_store(error, 1, (unsigned long long)index);
+    tgc_store(error, 2, (unsigned long long)limit);
+    tgc_store(error, 3, 0ull);
+  }
+  return 0;
+}
+
+// ------------------------------------------------------------------------------------ arithmetic
+
+// The library's functions, overloaded for float and double.
+#define TGC_MATH1(NAME) \
+  TGC_DEVICE float tgc_##NAME(float x) { return NAME##f(x); } \
+  TGC_DEVICE double tgc_##NAME(double x) { return NAME(x); }
+#define TGC_MATH2(NAME) \
+  TGC_DEVICE float tgc_##NAME(float x, float y) { return NAME##f(x, y); } \
+  TGC_DEVICE double tgc_##NAME(double x, double y) { return NAME(x, y); }
+TGC_MATH1(exp) TGC_MATH1(exp2) TGC_MATH1(expm1)
+TGC_MATH1(log) TGC_MATH1(log2) TGC_MATH1(log10) TGC_MATH1(log1p)
+TGC_MATH1(sqrt) TGC_MATH1(rsqrt) TGC_MATH1(cbrt)
+TGC_MATH1(sin) TGC_MATH1(cos) TGC_MATH1(tan) TGC_MATH1(asin) TGC_MATH1(acos) TGC_MATH1(atan)
+TGC_MATH1(sinh) TGC_MATH1(cosh) TGC_MATH1(tanh) TGC_MATH1(asinh) TGC_MATH1(acosh) TGC_MATH1(atanh)
+TGC_MATH1(erf) TGC_MATH1(erfc) TGC_MATH1(erfinv) TGC_MATH1(lgamma) TGC_MATH1(tgamma)
+TGC_MATH1(floor) TGC_MATH1(ceil) TGC_MATH1(trunc) TGC_MATH1(rint) TGC_MATH1(fabs)
+TGC_MATH2(pow) TGC_MATH2(atan2) TGC_MATH2(fmod) TGC_MATH2(hypot) TGC_MATH2(copysign)
+TGC_MATH2(nextafter)
+#undef TGC_MATH1
+#undef TGC_MATH2
+TGC_DEVICE float tgc_fma(float a, float b, float c) { return fmaf(a, b, c); }
+TGC_DEVICE double tgc_fma(double a, double b, double c) { return fma(a, b, c); }
+
+// Rounded by themselves, never contracted into a fused multiply-add.
+TGC_DEVICE float tgc_add_rn(float a, float b) { return __fadd_rn(a, b); }
+TGC_DEVICE double tgc_add_rn(double a, double b) { return __dadd_rn(a, b); }
+TGC_DEVICE float tgc_sub_rn(float a, float b) { return __fsub_rn(a, b); }
+TGC_DEVICE double tgc_sub_rn(double a, double b) { return __dsub_rn(a, b); }
+TGC_DEVICE float tgc_mul_rn(float a, float b) { return __fmul_rn(a, b); }
+TGC_DEVICE double tgc_mul_rn(double a, double b) { return __dmul_rn(a, b); }
+
+template <class T> TGC_DEVICE bool tgc_isnan(T x) {
+  if constexpr (tgc_is_floating<T>::value) return x != x;
+  else return false;
+}
+template <class T> TGC_DEVICE bool tgc_isinf(T x) {
+  if constexpr (tgc_is_floating<T>::value) return x == T(INFINITY) || x == T(-INFINITY);
+  else return false;
+}
+template <class T> TGC_DEVICE bool tgc_isfinite(T x) { return !tgc_isnan(x) && !tgc_isinf(x); }
+
+// np.maximum and np.minimum: a NaN on either side wins.
+template <class T> TGC_DEVICE T tgc_max(T a, T b) { return a >= b || tgc_isnan(a) ? a : b; }
+template <class T> TGC_DEVICE T tgc_min(T a, T b) { return a <= b || tgc_isnan(a) ? a : b; }
+
+template <class T> TGC_DEVICE T tgc_abs(T x) {
+  if constexpr (tgc_is_floating<T>::value) return tgc_fabs(x);
+  else if constexpr (T(-1) > T(0)) return x;
+  else return x < T(0) ? T(0ull - (unsigned long long)x) : x;  // the lowest value stays itself
+}
+template <class T> TGC_DEVICE T tgc_sign(T x) {
+  return tgc_isnan(x) ? x : T((x > T(0)) - (x < T(0)));
+}
+
+// Division that rounds down, and the remainder with the divisor's sign (Python's // and %).
+// Integers: by zero gives 0; the lowest value by -1 wraps to itself, as in NumPy.
+template <class T> TGC_DEVICE T tgc_modulo(T a, T b) {
+  if constexpr (tgc_is_floating<T>::value) {
+    T rest = tgc_fmod(a, b);
+    if (b == T(0)) return rest;
+    if (rest == T(0)) return tgc_copysign(T(0), b);
+    return (b < T(0)) != (rest < T(0)) ? rest + b : rest;
+  } else if constexpr (T(-1) > T(0)) {
+    return b == T(0) ? T(0) : T(a % b);
+  } else {
+    if (b == T(0) || b == T(-1)) return T(0);
+    T rest = T(a % b);
+    return rest != T(0) && (rest < T(0)) != (b < T(0)) ? T(rest + b) : rest;
+  }
+}
+template <class T> TGC_DEVICE T tgc_floor_divide(T a, T b) {
+  if constexpr (tgc_is_floating<T>::value) {
+    if (b == T(0)) return a / b;
+    T rest = tgc_fmod(a, b), quotient = (a - rest) / b;
+    if (rest != T(0) && (b < T(0)) != (rest < T(0))) quotient -= T(1);
+    if (quotient == T(0)) return tgc_copysign(T(0), a / b);
+    T down = tgc_floor(quotient);
+    return quotient - down > T(0.5) ? down + T(1) : down;
+  } else if constexpr (T(-1) > T(0)) {
+    return b == T(0) ? T(0) : T(a / b);
+  } else {
+    if (b == T(0)) return T(0);
+    if (b == T(-1)) return T(0ull - (unsigned long long)a);
+    T quotient = T(a / b);
+    return a % b != 0 && (a < T(0)) != (b < T(0)) ? T(quotient - 1) : quotient;
+  }
+}
+
+// Integer power, modulo 2**bits. A negative exponent gives the true result cut to an integer,
+// which is 0 unless the base is 1 or -1.
+template <class T> TGC_DEVICE T tgc_power_integer(T base, T exponent) {
+  if constexpr (!(T(-1) > T(0))) {
+    if (exponent < T(0))
+      return base == T(1) ? T(1) : base != T(-1) ? T(0) : (exponent & 1) ? T(-1) : T(1);
+  }
+  unsigned long long result = 1, square = (unsigned long long)base;
+  for (unsigned long long n = (unsigned long long)exponent; n != 0; n >>= 1, square *= square)
+    if (n & 1) result *= square;
+  return T(result);
+}
+
+// Shifts with NumPy's meaning for a count outside 0 .. bits - 1.
+template <class T> TGC_DEVICE T tgc_shift_left(T a, T count) {
+  return count >= T(0) && count < T(sizeof(T) * 8) ? T((unsigned long long)a << count) : T(0);
+}
+template <class T> TGC_DEVICE T tgc_shift_right(T a, T count) {
+  return count >= T(0) && count < T(sizeof(T) * 8) ? T(a >> count) : a < T(0) ? T(-1) : T(0);
+}
+
+// 1 / (1 + exp(-x)) without overflow, and exact to the last bits on both sides.
+template <class T> TGC_DEVICE T tgc_sigmoid(T x) {
+  T small = tgc_exp(-tgc_fabs(x));
+  return (x >= T(0) ? T(1) : x < T(0) ? small : x) / (T(1) + small);
+}
+
+// ------------------------------------------------------------------- warp and block communication
+// Blocks are one-dimensional, a multiple of 32 threads, and whole warps take part.
+
+TGC_DEVICE int tgc_lane() { return threadIdx.x & 31; }
+TGC_DEVICE int tgc_warp() { return threadIdx.x >> 5; }
+
+// Shuffles of any trivially copyable value, word by word.
+#define TGC_SHUFFLE(NAME, INTRINSIC) \
+  template <class T> TGC_DEVICE T NAME(T value, int where) { \
+    unsigned words[(sizeof(T) + 3) / 4]; \
+    words[(sizeof(T) + 3) / 4 - 1] = 0; \
+    memcpy(words, &value, sizeof(T)); \
+    _Pragma("unroll") for (int i = 0; i < int((sizeof(T) + 3) / 4); i++) \
+      words[i] = INTRINSIC(0xffffffffu, words[i], where); \
+    memcpy(&value, words, sizeof(T)); \
+    return value; \
+  }
+TGC_SHUFFLE(tgc_shuffle, __shfl_sync)
+TGC_SHUFFLE(tgc_shuffle_xor, __shfl_xor_sync)
+TGC_SHUFFLE(tgc_shuffle_up, __shfl_up_sync)
+TGC_SHUFFLE(tgc_shuffle_down, __shfl_down_sync)
+#undef TGC_SHUFFLE
+
+// A combine whose result is the same bits either way round says `symmetric = true`.
+template <class C, class = void> struct tgc_is_symmetric { static constexpr bool value = false; };
+template <class C> struct tgc_is_symmetric<C, tgc_void<decltype(C::symmetric)>> {
+  static constexpr bool value = C::symmetric;
+};
+
+// The 32 values of a warp combined in lane order, as a balanced tree; every lane gets the result.
+template <class T, class Combine> TGC_DEVICE T tgc_warp_reduce(T value, Combine combine) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    T other = tgc_shuffle_xor(value, step);
+    if (tgc_is_symmetric<Combine>::value || !(tgc_lane() & step)) value = combine(value, other);
+    else value = combine(other, value);
+  }
+  return value;
+}
+
+// The first `count` values of a warp (1 to 32), in lane order; every lane gets the result.
+template <class T, class Combine>
+TGC_DEVICE T tgc_warp_reduce_first(T value, Combine combine, int count) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    T other = tgc_shuffle_down(value, step);
+    if (!(tgc_lane() & step) && tgc_lane() + step < count) value = combine(value, other);
+  }
+  return tgc_shuffle(value, 0);
+}
+
+// Scratch that a block reduction of T needs, in bytes.
+template <class T> constexpr int tgc_block_reduce_bytes = 32 * int(sizeof(T));
+
+// The values of all threads of the block combined in thread order, in a fixed tree; every thread
+// gets the result. `smem` (aligned for T) is free to use on entry and free again on return.
+template <class T, class Combine>
+TGC_DEVICE T tgc_block_reduce(T value, Combine combine, char* smem) {
+  value = tgc_warp_reduce(value, combine);
+  int warps = blockDim.x >> 5;
+  if (warps == 1) return value;
+  T* partial = reinterpret_cast<T*>(smem);
+  if (tgc_lane() == 0) partial[tgc_warp()] = value;
+  __syncthreads();
+  value = partial[tgc_lane() < warps ? tgc_lane() : 0];
+  value = tgc_warp_reduce_first(value, combine, warps);
+  __syncthreads();
+  return value;
+}
+
+// Inclusive scan over the lanes of a warp.
+template <class T, class Combine> TGC_DEVICE T tgc_warp_scan(T value, Combine combine) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    T other = tgc_shuffle_up(value, step);
+    if (tgc_lane() >= step) value = combine(other, value);
+  }
+  return value;
+}
+
+// Inclusive scan over the threads of the block; smem as for tgc_block_reduce.
+template <class T, class Combine>
+TGC_DEVICE T tgc_block_scan(T value, Combine combine, char* smem) {
+  value = tgc_warp_scan(value, combine);
+  int warps = blockDim.x >> 5;
+  if (warps == 1) return value;
+  T* partial = reinterpret_cast<T*>(smem);
+  if (tgc_lane() == 31) partial[tgc_warp()] = value;
+  __syncthreads();
+  T before = tgc_warp_scan(partial[tgc_lane() < warps ? tgc_lane() : 0], combine);
+  before = tgc_shuffle(before, tgc_warp() > 0 ? tgc_warp() - 1 : 0);
+  __syncthreads();
+  return tgc_warp() > 0 ? combine(before, value) : value;
+}
+
+// ------------------------------------------------------------------------------- what is combined
+
+struct tgc_sum_op {
+  static constexpr bool symmetric = true;
+  template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return T(a + b); }
+};
+struct tgc_product_op {
+  static constexpr bool symmetric = true;
+  template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return T(a * b); }
+};
+struct tgc_max_op {
+  static constexpr bool symmetric = true;
+  template <class T> __device__ __forceinline__ T operator()(T a, T b) const {
+    return tgc_max(a, b);
+  }
+};
+struct tgc_min_op {
+  static constexpr bool symmetric = true;
+  template <class T> __device__ __forceinline__ T operator()(T a, T b) const {
+    return tgc_min(a, b);
+  }
+};
+struct tgc_and_op {
+  static constexpr bool symmetric = true;
+  template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return T(a & b); }
+};
+struct tgc_or_op {
+  static constexpr bool symmetric = true;
+  template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return T(a | b); }
+};
+
+// A value and where it stands. Of equal values the lowest index wins, and NaN beats every number.
+template <class T> struct tgc_pair { T value; long long index; };
+struct tgc_argmax_op {
+  static constexpr bool symmetric = true;
+  template <class T>
+  __device__ __forceinline__ tgc_pair<T> operator()(tgc_pair<T> a, tgc_pair<T> b) const {
+    bool tie = a.value == b.value || (tgc_isnan(a.value) && tgc_isnan(b.value));
+    if (tie) return a.index <= b.index ? a : b;
+    return a.value > b.value || tgc_isnan(a.value) ? a : b;
+  }
+};
+struct tgc_argmin_op {
+  static constexpr bool symmetric = true;
+  template <class T>
+  __device__ __forceinline__ tgc_pair<T> operator()(tgc_pair<T> a, tgc_pair<T> b) const {
+    bool tie = a.value == b.value || (tgc_isnan(a.value) && tgc_isnan(b.value));
+    if (tie) return a.index <= b.index ? a : b;
+    return a.value < b.value || tgc_isnan(a.value) ? a : b;
+  }
+};
+
+// Welford's triple: how many values, their mean, the sum of squared differences from the mean.
+template <class T> struct tgc_welford {
+  T n, mean, m2;
+};
+template <class T> TGC_DEVICE tgc_welford<T> tgc_welford_add(tgc_welford<T> a, T value) {
+  T n = a.n + T(1), delta = value - a.mean, mean = a.mean + delta / n;
+  return {n, mean, a.m2 + delta * (value - mean)};
+}
+struct tgc_welford_op {
+  template <class T>
+  __device__ __forceinline__ tgc_welford<T> operator()(tgc_welford<T> a, tgc_welford<T> b) const {
+    T n = a.n + b.n;
+    if (n == T(0)) return a;
+    T delta = b.mean - a.mean, share = b.n / n;
+    return {n, a.mean + delta * share, a.m2 + b.m2 + delta * delta * a.n * share};
+  }
+};
+
+// -------------------------------------------------------------------------------------- launching
+
+// Programmatic dependent launch, from sm_90: wait until the kernels before this one are done, and
+// let the kernels after this one begin. Below sm_90 a kernel begins when its predecessors ended.
+TGC_DEVICE void tgc_grid_wait() {
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+TGC_DEVICE void tgc_grid_signal() {
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// The kernel NAME of blocks of T threads, around NAME_stage and NAME_params.
+#ifndef TGC_EMULATOR
+#define TGC_KERNEL(NAME, T) \
+  static_assert(sizeof(NAME##_params) <= 4096, "kernel parameters take at most 4096 bytes"); \
+  extern "C" __global__ void __launch_bounds__(T) NAME(const __grid_constant__ NAME##_params p) { \
+    extern __shared__ __align__(16) char smem[]; \
+    NAME##_stage(blockIdx.x, p, smem); \
+  }
+#endif
