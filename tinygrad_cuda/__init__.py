@@ -1,0 +1,1 @@
+"""Graph-based autodiff for NVIDIA GPUs."""

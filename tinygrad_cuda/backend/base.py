@@ -1,0 +1,105 @@
+"""What the engine hands to a backend, and what a backend must offer.
+
+A Program is a plan's own graph: fresh nodes whose leaves are numbered inputs, free of storages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.node import Node
+
+
+class Argument(NamedTuple):
+    """Stands in an attribute for a number that each run of the program supplies."""
+
+    position: int
+
+
+Number = bool | int | float
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A graph to run many times.
+
+    Attributes:
+        device: where it runs.
+        outputs: the values wanted, in order; an input may itself be wanted.
+        inputs: ``buffer`` nodes; number k has the attribute ``slot`` = k.
+        overwrites: for an output's position, the input slot whose storage it shall take: nobody
+            reads that input after the run. The output is then the node of an ``assign``.
+        arguments: how many numbers a run supplies; attributes refer to them by `Argument`.
+    """
+
+    device: Device
+    outputs: tuple[Node, ...]
+    inputs: tuple[Node, ...]
+    overwrites: dict[int, int] = field(default_factory=dict)
+    arguments: int = 0
+
+
+class Storage(Protocol):
+    """A realized value: row-major, without gaps."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class BadIndex(Exception):
+    """A position outside its range, found by a run that therefore changed nothing.
+
+    Args:
+        code: which ``check_index`` node, by its ``code`` attribute.
+        position: of the bad element in the index, row-major.
+        index, limit: the value found and the first value that is too large.
+    """
+
+    def __init__(self, code: int, position: int, index: int, limit: int) -> None:
+        super().__init__(code, position, index, limit)
+        self.code, self.position, self.index, self.limit = code, position, index, limit
+
+
+class Executable(Protocol):
+    """A compiled program."""
+
+    def run(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> list[Any]:
+        """Storages of the outputs; work may still be under way on the device."""
+        ...
+
+    def describe(self) -> str:
+        """What runs: one line a kernel, for `explain`."""
+        ...
+
+
+class Backend(Protocol):
+    """One device."""
+
+    device: Device
+
+    def from_host(self, array: np.ndarray[Any, Any]) -> Any:
+        """A storage with a copy of the array."""
+        ...
+
+    def to_host(self, storage: Any, shape: Shape, dtype: DType) -> np.ndarray[Any, Any]:
+        """The value as an array; waits for the device. A read-only view on cpu."""
+        ...
+
+    def compile(self, program: Program) -> Executable:
+        """Prepares a program for many runs."""
+        ...
+
+    def synchronize(self) -> None:
+        """Waits for all work."""
+        ...
+
+    def take_error(self) -> BadIndex | None:
+        """The first bad index since the last call, once the device is done; clears it."""
+        ...

@@ -1,0 +1,1 @@
+"""The NumPy backend: the definition that the others must agree with."""

@@ -1,0 +1,191 @@
+"""Interprets a program node by node with the NumPy reference of each row.
+
+Half types are computed in float32 and rounded once a node; values are freed as soon as dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.backend.base import Argument, BadIndex, Number, Program
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, indexing
+from tinygrad_cuda.graph.order import topological
+
+Array = np.ndarray[Any, Any]
+HALF = ("float16", "bfloat16")
+
+
+def _constant(shape: Shape, dtype: DType, value: Any) -> Array:
+    return np.broadcast_to(np.asarray(value).astype(dtype.numpy), shape)
+
+
+def _arange(shape: Shape, dtype: DType, start: Any, step: Any) -> Array:
+    wide = np.float64 if dtype.is_floating else np.int64
+    return (np.asarray(start, wide) + np.asarray(step, wide) * np.arange(shape[0])).astype(
+        dtype.numpy
+    )
+
+
+_LEAVES: dict[str, Callable[..., Array]] = {
+    "constant": _constant,
+    "scalar": _constant,
+    "arange": _arange,
+}
+
+
+class _Step:
+    """One node, bound to its places in the table of values."""
+
+    __slots__ = ("node", "place", "sources", "attributes", "call", "free", "dynamic")
+
+    def __init__(self, node: Node, place: int, sources: tuple[int, ...]) -> None:
+        self.node = node
+        self.place = place
+        self.sources = sources
+        self.attributes = node.attributes
+        self.call = _callable(node)
+        self.free: tuple[int, ...] = ()
+        self.dynamic = any(_has_argument(value) for value in node.attributes.values())
+
+
+def _has_argument(value: Any) -> bool:
+    return isinstance(value, Argument) or (
+        isinstance(value, tuple) and any(isinstance(item, Argument) for item in value)
+    )
+
+
+def _resolve(value: Any, arguments: Sequence[Number]) -> Any:
+    if isinstance(value, Argument):
+        return arguments[value.position]
+    if isinstance(value, tuple):
+        return tuple(
+            arguments[item.position] if isinstance(item, Argument) else item for item in value
+        )
+    return value
+
+
+def _callable(node: Node) -> Callable[..., Any]:
+    """The reference of a node's row; for half types with a detour over float32."""
+    op = node.op
+    if op.kind == "leaf":
+        function = _LEAVES.get(op.name, op.numpy)
+        shape, dtype = node.shape, node.dtype
+        assert function is not None
+        return lambda **attributes: function(shape, dtype, **attributes)
+    numpy = op.numpy
+    assert numpy is not None, op.name
+    halves = [source.dtype.name in HALF for source in node.sources]
+    if op.kind in ("movement", "identity") or not any(halves):
+        return numpy
+    results = tuple(dtype.numpy for _, dtype in node.outputs)
+
+    def in_float32(*arrays: Array, **attributes: Any) -> Any:
+        wide = [a.astype(np.float32) if half else a for a, half in zip(arrays, halves)]
+        found = numpy(*wide, **attributes)
+        if len(results) > 1:
+            return tuple(part.astype(dtype) for part, dtype in zip(found, results))
+        return found.astype(results[0])
+
+    return in_float32
+
+
+class ReferenceExecutable:
+    """A program as a list of steps over a table of values."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        order = topological(program.outputs)
+        places = {node: place for place, node in enumerate(order)}
+        self.size = len(order)
+        self.inputs = [
+            (node.attributes["slot"], places[node]) for node in order if node.op is common.buffer
+        ]
+        self.steps = [
+            _Step(node, places[node], tuple(places[source] for source in node.sources))
+            for node in order
+            if node.op is not common.buffer
+        ]
+        self.outputs = [places[node] for node in program.outputs]
+        kept = set(self.outputs)
+        last: dict[int, _Step] = {}
+        for step in self.steps:
+            for place in (*step.sources, step.place):
+                last[place] = step
+        for place, step in last.items():
+            if place not in kept:
+                step.free += (place,)
+
+    def run(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> list[Any]:
+        values: list[Any] = [None] * self.size
+        for slot, place in self.inputs:
+            values[place] = inputs[slot]
+        with np.errstate(all="ignore"):
+            for step in self.steps:
+                attributes = step.attributes
+                if step.dynamic:
+                    attributes = {k: _resolve(v, arguments) for k, v in attributes.items()}
+                op = step.node.op
+                sources = [values[place] for place in step.sources]
+                if op is indexing.check_index:
+                    _check(sources[0], **attributes)
+                if op is common.output:
+                    values[step.place] = sources[0][attributes["index"]]
+                else:
+                    values[step.place] = step.call(*sources, **attributes)
+                for place in step.free:
+                    values[place] = None
+        return [self._owned(place, values, inputs) for place in self.outputs]
+
+    def _owned(self, place: int, values: list[Any], inputs: Sequence[Any]) -> Array:
+        """A contiguous array that shares memory with no input and no other output."""
+        value = np.asarray(values[place])
+        fresh = value.flags.owndata and value.flags.c_contiguous and value.flags.writeable
+        first = self.outputs.index(place)
+        if fresh and not any(value is array for array in inputs) and self.outputs[first] == place:
+            duplicates = [p for p in self.outputs if p == place]
+            if len(duplicates) == 1:
+                return value
+        return np.array(value, order="C", copy=True)
+
+    def describe(self) -> str:
+        """One line a node, in the order of execution."""
+        return "\n".join(repr(step.node) for step in self.steps)
+
+
+def _check(index: Array, limit: int, what: str, code: int) -> None:
+    bad = np.flatnonzero((index < 0) | (index >= limit))
+    if bad.size:
+        position = int(bad[0])
+        raise BadIndex(code, position, int(index.reshape(-1)[position]), limit)
+
+
+class ReferenceBackend:
+    """The CPU: storages are NumPy arrays."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def from_host(self, array: Array) -> Array:
+        return np.array(array, order="C", copy=True)
+
+    def to_host(self, storage: Array, shape: Shape, dtype: DType) -> Array:
+        view = storage.view()
+        view.flags.writeable = False
+        return view
+
+    def compile(self, program: Program) -> ReferenceExecutable:
+        return ReferenceExecutable(program)
+
+    def synchronize(self) -> None:
+        """NumPy is never ahead of the program."""
+
+    def take_error(self) -> BadIndex | None:
+        """A bad index raises during the run itself."""
+        return None

@@ -1,0 +1,35 @@
+"""get(device): the backend of a device; a device that cannot be used is an error, never a swap."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tinygrad_cuda.backend.base import Backend
+from tinygrad_cuda.backend.reference.backend import ReferenceBackend
+from tinygrad_cuda.core.device import Device
+
+_backends: dict[Device, Backend] = {}
+_lock = threading.Lock()
+
+
+def _cuda(device: Device) -> Backend:
+    raise NotImplementedError
+
+
+_makers: dict[str, Callable[[Device], Backend]] = {"cpu": ReferenceBackend}
+
+
+def get(device: Device) -> Backend:
+    """The one backend of `device`, made at first use.
+
+    Raises:
+        DeviceError: the device cannot be used here; the text says why.
+    """
+    backend = _backends.get(device)
+    if backend is None:
+        with _lock:
+            backend = _backends.get(device)
+            if backend is None:
+                backend = _backends[device] = _makers[device.kind](device)
+    return backend

@@ -1,0 +1,1 @@
+"""Errors, settings, dtypes and shape rules: what every other part stands on."""

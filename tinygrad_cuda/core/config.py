@@ -1,0 +1,108 @@
+"""Every environment variable of tinygrad_cuda: name, type, default and meaning.
+
+Nothing else in the package reads ``TGC_*``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+def _boolean(text: str) -> bool:
+    return text.strip().lower() not in ("", "0", "false", "no", "off")
+
+
+def _path(text: str) -> Path | None:
+    return Path(text).expanduser() if text else None
+
+
+class Variable(NamedTuple):
+    """One environment variable."""
+
+    name: str
+    field: str
+    parse: Any
+    default: str
+    meaning: str
+
+
+def _default_cache() -> str:
+    if os.name == "nt":
+        base = os.environ.get("LOCALAPPDATA", "~\\AppData\\Local")
+    else:
+        base = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    return os.path.join(base, "tinygrad_cuda")
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable("TGC_DEVICE", "device", str, "", "default device; empty: cuda if usable, else cpu"),
+    Variable(
+        "TGC_DEBUG",
+        "debug",
+        int,
+        "0",
+        "1 plan and cache hits, 2 a line per kernel, 3 why each kernel exists, 4 CUDA source, "
+        "5 registers and spills",
+    ),
+    Variable("TGC_EAGER", "eager", _boolean, "0", "realize each operation as it is called"),
+    Variable("TGC_VALIDATE", "validate", _boolean, "0", "run each kernel against NumPy as well"),
+    Variable("TGC_SYNC", "sync", _boolean, "0", "check for device errors after each launch"),
+    Variable("TGC_CACHE_DIR", "cache_dir", _path, _default_cache(), "compiled kernels and data"),
+    Variable("TGC_CACHE", "cache", _boolean, "1", "0 keeps compiled kernels in memory only"),
+    Variable("TGC_DATA", "data", _path, "", "folder that holds data sets such as MNIST"),
+    Variable(
+        "TGC_EMU_ORDER",
+        "emu_order",
+        int,
+        "0",
+        "seed that permutes the order of threads on emu; 0 is 0, 1, 2, ...",
+    ),
+    Variable("TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit"),
+)
+
+
+class Settings:
+    """The values of all variables, read once; `override` changes them for a while."""
+
+    device: str
+    debug: int
+    eager: bool
+    validate: bool
+    sync: bool
+    cache_dir: Path
+    cache: bool
+    data: Path | None
+    emu_order: int
+    pool_limit: int
+
+    def __init__(self) -> None:
+        self.reload()
+
+    def reload(self) -> None:
+        """Reads the environment again."""
+        for variable in VARIABLES:
+            text = os.environ.get(variable.name, variable.default)
+            try:
+                value = variable.parse(text)
+            except ValueError as error:
+                raise ValueError(
+                    f"{variable.name}={text!r} is not a valid value ({variable.meaning})"
+                ) from error
+            setattr(self, variable.field, value)
+
+    @contextmanager
+    def override(self, **values: Any) -> Iterator[None]:
+        """Sets fields inside a `with` block and puts the old values back after it."""
+        old = {name: getattr(self, name) for name in values}
+        self.__dict__.update(values)
+        try:
+            yield
+        finally:
+            self.__dict__.update(old)
+
+
+settings = Settings()

@@ -1,0 +1,72 @@
+"""Device: a (kind, index) pair such as ``cuda:1``; interned, so compare with ``is``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinygrad_cuda.core.errors import DeviceError
+
+KINDS = ("cpu", "cuda", "emu")
+_interned: dict[tuple[str, int], Device] = {}
+
+
+class Device:
+    """A place where values live and kernels run; made by `as_device`."""
+
+    __slots__ = ("kind", "index", "__weakref__")
+
+    def __init__(self, kind: str, index: int) -> None:
+        self.kind = kind
+        self.index = index
+
+    @property
+    def type(self) -> str:
+        """PyTorch's name for `kind`."""
+        return self.kind
+
+    def __str__(self) -> str:
+        return self.kind if self.kind != "cuda" else f"{self.kind}:{self.index}"
+
+    def __repr__(self) -> str:
+        return f"device({str(self)!r})"
+
+    def __reduce__(self) -> Any:
+        return (as_device, (str(self),))
+
+    def __copy__(self) -> Device:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Device:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return self is as_device(other)
+        return self is other
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.index))
+
+
+def as_device(value: Any) -> Device:
+    """Accepts a Device, ``"cuda"``, ``"cuda:1"`` or an int (a CUDA index).
+
+    Raises:
+        DeviceError: the text names no kind of device.
+    """
+    if isinstance(value, Device):
+        return value
+    if isinstance(value, int):
+        value = f"cuda:{value}"
+    kind, _, index = str(value).partition(":")
+    if kind not in KINDS or (index and not index.isdigit()) or (index and kind != "cuda"):
+        raise DeviceError(
+            "device", "unknown device", expect="cpu, emu, cuda or cuda:N", actual=repr(value)
+        )
+    key = (kind, int(index or 0))
+    if key not in _interned:
+        _interned[key] = Device(*key)
+    return _interned[key]
+
+
+CPU = as_device("cpu")

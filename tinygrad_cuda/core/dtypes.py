@@ -1,0 +1,169 @@
+"""The ten dtypes and PyTorch's promotion rules.
+
+Python scalars are weak, and 0-d tensors rank below dimensioned ones of the same category.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tinygrad_cuda.core.errors import DTypeError
+
+
+class DType:
+    """An element type; compare with ``is``."""
+
+    __slots__ = ("name", "numpy", "itemsize", "c", "compute", "category", "rank", "__weakref__")
+
+    def __init__(
+        self, name: str, numpy: Any, c: str, compute: str, category: int, rank: int
+    ) -> None:
+        self.name = name
+        self.numpy = np.dtype(numpy)
+        self.itemsize = self.numpy.itemsize
+        self.c = c
+        self.compute = compute
+        self.category = category
+        self.rank = rank
+
+    @property
+    def is_floating(self) -> bool:
+        return self.category == 2
+
+    @property
+    def is_floating_point(self) -> bool:
+        """PyTorch's name for `is_floating`."""
+        return self.category == 2
+
+    @property
+    def is_integer(self) -> bool:
+        return self.category == 1
+
+    def __repr__(self) -> str:
+        return f"tinygrad_cuda.{self.name}"
+
+    def __reduce__(self) -> Any:
+        return (_by_name, (self.name,))
+
+    def __copy__(self) -> DType:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> DType:
+        return self
+
+
+bool_ = DType("bool", np.bool_, "bool", "bool", 0, 0)
+uint8 = DType("uint8", np.uint8, "unsigned char", "unsigned char", 1, 1)
+int8 = DType("int8", np.int8, "signed char", "signed char", 1, 2)
+int16 = DType("int16", np.int16, "short", "short", 1, 3)
+int32 = DType("int32", np.int32, "int", "int", 1, 4)
+int64 = DType("int64", np.int64, "long long", "long long", 1, 5)
+float16 = DType("float16", np.float16, "tgc_half", "float", 2, 6)
+bfloat16 = DType("bfloat16", ml_dtypes.bfloat16, "tgc_bfloat16", "float", 2, 7)
+float32 = DType("float32", np.float32, "float", "float", 2, 8)
+float64 = DType("float64", np.float64, "double", "double", 2, 9)
+
+ALL: tuple[DType, ...] = (
+    bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64,
+)  # fmt: skip
+_NAMES = {dtype.name: dtype for dtype in ALL}
+_BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
+
+
+def _by_name(name: str) -> DType:
+    return _NAMES[name]
+
+
+def from_numpy(dtype: Any) -> DType:
+    """The DType of a NumPy dtype.
+
+    Raises:
+        DTypeError: the NumPy dtype has no counterpart (complex, object, unsigned 16 and wider).
+    """
+    found = _BY_NUMPY.get(np.dtype(dtype))
+    if found is None:
+        raise DTypeError(
+            "dtype",
+            f"no dtype for NumPy's {np.dtype(dtype)}",
+            expect=", ".join(_NAMES),
+            actual=str(np.dtype(dtype)),
+            hint="convert the array first, e.g. array.astype('float32')",
+        )
+    return found
+
+
+def as_dtype(value: Any) -> DType:
+    """Accepts a DType, its name, ``float``/``int``/``bool`` or a NumPy dtype."""
+    if isinstance(value, DType):
+        return value
+    if value is float:
+        return float32
+    if value is int:
+        return int64
+    if value is bool:
+        return bool_
+    if isinstance(value, str) and value in _NAMES:
+        return _NAMES[value]
+    try:
+        return from_numpy(value)
+    except TypeError as error:
+        raise DTypeError("dtype", f"{value!r} is not a dtype", expect=", ".join(_NAMES)) from error
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The common dtype of two operands of equal standing (PyTorch's lattice)."""
+    if a is b:
+        return a
+    if a.category != b.category:
+        return a if a.category > b.category else b
+    if a.category == 2:
+        # float16 and bfloat16 hold values the other lacks: only float32 holds both.
+        return float32 if {a.name, b.name} == {"float16", "bfloat16"} else max_rank(a, b)
+    if {a.name, b.name} == {"uint8", "int8"}:
+        return int16
+    return max_rank(a, b)
+
+
+def max_rank(a: DType, b: DType) -> DType:
+    return a if a.rank > b.rank else b
+
+
+def scalar_dtype(value: bool | int | float, default_float: DType = float32) -> DType:
+    """The dtype a Python number has when nothing stronger takes part."""
+    if isinstance(value, bool):
+        return bool_
+    return int64 if isinstance(value, int) else default_float
+
+
+def result_type(operands: list[tuple[DType, int]]) -> DType:
+    """PyTorch's result dtype.
+
+    Args:
+        operands: pairs of dtype and standing: 2 dimensioned tensor, 1 zero-dimensional tensor,
+            0 Python number. A lower standing only raises the category, never the width.
+    """
+    result: DType | None = None
+    for standing in (2, 1, 0):
+        level: DType | None = None
+        for dtype, own in operands:
+            if own == standing:
+                level = dtype if level is None else promote(level, dtype)
+        if level is None:
+            continue
+        if result is None:
+            result = level
+        elif level.category > result.category:
+            result = promote(result, level)
+    assert result is not None
+    return result
+
+
+FLOAT_LIMITS: dict[str, tuple[float, float]] = {
+    "float16": (-65504.0, 65504.0),
+    "bfloat16": (-3.3895313892515355e38, 3.3895313892515355e38),
+    "float32": (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)),
+    "float64": (float(np.finfo(np.float64).min), float(np.finfo(np.float64).max)),
+}

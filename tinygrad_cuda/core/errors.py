@@ -1,0 +1,144 @@
+"""Every error of tinygrad_cuda and the one formatter behind them.
+
+An error names the operation, what was expected, what was found, the user's line and a way out.
+"""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import os
+import sys
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class Site(NamedTuple):
+    """A place in the user's program, kept unformatted: recording must stay cheap."""
+
+    code: CodeType
+    instruction: int
+
+    @property
+    def filename(self) -> str:
+        return self.code.co_filename
+
+    @property
+    def line(self) -> int:
+        number = self.code.co_firstlineno
+        if self.instruction < 0:
+            return number
+        for index, positions in enumerate(self.code.co_positions()):
+            if index * 2 >= self.instruction and positions[0] is not None:
+                return positions[0]
+        return number
+
+    def __str__(self) -> str:
+        line = self.line
+        text = linecache.getline(self.filename, line).strip()
+        return f"{os.path.basename(self.filename)}:{line}  {text}".rstrip()
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame whose code does not belong to this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
+        frame = frame.f_back
+    return frame
+
+
+def user_site() -> Site | None:
+    """The user's current line, or None when there is no user code on the stack."""
+    frame = user_frame()
+    return None if frame is None else Site(frame.f_code, frame.f_lasti)
+
+
+def format_error(
+    op: str,
+    message: str,
+    expect: str | None,
+    actual: str | None,
+    site: Site | None,
+    hint: str | None,
+) -> str:
+    """The text of an error; see docs/architecture.md for the layout."""
+    lines = [f"[{op}] {message}"]
+    for label, text in (("expect", expect), ("actual", actual), ("at", site), ("hint", hint)):
+        if text is not None:
+            indented = str(text).replace("\n", "\n          ")
+            lines.append(f"  {label + ':':<8}{indented}")
+    return "\n".join(lines)
+
+
+class TgcError(RuntimeError):
+    """Base of every error of this package.
+
+    Args:
+        op: the operation as the user knows it, such as ``matmul``.
+        message: one clause that says what is wrong.
+        expect: what would have been right.
+        actual: what was found.
+        site: the user's line; the innermost frame outside the package when left out.
+        hint: what to do about it.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        message: str,
+        *,
+        expect: str | None = None,
+        actual: str | None = None,
+        site: Site | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.op = op
+        self.site = site if site is not None else user_site()
+        super().__init__(format_error(op, message, expect, actual, self.site, hint))
+
+
+class ShapeError(TgcError, ValueError):
+    """Shapes, axes or lengths that do not fit."""
+
+
+class DTypeError(TgcError, TypeError):
+    """A dtype that the operation does not take."""
+
+
+class DeviceError(TgcError):
+    """A device that is absent, or operands on different devices."""
+
+
+class ArgumentError(TgcError, ValueError):
+    """An argument outside its allowed values."""
+
+
+class IndexError(TgcError, builtins.IndexError):
+    """An index or label outside its range."""
+
+
+class GradientError(TgcError):
+    """A gradient that does not exist or can no longer be computed."""
+
+
+class CompileError(TgcError):
+    """Generated source that a compiler refused, or no compiler at all."""
+
+
+class CudaError(TgcError):
+    """A failed call of the CUDA driver."""
+
+
+class OutOfMemoryError(CudaError):
+    """The device has no room for an allocation."""
+
+
+class DataError(TgcError, ValueError):
+    """A data file that is missing, truncated or of another kind."""
+
+
+for _class in list(globals().values()):
+    if isinstance(_class, type) and issubclass(_class, TgcError):
+        _class.__module__ = "tinygrad_cuda"

@@ -1,0 +1,1 @@
+"""The graph: immutable nodes, the op table, gradients, rewriting and scheduling."""

@@ -1,0 +1,155 @@
+"""Reverse mode over nodes; it knows no op by name besides those that carry autograd itself.
+
+A gradient rule builds nodes from nodes, so higher derivatives need nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tinygrad_cuda.core.errors import GradientError, Site, user_site
+from tinygrad_cuda.graph.node import Node, gradient_mode, recorded_at
+from tinygrad_cuda.graph.ops import common, elementwise
+
+Cotangents = dict[Node, Any]
+
+
+def history(outputs: Iterable[Node]) -> list[Node]:
+    """All nodes with history that the outputs depend on, sources before consumers."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(node, False) for node in outputs if node.requires_grad]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+            continue
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.append((node, True))
+        if node.op is common.variable:
+            continue
+        if node.spent is not None:
+            raise _spent_error(node)
+        for source in node.sources:
+            if source.requires_grad and source not in seen:
+                stack.append((source, False))
+    return order
+
+
+def backward(
+    outputs: Sequence[Node],
+    seeds: Sequence[Node],
+    wanted: Sequence[Node] | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool = False,
+) -> dict[Node, Node]:
+    """Cotangents of nodes from the cotangents of outputs.
+
+    Args:
+        outputs: nodes to differentiate.
+        seeds: their cotangents, of the same shapes and dtypes.
+        wanted: nodes whose cotangents are asked for; None for all variables reached.
+        create_graph: record history for the gradient itself.
+        retain_graph: leave the history for another pass.
+
+    Returns:
+        The cotangent of each wanted node that the outputs depend on.
+
+    Raises:
+        GradientError: an op on the way has no gradient, or its history is spent.
+    """
+    order = history(outputs)
+    needed = _needed(order, wanted)
+    cotangents: Cotangents = {}
+    result: dict[Node, Node] = {}
+    keep = set(wanted or ())
+    with gradient_mode(create_graph):
+        for node, seed in zip(outputs, seeds):
+            _accumulate(cotangents, node, seed)
+        for node in reversed(order):
+            g = cotangents.pop(node, None)
+            if g is None:
+                continue
+            if node in keep or (wanted is None and node.op is common.variable):
+                result[node] = g
+            if node.op is not common.variable and node in needed:
+                _propagate(node, g, cotangents, needed)
+    if not retain_graph:
+        line = user_site()
+        for node in order:
+            if node.op is not common.variable and node in needed:
+                node.spent = line
+    return result
+
+
+def _needed(order: list[Node], wanted: Sequence[Node] | None) -> set[Node]:
+    """Nodes through which a wanted node is reached."""
+    if wanted is None:
+        return set(order)
+    targets = set(wanted)
+    needed: set[Node] = set()
+    for node in order:
+        if node in targets or any(source in needed for source in node.sources):
+            needed.add(node)
+    return needed
+
+
+def _accumulate(cotangents: Cotangents, node: Node, g: Node) -> None:
+    old = cotangents.get(node)
+    cotangents[node] = g if old is None else elementwise.add(old, g)
+
+
+def _propagate(node: Node, g: Any, cotangents: Cotangents, needed: set[Node]) -> None:
+    op, sources = node.op, node.sources
+    with recorded_at(node.site):
+        if op is common.output:
+            _accumulate_result(cotangents, sources[0], node.attributes["index"], g)
+            return
+        if op is common.custom:
+            first = node.attributes["results"]
+            gs = g if isinstance(g, list) else [g]
+            found = node.attributes["function"](*gs)
+            for source, part in zip(sources[first:], found, strict=True):
+                if part is not None and source in needed:
+                    _accumulate(cotangents, source, part)
+            return
+        if isinstance(op.gradient, str):
+            raise GradientError(
+                op.name,
+                "the gradient does not exist",
+                actual=op.gradient,
+                site=node.site,
+                hint="detach() its input if no gradient should pass",
+            )
+        rules = op.gradient if isinstance(op.gradient, tuple) else (op.gradient,) * len(sources)
+        for source, rule in zip(sources, rules, strict=True):
+            if rule is None or source not in needed:
+                continue
+            part = rule(tuple(g) if isinstance(g, list) else g, node, *sources, **node.attributes)
+            if part is not None:
+                _accumulate(cotangents, source, part)
+
+
+def _accumulate_result(cotangents: Cotangents, node: Node, index: int, g: Node) -> None:
+    """Cotangents of a node with several results wait in a list, one place a result."""
+    if node.op is common.custom and len(node.outputs) == 1:
+        _accumulate(cotangents, node, g)
+        return
+    gs = cotangents.setdefault(node, [None] * len(node.outputs))
+    gs[index] = g if gs[index] is None else elementwise.add(gs[index], g)
+
+
+def _spent_error(node: Node) -> GradientError:
+    return GradientError(
+        "backward",
+        "the history was already used by another backward pass",
+        actual=f"{node.op.name} made at {node.site}\nused at {node.spent}",
+        hint="pass retain_graph=True to the first of the two passes",
+    )
+
+
+__all__ = ["Site", "backward", "history"]

@@ -1,0 +1,246 @@
+"""Node, the immutable unit of the graph, the Op that makes it, and gradient mode.
+
+A node is a value, never a place; realizing it gives it a storage and may free its sources.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import PACKAGE_FOLDER, DeviceError, Site
+from tinygrad_cuda.core.shapes import Shape
+
+Outputs = tuple[tuple[Shape, DType], ...]
+Gradient = Callable[..., Any]
+
+
+class _Mode(threading.local):
+    """What is on while this thread records."""
+
+    gradients: bool = True
+    # Gradient nodes carry the line of the forward node they belong to.
+    site: Site | None = None
+
+
+mode = _Mode()
+
+
+@contextmanager
+def gradient_mode(enabled: bool) -> Iterator[None]:
+    """Switches the recording of history on or off inside a `with` block."""
+    old = mode.gradients
+    mode.gradients = enabled
+    try:
+        yield
+    finally:
+        mode.gradients = old
+
+
+@contextmanager
+def recorded_at(site: Site | None) -> Iterator[None]:
+    """Nodes made inside the block carry this line instead of the caller's."""
+    old = mode.site
+    mode.site = site
+    try:
+        yield
+    finally:
+        mode.site = old
+
+
+_internal: dict[CodeType, bool] = {}
+
+
+def _is_internal(code: CodeType) -> bool:
+    found = _internal.get(code)
+    if found is None:
+        found = _internal[code] = code.co_filename.startswith(PACKAGE_FOLDER)
+    return found
+
+
+def current_site() -> Site | None:
+    """The user's line: a code object and an offset; formatted only when somebody reads it."""
+    if mode.site is not None:
+        return mode.site
+    frame = sys._getframe(2)
+    internal = _internal
+    while True:
+        code = frame.f_code
+        inside = internal.get(code)
+        if inside is None:
+            inside = _is_internal(code)
+        if not inside:
+            return Site(code, frame.f_lasti)
+        back = frame.f_back
+        if back is None:
+            return None
+        frame = back
+
+
+class Node:
+    """One operation applied to sources; hashable by identity.
+
+    Attributes:
+        op: the row of the op table.
+        sources: the nodes it reads. A result other than the first of a node with several is read
+            through an ``output`` node, so a source is always a node.
+        attributes: structure (axes, shapes) and numbers (constants, slice starts), by name.
+        shape, dtype: of the first output; `outputs` has all.
+        device: where the value lives.
+        requires_grad: fixed here: gradient mode was on and some source has it.
+        site: the user's line.
+        storage: the realized value, or None while it is pending.
+        spent: the line of the backward pass that consumed its history, or None.
+    """
+
+    __slots__ = (
+        "op",
+        "sources",
+        "attributes",
+        "shape",
+        "dtype",
+        "outputs",
+        "device",
+        "requires_grad",
+        "site",
+        "storage",
+        "spent",
+        "__weakref__",
+    )
+
+    op: Op
+    sources: tuple[Node, ...]
+    attributes: dict[str, Any]
+    shape: Shape
+    dtype: DType
+    outputs: Outputs
+    device: Device
+    requires_grad: bool
+    site: Site | None
+    storage: Any
+    spent: Site | None
+
+    def __init__(
+        self,
+        op: Op,
+        sources: tuple[Node, ...],
+        attributes: dict[str, Any],
+        outputs: Outputs,
+        device: Device,
+        requires_grad: bool,
+        site: Site | None,
+    ) -> None:
+        self.op = op
+        self.sources = sources
+        self.attributes = attributes
+        self.outputs = outputs
+        self.shape, self.dtype = outputs[0]
+        self.device = device
+        self.requires_grad = requires_grad
+        self.site = site
+        self.storage = None
+        self.spent = None
+
+    def __repr__(self) -> str:
+        numbers = "".join(f" {name}={value}" for name, value in self.attributes.items())
+        return f"<{self.op.name}{numbers} {self.shape} {self.dtype.name} {self.device}>"
+
+
+NO_ATTRIBUTES: dict[str, Any] = {}
+
+
+class Op:
+    """A row of the op table: shape and dtype rule, NumPy reference, CUDA text and gradient.
+
+    Args:
+        name: as the user and the profiler see it.
+        kind: ``leaf``, ``identity``, ``elementwise``, ``reduction``, ``movement``,
+            ``contraction`` or ``kernel``.
+        infer: ``infer(op, sources, attributes) -> outputs``; raises on bad input.
+        numpy: the reference: ``numpy(*arrays, **attributes) -> array`` (a tuple for several).
+        cuda: an expression in ``{0} {1} ...`` for elementwise ops, a combine for reductions, or
+            what the skeleton of the kind asks for.
+        gradient: one function per source, ``(g, out, *sources, **attributes) -> node``; None
+            for a source without a gradient; a string says why there is none at all.
+        literals: attributes that are numbers: in a plan's key at first, arguments once they vary.
+        arguments: attributes that are arguments of a plan from the start.
+    """
+
+    __slots__ = (
+        "name", "kind", "infer", "numpy", "cuda", "gradient", "literals", "arguments", "cost",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        infer: Callable[[Op, tuple[Node, ...], dict[str, Any]], Outputs],
+        *,
+        numpy: Callable[..., Any] | None = None,
+        cuda: Any = None,
+        gradient: tuple[Gradient | None, ...] | Gradient | str = "it is not differentiable",
+        literals: tuple[str, ...] = (),
+        arguments: tuple[str, ...] = (),
+        cost: int = 1,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.infer = infer
+        self.numpy = numpy
+        self.cuda = cuda
+        self.gradient = gradient
+        self.literals = literals
+        self.arguments = arguments
+        self.cost = cost
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def __call__(self, *sources: Node, **attributes: Any) -> Node:
+        """Checks, infers and records."""
+        outputs = self.infer(self, sources, attributes)
+        first = sources[0]
+        device = first.device
+        needs = first.requires_grad
+        if len(sources) > 1:
+            for source in sources:
+                if source.device is not device:
+                    raise _device_error(self, sources)
+                if source.requires_grad:
+                    needs = True
+        if needs:
+            needs = mode.gradients and outputs[0][1].category == 2
+        return Node(
+            self, sources, attributes or NO_ATTRIBUTES, outputs, device, needs, current_site()
+        )
+
+
+class LeafOp(Op):
+    """An op without sources: its shape, dtype and device are given."""
+
+    __slots__ = ()
+
+    def __call__(self, *sources: Any, **attributes: Any) -> Node:
+        raise TypeError(f"{self.name} is a leaf: make it with leaf()")
+
+    def leaf(self, shape: Shape, dtype: DType, device: Device, **attributes: Any) -> Node:
+        """Records a leaf."""
+        return Node(
+            self, (), attributes or NO_ATTRIBUTES, ((shape, dtype),), device, False, current_site()
+        )
+
+
+def _device_error(op: Op, sources: tuple[Node, ...]) -> DeviceError:
+    return DeviceError(
+        op.name,
+        "operands are on different devices",
+        expect="one device",
+        actual=", ".join(str(source.device) for source in sources),
+        hint='move one of them with .to("cuda") or .to("cpu")',
+    )

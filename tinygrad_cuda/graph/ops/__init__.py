@@ -1,0 +1,20 @@
+"""THE op table: one row per op, a file a family."""
+
+from __future__ import annotations
+
+from tinygrad_cuda.graph.node import Op
+from tinygrad_cuda.graph.ops import (
+    common,
+    contraction,
+    elementwise,
+    indexing,
+    movement,
+    random,
+    reduction,
+)
+
+TABLE: dict[str, Op] = {
+    op.name: op
+    for family in (common, elementwise, movement, reduction, contraction, indexing, random)
+    for op in family.ROWS
+}

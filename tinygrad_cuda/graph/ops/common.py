@@ -1,0 +1,132 @@
+"""Leaves and identities of the op table, and the small helpers that gradient rules share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import DTypeError, ShapeError
+from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.node import LeafOp, Node, Op, Outputs
+
+
+def same(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    """The rule of ops whose output is like their first source."""
+    return sources[0].outputs
+
+
+def _first_source(array: Any, *rest: Any, **attributes: Any) -> Any:
+    return array
+
+
+def _no_inference(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    raise AssertionError("leaves are given their shape")
+
+
+# Leaves -------------------------------------------------------------------------------------
+
+# A value in memory. In a plan's own graph `slot` says which input of the plan it is.
+buffer = LeafOp("buffer", "leaf", _no_inference)
+# A number, the same for every element; folded into kernels until it is seen to vary.
+constant = LeafOp("constant", "leaf", _no_inference, literals=("value",))
+# A number that is an argument of its plan from the start: learning rates, loss scales, counts.
+scalar = LeafOp("scalar", "leaf", _no_inference, arguments=("value",))
+# start + step * i along one axis.
+arange = LeafOp("arange", "leaf", _no_inference, literals=("start", "step"))
+
+
+# Identities ---------------------------------------------------------------------------------
+
+
+def _custom_outputs(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    return tuple(source.outputs[0] for source in sources[: attributes["results"]])
+
+
+def _infer_assign(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    old, new = sources
+    if old.outputs != new.outputs:
+        raise ShapeError(
+            "assign",
+            "the new value does not fit its place",
+            expect=f"{old.shape} {old.dtype.name}",
+            actual=f"{new.shape} {new.dtype.name}",
+        )
+    return new.outputs
+
+
+# Where gradients arrive and stop; `leaf` is the accumulator of the Tensor that owns it.
+variable = Op("variable", "identity", same, numpy=_first_source, gradient=(None,))
+# Same value, no gradient.
+detach = Op("detach", "identity", same, numpy=_first_source, gradient=(None,))
+# The first `results` sources are its values; `function` maps their cotangents to cotangents of
+# the remaining sources. It runs when the gradient is recorded.
+custom = Op("custom", "identity", _custom_outputs, gradient="handled by gradient.py")
+# The value of `new`, which asks for the storage of `old`.
+assign = Op(
+    "assign",
+    "identity",
+    _infer_assign,
+    numpy=lambda old, new: new,
+    gradient=(None, lambda g, out, old, new: g),
+)
+
+
+def _infer_output(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    return (sources[0].outputs[attributes["index"]],)
+
+
+# One result of a node with several.
+output = Op("output", "identity", _infer_output, gradient="handled by gradient.py")
+
+ROWS: tuple[Op, ...] = (
+    buffer, constant, scalar, arange, variable, detach, custom, assign, output,
+)  # fmt: skip
+
+
+# Helpers ------------------------------------------------------------------------------------
+
+
+def full(value: Any, shape: Shape, like: Node, dtype: DType | None = None) -> Node:
+    """A constant of `shape` on the device of `like`."""
+    return constant.leaf(shape, dtype or like.dtype, like.device, value=value)
+
+
+def full_like(node: Node, value: Any) -> Node:
+    return constant.leaf(node.shape, node.dtype, node.device, value=value)
+
+
+def with_history(value: Node, history: Node) -> Node:
+    """The value of one node with the gradient of another (a write through ``detach()``)."""
+    return custom(value, history, results=1, function=lambda g: (g,))
+
+
+def require_dtype(op: str, node: Node, allowed: str) -> None:
+    """Raises unless the dtype belongs to `allowed`: float, number, integral (with bool) or any."""
+    dtype = node.dtype
+    fits = {
+        "any": True,
+        "float": dtype.category == 2,
+        "number": dtype.category >= 1,
+        "integral": dtype.category <= 1,
+        "bool": dtype.category == 0,
+    }[allowed]
+    if not fits:
+        wanted = {"float": "a floating dtype", "number": "a numeric dtype (not bool)"}
+        raise DTypeError(
+            op,
+            "the dtype is not supported",
+            expect=wanted.get(allowed, f"{allowed} dtype"),
+            actual=dtype.name,
+            hint="cast first, e.g. x.float()",
+        )
+
+
+def wide(dtype: Any) -> Any:
+    """The dtype in which the reference computes: float32 for half types."""
+    return (
+        np.dtype(np.float32)
+        if np.dtype(dtype).itemsize == 2 and np.dtype(dtype).kind not in "iu"
+        else np.dtype(dtype)
+    )

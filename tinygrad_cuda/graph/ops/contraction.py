@@ -1,0 +1,45 @@
+"""Contractions: the batched matrix product; its gradients are matrix products of transposes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.core.errors import DTypeError, ShapeError
+from tinygrad_cuda.graph.node import Node, Op, Outputs
+from tinygrad_cuda.graph.ops.movement import permute
+
+
+def _infer_matmul(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    a, b = sources
+    if a.dtype is not b.dtype:
+        raise DTypeError(
+            "matmul", "operands have different dtypes", expect=a.dtype.name, actual=b.dtype.name
+        )
+    if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+        raise ShapeError(
+            "matmul",
+            "inner dimensions differ",
+            expect="a.shape[-1] == b.shape[-2]",
+            actual=f"a: {a.shape}  b: {b.shape}",
+        )
+    return ((a.shape[:-1] + b.shape[-1:], a.dtype),)
+
+
+def transpose(x: Node) -> Node:
+    """Swaps the last two axes."""
+    rank = len(x.shape)
+    return permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
+
+
+# c[.., m, n] = sum over k of a[.., m, k] * b[.., k, n]; batch axes are equal.
+matmul = Op(
+    "matmul", "contraction", _infer_matmul, numpy=np.matmul, cuda="matmul",
+    gradient=(
+        lambda g, out, a, b: matmul(g, transpose(b)),
+        lambda g, out, a, b: matmul(transpose(a), g),
+    ),
+)  # fmt: skip
+
+ROWS: tuple[Op, ...] = (matmul,)

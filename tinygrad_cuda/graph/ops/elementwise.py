@@ -1,0 +1,366 @@
+"""Elementwise ops: one expression each, the same shape in and out.
+
+Broadcasting is an explicit `expand` before the op, so no rule here mentions it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.special
+
+from tinygrad_cuda.core.dtypes import DType, bool_
+from tinygrad_cuda.core.errors import DTypeError, ShapeError
+from tinygrad_cuda.graph.node import Gradient, Node, Op, Outputs
+from tinygrad_cuda.graph.ops.common import full_like, require_dtype
+
+
+def _infer(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    first = sources[0]
+    outputs = first.outputs
+    for other in sources[1:]:
+        if other.outputs is not outputs and other.outputs != outputs:
+            if other.shape != first.shape:
+                raise _shape_error(op, sources)
+            raise DTypeError(
+                op.name,
+                "operands have different dtypes",
+                expect=first.dtype.name,
+                actual=other.dtype.name,
+            )
+    return outputs
+
+
+def _shape_error(op: Op, sources: tuple[Node, ...]) -> ShapeError:
+    shapes = [source.shape for source in sources]
+    return ShapeError(op.name, "shapes differ", expect=str(shapes[0]), actual=str(shapes))
+
+
+def _checked(domain: str, result: DType | None = None) -> Callable[..., Outputs]:
+    if domain == "any" and result is None:
+        return _infer
+
+    def infer(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+        require_dtype(op.name, sources[0], domain)
+        outputs = _infer(op, sources, attributes)
+        return outputs if result is None else ((outputs[0][0], result),)
+
+    return infer
+
+
+def _op(
+    name: str,
+    numpy: Callable[..., Any],
+    cuda: str | Callable[[DType], str],
+    *gradient: Gradient | None,
+    domain: str = "any",
+    result: DType | None = None,
+    cost: int = 1,
+) -> Op:
+    return Op(
+        name,
+        "elementwise",
+        _checked(domain, result),
+        numpy=numpy,
+        cuda=cuda,
+        gradient=gradient or (None, None),
+        cost=cost,
+    )
+
+
+# Arithmetic ---------------------------------------------------------------------------------
+
+add = _op(
+    "add", np.add, lambda t: "{0} || {1}" if t is bool_ else "{0} + {1}",
+    lambda g, out, a, b: g,
+    lambda g, out, a, b: g,
+)  # fmt: skip
+sub = _op(
+    "sub", np.subtract, "{0} - {1}",
+    lambda g, out, a, b: g,
+    lambda g, out, a, b: neg(g),
+    domain="number",
+)  # fmt: skip
+mul = _op(
+    "mul", np.multiply, lambda t: "{0} && {1}" if t is bool_ else "{0} * {1}",
+    lambda g, out, a, b: mul(g, b),
+    lambda g, out, a, b: mul(g, a),
+)  # fmt: skip
+div = _op(
+    "div", np.true_divide, "{0} / {1}",
+    lambda g, out, a, b: div(g, b),
+    lambda g, out, a, b: neg(div(mul(g, out), b)),
+    domain="float", cost=4,
+)  # fmt: skip
+neg = _op("neg", np.negative, "-{0}", lambda g, out, x: neg(g), domain="number")
+reciprocal = _op(
+    "reciprocal", lambda x: np.asarray(1, x.dtype) / x, "1 / {0}",
+    lambda g, out, x: neg(mul(g, mul(out, out))),
+    domain="float", cost=4,
+)  # fmt: skip
+
+
+def _floor_divide(a: Any, b: Any) -> Any:
+    if a.dtype.kind == "f":
+        return np.floor_divide(a, b)
+    return np.where(b == 0, np.zeros_like(a), np.floor_divide(a, np.where(b == 0, 1, b)))
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    if a.dtype.kind == "f":
+        return np.remainder(a, b)
+    return np.where(b == 0, np.zeros_like(a), np.remainder(a, np.where(b == 0, 1, b)))
+
+
+def _fmod(a: Any, b: Any) -> Any:
+    if a.dtype.kind == "f":
+        return np.fmod(a, b)
+    return np.where(b == 0, np.zeros_like(a), np.fmod(a, np.where(b == 0, 1, b)))
+
+
+floor_divide = _op(
+    "floor_divide", _floor_divide, "tgc_floor_divide({0}, {1})", None, None,
+    domain="number", cost=8,
+)  # fmt: skip
+remainder = _op(
+    "remainder", _remainder, "tgc_remainder({0}, {1})",
+    lambda g, out, a, b: g,
+    lambda g, out, a, b: neg(mul(g, floor_divide(a, b))),
+    domain="number", cost=8,
+)  # fmt: skip
+fmod = _op(
+    "fmod", _fmod, "tgc_fmod({0}, {1})",
+    lambda g, out, a, b: g,
+    lambda g, out, a, b: neg(mul(g, trunc(div(a, b)))),
+    domain="number", cost=8,
+)  # fmt: skip
+
+
+def _power(a: Any, b: Any) -> Any:
+    if a.dtype.kind == "f":
+        return np.power(a, b)
+    # Integers: a negative exponent truncates towards zero, as in PyTorch.
+    with np.errstate(divide="ignore"):
+        positive = np.power(a, np.maximum(b, 0))
+    sign = np.where(b % 2 == 0, np.ones_like(a), a)
+    negative = np.where(a == 1, np.ones_like(a), np.where(a == -1, sign, np.zeros_like(a)))
+    return np.where(b >= 0, positive, negative) if a.dtype.kind == "i" else positive
+
+
+def _power_base_gradient(g: Node, out: Node, a: Node, b: Node) -> Node:
+    zero = full_like(b, 0)
+    slope = mul(b, pow(a, sub(b, full_like(b, 1))))
+    return mul(g, where(eq(b, zero), zero, slope))
+
+
+def _power_exponent_gradient(g: Node, out: Node, a: Node, b: Node) -> Node:
+    # 0 ** b is constant for b > 0, and log(0) must not turn that into NaN.
+    zero = full_like(a, 0)
+    at_zero = logical_and(eq(a, zero), ge(b, full_like(b, 0)))
+    safe = where(at_zero, full_like(a, 1), a)
+    return where(at_zero, zero, mul(g, mul(out, log(safe))))
+
+
+pow = _op(
+    "pow", _power, "tgc_pow({0}, {1})",
+    _power_base_gradient,
+    _power_exponent_gradient,
+    domain="number", cost=20,
+)  # fmt: skip
+
+
+def _half_at_tie(g: Node, chosen: Node, tie: Node) -> Node:
+    """All of g where this operand was chosen, half of it where both were equal."""
+    half = mul(g, full_like(g, 0.5))
+    return where(tie, half, where(chosen, g, full_like(g, 0)))
+
+
+maximum = _op(
+    "maximum", np.maximum, "tgc_max({0}, {1})",
+    lambda g, out, a, b: _half_at_tie(g, gt(a, b), eq(a, b)),
+    lambda g, out, a, b: _half_at_tie(g, gt(b, a), eq(a, b)),
+)  # fmt: skip
+minimum = _op(
+    "minimum", np.minimum, "tgc_min({0}, {1})",
+    lambda g, out, a, b: _half_at_tie(g, lt(a, b), eq(a, b)),
+    lambda g, out, a, b: _half_at_tie(g, lt(b, a), eq(a, b)),
+)  # fmt: skip
+
+# Comparison and logic -------------------------------------------------------------------------
+
+eq = _op("eq", np.equal, "{0} == {1}", result=bool_)
+ne = _op("ne", np.not_equal, "{0} != {1}", result=bool_)
+lt = _op("lt", np.less, "{0} < {1}", result=bool_)
+le = _op("le", np.less_equal, "{0} <= {1}", result=bool_)
+gt = _op("gt", np.greater, "{0} > {1}", result=bool_)
+ge = _op("ge", np.greater_equal, "{0} >= {1}", result=bool_)
+logical_and = _op("logical_and", np.logical_and, "{0} && {1}", domain="bool")
+logical_or = _op("logical_or", np.logical_or, "{0} || {1}", domain="bool")
+logical_xor = _op("logical_xor", np.logical_xor, "{0} != {1}", domain="bool")
+logical_not = _op("logical_not", np.logical_not, "!{0}", None, domain="bool")
+bitwise_and = _op("bitwise_and", np.bitwise_and, "{0} & {1}", domain="integral")
+bitwise_or = _op("bitwise_or", np.bitwise_or, "{0} | {1}", domain="integral")
+bitwise_xor = _op("bitwise_xor", np.bitwise_xor, "{0} ^ {1}", domain="integral")
+bitwise_not = _op(
+    "bitwise_not", np.invert, lambda t: "!{0}" if t is bool_ else "~{0}", None, domain="integral"
+)
+isnan = _op("isnan", np.isnan, "tgc_isnan({0})", None, domain="float", result=bool_)
+isfinite = _op("isfinite", np.isfinite, "tgc_isfinite({0})", None, domain="float", result=bool_)
+
+
+def _infer_where(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    require_dtype("where", sources[0], "bool")
+    if sources[0].shape != sources[1].shape:
+        raise _shape_error(op, sources)
+    return _infer(op, sources[1:], attributes)
+
+
+where = Op(
+    "where", "elementwise", _infer_where, numpy=np.where, cuda="{0} ? {1} : {2}",
+    gradient=(
+        None,
+        lambda g, out, c, a, b: where(c, g, full_like(g, 0)),
+        lambda g, out, c, a, b: where(c, full_like(g, 0), g),
+    ),
+)  # fmt: skip
+
+
+def _infer_cast(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    return ((sources[0].shape, attributes["dtype"]),)
+
+
+def _cast(x: Any, dtype: DType) -> Any:
+    if x.dtype.kind not in "iub" and dtype.category < 2 and dtype.name != "bool":
+        # As CUDA text does: truncate in 64 bits, then keep the low bits.
+        with np.errstate(invalid="ignore"):
+            wide = np.int32 if dtype.itemsize < 8 else np.int64
+            return x.astype(np.float64).astype(wide).astype(dtype.numpy)
+    with np.errstate(over="ignore"):
+        return x.astype(dtype.numpy)
+
+
+cast = Op(
+    "cast", "elementwise", _infer_cast, numpy=_cast, cuda="tgc_cast",
+    gradient=(lambda g, out, x, dtype: cast(g, dtype=x.dtype),),
+)  # fmt: skip
+
+# Rounding and sign ----------------------------------------------------------------------------
+
+
+def _flat(g: Node, out: Node, x: Node) -> Node:
+    """A step function: the derivative is zero almost everywhere."""
+    return full_like(g, 0)
+
+
+floor = _op("floor", np.floor, "floor({0})", _flat, domain="float")
+ceil = _op("ceil", np.ceil, "ceil({0})", _flat, domain="float")
+trunc = _op("trunc", np.trunc, "trunc({0})", _flat, domain="float")
+round = _op("round", np.rint, "rint({0})", _flat, domain="float")
+abs = _op(
+    "abs", np.abs, "tgc_abs({0})",
+    lambda g, out, x: mul(g, sign(x)),
+    domain="number",
+)  # fmt: skip
+sign = _op("sign", np.sign, "tgc_sign({0})", _flat, domain="number")
+
+# Exponentials, roots, trigonometry ------------------------------------------------------------
+
+
+def _times(g: Node, factor: Node, number: float) -> Node:
+    return mul(g, mul(factor, full_like(factor, number)))
+
+
+exp = _op("exp", np.exp, "exp({0})", lambda g, out, x: mul(g, out), domain="float", cost=8)
+exp2 = _op(
+    "exp2", np.exp2, "exp2({0})",
+    lambda g, out, x: _times(g, out, 0.6931471805599453),
+    domain="float", cost=8,
+)  # fmt: skip
+expm1 = _op(
+    "expm1", np.expm1, "expm1({0})",
+    lambda g, out, x: mul(g, add(out, full_like(out, 1))),
+    domain="float", cost=12,
+)  # fmt: skip
+log = _op("log", np.log, "log({0})", lambda g, out, x: div(g, x), domain="float", cost=8)
+log2 = _op(
+    "log2", np.log2, "log2({0})",
+    lambda g, out, x: div(g, mul(x, full_like(x, 0.6931471805599453))),
+    domain="float", cost=8,
+)  # fmt: skip
+log1p = _op(
+    "log1p", np.log1p, "log1p({0})",
+    lambda g, out, x: div(g, add(x, full_like(x, 1))),
+    domain="float", cost=12,
+)  # fmt: skip
+sqrt = _op(
+    "sqrt", np.sqrt, "sqrt({0})",
+    lambda g, out, x: div(g, add(out, out)),
+    domain="float", cost=6,
+)  # fmt: skip
+rsqrt = _op(
+    "rsqrt", lambda x: np.asarray(1, x.dtype) / np.sqrt(x), "tgc_rsqrt({0})",
+    lambda g, out, x: mul(g, div(_times(out, full_like(out, 1), -0.5), x)),
+    domain="float", cost=6,
+)  # fmt: skip
+sin = _op("sin", np.sin, "sin({0})", lambda g, out, x: mul(g, cos(x)), domain="float", cost=12)
+cos = _op("cos", np.cos, "cos({0})", lambda g, out, x: neg(mul(g, sin(x))), domain="float", cost=12)
+tan = _op(
+    "tan", np.tan, "tan({0})",
+    lambda g, out, x: mul(g, add(mul(out, out), full_like(out, 1))),
+    domain="float", cost=16,
+)  # fmt: skip
+
+
+def _one_minus_square(out: Node) -> Node:
+    return sub(full_like(out, 1), mul(out, out))
+
+
+asin = _op(
+    "asin", np.arcsin, "asin({0})",
+    lambda g, out, x: mul(g, rsqrt(_one_minus_square(x))),
+    domain="float", cost=16,
+)  # fmt: skip
+acos = _op(
+    "acos", np.arccos, "acos({0})",
+    lambda g, out, x: neg(mul(g, rsqrt(_one_minus_square(x)))),
+    domain="float", cost=16,
+)  # fmt: skip
+atan = _op(
+    "atan", np.arctan, "atan({0})",
+    lambda g, out, x: div(g, add(mul(x, x), full_like(x, 1))),
+    domain="float", cost=16,
+)  # fmt: skip
+
+
+def _square_sum(a: Node, b: Node) -> Node:
+    return add(mul(a, a), mul(b, b))
+
+
+atan2 = _op(
+    "atan2", np.arctan2, "atan2({0}, {1})",
+    lambda g, out, a, b: div(mul(g, b), _square_sum(a, b)),
+    lambda g, out, a, b: neg(div(mul(g, a), _square_sum(a, b))),
+    domain="float", cost=20,
+)  # fmt: skip
+sinh = _op("sinh", np.sinh, "sinh({0})", lambda g, out, x: mul(g, cosh(x)), domain="float", cost=16)
+cosh = _op("cosh", np.cosh, "cosh({0})", lambda g, out, x: mul(g, sinh(x)), domain="float", cost=16)
+tanh = _op(
+    "tanh", np.tanh, "tanh({0})",
+    lambda g, out, x: mul(g, _one_minus_square(out)),
+    domain="float", cost=12,
+)  # fmt: skip
+sigmoid = _op(
+    "sigmoid", scipy.special.expit, "tgc_sigmoid({0})",
+    lambda g, out, x: mul(g, mul(out, sub(full_like(out, 1), out))),
+    domain="float", cost=12,
+)  # fmt: skip
+TWO_OVER_SQRT_PI = 1.1283791670955126
+erf = _op(
+    "erf", scipy.special.erf, "erf({0})",
+    lambda g, out, x: mul(g, _times(exp(neg(mul(x, x))), full_like(x, 1), TWO_OVER_SQRT_PI)),
+    domain="float", cost=16,
+)  # fmt: skip
+
+ROWS: tuple[Op, ...] = tuple(value for value in list(globals().values()) if type(value) is Op)

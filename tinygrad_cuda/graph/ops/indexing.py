@@ -1,0 +1,103 @@
+"""Reading and writing at computed positions along axis 0, and the check of those positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.core.errors import ShapeError
+from tinygrad_cuda.graph.node import Node, Op, Outputs
+from tinygrad_cuda.graph.ops.common import full, require_dtype
+
+
+def _infer_check_index(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    require_dtype("index", sources[0], "integral")
+    return sources[0].outputs
+
+
+def _check_index(index: Any, limit: int, what: str, code: int) -> Any:
+    # The reference backend reports a bad position before it runs this row.
+    return np.where((index >= 0) & (index < limit), index, 0)
+
+
+# The index itself where 0 <= index < limit; a bad one is reported and reads as 0. `code` tells
+# which of the recorded checks it was, `what` is the user's name for the index.
+check_index = Op(
+    "check_index", "elementwise", _infer_check_index,
+    numpy=_check_index, cuda="tgc_check_index", gradient=(None,), arguments=("code",),
+)  # fmt: skip
+
+
+def _infer_gather(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    source, index = sources
+    require_dtype("gather", index, "integral")
+    if not source.shape:
+        raise ShapeError("gather", "the source has no axis to index", expect="at least 1-d")
+    return ((index.shape + source.shape[1:], source.dtype),)
+
+
+# out[i.., j..] = source[index[i..], j..]
+gather = Op(
+    "gather", "kernel", _infer_gather,
+    numpy=lambda source, index: source[index] if source.shape[0] else np.empty(
+        index.shape + source.shape[1:], source.dtype
+    ),
+    gradient=(
+        lambda g, out, source, index: scatter_add(full(0, source.shape, g), index, g),
+        None,
+    ),
+)  # fmt: skip
+
+
+def _infer_scatter(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    base, index, values = sources
+    require_dtype(op.name, index, "integral")
+    expected = index.shape + base.shape[1:]
+    if not base.shape or values.shape != expected or values.dtype is not base.dtype:
+        raise ShapeError(
+            op.name,
+            "the values do not fit",
+            expect=f"{expected} {base.dtype.name}",
+            actual=f"{values.shape} {values.dtype.name}",
+        )
+    return base.outputs
+
+
+def _scatter_add(base: Any, index: Any, values: Any) -> Any:
+    result = base.copy()
+    if base.dtype.kind == "b":
+        np.logical_or.at(result, index, values)
+    else:
+        np.add.at(result, index, values)
+    return result
+
+
+def _scatter(base: Any, index: Any, values: Any) -> Any:
+    result = base.copy()
+    # NumPy keeps the last of repeated positions; so does the kernel.
+    result[index.reshape(-1)] = values.reshape((-1,) + base.shape[1:])
+    return result
+
+
+# base plus values added at their positions, in the order of the index.
+scatter_add = Op(
+    "scatter_add", "kernel", _infer_scatter, numpy=_scatter_add,
+    gradient=(
+        lambda g, out, base, index, values: g,
+        None,
+        lambda g, out, base, index, values: gather(g, index),
+    ),
+)  # fmt: skip
+
+# base with values written at their positions; of several for one position the last remains.
+scatter = Op(
+    "scatter", "kernel", _infer_scatter, numpy=_scatter,
+    gradient=(
+        lambda g, out, base, index, values: scatter(g, index, full(0, values.shape, g)),
+        None,
+        lambda g, out, base, index, values: gather(g, index),
+    ),
+)  # fmt: skip
+
+ROWS: tuple[Op, ...] = (check_index, gather, scatter_add, scatter)

@@ -1,0 +1,243 @@
+"""Movement ops: pure index rewrites, which cost nothing inside a consumer's loads.
+
+They come in adjoint pairs (expand and sum, slice and pad, window and unwindow), so the gradient
+of each is one other row.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from tinygrad_cuda.core.errors import IndexError, ShapeError
+from tinygrad_cuda.graph.node import Node, Op, Outputs
+from tinygrad_cuda.graph.ops import reduction
+
+
+def _infer_reshape(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    shape = attributes["shape"]
+    if prod(shape) != prod(sources[0].shape):
+        raise ShapeError(
+            "reshape",
+            "element counts differ",
+            expect=f"{prod(sources[0].shape)} elements, input {sources[0].shape}",
+            actual=f"{prod(shape)} elements, target {shape}",
+        )
+    return ((shape, sources[0].dtype),)
+
+
+reshape = Op(
+    "reshape", "movement", _infer_reshape,
+    numpy=lambda x, shape: x.reshape(shape),
+    gradient=(lambda g, out, x, shape: reshape(g, shape=x.shape),),
+)  # fmt: skip
+
+
+def _infer_permute(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    shape, axes = sources[0].shape, attributes["axes"]
+    if sorted(axes) != list(range(len(shape))):
+        raise ShapeError(
+            "permute",
+            "the axes are not a permutation",
+            expect=f"each of 0..{len(shape) - 1} once",
+            actual=str(axes),
+        )
+    return ((tuple(shape[axis] for axis in axes), sources[0].dtype),)
+
+
+def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
+    inverse = [0] * len(axes)
+    for position, axis in enumerate(axes):
+        inverse[axis] = position
+    return tuple(inverse)
+
+
+permute = Op(
+    "permute", "movement", _infer_permute,
+    numpy=lambda x, axes: x.transpose(axes),
+    gradient=(lambda g, out, x, axes: permute(g, axes=_inverse(axes)),),
+)  # fmt: skip
+
+
+def _infer_expand(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    shape, target = sources[0].shape, attributes["shape"]
+    if len(shape) != len(target) or any(a != b and a != 1 for a, b in zip(shape, target)):
+        raise ShapeError(
+            "expand",
+            "only axes of size 1 expand",
+            expect=f"{shape} with its ones replaced",
+            actual=str(target),
+        )
+    return ((target, sources[0].dtype),)
+
+
+def _expanded_axes(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(axis for axis, (a, b) in enumerate(zip(small, large)) if a != b)
+
+
+expand = Op(
+    "expand", "movement", _infer_expand,
+    numpy=lambda x, shape: np.broadcast_to(x, shape),
+    gradient=(
+        lambda g, out, x, shape: reduction.sum(g, axes=_expanded_axes(x.shape, shape)),
+    ),
+)  # fmt: skip
+
+
+def _infer_slice(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    shape = attributes["shape"]
+    for axis, (size, start, length, step) in enumerate(
+        zip(sources[0].shape, attributes["starts"], shape, attributes["steps"], strict=True)
+    ):
+        if step < 1 or start < 0 or (length and start + (length - 1) * step >= size):
+            raise IndexError(
+                "slice",
+                f"axis {axis} is out of range",
+                expect=f"positions below {size}",
+                actual=f"start {start}, {length} elements, step {step}",
+            )
+    return ((shape, sources[0].dtype),)
+
+
+def _slice_key(
+    starts: tuple[int, ...], shape: tuple[int, ...], steps: tuple[int, ...]
+) -> tuple[slice, ...]:
+    return tuple(
+        slice(start, start + length * step, step) if length else slice(0, 0)
+        for start, length, step in zip(starts, shape, steps)
+    )
+
+
+slice_ = Op(
+    "slice", "movement", _infer_slice,
+    numpy=lambda x, starts, shape, steps: x[_slice_key(starts, shape, steps)],
+    gradient=(
+        lambda g, out, x, starts, shape, steps: pad(
+            g, starts=starts, shape=x.shape, steps=steps, value=0
+        ),
+    ),
+    literals=("starts",),
+)  # fmt: skip
+
+
+def _infer_pad(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    shape = attributes["shape"]
+    for axis, (size, start, length, step) in enumerate(
+        zip(shape, attributes["starts"], sources[0].shape, attributes["steps"], strict=True)
+    ):
+        if step < 1 or start < 0 or (length and start + (length - 1) * step >= size):
+            raise ShapeError(
+                "pad",
+                f"the input does not fit in axis {axis}",
+                expect=f"positions below {size}",
+                actual=f"start {start}, {length} elements, step {step}",
+            )
+    return ((shape, sources[0].dtype),)
+
+
+def _pad(x: Any, starts: Any, shape: Any, steps: Any, value: Any) -> Any:
+    result = np.full(shape, value, x.dtype)
+    result[_slice_key(starts, x.shape, steps)] = x
+    return result
+
+
+# Places the input at `starts` with `steps` between its elements in a tensor full of `value`.
+pad = Op(
+    "pad", "movement", _infer_pad, numpy=_pad,
+    gradient=(
+        lambda g, out, x, starts, shape, steps, value: slice_(
+            g, starts=starts, shape=x.shape, steps=steps
+        ),
+    ),
+    literals=("starts", "value"),
+)  # fmt: skip
+
+
+def _infer_flip(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    return sources[0].outputs
+
+
+flip = Op(
+    "flip", "movement", _infer_flip,
+    numpy=lambda x, axes: np.flip(x, axes),
+    gradient=(lambda g, out, x, axes: flip(g, axes=axes),),
+)  # fmt: skip
+
+
+def _infer_window(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    x = sources[0]
+    axis, over, length = attributes["axis"], attributes["over"], attributes["length"]
+    reach = (length - 1) * attributes["stride"] + (x.shape[over] - 1) * attributes["dilation"]
+    if length and reach >= x.shape[axis]:
+        raise ShapeError(
+            "window",
+            "the window is larger than the input",
+            expect=f"at most {x.shape[axis]} in axis {axis}",
+            actual=str(reach + 1),
+        )
+    return ((x.shape[:axis] + (length,) + x.shape[axis + 1 :], x.dtype),)
+
+
+def _window(x: Any, axis: int, over: int, length: int, stride: int, dilation: int) -> Any:
+    shape, strides = list(x.shape), list(x.strides)
+    shape[axis] = length
+    strides[over] += strides[axis] * dilation
+    strides[axis] *= stride
+    return as_strided(x, shape, strides, writeable=x.flags.writeable)
+
+
+# out[.., o, .., k, ..] = x[.., o * stride + k * dilation, .., k, ..] with o along `axis` and k
+# along `over`: a sliding window, once x has been expanded over k.
+window = Op(
+    "window", "movement", _infer_window, numpy=_window,
+    gradient=(
+        lambda g, out, x, axis, over, length, stride, dilation: unwindow(
+            g, axis=axis, over=over, length=x.shape[axis], stride=stride, dilation=dilation
+        ),
+    ),
+)  # fmt: skip
+
+
+def _infer_unwindow(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    x, axis = sources[0], attributes["axis"]
+    return ((x.shape[:axis] + (attributes["length"],) + x.shape[axis + 1 :], x.dtype),)
+
+
+def _unwindow(x: Any, axis: int, over: int, length: int, stride: int, dilation: int) -> Any:
+    result = np.zeros(x.shape[:axis] + (length,) + x.shape[axis + 1 :], x.dtype)
+    _window(result, axis, over, x.shape[axis], stride, dilation)[...] = x
+    return result
+
+
+# The adjoint: out[.., i, .., k, ..] = x[.., o, .., k, ..] where i = o * stride + k * dilation for
+# some o, and 0 elsewhere.
+unwindow = Op(
+    "unwindow", "movement", _infer_unwindow, numpy=_unwindow,
+    gradient=(
+        lambda g, out, x, axis, over, length, stride, dilation: window(
+            g, axis=axis, over=over, length=x.shape[axis], stride=stride, dilation=dilation
+        ),
+    ),
+)  # fmt: skip
+
+ROWS: tuple[Op, ...] = (reshape, permute, expand, slice_, pad, flip, window, unwindow)
+
+
+def shifted(x: Node, axis: int, by: int, value: Any) -> Node:
+    """x moved `by` places along `axis` (towards higher positions if positive), `value` behind."""
+    size = x.shape[axis]
+    kept = max(size - builtin_abs(by), 0)
+    starts = [0] * len(x.shape)
+    shape = list(x.shape)
+    shape[axis] = kept
+    starts[axis] = max(-by, 0) if kept else 0
+    ones = (1,) * len(x.shape)
+    part = slice_(x, starts=tuple(starts), shape=tuple(shape), steps=ones)
+    starts[axis] = max(by, 0) if kept else 0
+    return pad(part, starts=tuple(starts), shape=x.shape, steps=ones, value=value)
+
+
+builtin_abs = abs
