@@ -165,8 +165,9 @@ template <class T, class From> TGC_DEVICE tgc_compute_t<T> tgc_cast(From value) 
 }
 
 // --------------------------------------------------------------------------------- global memory
-// `index` counts elements of T from `base`. The emulator checks every access against the buffers
-// of the launch; on CUDA this is plain pointer arithmetic.
+// `index` counts elements of T from `base`; `count` of them are touched at once and lie aligned to
+// their common size. The emulator checks every access against the buffers of the launch; on CUDA
+// this is plain pointer arithmetic.
 
 template <class T, class I> TGC_DEVICE const T* tgc_address(const T* base, I index, int count = 1) {
 #ifdef TGC_EMULATOR
@@ -201,7 +202,7 @@ TGC_DEVICE void tgc_store_vector(T* base, I index, const tgc_vector<T, N>& value
 TGC_DEVICE long long tgc_check_index(long long index, long long limit, unsigned long long* error,
                                      long long code) {
   if (index >= 0 && index < limit) return index;
-  if (atomicCAS(tgc_address_write(error, 0, 4), 0ull, (unsigned long long)(code + 1)) == 0ull) {
+  if (atomicCAS(tgc_address_write(error, 0), 0ull, (unsigned long long)(code + 1)) == 0ull) {
     tgc_store(error, 1, (unsigned long long)index);
     tgc_store(error, 2, (unsigned long long)limit);
     tgc_store(error, 3, 0ull);
