@@ -79,7 +79,8 @@ def apply(view: np.ndarray, kind: str, how: Any) -> np.ndarray:
         return np.flip(view, how[0])
     if kind == "slice":
         axis, start, stop, step = how
-        return view[(slice(None),) * axis + (slice(start, stop, step),)]
+        picked: np.ndarray = view[(slice(None),) * axis + (slice(start, stop, step),)]
+        return picked
     if kind == "expand":
         axis, extent = how
         new = np.expand_dims(view, axis)
