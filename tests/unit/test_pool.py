@@ -1,0 +1,198 @@
+"""The device-memory pool over a pretended card: reuse, limits, garbage, giving back."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tinygrad_cuda.backend.cuda.pool import BLOCK, GRANULE, Allocation, Pool, size_class
+from tinygrad_cuda.core.errors import OutOfMemoryError
+
+
+class Card:
+    """Addresses that are never given twice, and a record of what is out."""
+
+    def __init__(self, size: int = 1 << 40) -> None:
+        self.size = size
+        self.next = 1 << 30
+        self.out: dict[int, int] = {}
+        self.calls = 0
+
+    def reserve(self, nbytes: int) -> int | None:
+        self.calls += 1
+        if sum(self.out.values()) + nbytes > self.size:
+            return None
+        address, self.next = self.next, self.next + nbytes + GRANULE
+        self.out[address] = nbytes
+        return address
+
+    def release(self, address: int) -> None:
+        del self.out[address]
+
+    def free(self) -> tuple[int, int]:
+        return self.size - sum(self.out.values()), self.size
+
+    def pool(self, limit: int = 0) -> Pool:
+        return Pool(self.reserve, self.release, self.free, limit)
+
+
+@given(st.integers(0, 1 << 40))
+def test_size_classes_hold_the_request_and_waste_little(nbytes: int) -> None:
+    size = size_class(nbytes)
+    assert size >= max(nbytes, 1)
+    assert size % GRANULE == 0
+    assert size_class(size) == size
+    assert size - nbytes <= max(GRANULE, nbytes / 8)
+
+
+@given(st.lists(st.tuples(st.integers(1, 40_000_000), st.booleans()), max_size=60))
+def test_live_pieces_never_overlap(steps: list[tuple[int, bool]]) -> None:
+    pool = Card().pool()
+    live: list[Allocation] = []
+    for nbytes, drop in steps:
+        live.append(pool.allocate(nbytes))
+        if drop:
+            del live[len(live) // 2]
+        spans = sorted((piece.address, piece.address + piece.nbytes) for piece in live)
+        assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
+    assert pool.allocated == sum(size_class(piece.nbytes) for piece in live)
+
+
+def test_a_loop_meets_the_same_addresses() -> None:
+    card = Card()
+    pool = card.pool()
+    turns = []
+    for _ in range(5):
+        pieces = [pool.allocate(nbytes) for nbytes in (100, 5000, 100, 40_000_000)]
+        turns.append([piece.address for piece in pieces])
+        while pieces:
+            pieces.pop()
+    assert turns[1:] == turns[:1] * 4
+    assert card.calls == 2  # one block for the small ones, one for the large one
+
+
+def test_last_freed_is_first_used() -> None:
+    pool = Card().pool()
+    pieces = [pool.allocate(1000) for _ in range(3)]
+    addresses = [piece.address for piece in pieces]
+    for _ in range(3):
+        del pieces[0]
+    assert [pool.allocate(1000).address for _ in range(1)] == [addresses[2]]
+    again = [pool.allocate(1000) for _ in range(3)]
+    assert [piece.address for piece in again] == addresses[::-1]
+
+
+def test_addresses_are_aligned() -> None:
+    pool = Card().pool()
+    pieces = [pool.allocate(nbytes) for nbytes in (0, 1, 513, 7777, 100_001)]
+    assert {piece.address % GRANULE for piece in pieces} == {0}
+    assert len({piece.address for piece in pieces}) == 5
+
+
+def test_counts() -> None:
+    pool = Card().pool()
+    first, second = pool.allocate(512), pool.allocate(1024)
+    assert (pool.allocated, pool.peak, pool.reserved) == (1536, 1536, BLOCK)
+    del second
+    assert (pool.allocated, pool.peak) == (512, 1536)
+    pool.reset_peak()
+    assert pool.peak == 512
+    assert first.nbytes == 512
+
+
+def test_trim_gives_back_idle_blocks_only() -> None:
+    card = Card()
+    pool = card.pool()
+    kept = pool.allocate(100)
+    dropped = pool.allocate(50_000_000)
+    size = size_class(50_000_000)
+    assert pool.trim() == 0
+    del dropped
+    assert pool.trim() == size
+    assert (pool.reserved, sum(card.out.values())) == (BLOCK, BLOCK)
+    del kept
+    assert pool.trim() == BLOCK
+    assert (pool.reserved, card.out) == (0, {})
+    assert pool.allocate(100).address not in (0, None)
+
+
+def test_a_limit_makes_room_from_idle_memory_of_another_size() -> None:
+    pool = Card().pool(limit=BLOCK)
+    pieces = [pool.allocate(3 << 20) for _ in range(10)]
+    pieces.clear()
+    assert pool.allocate(30 << 20).nbytes == 30 << 20
+    assert pool.reserved <= BLOCK
+
+
+def test_a_small_limit_still_serves_small_pieces() -> None:
+    pool = Card().pool(limit=1 << 20)
+    assert pool.allocate(1000).nbytes == 1000
+    assert pool.reserved == 1024
+
+
+def test_out_of_memory_collects_garbage_first() -> None:
+    pool = Card().pool(limit=BLOCK)
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.memory = pool.allocate(20 << 20)
+            self.myself = self
+
+    gc.disable()
+    try:
+        Cycle()
+        assert pool.allocate(20 << 20).nbytes == 20 << 20
+    finally:
+        gc.enable()
+
+
+def test_out_of_memory_says_what_is_where() -> None:
+    pool = Card(size=100 << 20).pool(limit=64 << 20)
+    pool.describe_live = lambda: "weights (30 MiB)  train.py:7  w = tc.zeros(...)"
+    live = pool.allocate(30 << 20)
+    with pytest.raises(OutOfMemoryError) as caught:
+        pool.allocate(60 << 20)
+    text = str(caught.value)
+    assert text.startswith("[allocate] no room for 60 MiB on the GPU\n")
+    assert f"expect: {60 << 20} bytes free" in text
+    assert "30 MiB live in 1 allocations, 30 MiB held by the pool, limit 64 MiB; " in text
+    assert "70 MiB of 100 MiB free on the card" in text
+    assert "train.py:7" in text
+    assert pool.allocate(30 << 20).address != live.address  # the pool still works
+
+
+def test_the_card_refuses_before_the_limit() -> None:
+    pool = Card(size=8 << 20).pool()
+    assert pool.allocate(1 << 20).nbytes == 1 << 20  # no room for a whole block
+    with pytest.raises(OutOfMemoryError, match="no room for 16 MiB"):
+        pool.allocate(16 << 20)
+
+
+def test_threads_share_a_pool() -> None:
+    pool = Card().pool()
+
+    def work(seed: int) -> None:
+        held: list[Allocation] = []
+        for turn in range(300):
+            held.append(pool.allocate(1 + (turn * seed) % 20_000))
+            if turn % 3 == 0:
+                held.pop(0)
+        spans.extend((piece.address, piece.address + piece.nbytes) for piece in held)
+        keep.append(held)
+
+    spans: list[tuple[int, int]] = []
+    keep: list[list[Allocation]] = []
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in (7, 11, 13, 17)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    spans.sort()
+    assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
+    keep.clear()
+    assert pool.allocated == 0

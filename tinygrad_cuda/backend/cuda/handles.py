@@ -1,0 +1,150 @@
+"""What the driver hands out: modules, kernels, events, and a ring of pinned host memory.
+
+They call the driver only through their `Device`, which has passed the availability gate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tinygrad_cuda.core.errors import ArgumentError, CudaError
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.backend.cuda.runtime import Device
+
+PLAIN_SHARED_BYTES = 48 << 10  # more dynamic shared memory has to be asked for
+SLOTS, SLOT_BYTES = 64, 64 << 10  # the ring of pinned memory for small copies
+
+
+class Launch(NamedTuple):
+    """One launch, for the account given when a kernel fails later."""
+
+    name: str
+    label: object
+
+    def __str__(self) -> str:
+        return f"{self.name}  {self.label}" if self.label is not None else self.name
+
+
+class Function:
+    """A kernel ready to launch."""
+
+    __slots__ = ("handle", "name", "parameter_bytes", "_device", "_shared_bytes")
+
+    def __init__(self, device: Device, handle: Any, name: str) -> None:
+        self.handle = handle
+        self.name = name
+        self._device = device
+        self._shared_bytes = PLAIN_SHARED_BYTES
+        status, _, size = device.driver.cuFuncGetParamInfo(handle, 0)
+        self.parameter_bytes = 0 if status else int(size)
+
+    def attribute(self, name: str) -> int:
+        """A number such as NUM_REGS, LOCAL_SIZE_BYTES or MAX_THREADS_PER_BLOCK."""
+        self._device.enter()
+        kind = self._device.driver.CUfunction_attribute["CU_FUNC_ATTRIBUTE_" + name]
+        return int(self._device.call("cuFuncGetAttribute", kind, self.handle))
+
+    def prepare(self, words_bytes: int, shared_bytes: int) -> None:
+        """Checks the parameters' size and asks for large shared memory, once.
+
+        Raises:
+            ArgumentError: the words are not as long as the kernel's struct.
+            CudaError: the GPU has less shared memory than that.
+        """
+        if words_bytes != self.parameter_bytes:
+            raise ArgumentError(
+                self.name,
+                "the parameters have another size than the kernel's",
+                expect=f"{self.parameter_bytes} bytes",
+                actual=f"{words_bytes} bytes",
+            )
+        if shared_bytes > self._shared_bytes:
+            most = self._device.properties.shared_bytes
+            if shared_bytes > most:
+                raise CudaError(
+                    self.name,
+                    "the kernel wants more shared memory than a block can have",
+                    expect=f"at most {most} bytes on {self._device.properties.name}",
+                    actual=f"{shared_bytes} bytes",
+                )
+            kind = self._device.driver.CUfunction_attribute
+            self._device.call(
+                "cuFuncSetAttribute",
+                self.handle,
+                kind.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                shared_bytes,
+            )
+            self._shared_bytes = shared_bytes
+
+
+class Module:
+    """Loaded machine code; its kernels by name."""
+
+    def __init__(self, device: Device, cubin: bytes) -> None:
+        self._device = device
+        self._handle = device.call("cuModuleLoadData", cubin)
+        self._functions: dict[str, Function] = {}
+
+    def function(self, name: str) -> Function:
+        """The kernel of that name.
+
+        Raises:
+            CudaError: the module has none.
+        """
+        if name not in self._functions:
+            self._device.enter()
+            handle = self._device.call("cuModuleGetFunction", self._handle, name.encode())
+            self._functions[name] = Function(self._device, handle, name)
+        return self._functions[name]
+
+
+class Event:
+    """A point in a stream's work."""
+
+    def __init__(self, device: Device, timing: bool = True) -> None:
+        self._device = device
+        flags = device.driver.CUevent_flags
+        kind = flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING
+        device.enter()
+        self.handle = device.call("cuEventCreate", int(kind))
+
+    def record(self, stream: Any = None) -> Event:
+        """Marks the end of what the stream was given so far."""
+        self._device.enter()
+        self._device.call("cuEventRecord", self.handle, stream or self._device.stream)
+        return self
+
+    def synchronize(self) -> None:
+        """Waits until the stream has come here."""
+        self._device.enter()
+        self._device.call("cuEventSynchronize", self.handle)
+
+    def hold(self, stream: Any) -> None:
+        """Lets a stream's later work wait for this point; the host goes on."""
+        self._device.enter()
+        self._device.call("cuStreamWaitEvent", stream, self.handle, 0)
+
+    def microseconds_since(self, start: Event) -> float:
+        """The time between two recorded points; waits for this one."""
+        self.synchronize()
+        return 1e3 * float(self._device.call("cuEventElapsedTime", start.handle, self.handle))
+
+    def __del__(self) -> None:
+        self._device.destroy("cuEventDestroy", getattr(self, "handle", None))
+
+
+class PinnedRing:
+    """Slots of pinned memory used in turn; one is rewritten only when its last copy is done."""
+
+    def __init__(self, device: Device) -> None:
+        self.base = int(device.call("cuMemHostAlloc", SLOTS * SLOT_BYTES, 0))
+        self.events = [Event(device, timing=False) for _ in range(SLOTS)]
+        self.next = 0
+
+    def take(self) -> tuple[int, Event]:
+        """A free slot's address, and the event to record after its copy."""
+        slot = self.next
+        self.next = (slot + 1) % SLOTS
+        self.events[slot].synchronize()
+        return self.base + slot * SLOT_BYTES, self.events[slot]

@@ -1,0 +1,214 @@
+"""Device memory by size class: a free list over large blocks, last freed first used.
+
+Knows no driver: blocks come from and go back through two functions, so it is tested anywhere.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from tinygrad_cuda.core.errors import OutOfMemoryError
+
+GRANULE = 512  # every address is a multiple of it
+BLOCK = 32 << 20  # small allocations are cut from blocks of this size
+LARGE = 4 << 20  # from here on an allocation has a block of its own
+
+
+def size_class(nbytes: int) -> int:
+    """The size that really is set aside: eight steps an octave, at least 512 bytes.
+
+    Example:
+        >>> [size_class(n) for n in (0, 512, 513, 9000, 16385)]
+        [512, 512, 1024, 9216, 18432]
+    """
+    step = max(GRANULE, 1 << max(0, (nbytes - 1).bit_length() - 4))
+    return max(1, -(-nbytes // step)) * step
+
+
+def readable(nbytes: int) -> str:
+    """A size for people, such as ``1.5 GiB``."""
+    amount = float(nbytes)
+    for unit in ("bytes", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:.4g} GiB"
+
+
+class _Block:
+    """Memory from the driver, cut from the front; `live` of its pieces are in use."""
+
+    __slots__ = ("address", "size", "cut", "live")
+
+    def __init__(self, address: int, size: int) -> None:
+        self.address = address
+        self.size = size
+        self.cut = 0
+        self.live = 0
+
+
+class Allocation:
+    """A piece of device memory; it goes back to the pool when the last reference to it dies."""
+
+    __slots__ = ("address", "nbytes", "_size", "_block", "_returned", "__weakref__")
+
+    def __init__(
+        self,
+        address: int,
+        nbytes: int,
+        size: int,
+        block: _Block,
+        returned: deque[tuple[int, int, _Block]],
+    ) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self._size = size
+        self._block = block
+        self._returned = returned
+
+    def __del__(self) -> None:
+        # One atomic append and no lock: this may run inside the pool, in any thread, at exit.
+        self._returned.append((self.address, self._size, self._block))
+
+    def __repr__(self) -> str:
+        return f"Allocation({self.nbytes} bytes at {self.address:#x})"
+
+
+class Pool:
+    """Hands out device memory and takes it back.
+
+    Args:
+        reserve: takes a number of bytes, returns an address, or None when there is no room.
+        release: gives back an address that `reserve` returned.
+        free_memory: (free, total) bytes of the card, for the error text.
+        limit: bytes the pool may hold; 0 is no limit.
+    """
+
+    def __init__(
+        self,
+        reserve: Callable[[int], int | None],
+        release: Callable[[int], None],
+        free_memory: Callable[[], tuple[int, int]],
+        limit: int = 0,
+    ) -> None:
+        self.limit = limit
+        self.reserved = 0
+        self.describe_live: Callable[[], str] | None = None  # the owners of live memory, for errors
+        self._reserve = reserve
+        self._release = release
+        self._free_memory = free_memory
+        self._free: dict[int, list[tuple[int, _Block]]] = {}
+        self._blocks: list[_Block] = []
+        self._returned: deque[tuple[int, int, _Block]] = deque()
+        self._allocated = 0
+        self._pieces = 0
+        self._peak = 0
+        self._lock = threading.RLock()
+
+    @property
+    def allocated(self) -> int:
+        """Bytes in use now, in whole size classes."""
+        with self._lock:
+            self._take_back()
+            return self._allocated
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were in use at once since the start or `reset_peak`."""
+        return self._peak
+
+    def reset_peak(self) -> None:
+        """Starts `peak` anew from what is in use now."""
+        self._peak = self.allocated
+
+    def allocate(self, nbytes: int) -> Allocation:
+        """Memory of at least `nbytes` bytes, its content undefined.
+
+        Raises:
+            OutOfMemoryError: there is no room, after free blocks and garbage were given back.
+        """
+        size = size_class(nbytes)
+        with self._lock:
+            self._take_back()
+            address, block = self._find(size) or self._grow(size) or self._insist(nbytes, size)
+            block.live += 1
+            self._pieces += 1
+            self._allocated += size
+            self._peak = max(self._peak, self._allocated)
+        return Allocation(address, nbytes, size, block, self._returned)
+
+    def trim(self) -> int:
+        """Gives blocks without a piece in use back to the driver; returns their bytes."""
+        with self._lock:
+            self._take_back()
+            idle = [block for block in self._blocks if block.live == 0]
+            self._blocks = [block for block in self._blocks if block.live]
+            for size, pieces in self._free.items():
+                self._free[size] = [piece for piece in pieces if piece[1].live]
+            for block in idle:
+                self._release(block.address)
+                self.reserved -= block.size
+            return sum(block.size for block in idle)
+
+    def _take_back(self) -> None:
+        returned = self._returned
+        while returned:
+            address, size, block = returned.popleft()
+            self._free.setdefault(size, []).append((address, block))
+            block.live -= 1
+            self._pieces -= 1
+            self._allocated -= size
+
+    def _find(self, size: int) -> tuple[int, _Block] | None:
+        pieces = self._free.get(size)
+        if pieces:
+            return pieces.pop()
+        if size < LARGE:
+            for block in self._blocks:
+                if block.size - block.cut >= size:
+                    return self._cut(block, size)
+        return None
+
+    def _grow(self, size: int) -> tuple[int, _Block] | None:
+        """A piece of a new block; of a block just large enough where a whole one has no room."""
+        for amount in (BLOCK, size) if size < LARGE else (size,):
+            if not self.limit or self.reserved + amount <= self.limit:
+                address = self._reserve(amount)
+                if address is not None:
+                    block = _Block(address, amount)
+                    self._blocks.append(block)
+                    self.reserved += amount
+                    return self._cut(block, size)
+        return None
+
+    def _cut(self, block: _Block, size: int) -> tuple[int, _Block]:
+        address = block.address + block.cut
+        block.cut += size
+        return address, block
+
+    def _insist(self, nbytes: int, size: int) -> tuple[int, _Block]:
+        """The last tries: give back what is idle, then collect garbage and give that back."""
+        for collect in (False, True):
+            if collect:
+                gc.collect()
+                self._take_back()
+            piece = self._find(size)
+            if piece is None and self.trim():
+                piece = self._grow(size)
+            if piece is not None:
+                return piece
+        free, total = self._free_memory()
+        limit = f", limit {readable(self.limit)}" if self.limit else ""
+        owners = f"\n{self.describe_live()}" if self.describe_live is not None else ""
+        raise OutOfMemoryError(
+            "allocate",
+            f"no room for {readable(nbytes)} on the GPU",
+            expect=f"{nbytes} bytes free",
+            actual=f"{readable(self._allocated)} live in {self._pieces} allocations, "
+            f"{readable(self.reserved)} held by the pool{limit}; "
+            f"{readable(free)} of {readable(total)} free on the card{owners}",
+            hint="use a smaller batch, or free tensors that are no longer needed",
+        )
