@@ -266,7 +266,7 @@ template <class T> TGC_DEVICE T tgc_sign(T x) {
 
 // Division that rounds down, and the remainder with the divisor's sign (Python's // and %).
 // Integers: by zero gives 0; the lowest value by -1 wraps to itself, as in NumPy.
-template <class T> TGC_DEVICE T tgc_modulo(T a, T b) {
+template <class T> TGC_DEVICE T tgc_remainder(T a, T b) {
   if constexpr (tgc_is_floating<T>::value) {
     T rest = tgc_fmod(a, b);
     if (b == T(0)) return rest;
@@ -298,9 +298,17 @@ template <class T> TGC_DEVICE T tgc_floor_divide(T a, T b) {
   }
 }
 
+// C's remainder, with the dividend's sign; integers by zero give 0.
+template <class T> TGC_DEVICE T tgc_fmod(T a, T b) {
+  if constexpr (!(T(-1) > T(0))) {
+    if (b == T(-1)) return T(0);
+  }
+  return b == T(0) ? T(0) : T(a % b);
+}
+
 // Integer power, modulo 2**bits. A negative exponent gives the true result cut to an integer,
 // which is 0 unless the base is 1 or -1.
-template <class T> TGC_DEVICE T tgc_power_integer(T base, T exponent) {
+template <class T> TGC_DEVICE T tgc_pow(T base, T exponent) {
   if constexpr (!(T(-1) > T(0))) {
     if (exponent < T(0))
       return base == T(1) ? T(1) : base != T(-1) ? T(0) : (exponent & 1) ? T(-1) : T(1);

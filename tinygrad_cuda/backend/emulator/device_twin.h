@@ -1,0 +1,527 @@
+// What CUDA has built in, in plain C++: the emulator compiles this before the prelude and kernels.
+// The threads of a block are fibers on one CPU thread: a fiber runs until a barrier or warp
+// operation makes it wait. One fiber runs thread after thread for as long as none waits, so that a
+// kernel without barriers is a plain loop.
+//
+// Memory comes from the caller (runtime.py): one machine, shared by all compiled kernels. Only the C
+// headers are used, since C++ headers would treble the compile time of every kernel.
+
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(n) alignas(n)
+#define __constant__ static const
+#define TGC_COLD static __attribute__((noinline, cold))
+
+// --------------------------------------------------------------------------------- the launch
+// runtime.py declares the same structures with ctypes.
+
+struct tgc_emu_range { unsigned long long base, bytes; };
+
+enum { TGC_EMU_FINE, TGC_EMU_BOUNDS, TGC_EMU_MISALIGNED, TGC_EMU_DEADLOCK, TGC_EMU_BARRIERS,
+       TGC_EMU_MASK, TGC_EMU_CANARY, TGC_EMU_BLOCK_SIZE, TGC_EMU_PARAMETERS };
+
+struct tgc_emu_error {
+  long long kind, block, thread;
+  unsigned long long base;             // bounds, misaligned: the pointer that was indexed
+  long long index, count, size;        // elements, elements, bytes of an element
+  long long below, above;              // bytes of the buffer before and after that pointer
+  long long write;
+  long long first, second, third;      // see tgc_emu_fail's callers
+};
+
+struct tgc_emu_launch {
+  char* machine;                       // TGC_EMU_MACHINE_BYTES of zeroed memory, kept for reuse
+  const unsigned long long* words;
+  long long word_count;
+  const tgc_emu_range* ranges;
+  long long range_count, grid, block, shared, order;
+  tgc_emu_error error;
+};
+
+// -------------------------------------------------------------------------------- the machine
+
+constexpr int TGC_EMU_THREADS = 1024;
+constexpr long long TGC_EMU_STACK = 65 * 4096;    // no power of two: see tgc_emu_prime
+constexpr long long TGC_EMU_STATE = 256 << 10;   // the structure below and the warps
+constexpr long long TGC_EMU_SHARED = 512 << 10;  // shared memory between two canaries
+constexpr int TGC_EMU_CANARY_BYTES = 256;
+constexpr long long TGC_EMU_MACHINE_BYTES =
+    TGC_EMU_STATE + TGC_EMU_SHARED + TGC_EMU_THREADS * TGC_EMU_STACK;
+
+struct tgc_emu_warp {
+  unsigned arrived;
+  unsigned mask[32];
+  int operation[32], source[32];
+  unsigned long long value[32], result[32];
+};
+
+struct tgc_emu_known { const char* base; long long below, above; };
+
+struct tgc_emu_state {
+  int guarded;                          // stacks that have their guard page; outlives launches
+  void* contexts[TGC_EMU_THREADS + 1];  // where a thread sleeps, null before it begins; the last
+                                        // is the caller's
+  int free_fibers[TGC_EMU_THREADS], free_count, fresh;
+  unsigned ready[TGC_EMU_THREADS], head, ready_count;  // a ring in order 0, else a bag
+  unsigned char at_barrier[TGC_EMU_THREADS];
+  int starting, starting_fiber, cursor, live;
+  int barrier_count, barrier_line, barrier_true, barrier_result;
+  int warp_count;                       // threads that wait at a warp operation
+  unsigned long long random;
+  void (*worker)();
+  tgc_emu_launch* launch;
+  tgc_emu_known known[16];              // pointers seen lately, by a few of their bits
+  tgc_emu_warp warps[TGC_EMU_THREADS / 32];
+};
+static_assert(sizeof(tgc_emu_state) <= TGC_EMU_STATE);
+
+struct tgc_emu_dim { unsigned x, y, z; };
+static tgc_emu_dim threadIdx, blockIdx, blockDim, gridDim;
+constexpr int warpSize = 32;
+static tgc_emu_state* tgc_emu;
+static const unsigned long long* tgc_emu_words;
+static char* tgc_emu_smem;
+
+// -------------------------------------------------------------------------- switching of fibers
+
+static void tgc_emu_begin() {
+  tgc_emu->worker();
+}
+static char* tgc_emu_stack(int fiber) {
+  return (char*)tgc_emu + TGC_EMU_STATE + TGC_EMU_SHARED + fiber * TGC_EMU_STACK;
+}
+
+#if defined(__x86_64__) && !defined(TGC_EMU_UCONTEXT)
+extern "C" void tgc_emu_swap(void** save, void* load) __asm__("tgc_emu_swap");
+__asm__(R"(
+.text
+.p2align 4
+tgc_emu_swap:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+static inline void tgc_emu_jump(int from, int to) {
+  tgc_emu_swap(&tgc_emu->contexts[from], tgc_emu->contexts[to]);
+}
+static inline void* tgc_emu_context(int fiber) {
+  // Stack tops differ in their low bits, else all fibers would meet in the same cache sets.
+  return tgc_emu_stack(fiber + 1) - (fiber % 16) * 256;
+}
+static inline void tgc_emu_prime(int thread, int fiber) {
+  void** top = (void**)tgc_emu_context(fiber);
+  top[-2] = (void*)tgc_emu_begin;  // ret leaves the stack pointer as a call would: 8 modulo 16
+  tgc_emu->contexts[thread] = top - 8;
+}
+#else
+#include <ucontext.h>
+static ucontext_t tgc_emu_contexts[TGC_EMU_THREADS + 1];
+static inline void tgc_emu_jump(int from, int to) {
+  if (from == TGC_EMU_THREADS) tgc_emu->contexts[from] = &tgc_emu_contexts[from];
+  swapcontext((ucontext_t*)tgc_emu->contexts[from], (ucontext_t*)tgc_emu->contexts[to]);
+}
+static inline void* tgc_emu_context(int fiber) { return &tgc_emu_contexts[fiber]; }
+static void tgc_emu_prime(int thread, int fiber) {
+  ucontext_t* context = (ucontext_t*)(tgc_emu->contexts[thread] = tgc_emu_context(fiber));
+  getcontext(context);
+  context->uc_stack.ss_sp = tgc_emu_stack(fiber);
+  context->uc_stack.ss_size = TGC_EMU_STACK;
+  context->uc_link = nullptr;
+  makecontext(context, tgc_emu_begin, 0);
+}
+#endif
+
+// Ends the launch: the caller's context goes on, all fibers are abandoned.
+TGC_COLD void tgc_emu_fail(long long kind, long long first = 0, long long second = 0,
+                           long long third = 0) {
+  tgc_emu_error& error = tgc_emu->launch->error;
+  error.kind = kind;
+  error.block = blockIdx.x;
+  error.thread = threadIdx.x;
+  error.first = first;
+  error.second = second;
+  error.third = third;
+  tgc_emu_jump(threadIdx.x, TGC_EMU_THREADS);
+}
+
+static unsigned tgc_emu_random(unsigned limit) {
+  unsigned long long x = tgc_emu->random += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return unsigned(((x >> 32) * limit) >> 32);
+}
+
+static inline void tgc_emu_make_ready(int thread) {
+  tgc_emu_state* m = tgc_emu;
+  m->ready[(m->head + m->ready_count++) % TGC_EMU_THREADS] = thread;
+}
+
+static bool tgc_emu_release_barrier() {
+  tgc_emu_state* m = tgc_emu;
+  if (m->barrier_count != m->live) return false;
+  m->barrier_result = m->barrier_true;
+  m->barrier_true = m->barrier_count = m->head = 0;
+  unsigned count = 0;
+  for (unsigned thread = 0; thread < blockDim.x; thread++)
+    if (m->at_barrier[thread]) m->ready[count++] = thread;
+  memset(m->at_barrier, 0, blockDim.x);
+  m->ready_count = count;
+  return true;
+}
+
+// The thread to run next; -1 when all have ended.
+static int tgc_emu_pick() {
+  tgc_emu_state* m = tgc_emu;
+  if (m->ready_count == 0) {
+    if (m->cursor < (int)blockDim.x) return m->cursor++;
+    if (m->live == 0) return -1;
+    if (!tgc_emu_release_barrier())
+      tgc_emu_fail(TGC_EMU_DEADLOCK, m->barrier_count, m->warp_count, m->barrier_line);
+  }
+  unsigned at = m->head;
+  if (m->launch->order == 0) {
+    m->ready_count--;
+    m->head = (at + 1) % TGC_EMU_THREADS;
+    return m->ready[at];
+  }
+  at = tgc_emu_random(m->ready_count--);
+  int thread = m->ready[at];
+  m->ready[at] = m->ready[m->ready_count];
+  return thread;
+}
+
+static void tgc_emu_start(int thread) {
+  tgc_emu_state* m = tgc_emu;
+  int fiber = m->free_count > 0 ? m->free_fibers[--m->free_count] : m->fresh++;
+  if (fiber >= m->guarded) {
+    mprotect(tgc_emu_stack(fiber), sysconf(_SC_PAGESIZE), PROT_NONE);
+    m->guarded = fiber + 1;
+  }
+  tgc_emu_prime(thread, fiber);
+  m->starting = thread;
+  m->starting_fiber = fiber;
+}
+
+// The running thread waits: another runs until somebody has made this one ready.
+static inline void tgc_emu_wait() {
+  int self = threadIdx.x, next = tgc_emu_pick();
+  if (next == self) return;
+  if (tgc_emu->contexts[next] == nullptr) tgc_emu_start(next);
+  tgc_emu_jump(self, next);
+  threadIdx.x = self;
+}
+
+// The running thread has ended: the next one to begin on its fiber.
+static inline int tgc_emu_end(int fiber) {
+  tgc_emu_state* m = tgc_emu;
+  m->live--;
+  int next = tgc_emu_pick();
+  if (next >= 0 && m->contexts[next] == nullptr) {
+    m->contexts[next] = tgc_emu_context(fiber);
+    return next;
+  }
+  m->free_fibers[m->free_count++] = fiber;
+  tgc_emu_jump(threadIdx.x, next < 0 ? TGC_EMU_THREADS : next);
+  __builtin_unreachable();
+}
+
+template <class Stage> static __forceinline__ void tgc_emu_work(Stage stage) {
+  int thread = tgc_emu->starting, fiber = tgc_emu->starting_fiber;
+  for (;;) {
+    threadIdx.x = thread;
+    stage();
+    thread = tgc_emu_end(fiber);
+  }
+}
+
+// ------------------------------------------------------------------------------- global memory
+
+TGC_COLD void tgc_emu_learn(const char* base, tgc_emu_known* known) {
+  const tgc_emu_launch* launch = tgc_emu->launch;
+  *known = {base, 0, 0};
+  for (long long i = 0; i < launch->range_count; i++) {
+    const tgc_emu_range& range = launch->ranges[i];
+    unsigned long long before = (unsigned long long)base - range.base;
+    if (before >= range.bytes) continue;
+    *known = {base, (long long)before, (long long)(range.bytes - before)};
+    return;
+  }
+}
+
+TGC_COLD void tgc_emu_bad_access(long long kind, const tgc_emu_known* known, long long index,
+                                 long long count, long long size, bool write) {
+  tgc_emu_error& error = tgc_emu->launch->error;
+  error.base = (unsigned long long)known->base;
+  error.index = index;
+  error.count = count;
+  error.size = size;
+  error.below = known->below;
+  error.above = known->above;
+  error.write = write;
+  tgc_emu_fail(kind);
+}
+
+// `count` elements of `size` bytes at base[index] lie inside the buffer that holds `base`.
+static __forceinline__ void tgc_emu_check(const void* pointer, long long index, long long count,
+                                          long long size, bool write) {
+  const char* base = (const char*)pointer;
+  unsigned long long hash = (unsigned long long)base >> 4;
+  tgc_emu_known* known = &tgc_emu->known[(hash ^ (hash >> 8)) % 16];
+  if (known->base != base) tgc_emu_learn(base, known);
+  if (index < -(known->below / size) || index > known->above / size - count)
+    tgc_emu_bad_access(TGC_EMU_BOUNDS, known, index, count, size, write);
+  long long unit = count * size < 16 ? count * size : 16;
+  if (((unsigned long long)base + index * size) % unit != 0)
+    tgc_emu_bad_access(TGC_EMU_MISALIGNED, known, index, count, size, write);
+}
+
+template <class T> static inline T* tgc_emu_atomic(T* pointer) {
+  long long offset = (char*)pointer - tgc_emu_smem;
+  if (offset < 0 || offset + (long long)sizeof(T) > tgc_emu->launch->shared)
+    tgc_emu_check(pointer, 0, 1, sizeof(T), true);
+  return pointer;
+}
+
+// One CPU thread runs all fibers, so plain reads and writes are atomic. Only the types that CUDA
+// has, and no floating sums: their order would be the hardware's.
+#define TGC_EMU_ATOMIC(NAME, T, NEW) \
+  static inline T NAME(T* pointer, T value) { \
+    T old = *tgc_emu_atomic(pointer); \
+    *pointer = NEW; \
+    return old; \
+  }
+#define TGC_EMU_ATOMICS(T) \
+  TGC_EMU_ATOMIC(atomicAdd, T, old + value) \
+  TGC_EMU_ATOMIC(atomicExch, T, value) \
+  TGC_EMU_ATOMIC(atomicAnd, T, old & value) \
+  TGC_EMU_ATOMIC(atomicOr, T, old | value) \
+  TGC_EMU_ATOMIC(atomicXor, T, old ^ value) \
+  TGC_EMU_ATOMIC(atomicMin, T, value < old ? value : old) \
+  TGC_EMU_ATOMIC(atomicMax, T, value > old ? value : old) \
+  static inline T atomicCAS(T* pointer, T compare, T value) { \
+    T old = *tgc_emu_atomic(pointer); \
+    if (old == compare) *pointer = value; \
+    return old; \
+  }
+TGC_EMU_ATOMICS(int)
+TGC_EMU_ATOMICS(unsigned)
+TGC_EMU_ATOMICS(unsigned long long)
+TGC_EMU_ATOMIC(atomicMin, long long, value < old ? value : old)
+TGC_EMU_ATOMIC(atomicMax, long long, value > old ? value : old)
+TGC_EMU_ATOMIC(atomicExch, float, value)
+
+template <class T> static inline T __ldg(const T* pointer) {
+  tgc_emu_check(pointer, 0, 1, sizeof(T), false);
+  return *pointer;
+}
+
+// -------------------------------------------------------------------- barriers, warp operations
+
+static int tgc_emu_barrier(bool predicate, int line) {
+  tgc_emu_state* m = tgc_emu;
+  if (m->barrier_count++ == 0) m->barrier_line = line;
+  else if (m->barrier_line != line) tgc_emu_fail(TGC_EMU_BARRIERS, m->barrier_line, line);
+  m->barrier_true += predicate;
+  m->at_barrier[threadIdx.x] = 1;
+  tgc_emu_wait();
+  return m->barrier_result;
+}
+static inline void __syncthreads(int line = __builtin_LINE()) { tgc_emu_barrier(false, line); }
+static inline int __syncthreads_count(int predicate, int line = __builtin_LINE()) {
+  return tgc_emu_barrier(predicate != 0, line);
+}
+static inline int __syncthreads_or(int predicate, int line = __builtin_LINE()) {
+  return tgc_emu_barrier(predicate != 0, line) != 0;
+}
+static inline int __syncthreads_and(int predicate, int line = __builtin_LINE()) {
+  return tgc_emu_barrier(predicate == 0, line) == 0;
+}
+static inline void __threadfence() {}
+static inline void __threadfence_block() {}
+
+enum { TGC_EMU_SHUFFLE, TGC_EMU_VOTE };
+
+// All lanes of the mask have come: each gets its source's value, or the vote.
+static void tgc_emu_warp_complete(tgc_emu_warp& warp, unsigned mask, int operation) {
+  tgc_emu_state* m = tgc_emu;
+  int self = threadIdx.x % 32, first = threadIdx.x - self;
+  unsigned long long vote = 0;
+  for (int lane = 0; lane < 32; lane++) {
+    if (!(mask >> lane & 1)) continue;
+    if (warp.mask[lane] != mask || warp.operation[lane] != operation)
+      tgc_emu_fail(TGC_EMU_MASK, mask, warp.mask[lane], lane);
+    if (warp.value[lane]) vote |= 1ull << lane;
+  }
+  warp.arrived &= ~mask;
+  for (int lane = 0; lane < 32; lane++) {
+    if (!(mask >> lane & 1)) continue;
+    int source = warp.source[lane];
+    // A lane that takes no part has no defined value: all ones show (a NaN, or -1).
+    warp.result[lane] = operation == TGC_EMU_VOTE ? vote
+                        : mask >> source & 1      ? warp.value[source] : ~0ull;
+    if (lane == self && m->launch->order == 0) continue;
+    tgc_emu_make_ready(first + lane);
+  }
+}
+
+static unsigned long long tgc_emu_warp_meet(unsigned mask, int operation, unsigned long long value,
+                                            int source) {
+  tgc_emu_state* m = tgc_emu;
+  int lane = threadIdx.x % 32;
+  tgc_emu_warp& warp = m->warps[threadIdx.x / 32];
+  if (!(mask >> lane & 1)) tgc_emu_fail(TGC_EMU_MASK, mask, mask, lane);
+  warp.mask[lane] = mask;
+  warp.operation[lane] = operation;
+  warp.value[lane] = value;
+  warp.source[lane] = source;
+  warp.arrived |= 1u << lane;
+  m->warp_count++;
+  if ((warp.arrived & mask) == mask) {
+    m->warp_count -= __builtin_popcount(mask);
+    tgc_emu_warp_complete(warp, mask, operation);
+    if (m->launch->order != 0) tgc_emu_wait();
+  } else {
+    tgc_emu_wait();
+  }
+  return warp.result[lane];
+}
+
+template <class T> static inline T tgc_emu_shuffle(unsigned mask, T value, int source) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles move 4 or 8 bytes");
+  unsigned long long word = 0;
+  memcpy(&word, &value, sizeof(T));
+  word = tgc_emu_warp_meet(mask, TGC_EMU_SHUFFLE, word, source);
+  memcpy(&value, &word, sizeof(T));
+  return value;
+}
+// `width` splits the warp into sections; a source outside the own section is the lane itself.
+template <class T> static inline T __shfl_sync(unsigned mask, T value, int from, int width = 32) {
+  int lane = threadIdx.x % 32, start = lane & ~(width - 1);
+  return tgc_emu_shuffle(mask, value, start | (from & (width - 1)));
+}
+template <class T>
+static inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
+  int lane = threadIdx.x % 32, from = lane ^ bits;
+  return tgc_emu_shuffle(mask, value, from < (lane & ~(width - 1)) + width ? from : lane);
+}
+template <class T>
+static inline T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  int lane = threadIdx.x % 32, from = lane - (int)delta;
+  return tgc_emu_shuffle(mask, value, from >= (lane & ~(width - 1)) ? from : lane);
+}
+template <class T>
+static inline T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  int lane = threadIdx.x % 32, from = lane + (int)delta;
+  return tgc_emu_shuffle(mask, value, from < (lane & ~(width - 1)) + width ? from : lane);
+}
+static inline unsigned __ballot_sync(unsigned mask, int predicate) {
+  return (unsigned)tgc_emu_warp_meet(mask, TGC_EMU_VOTE, predicate != 0, 0);
+}
+static inline int __any_sync(unsigned mask, int predicate) {
+  return __ballot_sync(mask, predicate) != 0;
+}
+static inline int __all_sync(unsigned mask, int predicate) {
+  return __ballot_sync(mask, predicate) == mask;
+}
+static inline void __syncwarp(unsigned mask = 0xffffffffu) { __ballot_sync(mask, 0); }
+
+// ------------------------------------------------------------------------------------ launching
+
+static bool tgc_emu_run_block(long long block) {
+  tgc_emu_state* m = tgc_emu;
+  const tgc_emu_launch* launch = m->launch;
+  int threads = blockDim.x;
+  blockIdx.x = (unsigned)block;
+  m->free_count = m->fresh = m->head = m->ready_count = m->barrier_count = m->barrier_true = 0;
+  m->warp_count = 0;
+  m->live = threads;
+  m->cursor = launch->order == 0 ? 0 : threads;
+  memset(m->contexts, 0, sizeof(void*) * threads);
+  memset(m->at_barrier, 0, threads);
+  for (int warp = 0; warp < (threads + 31) / 32; warp++) m->warps[warp].arrived = 0;
+  if (launch->order != 0)
+    for (int thread = 0; thread < threads; thread++) tgc_emu_make_ready(thread);
+  memset(tgc_emu_smem, 0xff, launch->shared);
+
+  int first = tgc_emu_pick();
+  tgc_emu_start(first);
+  tgc_emu_jump(TGC_EMU_THREADS, first);
+  if (launch->error.kind != TGC_EMU_FINE) return false;
+
+  const unsigned char* before = (unsigned char*)tgc_emu_smem - TGC_EMU_CANARY_BYTES;
+  const unsigned char* after = (unsigned char*)tgc_emu_smem + launch->shared;
+  for (int i = 0; i < TGC_EMU_CANARY_BYTES; i++) {
+    if (before[i] == 0xa5 && after[i] == 0xa5) continue;
+    bool is_after = after[i] != 0xa5;
+    m->launch->error.kind = TGC_EMU_CANARY;
+    m->launch->error.block = block;
+    m->launch->error.first = is_after ? launch->shared + i : i - TGC_EMU_CANARY_BYTES;
+    return false;
+  }
+  return true;
+}
+
+static long long tgc_emu_run(tgc_emu_launch* launch, void (*worker)(), int parameter_bytes,
+                             int most_threads) {
+  tgc_emu_state* m = tgc_emu = (tgc_emu_state*)launch->machine;
+  launch->error.kind = launch->word_count * 8 != parameter_bytes ? TGC_EMU_PARAMETERS
+                       : launch->block < 1 || launch->block > most_threads ? TGC_EMU_BLOCK_SIZE
+                                                                           : TGC_EMU_FINE;
+  launch->error.first = parameter_bytes;
+  launch->error.second = most_threads;
+  if (launch->error.kind != TGC_EMU_FINE) return launch->error.kind;
+  m->launch = launch;
+  m->worker = worker;
+  m->random = (unsigned long long)launch->order;
+  memset(m->known, 0, sizeof m->known);
+  tgc_emu_words = launch->words;
+  tgc_emu_smem = (char*)m + TGC_EMU_STATE + TGC_EMU_CANARY_BYTES;
+  memset(tgc_emu_smem - TGC_EMU_CANARY_BYTES, 0xa5, TGC_EMU_CANARY_BYTES);
+  memset(tgc_emu_smem + launch->shared, 0xa5, TGC_EMU_CANARY_BYTES);
+  blockDim = {(unsigned)launch->block, 1, 1};
+  gridDim = {(unsigned)launch->grid, 1, 1};
+  for (long long block = 0; block < launch->grid; block++)
+    if (!tgc_emu_run_block(block)) break;
+  return launch->error.kind;
+}
+
+// What runtime.py must agree with.
+extern "C" __attribute__((visibility("default"))) const long long tgc_emu_layout[2] = {
+    TGC_EMU_MACHINE_BYTES, sizeof(tgc_emu_launch)};
+
+#define TGC_KERNEL(NAME, T) \
+  static_assert(sizeof(NAME##_params) <= 4096, "kernel parameters take at most 4096 bytes"); \
+  static void NAME##_worker() { \
+    tgc_emu_work([] { \
+      NAME##_stage(blockIdx.x, *(const NAME##_params*)tgc_emu_words, tgc_emu_smem); \
+    }); \
+  } \
+  extern "C" __attribute__((visibility("default"))) long long NAME(tgc_emu_launch* launch) { \
+    return tgc_emu_run(launch, NAME##_worker, sizeof(NAME##_params), T); \
+  }
+
+#include "device_twin_math.h"
