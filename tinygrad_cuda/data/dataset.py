@@ -1,0 +1,320 @@
+"""Data sets: things with a length that give a sample for an index, and their combinations.
+
+`Dataset.batch` gives many samples at once; data sets made of arrays index them once per batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tinygrad_cuda.core.errors import ArgumentError, IndexError, ShapeError
+from tinygrad_cuda.data.transforms import works_on_batches
+from tinygrad_cuda.tensor import Tensor, stack
+
+Array = NDArray[Any]
+
+
+class Dataset:
+    """A collection of samples: subclasses write ``__getitem__`` and ``__len__``.
+
+    Example:
+        >>> class Squares(Dataset):
+        ...     def __len__(self):
+        ...         return 4
+        ...     def __getitem__(self, index):
+        ...         return index, index**2
+        >>> Squares().batch(np.array([1, 3]))
+        [array([1, 3]), array([1, 9])]
+    """
+
+    def __getitem__(self, index: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no __getitem__")
+
+    def __len__(self) -> int:
+        raise TypeError(f"{type(self).__name__} has no __len__")
+
+    def batch(self, indices: Array) -> Any:
+        """The samples of an int64 array of indices, gathered into arrays by `collate`."""
+        return collate([self[index] for index in indices.tolist()])
+
+    def __add__(self, other: Dataset) -> ConcatDataset:
+        return ConcatDataset([self, other])
+
+
+class TensorDataset(Dataset):
+    """Tensors or arrays of equal length; a sample is a tuple with one row of each.
+
+    Args:
+        tensors: Tensors or NumPy arrays, of shapes (n, ...).
+
+    Raises:
+        ArgumentError: none is given.
+        ShapeError: their lengths differ.
+
+    Example:
+        >>> data = TensorDataset(np.arange(6.0).reshape(3, 2), np.array([7, 8, 9]))
+        >>> len(data), data[1]
+        (3, (array([2., 3.]), np.int64(8)))
+    """
+
+    def __init__(self, *tensors: Tensor | Array) -> None:
+        if not tensors:
+            raise ArgumentError("TensorDataset", "no tensors", expect="at least one")
+        shapes = [tuple(tensor.shape) for tensor in tensors]
+        if not all(shapes) or len({shape[0] for shape in shapes}) > 1:
+            raise ShapeError(
+                "TensorDataset",
+                "lengths differ",
+                expect="the same size of axis 0 in every tensor",
+                actual=", ".join(map(str, shapes)),
+            )
+        self.tensors = tensors
+
+    def __getitem__(self, index: Any) -> tuple[Any, ...]:
+        return tuple(tensor[index] for tensor in self.tensors)
+
+    def __len__(self) -> int:
+        return int(self.tensors[0].shape[0])
+
+    def batch(self, indices: Array) -> list[Any]:
+        return [tensor[indices] for tensor in self.tensors]
+
+
+class Subset(Dataset):
+    """The samples of another data set at given indices.
+
+    Args:
+        dataset: where the samples come from.
+        indices: their positions there.
+
+    Example:
+        >>> Subset(TensorDataset(np.array([5, 6, 7])), [2, 0])[1]
+        (np.int64(5),)
+    """
+
+    def __init__(self, dataset: Any, indices: Sequence[int] | Array) -> None:
+        self.dataset = dataset
+        self.indices = np.asarray(indices, dtype=np.int64)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.dataset[self.indices[index].item()]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def batch(self, indices: Array) -> Any:
+        return gather(self.dataset, self.indices[indices])
+
+
+class ConcatDataset(Dataset):
+    """Several data sets, one after another.
+
+    Args:
+        datasets: at least one.
+
+    Example:
+        >>> both = TensorDataset(np.array([1, 2])) + TensorDataset(np.array([3]))
+        >>> len(both), both[2]
+        (3, (np.int64(3),))
+    """
+
+    def __init__(self, datasets: Sequence[Any]) -> None:
+        self.datasets = list(datasets)
+        if not self.datasets:
+            raise ArgumentError("ConcatDataset", "no data sets", expect="at least one")
+        self.ends = np.cumsum([len(dataset) for dataset in self.datasets])
+
+    def __getitem__(self, index: int) -> Any:
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(
+                "ConcatDataset",
+                "index out of range",
+                expect=f"an index below {len(self)}",
+                actual=str(index),
+            )
+        which = int(np.searchsorted(self.ends, position, side="right"))
+        return self.datasets[which][position - (self.ends[which - 1] if which else 0)]
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+
+class ImageDataset(Dataset):
+    """Images with labels, held as two arrays: the base of MNIST.
+
+    A sample is (image, label): float32 of shape (channels, height, width) between 0 and 1, and an
+    int64 number. A transform with the attribute ``batched`` is called once for a whole batch.
+
+    Args:
+        data: uint8 of shape (n, height, width) or (n, channels, height, width).
+        targets: int64 of shape (n,).
+        transform: applied to the image.
+        target_transform: applied to the label.
+    """
+
+    def __init__(
+        self,
+        data: Array,
+        targets: Array,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        if len(data) != len(targets):
+            raise ShapeError(
+                "ImageDataset",
+                "there is not one label for each image",
+                expect=f"{len(data)} labels",
+                actual=f"{len(targets)} labels",
+            )
+        self.data = data
+        self.targets = targets
+        self.transform = transform
+        self.target_transform = target_transform
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        image = self._images(self.data[index : index + 1 or None])[0]
+        label = self.targets[index]
+        if self.transform is not None:
+            image = self.transform(image)
+        if self.target_transform is not None:
+            label = self.target_transform(label)
+        return image, label
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, indices: Array) -> list[Any]:
+        images = _transformed(self._images(self.data[indices]), self.transform)
+        return [images, _transformed(self.targets[indices], self.target_transform)]
+
+    def _images(self, pixels: Array) -> Array:
+        images = np.divide(pixels, 255.0, dtype=np.float32)
+        return images[:, None] if images.ndim == 3 else images
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.data.shape[1:]))
+        return f"{type(self).__name__}({len(self)} images of {shape})"
+
+
+def _transformed(batch: Array, transform: Callable[[Any], Any] | None) -> Any:
+    if transform is None:
+        return batch
+    return transform(batch) if works_on_batches(transform) else collate([*map(transform, batch)])
+
+
+def gather(dataset: Any, indices: Array) -> Any:
+    """A batch of any data set, of ours by `Dataset.batch` or of anything that can be indexed."""
+    if isinstance(dataset, Dataset):
+        return dataset.batch(indices)
+    return collate([dataset[index] for index in indices.tolist()])
+
+
+def collate(samples: Sequence[Any]) -> Any:
+    """Gathers samples of equal structure into arrays with a new first axis.
+
+    Numbers and arrays become arrays (Tensors become Tensors), tuples and lists become lists,
+    mappings stay mappings, named tuples keep their type, texts are listed.
+
+    Raises:
+        ShapeError: arrays of one position differ in shape.
+        ArgumentError: a sample is of a kind that cannot be gathered, or there is none.
+
+    Example:
+        >>> collate([(1, 2.0), (3, 4.0)])
+        [array([1, 3]), array([2., 4.])]
+    """
+    if not samples:
+        raise ArgumentError("collate", "no samples", expect="at least one")
+    first = samples[0]
+    if isinstance(first, Tensor):
+        _same_shape(samples)
+        return stack(list(samples))
+    if isinstance(first, np.ndarray | np.generic):
+        _same_shape(samples)
+        return np.stack(samples)
+    if isinstance(first, bool | int | float | complex):
+        return np.asarray(samples)
+    if isinstance(first, str | bytes):
+        return list(samples)
+    if isinstance(first, Mapping):
+        return {key: collate([sample[key] for sample in samples]) for key in first}
+    if isinstance(first, Sequence):
+        return _collate_sequences(first, samples)
+    raise ArgumentError(
+        "collate",
+        "samples of this kind cannot be gathered",
+        expect="arrays, Tensors, numbers, texts, tuples, lists or mappings",
+        actual=type(first).__name__,
+        hint="give the DataLoader a collate_fn",
+    )
+
+
+def _collate_sequences(first: Sequence[Any], samples: Sequence[Any]) -> Any:
+    lengths = sorted({len(sample) for sample in samples})
+    if len(lengths) > 1:
+        raise ShapeError(
+            "collate",
+            "samples have different numbers of entries",
+            expect=f"{len(first)} entries, as in the first sample",
+            actual=" and ".join(map(str, lengths)),
+            hint="give the DataLoader a collate_fn",
+        )
+    columns = [collate(column) for column in zip(*samples)]
+    return type(first)(*columns) if hasattr(first, "_fields") else columns
+
+
+def _same_shape(samples: Sequence[Any]) -> None:
+    shape = tuple(samples[0].shape)
+    for number, sample in enumerate(samples):
+        if tuple(sample.shape) != shape:
+            raise ShapeError(
+                "collate",
+                "samples differ in shape",
+                expect=f"{shape}, as in the first sample of the batch",
+                actual=f"{tuple(sample.shape)} in sample {number}",
+                hint="pad or crop them in a transform, or give the DataLoader a collate_fn",
+            )
+
+
+def random_split(dataset: Any, lengths: Sequence[int | float], seed: int = 0) -> list[Subset]:
+    """Splits a data set at random into parts that do not overlap.
+
+    Args:
+        dataset: anything with a length.
+        lengths: a number of samples for each part, or fractions that add up to 1; what rounding
+            leaves over goes to the first parts, one each.
+        seed: the same seed gives the same parts.
+
+    Raises:
+        ArgumentError: the lengths do not add up to the length of the data set.
+
+    Example:
+        >>> [len(part) for part in random_split(range(10), [0.75, 0.25])]
+        [8, 2]
+    """
+    n = len(dataset)
+    sizes = _sizes(lengths, n)
+    order = np.random.default_rng(seed).permutation(n)
+    return [Subset(dataset, part) for part in np.split(order, np.cumsum(sizes)[:-1])]
+
+
+def _sizes(lengths: Sequence[int | float], n: int) -> list[int]:
+    if np.isclose(sum(lengths), 1.0) and all(0 <= length <= 1 for length in lengths) and n != 1:
+        sizes = [int(n * length) for length in lengths]
+        for position in range(n - sum(sizes)):
+            sizes[position % len(sizes)] += 1
+        return sizes
+    sizes = [int(length) for length in lengths]
+    if sum(sizes) != n or sizes != list(lengths) or min(sizes) < 0:
+        raise ArgumentError(
+            "random_split",
+            "lengths do not fit the data set",
+            expect=f"whole numbers that add up to {n}, or fractions that add up to 1",
+            actual=str(list(lengths)),
+        )
+    return sizes

@@ -1,0 +1,1 @@
+"""Tools around training: checks of the machine."""
