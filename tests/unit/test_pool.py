@@ -160,7 +160,7 @@ def test_out_of_memory_says_what_is_where() -> None:
     text = str(caught.value)
     assert text.startswith("[allocate] no room for 60 MiB on the GPU\n")
     assert f"expect: {60 << 20} bytes free" in text
-    assert "30 MiB live in 1 allocations, 30 MiB held by the pool, limit 64 MiB; " in text
+    assert "30 MiB live in 1 allocation, 30 MiB held by the pool, limit 64 MiB; " in text
     assert "70 MiB of 100 MiB free on the card" in text
     assert "train.py:7" in text
     assert pool.allocate(30 << 20).address != live.address  # the pool still works

@@ -60,6 +60,7 @@ class Graph:
         self._graph: Any = None
         self._executable: Any = None
         self._account = [Launch(node.function.name, node.label) for node in nodes[-16:]]
+        self._set = device.driver.cuGraphExecKernelNodeSetParams
         device.enter()
         self._graph = device.call("cuGraphCreate", 0)
         self._slots = [_Slot(device, node) for node in nodes]
@@ -93,30 +94,27 @@ class Graph:
             ArgumentError: `words` has another length than before.
         """
         slot = self._slots[node]
-        if slot.bytes == words:
+        if slot.words == words:
             return False
-        if len(words) != len(slot.bytes):
+        if len(words) != len(slot.words):
             raise ArgumentError(
                 "graph.update",
                 "the parameters have another size than the kernel's",
-                expect=f"{len(slot.bytes)} bytes",
+                expect=f"{len(slot.words)} bytes",
                 actual=f"{len(words)} bytes",
             )
-        device = self.device
-        device.enter()
-        slot.bytes[:] = words
-        device.call(
-            "cuGraphExecKernelNodeSetParams",
-            self._executable,
-            self._handles[node],
-            slot.parameters,
-        )
+        self.device.enter()
+        slot.words = words
+        slot.memory.raw = words
+        (status,) = self._set(self._executable, self._handles[node], slot.parameters)
+        if status:
+            raise self.device.error("cuGraphExecKernelNodeSetParams", status)
         self.updates += 1
         return True
 
     def words(self, node: int) -> bytes:
         """The parameters that the next launch will use."""
-        return bytes(self._slots[node].bytes)
+        return self._slots[node].words
 
     def _check_order(self, number: int, node: KernelNode) -> None:
         for other in (*node.after, *node.after_signal):
@@ -145,13 +143,13 @@ class Graph:
 class _Slot:
     """A node's parameters in memory that stays in place, and the driver's description of them."""
 
-    __slots__ = ("bytes", "parameters", "_words", "_pointer")
+    __slots__ = ("words", "memory", "parameters", "_pointer")
 
     def __init__(self, device: Device, node: KernelNode) -> None:
         node.function.prepare(len(node.words), node.shared_bytes)
-        self._words = (ctypes.c_char * len(node.words)).from_buffer_copy(node.words)
-        self._pointer = (ctypes.c_void_p * 1)(ctypes.addressof(self._words))
-        self.bytes = memoryview(self._words).cast("B")
+        self.words = node.words
+        self.memory = ctypes.create_string_buffer(node.words, len(node.words))
+        self._pointer = (ctypes.c_void_p * 1)(ctypes.addressof(self.memory))
         parameters = device.driver.CUDA_KERNEL_NODE_PARAMS()
         parameters.func = node.function.handle
         parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = node.grid, 1, 1

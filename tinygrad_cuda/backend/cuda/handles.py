@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tinygrad_cuda.backend.cuda.runtime import Device
 
 PLAIN_SHARED_BYTES = 48 << 10  # more dynamic shared memory has to be asked for
-SLOTS, SLOT_BYTES = 64, 64 << 10  # the ring of pinned memory for small copies
+GROUPS, GROUP, SLOT_BYTES = 4, 16, 64 << 10  # the ring of pinned memory for small copies
 
 
 class Launch(NamedTuple):
@@ -42,7 +42,7 @@ class Function:
     def attribute(self, name: str) -> int:
         """A number such as NUM_REGS, LOCAL_SIZE_BYTES or MAX_THREADS_PER_BLOCK."""
         self._device.enter()
-        kind = self._device.driver.CUfunction_attribute["CU_FUNC_ATTRIBUTE_" + name]
+        kind = getattr(self._device.driver.CUfunction_attribute, "CU_FUNC_ATTRIBUTE_" + name)
         return int(self._device.call("cuFuncGetAttribute", kind, self.handle))
 
     def prepare(self, words_bytes: int, shared_bytes: int) -> None:
@@ -135,16 +135,23 @@ class Event:
 
 
 class PinnedRing:
-    """Slots of pinned memory used in turn; one is rewritten only when its last copy is done."""
+    """Slots of pinned memory used in turn; one is rewritten only when its last copy is done.
+
+    One event guards a group of slots: recorded when the next group is begun, awaited when the
+    ring comes round. An event for each slot would cost as much as the copy itself.
+    """
 
     def __init__(self, device: Device) -> None:
-        self.base = int(device.call("cuMemHostAlloc", SLOTS * SLOT_BYTES, 0))
-        self.events = [Event(device, timing=False) for _ in range(SLOTS)]
-        self.next = 0
+        self._base = int(device.call("cuMemHostAlloc", GROUPS * GROUP * SLOT_BYTES, 0))
+        self._done = [Event(device, timing=False) for _ in range(GROUPS)]
+        self._next = 0
 
-    def take(self) -> tuple[int, Event]:
-        """A free slot's address, and the event to record after its copy."""
-        slot = self.next
-        self.next = (slot + 1) % SLOTS
-        self.events[slot].synchronize()
-        return self.base + slot * SLOT_BYTES, self.events[slot]
+    def take(self) -> int:
+        """The address of a free slot; its copy goes into the compute stream before the next call."""
+        slot = self._next
+        self._next = (slot + 1) % (GROUPS * GROUP)
+        if slot % GROUP == 0:
+            group = slot // GROUP
+            self._done[group - 1].record()
+            self._done[group].synchronize()
+        return self._base + slot * SLOT_BYTES

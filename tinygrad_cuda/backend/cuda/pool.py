@@ -50,28 +50,23 @@ class _Block:
         self.live = 0
 
 
+_Piece = tuple[int, int, _Block]  # address, size class, the block it was cut from
+
+
 class Allocation:
     """A piece of device memory; it goes back to the pool when the last reference to it dies."""
 
-    __slots__ = ("address", "nbytes", "_size", "_block", "_returned", "__weakref__")
+    __slots__ = ("address", "nbytes", "_piece", "_returned", "__weakref__")
 
-    def __init__(
-        self,
-        address: int,
-        nbytes: int,
-        size: int,
-        block: _Block,
-        returned: deque[tuple[int, int, _Block]],
-    ) -> None:
-        self.address = address
+    def __init__(self, nbytes: int, piece: _Piece, returned: deque[_Piece]) -> None:
+        self.address = piece[0]
         self.nbytes = nbytes
-        self._size = size
-        self._block = block
+        self._piece = piece
         self._returned = returned
 
     def __del__(self) -> None:
         # One atomic append and no lock: this may run inside the pool, in any thread, at exit.
-        self._returned.append((self.address, self._size, self._block))
+        self._returned.append(self._piece)
 
     def __repr__(self) -> str:
         return f"Allocation({self.nbytes} bytes at {self.address:#x})"
@@ -100,11 +95,11 @@ class Pool:
         self._reserve = reserve
         self._release = release
         self._free_memory = free_memory
-        self._free: dict[int, list[tuple[int, _Block]]] = {}
+        self._free: dict[int, list[_Piece]] = {}
         self._blocks: list[_Block] = []
-        self._returned: deque[tuple[int, int, _Block]] = deque()
+        self._returned: deque[_Piece] = deque()
+        self._sizes: dict[int, int] = {}
         self._allocated = 0
-        self._pieces = 0
         self._peak = 0
         self._lock = threading.RLock()
 
@@ -130,15 +125,22 @@ class Pool:
         Raises:
             OutOfMemoryError: there is no room, after free blocks and garbage were given back.
         """
-        size = size_class(nbytes)
+        size = self._sizes.get(nbytes)
+        if size is None:
+            size = self._sizes[nbytes] = size_class(nbytes)
         with self._lock:
-            self._take_back()
-            address, block = self._find(size) or self._grow(size) or self._insist(nbytes, size)
-            block.live += 1
-            self._pieces += 1
-            self._allocated += size
-            self._peak = max(self._peak, self._allocated)
-        return Allocation(address, nbytes, size, block, self._returned)
+            if self._returned:
+                self._take_back()
+            pieces = self._free.get(size)
+            if pieces:
+                piece = pieces.pop()
+            else:
+                piece = self._find(size) or self._grow(size) or self._insist(nbytes, size)
+            piece[2].live += 1
+            allocated = self._allocated = self._allocated + size
+            if allocated > self._peak:
+                self._peak = allocated
+        return Allocation(nbytes, piece, self._returned)
 
     def trim(self) -> int:
         """Gives blocks without a piece in use back to the driver; returns their bytes."""
@@ -147,7 +149,7 @@ class Pool:
             idle = [block for block in self._blocks if block.live == 0]
             self._blocks = [block for block in self._blocks if block.live]
             for size, pieces in self._free.items():
-                self._free[size] = [piece for piece in pieces if piece[1].live]
+                self._free[size] = [piece for piece in pieces if piece[2].live]
             for block in idle:
                 self._release(block.address)
                 self.reserved -= block.size
@@ -156,13 +158,13 @@ class Pool:
     def _take_back(self) -> None:
         returned = self._returned
         while returned:
-            address, size, block = returned.popleft()
-            self._free.setdefault(size, []).append((address, block))
+            piece = returned.popleft()
+            _, size, block = piece
+            self._free.setdefault(size, []).append(piece)
             block.live -= 1
-            self._pieces -= 1
             self._allocated -= size
 
-    def _find(self, size: int) -> tuple[int, _Block] | None:
+    def _find(self, size: int) -> _Piece | None:
         pieces = self._free.get(size)
         if pieces:
             return pieces.pop()
@@ -172,7 +174,7 @@ class Pool:
                     return self._cut(block, size)
         return None
 
-    def _grow(self, size: int) -> tuple[int, _Block] | None:
+    def _grow(self, size: int) -> _Piece | None:
         """A piece of a new block; of a block just large enough where a whole one has no room."""
         for amount in (BLOCK, size) if size < LARGE else (size,):
             if not self.limit or self.reserved + amount <= self.limit:
@@ -184,12 +186,12 @@ class Pool:
                     return self._cut(block, size)
         return None
 
-    def _cut(self, block: _Block, size: int) -> tuple[int, _Block]:
+    def _cut(self, block: _Block, size: int) -> _Piece:
         address = block.address + block.cut
         block.cut += size
-        return address, block
+        return address, size, block
 
-    def _insist(self, nbytes: int, size: int) -> tuple[int, _Block]:
+    def _insist(self, nbytes: int, size: int) -> _Piece:
         """The last tries: give back what is idle, then collect garbage and give that back."""
         for collect in (False, True):
             if collect:
@@ -201,13 +203,14 @@ class Pool:
             if piece is not None:
                 return piece
         free, total = self._free_memory()
+        pieces = sum(block.live for block in self._blocks)
         limit = f", limit {readable(self.limit)}" if self.limit else ""
         owners = f"\n{self.describe_live()}" if self.describe_live is not None else ""
         raise OutOfMemoryError(
             "allocate",
             f"no room for {readable(nbytes)} on the GPU",
             expect=f"{nbytes} bytes free",
-            actual=f"{readable(self._allocated)} live in {self._pieces} allocations, "
+            actual=f"{readable(self._allocated)} live in {pieces} allocation{'s' * (pieces != 1)}, "
             f"{readable(self.reserved)} held by the pool{limit}; "
             f"{readable(free)} of {readable(total)} free on the card{owners}",
             hint="use a smaller batch, or free tensors that are no longer needed",

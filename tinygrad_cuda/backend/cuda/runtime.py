@@ -279,7 +279,7 @@ class Device:
     # Properties
 
     def _attribute(self, name: str) -> int:
-        kind = self.driver.CUdevice_attribute["CU_DEVICE_ATTRIBUTE_" + name]
+        kind = getattr(self.driver.CUdevice_attribute, "CU_DEVICE_ATTRIBUTE_" + name)
         return int(self.call("cuDeviceGetAttribute", kind, self._handle))
 
     def _read_properties(self) -> Properties:
@@ -368,10 +368,9 @@ class Device:
             self.call("cuMemcpyHtoDAsync", address, pointer, nbytes, self.stream)
             return
         with self._lock:
-            slot, event = self._pinned().take()
+            slot = self._pinned().take()
             ctypes.memmove(slot, pointer, nbytes)
             self.call("cuMemcpyHtoDAsync", address, slot, nbytes, self.stream)
-            event.record()
 
     def copy_out(self, address: int, destination: npt.NDArray[Any]) -> None:
         """Device to host; waits for all work of the compute stream.
@@ -387,7 +386,7 @@ class Device:
             self.call("cuStreamSynchronize", self.stream)
             return
         with self._lock:
-            slot, _ = self._pinned().take()
+            slot = self._pinned().take()
             self.call("cuMemcpyDtoHAsync", slot, address, nbytes, self.stream)
             self.call("cuStreamSynchronize", self.stream)
             ctypes.memmove(pointer, slot, nbytes)
