@@ -202,7 +202,8 @@ def test_without_batching() -> None:
     assert len(loader) == 3
     values, label = list(loader)[2]
     assert values.tolist() == [2.0, 2.5]
-    assert label == 2
+    assert label.tolist() == 2
+    assert label.shape == ()
 
 
 @pytest.mark.parametrize("workers", [0, 2])

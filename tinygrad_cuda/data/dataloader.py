@@ -156,8 +156,8 @@ def default_collate(samples: Sequence[Any]) -> Any:
 
 def to_tensors(batch: Any) -> Any:
     """Turns the arrays inside a batch into Tensors that share their memory."""
-    if isinstance(batch, np.ndarray):
-        return from_numpy(batch)
+    if isinstance(batch, np.ndarray | np.generic):
+        return from_numpy(np.asarray(batch))
     if isinstance(batch, Mapping):
         return {key: to_tensors(value) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
