@@ -147,7 +147,7 @@ class PinnedRing:
         self._next = 0
 
     def take(self) -> int:
-        """The address of a free slot; its copy goes into the compute stream before the next call."""
+        """The address of a free slot, for one copy on the compute stream before the next call."""
         slot = self._next
         self._next = (slot + 1) % (GROUPS * GROUP)
         if slot % GROUP == 0:
