@@ -55,6 +55,11 @@ def _keep(function: Any) -> Callable[..., Any]:
     return lambda x, axes: function(x, axis=axes, keepdims=True)
 
 
+def _accumulate(function: Any) -> Callable[..., Any]:
+    # NumPy would widen small integers; here the result has the dtype of x and wraps.
+    return lambda x, axes: function(x, axis=axes, keepdims=True, dtype=x.dtype)
+
+
 def _back(g: Node, x: Node) -> Node:
     return mv.expand(g, shape=x.shape)
 
@@ -86,8 +91,10 @@ def _product_of_others(g: Node, out: Node, x: Node, axes: tuple[int, ...]) -> No
     return g
 
 
-sum = _op("sum", _keep(np.sum), "sum", lambda g, out, x, axes: _back(g, x), _checked("number"))
-prod = _op("prod", _keep(np.prod), "prod", _product_of_others, _checked("number"))
+sum = _op(
+    "sum", _accumulate(np.sum), "sum", lambda g, out, x, axes: _back(g, x), _checked("number")
+)
+prod = _op("prod", _accumulate(np.prod), "prod", _product_of_others, _checked("number"))
 max = _op("max", _keep(np.max), "max", _shared_among_ties, _checked("any", nonempty=True))
 min = _op("min", _keep(np.min), "min", _shared_among_ties, _checked("any", nonempty=True))
 any = _op("any", _keep(np.any), "any", None, _checked("bool"))

@@ -1,0 +1,224 @@
+"""Simplifies a plan's own graph: every rule that may change it stands in one table, `RULES`.
+
+Autograd's identities are erased, equal nodes become one, constants fold, index rewrites merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.graph.node import Node, Op, gradient_mode, recorded_at
+from tinygrad_cuda.graph.ops import TABLE, common, contraction
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.graph.rewrite import arithmetic as ar
+from tinygrad_cuda.graph.rewrite import shaping as sh
+from tinygrad_cuda.graph.rewrite.pattern import Rule, literal
+
+_COMPUTED = ("elementwise", "reduction", "movement", "contraction", "kernel")
+_FOLDED = tuple(op for op in TABLE.values() if op.kind == "elementwise" and not op.arguments)
+_REDUCTIONS = (rd.sum, rd.prod, rd.max, rd.min, rd.any, rd.all, rd.argmax, rd.argmin)
+_SHAPE_KEEPING = (mv.reshape, mv.permute, mv.expand, mv.slice_, mv.pad, mv.flip, mv.window)
+_LOGIC = (
+    ew.logical_and, ew.logical_or, ew.logical_xor, ew.bitwise_and, ew.bitwise_or, ew.bitwise_xor,
+)  # fmt: skip
+_COMPARISONS = (ew.eq, ew.ne, ew.lt, ew.le, ew.gt, ew.ge)
+_ROUNDINGS = (ew.floor, ew.ceil, ew.trunc, ew.round)
+
+# Tried in this order at each node, until none holds.
+RULES: tuple[Rule, ...] = (
+    Rule("variable", (common.variable,), ar.erase, early=True),
+    Rule("detach", (common.detach,), ar.erase, early=True),
+    Rule("custom", (common.custom,), ar.erase, early=True),
+    Rule("custom output", (common.output,), ar.erase_output, early=True),
+    Rule("empty", tuple(op for op in TABLE.values() if op.kind in _COMPUTED), sh.empty),
+    Rule("fold constants", _FOLDED, ar.fold),
+    # Arithmetic
+    Rule("x + 0", (ew.add,), ar.add_zero),
+    Rule("x + -y", (ew.add,), ar.add_negated),
+    Rule("x - 0", (ew.sub,), ar.sub_zero),
+    Rule("0 - x", (ew.sub,), ar.zero_sub),
+    Rule("x - -y", (ew.sub,), ar.sub_negated),
+    Rule("x - x", (ew.sub,), ar.sub_itself),
+    Rule("x * 1", (ew.mul,), ar.mul_one),
+    Rule("x * -1", (ew.mul,), ar.mul_minus_one),
+    Rule("x * 0", (ew.mul,), ar.mul_zero),
+    Rule("-x * -y", (ew.mul, ew.div), ar.both_negated),
+    Rule("-x * c", (ew.mul,), ar.negated_times_constant),
+    Rule("(x + c) + d", (ew.add, ew.mul), ar.associate),
+    Rule("x / 1", (ew.div,), ar.div_one),
+    Rule("x / 2^k", (ew.div,), ar.div_power_of_two),
+    Rule("x ** c", (ew.pow,), ar.pow_literal),
+    Rule("--x", (ew.neg,), ar.neg_neg),
+    Rule("abs", (ew.abs,), ar.abs_sign),
+    Rule("round twice", _ROUNDINGS, ar.round_twice),
+    Rule("max(x, x)", (ew.maximum, ew.minimum), ar.first_if_same),
+    # Logic
+    Rule("x and x", _LOGIC[:2] + _LOGIC[3:5], ar.first_if_same),
+    Rule("x xor x", (ew.logical_xor, ew.bitwise_xor), ar.exclusive_itself),
+    Rule("x and true", _LOGIC, ar.logic_literal),
+    Rule("not not x", (ew.logical_not, ew.bitwise_not), ar.not_not),
+    Rule("not x == y", (ew.logical_not,), ar.not_compared),
+    Rule("x < x", _COMPARISONS, ar.compare_itself),
+    Rule("where(true, x, y)", (ew.where,), ar.where_literal),
+    Rule("where(c, x, x)", (ew.where,), ar.where_same),
+    Rule("where(not c, x, y)", (ew.where,), ar.where_not),
+    Rule("where(c, where(c, x, y), z)", (ew.where,), ar.where_where),
+    Rule("where(c, true, false)", (ew.where,), ar.where_truth),
+    # Casts
+    Rule("cast to its own dtype", (ew.cast,), ar.cast_same),
+    Rule("widen and cast", (ew.cast,), ar.cast_cast),
+    # Index rewrites
+    Rule("identity", (*_SHAPE_KEEPING, mv.unwindow), sh.identity),
+    Rule("constant moved", (*_SHAPE_KEEPING, mv.unwindow), sh.of_constant),
+    Rule("reshape twice", (mv.reshape,), sh.reshape_reshape),
+    Rule("permute twice", (mv.permute,), sh.permute_permute),
+    Rule("expand twice", (mv.expand,), sh.expand_expand),
+    Rule("flip twice", (mv.flip,), sh.flip_flip),
+    Rule("slice of pad", (mv.slice_,), sh.slice_of_pad),
+    Rule("slice twice", (mv.slice_,), sh.slice_slice),
+    Rule("pad twice", (mv.pad,), sh.pad_pad),
+    Rule("window of unwindow", (mv.window,), sh.window_of_unwindow),
+    # Reductions and contractions
+    Rule("reduce nothing", _REDUCTIONS, sh.reduce_nothing),
+    Rule("reduce one element", _REDUCTIONS, sh.reduce_single),
+    Rule("reduce constant", _REDUCTIONS, sh.reduce_constant),
+    Rule("reduce expanded", _REDUCTIONS, sh.reduce_expanded),
+    Rule("matmul over nothing", (contraction.matmul,), sh.matmul_nothing),
+)
+
+# Never merged with an equal: an input is itself, and each assign asks for a storage of its own.
+_DISTINCT = (common.buffer, common.assign)
+_COMMUTATIVE = (ew.add, ew.mul, ew.eq, ew.ne, *_LOGIC)
+
+
+def _by_op(early: bool) -> dict[Op, list[Rule]]:
+    table: dict[Op, list[Rule]] = {}
+    for rule in RULES:
+        if rule.early is early:
+            for op in rule.ops:
+                table.setdefault(op, []).append(rule)
+    return table
+
+
+_EARLY, _LATE = _by_op(True), _by_op(False)
+
+
+def simplify(outputs: Sequence[Node], counts: dict[str, int] | None = None) -> tuple[Node, ...]:
+    """Nodes of the same values, shapes and dtypes as `outputs`, from as few nodes as possible.
+
+    Rules are exact, signed zeros and NaN included, when each row rounds to the node's dtype. So
+    ``x + 0.0`` stays (it turns -0.0 into 0.0) while ``x + -0.0``, ``x - 0.0`` and ``x * 1`` go,
+    and ``x * 0`` stays for floating dtypes. Two kinds of rule give the better rounded value
+    instead: ``x ** 2`` is ``x * x``, and a sum of equal numbers is one product. The sign of a
+    sum that is zero is not defined. Constants fold to what the NumPy reference gives. A check of
+    an index is dropped with the last reader of its value.
+
+    Args:
+        outputs: the wanted values of one plan. Nodes without storages; ``buffer`` nodes are kept
+            as they are, ``assign`` nodes are kept apart.
+        counts: receives how often each rule fired, by name; ``common_subexpression`` among them.
+    """
+    with gradient_mode(False):
+        return _Simplifier(counts).run(outputs)
+
+
+class _Simplifier:
+    """The state of one call: what became of each node, and the nodes that stand for all equals."""
+
+    def __init__(self, counts: dict[str, int] | None) -> None:
+        self.counts = counts
+        self.done: dict[Node, Node] = {}
+        self.interned: dict[Any, Node] = {}
+        self.numbers: dict[Node, int] = {}
+
+    def run(self, outputs: Sequence[Node]) -> tuple[Node, ...]:
+        done = self.done
+        # A node waits for its replacement, which may need work of its own.
+        waiting: dict[Node, Node] = {}
+        stack = list(reversed(outputs))
+        while stack:
+            node = stack[-1]
+            if node in done:
+                stack.pop()
+                continue
+            replacement = waiting.pop(node, None)
+            if replacement is not None:
+                done[node] = done[replacement]
+                stack.pop()
+                continue
+            found = self.rewritten(node, _EARLY)
+            if found is None:
+                missing = [source for source in node.sources if source not in done]
+                if missing:
+                    stack.extend(reversed(missing))
+                    continue
+                rebuilt = self.rebuilt(node)
+                found = self.rewritten(rebuilt, _LATE)
+                if found is None:
+                    found = self.intern(rebuilt)
+                    done[found] = found
+            if found in done:
+                done[node] = done[found]
+                stack.pop()
+            else:
+                waiting[node] = found
+                stack.append(found)
+        return tuple(done[node] for node in outputs)
+
+    def rewritten(self, node: Node, rules: dict[Op, list[Rule]]) -> Node | None:
+        for rule in rules.get(node.op, ()):
+            with recorded_at(node.site):
+                found = rule.apply(node)
+            if found is not None:
+                self.count(rule.name)
+                return found
+        return None
+
+    def rebuilt(self, node: Node) -> Node:
+        """The node over its simplified sources."""
+        sources = tuple(self.done[source] for source in node.sources)
+        if sources == node.sources and not node.requires_grad:
+            return node
+        return Node(node.op, sources, node.attributes, node.outputs, node.device, False, node.site)
+
+    def intern(self, node: Node) -> Node:
+        if node.op in _DISTINCT:
+            self.numbers[node] = len(self.numbers)
+            return node
+        sources = node.sources
+        if node.op in _COMMUTATIVE:
+            sources = tuple(sorted(sources, key=self.numbers.__getitem__))
+        key = (node.op, sources, node.outputs, node.device, _attributes_key(node))
+        found = self.interned.setdefault(key, node)
+        if found is not node:
+            self.count("common_subexpression")
+        self.numbers.setdefault(found, len(self.numbers))
+        return found
+
+    def count(self, name: str) -> None:
+        if self.counts is not None:
+            self.counts[name] = self.counts.get(name, 0) + 1
+
+
+def _attributes_key(node: Node) -> Any:
+    value = literal(node)
+    if value is not None:
+        return _key(value)
+    return tuple(sorted((name, _key(value)) for name, value in node.attributes.items()))
+
+
+def _key(value: Any) -> Any:
+    """Tells 1 from 1.0 and True, and 0.0 from -0.0; NaN equals itself."""
+    if isinstance(value, tuple):
+        return (type(value).__name__, tuple(map(_key, value)))
+    if isinstance(value, float):
+        return ("float", float(value).hex())
+    if isinstance(value, bool | int | str):
+        return (type(value).__name__, repr(value))
+    if isinstance(value, DType):
+        return ("DType", value.name)
+    return ("object", id(value))

@@ -1,0 +1,80 @@
+"""What rewrite rules are written with: rules themselves, literal numbers, operands.
+
+A literal is the number of a constant as its dtype holds it; an argument of a plan is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.graph.node import Node, Op
+from tinygrad_cuda.graph.ops import common
+
+Number = bool | int | float
+
+
+class Rule(NamedTuple):
+    """One rewrite.
+
+    Attributes:
+        name: as `simplify` counts it.
+        ops: the ops at the root of the pattern.
+        apply: the node's replacement, or None where the pattern does not hold; the node's
+            sources are simplified already.
+        early: tried before the sources are looked at, because it drops some of them.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    apply: Callable[[Node], Node | None]
+    early: bool = False
+
+
+def literal(node: Node) -> Number | None:
+    """The number a constant holds, rounded to its dtype; None for anything else."""
+    if node.op is not common.constant:
+        return None
+    value = node.attributes["value"]
+    return rounded(value, node.dtype) if is_literal(value) else None
+
+
+def is_literal(value: Any) -> bool:
+    """Whether an attribute is a number and not an argument of the plan."""
+    return isinstance(value, bool | int | float | np.generic)
+
+
+def rounded(value: Any, dtype: DType) -> Number:
+    """A Python number that the dtype holds exactly."""
+    with np.errstate(all="ignore"):
+        array = np.asarray(value).astype(dtype.numpy)
+    number: Number = float(array) if dtype.is_floating else array.item()
+    return number
+
+
+def constant_like(value: Any, like: Node) -> Node:
+    return common.full_like(like, rounded(value, like.dtype))
+
+
+def holds_number(node: Node, number: Number) -> bool:
+    return literal(node) == number
+
+
+def is_negative_zero(value: Number) -> bool:
+    return value == 0 and math.copysign(1, value) < 0
+
+
+def both_ways(node: Node) -> Iterator[tuple[Node, Node]]:
+    a, b = node.sources
+    yield a, b
+    yield b, a
+
+
+def inner(node: Node, op: Op) -> Node | None:
+    """The operand of the operand, where that is an `op`."""
+    x = node.sources[0]
+    return x.sources[0] if x.op is op else None
