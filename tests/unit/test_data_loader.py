@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
+import tracemalloc
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -320,3 +322,19 @@ def test_collate_refuses() -> None:
         default_collate([(1, 2), (1, 2, 3)])
     with pytest.raises(ArgumentError, match="collate_fn"):
         default_collate([object()])
+
+
+def test_memory_does_not_grow_from_epoch_to_epoch() -> None:
+    """Neither the loader nor its threads keep batches: the fifth epoch ends where the first did."""
+    loader = DataLoader(numbers(5000), 50, shuffle=True, num_workers=2)
+    sizes = []
+    tracemalloc.start()
+    try:
+        for _ in range(5):
+            for _ in loader:
+                pass
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[4] - sizes[0] < 20_000  # one epoch of batches is 100,000 bytes
