@@ -30,11 +30,11 @@ HEADERS = (HERE / "device_twin.h", HERE / "device_twin_math.h")
 
 # Without C++ headers, errno, exceptions and type information a kernel compiles in half the time.
 # No contraction, wrapping integers: what separately rounded and integer device code means.
-OPTIONS = (
+OPTIONS = shlex.split(
     "-x c++ -std=c++20 -O1 -fPIC -shared -nostdinc++ -DTGC_EMULATOR -fvisibility=hidden "
     "-ffp-contract=off -fno-math-errno -fno-trapping-math -fno-exceptions -fno-rtti "
     "-fno-strict-aliasing -fwrapv -fsigned-char -Werror=return-type"
-).split()
+)
 
 _MAGIC = b"tgc-emu1"
 _FOOTER = struct.Struct(f"<32s{len(_MAGIC)}s")  # sha256 of the library before it, magic
