@@ -135,10 +135,7 @@ class ReferenceExecutable:
                 sources = [values[place] for place in step.sources]
                 if op is indexing.check_index:
                     _check(sources[0], **attributes)
-                if op is common.output:
-                    values[step.place] = sources[0][attributes["index"]]
-                else:
-                    values[step.place] = step.call(*sources, **attributes)
+                values[step.place] = step.call(*sources, **attributes)
                 for place in step.free:
                     values[place] = None
         return [self._owned(place, values, inputs) for place in self.outputs]

@@ -78,7 +78,10 @@ def _infer_output(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any])
 
 
 # One result of a node with several.
-output = Op("output", "identity", _infer_output, gradient="handled by gradient.py")
+output = Op(
+    "output", "identity", _infer_output,
+    numpy=lambda results, index: results[index], gradient="handled by gradient.py",
+)  # fmt: skip
 
 ROWS: tuple[Op, ...] = (
     buffer, constant, scalar, arange, variable, detach, custom, assign, output,
@@ -103,12 +106,14 @@ def with_history(value: Node, history: Node) -> Node:
 
 
 def require_dtype(op: str, node: Node, allowed: str) -> None:
-    """Raises unless the dtype belongs to `allowed`: float, number, integral (with bool) or any."""
+    """Raises unless the dtype belongs to `allowed`: float, number, integer, integral (with bool)
+    or any."""
     dtype = node.dtype
     fits = {
         "any": True,
         "float": dtype.category == 2,
         "number": dtype.category >= 1,
+        "integer": dtype.category == 1,
         "integral": dtype.category <= 1,
         "bool": dtype.category == 0,
     }[allowed]

@@ -8,11 +8,13 @@ import numpy as np
 
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
 from tinygrad_cuda.graph.node import Node, Op, Outputs
+from tinygrad_cuda.graph.ops.common import require_dtype
 from tinygrad_cuda.graph.ops.movement import permute
 
 
 def _infer_matmul(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
     a, b = sources
+    require_dtype("matmul", a, "number")
     if a.dtype is not b.dtype:
         raise DTypeError(
             "matmul", "operands have different dtypes", expect=a.dtype.name, actual=b.dtype.name

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ShapeError
 from tinygrad_cuda.graph.node import Node, Op, Outputs
-from tinygrad_cuda.graph.ops.common import full, require_dtype
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops.common import arange, full, require_dtype
 
 
 def _infer_check_index(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
-    require_dtype("index", sources[0], "integral")
+    require_dtype("index", sources[0], "integer")
     return sources[0].outputs
 
 
@@ -31,7 +35,7 @@ check_index = Op(
 
 def _infer_gather(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
     source, index = sources
-    require_dtype("gather", index, "integral")
+    require_dtype("gather", index, "integer")
     if not source.shape:
         raise ShapeError("gather", "the source has no axis to index", expect="at least 1-d")
     return ((index.shape + source.shape[1:], source.dtype),)
@@ -40,7 +44,7 @@ def _infer_gather(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any])
 # out[i.., j..] = source[index[i..], j..]
 gather = Op(
     "gather", "kernel", _infer_gather,
-    numpy=lambda source, index: source[index] if source.shape[0] else np.empty(
+    numpy=lambda source, index: source[index] if source.shape[0] else np.zeros(
         index.shape + source.shape[1:], source.dtype
     ),
     gradient=(
@@ -52,7 +56,7 @@ gather = Op(
 
 def _infer_scatter(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
     base, index, values = sources
-    require_dtype(op.name, index, "integral")
+    require_dtype(op.name, index, "integer")
     expected = index.shape + base.shape[1:]
     if not base.shape or values.shape != expected or values.dtype is not base.dtype:
         raise ShapeError(
@@ -76,7 +80,7 @@ def _scatter_add(base: Any, index: Any, values: Any) -> Any:
 def _scatter(base: Any, index: Any, values: Any) -> Any:
     result = base.copy()
     # NumPy keeps the last of repeated positions; so does the kernel.
-    result[index.reshape(-1)] = values.reshape((-1,) + base.shape[1:])
+    result[index.reshape(-1)] = values.reshape((index.size,) + base.shape[1:])
     return result
 
 
@@ -90,13 +94,26 @@ scatter_add = Op(
     ),
 )  # fmt: skip
 
+
+def _remains(base: Node, index: Node, values: Node) -> Node:
+    """Which values are the last for their position."""
+    order = arange.leaf((prod(index.shape),), int64, index.device, start=0, step=1)
+    order = mv.reshape(order, shape=index.shape)
+    last = scatter(full(0, base.shape[:1], index, int64), index, order)
+    remains = ew.eq(gather(last, index), order)
+    rest = values.shape[len(index.shape) :]
+    return mv.expand(mv.reshape(remains, shape=index.shape + (1,) * len(rest)), shape=values.shape)
+
+
 # base with values written at their positions; of several for one position the last remains.
 scatter = Op(
     "scatter", "kernel", _infer_scatter, numpy=_scatter,
     gradient=(
         lambda g, out, base, index, values: scatter(g, index, full(0, values.shape, g)),
         None,
-        lambda g, out, base, index, values: gather(g, index),
+        lambda g, out, base, index, values: ew.where(
+            _remains(base, index, values), gather(g, index), full(0, values.shape, g)
+        ),
     ),
 )  # fmt: skip
 

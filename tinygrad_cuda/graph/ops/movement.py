@@ -202,7 +202,16 @@ window = Op(
 
 
 def _infer_unwindow(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
-    x, axis = sources[0], attributes["axis"]
+    x, axis, over = sources[0], attributes["axis"], attributes["over"]
+    reach = (x.shape[axis] - 1) * attributes["stride"]
+    reach += (x.shape[over] - 1) * attributes["dilation"]
+    if prod(x.shape) and reach >= attributes["length"]:
+        raise ShapeError(
+            "unwindow",
+            "the windows do not fit",
+            expect=f"a length of at least {reach + 1} in axis {axis}",
+            actual=str(attributes["length"]),
+        )
     return ((x.shape[:axis] + (attributes["length"],) + x.shape[axis + 1 :], x.dtype),)
 
 

@@ -104,7 +104,8 @@ all = _op("all", _keep(np.all), "all", None, _checked("bool"))
 def _arg(function: Any) -> Callable[..., Any]:
     def reference(x: Any, axes: tuple[int, ...]) -> Any:
         kept = [axis for axis in range(x.ndim) if axis not in axes]
-        moved = x.transpose(kept + list(axes)).reshape([x.shape[axis] for axis in kept] + [-1])
+        count = count_of(x.shape[axis] for axis in axes)
+        moved = x.transpose(kept + list(axes)).reshape([x.shape[axis] for axis in kept] + [count])
         return function(moved, axis=-1).astype(np.int64).reshape(reduced_shape(x.shape, axes))
 
     return reference

@@ -1,0 +1,39 @@
+"""THE table of samples: for every row of the op table, a family at a time.
+
+Values, gradients, mutations and every device are tested from it; a row without samples fails.
+"""
+
+from __future__ import annotations
+
+import samples_elementwise
+import samples_movement
+import samples_reduction
+import samples_rest
+from sampling import Sample
+
+from tinygrad_cuda.graph.node import Op
+
+FAMILIES: dict[str, tuple[Sample, ...]] = {
+    "elementwise": tuple(samples_elementwise.samples()),
+    "movement": tuple(samples_movement.samples()),
+    "reduction": tuple(samples_reduction.samples()),
+    "leaf": tuple(samples_rest.leaves()),
+    "identity": tuple(samples_rest.identities()),
+    "indexing": tuple(samples_rest.indexings()),
+    "random": tuple(samples_rest.randoms()),
+}
+SAMPLES: tuple[Sample, ...] = tuple(sample for family in FAMILIES.values() for sample in family)
+
+
+def of(op: Op) -> tuple[Sample, ...]:
+    return tuple(sample for sample in SAMPLES if sample.op is op)
+
+
+def chunks(size: int, differentiate: bool = False) -> dict[str, tuple[Sample, ...]]:
+    """Families, split so that one translation unit stays small, by name."""
+    found = {}
+    for family, samples in FAMILIES.items():
+        chosen = tuple(s for s in samples if s.differentiate) if differentiate else samples
+        for number, start in enumerate(range(0, len(chosen), size)):
+            found[f"{family}-{number}"] = chosen[start : start + size]
+    return found
