@@ -5,14 +5,19 @@ A gradient rule builds nodes from nodes, so higher derivatives need nothing more
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from tinygrad_cuda.core.errors import GradientError, Site, user_site
+from tinygrad_cuda.core.errors import GradientError, user_site
 from tinygrad_cuda.graph.node import Node, gradient_mode, recorded_at
 from tinygrad_cuda.graph.ops import common, elementwise
 
 Cotangents = dict[Node, Any]
+
+# Functions that see the whole cotangent of a node when it is known, and may replace it:
+# tensor hooks and retain_grad.
+watchers: WeakKeyDictionary[Node, list[Callable[[Node], Node | None]]] = WeakKeyDictionary()
 
 
 def history(outputs: Iterable[Node]) -> list[Node]:
@@ -74,6 +79,8 @@ def backward(
             g = cotangents.pop(node, None)
             if g is None:
                 continue
+            if watchers and node in watchers:
+                g = _watched(node, g)
             if node in keep or (wanted is None and node.op is common.variable):
                 result[node] = g
             if node.op is not common.variable and node in needed:
@@ -84,6 +91,13 @@ def backward(
             if node.op is not common.variable and node in needed:
                 node.spent = line
     return result
+
+
+def _watched(node: Node, g: Node) -> Node:
+    for watch in list(watchers[node]):
+        replaced = watch(g)
+        g = g if replaced is None else replaced
+    return g
 
 
 def _needed(order: list[Node], wanted: Sequence[Node] | None) -> set[Node]:
@@ -150,6 +164,3 @@ def _spent_error(node: Node) -> GradientError:
         actual=f"{node.op.name} made at {node.site}\nused at {node.spent}",
         hint="pass retain_graph=True to the first of the two passes",
     )
-
-
-__all__ = ["Site", "backward", "history"]

@@ -1,0 +1,1 @@
+"""The engine: cells hold pending values; a realization turns all of them into one plan."""

@@ -1,0 +1,154 @@
+"""Storage cells, leaves, and each thread's weak list of cells that wait for their value.
+
+A cell is a place; the node in it is a value. An in-place write puts a new node into the cell.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.graph.node import Node, current_site
+from tinygrad_cuda.graph.ops import common
+
+# A trace longer than this is realized even if nobody asks.
+NODE_LIMIT = 10_000
+
+
+class Leaf:
+    """Where the gradients of one leaf Tensor arrive.
+
+    Attributes:
+        grad: the accumulated gradient, a Tensor, or None.
+        hooks: called with each arriving gradient; may replace it.
+        after: called with the leaf once its gradient has been accumulated.
+    """
+
+    __slots__ = ("grad", "hooks", "after", "_source", "_node", "__weakref__")
+
+    def __init__(self) -> None:
+        self.grad: Any = None
+        self.hooks: dict[int, Callable[[Any], Any]] = {}
+        self.after: dict[int, Callable[[Any], Any]] = {}
+        self._source: Node | None = None
+        self._node: Node | None = None
+
+    def variable(self, source: Node) -> Node:
+        """The leaf's node for the value `source`: one node for as long as the value stays."""
+        if self._source is not source or self._node is None:
+            value = detached(source)
+            self._source = source
+            self._node = Node(
+                common.variable,
+                (value,),
+                {"leaf": self},
+                value.outputs,
+                value.device,
+                True,
+                current_site(),
+            )
+        share(self._node, source)
+        return self._node
+
+    def forget_node(self) -> None:
+        """Called by the cell when its value is replaced."""
+        self._source = self._node = None
+
+
+class Cell:
+    """One place.
+
+    Attributes:
+        node: the value it holds now.
+        aliases: weak references to Tensors that cache a node computed from this cell.
+        recorder: the thread's list in which the cell waits, or None.
+        error: what a failed realization left instead of a value.
+        pinned: the storage must keep its address: it is shared with the outside.
+    """
+
+    __slots__ = ("node", "aliases", "recorder", "error", "pinned", "__weakref__")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.aliases: list[weakref.ref[Any]] | None = None
+        self.recorder: Recorder | None = None
+        self.error: Exception | None = None
+        self.pinned = False
+        if node.storage is None:
+            recorder = local.recorder
+            self.recorder = recorder
+            pending = recorder.pending.get(node.device)
+            if pending is None:
+                pending = recorder.pending[node.device] = []
+            pending.append(weakref.ref(self))
+
+    def put(self, node: Node) -> None:
+        """Replaces the value; every alias sees it."""
+        self.node = node
+        self.error = None
+        if self.aliases is not None:
+            for reference in self.aliases:
+                alias = reference()
+                if alias is not None:
+                    alias.forget_node()
+        if node.storage is None and self.recorder is None:
+            recorder = local.recorder
+            self.recorder = recorder
+            recorder.pending.setdefault(node.device, []).append(weakref.ref(self))
+
+    def add_alias(self, alias: Any) -> None:
+        """Has `alias.forget_node()` called at each write."""
+        aliases = self.aliases
+        if aliases is None:
+            aliases = self.aliases = []
+        elif len(aliases) >= 8 and len(aliases) & (len(aliases) - 1) == 0:
+            aliases[:] = [reference for reference in aliases if reference() is not None]
+        aliases.append(weakref.ref(alias))
+
+
+class Recorder:
+    """What one thread has recorded since its last realization."""
+
+    def __init__(self) -> None:
+        self.pending: dict[Device, list[weakref.ref[Cell]]] = {}
+        self.recorded = 0
+        # Lines at which a loop comes round; see `realize.turn`.
+        self.backward_lines: set[tuple[Any, int]] = set()
+        self.call_lines: set[tuple[Any, int]] = set()
+        self.backward_finished = False
+
+    def clear_lines(self) -> None:
+        self.recorded = 0
+        self.backward_finished = False
+        if self.backward_lines:
+            self.backward_lines = set()
+        if self.call_lines:
+            self.call_lines = set()
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+
+
+local = _Local()
+
+
+def share(node: Node, source: Node) -> None:
+    """An identity of a realized value is itself realized, in the same storage."""
+    if source.storage is not None and node.storage is None:
+        node.storage = source.storage
+        node.sources = ()
+
+
+def detached(source: Node) -> Node:
+    """The same value without history."""
+    if not source.requires_grad:
+        return source
+    node = common.detach(source)
+    node.requires_grad = False
+    share(node, source)
+    return node

@@ -1,0 +1,103 @@
+"""The plan cache: a trace seen before finds its executable; numbers that vary become arguments."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.base import Executable, Number
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.engine.trace import Trace
+
+# Traces kept; the least recently used goes first.
+CAPACITY = 2048
+
+
+def _key(number: Number) -> Any:
+    """A key that tells 0.0 from -0.0 and is equal to itself for NaN."""
+    return number if number and number == number else repr(number)
+
+
+class Entry:
+    """All plans of one structure."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.varying = set(trace.always)
+        self.plans: dict[tuple[Any, ...], Executable] = {}
+        self.last: list[Any] | None = None
+        self.positions: list[int] = []
+        self._renew(len(trace.numbers))
+
+    def _renew(self, count: int) -> None:
+        self.fixed = [i for i in range(count) if i not in self.varying]
+        self.positions = sorted(self.varying)
+        self.plans.clear()
+
+    def key(self, trace: Trace) -> tuple[Any, ...]:
+        """The key of the plan; numbers that differ from the last trace's vary from now on."""
+        numbers = [_key(number) for number in trace.numbers]
+        key = tuple([numbers[i] for i in self.fixed])
+        if key not in self.plans and self.last is not None:
+            self.varying.update(i for i in self.fixed if numbers[i] != self.last[i])
+            self._renew(len(numbers))
+            key = tuple([numbers[i] for i in self.fixed])
+        self.last = numbers
+        return key
+
+
+class PlanCache:
+    """Finds or makes the executable of a trace.
+
+    Attributes:
+        made: how many plans were made so far; constant in a steady loop.
+    """
+
+    def __init__(self) -> None:
+        self.entries: OrderedDict[Any, Entry] = OrderedDict()
+        self.made = 0
+        self._lock = threading.Lock()
+
+    def find(
+        self, device: Device, trace: Trace, outputs: list[int], overwrites: dict[int, int]
+    ) -> tuple[Executable, list[Number]]:
+        """The executable and the numbers to run it with."""
+        with self._lock:
+            structure = (
+                device,
+                tuple(trace.records),
+                tuple(outputs),
+                tuple(overwrites.items()),
+                settings.validate,
+            )
+            entry = self.entries.get(structure)
+            if entry is None:
+                entry = self.entries[structure] = Entry(trace)
+                if len(self.entries) > CAPACITY:
+                    self.entries.popitem(last=False)
+            else:
+                self.entries.move_to_end(structure)
+            key = entry.key(trace)
+            executable = entry.plans.get(key)
+            if executable is None:
+                program = trace.program(device, outputs, overwrites, entry.varying)
+                executable = registry.get(device).compile(program)
+                entry.plans[key] = executable
+                self.made += 1
+                if settings.debug >= 1:
+                    print(
+                        f"plan {self.made} on {device}: {len(trace.records)} nodes, "
+                        f"{len(trace.inputs)} inputs, {len(outputs)} outputs",
+                        file=sys.stderr,
+                    )
+            return executable, [trace.numbers[i] for i in entry.positions]
+
+    def clear(self) -> None:
+        """Forgets all plans."""
+        self.entries.clear()
+
+
+cache = PlanCache()

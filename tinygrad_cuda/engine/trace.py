@@ -1,0 +1,207 @@
+"""A trace: what is pending, written as a key that says whether a known plan fits.
+
+Identity nodes vanish here. Numbers stand apart from structure, so that a plan can take them as
+arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinygrad_cuda.backend.base import Argument, Number, Program
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.order import topological
+
+DEAR = frozenset(("contraction", "reduction", "kernel"))
+
+
+def _is_realized(node: Node) -> bool:
+    return node.storage is not None
+
+
+class Trace:
+    """The pending graph behind some roots.
+
+    Attributes:
+        nodes: in order, sources first; realized ones are the inputs.
+        records: per value the structure of its node; the key of the trace.
+        places: the value number of each node (identities share their source's).
+        inputs: realized nodes, by slot.
+        numbers: every number among the attributes, in order.
+        always: positions in `numbers` that are arguments from the start.
+        assigns: value number of an assign -> value number of the input it would overwrite.
+    """
+
+    def __init__(self, roots: list[Node]) -> None:
+        self.nodes = topological(roots, stop=_is_realized)
+        self.records: list[Any] = []
+        self.owners: list[Node] = []
+        self.places: dict[Node, int] = {}
+        self.inputs: list[Node] = []
+        self.numbers: list[Number] = []
+        self.always: list[int] = []
+        self.assigns: dict[int, int] = {}
+        self._input_of: dict[int, int] = {}
+        for node in self.nodes:
+            self._add(node)
+
+    def _add(self, node: Node) -> None:
+        places, op = self.places, node.op
+        if node.storage is not None:
+            if type(node.storage) is not tuple:
+                self._add_input(node, node.storage)
+            return
+        sources = node.sources
+        kind = op.kind
+        if kind == "identity":
+            if op is common.output:
+                source = sources[0]
+                if source.storage is not None:
+                    self._add_input(node, source.storage[node.attributes["index"]])
+                    return
+                if source.op is common.custom:
+                    places[node] = places[source.sources[node.attributes["index"]]]
+                    return
+            elif op is not common.assign:
+                places[node] = places[sources[0]]
+                return
+            elif sources[0].storage is None:
+                places[node] = places[sources[1]]
+                return
+        places[node] = place = len(self.records)
+        attributes: Any = node.attributes
+        if attributes is not NO_ATTRIBUTES:
+            attributes = self._structure(node)
+        if kind == "leaf":
+            record: Any = (op, attributes, node.shape, node.dtype)
+        else:
+            record = (op, attributes, tuple([places[source] for source in sources]))
+            if op is common.assign:
+                self.assigns[place] = places[sources[0]]
+        self.records.append(record)
+        self.owners.append(node)
+
+    def _add_input(self, node: Node, storage: Any) -> None:
+        # Nodes that share a storage are one input.
+        known = self._input_of.get(id(storage))
+        if known is not None and self.records[known][1:] == (node.shape, node.dtype):
+            self.places[node] = known
+            return
+        self.places[node] = self._input_of[id(storage)] = len(self.records)
+        self.records.append((common.buffer, node.shape, node.dtype))
+        self.owners.append(node)
+        self.inputs.append(node)
+
+    def _structure(self, node: Node) -> Any:
+        op = node.op
+        if not op.literals and not op.arguments:
+            return tuple(node.attributes.values())
+        kept = []
+        for name, value in node.attributes.items():
+            if name in op.literals:
+                if type(value) is tuple:
+                    self.numbers.extend(value)
+                    kept.append(len(value))
+                else:
+                    self.numbers.append(value)
+            elif name in op.arguments:
+                self.always.append(len(self.numbers))
+                self.numbers.append(value)
+            else:
+                kept.append(value)
+        return tuple(kept)
+
+    def storages(self) -> list[Any]:
+        """The storage of each input slot."""
+        return [storage_of(node) for node in self.inputs]
+
+    def program(
+        self, device: Device, outputs: list[int], overwrites: dict[int, int], varying: set[int]
+    ) -> Program:
+        """The plan's own graph: fresh nodes, numbered inputs, numbers at `varying` as arguments."""
+        builder = _Builder(varying)
+        fresh: list[Node] = []
+        inputs: list[Node] = []
+        for record, owner in zip(self.records, self.owners):
+            if record[0] is common.buffer:
+                node = Node(
+                    common.buffer, (), {"slot": len(inputs)},
+                    ((owner.shape, owner.dtype),), device, False, owner.site,
+                )  # fmt: skip
+                inputs.append(node)
+            else:
+                sources = () if owner.op.kind == "leaf" else tuple(fresh[i] for i in record[2])
+                node = Node(
+                    owner.op, sources, builder.attributes(owner),
+                    owner.outputs, device, False, owner.site,
+                )  # fmt: skip
+            fresh.append(node)
+        return Program(
+            device,
+            tuple(fresh[place] for place in outputs),
+            tuple(inputs),
+            overwrites,
+            builder.count,
+        )
+
+
+class _Builder:
+    """Turns the numbers at `varying` positions into arguments, in the order of the trace."""
+
+    def __init__(self, varying: set[int]) -> None:
+        self.varying = varying
+        self.position = 0
+        self.count = 0
+
+    def _number(self, value: Number) -> Any:
+        position = self.position
+        self.position += 1
+        if position not in self.varying:
+            return value
+        self.count += 1
+        return Argument(self.count - 1)
+
+    def attributes(self, node: Node) -> dict[str, Any]:
+        op = node.op
+        if not op.literals and not op.arguments:
+            return node.attributes
+        found: dict[str, Any] = {}
+        for name, value in node.attributes.items():
+            if name not in op.literals and name not in op.arguments:
+                found[name] = value
+            elif type(value) is tuple:
+                found[name] = tuple([self._number(item) for item in value])
+            else:
+                found[name] = self._number(value)
+        return found
+
+
+def storage_of(node: Node) -> Any:
+    """The storage of a realized node, or of one result of a realized node with several."""
+    if node.storage is not None:
+        return node.storage
+    return node.sources[0].storage[node.attributes["index"]]
+
+
+def dear_values(trace: Trace, roots: list[Node]) -> list[Node]:
+    """What an unspent gradient will read and is dear to recompute."""
+    dear: list[Node] = []
+    seen: set[Node] = set()
+    stack = [root for root in roots if root.requires_grad and root.spent is None]
+    while stack:
+        node = stack.pop()
+        if node in seen or node.storage is not None:
+            continue
+        seen.add(node)
+        if node.requires_grad and node.spent is not None:
+            continue
+        if node.op.kind in DEAR:
+            dear.append(node)
+            if not node.requires_grad:
+                continue
+        if node.op is common.output and node.sources[0].storage is not None:
+            continue
+        stack.extend(node.sources)
+    return dear

@@ -1,0 +1,181 @@
+"""`backward` and `grad` on Tensors: seeds, accumulation into leaves, hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinygrad_cuda.core.errors import ArgumentError, GradientError, ShapeError, user_site
+from tinygrad_cuda.engine.cell import Leaf
+from tinygrad_cuda.engine.realize import begin_backward, end_backward
+from tinygrad_cuda.graph import gradient
+from tinygrad_cuda.graph.node import Node, gradient_mode
+from tinygrad_cuda.graph.ops import common, elementwise
+from tinygrad_cuda.tensor.base import TensorBase, wrap
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensor.tensor import Tensor
+
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list of one Tensor or of several."""
+    return [value] if isinstance(value, TensorBase) or value is None else list(value)
+
+
+def _seeds(op: str, outputs: list[Any], gradients: Any) -> list[Node]:
+    given = as_list(gradients) if gradients is not None else [None] * len(outputs)
+    if len(given) != len(outputs):
+        raise ArgumentError(
+            op, "one gradient per output", expect=str(len(outputs)), actual=str(len(given))
+        )
+    seeds = []
+    for output, g in zip(outputs, given):
+        node = output.node
+        if not node.requires_grad:
+            raise GradientError(
+                op,
+                "the tensor does not require grad",
+                expect="a result of tensors that require grad",
+                actual=f"{node.op.name} {node.shape} {node.dtype.name}",
+                hint="call requires_grad_() on an input before computing, outside no_grad()",
+            )
+        if g is None:
+            if node.shape != () and output.numel() != 1:
+                raise GradientError(
+                    op,
+                    "the gradient of a non-scalar needs a seed",
+                    expect="one element",
+                    actual=f"shape {node.shape}",
+                    hint="call .sum().backward(), or pass gradient=",
+                )
+            seeds.append(common.full_like(node, 1))
+            continue
+        seed = g.node
+        if seed.shape != node.shape:
+            raise ShapeError(
+                op,
+                "the seed has another shape than the output",
+                expect=str(node.shape),
+                actual=str(seed.shape),
+            )
+        if seed.dtype is not node.dtype:
+            seed = elementwise.cast(seed, dtype=node.dtype)
+        seeds.append(seed)
+    return seeds
+
+
+def backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Adds the gradients of `tensors` to the ``.grad`` of the leaves they depend on.
+
+    ``leaf.grad += sum_k seed_k * d tensors_k / d leaf``
+
+    Args:
+        tensors: one or several outputs.
+        grad_tensors: their seeds; may be left out for outputs of one element.
+        retain_graph: keep the history for another pass; defaults to `create_graph`.
+        create_graph: make the gradients differentiable themselves.
+        inputs: accumulate into these leaves only.
+
+    Raises:
+        GradientError: an output needs a seed, has no history, or its history was spent.
+    """
+    site = user_site()
+    begin_backward(site)
+    outputs = as_list(tensors)
+    seeds = _seeds("backward", outputs, grad_tensors)
+    keep = create_graph if retain_graph is None else retain_graph
+    wanted = None
+    if inputs is not None:
+        wanted = [tensor.node for tensor in as_list(inputs)]
+    found = gradient.backward(
+        [tensor.node for tensor in outputs],
+        seeds,
+        wanted,
+        create_graph=create_graph,
+        retain_graph=keep,
+    )
+    for node, g in found.items():
+        if node.op is common.variable:
+            accumulate(node.attributes["leaf"], g, create_graph)
+    end_backward(len(found))
+
+
+def accumulate(leaf: Leaf, g: Node, create_graph: bool = False) -> None:
+    """``leaf.grad = g`` or, if there is one already, ``leaf.grad += g``."""
+    with gradient_mode(create_graph):
+        tensor = wrap(g)
+        for hook in list(leaf.hooks.values()):
+            replaced = hook(tensor)
+            tensor = tensor if replaced is None else replaced
+        if leaf.grad is None:
+            leaf.grad = tensor
+        elif create_graph:
+            leaf.grad = wrap(elementwise.add(leaf.grad.node, tensor.node))
+        else:
+            leaf.grad.write(elementwise.add(leaf.grad.node, tensor.node), "backward")
+    for after in list(leaf.after.values()):
+        after(leaf)
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of `outputs` with respect to `inputs`, without touching ``.grad``.
+
+    Args:
+        outputs, inputs: one or several Tensors.
+        grad_outputs: seeds; may be left out for outputs of one element.
+        retain_graph: keep the history for another pass; defaults to `create_graph`.
+        create_graph: make the gradients differentiable themselves.
+        allow_unused: give None for an input that the outputs do not depend on.
+        materialize_grads: give zeros instead of None.
+
+    Raises:
+        GradientError: an input does not require grad or is unused, or a history was spent.
+    """
+    site = user_site()
+    begin_backward(site)
+    targets = as_list(inputs)
+    for position, tensor in enumerate(targets):
+        if not tensor.requires_grad:
+            raise GradientError(
+                "grad",
+                f"inputs[{position}] does not require grad",
+                hint="call requires_grad_() on it before computing the outputs",
+            )
+    sources = as_list(outputs)
+    nodes = [tensor.node for tensor in targets]
+    found = gradient.backward(
+        [tensor.node for tensor in sources],
+        _seeds("grad", sources, grad_outputs),
+        nodes,
+        create_graph=create_graph,
+        retain_graph=create_graph if retain_graph is None else retain_graph,
+    )
+    result: list[Tensor | None] = []
+    for position, node in enumerate(nodes):
+        g = found.get(node)
+        if g is None and materialize_grads:
+            g = common.full_like(node, 0)
+        if g is None and not (allow_unused or materialize_grads):
+            raise GradientError(
+                "grad",
+                f"inputs[{position}] was not used by the outputs",
+                hint="pass allow_unused=True to get None for it",
+            )
+        result.append(None if g is None else wrap(g))
+    end_backward(len(found))
+    return tuple(result)

@@ -1,0 +1,293 @@
+"""The handle behind Tensor: a storage cell seen through a chain of aliasing steps.
+
+Reading folds the chain over the cell's node; writing puts one functional update into the cell.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.dtypes import DType, bool_
+from tinygrad_cuda.core.errors import GradientError, ShapeError
+from tinygrad_cuda.core.shapes import Shape, contiguous_strides
+from tinygrad_cuda.engine.cell import Cell, Leaf, detached, local
+from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
+from tinygrad_cuda.graph.node import Node, Op, mode
+from tinygrad_cuda.graph.ops import common, elementwise, movement
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensor.tensor import Tensor
+
+# One aliasing step: a movement op with its attributes, `detach`, or `variable` with its Leaf.
+Step = tuple[Op, Any]
+
+
+def apply_step(step: Step, node: Node) -> Node:
+    """The node seen through one step."""
+    op, detail = step
+    if op is common.variable:
+        leaf: Leaf = detail
+        return leaf.variable(node)
+    if op is common.detach:
+        return detached(node)
+    return op(node, **detail)
+
+
+def put_through(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
+    """The base with `value` written to what the chain shows of it.
+
+    Raises:
+        ShapeError: several elements of the view are one element of the base.
+    """
+    if not chain:
+        return value
+    step, rest = chain[0], chain[1:]
+    op, detail = step
+    inner = put_through(apply_step(step, base), rest, value) if rest else value
+    if op is common.variable:
+        return detached(inner)
+    if op is common.detach:
+        value = detached(inner)
+        return common.with_history(value, base) if base.requires_grad else value
+    if op is movement.reshape:
+        return movement.reshape(inner, shape=base.shape)
+    if op is movement.permute:
+        inverse = tuple(int(axis) for axis in np.argsort(detail["axes"]))
+        return movement.permute(inner, axes=inverse)
+    if op is movement.slice_:
+        place = {"starts": detail["starts"], "shape": base.shape, "steps": detail["steps"]}
+        inside = common.constant.leaf(inner.shape, bool_, base.device, value=True)
+        return elementwise.where(
+            movement.pad(inside, value=False, **place), movement.pad(inner, value=0, **place), base
+        )
+    if op is movement.expand and base.shape == inner.shape:
+        return inner
+    raise ShapeError(
+        "write",
+        "several elements of this view are one element in memory",
+        expect="a view that shows each element once",
+        actual=f"{op.name} of {base.shape} to {inner.shape}",
+        hint="clone() the tensor before writing to it",
+    )
+
+
+class TensorBase:
+    """What every Tensor has: the cell, the chain, and the way to values and gradients."""
+
+    __slots__ = ("cell", "chain", "_node", "_strides", "_retained", "__weakref__")
+    _concrete: ClassVar[type[Tensor]]
+
+    cell: Cell
+    chain: tuple[Step, ...]
+    _node: Node | None
+    _strides: Shape | None
+    _retained: Any
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not hasattr(TensorBase, "_concrete"):
+            TensorBase._concrete = cls  # type: ignore[assignment]
+
+    # Nodes ---------------------------------------------------------------------------------
+
+    @property
+    def node(self) -> Node:
+        """The value as a node of the graph."""
+        cell = self.cell
+        node = cell.node
+        if node.storage is None and cell.recorder is not local.recorder:
+            self._settle()
+        if not self.chain:
+            return cell.node
+        if self._node is None:
+            node = cell.node
+            for step in self.chain:
+                if step[0] is common.variable:
+                    cell.add_alias(step[1])
+                node = apply_step(step, node)
+            self._node = node
+            cell.add_alias(self)
+        return self._node
+
+    def _settle(self) -> None:
+        """The value waits in another thread's list, or its realization failed."""
+        if self.cell.error is not None:
+            raise self.cell.error
+        if self.cell.recorder is not None:
+            realize_cell(self.cell)
+
+    def forget_node(self) -> None:
+        """Called by the cell when its value is replaced."""
+        self._node = None
+
+    def write(self, value: Node, op: str) -> None:
+        """Replaces what this Tensor shows; every alias sees it.
+
+        Raises:
+            GradientError: the Tensor is a leaf that requires grad, outside `no_grad`.
+        """
+        cell = self.cell
+        if mode.gradients and self.is_leaf and self.requires_grad:
+            raise GradientError(
+                op,
+                "a leaf that requires grad was written in place",
+                hint="write inside `with tc.no_grad():`, or to a clone()",
+            )
+        old = cell.node
+        new = put_through(old, self.chain, value)
+        base = old
+        if base.storage is None and base.op is common.assign:
+            base = base.sources[0]
+        if base.storage is not None and (cell.pinned or not new.requires_grad):
+            new = common.assign(base, new)
+        count_nodes(1)
+        cell.put(new)
+        if settings.eager:
+            realize(new.device)
+
+    def alias(self, op: Op, strides: Shape | None = None, **attributes: Any) -> Tensor:
+        """Another Tensor on the same cell, seen through one more movement."""
+        # Applied at once, so that a bad argument is an error here; the node is kept.
+        node = op(self.node, **attributes)
+        tensor = object.__new__(TensorBase._concrete)
+        tensor.cell = self.cell
+        tensor.chain = (*self.chain, (op, attributes))
+        tensor._node = node
+        tensor._strides = strides
+        tensor._retained = None
+        self.cell.add_alias(tensor)
+        return tensor
+
+    def with_step(self, step: Step) -> Tensor:
+        """Another Tensor on the same cell, through `detach` or `variable`."""
+        tensor = object.__new__(TensorBase._concrete)
+        tensor.cell = self.cell
+        tensor.chain = (*self.chain, step)
+        tensor._node = None
+        tensor._strides = self._strides
+        tensor._retained = None
+        return tensor
+
+    # Facts ---------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Size:
+        """The sizes of all dimensions."""
+        return Size(self.node.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self.node.dtype
+
+    @property
+    def device(self) -> Device:
+        """Where the value lives."""
+        return self.cell.node.device
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow through this Tensor."""
+        return self.node.requires_grad
+
+    @property
+    def leaf(self) -> Leaf | None:
+        """The accumulator of a leaf that requires grad."""
+        chain = self.chain
+        return chain[-1][1] if chain and chain[-1][0] is common.variable else None
+
+    @property
+    def is_leaf(self) -> bool:
+        """True unless the Tensor is the result of an operation that recorded history."""
+        return self.leaf is not None or not self.requires_grad
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient accumulated by `backward`, of the same shape, or None."""
+        leaf = self.leaf if self.leaf is not None else self._retained
+        return None if leaf is None else leaf.grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        leaf = self.leaf
+        if leaf is None:
+            raise GradientError("grad", "only a leaf that requires grad holds a gradient")
+        if value is not None and value.shape != self.shape:
+            raise ShapeError(
+                "grad", "shapes differ", expect=str(self.shape), actual=str(value.shape)
+            )
+        leaf.grad = value
+
+    @property
+    def strides(self) -> Shape:
+        """Strides in elements, as PyTorch would give them."""
+        return contiguous_strides(self.node.shape) if self._strides is None else self._strides
+
+    # Values --------------------------------------------------------------------------------
+
+    def realized(self) -> Node:
+        """The node, with its storage; takes everything pending on the device with it."""
+        node = self.node
+        if node.storage is None:
+            realize(node.device, (node,))
+        return node
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The value in host memory: a read-only view on cpu, a copy elsewhere."""
+        if self.device.kind == "cpu" and self.chain:
+            return self._host_view()
+        node = self.realized()
+        array = registry.get(node.device).to_host(node.storage, node.shape, node.dtype)
+        check_errors(node.device)
+        return array
+
+    def _host_view(self) -> np.ndarray[Any, Any]:
+        """The chain as NumPy views of the cell's array."""
+        node = self.node
+        base = self.cell.node
+        if base.storage is None:
+            realize(base.device, (base,))
+        array = registry.get(base.device).to_host(base.storage, base.shape, base.dtype)
+        for op, detail in self.chain:
+            if op.kind == "movement":
+                assert op.numpy is not None
+                array = op.numpy(array, **detail)
+        assert array.shape == node.shape
+        array.flags.writeable = False
+        return array
+
+
+class Size(tuple[int, ...]):
+    """A shape; prints like PyTorch's ``torch.Size``."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return prod(self)
+
+    def __repr__(self) -> str:
+        return f"Size({list(self)})"
+
+
+def wrap(node: Node) -> Tensor:
+    """A Tensor with a cell of its own that holds `node`."""
+    tensor = object.__new__(TensorBase._concrete)
+    tensor.cell = Cell(node)
+    tensor.chain = ()
+    tensor._node = None
+    tensor._strides = None
+    tensor._retained = None
+    recorder = local.recorder
+    recorder.recorded += 1
+    if recorder.recorded > 10_000 or settings.eager:
+        count_nodes(0)
+        if settings.eager:
+            realize(node.device)
+    return tensor

@@ -1,0 +1,321 @@
+"""Tensors from data and from nothing: tensor, from_numpy, zeros, full, arange, eye, ..."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import CPU, Device, as_device
+from tinygrad_cuda.core.dtypes import DType, as_dtype
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError
+from tinygrad_cuda.core.shapes import Shape, as_shape
+from tinygrad_cuda.engine.cell import Leaf
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, elementwise, movement
+from tinygrad_cuda.tensor.base import TensorBase, wrap
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensor.tensor import Tensor
+
+DeviceLike = Device | str | int | None
+DTypeLike = DType | str | type | None
+
+
+class _Defaults:
+    device: Device | None = None
+    dtype: DType = dtypes.float32
+
+
+def set_default_device(device: DeviceLike) -> None:
+    """New tensors go to `device`; None restores the rule: a usable GPU, else cpu."""
+    _Defaults.device = None if device is None else as_device(device)
+
+
+def get_default_device() -> Device:
+    """Where new tensors go: set_default_device, TGC_DEVICE, a usable GPU, cpu, in this order."""
+    if _Defaults.device is None:
+        if settings.device:
+            _Defaults.device = as_device(settings.device)
+        else:
+            _Defaults.device = as_device("cuda") if registry.usable("cuda") else CPU
+    return _Defaults.device
+
+
+def set_default_dtype(dtype: DTypeLike) -> None:
+    """The dtype of new floating tensors made from Python numbers."""
+    found = as_dtype(dtype)
+    if not found.is_floating:
+        raise DTypeError("set_default_dtype", "not a floating dtype", actual=found.name)
+    _Defaults.dtype = found
+
+
+def get_default_dtype() -> DType:
+    """The dtype of new floating tensors made from Python numbers."""
+    return _Defaults.dtype
+
+
+def resolve_device(device: DeviceLike) -> Device:
+    return get_default_device() if device is None else as_device(device)
+
+
+def as_leaf(tensor: Tensor, requires_grad: bool) -> Tensor:
+    """The Tensor itself, or a handle on its cell where gradients arrive."""
+    if not requires_grad:
+        return tensor
+    if not tensor.dtype.is_floating:
+        raise DTypeError(
+            "requires_grad",
+            "only floating tensors can require grad",
+            expect="float16, bfloat16, float32 or float64",
+            actual=tensor.dtype.name,
+        )
+    return tensor.with_step((common.variable, Leaf()))
+
+
+def buffer_node(array: np.ndarray[Any, Any], device: Device, copy: bool = True) -> Node:
+    """A realized node with the value of an array."""
+    node = common.buffer.leaf(
+        tuple(array.shape), dtypes.from_numpy(array.dtype), device
+    )
+    node.storage = registry.get(device).from_host(array) if copy else array
+    return node
+
+
+def _as_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
+    if isinstance(data, np.ndarray | np.generic):
+        array = np.asarray(data)
+        return array if dtype is None else elementwise._cast(array, dtype)
+    if dtype is not None and not (dtype.category < 2):
+        return np.array(_nested(data), dtype=np.float64).astype(dtype.numpy)
+    array = np.array(_nested(data))
+    if dtype is not None:
+        return elementwise._cast(array, dtype)
+    if array.dtype == np.float64 or array.size == 0:
+        return array.astype(_Defaults.dtype.numpy)
+    if array.dtype.kind in "iu":
+        return array.astype(np.int64)
+    return array
+
+
+def _nested(data: Any) -> Any:
+    """Lists of numbers and Tensors as lists of numbers and arrays."""
+    if isinstance(data, TensorBase):
+        return data.array()
+    if isinstance(data, list | tuple):
+        return [_nested(item) for item in data]
+    return data
+
+
+def tensor(
+    data: Any,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A Tensor with a copy of `data`.
+
+    Args:
+        data: a number, nested lists of numbers, a NumPy array or a Tensor.
+        dtype: defaults to the array's own, float32 for Python floats, int64 for ints.
+        device: defaults to `get_default_device`.
+        requires_grad: make it a leaf that collects gradients.
+
+    Raises:
+        DTypeError: the data has a dtype without counterpart (complex, text, objects).
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.tensor([[1.0, 2.0], [3.0, 4.0]], device="cpu").sum().item()
+        10.0
+    """
+    wanted = None if dtype is None else as_dtype(dtype)
+    if isinstance(data, TensorBase):
+        array = data.array()
+        place = data.device if device is None else as_device(device)
+        array = array if wanted is None else elementwise._cast(array, wanted)
+        return as_leaf(wrap(buffer_node(array, place)), requires_grad)
+    try:
+        array = _as_array(data, wanted)
+    except ValueError as error:
+        raise ArgumentError("tensor", "the nested lists are ragged", actual=str(error)) from error
+    return as_leaf(wrap(buffer_node(array, resolve_device(device))), requires_grad)
+
+
+def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    """A cpu Tensor that shares memory with a NumPy array: writes to one show in the other.
+
+    Raises:
+        ArgumentError: the array is read-only or not row-major.
+    """
+    if not isinstance(array, np.ndarray) or not array.flags.writeable:
+        raise ArgumentError(
+            "from_numpy", "needs a writable NumPy array", hint="tc.tensor(array) copies"
+        )
+    if not array.flags.c_contiguous:
+        raise ArgumentError(
+            "from_numpy",
+            "needs a row-major array",
+            actual=f"strides {array.strides}",
+            hint="np.ascontiguousarray(array), or tc.tensor(array), which copies",
+        )
+    result = wrap(buffer_node(array, CPU, copy=False))
+    result.cell.pinned = True
+    return result
+
+
+def as_tensor(data: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> Tensor:
+    """A Tensor of the data, without a copy where dtype and device already fit."""
+    if isinstance(data, TensorBase):
+        result: Any = data
+        if device is not None:
+            result = result.to(device)
+        return result if dtype is None else result.to(dtype)
+    return tensor(data, dtype, device)
+
+
+def full(
+    size: Any,
+    fill_value: bool | int | float,
+    *,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A Tensor of shape `size` with every element equal to `fill_value`."""
+    shape = as_shape("full", size if isinstance(size, tuple | list) else (size,))
+    wanted = (
+        dtypes.scalar_dtype(fill_value, _Defaults.dtype) if dtype is None else as_dtype(dtype)
+    )
+    node = common.constant.leaf(shape, wanted, resolve_device(device), value=fill_value)
+    return as_leaf(wrap(node), requires_grad)
+
+
+def _filled(op: str, value: int, size: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+    dtype = options.pop("dtype", None)
+    return full(as_shape(op, size), value, dtype=dtype or _Defaults.dtype, **options)
+
+
+def zeros(*size: Any, **options: Any) -> Tensor:
+    """A Tensor of zeros; keywords: dtype, device, requires_grad."""
+    return _filled("zeros", 0, size, options)
+
+
+def ones(*size: Any, **options: Any) -> Tensor:
+    """A Tensor of ones; keywords: dtype, device, requires_grad."""
+    return _filled("ones", 1, size, options)
+
+
+def empty(*size: Any, **options: Any) -> Tensor:
+    """A Tensor whose values are unspecified; here they are zeros, so that runs repeat."""
+    return _filled("empty", 0, size, options)
+
+
+def _like(input: Tensor, options: dict[str, Any]) -> dict[str, Any]:
+    if options.get("dtype") is None:
+        options["dtype"] = input.dtype
+    if options.get("device") is None:
+        options["device"] = input.device
+    return options
+
+
+def full_like(input: Tensor, fill_value: bool | int | float, **options: Any) -> Tensor:
+    """`full` with the shape, dtype and device of `input`."""
+    return full(input.node.shape, fill_value, **_like(input, options))
+
+
+def zeros_like(input: Tensor, **options: Any) -> Tensor:
+    """`zeros` with the shape, dtype and device of `input`."""
+    return full(input.node.shape, 0, **_like(input, options))
+
+
+def ones_like(input: Tensor, **options: Any) -> Tensor:
+    """`ones` with the shape, dtype and device of `input`."""
+    return full(input.node.shape, 1, **_like(input, options))
+
+
+def empty_like(input: Tensor, **options: Any) -> Tensor:
+    """`empty` with the shape, dtype and device of `input`."""
+    return full(input.node.shape, 0, **_like(input, options))
+
+
+def arange(
+    start: int | float,
+    end: int | float | None = None,
+    step: int | float = 1,
+    *,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """``start, start + step, ...`` below `end`; one argument counts from 0.
+
+    Raises:
+        ArgumentError: step is zero or leads away from `end`.
+    """
+    if end is None:
+        start, end = 0, start
+    if step == 0 or (end - start) / step < 0:
+        raise ArgumentError(
+            "arange",
+            "the step does not lead from start to end",
+            actual=f"start {start}, end {end}, step {step}",
+        )
+    length = math.ceil((end - start) / step)
+    if dtype is None:
+        whole = all(isinstance(value, int) for value in (start, end, step))
+        found = dtypes.int64 if whole else _Defaults.dtype
+    else:
+        found = as_dtype(dtype)
+    node = common.arange.leaf((length,), found, resolve_device(device), start=start, step=step)
+    return as_leaf(wrap(node), requires_grad)
+
+
+def linspace(
+    start: float,
+    end: float,
+    steps: int,
+    *,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`steps` evenly spaced values from `start` to `end`, both included."""
+    found = _Defaults.dtype if dtype is None else as_dtype(dtype)
+    step = (end - start) / (steps - 1) if steps > 1 else 0.0
+    # From both ends towards the middle, so that the last value is exactly `end`.
+    place = resolve_device(device)
+    low = common.arange.leaf((steps,), found, place, start=start, step=step)
+    high = common.arange.leaf((steps,), found, place, start=end - step * (steps - 1), step=step)
+    position = common.arange.leaf((steps,), dtypes.int64, place, start=0, step=1)
+    middle = common.full_like(position, steps // 2)
+    node = elementwise.where(elementwise.lt(position, middle), low, high)
+    return as_leaf(wrap(node), requires_grad)
+
+
+def eye(
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """An n by m matrix with ones on the diagonal."""
+    columns = n if m is None else m
+    place = resolve_device(device)
+    shape: Shape = (n, columns)
+    row = common.arange.leaf((n,), dtypes.int64, place, start=0, step=1)
+    column = common.arange.leaf((columns,), dtypes.int64, place, start=0, step=1)
+    rows = movement.expand(movement.reshape(row, shape=(n, 1)), shape=shape)
+    both = elementwise.eq(
+        rows, movement.expand(movement.reshape(column, shape=(1, columns)), shape=shape)
+    )
+    node = elementwise.cast(both, dtype=_Defaults.dtype if dtype is None else as_dtype(dtype))
+    return as_leaf(wrap(node), requires_grad)
+
+

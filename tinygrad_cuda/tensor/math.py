@@ -1,0 +1,439 @@
+"""Arithmetic, comparison and unary functions; promotion and broadcasting happen here, once."""
+
+from __future__ import annotations
+
+import math as _math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError
+from tinygrad_cuda.core.shapes import Shape, broadcast
+from tinygrad_cuda.graph.node import Node, Op
+from tinygrad_cuda.graph.ops import common, elementwise, movement
+from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.creation import get_default_dtype, tensor
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensor.tensor import Tensor
+
+Scalar = bool | int | float
+Operand = "Tensor | Scalar"
+
+
+# Promotion and broadcasting -----------------------------------------------------------------------
+
+
+def to_shape(node: Node, shape: Shape) -> Node:
+    """The node broadcast to `shape`, by an explicit expand."""
+    if node.shape == shape:
+        return node
+    missing = len(shape) - len(node.shape)
+    if missing:
+        node = movement.reshape(node, shape=(1,) * missing + node.shape)
+    return node if node.shape == shape else movement.expand(node, shape=shape)
+
+
+def to_dtype(node: Node, dtype: DType) -> Node:
+    """The node in another dtype."""
+    return node if node.dtype is dtype else elementwise.cast(node, dtype=dtype)
+
+
+def _standing(value: Any) -> tuple[DType, int]:
+    if isinstance(value, Node):
+        return value.dtype, 2 if value.shape else 1
+    return dtypes.scalar_dtype(value, get_default_dtype()), 0
+
+
+def _operand(op: str, value: Any) -> Any:
+    """A node for a Tensor or array; a Python number stays a number."""
+    if isinstance(value, TensorBase):
+        return value.node
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray | list | tuple):
+        return tensor(value, device="cpu").node
+    raise DTypeError(
+        op,
+        "an operand is neither a tensor nor a number",
+        expect="a Tensor, a NumPy array or a Python number",
+        actual=type(value).__name__,
+    )
+
+
+def promote(op: str, *values: Any, dtype: DType | None = None) -> list[Node]:
+    """Nodes of one dtype, shape and device for Tensors and numbers.
+
+    Args:
+        op: the user's name of the operation, for errors.
+        values: Tensors, NumPy arrays or Python numbers; at least one Tensor or array.
+        dtype: the common dtype; PyTorch's promotion decides when left out.
+    """
+    operands = [_operand(op, value) for value in values]
+    nodes = [value for value in operands if isinstance(value, Node)]
+    first = nodes[0]
+    if dtype is None:
+        dtype = first.dtype
+        if len(operands) > 1 and any(
+            not isinstance(value, Node) or value.dtype is not dtype for value in operands
+        ):
+            dtype = dtypes.result_type([_standing(value) for value in operands])
+    shape = first.shape
+    if any(node.shape != shape for node in nodes):
+        shape = broadcast(op, *(node.shape for node in nodes))
+    device = first.device
+    if any(node.device is not device for node in nodes):
+        nodes, operands = _one_device(nodes, operands)
+        first = nodes[0]
+        device = first.device
+    result = []
+    for value in operands:
+        if isinstance(value, Node):
+            result.append(to_shape(to_dtype(value, dtype), shape))
+        else:
+            result.append(common.constant.leaf(shape, dtype, device, value=value))
+    return result
+
+
+def _one_device(nodes: list[Node], operands: list[Any]) -> tuple[list[Node], list[Any]]:
+    """A 0-d cpu tensor may meet a tensor of another device; nothing else moves by itself."""
+    from_wrapped = {}
+    target = next((node.device for node in nodes if node.device.kind != "cpu"), nodes[0].device)
+    for node in nodes:
+        if node.device is not target and node.device.kind == "cpu" and node.shape == ():
+            from_wrapped[node] = wrap(node).to(target).node
+    moved = [from_wrapped.get(value, value) if isinstance(value, Node) else value
+             for value in operands]  # fmt: skip
+    first = [value for value in moved if isinstance(value, Node)]
+    first.sort(key=lambda node: node.device is not target)
+    return first, moved
+
+
+def as_float(node: Node) -> Node:
+    """Integers and bools in the default floating dtype."""
+    return node if node.dtype.is_floating else to_dtype(node, get_default_dtype())
+
+
+# Elementwise functions ----------------------------------------------------------------------------
+
+
+def _strides_like(result: Tensor, *values: Any) -> Tensor:
+    """Dense permuted strides carry over to the result, as in PyTorch."""
+    for value in values:
+        if isinstance(value, TensorBase) and value.node.shape == result.node.shape:
+            strides = value._strides
+            if strides is not None and _is_dense(result.node.shape, strides):
+                result._strides = strides
+            break
+    return result
+
+
+def _is_dense(shape: Shape, strides: Shape) -> bool:
+    expected = 1
+    for stride, size in sorted((t, s) for s, t in zip(shape, strides) if s != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _binary(op: Op, name: str, doc: str, floating: bool = False) -> Callable[..., Tensor]:
+    def function(input: Any, other: Any) -> Tensor:
+        a, b = promote(name, input, other)
+        if floating:
+            a, b = as_float(a), as_float(b)
+        return _strides_like(wrap(op(a, b)), input, other)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+def _unary(op: Op, name: str, doc: str, floating: bool = True) -> Callable[..., Tensor]:
+    def function(input: Tensor) -> Tensor:
+        node = _operand(name, input)
+        return _strides_like(wrap(op(as_float(node) if floating else node)), input)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+def add(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
+    """``input + alpha * other``, elementwise with broadcasting."""
+    if alpha != 1:
+        other = mul(other, alpha)
+    a, b = promote("add", input, other)
+    return _strides_like(wrap(elementwise.add(a, b)), input, other)
+
+
+def sub(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
+    """``input - alpha * other``, elementwise with broadcasting."""
+    if alpha != 1:
+        other = mul(other, alpha)
+    a, b = promote("sub", input, other)
+    return _strides_like(wrap(elementwise.sub(a, b)), input, other)
+
+
+mul = _binary(elementwise.mul, "mul", "``input * other``, elementwise with broadcasting.")
+maximum = _binary(elementwise.maximum, "maximum", "The larger of both; NaN wins.")
+minimum = _binary(elementwise.minimum, "minimum", "The smaller of both; NaN wins.")
+remainder = _binary(
+    elementwise.remainder, "remainder", "Remainder with the sign of `other` (Python's ``%``)."
+)
+fmod = _binary(elementwise.fmod, "fmod", "Remainder with the sign of `input` (C's ``fmod``).")
+pow = _binary(elementwise.pow, "pow", "``input ** other``, elementwise with broadcasting.")
+atan2 = _binary(elementwise.atan2, "atan2", "The angle of the point (other, input).", True)
+eq = _binary(elementwise.eq, "eq", "``input == other`` as bool.")
+ne = _binary(elementwise.ne, "ne", "``input != other`` as bool.")
+lt = _binary(elementwise.lt, "lt", "``input < other`` as bool.")
+le = _binary(elementwise.le, "le", "``input <= other`` as bool.")
+gt = _binary(elementwise.gt, "gt", "``input > other`` as bool.")
+ge = _binary(elementwise.ge, "ge", "``input >= other`` as bool.")
+bitwise_and = _binary(elementwise.bitwise_and, "bitwise_and", "Bitwise and of integers or bools.")
+bitwise_or = _binary(elementwise.bitwise_or, "bitwise_or", "Bitwise or of integers or bools.")
+bitwise_xor = _binary(elementwise.bitwise_xor, "bitwise_xor", "Bitwise xor of integers or bools.")
+
+
+def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """``input / other``; integers give floats.
+
+    Args:
+        rounding_mode: None, ``"trunc"`` (towards zero) or ``"floor"``.
+    """
+    if rounding_mode == "floor":
+        return floor_divide(input, other)
+    a, b = promote("div", input, other)
+    result = elementwise.div(as_float(a), as_float(b))
+    if rounding_mode == "trunc":
+        result = to_dtype(elementwise.trunc(result), a.dtype)
+    elif rounding_mode is not None:
+        raise ArgumentError(
+            "div", "unknown rounding_mode", expect="None, 'trunc' or 'floor'",
+            actual=repr(rounding_mode),
+        )  # fmt: skip
+    return _strides_like(wrap(result), input, other)
+
+
+def floor_divide(input: Any, other: Any) -> Tensor:
+    """The largest whole number not above ``input / other``."""
+    a, b = promote("floor_divide", input, other)
+    return _strides_like(wrap(elementwise.floor_divide(a, b)), input, other)
+
+
+def _logical(op: Op, name: str) -> Callable[..., Tensor]:
+    def function(input: Any, other: Any) -> Tensor:
+        nodes = [to_dtype(node, dtypes.bool_) for node in promote(name, input, other)]
+        return wrap(op(*nodes))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{name.replace('_', ' ')} of the truth of the elements, as bool."
+    return function
+
+
+logical_and = _logical(elementwise.logical_and, "logical_and")
+logical_or = _logical(elementwise.logical_or, "logical_or")
+logical_xor = _logical(elementwise.logical_xor, "logical_xor")
+
+
+def logical_not(input: Tensor) -> Tensor:
+    """True where the element is zero."""
+    return wrap(elementwise.logical_not(to_dtype(input.node, dtypes.bool_)))
+
+
+neg = _unary(elementwise.neg, "neg", "``-input``.", False)
+abs = _unary(elementwise.abs, "abs", "``|input|``.", False)
+sign = _unary(elementwise.sign, "sign", "-1, 0 or 1 by the sign.", False)
+bitwise_not = _unary(elementwise.bitwise_not, "bitwise_not", "Bitwise complement.", False)
+reciprocal = _unary(elementwise.reciprocal, "reciprocal", "``1 / input``.")
+exp = _unary(elementwise.exp, "exp", "e to the power of each element.")
+exp2 = _unary(elementwise.exp2, "exp2", "2 to the power of each element.")
+expm1 = _unary(elementwise.expm1, "expm1", "``exp(input) - 1``, accurate near 0.")
+log = _unary(elementwise.log, "log", "Natural logarithm.")
+log2 = _unary(elementwise.log2, "log2", "Logarithm to base 2.")
+log1p = _unary(elementwise.log1p, "log1p", "``log(1 + input)``, accurate near 0.")
+sqrt = _unary(elementwise.sqrt, "sqrt", "Square root.")
+rsqrt = _unary(elementwise.rsqrt, "rsqrt", "``1 / sqrt(input)``.")
+sin = _unary(elementwise.sin, "sin", "Sine, in radians.")
+cos = _unary(elementwise.cos, "cos", "Cosine, in radians.")
+tan = _unary(elementwise.tan, "tan", "Tangent, in radians.")
+asin = _unary(elementwise.asin, "asin", "Inverse sine, in radians.")
+acos = _unary(elementwise.acos, "acos", "Inverse cosine, in radians.")
+atan = _unary(elementwise.atan, "atan", "Inverse tangent, in radians.")
+sinh = _unary(elementwise.sinh, "sinh", "Hyperbolic sine.")
+cosh = _unary(elementwise.cosh, "cosh", "Hyperbolic cosine.")
+tanh = _unary(elementwise.tanh, "tanh", "Hyperbolic tangent.")
+sigmoid = _unary(elementwise.sigmoid, "sigmoid", "``1 / (1 + exp(-input))``.")
+erf = _unary(elementwise.erf, "erf", "The error function.")
+
+
+def _rounding(op: Op, name: str, doc: str) -> Callable[..., Tensor]:
+    def function(input: Tensor) -> Tensor:
+        # Whole numbers are already rounded.
+        node = input.node
+        return wrap(op(node) if node.dtype.is_floating else node)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+floor = _rounding(elementwise.floor, "floor", "The largest whole number not above the element.")
+ceil = _rounding(elementwise.ceil, "ceil", "The smallest whole number not below the element.")
+trunc = _rounding(elementwise.trunc, "trunc", "The element without its fraction.")
+round = _rounding(elementwise.round, "round", "The nearest whole number; halves go to even.")
+
+
+def log10(input: Tensor) -> Tensor:
+    """Logarithm to base 10."""
+    return mul(log2(input), _math.log10(2.0))
+
+
+def square(input: Tensor) -> Tensor:
+    """``input * input``."""
+    return mul(input, input)
+
+
+def relu(input: Tensor) -> Tensor:
+    """``max(input, 0)``; its derivative at 0 is 0.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.relu(tc.tensor([-1.0, 2.0], device="cpu")).tolist()
+        [0.0, 2.0]
+    """
+    node = input.node
+    zero = common.full_like(node, 0)
+    # NaN is not <= 0 and passes, as in PyTorch.
+    return _strides_like(wrap(elementwise.where(elementwise.le(node, zero), zero, node)), input)
+
+
+def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """``min(max(input, min), max)``; a bound may be None, a number or a Tensor."""
+    if min is None and max is None:
+        raise ArgumentError("clamp", "at least one of min and max is needed")
+    result = input
+    for bound, op, outside in (
+        (min, elementwise.maximum, elementwise.lt),
+        (max, elementwise.minimum, elementwise.gt),
+    ):
+        if bound is None:
+            continue
+        if isinstance(bound, TensorBase):
+            result = wrap(op(*promote("clamp", result, bound)))
+        else:
+            node, limit = promote("clamp", result, bound)
+            # At the bound itself the gradient passes, as in PyTorch.
+            result = wrap(elementwise.where(outside(node, limit), limit, node))
+    return result
+
+
+clip = clamp
+
+
+def isnan(input: Tensor) -> Tensor:
+    """True where the element is NaN."""
+    node = input.node
+    if not node.dtype.is_floating:
+        return wrap(common.full(False, node.shape, node, dtypes.bool_))
+    return wrap(elementwise.isnan(node))
+
+
+def isfinite(input: Tensor) -> Tensor:
+    """True where the element is neither NaN nor infinite."""
+    node = input.node
+    if not node.dtype.is_floating:
+        return wrap(common.full(True, node.shape, node, dtypes.bool_))
+    return wrap(elementwise.isfinite(node))
+
+
+def isinf(input: Tensor) -> Tensor:
+    """True where the element is infinite."""
+    return logical_not(logical_or(isfinite(input), isnan(input)))
+
+
+def lerp(input: Tensor, end: Any, weight: Any) -> Tensor:
+    """``input + weight * (end - input)``."""
+    return add(input, mul(weight, sub(end, input)))
+
+
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
+    """``input + value * tensor1 * tensor2``."""
+    return add(input, mul(tensor1, tensor2), alpha=value)
+
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
+    """``input + value * tensor1 / tensor2``."""
+    return add(input, div(tensor1, tensor2), alpha=value)
+
+
+def isclose(
+    input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """``|input - other| <= atol + rtol * |other|``, or equal."""
+    near = le(abs(sub(input, other)), add(mul(abs(other), rtol), atol))
+    result = logical_or(eq(input, other), logical_and(near, isfinite(sub(input, other))))
+    return logical_or(result, logical_and(isnan(input), isnan(other))) if equal_nan else result
+
+
+def allclose(
+    input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Whether all elements are close; see `isclose`."""
+    return bool(isclose(input, other, rtol, atol, equal_nan).array().all())
+
+
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether shapes and all elements are equal."""
+    if input.node.shape != other.node.shape:
+        return False
+    return bool(eq(input, other).array().all())
+
+
+# In-place forms -----------------------------------------------------------------------------------
+
+
+def in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The form with a trailing underscore: the result goes into the first argument's cell."""
+    name = f"{function.__name__}_"
+
+    def method(self: Tensor, *args: Any, **options: Any) -> Tensor:
+        return store(name, self, function(self, *args, **options).node)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"`{function.__name__}` in place; every alias sees it."
+    return method
+
+
+def store(op: str, target: Tensor, value: Node) -> Tensor:
+    """Writes a node to a Tensor, after the checks PyTorch makes.
+
+    Raises:
+        ArgumentError: the value does not broadcast to the target's shape.
+        DTypeError: the value's kind (float) does not fit the target's (integer).
+    """
+    node = target.node
+    if value.shape != node.shape:
+        if broadcast(op, value.shape, node.shape) != node.shape:
+            raise ArgumentError(
+                op,
+                "the result does not fit in place",
+                expect=str(node.shape),
+                actual=str(value.shape),
+            )
+        value = to_shape(value, node.shape)
+    if value.dtype.category > node.dtype.category:
+        raise DTypeError(
+            op,
+            "the result does not fit in place",
+            expect=node.dtype.name,
+            actual=value.dtype.name,
+            hint="use the form without underscore",
+        )
+    target.write(to_dtype(value, node.dtype), op)
+    return target

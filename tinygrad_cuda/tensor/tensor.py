@@ -1,0 +1,636 @@
+"""Tensor: what the user holds. Its methods bind the free functions of this package."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import ArgumentError, GradientError
+from tinygrad_cuda.core.shapes import is_contiguous
+from tinygrad_cuda.engine.cell import Leaf
+from tinygrad_cuda.graph import gradient
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.tensor import backward as backward_pass
+from tinygrad_cuda.tensor import (
+    creation,
+    indexing,
+    linalg,
+    math,
+    random,
+    reductions,
+    representation,
+    shaping,
+    transfer,
+)
+from tinygrad_cuda.tensor.base import TensorBase, wrap
+
+
+def _reflected(function: Callable[..., Any]) -> Any:
+    def method(self: Tensor, other: Any) -> Tensor:
+        result: Tensor = function(other, self)
+        return result
+
+    return method
+
+
+class RemovableHandle:
+    """Returned by the registration of a hook; `remove` takes the hook away."""
+
+    def __init__(self, remove: Callable[[], None]) -> None:
+        self._remove = remove
+
+    def remove(self) -> None:
+        """Takes the hook away; a second call does nothing."""
+        self._remove()
+        self._remove = lambda: None
+
+
+class Tensor(TensorBase):
+    """An n-dimensional array that records the graph of the operations on it.
+
+    Made by `tensor`, `zeros`, `rand` and the other creation functions; values are computed when
+    somebody looks at them.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        raise ArgumentError("Tensor", "is not constructed directly", hint="use tc.tensor(data)")
+
+    # Values --------------------------------------------------------------------------------
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The value as a NumPy array: a read-only view on cpu, a copy elsewhere.
+
+        Raises:
+            GradientError: the Tensor requires grad; detach() it first.
+        """
+        if self.requires_grad:
+            raise GradientError(
+                "numpy", "the tensor requires grad", hint="use tensor.detach().numpy()"
+            )
+        return self.array()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self.numpy()
+        return array.astype(dtype) if dtype is not None else (array.copy() if copy else array)
+
+    def item(self) -> Any:
+        """The one element as a Python number.
+
+        Raises:
+            ArgumentError: there is not exactly one element.
+        """
+        if self.numel() != 1:
+            raise ArgumentError(
+                "item",
+                "only one element can become a Python number",
+                expect="1 element",
+                actual=f"{self.numel()} elements, shape {tuple(self.shape)}",
+            )
+        return self.array().reshape(-1)[0].item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return self.array().tolist()
+
+    def __repr__(self) -> str:
+        return representation.text(self)
+
+    def __format__(self, specification: str) -> str:
+        return format(self.item(), specification) if self.ndim == 0 else repr(self)
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise ArgumentError(
+                "bool",
+                "the truth of several elements is ambiguous",
+                actual=f"shape {tuple(self.shape)}",
+                hint="use .any() or .all()",
+            )
+        return builtins.bool(self.item())
+
+    def __float__(self) -> float:
+        return builtins.float(self.item())
+
+    def __int__(self) -> int:
+        return builtins.int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.is_floating:
+            raise TypeError("only integer tensors of one element can be an index")
+        return builtins.int(self.item())
+
+    def __len__(self) -> int:
+        if not self.node.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return self.node.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.node.shape:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter(self.unbind(0))
+
+    def __contains__(self, element: Any) -> bool:
+        return builtins.bool((self == element).any().item())
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        array = self.array()
+        return _rebuild, (np.array(array), self.dtype, str(self.device), self.leaf is not None)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if not self.is_leaf:
+            raise GradientError(
+                "deepcopy",
+                "only leaves can be copied with their history",
+                hint="detach() the tensor first",
+            )
+        # The value is shared until somebody writes.
+        source = self.cell.node if not _moves(self.chain) else self.detach().node
+        copy = wrap(source)
+        copy._strides = self._strides
+        result = copy if self.leaf is None else self._as_leaf(copy)
+        memo[id(self)] = result
+        if self.leaf is not None and self.grad is not None:
+            result.grad = self.grad.__deepcopy__(memo)
+        return result
+
+    def _as_leaf(self, tensor: Tensor) -> Tensor:
+        """Another Tensor's cell as a leaf of this Tensor's kind."""
+        return tensor.with_step((common.variable, Leaf()))
+
+    # Facts ---------------------------------------------------------------------------------
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.node.shape)
+
+    def dim(self) -> int:
+        """The number of dimensions."""
+        return len(self.node.shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of one dimension."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return prod(self.node.shape)
+
+    nelement = numel
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    def stride(self, dim: int | None = None) -> Any:
+        """The strides in elements as PyTorch would give them, or one of them."""
+        return self.strides if dim is None else self.strides[dim]
+
+    def is_contiguous(self) -> bool:
+        """Whether the strides are row-major without gaps."""
+        return self._strides is None or is_contiguous(self.node.shape, self._strides)
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is a floating one."""
+        return self.dtype.is_floating
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the value lives on a GPU."""
+        return self.device.kind == "cuda"
+
+    @property
+    def T(self) -> Tensor:
+        """The dimensions in reverse order."""
+        return self.permute(*reversed(range(self.ndim)))
+
+    @property
+    def mT(self) -> Tensor:
+        """The last two dimensions swapped."""
+        return self.transpose(-2, -1)
+
+    # Autograd ------------------------------------------------------------------------------
+
+    def backward(
+        self,
+        gradient: Tensor | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Adds d self / d leaf to the ``.grad`` of every leaf that self depends on.
+
+        Args:
+            gradient: the seed, of self's shape; may be left out for one element.
+            retain_graph: keep the history for another pass; defaults to `create_graph`.
+            create_graph: make the gradients differentiable themselves.
+            inputs: accumulate into these leaves only.
+
+        Raises:
+            GradientError: self has several elements and no seed, no history, or a spent one.
+
+        Example:
+            >>> import tinygrad_cuda as tc
+            >>> x = tc.tensor([3.0], device="cpu", requires_grad=True)
+            >>> (x * x).sum().backward()
+            >>> x.grad
+            tensor([6.])
+        """
+        backward_pass.backward(self, gradient, retain_graph, create_graph, inputs)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Makes this Tensor a leaf that collects gradients, or no longer one."""
+        if requires_grad == self.requires_grad:
+            return self
+        if not requires_grad:
+            if self.leaf is None:
+                raise GradientError(
+                    "requires_grad_",
+                    "only a leaf can stop requiring grad",
+                    hint="use detach() for a tensor without history",
+                )
+            self.chain = self.chain[:-1]
+        else:
+            self.chain = creation.as_leaf(self, True).chain
+        self._node = None
+        return self
+
+    def _set_requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    requires_grad = property(
+        TensorBase.requires_grad.fget,  # type: ignore[attr-defined]
+        _set_requires_grad,
+        doc="Whether gradients flow through this Tensor.",
+    )
+
+    def detach(self) -> Tensor:
+        """The same value (and the same cell) without history."""
+        if self.leaf is not None:
+            tensor = self.with_step((common.detach, None))
+            tensor.chain = self.chain[:-1]
+            return tensor
+        return self.with_step((common.detach, None))
+
+    def detach_(self) -> Tensor:
+        """Drops this Tensor's history."""
+        detached = self.detach()
+        if self.chain and self.leaf is None and self.cell.node.requires_grad:
+            raise GradientError("detach_", "a view cannot be detached in place", hint="detach()")
+        self.cell.put(detached.node)
+        return self
+
+    @property
+    def data(self) -> Tensor:
+        """The same cell without history; a write to it is not recorded."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        self.cell.put(value.detach().node)
+        self._node = None
+
+    def retain_grad(self) -> None:
+        """Keeps the gradient of a Tensor that is not a leaf in its ``.grad``."""
+        if self.leaf is not None or self._retained is not None:
+            return
+        if not self.requires_grad:
+            raise GradientError("retain_grad", "the tensor does not require grad")
+        retained = self._retained = Leaf()
+
+        def keep(g: Node) -> None:
+            backward_pass.accumulate(retained, g)
+
+        gradient.watchers.setdefault(self.node, []).append(keep)
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
+        """Calls `hook(grad)` when the gradient of this Tensor is known; it may return another.
+
+        Returns:
+            A handle whose `remove()` takes the hook away.
+        """
+        if not self.requires_grad:
+            raise GradientError("register_hook", "the tensor does not require grad")
+        leaf = self.leaf
+        if leaf is not None:
+            key = id(hook)
+            leaf.hooks[key] = hook
+            return RemovableHandle(lambda: leaf.hooks.pop(key, None) and None)
+
+        def watch(g: Node) -> Node | None:
+            replaced = hook(wrap(g))
+            return None if replaced is None else replaced.node
+
+        watching = gradient.watchers.setdefault(self.node, [])
+        watching.append(watch)
+        return RemovableHandle(lambda: watching.remove(watch) if watch in watching else None)
+
+    @property
+    def grad_fn(self) -> str | None:
+        """The name of the op that made this Tensor, or None for a leaf."""
+        return None if self.is_leaf else f"<{self.node.op.name}>"
+
+    # Arithmetic ----------------------------------------------------------------------------
+
+    add = math.add
+    sub = subtract = math.sub
+    mul = multiply = math.mul
+    div = divide = true_divide = math.div
+    floor_divide = math.floor_divide
+    remainder = math.remainder
+    fmod = math.fmod
+    pow = math.pow
+    neg = negative = math.neg
+    abs = absolute = math.abs
+    maximum = math.maximum
+    minimum = math.minimum
+    atan2 = arctan2 = math.atan2
+    lerp = math.lerp
+    addcmul = math.addcmul
+    addcdiv = math.addcdiv
+    __add__ = math.add
+    __radd__ = _reflected(math.add)
+    __sub__ = math.sub
+    __rsub__ = _reflected(math.sub)
+    __mul__ = math.mul
+    __rmul__ = _reflected(math.mul)
+    __truediv__ = math.div
+    __rtruediv__ = _reflected(math.div)
+    __floordiv__ = math.floor_divide
+    __rfloordiv__ = _reflected(math.floor_divide)
+    __mod__ = math.remainder
+    __rmod__ = _reflected(math.remainder)
+    __pow__ = math.pow
+    __rpow__ = _reflected(math.pow)
+    __neg__ = math.neg
+    __abs__ = math.abs
+    __matmul__ = linalg.matmul
+    __rmatmul__ = _reflected(linalg.matmul)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    # Comparison and logic --------------------------------------------------------------------
+
+    eq = math.eq
+    ne = not_equal = math.ne
+    lt = less = math.lt
+    le = less_equal = math.le
+    gt = greater = math.gt
+    ge = greater_equal = math.ge
+    __eq__ = math.eq  # type: ignore[assignment]
+    __ne__ = math.ne  # type: ignore[assignment]
+    __lt__ = math.lt
+    __le__ = math.le
+    __gt__ = math.gt
+    __ge__ = math.ge
+    logical_and = math.logical_and
+    logical_or = math.logical_or
+    logical_xor = math.logical_xor
+    logical_not = math.logical_not
+    bitwise_and = __and__ = math.bitwise_and
+    bitwise_or = __or__ = math.bitwise_or
+    bitwise_xor = __xor__ = math.bitwise_xor
+    bitwise_not = __invert__ = math.bitwise_not
+    __rand__ = _reflected(math.bitwise_and)
+    __ror__ = _reflected(math.bitwise_or)
+    __rxor__ = _reflected(math.bitwise_xor)
+    isnan = math.isnan
+    isfinite = math.isfinite
+    isinf = math.isinf
+    isclose = math.isclose
+    allclose = math.allclose
+    equal = math.equal
+
+    # Unary functions -------------------------------------------------------------------------
+
+    exp = math.exp
+    exp2 = math.exp2
+    expm1 = math.expm1
+    log = math.log
+    log2 = math.log2
+    log10 = math.log10
+    log1p = math.log1p
+    sqrt = math.sqrt
+    rsqrt = math.rsqrt
+    square = math.square
+    reciprocal = math.reciprocal
+    sin = math.sin
+    cos = math.cos
+    tan = math.tan
+    asin = arcsin = math.asin
+    acos = arccos = math.acos
+    atan = arctan = math.atan
+    sinh = math.sinh
+    cosh = math.cosh
+    tanh = math.tanh
+    sigmoid = math.sigmoid
+    erf = math.erf
+    relu = math.relu
+    floor = math.floor
+    ceil = math.ceil
+    trunc = fix = math.trunc
+    round = math.round
+    sign = math.sign
+    clamp = clip = math.clamp
+    softmax = reductions.softmax
+    log_softmax = reductions.log_softmax
+
+    # In place --------------------------------------------------------------------------------
+
+    add_ = __iadd__ = math.in_place(math.add)
+    sub_ = __isub__ = math.in_place(math.sub)
+    mul_ = __imul__ = math.in_place(math.mul)
+    div_ = __itruediv__ = math.in_place(math.div)
+    floor_divide_ = __ifloordiv__ = math.in_place(math.floor_divide)
+    remainder_ = __imod__ = math.in_place(math.remainder)
+    pow_ = __ipow__ = math.in_place(math.pow)
+    bitwise_and_ = __iand__ = math.in_place(math.bitwise_and)
+    bitwise_or_ = __ior__ = math.in_place(math.bitwise_or)
+    bitwise_xor_ = __ixor__ = math.in_place(math.bitwise_xor)
+    neg_ = math.in_place(math.neg)
+    abs_ = math.in_place(math.abs)
+    exp_ = math.in_place(math.exp)
+    log_ = math.in_place(math.log)
+    sqrt_ = math.in_place(math.sqrt)
+    rsqrt_ = math.in_place(math.rsqrt)
+    tanh_ = math.in_place(math.tanh)
+    sigmoid_ = math.in_place(math.sigmoid)
+    relu_ = math.in_place(math.relu)
+    floor_ = math.in_place(math.floor)
+    ceil_ = math.in_place(math.ceil)
+    round_ = math.in_place(math.round)
+    trunc_ = math.in_place(math.trunc)
+    clamp_ = clip_ = math.in_place(math.clamp)
+    lerp_ = math.in_place(math.lerp)
+    addcmul_ = math.in_place(math.addcmul)
+    addcdiv_ = math.in_place(math.addcdiv)
+    masked_fill_ = math.in_place(indexing.masked_fill)
+    uniform_ = random.uniform_
+    normal_ = random.normal_
+
+    def copy_(self, src: Any, non_blocking: bool = False) -> Tensor:
+        """Writes the values of `src`, broadcast and cast, to this Tensor."""
+        if isinstance(src, TensorBase):
+            node = transfer.to_device(src.node, self.device)
+        else:
+            node = creation.tensor(src, dtype=self.dtype, device=self.device).node
+        if node.dtype is not self.dtype:
+            node = math.to_dtype(node, self.dtype)
+        return math.store("copy_", self, node)
+
+    def fill_(self, value: Any) -> Tensor:
+        """Writes one number to every element."""
+        if isinstance(value, TensorBase):
+            return self.copy_(value)
+        return math.store("fill_", self, common.full_like(self.node, value))
+
+    def zero_(self) -> Tensor:
+        """Writes zero to every element."""
+        return self.fill_(0)
+
+    # Reductions ------------------------------------------------------------------------------
+
+    sum = reductions.sum
+    mean = reductions.mean
+    prod = reductions.prod
+    max = reductions.max
+    min = reductions.min
+    amax = reductions.amax
+    amin = reductions.amin
+    argmax = reductions.argmax
+    argmin = reductions.argmin
+    any = reductions.any
+    all = reductions.all
+    var = reductions.var
+    std = reductions.std
+    norm = reductions.norm
+    logsumexp = reductions.logsumexp
+    count_nonzero = reductions.count_nonzero
+    cumsum = reductions.cumsum
+
+    # Shape -----------------------------------------------------------------------------------
+
+    reshape = shaping.reshape
+    view = shaping.view
+    flatten = shaping.flatten
+    unflatten = shaping.unflatten
+    squeeze = shaping.squeeze
+    unsqueeze = shaping.unsqueeze
+    transpose = swapaxes = swapdims = shaping.transpose
+    permute = shaping.permute
+    movedim = moveaxis = shaping.movedim
+    t = shaping.t
+    expand = shaping.expand
+    expand_as = shaping.expand_as
+    broadcast_to = shaping.broadcast_to
+    repeat = shaping.repeat
+    tile = shaping.tile
+    split = shaping.split
+    chunk = shaping.chunk
+    unbind = shaping.unbind
+    narrow = shaping.narrow
+    flip = shaping.flip
+    roll = shaping.roll
+    diagonal = shaping.diagonal
+    unfold = shaping.unfold
+    tril = shaping.tril
+    triu = shaping.triu
+    diag = shaping.diag
+    contiguous = shaping.contiguous
+    clone = shaping.clone
+    repeat_interleave = shaping.repeat_interleave
+
+    def reshape_as(self, other: Tensor) -> Tensor:
+        """`reshape` to the shape of another Tensor."""
+        return self.reshape(other.node.shape)
+
+    def view_as(self, other: Tensor) -> Tensor:
+        """`view` with the shape of another Tensor."""
+        return self.view(other.node.shape)
+
+    # Indexing --------------------------------------------------------------------------------
+
+    __getitem__ = indexing.getitem
+    __setitem__ = indexing.setitem
+    gather = indexing.gather
+    take_along_dim = indexing.take_along_dim
+    take = indexing.take
+    index_select = indexing.index_select
+    scatter = indexing.scatter
+    scatter_add = indexing.scatter_add
+    index_add = indexing.index_add
+    masked_fill = indexing.masked_fill
+    masked_select = indexing.masked_select
+    nonzero = indexing.nonzero
+
+    def where(self, condition: Tensor, other: Any) -> Tensor:
+        """The element of self where `condition` holds, else of `other`."""
+        return indexing.where(condition, self, other)
+
+    # Products --------------------------------------------------------------------------------
+
+    matmul = linalg.matmul
+    mm = linalg.mm
+    bmm = linalg.bmm
+    mv = linalg.mv
+    dot = linalg.dot
+    outer = linalg.outer
+    addmm = linalg.addmm
+
+    # Device and dtype ------------------------------------------------------------------------
+
+    to = transfer.to
+    cpu = transfer.cpu
+    cuda = transfer.cuda
+    float = transfer.float
+    double = transfer.double
+    half = transfer.half
+    bfloat16 = transfer.bfloat16
+    int = transfer.int
+    long = transfer.long
+    short = transfer.short
+    char = transfer.char
+    byte = transfer.byte
+    bool = transfer.bool
+
+    def type_as(self, other: Tensor) -> Tensor:
+        """The Tensor with the dtype of another."""
+        result: Tensor = self.to(dtype=other.dtype)
+        return result
+
+    def new_tensor(self, data: Any, **options: Any) -> Tensor:
+        """`tensor` with this Tensor's dtype and device."""
+        return creation.tensor(data, **creation._like(self, options))
+
+    def new_zeros(self, *size: Any, **options: Any) -> Tensor:
+        """`zeros` with this Tensor's dtype and device."""
+        return creation.zeros(*size, **creation._like(self, options))
+
+    def new_ones(self, *size: Any, **options: Any) -> Tensor:
+        """`ones` with this Tensor's dtype and device."""
+        return creation.ones(*size, **creation._like(self, options))
+
+    def new_full(self, size: Any, fill_value: Any, **options: Any) -> Tensor:
+        """`full` with this Tensor's dtype and device."""
+        return creation.full(size, fill_value, **creation._like(self, options))
+
+
+def _moves(chain: Any) -> bool:
+    return builtins.any(op.kind == "movement" for op, _ in chain)
+
+
+def _rebuild(array: Any, dtype: DType, device: str | Device, requires_grad: bool) -> Tensor:
+    return creation.tensor(array, dtype=dtype, device=device, requires_grad=requires_grad)

@@ -1,0 +1,111 @@
+"""Moving values: to another device, to another dtype, to the host."""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING, Any
+
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core.device import CPU, KINDS, Device, as_device
+from tinygrad_cuda.core.dtypes import DType, as_dtype
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.engine.realize import check_errors, realize
+from tinygrad_cuda.graph.node import Node, current_site, mode
+from tinygrad_cuda.graph.ops import common, elementwise
+from tinygrad_cuda.tensor.base import TensorBase, wrap
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensor.tensor import Tensor
+
+
+def to_device(node: Node, device: Device) -> Node:
+    """The value on another device; realizes the source. The gradient goes back the same way."""
+    if node.device is device:
+        return node
+    if node.storage is None:
+        realize(node.device, (node,))
+    array = registry.get(node.device).to_host(node.storage, node.shape, node.dtype)
+    check_errors(node.device)
+    moved = common.buffer.leaf(node.shape, node.dtype, device)
+    moved.storage = registry.get(device).from_host(array)
+    if not (node.requires_grad and mode.gradients):
+        return moved
+    home = node.device
+    # Sources on two devices: made by hand, since an op's own check would refuse them.
+    return Node(
+        common.custom,
+        (moved, node),
+        {"results": 1, "function": lambda g: (to_device(g, home),)},
+        moved.outputs,
+        device,
+        True,
+        current_site(),
+    )
+
+
+def to(input: Tensor, *targets: Any, device: Any = None, dtype: Any = None, **options: Any) -> Any:
+    """The Tensor on another device, in another dtype, or both; itself if nothing changes.
+
+    Args:
+        targets: a device, a dtype or another Tensor, in any order.
+        device, dtype: the same by name.
+        options: `non_blocking` and `copy`, as in PyTorch.
+
+    Raises:
+        DeviceError: the device cannot be used here.
+    """
+    for target in targets:
+        if isinstance(target, TensorBase):
+            device, dtype = target.device, target.dtype
+        elif type(target) in (Device, builtins.int):
+            device = target
+        elif isinstance(target, str) and target.partition(":")[0] in KINDS:
+            device = target
+        else:
+            dtype = target
+    copy = builtins.bool(options.pop("copy", False))
+    options.pop("non_blocking", None)
+    if options:
+        raise ArgumentError("to", "unknown argument", actual=", ".join(options))
+    node = result = input.node
+    if dtype is not None and result.dtype is not as_dtype(dtype):
+        result = elementwise.cast(result, dtype=as_dtype(dtype))
+    if device is not None:
+        result = to_device(result, as_device(device))
+    return input if result is node and not copy else wrap(result)
+
+
+def cpu(input: Tensor) -> Any:
+    """The Tensor on the CPU."""
+    return to(input, CPU)
+
+
+def cuda(input: Tensor, device: Any = None) -> Any:
+    """The Tensor on a GPU.
+
+    Raises:
+        DeviceError: there is no usable GPU; the text says why.
+    """
+    return to(input, "cuda" if device is None else device)
+
+
+def _caster(name: str, dtype: DType) -> Any:
+    def function(input: Tensor) -> Any:
+        return to(input, dtype=dtype)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"The Tensor as {dtype.name}."
+    return function
+
+
+float = _caster("float", dtypes.float32)
+double = _caster("double", dtypes.float64)
+half = _caster("half", dtypes.float16)
+bfloat16 = _caster("bfloat16", dtypes.bfloat16)
+int = _caster("int", dtypes.int32)
+long = _caster("long", dtypes.int64)
+short = _caster("short", dtypes.int16)
+char = _caster("char", dtypes.int8)
+byte = _caster("byte", dtypes.uint8)
+bool = _caster("bool", dtypes.bool_)
