@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 import subprocess
@@ -58,6 +59,15 @@ extern "C" __global__ void joined(const __grid_constant__ join_params p) {  // f
     WAIT;
     long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < p.n) p.out[i] = p.first[i] - p.second[i] * 0.5f;
+}
+
+struct spin_params { long long nanoseconds; };
+
+extern "C" __global__ void spin(const __grid_constant__ spin_params p) {
+    long long start, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+    do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    while (now - start < p.nanoseconds);
 }
 
 struct check_params { unsigned long long* error; long long index; long long limit; };
@@ -159,17 +169,40 @@ def test_copies_of_awkward_sizes(gpu: runtime.Device, nbytes: int) -> None:
     assert (back[nbytes:] == 0xA5).all()  # nothing beyond the end was touched
 
 
-def test_the_source_of_a_copy_may_change_at_once(gpu: runtime.Device) -> None:
-    """More small copies than the ring has slots, all from one array that is rewritten."""
-    count, n = 200, 1000
-    memory = gpu.allocate(count * n * 4)
-    scratch = np.empty(n, np.float32)
-    for turn in range(count):
-        scratch[:] = turn
-        gpu.copy_in(memory.address + turn * n * 4, scratch)
-    scratch[:] = -1
-    values = from_gpu(gpu, memory, count * n).reshape(count, n)
-    np.testing.assert_array_equal(values, np.arange(count, dtype=np.float32)[:, None] + 0 * values)
+@pytest.mark.parametrize("nbytes", [4, 4096, 65_536, 1 << 20, 48 << 20])
+def test_the_source_of_a_copy_may_change_at_once(
+    gpu: runtime.Device, module: runtime.Module, nbytes: int
+) -> None:
+    """The copy waits behind 20 ms of work, and its source is overwritten as soon as it returns."""
+    memory = gpu.allocate(3 * nbytes)
+    scratch = np.zeros(nbytes, np.uint8)
+    gpu.launch(module.function("spin"), 1, 1, 0, struct.pack("<q", 20_000_000))
+    for turn in range(3):
+        scratch[:] = turn + 1
+        gpu.copy_in(memory.address + turn * nbytes, scratch)
+        scratch[:] = 255
+    back = np.zeros(3 * nbytes, np.uint8)
+    gpu.copy_out(memory.address, back)
+    np.testing.assert_array_equal(
+        back.reshape(3, nbytes), np.array([[1], [2], [3]]).repeat(nbytes, 1)
+    )
+
+
+def test_a_pinned_source_may_change_at_once_too(
+    gpu: runtime.Device, module: runtime.Module
+) -> None:
+    nbytes = 1 << 20
+    pointer = gpu.call("cuMemHostAlloc", nbytes, 0)
+    scratch = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer))
+    scratch[:] = 7
+    memory = gpu.allocate(nbytes)
+    gpu.launch(module.function("spin"), 1, 1, 0, struct.pack("<q", 20_000_000))
+    gpu.copy_in(memory.address, scratch)
+    scratch[:] = 255
+    back = np.zeros(nbytes, np.uint8)
+    gpu.copy_out(memory.address, back)
+    gpu.call("cuMemFreeHost", pointer)
+    assert (back == 7).all()
 
 
 def test_a_strided_array_is_refused(gpu: runtime.Device) -> None:

@@ -1,4 +1,4 @@
-"""What the driver hands out: modules, kernels, events, and a ring of pinned host memory.
+"""What the driver hands out: modules, kernels and events.
 
 They call the driver only through their `Device`, which has passed the availability gate.
 """
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from tinygrad_cuda.backend.cuda.runtime import Device
 
 PLAIN_SHARED_BYTES = 48 << 10  # more dynamic shared memory has to be asked for
-GROUPS, GROUP, SLOT_BYTES = 4, 16, 64 << 10  # the ring of pinned memory for small copies
 
 
 class Launch(NamedTuple):
@@ -132,26 +131,3 @@ class Event:
 
     def __del__(self) -> None:
         self._device.destroy("cuEventDestroy", getattr(self, "handle", None))
-
-
-class PinnedRing:
-    """Slots of pinned memory used in turn; one is rewritten only when its last copy is done.
-
-    One event guards a group of slots: recorded when the next group is begun, awaited when the
-    ring comes round. An event for each slot would cost as much as the copy itself.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self._base = int(device.call("cuMemHostAlloc", GROUPS * GROUP * SLOT_BYTES, 0))
-        self._done = [Event(device, timing=False) for _ in range(GROUPS)]
-        self._next = 0
-
-    def take(self) -> int:
-        """The address of a free slot, for one copy on the compute stream before the next call."""
-        slot = self._next
-        self._next = (slot + 1) % (GROUPS * GROUP)
-        if slot % GROUP == 0:
-            group = slot // GROUP
-            self._done[group - 1].record()
-            self._done[group].synchronize()
-        return self._base + slot * SLOT_BYTES
