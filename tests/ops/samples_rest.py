@@ -95,7 +95,7 @@ def _range(
 def identities() -> Iterator[Sample]:
     x, y = (some(generator("identity", k), (3, 4), dtypes.float64) for k in range(2))
     same: dict[str, Any] = {"expected": lambda x, **_: x, "exact": True, "signs": True}
-    yield Sample(common.variable, "a leaf", (plain(x),), {"leaf": None}, differentiate=True, **same)
+    yield Sample(common.variable, "a leaf", (plain(x),), {"leaf": None}, **same)
     yield Sample(common.detach, "a value", (plain(x),), **same)
     yield Sample(
         common.detach, "stops the gradient of one factor", (plain(x),), exact=True,
