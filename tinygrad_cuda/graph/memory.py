@@ -1,0 +1,235 @@
+"""Where intermediate buffers of a kernel DAG lie in one arena, by lifetimes on paths of the DAG.
+
+Two buffers share storage only where the DAG itself, in whatever order it runs, keeps them apart.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+ALIGNMENT = 256
+
+# An ordering edge is worth it from here on: a kernel that writes this much has work for the whole
+# GPU, so running it beside another one gains little, while small kernels gain from parallelism
+# and their buffers cost nothing.
+WORTH_AN_EDGE = 1 << 20
+
+
+class Buffer(NamedTuple):
+    """A value that one kernel writes and others read.
+
+    Attributes:
+        name: any hashable name.
+        nbytes: its size.
+        writer: the kernel that writes it.
+        readers: the kernels that read it; none for scratch memory of its writer.
+        reusable: whether others may have its storage once it is read for the last time.
+    """
+
+    name: Hashable
+    nbytes: int
+    writer: Hashable
+    readers: tuple[Hashable, ...] = ()
+    reusable: bool = True
+
+
+class OrderingEdge(NamedTuple):
+    """`after` waits for `before` only because it writes over what `before` still uses."""
+
+    before: Hashable
+    after: Hashable
+    reason: str
+
+
+class MemoryPlan(NamedTuple):
+    """The layout of one arena.
+
+    Attributes:
+        offsets: of each buffer, by name; multiples of 256 bytes.
+        edges: which the kernel DAG must have besides its own; they close no cycle.
+        peak: bytes of the arena.
+        unshared: bytes it would have without any reuse.
+    """
+
+    offsets: dict[Hashable, int]
+    edges: tuple[OrderingEdge, ...]
+    peak: int
+    unshared: int
+
+
+def plan_memory(
+    kernels: Any, buffers: Sequence[Buffer], *, worth_an_edge: int = WORTH_AN_EDGE
+) -> MemoryPlan:
+    """Lays buffers out in one arena.
+
+    Buffers are placed in a topological order of their writers, each into the smallest gap that
+    fits among storage whose users all precede its writer on a path. Where there is none and the
+    arena would grow by `worth_an_edge` bytes or more than with storage that is merely used earlier
+    in that order, it takes the latter, and its writer waits for those users by new edges. All
+    edges point forward in one topological order, so no cycle can arise.
+
+    Args:
+        kernels: a networkx DiGraph of kernels; its order of insertion breaks ties.
+        buffers: with distinct names; every reader follows the writer in `kernels`.
+        worth_an_edge: bytes that outweigh the parallelism an edge takes away.
+
+    Raises:
+        ValueError: a reader does not follow the writer of its buffer.
+    """
+    planner = _Planner(kernels, worth_an_edge)
+    written: dict[Hashable, list[Buffer]] = {}
+    for buffer in buffers:
+        written.setdefault(buffer.writer, []).append(buffer)
+    for kernel in planner.order:
+        planner.enter(kernel)
+        # The largest first: small ones fit into what it leaves.
+        for buffer in sorted(written.get(kernel, ()), key=lambda b: -b.nbytes):
+            planner.place(buffer)
+    planner.check_readers(buffers)
+    return MemoryPlan(
+        {buffer.name: planner.offsets[buffer.name] for buffer in buffers},
+        tuple(planner.edges),
+        max((segment.end for segment in planner.segments), default=0),
+        sum(_aligned(buffer.nbytes) for buffer in buffers),
+    )
+
+
+class _Segment(NamedTuple):
+    """A stretch of the arena and the last buffer that was put there.
+
+    Earlier owners need no memory: their users precede the writer of this one, so whoever comes
+    after all users of this one comes after theirs.
+    """
+
+    start: int
+    end: int
+    owner: Buffer
+    users: int
+
+
+class _Gap(NamedTuple):
+    """Neighbouring segments that are free, up to where the arena may grow."""
+
+    growth: int
+    size: int
+    start: int
+    segments: tuple[_Segment, ...]
+
+
+class _Planner:
+    """Sets of kernels are integers, one bit a kernel, by position in the order."""
+
+    def __init__(self, kernels: Any, worth_an_edge: int) -> None:
+        import networkx
+
+        inserted = {kernel: number for number, kernel in enumerate(kernels)}
+        self.kernels = kernels
+        self.worth_an_edge = worth_an_edge
+        self.order: list[Hashable] = list(
+            networkx.lexicographical_topological_sort(kernels, key=inserted.__getitem__)
+        )
+        self.position = {kernel: position for position, kernel in enumerate(self.order)}
+        self.before: list[int] = []
+        self.offsets: dict[Hashable, int] = {}
+        self.edges: list[OrderingEdge] = []
+        self.segments: list[_Segment] = []
+
+    def enter(self, kernel: Hashable) -> None:
+        """All kernels on paths to this one: the edges that lead here are complete by now."""
+        before = 0
+        for source in self.kernels.predecessors(kernel):
+            position = self.position[source]
+            before |= self.before[position] | (1 << position)
+        self.before.append(before)
+
+    def place(self, buffer: Buffer) -> None:
+        now = len(self.before) - 1
+        size = _aligned(buffer.nbytes)
+        if not size:
+            self.offsets[buffer.name] = 0
+            return
+        gap = self.best_gap(size, self.before[now])
+        if gap.growth >= self.worth_an_edge:
+            relaxed = self.best_gap(size, (1 << now) - 1)
+            if gap.growth - relaxed.growth >= self.worth_an_edge:
+                gap = relaxed
+                self.add_edges(buffer, gap, size)
+        self.offsets[buffer.name] = gap.start
+        self.occupy(buffer, gap.start, gap.start + size)
+
+    def best_gap(self, size: int, finished: int) -> _Gap:
+        """The gap that lets the arena grow least; of several the smallest, then the lowest."""
+        end = self.segments[-1].end if self.segments else 0
+        best = _Gap(size, 0, end, ())
+        run: list[_Segment] = []
+        for index, segment in enumerate(self.segments):
+            if segment.users & ~finished:
+                run = []
+                continue
+            run.append(segment)
+            last = index + 1 == len(self.segments)
+            if last or self.segments[index + 1].users & ~finished:
+                length = segment.end - run[0].start
+                growth = max(size - length, 0)
+                if not growth or last:
+                    best = min(best, _Gap(growth, length, run[0].start, tuple(run)), key=_rank)
+        return best
+
+    def add_edges(self, buffer: Buffer, gap: _Gap, size: int) -> None:
+        """Lets the writer wait for the last users of what it overwrites."""
+        now = len(self.before) - 1
+        for segment in gap.segments:
+            if segment.start >= gap.start + size:
+                break
+            waiting = segment.users & ~self.before[now]
+            while waiting:
+                # From the latest back, so that what a path implies needs no edge.
+                position = waiting.bit_length() - 1
+                reason = (
+                    f"{buffer.name} takes the storage of {segment.owner.name} "
+                    f"({buffer.nbytes} bytes)"
+                )
+                self.edges.append(OrderingEdge(self.order[position], buffer.writer, reason))
+                self.before[now] |= self.before[position] | (1 << position)
+                waiting &= ~self.before[now]
+
+    def occupy(self, buffer: Buffer, start: int, end: int) -> None:
+        users = 1 << self.position[buffer.writer]
+        for reader in buffer.readers:
+            users |= 1 << self.position[reader]
+        if not buffer.reusable:
+            users |= 1 << len(self.order)
+        first = bisect_right(self.segments, start, key=_end)
+        last = bisect_left(self.segments, end, key=_start)
+        cut = self.segments[first:last]
+        kept = [s._replace(end=start) for s in cut[:1] if s.start < start]
+        kept.append(_Segment(start, end, buffer, users))
+        kept += [s._replace(start=end) for s in cut[-1:] if s.end > end]
+        self.segments[first:last] = kept
+
+    def check_readers(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
+            writer = self.position[buffer.writer]
+            for reader in buffer.readers:
+                if reader != buffer.writer and not self.before[self.position[reader]] >> writer & 1:
+                    raise ValueError(
+                        f"{reader} reads {buffer.name} but does not follow {buffer.writer}"
+                    )
+
+
+def _start(segment: _Segment) -> int:
+    return segment.start
+
+
+def _end(segment: _Segment) -> int:
+    return segment.end
+
+
+def _rank(gap: _Gap) -> tuple[int, int, int]:
+    return gap.growth, gap.size, gap.start
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
