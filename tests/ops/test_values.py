@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations
 from typing import Any
 
 import ml_dtypes
@@ -13,11 +14,13 @@ import sampling
 from execution import Batch, device_or_skip, located, read, values
 from sampling import Array, Sample, difference
 
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.base import Program
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import DTypeError
 from tinygrad_cuda.graph.node import Node, Op
-from tinygrad_cuda.graph.ops import TABLE, common, random
+from tinygrad_cuda.graph.ops import TABLE, common, elementwise, movement, random
 
 
 def rows(keep: Callable[[Op], bool]) -> pytest.MarkDecorator:
@@ -159,6 +162,19 @@ def test_device_agrees_with_reference(
         if (text := difference(a, b, sample))
     ]
     assert not problems, f"{len(problems)} of {len(chosen)}:\n" + "\n".join(problems[:60])
+
+
+def test_reference_results_share_no_memory() -> None:
+    """Inputs, views of a result and the same result twice are storages of their own."""
+    batch = Batch(CPU)
+    x = batch.input(np.ones((3, 4)))
+    y = elementwise.exp(x)
+    outputs = (y, common.assign(x, y), movement.reshape(y, shape=(12,)), common.assign(x, x), x, y)
+    backend = registry.get(CPU)
+    storage = backend.from_host(batch.arrays[0])
+    found = backend.compile(Program(CPU, outputs, (x,))).run([storage], [])
+    for one, other in combinations([*found, storage], 2):
+        assert not np.shares_memory(one, other)
 
 
 @pytest.mark.parametrize("op", random.ROWS, ids=lambda op: op.name)

@@ -138,22 +138,22 @@ class ReferenceExecutable:
                 values[step.place] = step.call(*sources, **attributes)
                 for place in step.free:
                     values[place] = None
-        return [self._owned(place, values, inputs) for place in self.outputs]
-
-    def _owned(self, place: int, values: list[Any], inputs: Sequence[Any]) -> Array:
-        """A contiguous array that shares memory with no input and no other output."""
-        value = np.asarray(values[place])
-        fresh = value.flags.owndata and value.flags.c_contiguous and value.flags.writeable
-        first = self.outputs.index(place)
-        if fresh and not any(value is array for array in inputs) and self.outputs[first] == place:
-            duplicates = [p for p in self.outputs if p == place]
-            if len(duplicates) == 1:
-                return value
-        return np.array(value, order="C", copy=True)
+        taken = {id(array) for array in inputs}
+        return [_owned(values[place], taken) for place in self.outputs]
 
     def describe(self) -> str:
         """One line a node, in the order of execution."""
         return "\n".join(repr(step.node) for step in self.steps)
+
+
+def _owned(value: Any, taken: set[int]) -> Array:
+    """A contiguous array that shares memory with none of those taken; it is then one of them."""
+    value = np.asarray(value)
+    fresh = value.flags.owndata and value.flags.c_contiguous and value.flags.writeable
+    if not fresh or id(value) in taken:
+        value = np.array(value, order="C", copy=True)
+    taken.add(id(value))
+    return value
 
 
 def _check(index: Array, limit: int, what: str, code: int) -> None:
