@@ -52,6 +52,16 @@ def reductions() -> Module:
         tgc_store(p.mean, threadIdx.x, w.mean);
         tgc_store(p.m2, threadIdx.x, w.m2);""",
     )
+    for what in ("reduce", "scan"):
+        text += kernel(
+            f"repeated_{what}",
+            "long long* out;",
+            f"""for (int round = 0; round < 4; round++) {{
+              long long value = threadIdx.x * (round + 1);
+              tgc_store(p.out, round * (int)blockDim.x + threadIdx.x,
+                        tgc_block_{what}(value, tgc_sum_op(), smem));
+            }}""",
+        )
     return module(text)
 
 
@@ -99,6 +109,17 @@ def test_block_scan(reductions: Module, block: int) -> None:
         shared=128,
     )
     np.testing.assert_array_equal(last, x)
+
+
+@pytest.mark.parametrize("order", range(4))
+def test_scratch_is_free_again_on_return(reductions: Module, order: int) -> None:
+    """Nobody may still read the partial results when the next reduction writes its own."""
+    x = np.arange(1, 5)[:, None] * np.arange(256)
+    out = np.zeros_like(x)
+    launch(reductions, "repeated_reduce", out, block=256, shared=256, order=order)
+    np.testing.assert_array_equal(out, np.broadcast_to(x.sum(1, keepdims=True), x.shape))
+    launch(reductions, "repeated_scan", out, block=256, shared=256, order=order)
+    np.testing.assert_array_equal(out, np.cumsum(x, 1))
 
 
 def test_max_and_min_let_nan_through(reductions: Module) -> None:
