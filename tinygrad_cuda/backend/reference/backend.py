@@ -139,7 +139,11 @@ class ReferenceExecutable:
                 for place in step.free:
                     values[place] = None
         taken = {id(array) for array in inputs}
-        return [_owned(values[place], taken) for place in self.outputs]
+        results = [_owned(values[place], taken) for place in self.outputs]
+        for position, slot in self.program.overwrites.items():
+            inputs[slot][...] = results[position]
+            results[position] = inputs[slot]
+        return results
 
     def describe(self) -> str:
         """One line a node, in the order of execution."""
@@ -148,12 +152,12 @@ class ReferenceExecutable:
 
 def _owned(value: Any, taken: set[int]) -> Array:
     """A contiguous array that shares memory with none of those taken; it is then one of them."""
-    value = np.asarray(value)
-    fresh = value.flags.owndata and value.flags.c_contiguous and value.flags.writeable
-    if not fresh or id(value) in taken:
-        value = np.array(value, order="C", copy=True)
-    taken.add(id(value))
-    return value
+    array: Array = np.asarray(value)
+    fresh = array.flags.owndata and array.flags.c_contiguous and array.flags.writeable
+    if not fresh or id(array) in taken:
+        array = np.array(array, order="C", copy=True)
+    taken.add(id(array))
+    return array
 
 
 def _check(index: Array, limit: int, what: str, code: int) -> None:

@@ -36,7 +36,7 @@ def transpose(x: Node) -> Node:
 
 
 # c[.., m, n] = sum over k of a[.., m, k] * b[.., k, n]; batch axes are equal.
-matmul = Op(
+matmul: Op = Op(
     "matmul", "contraction", _infer_matmul, numpy=np.matmul, cuda="matmul",
     gradient=(
         lambda g, out, a, b: matmul(g, transpose(b)),

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.special
 
 from tinygrad_cuda.core.dtypes import DType, bool_
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
@@ -72,30 +71,30 @@ def _op(
 
 # Arithmetic ---------------------------------------------------------------------------------
 
-add = _op(
+add: Op = _op(
     "add", np.add, lambda t: "{0} || {1}" if t is bool_ else "{0} + {1}",
     lambda g, out, a, b: g,
     lambda g, out, a, b: g,
 )  # fmt: skip
-sub = _op(
+sub: Op = _op(
     "sub", np.subtract, "{0} - {1}",
     lambda g, out, a, b: g,
     lambda g, out, a, b: neg(g),
     domain="number",
 )  # fmt: skip
-mul = _op(
+mul: Op = _op(
     "mul", np.multiply, lambda t: "{0} && {1}" if t is bool_ else "{0} * {1}",
     lambda g, out, a, b: mul(g, b),
     lambda g, out, a, b: mul(g, a),
 )  # fmt: skip
-div = _op(
+div: Op = _op(
     "div", np.true_divide, "{0} / {1}",
     lambda g, out, a, b: div(g, b),
     lambda g, out, a, b: neg(div(mul(g, out), b)),
     domain="float", cost=4,
 )  # fmt: skip
-neg = _op("neg", np.negative, "-{0}", lambda g, out, x: neg(g), domain="number")
-reciprocal = _op(
+neg: Op = _op("neg", np.negative, "-{0}", lambda g, out, x: neg(g), domain="number")
+reciprocal: Op = _op(
     "reciprocal", lambda x: np.asarray(1, x.dtype) / x, "1 / {0}",
     lambda g, out, x: neg(mul(g, mul(out, out))),
     domain="float", cost=4,
@@ -120,17 +119,17 @@ def _fmod(a: Any, b: Any) -> Any:
     return np.where(b == 0, np.zeros_like(a), np.fmod(a, np.where(b == 0, 1, b)))
 
 
-floor_divide = _op(
+floor_divide: Op = _op(
     "floor_divide", _floor_divide, "tgc_floor_divide({0}, {1})", None, None,
     domain="number", cost=8,
 )  # fmt: skip
-remainder = _op(
+remainder: Op = _op(
     "remainder", _remainder, "tgc_remainder({0}, {1})",
     lambda g, out, a, b: g,
     lambda g, out, a, b: neg(mul(g, floor_divide(a, b))),
     domain="number", cost=8,
 )  # fmt: skip
-fmod = _op(
+fmod: Op = _op(
     "fmod", _fmod, "tgc_fmod({0}, {1})",
     lambda g, out, a, b: g,
     lambda g, out, a, b: neg(mul(g, trunc(div(a, b)))),
@@ -163,7 +162,7 @@ def _power_exponent_gradient(g: Node, out: Node, a: Node, b: Node) -> Node:
     return where(at_zero, zero, mul(g, mul(out, log(safe))))
 
 
-pow = _op(
+pow: Op = _op(
     "pow", _power, "tgc_pow({0}, {1})",
     _power_base_gradient,
     _power_exponent_gradient,
@@ -177,12 +176,12 @@ def _half_at_tie(g: Node, chosen: Node, tie: Node) -> Node:
     return where(tie, half, where(chosen, g, full_like(g, 0)))
 
 
-maximum = _op(
+maximum: Op = _op(
     "maximum", np.maximum, "tgc_max({0}, {1})",
     lambda g, out, a, b: _half_at_tie(g, gt(a, b), eq(a, b)),
     lambda g, out, a, b: _half_at_tie(g, gt(b, a), eq(a, b)),
 )  # fmt: skip
-minimum = _op(
+minimum: Op = _op(
     "minimum", np.minimum, "tgc_min({0}, {1})",
     lambda g, out, a, b: _half_at_tie(g, lt(a, b), eq(a, b)),
     lambda g, out, a, b: _half_at_tie(g, lt(b, a), eq(a, b)),
@@ -190,24 +189,24 @@ minimum = _op(
 
 # Comparison and logic -------------------------------------------------------------------------
 
-eq = _op("eq", np.equal, "{0} == {1}", result=bool_)
-ne = _op("ne", np.not_equal, "{0} != {1}", result=bool_)
-lt = _op("lt", np.less, "{0} < {1}", result=bool_)
-le = _op("le", np.less_equal, "{0} <= {1}", result=bool_)
-gt = _op("gt", np.greater, "{0} > {1}", result=bool_)
-ge = _op("ge", np.greater_equal, "{0} >= {1}", result=bool_)
-logical_and = _op("logical_and", np.logical_and, "{0} && {1}", domain="bool")
-logical_or = _op("logical_or", np.logical_or, "{0} || {1}", domain="bool")
-logical_xor = _op("logical_xor", np.logical_xor, "{0} != {1}", domain="bool")
-logical_not = _op("logical_not", np.logical_not, "!{0}", None, domain="bool")
-bitwise_and = _op("bitwise_and", np.bitwise_and, "{0} & {1}", domain="integral")
-bitwise_or = _op("bitwise_or", np.bitwise_or, "{0} | {1}", domain="integral")
-bitwise_xor = _op("bitwise_xor", np.bitwise_xor, "{0} ^ {1}", domain="integral")
-bitwise_not = _op(
+eq: Op = _op("eq", np.equal, "{0} == {1}", result=bool_)
+ne: Op = _op("ne", np.not_equal, "{0} != {1}", result=bool_)
+lt: Op = _op("lt", np.less, "{0} < {1}", result=bool_)
+le: Op = _op("le", np.less_equal, "{0} <= {1}", result=bool_)
+gt: Op = _op("gt", np.greater, "{0} > {1}", result=bool_)
+ge: Op = _op("ge", np.greater_equal, "{0} >= {1}", result=bool_)
+logical_and: Op = _op("logical_and", np.logical_and, "{0} && {1}", domain="bool")
+logical_or: Op = _op("logical_or", np.logical_or, "{0} || {1}", domain="bool")
+logical_xor: Op = _op("logical_xor", np.logical_xor, "{0} != {1}", domain="bool")
+logical_not: Op = _op("logical_not", np.logical_not, "!{0}", None, domain="bool")
+bitwise_and: Op = _op("bitwise_and", np.bitwise_and, "{0} & {1}", domain="integral")
+bitwise_or: Op = _op("bitwise_or", np.bitwise_or, "{0} | {1}", domain="integral")
+bitwise_xor: Op = _op("bitwise_xor", np.bitwise_xor, "{0} ^ {1}", domain="integral")
+bitwise_not: Op = _op(
     "bitwise_not", np.invert, lambda t: "!{0}" if t is bool_ else "~{0}", None, domain="integral"
 )
-isnan = _op("isnan", np.isnan, "tgc_isnan({0})", None, domain="float", result=bool_)
-isfinite = _op("isfinite", np.isfinite, "tgc_isfinite({0})", None, domain="float", result=bool_)
+isnan: Op = _op("isnan", np.isnan, "tgc_isnan({0})", None, domain="float", result=bool_)
+isfinite: Op = _op("isfinite", np.isfinite, "tgc_isfinite({0})", None, domain="float", result=bool_)
 
 
 def _infer_where(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
@@ -217,7 +216,7 @@ def _infer_where(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) 
     return _infer(op, sources[1:], attributes)
 
 
-where = Op(
+where: Op = Op(
     "where", "elementwise", _infer_where, numpy=np.where, cuda="{0} ? {1} : {2}",
     gradient=(
         None,
@@ -241,7 +240,7 @@ def _cast(x: Any, dtype: DType) -> Any:
         return x.astype(dtype.numpy)
 
 
-cast = Op(
+cast: Op = Op(
     "cast", "elementwise", _infer_cast, numpy=_cast, cuda="tgc_cast",
     gradient=(lambda g, out, x, dtype: cast(g, dtype=x.dtype),),
 )  # fmt: skip
@@ -254,16 +253,16 @@ def _flat(g: Node, out: Node, x: Node) -> Node:
     return full_like(g, 0)
 
 
-floor = _op("floor", np.floor, "floor({0})", _flat, domain="float")
-ceil = _op("ceil", np.ceil, "ceil({0})", _flat, domain="float")
-trunc = _op("trunc", np.trunc, "trunc({0})", _flat, domain="float")
-round = _op("round", np.rint, "rint({0})", _flat, domain="float")
-abs = _op(
+floor: Op = _op("floor", np.floor, "floor({0})", _flat, domain="float")
+ceil: Op = _op("ceil", np.ceil, "ceil({0})", _flat, domain="float")
+trunc: Op = _op("trunc", np.trunc, "trunc({0})", _flat, domain="float")
+round: Op = _op("round", np.rint, "rint({0})", _flat, domain="float")
+abs: Op = _op(
     "abs", np.abs, "tgc_abs({0})",
     lambda g, out, x: mul(g, sign(x)),
     domain="number",
 )  # fmt: skip
-sign = _op("sign", np.sign, "tgc_sign({0})", _flat, domain="number")
+sign: Op = _op("sign", np.sign, "tgc_sign({0})", _flat, domain="number")
 
 # Exponentials, roots, trigonometry ------------------------------------------------------------
 
@@ -272,41 +271,43 @@ def _times(g: Node, factor: Node, number: float) -> Node:
     return mul(g, mul(factor, full_like(factor, number)))
 
 
-exp = _op("exp", np.exp, "exp({0})", lambda g, out, x: mul(g, out), domain="float", cost=8)
-exp2 = _op(
+exp: Op = _op("exp", np.exp, "exp({0})", lambda g, out, x: mul(g, out), domain="float", cost=8)
+exp2: Op = _op(
     "exp2", np.exp2, "exp2({0})",
     lambda g, out, x: _times(g, out, 0.6931471805599453),
     domain="float", cost=8,
 )  # fmt: skip
-expm1 = _op(
+expm1: Op = _op(
     "expm1", np.expm1, "expm1({0})",
     lambda g, out, x: mul(g, add(out, full_like(out, 1))),
     domain="float", cost=12,
 )  # fmt: skip
-log = _op("log", np.log, "log({0})", lambda g, out, x: div(g, x), domain="float", cost=8)
-log2 = _op(
+log: Op = _op("log", np.log, "log({0})", lambda g, out, x: div(g, x), domain="float", cost=8)
+log2: Op = _op(
     "log2", np.log2, "log2({0})",
     lambda g, out, x: div(g, mul(x, full_like(x, 0.6931471805599453))),
     domain="float", cost=8,
 )  # fmt: skip
-log1p = _op(
+log1p: Op = _op(
     "log1p", np.log1p, "log1p({0})",
     lambda g, out, x: div(g, add(x, full_like(x, 1))),
     domain="float", cost=12,
 )  # fmt: skip
-sqrt = _op(
+sqrt: Op = _op(
     "sqrt", np.sqrt, "sqrt({0})",
     lambda g, out, x: div(g, add(out, out)),
     domain="float", cost=6,
 )  # fmt: skip
-rsqrt = _op(
+rsqrt: Op = _op(
     "rsqrt", lambda x: np.asarray(1, x.dtype) / np.sqrt(x), "tgc_rsqrt({0})",
     lambda g, out, x: mul(g, div(_times(out, full_like(out, 1), -0.5), x)),
     domain="float", cost=6,
 )  # fmt: skip
-sin = _op("sin", np.sin, "sin({0})", lambda g, out, x: mul(g, cos(x)), domain="float", cost=12)
-cos = _op("cos", np.cos, "cos({0})", lambda g, out, x: neg(mul(g, sin(x))), domain="float", cost=12)
-tan = _op(
+sin: Op = _op("sin", np.sin, "sin({0})", lambda g, out, x: mul(g, cos(x)), domain="float", cost=12)
+cos: Op = _op(
+    "cos", np.cos, "cos({0})", lambda g, out, x: neg(mul(g, sin(x))), domain="float", cost=12
+)
+tan: Op = _op(
     "tan", np.tan, "tan({0})",
     lambda g, out, x: mul(g, add(mul(out, out), full_like(out, 1))),
     domain="float", cost=16,
@@ -317,17 +318,17 @@ def _one_minus_square(out: Node) -> Node:
     return sub(full_like(out, 1), mul(out, out))
 
 
-asin = _op(
+asin: Op = _op(
     "asin", np.arcsin, "asin({0})",
     lambda g, out, x: mul(g, rsqrt(_one_minus_square(x))),
     domain="float", cost=16,
 )  # fmt: skip
-acos = _op(
+acos: Op = _op(
     "acos", np.arccos, "acos({0})",
     lambda g, out, x: neg(mul(g, rsqrt(_one_minus_square(x)))),
     domain="float", cost=16,
 )  # fmt: skip
-atan = _op(
+atan: Op = _op(
     "atan", np.arctan, "atan({0})",
     lambda g, out, x: div(g, add(mul(x, x), full_like(x, 1))),
     domain="float", cost=16,
@@ -338,27 +339,44 @@ def _square_sum(a: Node, b: Node) -> Node:
     return add(mul(a, a), mul(b, b))
 
 
-atan2 = _op(
+atan2: Op = _op(
     "atan2", np.arctan2, "atan2({0}, {1})",
     lambda g, out, a, b: div(mul(g, b), _square_sum(a, b)),
     lambda g, out, a, b: neg(div(mul(g, a), _square_sum(a, b))),
     domain="float", cost=20,
 )  # fmt: skip
-sinh = _op("sinh", np.sinh, "sinh({0})", lambda g, out, x: mul(g, cosh(x)), domain="float", cost=16)
-cosh = _op("cosh", np.cosh, "cosh({0})", lambda g, out, x: mul(g, sinh(x)), domain="float", cost=16)
-tanh = _op(
+sinh: Op = _op(
+    "sinh", np.sinh, "sinh({0})", lambda g, out, x: mul(g, cosh(x)), domain="float", cost=16
+)
+cosh: Op = _op(
+    "cosh", np.cosh, "cosh({0})", lambda g, out, x: mul(g, sinh(x)), domain="float", cost=16
+)
+tanh: Op = _op(
     "tanh", np.tanh, "tanh({0})",
     lambda g, out, x: mul(g, _one_minus_square(out)),
     domain="float", cost=12,
 )  # fmt: skip
-sigmoid = _op(
-    "sigmoid", scipy.special.expit, "tgc_sigmoid({0})",
+
+
+def _special(name: str) -> Callable[..., Any]:
+    """SciPy's function of that name, imported when it is first called."""
+
+    def function(x: Any) -> Any:
+        import scipy.special
+
+        return getattr(scipy.special, name)(x)
+
+    return function
+
+
+sigmoid: Op = _op(
+    "sigmoid", _special("expit"), "tgc_sigmoid({0})",
     lambda g, out, x: mul(g, mul(out, sub(full_like(out, 1), out))),
     domain="float", cost=12,
 )  # fmt: skip
 TWO_OVER_SQRT_PI = 1.1283791670955126
-erf = _op(
-    "erf", scipy.special.erf, "erf({0})",
+erf: Op = _op(
+    "erf", _special("erf"), "erf({0})",
     lambda g, out, x: mul(g, _times(exp(neg(mul(x, x))), full_like(x, 1), TWO_OVER_SQRT_PI)),
     domain="float", cost=16,
 )  # fmt: skip

@@ -27,7 +27,7 @@ def _check_index(index: Any, limit: int, what: str, code: int) -> Any:
 
 # The index itself where 0 <= index < limit; a bad one is reported and reads as 0. `code` tells
 # which of the recorded checks it was, `what` is the user's name for the index.
-check_index = Op(
+check_index: Op = Op(
     "check_index", "elementwise", _infer_check_index,
     numpy=_check_index, cuda="tgc_check_index", gradient=(None,), arguments=("code",),
 )  # fmt: skip
@@ -42,7 +42,7 @@ def _infer_gather(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any])
 
 
 # out[i.., j..] = source[index[i..], j..]
-gather = Op(
+gather: Op = Op(
     "gather", "kernel", _infer_gather,
     numpy=lambda source, index: source[index] if source.shape[0] else np.zeros(
         index.shape + source.shape[1:], source.dtype
@@ -85,7 +85,7 @@ def _scatter(base: Any, index: Any, values: Any) -> Any:
 
 
 # base plus values added at their positions, in the order of the index.
-scatter_add = Op(
+scatter_add: Op = Op(
     "scatter_add", "kernel", _infer_scatter, numpy=_scatter_add,
     gradient=(
         lambda g, out, base, index, values: g,
@@ -106,7 +106,7 @@ def _remains(base: Node, index: Node, values: Node) -> Node:
 
 
 # base with values written at their positions; of several for one position the last remains.
-scatter = Op(
+scatter: Op = Op(
     "scatter", "kernel", _infer_scatter, numpy=_scatter,
     gradient=(
         lambda g, out, base, index, values: scatter(g, index, full(0, values.shape, g)),

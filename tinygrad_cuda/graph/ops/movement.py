@@ -29,7 +29,7 @@ def _infer_reshape(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]
     return ((shape, sources[0].dtype),)
 
 
-reshape = Op(
+reshape: Op = Op(
     "reshape", "movement", _infer_reshape,
     numpy=lambda x, shape: x.reshape(shape),
     gradient=(lambda g, out, x, shape: reshape(g, shape=x.shape),),
@@ -55,7 +55,7 @@ def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(inverse)
 
 
-permute = Op(
+permute: Op = Op(
     "permute", "movement", _infer_permute,
     numpy=lambda x, axes: x.transpose(axes),
     gradient=(lambda g, out, x, axes: permute(g, axes=_inverse(axes)),),
@@ -78,7 +78,7 @@ def _expanded_axes(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int,
     return tuple(axis for axis, (a, b) in enumerate(zip(small, large)) if a != b)
 
 
-expand = Op(
+expand: Op = Op(
     "expand", "movement", _infer_expand,
     numpy=lambda x, shape: np.broadcast_to(x, shape),
     gradient=(
@@ -111,7 +111,7 @@ def _slice_key(
     )
 
 
-slice_ = Op(
+slice_: Op = Op(
     "slice", "movement", _infer_slice,
     numpy=lambda x, starts, shape, steps: x[_slice_key(starts, shape, steps)],
     gradient=(
@@ -145,7 +145,7 @@ def _pad(x: Any, starts: Any, shape: Any, steps: Any, value: Any) -> Any:
 
 
 # Places the input at `starts` with `steps` between its elements in a tensor full of `value`.
-pad = Op(
+pad: Op = Op(
     "pad", "movement", _infer_pad, numpy=_pad,
     gradient=(
         lambda g, out, x, starts, shape, steps, value: slice_(
@@ -160,7 +160,7 @@ def _infer_flip(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -
     return sources[0].outputs
 
 
-flip = Op(
+flip: Op = Op(
     "flip", "movement", _infer_flip,
     numpy=lambda x, axes: np.flip(x, axes),
     gradient=(lambda g, out, x, axes: flip(g, axes=axes),),
@@ -191,7 +191,7 @@ def _window(x: Any, axis: int, over: int, length: int, stride: int, dilation: in
 
 # out[.., o, .., k, ..] = x[.., o * stride + k * dilation, .., k, ..] with o along `axis` and k
 # along `over`: a sliding window, once x has been expanded over k.
-window = Op(
+window: Op = Op(
     "window", "movement", _infer_window, numpy=_window,
     gradient=(
         lambda g, out, x, axis, over, length, stride, dilation: unwindow(
@@ -223,7 +223,7 @@ def _unwindow(x: Any, axis: int, over: int, length: int, stride: int, dilation: 
 
 # The adjoint: out[.., i, .., k, ..] = x[.., o, .., k, ..] where i = o * stride + k * dilation for
 # some o, and 0 elsewhere.
-unwindow = Op(
+unwindow: Op = Op(
     "unwindow", "movement", _infer_unwindow, numpy=_unwindow,
     gradient=(
         lambda g, out, x, axis, over, length, stride, dilation: window(

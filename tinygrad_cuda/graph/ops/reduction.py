@@ -91,14 +91,14 @@ def _product_of_others(g: Node, out: Node, x: Node, axes: tuple[int, ...]) -> No
     return g
 
 
-sum = _op(
+sum: Op = _op(
     "sum", _accumulate(np.sum), "sum", lambda g, out, x, axes: _back(g, x), _checked("number")
 )
-prod = _op("prod", _accumulate(np.prod), "prod", _product_of_others, _checked("number"))
-max = _op("max", _keep(np.max), "max", _shared_among_ties, _checked("any", nonempty=True))
-min = _op("min", _keep(np.min), "min", _shared_among_ties, _checked("any", nonempty=True))
-any = _op("any", _keep(np.any), "any", None, _checked("bool"))
-all = _op("all", _keep(np.all), "all", None, _checked("bool"))
+prod: Op = _op("prod", _accumulate(np.prod), "prod", _product_of_others, _checked("number"))
+max: Op = _op("max", _keep(np.max), "max", _shared_among_ties, _checked("any", nonempty=True))
+min: Op = _op("min", _keep(np.min), "min", _shared_among_ties, _checked("any", nonempty=True))
+any: Op = _op("any", _keep(np.any), "any", None, _checked("bool"))
+all: Op = _op("all", _keep(np.all), "all", None, _checked("bool"))
 
 
 def _arg(function: Any) -> Callable[..., Any]:
@@ -112,8 +112,8 @@ def _arg(function: Any) -> Callable[..., Any]:
 
 
 # The first position of the extreme value, counted row-major over the reduced axes; NaN wins.
-argmax = _op("argmax", _arg(np.argmax), "argmax", None, _checked("any", int64, nonempty=True))
-argmin = _op("argmin", _arg(np.argmin), "argmin", None, _checked("any", int64, nonempty=True))
+argmax: Op = _op("argmax", _arg(np.argmax), "argmax", None, _checked("any", int64, nonempty=True))
+argmin: Op = _op("argmin", _arg(np.argmin), "argmin", None, _checked("any", int64, nonempty=True))
 
 
 def _welford(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
@@ -138,7 +138,7 @@ def _welford_gradient(
 
 
 # Mean and the sum of squared deviations from it, in one pass (Welford, 1962).
-welford = _op(
+welford: Op = _op(
     "welford", _welford, "welford", _welford_gradient,
     _checked("float", nonempty=True, outputs=2),
 )  # fmt: skip
