@@ -74,7 +74,10 @@ struct tgc_emu_state {
   void* contexts[TGC_EMU_THREADS + 1];  // where a thread sleeps, null before it begins; the last
                                         // is the caller's
   int free_fibers[TGC_EMU_THREADS], free_count, fresh;
-  unsigned ready[TGC_EMU_THREADS], head, ready_count;  // a ring in order 0, else a bag
+  unsigned ready[TGC_EMU_THREADS], head, ready_count;  // threads that can run: a ring, in order 0
+  unsigned ready_lanes[TGC_EMU_THREADS / 32];          // and in other orders a set
+  unsigned warp;                                       // the warp that ran last
+  bool sticky;                                         // it goes on for as long as it can
   unsigned char at_barrier[TGC_EMU_THREADS];
   int starting, starting_fiber, cursor, live;
   int barrier_count, barrier_line, barrier_true, barrier_result;
@@ -177,7 +180,9 @@ static unsigned tgc_emu_random(unsigned limit) {
 
 static inline void tgc_emu_make_ready(int thread) {
   tgc_emu_state* m = tgc_emu;
-  m->ready[(m->head + m->ready_count++) % TGC_EMU_THREADS] = thread;
+  if (m->launch->order == 0) m->ready[(m->head + m->ready_count) % TGC_EMU_THREADS] = thread;
+  else m->ready_lanes[thread / 32] |= 1u << thread % 32;
+  m->ready_count++;
 }
 
 static bool tgc_emu_release_barrier() {
@@ -185,12 +190,29 @@ static bool tgc_emu_release_barrier() {
   if (m->barrier_count != m->live) return false;
   m->barrier_result = m->barrier_true;
   m->barrier_true = m->barrier_count = m->head = 0;
-  unsigned count = 0;
+  m->sticky = tgc_emu_random(2);
   for (unsigned thread = 0; thread < blockDim.x; thread++)
-    if (m->at_barrier[thread]) m->ready[count++] = thread;
+    if (m->at_barrier[thread]) tgc_emu_make_ready(thread);
   memset(m->at_barrier, 0, blockDim.x);
-  m->ready_count = count;
   return true;
+}
+
+// A random thread. From one barrier to the next either all warps go on evenly, or one at a time
+// runs as far as it can: a missing barrier shows only if some warp is far ahead of another.
+static int tgc_emu_pick_random() {
+  tgc_emu_state* m = tgc_emu;
+  unsigned warps = (blockDim.x + 31) / 32;
+  if (!m->sticky || m->ready_lanes[m->warp] == 0) {
+    m->warp = tgc_emu_random(warps);
+    while (m->ready_lanes[m->warp] == 0) m->warp = (m->warp + 1) % warps;
+  }
+  unsigned lanes = m->ready_lanes[m->warp];
+  for (unsigned skip = tgc_emu_random(__builtin_popcount(lanes)); skip > 0; skip--)
+    lanes &= lanes - 1;
+  int lane = __builtin_ctz(lanes);
+  m->ready_lanes[m->warp] &= ~(1u << lane);
+  m->ready_count--;
+  return m->warp * 32 + lane;
 }
 
 // The thread to run next; -1 when all have ended.
@@ -202,16 +224,11 @@ static int tgc_emu_pick() {
     if (!tgc_emu_release_barrier())
       tgc_emu_fail(TGC_EMU_DEADLOCK, m->barrier_count, m->warp_count, m->barrier_line);
   }
+  if (m->launch->order != 0) return tgc_emu_pick_random();
   unsigned at = m->head;
-  if (m->launch->order == 0) {
-    m->ready_count--;
-    m->head = (at + 1) % TGC_EMU_THREADS;
-    return m->ready[at];
-  }
-  at = tgc_emu_random(m->ready_count--);
-  int thread = m->ready[at];
-  m->ready[at] = m->ready[m->ready_count];
-  return thread;
+  m->head = (at + 1) % TGC_EMU_THREADS;
+  m->ready_count--;
+  return m->ready[at];
 }
 
 static void tgc_emu_start(int thread) {
@@ -463,6 +480,9 @@ static bool tgc_emu_run_block(long long block) {
   memset(m->contexts, 0, sizeof(void*) * threads);
   memset(m->at_barrier, 0, threads);
   for (int warp = 0; warp < (threads + 31) / 32; warp++) m->warps[warp].arrived = 0;
+  memset(m->ready_lanes, 0, sizeof m->ready_lanes);
+  m->warp = 0;
+  m->sticky = tgc_emu_random(2);
   if (launch->order != 0)
     for (int thread = 0; thread < threads; thread++) tgc_emu_make_ready(thread);
   memset(tgc_emu_smem, 0xff, launch->shared);
