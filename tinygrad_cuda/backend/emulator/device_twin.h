@@ -3,7 +3,7 @@
 // operation makes it wait. One fiber runs thread after thread for as long as none waits, so that a
 // kernel without barriers is a plain loop.
 //
-// Memory comes from the caller (runtime.py): one machine, shared by all compiled kernels. Only the C
+// Memory comes from the caller (runtime.py): one machine, shared by all compiled kernels. Only C
 // headers are used, since C++ headers would treble the compile time of every kernel.
 
 #pragma once

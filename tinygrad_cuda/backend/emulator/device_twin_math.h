@@ -23,7 +23,7 @@ TGC_EMU_VECTORS(ulonglong, unsigned long long)
 TGC_EMU_VECTORS(float, float)
 TGC_EMU_VECTORS(double, double)
 
-// ------------------------------------------------------------------------- bits, integer arithmetic
+// ---------------------------------------------------------------------- bits, integer arithmetic
 
 #define TGC_EMU_BITS(NAME, TO, FROM) \
   static __forceinline__ TO NAME(FROM value) { \
@@ -67,7 +67,7 @@ static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shi
   return (unsigned)(((unsigned long long)high << 32 | low) >> (shift & 31));
 }
 
-// --------------------------------------------------------------------------- single float operations
+// ------------------------------------------------------------------------ single float operations
 // Everything is compiled without contraction, so that plain operators round by themselves.
 
 #define TGC_EMU_ROUNDED(F, D, OP) \
@@ -92,7 +92,7 @@ static inline float __fdividef(float a, float b) { return a / b; }
 #define __powf powf
 static inline float __saturatef(float a) { return a > 0.0f ? (a < 1.0f ? a : 1.0f) : 0.0f; }
 
-// ---------------------------------------------------------------------------------------- functions
+// ------------------------------------------------------------------------------------- functions
 
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 static inline float rsqrtf(float x) { return (float)rsqrt((double)x); }
