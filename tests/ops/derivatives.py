@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from execution import Batch, Results, read
+from execution import Batch, Prepare, Results, erased, read
 from sampling import Array, Sample, generator
 
 from tinygrad_cuda.backend import registry
@@ -95,9 +95,9 @@ def _seed(
     return variable(seed) if order == 2 else seed
 
 
-def derivatives(samples: Sequence[Sample], device: Device) -> Results:
+def derivatives(samples: Sequence[Sample], device: Device, prepare: Prepare = erased) -> Results:
     """Gradients and second derivatives of all samples from one program."""
-    batch = Batch(device)
+    batch = Batch(device, prepare)
     for sample in samples:
         record(batch, sample)
     return {label: found for label, found in batch.run().items() if not label.endswith(" y")}

@@ -19,13 +19,37 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.order import topological
 
 Results = dict[str, list[Array]]
+# Makes a program's outputs from recorded nodes.
+Prepare = Callable[[Sequence[Node]], Sequence[Node]]
+
+
+def erased(outputs: Sequence[Node]) -> list[Node]:
+    """The graph without the nodes that only carry autograd, as the engine makes a program."""
+    found: dict[Node, Node] = {}
+    for node in topological(outputs):
+        if node.op in (common.variable, common.detach, common.custom):
+            found[node] = found[node.sources[0]]
+        elif node.op is common.output and node.sources[0].op is common.custom:
+            found[node] = found[node.sources[0].sources[node.attributes["index"]]]
+        else:
+            sources = tuple(found[source] for source in node.sources)
+            unchanged = all(a is b for a, b in zip(sources, node.sources))
+            found[node] = (
+                node
+                if unchanged
+                else Node(
+                    node.op, sources, node.attributes, node.outputs, node.device, False, node.site
+                )
+            )
+    return [found[node] for node in outputs]
 
 
 class Batch:
     """A program in the making: inputs, the numbers of a run, and labelled outputs."""
 
-    def __init__(self, device: Device = CPU) -> None:
+    def __init__(self, device: Device = CPU, prepare: Prepare = erased) -> None:
         self.device = device
+        self.prepare = prepare
         self.inputs: list[Node] = []
         self.arrays: list[Array] = []
         self.numbers: list[Any] = []
@@ -67,9 +91,8 @@ class Batch:
         )  # fmt: skip
 
     def program(self) -> Program:
-        return Program(
-            self.device, tuple(erased(self.outputs)), tuple(self.inputs), {}, len(self.numbers)
-        )
+        outputs = tuple(self.prepare(self.outputs))
+        return Program(self.device, outputs, tuple(self.inputs), {}, len(self.numbers))
 
     def run(self) -> Results:
         backend = registry.get(self.device)
@@ -117,30 +140,9 @@ def read(node: Node, source: Source) -> Node:
     return node
 
 
-def erased(outputs: Sequence[Node]) -> list[Node]:
-    """The graph without the nodes that only carry autograd, as the engine makes a program."""
-    found: dict[Node, Node] = {}
-    for node in topological(outputs):
-        if node.op in (common.variable, common.detach, common.custom):
-            found[node] = found[node.sources[0]]
-        elif node.op is common.output and node.sources[0].op is common.custom:
-            found[node] = found[node.sources[0].sources[node.attributes["index"]]]
-        else:
-            sources = tuple(found[source] for source in node.sources)
-            unchanged = all(a is b for a, b in zip(sources, node.sources))
-            found[node] = (
-                node
-                if unchanged
-                else Node(
-                    node.op, sources, node.attributes, node.outputs, node.device, False, node.site
-                )
-            )
-    return [found[node] for node in outputs]
-
-
-def values(samples: Sequence[Sample], device: Device) -> Results:
+def values(samples: Sequence[Sample], device: Device, prepare: Prepare = erased) -> Results:
     """The results of all samples from one program."""
-    batch = Batch(device)
+    batch = Batch(device, prepare)
     for sample in samples:
         nodes = batch.record(sample, [read(batch.input(s.buffer), s) for s in sample.sources])
         batch.want(sample.name, nodes)

@@ -232,3 +232,13 @@ def difference(found: Array, expected: Array, sample: Sample) -> str | None:
 
 def variant(sample: Sample, **changes: Any) -> Sample:
     return replace(sample, **changes)
+
+
+def in_dtype(sample: Sample, dtype: DType) -> Sample:
+    """The sample with its float64 operands in another floating dtype."""
+    sources = tuple(
+        source._replace(value=cast(source.value, dtype), buffer=cast(source.buffer, dtype))
+        if source.value.dtype == np.float64 else source
+        for source in sample.sources
+    )  # fmt: skip
+    return variant(sample, sources=sources)

@@ -8,10 +8,12 @@ import samples
 from derivatives import Check, derivatives, record
 from execution import Batch, device_or_skip, located
 from samples_elementwise import FLAT
-from sampling import Sample, difference, variant
+from sampling import Sample, difference, in_dtype, variant
 from test_values import array, operands, tensor
 
+from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.device import CPU
+from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Op
 from tinygrad_cuda.graph.ops import TABLE
 from tinygrad_cuda.graph.ops import elementwise as ew
@@ -49,6 +51,23 @@ def test_flat_rows_have_no_slope(op: Op) -> None:
         check = Check(sample, order=1)
         reached = [g for g, there in zip(check.base["g"], check.derived.reached) if there]
         assert all(not np.any(g) for g in reached)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.bfloat16], ids=repr)
+@BY_ROW
+def test_rules_keep_the_dtype(op: Op, dtype: DType) -> None:
+    """A gradient has its operand's dtype, and the value it has in float64 as far as that holds."""
+    precision = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 8e-2}[dtype.name]
+    for sample in differentiable(op):
+        batch, precise = Batch(CPU), Batch(CPU)
+        record(batch, in_dtype(sample, dtype), order=1)
+        record(precise, sample, order=1)
+        found = batch.run().get(f"{sample.name} g", [])
+        expected = precise.run().get(f"{sample.name} g", [])
+        for a, b in zip(found, expected, strict=True):
+            assert (a.shape, a.dtype) == (b.shape, dtype.numpy)
+            scale = 1 + np.max(np.abs(b), initial=0)
+            assert np.max(np.abs(a.astype(float) - b), initial=0) < precision * scale, sample.name
 
 
 def with_torch(op: Op) -> list[Sample]:
