@@ -100,6 +100,10 @@ class Backend(Protocol):
         """Waits for all work."""
         ...
 
-    def take_error(self) -> BadIndex | None:
-        """The first bad index since the last call, once the device is done; clears it."""
+    def take_error(self, wait: bool = True) -> BadIndex | None:
+        """The first bad index since the last call; clears it.
+
+        Args:
+            wait: look once the device is done; otherwise only at plans that have finished.
+        """
         ...

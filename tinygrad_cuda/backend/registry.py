@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from tinygrad_cuda.backend.base import Backend
+from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.reference.backend import ReferenceBackend
 from tinygrad_cuda.core.device import Device
 
@@ -33,3 +34,8 @@ def get(device: Device) -> Backend:
             if backend is None:
                 backend = _backends[device] = _makers[device.kind](device)
     return backend
+
+
+def usable(kind: str) -> bool:
+    """Whether a device of this kind can be used here; the driver is asked once."""
+    return runtime.available() if kind == "cuda" else True

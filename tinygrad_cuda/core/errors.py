@@ -15,8 +15,13 @@ from typing import NamedTuple
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
+# A place in the user's program as nodes keep it: a code object and an offset. A plain tuple,
+# since recording must stay cheap; `Site(*raw)` formats it.
+RawSite = tuple[CodeType, int]
+
+
 class Site(NamedTuple):
-    """A place in the user's program, kept unformatted: recording must stay cheap."""
+    """A place in the user's program that can be printed."""
 
     code: CodeType
     instruction: int
@@ -39,6 +44,11 @@ class Site(NamedTuple):
         line = self.line
         text = linecache.getline(self.filename, line).strip()
         return f"{os.path.basename(self.filename)}:{line}  {text}".rstrip()
+
+
+def describe_site(site: RawSite | None) -> str:
+    """A line of the user's program as text."""
+    return "an unknown line" if site is None else str(Site(*site))
 
 
 def user_frame() -> FrameType | None:
@@ -91,11 +101,11 @@ class TgcError(RuntimeError):
         *,
         expect: str | None = None,
         actual: str | None = None,
-        site: Site | None = None,
+        site: RawSite | None = None,
         hint: str | None = None,
     ) -> None:
         self.op = op
-        self.site = site if site is not None else user_site()
+        self.site = Site(*site) if site is not None else user_site()
         super().__init__(format_error(op, message, expect, actual, self.site, hint))
 
 

@@ -6,12 +6,11 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import BadIndex
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.core.errors import IndexError, Site
+from tinygrad_cuda.core.errors import IndexError, RawSite
 from tinygrad_cuda.engine.cell import NODE_LIMIT, Cell, Recorder, local
 from tinygrad_cuda.engine.overwrite import overwritable
 from tinygrad_cuda.engine.plan import cache
@@ -125,23 +124,23 @@ def _release(wanted: list[Node]) -> None:
 # Where a loop comes round -----------------------------------------------------------------------
 
 
-def begin_call(site: Site | None) -> None:
+def begin_call(site: RawSite | None) -> None:
     """An outermost ``Module.__call__`` begins; realizes an earlier turn of the loop, if pending."""
     recorder = local.recorder
     if recorder.backward_finished:
         realize_all()
     elif not mode.gradients and site is not None:
-        line = (site.code, site.instruction)
+        line = (site[0], site[1])
         if line in recorder.call_lines:
             realize_all()
         recorder.call_lines.add(line)
 
 
-def begin_backward(site: Site | None) -> None:
+def begin_backward(site: RawSite | None) -> None:
     """A backward pass begins; realizes an earlier one from the same line, if pending."""
     recorder = local.recorder
     if site is not None:
-        line = (site.code, site.instruction)
+        line = (site[0], site[1])
         if line in recorder.backward_lines:
             realize_all()
         recorder.backward_lines.add(line)
@@ -165,11 +164,11 @@ def count_nodes(count: int) -> None:
 # Bad indices ------------------------------------------------------------------------------------
 
 _codes = itertools.count()
-_checks: OrderedDict[int, tuple[str, Site | None]] = OrderedDict()
+_checks: OrderedDict[int, tuple[str, RawSite | None]] = OrderedDict()
 CHECKS_REMEMBERED = 65536
 
 
-def register_check(what: str, site: Site | None) -> int:
+def register_check(what: str, site: RawSite | None) -> int:
     """A code for a ``check_index`` node, by which a bad index finds its line again."""
     code = next(_codes)
     _checks[code] = (what, site)
@@ -205,9 +204,14 @@ def _report(error: BadIndex, cells: list[Cell]) -> IndexError:
     return failure
 
 
-def check_errors(device: Device) -> None:
-    """Raises what kernels reported since the last look."""
-    error = registry.get(device).take_error()
+def check_errors(device: Device, wait: bool = True) -> None:
+    """Raises what kernels reported since the last look.
+
+    Args:
+        device: where to look.
+        wait: wait for the device; otherwise look only at what has finished.
+    """
+    error = registry.get(device).take_error(wait)
     if error is not None:
         raise _index_error(error)
 

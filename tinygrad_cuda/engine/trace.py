@@ -71,9 +71,7 @@ class Trace:
                 places[node] = places[sources[1]]
                 return
         places[node] = place = len(self.records)
-        attributes: Any = node.attributes
-        if attributes is not NO_ATTRIBUTES:
-            attributes = self._structure(node)
+        attributes = () if node.attributes is NO_ATTRIBUTES else self._structure(node)
         if kind == "leaf":
             record: Any = (op, attributes, node.shape, node.dtype)
         else:
@@ -185,7 +183,7 @@ def storage_of(node: Node) -> Any:
     return node.sources[0].storage[node.attributes["index"]]
 
 
-def dear_values(trace: Trace, roots: list[Node]) -> list[Node]:
+def dear_values(roots: list[Node]) -> list[Node]:
     """What an unspent gradient will read and is dear to recompute."""
     dear: list[Node] = []
     seen: set[Node] = set()

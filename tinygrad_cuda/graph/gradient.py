@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from tinygrad_cuda.core.errors import GradientError, user_site
+from tinygrad_cuda.core.errors import GradientError, describe_site, user_site
 from tinygrad_cuda.graph.node import Node, gradient_mode, recorded_at
 from tinygrad_cuda.graph.ops import common, elementwise
 
@@ -161,6 +161,7 @@ def _spent_error(node: Node) -> GradientError:
     return GradientError(
         "backward",
         "the history was already used by another backward pass",
-        actual=f"{node.op.name} made at {node.site}\nused at {node.spent}",
+        actual=f"{node.op.name} made at {describe_site(node.site)}\n"
+        f"used at {describe_site(node.spent)}",
         hint="pass retain_graph=True to the first of the two passes",
     )

@@ -9,12 +9,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import PACKAGE_FOLDER, DeviceError, Site
+from tinygrad_cuda.core.errors import PACKAGE_FOLDER, DeviceError, RawSite
 from tinygrad_cuda.core.shapes import Shape
 
 Outputs = tuple[tuple[Shape, DType], ...]
@@ -26,7 +26,7 @@ class _Mode(threading.local):
 
     gradients: bool = True
     # Gradient nodes carry the line of the forward node they belong to.
-    site: Site | None = None
+    site: RawSite | None = None
 
 
 mode = _Mode()
@@ -44,7 +44,7 @@ def gradient_mode(enabled: bool) -> Iterator[None]:
 
 
 @contextmanager
-def recorded_at(site: Site | None) -> Iterator[None]:
+def recorded_at(site: RawSite | None) -> Iterator[None]:
     """Nodes made inside the block carry this line instead of the caller's."""
     old = mode.site
     mode.site = site
@@ -64,23 +64,24 @@ def _is_internal(code: CodeType) -> bool:
     return found
 
 
-def current_site() -> Site | None:
+def current_site() -> RawSite | None:
     """The user's line: a code object and an offset; formatted only when somebody reads it."""
     if mode.site is not None:
         return mode.site
-    frame = sys._getframe(2)
-    internal = _internal
-    while True:
+    return site_of(sys._getframe(1))
+
+
+def site_of(frame: FrameType | None) -> RawSite | None:
+    """The innermost place outside this package, from `frame` outwards."""
+    while frame is not None:
         code = frame.f_code
-        inside = internal.get(code)
+        inside = _internal.get(code)
         if inside is None:
             inside = _is_internal(code)
         if not inside:
-            return Site(code, frame.f_lasti)
-        back = frame.f_back
-        if back is None:
-            return None
-        frame = back
+            return (code, frame.f_lasti)
+        frame = frame.f_back
+    return None
 
 
 class Node:
@@ -122,9 +123,9 @@ class Node:
     outputs: Outputs
     device: Device
     requires_grad: bool
-    site: Site | None
+    site: RawSite | None
     storage: Any
-    spent: Site | None
+    spent: RawSite | None
 
     def __init__(
         self,
@@ -134,7 +135,7 @@ class Node:
         outputs: Outputs,
         device: Device,
         requires_grad: bool,
-        site: Site | None,
+        site: RawSite | None,
     ) -> None:
         self.op = op
         self.sources = sources
@@ -216,9 +217,8 @@ class Op:
                     needs = True
         if needs:
             needs = mode.gradients and outputs[0][1].category == 2
-        return Node(
-            self, sources, attributes or NO_ATTRIBUTES, outputs, device, needs, current_site()
-        )
+        site = mode.site or site_of(sys._getframe(1))
+        return Node(self, sources, attributes or NO_ATTRIBUTES, outputs, device, needs, site)
 
 
 class LeafOp(Op):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.errors import ArgumentError, GradientError, ShapeError, user_site
@@ -15,7 +14,6 @@ from tinygrad_cuda.tensor.base import TensorBase, wrap
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
-
 
 
 def as_list(value: Any) -> list[Any]:

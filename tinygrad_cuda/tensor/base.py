@@ -103,8 +103,9 @@ class TensorBase:
         node = cell.node
         if node.storage is None and cell.recorder is not local.recorder:
             self._settle()
+            node = cell.node
         if not self.chain:
-            return cell.node
+            return node
         if self._node is None:
             node = cell.node
             for step in self.chain:

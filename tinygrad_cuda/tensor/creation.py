@@ -79,9 +79,7 @@ def as_leaf(tensor: Tensor, requires_grad: bool) -> Tensor:
 
 def buffer_node(array: np.ndarray[Any, Any], device: Device, copy: bool = True) -> Node:
     """A realized node with the value of an array."""
-    node = common.buffer.leaf(
-        tuple(array.shape), dtypes.from_numpy(array.dtype), device
-    )
+    node = common.buffer.leaf(tuple(array.shape), dtypes.from_numpy(array.dtype), device)
     node.storage = registry.get(device).from_host(array) if copy else array
     return node
 
@@ -188,9 +186,7 @@ def full(
 ) -> Tensor:
     """A Tensor of shape `size` with every element equal to `fill_value`."""
     shape = as_shape("full", size if isinstance(size, tuple | list) else (size,))
-    wanted = (
-        dtypes.scalar_dtype(fill_value, _Defaults.dtype) if dtype is None else as_dtype(dtype)
-    )
+    wanted = dtypes.scalar_dtype(fill_value, _Defaults.dtype) if dtype is None else as_dtype(dtype)
     node = common.constant.leaf(shape, wanted, resolve_device(device), value=fill_value)
     return as_leaf(wrap(node), requires_grad)
 
@@ -317,5 +313,3 @@ def eye(
     )
     node = elementwise.cast(both, dtype=_Defaults.dtype if dtype is None else as_dtype(dtype))
     return as_leaf(wrap(node), requires_grad)
-
-

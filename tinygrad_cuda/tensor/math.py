@@ -74,6 +74,10 @@ def promote(op: str, *values: Any, dtype: DType | None = None) -> list[Node]:
         values: Tensors, NumPy arrays or Python numbers; at least one Tensor or array.
         dtype: the common dtype; PyTorch's promotion decides when left out.
     """
+    if len(values) == 2 and dtype is None:
+        pair = _alike(*values)
+        if pair is not None:
+            return pair
     operands = [_operand(op, value) for value in values]
     nodes = [value for value in operands if isinstance(value, Node)]
     first = nodes[0]
@@ -98,6 +102,21 @@ def promote(op: str, *values: Any, dtype: DType | None = None) -> list[Node]:
         else:
             result.append(common.constant.leaf(shape, dtype, device, value=value))
     return result
+
+
+def _alike(a: Any, b: Any) -> list[Node] | None:
+    """The common cases at less cost: operands that fit already, and a floating tensor with a
+    number."""
+    if not isinstance(a, TensorBase):
+        return None
+    first = a.node
+    if isinstance(b, TensorBase):
+        second = b.node
+        if first.outputs == second.outputs and first.device is second.device:
+            return [first, second]
+    elif type(b) in (float, int) and first.dtype.category == 2:
+        return [first, common.constant.leaf(first.shape, first.dtype, first.device, value=b)]
+    return None
 
 
 def _one_device(nodes: list[Node], operands: list[Any]) -> tuple[list[Node], list[Any]]:
@@ -125,11 +144,12 @@ def as_float(node: Node) -> Node:
 def _strides_like(result: Tensor, *values: Any) -> Tensor:
     """Dense permuted strides carry over to the result, as in PyTorch."""
     for value in values:
-        if isinstance(value, TensorBase) and value.node.shape == result.node.shape:
+        if isinstance(value, TensorBase):
             strides = value._strides
-            if strides is not None and _is_dense(result.node.shape, strides):
-                result._strides = strides
-            break
+            if value.node.shape == result.cell.node.shape:
+                if strides is not None and _is_dense(result.cell.node.shape, strides):
+                    result._strides = strides
+                break
     return result
 
 

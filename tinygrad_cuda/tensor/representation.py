@@ -9,7 +9,7 @@ import numpy as np
 
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.tensor import shaping
+from tinygrad_cuda.tensor import joining
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -27,7 +27,7 @@ def _edges(input: Tensor) -> np.ndarray[Any, Any]:
                 # One more than is printed, so that NumPy elides the middle by itself.
                 front = result.narrow(axis, 0, EDGE + 1)
                 back = result.narrow(axis, size - EDGE, EDGE)
-                result = shaping.cat((front, back), axis)
+                result = joining.cat((front, back), axis)
         return result.array()
 
 

@@ -24,8 +24,10 @@ from tinygrad_cuda.tensor import (
     linalg,
     math,
     random,
+    rearranging,
     reductions,
     representation,
+    selecting,
     shaping,
     transfer,
 )
@@ -477,7 +479,7 @@ class Tensor(TensorBase):
     lerp_ = math.in_place(math.lerp)
     addcmul_ = math.in_place(math.addcmul)
     addcdiv_ = math.in_place(math.addcdiv)
-    masked_fill_ = math.in_place(indexing.masked_fill)
+    masked_fill_ = math.in_place(selecting.masked_fill)
     uniform_ = random.uniform_
     normal_ = random.normal_
 
@@ -536,22 +538,22 @@ class Tensor(TensorBase):
     expand = shaping.expand
     expand_as = shaping.expand_as
     broadcast_to = shaping.broadcast_to
-    repeat = shaping.repeat
-    tile = shaping.tile
+    repeat = rearranging.repeat
+    tile = rearranging.tile
     split = shaping.split
     chunk = shaping.chunk
     unbind = shaping.unbind
     narrow = shaping.narrow
-    flip = shaping.flip
-    roll = shaping.roll
+    flip = rearranging.flip
+    roll = rearranging.roll
     diagonal = shaping.diagonal
     unfold = shaping.unfold
-    tril = shaping.tril
-    triu = shaping.triu
-    diag = shaping.diag
-    contiguous = shaping.contiguous
-    clone = shaping.clone
-    repeat_interleave = shaping.repeat_interleave
+    tril = rearranging.tril
+    triu = rearranging.triu
+    diag = rearranging.diag
+    contiguous = rearranging.contiguous
+    clone = rearranging.clone
+    repeat_interleave = rearranging.repeat_interleave
 
     def reshape_as(self, other: Tensor) -> Tensor:
         """`reshape` to the shape of another Tensor."""
@@ -565,20 +567,20 @@ class Tensor(TensorBase):
 
     __getitem__ = indexing.getitem
     __setitem__ = indexing.setitem
-    gather = indexing.gather
-    take_along_dim = indexing.take_along_dim
-    take = indexing.take
-    index_select = indexing.index_select
-    scatter = indexing.scatter
-    scatter_add = indexing.scatter_add
-    index_add = indexing.index_add
-    masked_fill = indexing.masked_fill
+    gather = selecting.gather
+    take_along_dim = selecting.take_along_dim
+    take = selecting.take
+    index_select = selecting.index_select
+    scatter = selecting.scatter
+    scatter_add = selecting.scatter_add
+    index_add = selecting.index_add
+    masked_fill = selecting.masked_fill
     masked_select = indexing.masked_select
     nonzero = indexing.nonzero
 
     def where(self, condition: Tensor, other: Any) -> Tensor:
         """The element of self where `condition` holds, else of `other`."""
-        return indexing.where(condition, self, other)
+        return selecting.where(condition, self, other)
 
     # Products --------------------------------------------------------------------------------
 

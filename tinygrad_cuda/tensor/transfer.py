@@ -58,9 +58,9 @@ def to(input: Tensor, *targets: Any, device: Any = None, dtype: Any = None, **op
     for target in targets:
         if isinstance(target, TensorBase):
             device, dtype = target.device, target.dtype
-        elif type(target) in (Device, builtins.int):
-            device = target
-        elif isinstance(target, str) and target.partition(":")[0] in KINDS:
+        elif type(target) in (Device, builtins.int) or (
+            isinstance(target, str) and target.partition(":")[0] in KINDS
+        ):
             device = target
         else:
             dtype = target

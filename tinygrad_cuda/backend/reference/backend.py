@@ -187,6 +187,6 @@ class ReferenceBackend:
     def synchronize(self) -> None:
         """NumPy is never ahead of the program."""
 
-    def take_error(self) -> BadIndex | None:
+    def take_error(self, wait: bool = True) -> BadIndex | None:
         """A bad index raises during the run itself."""
         return None

@@ -105,27 +105,29 @@ def with_history(value: Node, history: Node) -> Node:
     return custom(value, history, results=1, function=lambda g: (g,))
 
 
+# Categories of dtype (bool 0, integer 1, floating 2) by the name of a domain.
+DOMAINS: dict[str, tuple[int, ...]] = {
+    "any": (0, 1, 2),
+    "float": (2,),
+    "number": (1, 2),
+    "integer": (1,),
+    "integral": (0, 1),
+    "bool": (0,),
+}
+
+
 def require_dtype(op: str, node: Node, allowed: str) -> None:
-    """Raises unless the dtype belongs to `allowed`: float, number, integer, integral (with bool)
-    or any."""
-    dtype = node.dtype
-    fits = {
-        "any": True,
-        "float": dtype.category == 2,
-        "number": dtype.category >= 1,
-        "integer": dtype.category == 1,
-        "integral": dtype.category <= 1,
-        "bool": dtype.category == 0,
-    }[allowed]
-    if not fits:
-        wanted = {"float": "a floating dtype", "number": "a numeric dtype (not bool)"}
-        raise DTypeError(
-            op,
-            "the dtype is not supported",
-            expect=wanted.get(allowed, f"{allowed} dtype"),
-            actual=dtype.name,
-            hint="cast first, e.g. x.float()",
-        )
+    """Raises unless the dtype belongs to a domain: float, number, integral, bool or any."""
+    if node.dtype.category in DOMAINS[allowed]:
+        return
+    wanted = {"float": "a floating dtype", "number": "a numeric dtype (not bool)"}
+    raise DTypeError(
+        op,
+        "the dtype is not supported",
+        expect=wanted.get(allowed, f"{allowed} dtype"),
+        actual=node.dtype.name,
+        hint="cast first, e.g. x.float()",
+    )
 
 
 def wide(dtype: Any) -> Any:

@@ -1,0 +1,25 @@
+"""Autograd as the user calls it: modes, grad, backward, Function, gradcheck."""
+
+from tinygrad_cuda.autograd.function import Function
+from tinygrad_cuda.autograd.gradcheck import gradcheck, gradgradcheck
+from tinygrad_cuda.autograd.modes import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from tinygrad_cuda.tensor.backward import backward, grad
+
+__all__ = [
+    "Function",
+    "backward",
+    "enable_grad",
+    "grad",
+    "gradcheck",
+    "gradgradcheck",
+    "inference_mode",
+    "is_grad_enabled",
+    "no_grad",
+    "set_grad_enabled",
+]

@@ -1,0 +1,45 @@
+"""tc.cuda: is there a usable GPU, how much memory do tensors take, wait for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.core.device import as_device
+
+
+def is_available() -> bool:
+    """Whether a GPU can be used; never raises."""
+    return runtime.available()
+
+
+def device_count() -> int:
+    """The number of usable GPUs."""
+    return runtime.device_count() if runtime.available() else 0
+
+
+def _runtime(device: Any) -> runtime.Device:
+    place = as_device("cuda" if device is None else device)
+    registry.get(place)
+    return runtime.device(place.index)
+
+
+def synchronize(device: Any = None) -> None:
+    """Waits for all work on the GPU."""
+    _runtime(device).synchronize()
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Bytes that live tensors hold."""
+    return _runtime(device).memory_allocated()
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """The most bytes that live tensors ever held."""
+    return _runtime(device).max_memory_allocated()
+
+
+def empty_cache(device: Any = None) -> None:
+    """Returns unused pool memory to the driver."""
+    _runtime(device).empty_cache()
