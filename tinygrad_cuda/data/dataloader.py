@@ -12,13 +12,13 @@ import numpy as np
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.data.dataset import collate, gather
 from tinygrad_cuda.data.sampler import BatchSampler, RandomSampler, SequentialSampler
-from tinygrad_cuda.tensor.creation import from_numpy
+from tinygrad_cuda.tensor.creation import tensor
 
 AHEAD = 2  # batches that each worker prepares ahead
 
 
 class DataLoader:
-    """Iterates over a data set in batches.
+    """Iterates over a data set in batches of Tensors on the default device.
 
     Data sets made of arrays (`TensorDataset`, `MNIST`, a `Subset` of them) are indexed once per
     batch; other samples are gathered one by one.
@@ -84,11 +84,10 @@ class DataLoader:
             sampler = (
                 RandomSampler(dataset, seed=seed or 0) if shuffle else SequentialSampler(dataset)
             )
-        if batch_sampler is None and batch_size is not None:
-            assert sampler is not None
+        if sampler is not None and batch_size is not None:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)
         self.dataset = dataset
-        self.batch_size = None if batch_size is None or sampler is None else batch_size
+        self.batch_size = batch_size if sampler is not None else None
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         self.num_workers = num_workers
@@ -96,18 +95,23 @@ class DataLoader:
         self.drop_last = drop_last
 
     def __iter__(self) -> Iterator[Any]:
-        order = self.sampler if self.batch_sampler is None else self.batch_sampler
-        assert order is not None
+        order = self._order()
         batches = self._in_threads(order) if self.num_workers else map(self._fetch, order)
         # Tensors are made here, in the user's own thread.
         return batches if self.collate_fn is not None else map(to_tensors, batches)
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
-        order = self.sampler if self.batch_sampler is None else self.batch_sampler
+        order = self._order()
         if not isinstance(order, Sized):
             raise TypeError(f"{type(order).__name__} has no length")
         return len(order)
+
+    def _order(self) -> Iterable[Any]:
+        """Lists of indices, or single indices when batching is off."""
+        order = self.sampler if self.batch_sampler is None else self.batch_sampler
+        assert order is not None  # __init__ made one of them
+        return order
 
     def _fetch(self, indices: Any) -> Any:
         """One batch, or one sample when batching is off."""
@@ -136,8 +140,8 @@ class DataLoader:
 def default_collate(samples: Sequence[Any]) -> Any:
     """Gathers samples of equal structure into Tensors with a new first axis.
 
-    Numbers and arrays become Tensors, tuples and lists become lists, mappings stay mappings, named
-    tuples keep their type, texts are listed.
+    Numbers and arrays become Tensors on the default device, tuples and lists become lists, mappings
+    stay mappings, named tuples keep their type, texts are listed.
 
     Args:
         samples: at least one.
@@ -155,9 +159,9 @@ def default_collate(samples: Sequence[Any]) -> Any:
 
 
 def to_tensors(batch: Any) -> Any:
-    """Turns the arrays inside a batch into Tensors that share their memory."""
+    """Turns the arrays inside a batch into Tensors on the default device."""
     if isinstance(batch, np.ndarray | np.generic):
-        return from_numpy(np.asarray(batch))
+        return tensor(batch)
     if isinstance(batch, Mapping):
         return {key: to_tensors(value) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

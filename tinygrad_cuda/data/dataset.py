@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from tinygrad_cuda.core.errors import ArgumentError, IndexError, ShapeError
 from tinygrad_cuda.data.transforms import works_on_batches
-from tinygrad_cuda.tensor import Tensor, stack
+from tinygrad_cuda.tensor.joining import stack
+from tinygrad_cuda.tensor.tensor import Tensor
 
 Array = NDArray[Any]
 
