@@ -198,14 +198,14 @@ TGC_DEVICE void tgc_store_vector(T* base, I index, const tgc_vector<T, N>& value
 }
 
 // `index` if 0 <= index < limit; else 0, and the first bad index of the launch is recorded as
-// error = {code + 1, index, limit, 0}.
+// error = {code + 1, index, limit, position}.
 TGC_DEVICE long long tgc_check_index(long long index, long long limit, unsigned long long* error,
-                                     long long code) {
+                                     long long code, long long position = 0) {
   if (index >= 0 && index < limit) return index;
   if (atomicCAS(tgc_address_write(error, 0), 0ull, (unsigned long long)(code + 1)) == 0ull) {
     tgc_store(error, 1, (unsigned long long)index);
     tgc_store(error, 2, (unsigned long long)limit);
-    tgc_store(error, 3, 0ull);
+    tgc_store(error, 3, (unsigned long long)position);
   }
   return 0;
 }

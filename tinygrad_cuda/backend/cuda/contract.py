@@ -1,0 +1,347 @@
+"""CONTRACT: matrix products, any transposition and batch through their loads, with an epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tinygrad_cuda.backend.cuda import index as ix
+from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope, Words, literal
+from tinygrad_cuda.backend.cuda.index import Index
+from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
+from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.schedule import Kernel
+
+WANTED_BLOCKS = 132  # one for each multiprocessor of the largest GPUs
+PART_K = 128  # products a part has at least when the sum over k is split
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block makes: m x n results, k products at a time; a thread makes rows x cols."""
+
+    m: int
+    n: int
+    k: int
+    rows: int
+    cols: int
+
+
+# From the largest; the first that gives every multiprocessor a block is taken.
+TILES = (
+    Tile(128, 128, 8, 8, 8),
+    Tile(128, 64, 16, 8, 4),
+    Tile(64, 64, 16, 4, 4),
+    Tile(32, 32, 32, 2, 2),
+)
+NARROW = Tile(64, 16, 32, 4, 1)  # few columns
+SHORT = Tile(16, 64, 32, 1, 4)  # few rows
+
+
+class _Problem:
+    """The sizes of a contraction and the tile that they get."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.node: Node = kernel.anchors[0]
+        self.a, self.b = self.node.sources
+        self.m, self.k = self.a.shape[-2:]
+        self.n = self.b.shape[-1]
+        self.batch_shape = self.a.shape[:-2]
+        self.batches = prod(self.batch_shape)
+        self.dtype = self.node.dtype
+        self.tile = self._choose()
+        self.tiles_m = -(-self.m // self.tile.m)
+        self.tiles_n = -(-self.n // self.tile.n)
+        blocks = self.tiles_m * self.tiles_n * self.batches
+        parts = max(1, min(WANTED_BLOCKS // blocks, self.k // PART_K))
+        step = self.tile.k
+        self.chunk = -(-(-(-self.k // parts)) // step) * step
+        self.parts = -(-self.k // self.chunk)
+        self.blocks = blocks * self.parts
+        self.type = self.dtype.compute
+
+    def _choose(self) -> Tile:
+        tiles = TILES if self.dtype.itemsize < 8 else TILES[2:]
+        for tile in tiles:
+            blocks = -(-self.m // tile.m) * -(-self.n // tile.n) * self.batches
+            if blocks >= WANTED_BLOCKS and self.n > 16 and self.m > 16:
+                return tile
+        if self.n <= 16:
+            return NARROW
+        return SHORT if self.m <= 16 else tiles[-1]
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batches * self.m * self.n * self.k
+
+
+def contract_stages(kernel: Kernel) -> list[Stage]:
+    """One stage, or two where the sum over k is split among blocks."""
+    problem = _Problem(kernel)
+    if problem.parts == 1:
+        return [_product(problem, None)]
+    scratch = Scratch(problem.parts * kernel.numel * max(problem.dtype.itemsize, 4))
+    first = _product(problem, scratch)
+    return [first, _sum_parts(problem, scratch, first)]
+
+
+@dataclass
+class _Side:
+    """How one operand comes into shared memory.
+
+    Attributes:
+        along: the axis that neighbouring threads follow (``k``, or the operand's other one).
+        width: elements a thread loads at once along it.
+    """
+
+    name: str
+    node: Node
+    other: str
+    extent: int
+    tile: int
+    along: str
+    width: int
+
+
+def _side(problem: _Problem, name: str) -> _Side:
+    """Follows the axis along which the operand lies in memory."""
+    node = problem.a if name == "a" else problem.b
+    other, extent, tile = (
+        ("m", problem.m, problem.tile.m) if name == "a" else ("n", problem.n, problem.tile.n)
+    )
+    k, line = ix.variable("k", problem.k), ix.variable(other, extent)
+    trial = Evaluator(Words(), set(problem.kernel.reads), True)
+    trial.scopes = [Scope("batch"), Scope("k", other)]
+    batch = ix.unflatten(ix.variable("batch", problem.batches), problem.batch_shape)
+    trial.value(node, (*batch, *((line, k) if name == "a" else (k, line))))
+    along, loads = "k", trial.loaded
+    if loads and problem.k > 1 and extent > 1:
+        split = [(ix.split_lane(index, k), ix.split_lane(index, line)) for _, index in loads]
+        follows_k = any(a and a[0] == 1 for a, _ in split)
+        follows_line = any(b and b[0] == 1 for _, b in split)
+        along = "k" if follows_k or not follows_line else other
+    elif problem.k == 1:
+        along = other
+    size, step = (problem.k, problem.tile.k) if along == "k" else (extent, tile)
+    width = max(1, min(4, 16 // max((n.dtype.itemsize for n, _ in loads), default=4)))
+    while size % width or step % width or problem.tile.k * tile // width < THREADS:
+        width //= 2
+        if width <= 1:
+            width = 1
+            break
+    return _Side(name, node, other, extent, tile, along, width)
+
+
+def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
+    kernel, tile = problem.kernel, problem.tile
+    words = Words()
+    writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
+    outer = Scope("batch")
+    sides = [_side(problem, "a"), _side(problem, "b")]
+    batch = ix.variable("batch", problem.batches)
+    fetches = [_fetch(problem, writer, outer, side, batch) for side in sides]
+    puts = [_put(problem, side) for side in sides]
+    lanes = min(4, tile.cols)
+    while problem.n % lanes:
+        lanes //= 2
+    strips = tile.cols // lanes
+    outer_lines, outer.lines = outer.lines, []
+    row, load, map_, stored = _epilogue(problem, writer, outer, batch, lanes, scratch)
+    outer_lines += outer.lines
+    stride_a, stride_b = tile.m + 4, tile.n + 4
+    body = fill(
+        "contract.cuh",
+        "body",
+        tiles_n=problem.tiles_n,
+        tiles_m=problem.tiles_m,
+        tiles=problem.tiles_m * problem.tiles_n,
+        batches=problem.batches,
+        threads_n=tile.n // tile.cols,
+        type=problem.type,
+        tile_k=tile.k,
+        tile_m=tile.m,
+        stride_a=stride_a,
+        stride_b=stride_b,
+        loads_a=_loads(tile, sides[0]),
+        loads_b=_loads(tile, sides[1]),
+        width_a=sides[0].width,
+        width_b=sides[1].width,
+        rows=tile.rows,
+        strips=strips,
+        lanes=lanes,
+        chunk=problem.chunk,
+        k=problem.k,
+        m=problem.m,
+        outer=outer_lines,
+        fetch_a=fetches[0],
+        fetch_b=fetches[1],
+        put_a=puts[0],
+        put_b=puts[1],
+        multiply=_multiply(problem.dtype),
+        strips_tile=tile.n // lanes,
+        strips_all=problem.n // lanes,
+        row=row,
+        load=load,
+        map=map_,
+        store=stored,
+    )
+    sizes = f"{problem.batches} x {problem.m} x {problem.n} x {problem.k}"
+    label = comment(
+        kernel,
+        f"CONTRACT {sizes}, tiles of {tile.m} x {tile.n} x {tile.k}, k in {problem.parts} parts, "
+        f"{problem.flops} FLOPs",
+        problem.blocks,
+    )
+    shared = tile.k * (stride_a + stride_b) * _bytes(problem.dtype)
+    name = stem(kernel) + ("_parts" if scratch else "")
+    return wrapped(kernel, name, body, words.list, problem.blocks, shared, label)
+
+
+def _bytes(dtype: DType) -> int:
+    return 4 if dtype.compute == "float" else dtype.itemsize
+
+
+def _multiply(dtype: DType) -> str:
+    if dtype.name == "bool":
+        return "sum[i][s][v] = sum[i][s][v] || (a[i] && b[s][v]);"
+    return f"sum[i][s][v] = {dtype.compute}(sum[i][s][v] + a[i] * b[s][v]);"
+
+
+def _loads(tile: Tile, side: _Side) -> int:
+    return -(-tile.k * side.tile // (THREADS * side.width))
+
+
+def _fetch(
+    problem: _Problem, writer: Evaluator, outer: Scope, side: _Side, batch: Index
+) -> list[str]:
+    """The loop in which each thread loads its share of a tile into registers."""
+    tile, width = problem.tile, side.width
+    line = side.other if side.along == "k" else "k"
+    size = problem.k if side.along == "k" else side.extent
+    steps = ix.variable("step", size // width)
+    v = ix.variable("v", width)
+    along = steps * width + v
+    across = ix.variable(line, side.extent if line != "k" else problem.k)
+    k, other = (along, across) if side.along == "k" else (across, along)
+    writer.scopes = [outer, Scope(line, "step"), Scope("v")]
+    writer.lane = Lane(v, width)
+    places = (*ix.unflatten(batch, problem.batch_shape), *((other, k) if side.name == "a" else (k, other)))
+    value = writer.value(side.node, places)
+    writer.scopes[2].lines.append(f"hold_{side.name}[i * {width} + v] = {value};")
+    tile_first = f"tile_{side.other} * {side.tile}"
+    along_first = "k_first" if side.along == "k" else tile_first
+    line_length = (tile.k if side.along == "k" else side.tile) // width
+    lines = side.tile if side.along == "k" else tile.k
+    inside = [f"e < {lines * line_length}"]
+    if side.along == "k":
+        inside += [f"{line} < {side.extent}", f"step * {width} < k_last"]
+    else:
+        inside += ["k < k_last", f"step < {size // width}"]
+    return fill(
+        "contract.cuh",
+        "fetch",
+        loads=_loads(tile, side),
+        threads=THREADS,
+        line=line,
+        line_first=tile_first if side.along == "k" else "k_first",
+        line_length=line_length,
+        along="step",
+        along_first=along_first if width == 1 else f"({along_first}) / {width}",
+        inside=" && ".join(inside),
+        width=width,
+        side=side.name,
+        zero=literal(0, problem.dtype),
+        load=writer.scopes[1].lines,
+        map=writer.scopes[2].lines,
+    ).splitlines()
+
+
+def _put(problem: _Problem, side: _Side) -> list[str]:
+    """The loop in which a thread's share goes from registers to shared memory, k-major."""
+    tile, width = problem.tile, side.width
+    line_length = (tile.k if side.along == "k" else side.tile) // width
+    lines = side.tile if side.along == "k" else tile.k
+    stride = side.tile + 4
+    along, line = f"(e % {line_length} * {width} + v)", f"e / {line_length}"
+    place = f"{along} * {stride} + {line}" if side.along == "k" else f"{line} * {stride} + {along}"
+    return fill(
+        "contract.cuh",
+        "put",
+        loads=_loads(tile, side),
+        threads=THREADS,
+        width=width,
+        count=lines * line_length,
+        side=side.name,
+        place=place,
+    ).splitlines()
+
+
+def _epilogue(
+    problem: _Problem,
+    writer: Evaluator,
+    outer: Scope,
+    batch: Index,
+    lanes: int,
+    scratch: Scratch | None,
+) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Statements for each row, each strip before and in its lanes, and after them."""
+    m = ix.variable("m", problem.m)
+    strip, v = ix.variable("strip", problem.n // lanes), ix.variable("v", lanes)
+    flat = (batch * problem.m + m) * problem.n + strip * lanes + v
+    writer.scopes = [outer, Scope("m"), Scope("strip"), Scope("v")]
+    writer.lane = Lane(v, lanes)
+    if scratch is not None:
+        pointer = writer.words.scratch(scratch, problem.type, True)
+        place = f"part * {problem.kernel.numel}LL + {writer.index_text(flat)}"
+        writer.scopes[3].lines.append(f"tgc_store({pointer}, {place}, sum[i][s][v]);")
+        return [], [], writer.scopes[3].lines, []
+    stores = Stores(writer, problem.kernel)
+    writer.anchored[problem.node] = "sum[i][s][v]"
+    writer.floors = dict.fromkeys(problem.kernel.nodes, 3)
+    for node in problem.kernel.stores:
+        stores.put(node, flat, writer.value(node, ix.unflatten(flat, node.shape)))
+    return writer.scopes[1].lines, writer.scopes[2].lines, writer.scopes[3].lines, stores.after
+
+
+def _sum_parts(problem: _Problem, scratch: Scratch, first: Stage) -> Stage:
+    """The second stage: adds the parts in their order, and the epilogue."""
+    kernel = problem.kernel
+    words = Words()
+    writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
+    item = ix.variable("item", kernel.numel)
+    writer.scopes = [Scope("item"), Scope("v")]
+    pointer = words.scratch(scratch, problem.type, False)
+    term = f"tgc_load({pointer}, part * {kernel.numel}LL + item)"
+    add = f"sum || {term}" if problem.dtype.name == "bool" else f"sum + {term}"
+    total = fill(
+        "contract.cuh",
+        "partial",
+        type=problem.type,
+        zero=literal(0, problem.dtype),
+        parts=problem.parts,
+        add=add,
+    ).splitlines()
+    writer.anchored[problem.node] = "sum"
+    stores = Stores(writer, kernel)
+    for node in kernel.stores:
+        stores.put(node, item, writer.value(node, ix.unflatten(item, node.shape)))
+    body = fill(
+        "map.cuh",
+        "body",
+        index="long long" if writer.wide else "int",
+        threads=THREADS,
+        items=kernel.numel,
+        width=1,
+        load=total + writer.scopes[0].lines,
+        map=writer.scopes[1].lines,
+        store=stores.after,
+    )
+    blocks = -(-kernel.numel // THREADS)
+    label = comment(kernel, f"Second stage, {kernel.numel} sums of {problem.parts} parts", blocks)
+    name = stem(kernel) + "_join"
+    stage = wrapped(kernel, name, body, words.list, blocks, 0, label, second=True)
+    stage.after.append(first)
+    return stage

@@ -1,0 +1,152 @@
+"""A program as launches: rewritten, scheduled, generated, compiled as one translation unit, run.
+
+The machine below (a GPU, or the emulator) only has memory, a compiler and launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from tinygrad_cuda.backend.base import Number, Program
+from tinygrad_cuda.backend.cuda.codegen import stages
+from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
+from tinygrad_cuda.backend.cuda.template import Scratch, Word
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.rewrite import simplify
+from tinygrad_cuda.graph.rewrite.products import turn_products
+from tinygrad_cuda.graph.schedule import Kernel, schedule
+
+
+class Memory(Protocol):
+    """A piece of a machine's memory."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Machine(Protocol):
+    """What runs generated CUDA text."""
+
+    error: Any  # four words: a bad index
+
+    def allocate(self, nbytes: int) -> Any:
+        """Memory with undefined content."""
+        ...
+
+    def load(self, source: str) -> Any:
+        """A compiled translation unit."""
+        ...
+
+    def launch(
+        self, unit: Any, launch: Launch, words: np.ndarray[Any, Any], touched: list[Any]
+    ) -> None:
+        """Starts one kernel."""
+        ...
+
+
+@dataclass
+class _Step:
+    """A launch with the places of its words in the table of memory."""
+
+    launch: Launch
+    words: list[Word]
+    free: list[Any]
+
+
+class CudaExecutable:
+    """A compiled program of generated kernels."""
+
+    def __init__(self, program: Program, machine: Machine) -> None:
+        self.program = program
+        self.machine = machine
+        outputs = turn_products(simplify(program.outputs))
+        places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
+        self.schedule = schedule(outputs, places)
+        self.slots = {node: slot for slot, node in enumerate(program.inputs)}
+        self.launches = packed([stages(kernel) for kernel in self.schedule.kernels])
+        self.source = translation_unit(self.launches)
+        self.unit = machine.load(self.source) if self.launches else None
+        self.places = {
+            node: buffer for kernel in self.schedule.kernels for node, buffer in kernel.places.items()
+        }
+        self.steps = self._steps()
+        if settings.debug >= 3:
+            print(self.explain())
+        if settings.debug >= 4:
+            print(self.source)
+
+    def _steps(self) -> list[_Step]:
+        """The launches, each with the memory that nobody needs after it."""
+        kept = set(self.schedule.outputs)
+        steps, seen = [], set(kept) | set(self.slots)
+        for launch in reversed(self.launches):
+            free = []
+            for word in launch.words:
+                if word.kind in ("value", "scratch") and word.item not in seen:
+                    seen.add(word.item)
+                    free.append(word.item)
+            steps.append(_Step(launch, launch.words, free))
+        return steps[::-1]
+
+    def run(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> list[Any]:
+        memory: dict[Any, Any] = {node: inputs[slot] for node, slot in self.slots.items()}
+        for node in self.schedule.outputs:
+            place = self.places.get(node)
+            memory[node] = (
+                inputs[self.slots[place]] if place is not None else self._allocate(node)
+            )
+        for step in self.steps:
+            touched: list[Any] = []
+            words = np.zeros(len(step.words), np.uint64)
+            for number, word in enumerate(step.words):
+                words[number] = self._word(word, memory, arguments, touched)
+            self.machine.launch(self.unit, step.launch, words, touched)
+            for item in step.free:
+                del memory[item]
+        return [memory[node] for node in self.schedule.outputs]
+
+    def _allocate(self, item: Any) -> Any:
+        if isinstance(item, Scratch):
+            return self.machine.allocate(item.nbytes)
+        assert isinstance(item, Node)
+        return self.machine.allocate(prod(item.shape) * item.dtype.itemsize)
+
+    def _word(
+        self, word: Word, memory: dict[Any, Any], arguments: Sequence[Number], touched: list[Any]
+    ) -> Any:
+        if word.kind == "argument":
+            value = 0 if word.item is None else arguments[word.item]
+            if word.text.startswith("double"):
+                return np.float64(value).view(np.uint64)
+            return np.uint64(int(value) & (2**64 - 1))
+        if word.kind == "error":
+            piece = self.machine.error
+        else:
+            piece = memory.get(word.item)
+            if piece is None:
+                piece = memory[word.item] = self._allocate(word.item)
+        touched.append(piece)
+        return np.uint64(piece.address)
+
+    def describe(self) -> str:
+        """One line a launch."""
+        return "\n".join(str(launch) for launch in self.launches)
+
+    def explain(self) -> str:
+        """Why each kernel exists, what it fuses, and the user's lines behind it."""
+        return "\n".join(_explained(kernel) for kernel in self.schedule.kernels)
+
+
+def _explained(kernel: Kernel) -> str:
+    sites = dict.fromkeys(str(node.site) for node in kernel.nodes if node.site is not None)
+    return "\n".join(
+        [repr(kernel), f"  why:   {kernel.reason}", *(f"  line:  {site}" for site in sites)]
+    )

@@ -1,0 +1,509 @@
+"""Values as text: a node at symbolic coordinates becomes statements of a kernel's body.
+
+Movement ops change coordinates, loads and elementwise ops become named temporaries, and each
+statement stands in the outermost loop that knows all it needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from math import isinf, isnan, prod
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.backend.base import Argument
+from tinygrad_cuda.backend.cuda import index as ix
+from tinygrad_cuda.backend.cuda.index import Condition, Index
+from tinygrad_cuda.backend.cuda.template import Scratch, Word
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.graph.fusion import TRANSPARENT, is_identity_value
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, indexing, movement
+from tinygrad_cuda.graph.ops import elementwise as ew
+
+Coordinates = tuple[Index, ...]
+Guard = tuple[Condition, ...]
+
+DEAR = 8  # cost from which a value is held for later phases instead of being made again
+_CALL = re.compile(r"\b(?!tgc_)([a-z]\w*)\(")
+_LITERAL = re.compile(r"[-(]?[\d.]")
+
+
+class Words:
+    """The parameters of a stage, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self.list: list[Word] = []
+        self._names: dict[Any, str] = {}
+        self._counts: dict[str, int] = {}
+
+    def _add(self, key: Any, stem: str, kind: str, item: Any, ctype: str, write: bool) -> str:
+        if key not in self._names:
+            number = self._counts.get(stem, 0)
+            self._counts[stem] = number + 1
+            name = stem if stem == "error" else f"{stem}{number}"
+            self.list.append(Word(kind, item, f"{ctype} {name}".replace("* ", "* "), write))
+            self._names[key] = f"p.{name}"
+        return self._names[key]
+
+    def read(self, node: Node) -> str:
+        return self._add(("in", node), "in", "value", node, f"const {node.dtype.c}*", False)
+
+    def write(self, node: Node) -> str:
+        return self._add(("out", node), "out", "value", node, f"{node.dtype.c}*", True)
+
+    def argument(self, argument: Argument, ctype: str) -> str:
+        return self._add((argument, ctype), "s", "argument", argument.position, ctype, False)
+
+    def number(self, value: Any, ctype: str) -> str:
+        """A number of a node's attribute: a word if runs may change it, else a literal."""
+        if isinstance(value, Argument):
+            return self.argument(value, ctype)
+        return repr(float(value)) if ctype == "double" else f"{int(value)}LL"
+
+    def scratch(self, scratch: Scratch, ctype: str, write: bool) -> str:
+        return self._add(scratch, "partial", "scratch", scratch, f"{ctype}*", write)
+
+    def error(self) -> str:
+        return self._add("error", "error", "error", None, "unsigned long long*", True)
+
+
+class Scope:
+    """Statements of one loop body, and the values that are named in it."""
+
+    def __init__(self, *variables: str) -> None:
+        self.variables = set(variables)
+        self.lines: list[str] = []
+        self.memo: dict[Any, str] = {}
+
+
+class Lane:
+    """The innermost, unrolled loop over `width` neighbouring elements, and where it stands."""
+
+    def __init__(self, variable: Index, width: int) -> None:
+        self.variable = variable
+        self.width = width
+        self.name = next(iter(variable.leaves())).name if variable.terms else ""
+
+
+def literal(value: Any, dtype: DType) -> str:
+    """A number as C text of the dtype's compute type."""
+    with np.errstate(all="ignore"):
+        item = np.asarray(value).astype(dtype.numpy)
+    if dtype.name == "bool":
+        return "true" if item else "false"
+    if dtype.category == 1:
+        number = int(item)
+        if number == -(2**63):
+            return "(-9223372036854775807LL - 1)"
+        text = str(number) + ("LL" if dtype.itemsize == 8 else "")
+        if number == -(2**31) and dtype.itemsize == 4:
+            return "(-2147483647 - 1)"
+        return f"({text})" if number < 0 else text
+    number = float(item)
+    cast = "" if dtype.compute == "float" else "(double)"
+    if isnan(number):
+        return f"({cast}NAN)"
+    if isinf(number):
+        return f"({cast}{'-' if number < 0 else ''}INFINITY)"
+    text = repr(number) if dtype.compute == "double" else _short_float(number)
+    return f"({text})" if text.startswith("-") else text
+
+
+def _short_float(number: float) -> str:
+    text = str(np.float32(number))
+    return (text if any(mark in text for mark in ".e") else text + ".0") + "f"
+
+
+IDENTITIES: dict[str, Callable[[DType], str]] = {
+    "sum": lambda t: literal(0, t),
+    "prod": lambda t: literal(1, t),
+    "any": lambda t: "false",
+    "all": lambda t: "true",
+    "max": lambda t: f"tgc_lowest<{t.compute}>()",
+    "min": lambda t: f"tgc_highest<{t.compute}>()",
+    "matmul": lambda t: literal(0, t),
+}
+
+
+class Evaluator:
+    """Turns nodes into statements of the scopes that stand open.
+
+    Args:
+        words: receives the parameters.
+        memory: nodes that this kernel finds in memory.
+        wide: whether indices need 64 bits.
+    """
+
+    def __init__(self, words: Words, memory: set[Node], wide: bool) -> None:
+        self.words = words
+        self.memory = memory
+        self.wide = wide
+        self.scopes: list[Scope] = []
+        self.lane: Lane | None = None
+        self.anchored: dict[Node, str] = {}
+        self.fields: dict[tuple[Node, int], str] = {}
+        self.lines: dict[Node, Coordinates] = {}  # row values: made at the row's own coordinates
+        self.floors: dict[Node, int] = {}  # scopes below which a node's operands are unknown
+        self.loaded: list[tuple[Node, Index]] = []
+        self.held: Held | None = None
+        self._homes: dict[str, int] = {}
+        self._count = 0
+
+    # Scopes
+
+    def fresh(self, stem: str = "x") -> str:
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def _depth(self, parts: Sequence[Index], guard: Guard) -> int:
+        """The outermost scope where all leaves of these indices are known."""
+        depth = 0
+        for part in (*parts, *(condition.index for condition in guard)):
+            for leaf in part.leaves():
+                depth = max(depth, self._home(leaf.name))
+        return depth
+
+    def _home(self, name: str) -> int:
+        if name in self._homes:
+            return self._homes[name]
+        for depth in range(len(self.scopes) - 1, -1, -1):
+            if name in self.scopes[depth].variables:
+                return depth
+        return 0
+
+    def emit(self, depth: int, ctype: str, text: str, stem: str = "x") -> str:
+        name = self.fresh(stem)
+        self.scopes[depth].lines.append(f"const {ctype} {name} = {text};")
+        return name
+
+    def index_text(self, index: Index) -> str:
+        return ix.render(index, self.wide)
+
+    def guard_text(self, guard: Guard) -> str:
+        return " && ".join(condition.render(self.wide) for condition in guard)
+
+    # Values
+
+    def value(self, node: Node, at: Coordinates, guard: Guard = ()) -> str:
+        """C text (a name or a literal) of a node's element, in its compute type."""
+        if node in self.anchored:
+            return self.anchored[node]
+        if node.op is common.output and (node.sources[0], node.attributes["index"]) in self.fields:
+            return self.fields[node.sources[0], node.attributes["index"]]
+        if node in self.lines:
+            at, guard = self.lines[node], ()
+        if node in self.memory:
+            return self.load(node, ix.flatten(at, node.shape), guard)
+        if node.op.kind == "movement" or node.op in TRANSPARENT or node.op is common.assign:
+            return self._moved(node, at, guard)
+        if is_identity_value(node):
+            return IDENTITIES[node.op.name](node.dtype)
+        if node.op.kind == "leaf":
+            return self._leaf(node, at, guard)
+        if node.op is indexing.gather:
+            return self._gather(node, at, guard)
+        assert node.op.kind == "elementwise", f"{node} cannot be evaluated inside a kernel"
+        return self._elementwise(node, at, guard)
+
+    def _moved(self, node: Node, at: Coordinates, guard: Guard) -> str:
+        source = node.sources[1] if node.op is common.assign else node.sources[0]
+        if node.op.kind != "movement":
+            return self.value(source, at, guard)
+        inner, conditions, fill = moved(node, at, self._symbol)
+        if conditions is True:
+            return self.value(source, inner, guard)
+        if conditions is False or not prod(source.shape):
+            return self._fill(fill, node)
+        assert not isinstance(conditions, bool)
+        both = ix.all_of((*guard, *conditions))
+        assert not isinstance(both, bool)
+        value = self.value(source, inner, both)
+        other = self._fill(fill, node)
+        depth = self._depth(inner, both)
+        key = ("guarded", node, at, guard)
+        return self._named(
+            depth, key, node.dtype.compute, f"{self.guard_text(both)} ? {value} : {other}"
+        )
+
+    def _fill(self, fill: Any, node: Node) -> str:
+        if isinstance(fill, Argument):
+            return self._argument(fill, node.dtype)
+        return literal(fill, node.dtype)
+
+    def _symbol(self, argument: Argument, low: int, high: int) -> Index:
+        """A slice's start that runs may change."""
+        name = self.words.argument(argument, "long long")
+        return ix.symbol(name if self.wide else f"(int){name}", low, high)
+
+    def _named(self, depth: int, key: Any, ctype: str, text: str) -> str:
+        memo = self.scopes[depth].memo
+        if key not in memo:
+            memo[key] = self.emit(depth, ctype, text)
+        return memo[key]
+
+    # Leaves
+
+    def _argument(self, value: Argument, dtype: DType) -> str:
+        if dtype.is_floating:
+            return f"tgc_cast<{dtype.c}>({self.words.argument(value, 'double')})"
+        return f"({dtype.compute})({self.words.argument(value, 'long long')})"
+
+    def _leaf(self, node: Node, at: Coordinates, guard: Guard) -> str:
+        attributes, dtype = node.attributes, node.dtype
+        if node.op in (common.constant, common.scalar):
+            value = attributes["value"]
+            if isinstance(value, Argument):
+                return self._named(0, node, dtype.compute, self._argument(value, dtype))
+            return literal(value, dtype)
+        if node.op is common.buffer:
+            return self.load(node, ix.flatten(at, node.shape), guard)
+        depth = self._depth(at, guard)
+        position = ix.render(ix.flatten(at, node.shape), True)
+        if node.op is common.arange:
+            wide = "double" if dtype.is_floating else "long long"
+            start = self.words.number(attributes["start"], wide)
+            step = self.words.number(attributes["step"], wide)
+            text = f"tgc_cast<{dtype.c}>({start} + {step} * ({wide})({position}))"
+        else:
+            text = self._random(node, position)
+        return self._named(depth, (node, at), dtype.compute, text)
+
+    def _random(self, node: Node, position: str) -> str:
+        names = ("seed", "number", "low", "high")
+        numbers = [
+            self.words.number(node.attributes[name], "long long")
+            for name in names
+            if name in node.attributes
+        ]
+        if node.op.name == "random_integer":
+            seed, number, low, high = numbers
+            return f"({node.dtype.compute})tgc_random_integer({seed}, {number}, {position}, {low}, {high})"
+        return f"tgc_{node.op.name}<{node.dtype.c}>({', '.join(numbers)}, {position})"
+
+    # Loads
+
+    def load(self, node: Node, index: Index, guard: Guard) -> str:
+        self.loaded.append((node, index))
+        ctype = node.dtype.compute
+        if prod(node.shape) == 0:
+            return literal(0, node.dtype)
+        depth = self._depth((index,), guard)
+        key = (node, index, guard)
+        memo = self.scopes[depth].memo
+        if key not in memo:
+            vector = self._vector(node, index, guard, depth)
+            if vector is not None:
+                memo[key] = self.emit(depth, ctype, f"tgc_to_compute({vector})")
+            else:
+                text = f"tgc_load({self.words.read(node)}, {self.index_text(index)})"
+                if guard:
+                    text = f"{self.guard_text(guard)} ? {text} : {literal(0, node.dtype)}"
+                memo[key] = self._hold(key, depth, ctype, text) or self.emit(depth, ctype, text)
+        return memo[key]
+
+    def _vector(self, node: Node, index: Index, guard: Guard, depth: int) -> str | None:
+        """The element of a vector loaded outside the lane loop, where the index allows it."""
+        lane = self.lane
+        if lane is None or lane.width == 1 or depth != len(self.scopes) - 1:
+            return None
+        if lane.width * node.dtype.itemsize > 16:
+            return None
+        split = ix.split_lane(index, lane.variable)
+        if split is None or split[0] != 1 or not ix.divisible(split[1], lane.width):
+            return None
+        if any(self._home(leaf.name) == depth for c in guard for leaf in c.index.leaves()):
+            return None
+        rest = split[1]
+        outer = self._depth((rest,), guard)
+        if outer >= depth:
+            return None
+        vector = f"tgc_vector<{node.dtype.c}, {lane.width}>"
+        key = ("vector", node, rest, guard)
+        memo = self.scopes[outer].memo
+        if key not in memo:
+            text = f"tgc_load_vector<{lane.width}>({self.words.read(node)}, {self.index_text(rest)})"
+            if guard:
+                text = f"{self.guard_text(guard)} ? {text} : {vector}{{}}"
+            memo[key] = self._hold(key, outer, vector, text) or self.emit(outer, vector, text, "a")
+        return f"{memo[key]}.at[{lane.name}]"
+
+    def _hold(self, key: Any, depth: int, ctype: str, text: str) -> str | None:
+        """Keeps a value of the row loop in registers for the phases to come."""
+        if self.held is None or depth < self.held.depth:
+            return None
+        return self.held.keep(self, key, depth, ctype, text)
+
+    # Elementwise and gather
+
+    def _elementwise(self, node: Node, at: Coordinates, guard: Guard) -> str:
+        depth = max(self._depth(at, guard), self.floors.get(node, 0))
+        key = (node, at, guard)
+        if key in self.scopes[depth].memo:
+            return self.scopes[depth].memo[key]
+        if self.held is not None and depth >= self.held.depth and key in self.held.names:
+            return self.held.names[key]
+        operands = [self.value(source, at, guard) for source in node.sources]
+        if node.op is indexing.check_index:
+            text = self._check(node, operands[0], at, guard)
+        else:
+            text = expression(node, operands)
+        memo = self.scopes[depth].memo
+        ctype = node.dtype.compute
+        dear = node.op.cost >= DEAR
+        kept = self._hold(key, depth, ctype, text) if dear else None
+        memo[key] = kept or self.emit(depth, ctype, text)
+        return memo[key]
+
+    def _check(self, node: Node, operand: str, at: Coordinates, guard: Guard) -> str:
+        limit = int(node.attributes["limit"])
+        code = self.words.number(node.attributes["code"], "long long")
+        position = ix.render(ix.flatten(at, node.shape), True)
+        text = f"tgc_check_index({operand}, {limit}LL, {self.words.error()}, {code}, {position})"
+        text = f"({node.dtype.compute}){text}"
+        return f"{self.guard_text(guard)} ? {text} : 0" if guard else text
+
+    def _gather(self, node: Node, at: Coordinates, guard: Guard) -> str:
+        source, index = node.sources
+        if not source.shape[0]:
+            return literal(0, node.dtype)
+        rank = len(index.shape)
+        place = self.position(index, at[:rank], guard, source.shape[0])
+        return self.value(source, (place, *at[rank:]), guard)
+
+    def position(self, index: Node, at: Coordinates, guard: Guard, limit: int) -> Index:
+        """A loaded index, 0 <= index < limit, as a coordinate."""
+        name = self.value(index, at, guard)
+        if _LITERAL.match(name) or name in ("true", "false"):
+            return ix.constant(int(name.strip("()LL")))
+        depth = self._depth(at, guard)
+        if not name.isidentifier():
+            name = self._named(depth, ("position", name), index.dtype.compute, name)
+        if index.dtype.itemsize == 8 and not self.wide:
+            name = self._named(depth, ("int", name), "int", f"(int){name}")
+        self._homes[name] = depth
+        return ix.opaque(name, 0, limit - 1)
+
+
+class Held:
+    """Arrays of registers that carry values from one loop over a row to the next.
+
+    Args:
+        depth: of the row loop's scope.
+        trips: of that loop; `lanes` of the one inside it.
+    """
+
+    def __init__(self, depth: int, trips: int, lanes: int) -> None:
+        self.depth, self.trips, self.lanes = depth, trips, lanes
+        self.names: dict[Any, str] = {}
+        self.declarations: list[str] = []
+
+    def keep(self, writer: Evaluator, key: Any, depth: int, ctype: str, text: str) -> str:
+        if key not in self.names:
+            name = writer.fresh("h")
+            inner = depth > self.depth
+            size = f"[{self.trips}][{self.lanes}]" if inner else f"[{self.trips}]"
+            place = f"{name}[k][v]" if inner else f"{name}[k]"
+            self.declarations.append(f"{ctype} {name}{size};")
+            writer.scopes[depth].lines.append(f"{place} = {text};")
+            self.names[key] = place
+        return self.names[key]
+
+
+def expression(node: Node, operands: list[str]) -> str:
+    """The C expression of an elementwise op's row, its operands put in."""
+    if node.op is ew.cast:
+        source, target = node.sources[0].dtype, node.dtype
+        if source is target or (source.compute == target.compute and target.name == "float32"):
+            return operands[0]
+        return f"tgc_cast<{target.c}>({operands[0]})"
+    text = node.op.cuda
+    if callable(text):
+        text = text(node.sources[0].dtype)
+    return _CALL.sub(r"tgc_\1(", text).format(*operands)
+
+
+def moved(
+    node: Node, at: Coordinates, symbol: Callable[[Argument, int, int], Index]
+) -> tuple[Coordinates, Guard | bool, Any]:
+    """The source's coordinates, when they are valid, and the value where they are not."""
+    op, attributes, shape = node.op, node.attributes, node.sources[0].shape
+    if op is movement.reshape:
+        return ix.unflatten(ix.flatten(at, node.shape), shape), True, 0
+    if op is movement.permute:
+        inner = [ix.constant(0)] * len(at)
+        for place, axis in enumerate(attributes["axes"]):
+            inner[axis] = at[place]
+        return tuple(inner), True, 0
+    if op is movement.expand:
+        zero = ix.constant(0)
+        return tuple(zero if size == 1 else c for c, size in zip(at, shape)), True, 0
+    if op is movement.flip:
+        axes = attributes["axes"]
+        return (
+            tuple(size - 1 - c if i in axes else c for i, (c, size) in enumerate(zip(at, shape))),
+            True,
+            0,
+        )
+    if op is movement.slice_:
+        starts = [
+            symbol(start, 0, max(size - 1 - (length - 1) * step, 0))
+            if isinstance(start, Argument)
+            else ix.constant(start)
+            for start, size, length, step in zip(
+                attributes["starts"], shape, node.shape, attributes["steps"]
+            )
+        ]
+        inner = [c * step + start for c, step, start in zip(at, attributes["steps"], starts)]
+        return tuple(c.within(0, size - 1) for c, size in zip(inner, shape)), True, 0
+    if op is movement.pad:
+        return _padded(node, at, symbol)
+    return _windowed(node, at)
+
+
+def _padded(
+    node: Node, at: Coordinates, symbol: Callable[[Argument, int, int], Index]
+) -> tuple[Coordinates, Guard | bool, Any]:
+    attributes, shape = node.attributes, node.sources[0].shape
+    fill = attributes["value"]
+    if not prod(shape):
+        return at, False, fill
+    inner: list[Index] = []
+    conditions: list[Condition | bool] = []
+    for c, start, step, size, outer in zip(
+        at, attributes["starts"], attributes["steps"], shape, node.shape
+    ):
+        if isinstance(start, Argument):
+            start = symbol(start, 0, max(outer - 1 - (size - 1) * step, 0))
+        shifted = c - start
+        conditions += [ix.nonnegative(shifted), ix.below(shifted, (size - 1) * step + 1)]
+        if step > 1:
+            shifted = shifted.within(0, (size - 1) * step)
+            quotient, rest = ix.divide(shifted, step)
+            conditions.append(ix.below(rest, 1))
+            shifted = quotient
+        inner.append(shifted.within(0, size - 1))
+    return tuple(inner), ix.all_of(conditions), fill
+
+
+def _windowed(node: Node, at: Coordinates) -> tuple[Coordinates, Guard | bool, Any]:
+    attributes, shape = node.attributes, node.sources[0].shape
+    axis, over = attributes["axis"], attributes["over"]
+    stride, dilation = attributes["stride"], attributes["dilation"]
+    inner = list(at)
+    if node.op is movement.window:
+        inner[axis] = (at[axis] * stride + at[over] * dilation).within(0, shape[axis] - 1)
+        return tuple(inner), True, 0
+    if not prod(shape):
+        return at, False, 0
+    start = at[axis] - at[over] * dilation
+    top = (shape[axis] - 1) * stride
+    conditions = [ix.nonnegative(start), ix.below(start, top + 1)]
+    quotient, rest = ix.divide(start.within(0, top), stride)
+    conditions.append(ix.below(rest, 1))
+    inner[axis] = quotient.within(0, shape[axis] - 1)
+    return tuple(inner), ix.all_of(conditions), 0
+
+

@@ -1,0 +1,131 @@
+"""Stages to launches: independent small stages share one, a block's number picks the stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tinygrad_cuda.backend.cuda.template import FOLDER, THREADS, Stage, Word, fill, named
+
+WORDS = 4096 // 8  # of a kernel's parameters
+SMALL_GRID = 264  # blocks up to which a stage leaves multiprocessors idle
+NAME = "TGC_NAME"
+
+
+@dataclass(eq=False)
+class Launch:
+    """One kernel launch: a stage, or several that do not depend on each other."""
+
+    stages: list[Stage]
+    name: str
+    text: str
+    words: list[Word]
+
+    @property
+    def blocks(self) -> int:
+        return sum(stage.blocks for stage in self.stages)
+
+    @property
+    def shared(self) -> int:
+        return max(stage.shared for stage in self.stages)
+
+    def __str__(self) -> str:
+        kinds = "+".join(stage.kernel.kind for stage in self.stages)
+        shapes = ", ".join(
+            str(node.shape) for stage in self.stages for node in stage.kernel.stores
+        )
+        return f"{self.name:<60} {kinds:<24} {self.blocks:>6} x {THREADS}  {shapes}"
+
+
+def packed(kernels: Sequence[list[Stage]]) -> list[Launch]:
+    """Launches in an order of execution.
+
+    Stages wait for all stages of the kernels before theirs. Those that are ready at the same
+    time, and too small to fill a GPU, go into one launch.
+    """
+    level: dict[Stage, int] = {}
+    last: dict[object, int] = {}
+    for stages in kernels:
+        kernel = stages[0].kernel
+        start = max((last[before] + 1 for before in kernel.before), default=0)
+        for stage in stages:
+            level[stage] = start
+            start += 1
+        last[kernel] = start - 1
+    launches: list[Launch] = []
+    for number in range(max(level.values(), default=-1) + 1):
+        ready = [stage for stage, own in level.items() if own == number]
+        launches += _merged(ready)
+    return launches
+
+
+def _merged(stages: list[Stage]) -> list[Launch]:
+    groups: list[list[Stage]] = []
+    for stage in stages:
+        if stage.blocks > SMALL_GRID and not stage.kernel.update:
+            groups.append([stage])
+            continue
+        for group in groups:
+            fits = sum(len(s.words) for s in (*group, stage)) <= WORDS
+            alike = group[0].kernel.update == stage.kernel.update
+            small = stage.kernel.update or group[0].blocks <= SMALL_GRID
+            if fits and alike and small:
+                group.append(stage)
+                break
+        else:
+            groups.append([stage])
+    return [_launch(group) for group in groups]
+
+
+def _launch(group: list[Stage]) -> Launch:
+    if len(group) == 1:
+        return Launch(group, group[0].name, group[0].text, list(group[0].words))
+    choices, start = [], 0
+    for number, stage in enumerate(group):
+        test = f"if (virtual_block < {start + stage.blocks}) " if number < len(group) - 1 else ""
+        block = f"virtual_block - {start}" if start else "virtual_block"
+        prefix = "else " if number else ""
+        choices.append(f"{prefix}{test}{stage.name}_stage({block}, p.stage{number}, smem);")
+        start += stage.blocks
+    text = fill(
+        "stage.cuh",
+        "pack",
+        comment=f"{len(group)} independent stages in one launch of {start} x {THREADS} threads.",
+        name=NAME,
+        params=[f"{stage.name}_params stage{number};" for number, stage in enumerate(group)],
+        choices=choices,
+    )
+    stem = "pack_update" if group[0].kernel.update else "pack"
+    name, text = named(stem, text)
+    text = "\n".join(dict.fromkeys(stage.text for stage in group)) + "\n" + text
+    return Launch(group, name, text, [word for stage in group for word in stage.words])
+
+
+@lru_cache(maxsize=1)
+def prelude() -> str:
+    """The text before the kernels of every translation unit."""
+    return (FOLDER / "device.cuh").read_text()
+
+
+@lru_cache(maxsize=1)
+def random_prelude() -> str:
+    """What kernels with random numbers need besides."""
+    return (FOLDER / "random.cuh").read_text()
+
+
+def translation_unit(launches: Sequence[Launch]) -> str:
+    """All that the compiler gets: each stage once, each kernel once."""
+    texts: dict[str, None] = {}
+    for launch in launches:
+        for stage in launch.stages:
+            texts[stage.text] = None
+    wrappers: dict[str, None] = {}
+    for launch in launches:
+        if len(launch.stages) > 1:
+            head = "\n".join(dict.fromkeys(stage.text for stage in launch.stages)) + "\n"
+            texts[launch.text.removeprefix(head)] = None
+        wrappers[fill("stage.cuh", "kernel", name=launch.name, threads=THREADS)] = None
+    body = "\n".join((*texts, *wrappers))
+    before = prelude() + (random_prelude() if "tgc_random" in body else "")
+    return f"{before}\n{body}"

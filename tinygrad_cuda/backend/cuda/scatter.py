@@ -1,0 +1,75 @@
+"""SCATTER: writing at computed positions, in the order of the index, without atomics."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tinygrad_cuda.backend.cuda import index as ix
+from tinygrad_cuda.backend.cuda.expression import Evaluator, Scope, Words
+from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
+from tinygrad_cuda.backend.cuda.template import THREADS, Stage, fill, wrapped
+from tinygrad_cuda.graph.ops import indexing
+from tinygrad_cuda.graph.schedule import Kernel
+
+
+def scatter_stages(kernel: Kernel) -> list[Stage]:
+    """One stage: a thread for each element of the result."""
+    (node,) = kernel.anchors
+    base, positions, values = node.sources
+    inner, count = prod(base.shape[1:]), prod(positions.shape)
+    numel = prod(node.shape)
+    words = Words()
+    writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
+    item = ix.variable("item", numel)
+    writer.scopes = [Scope("item"), Scope("own")]
+    start = writer.value(base, ix.unflatten(item, base.shape))
+    before = [
+        f"{node.dtype.compute} result = {literal_zero(node.dtype.compute)};",
+        "if (live) {",
+        *(f"  {line}" for line in writer.scopes[0].lines),
+        f"  result = {start};",
+        "}",
+    ]
+    own = ix.variable("own", count)
+    writer.scopes = [Scope(), Scope("own")]
+    where = writer.value(positions, ix.unflatten(own, positions.shape))
+    find = [*writer.scopes[0].lines, *writer.scopes[1].lines, f"found = (int){where};"]
+    writer.scopes = [Scope(), Scope("item", "entry")]
+    entry = ix.variable("entry", count)
+    place = entry * inner + item % inner
+    value = writer.value(values, ix.unflatten(place, values.shape))
+    take = [*writer.scopes[0].lines, *writer.scopes[1].lines, _take(kernel, value)]
+    writer.scopes = [Scope("item")]
+    writer.anchored[node] = "result"
+    stores = Stores(writer, kernel)
+    stores.put(node, item, "result")
+    body = fill(
+        "scatter.cuh",
+        "body",
+        index="long long" if writer.wide else "int",
+        threads=THREADS,
+        items=numel,
+        inner=inner,
+        count=count,
+        before=before,
+        find=find,
+        take=take,
+        store=writer.scopes[0].lines,
+    )
+    blocks = -(-numel // THREADS)
+    label = comment(kernel, f"SCATTER of {count} entries of {inner} elements", blocks)
+    return [wrapped(kernel, stem(kernel), body, words.list, blocks, THREADS * 4, label)]
+
+
+def literal_zero(ctype: str) -> str:
+    """What a result is before it is loaded."""
+    return "false" if ctype == "bool" else "0"
+
+
+def _take(kernel: Kernel, value: str) -> str:
+    node = kernel.anchors[0]
+    if node.op is indexing.scatter:
+        return f"result = {value};"
+    if node.dtype.name == "bool":
+        return f"result = result || {value};"
+    return f"result = {node.dtype.compute}(result + {value});"

@@ -1,0 +1,64 @@
+// ROW: `group` threads make one row; the values of a row are combined along its reduced axes, phase
+// after phase. Rows that fit on chip are loaded once, into registers; longer ones once a phase.
+// `part_*`: a row too long for a block is cut into parts, whose results stay in memory.
+// `join_body`: the second stage, in which a warp combines the parts of one line in their order.
+//@ body
+const int thread = threadIdx.x % @group@;
+const int line = virtual_block * @per_block@ + threadIdx.x / @group@;
+if (line >= @lines@) return;
+@phases@
+//@ phase
+@before@
+#pragma unroll @unroll@
+for (int k = 0; k < @trips@; k++) {
+  const @index@ item = k * @group@ + thread;
+  if (item < @items@) {
+    @load@
+#pragma unroll
+    for (int v = 0; v < @width@; v++) {
+      @map@
+    }
+    @store@
+  }
+}
+@combine@
+//@ finish
+@epilogue@
+if (thread == 0) {
+  @store@
+}
+//@ part_body
+const int thread = threadIdx.x;
+const int line = virtual_block / @parts@;
+const int part = virtual_block % @parts@;
+@phases@
+//@ part_phase
+@before@
+const @index@ first = (@index@)part * @chunk@;
+const @index@ last = first + @chunk@ < @items@ ? first + @chunk@ : @items@;
+#pragma unroll 4
+for (@index@ item = first + thread; item < last; item += @group@) {
+  @load@
+#pragma unroll
+  for (int v = 0; v < @width@; v++) {
+    @map@
+  }
+  @store@
+}
+@combine@
+if (thread == 0) {
+  @keep@
+}
+//@ join_body
+const int thread = threadIdx.x % 32;
+const int line = virtual_block * (@threads@ / 32) + threadIdx.x / 32;
+if (line >= @lines@) return;
+@before@
+for (int part = thread; part < @parts@; part += 32) {
+  @load@
+}
+@combine@
+@epilogue@
+if (thread == 0) {
+  @store@
+}

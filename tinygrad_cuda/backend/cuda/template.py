@@ -1,0 +1,115 @@
+"""Skeletons with holes, filled: text in, text out; and what a filled one is to a launch."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tinygrad_cuda.graph.schedule import Kernel
+
+FOLDER = Path(__file__).resolve().parent / "skeletons"
+THREADS = 256  # of every generated kernel, so that any two can share a launch
+_HOLE = re.compile(r"^([ \t]*)@(\w+)@[ \t]*\n", re.MULTILINE)
+_WORD = re.compile(r"@(\w+)@")
+_NAME = "TGC_NAME"
+
+
+class Word(NamedTuple):
+    """Eight bytes of a kernel's parameters.
+
+    Attributes:
+        kind: ``value`` (address of a value in memory), ``argument`` (number of the program),
+            ``scratch`` (address of memory between two stages) or ``error``.
+        item: the node, the argument's position or the `Scratch`.
+        text: how the field is declared.
+        write: whether the kernel writes there.
+    """
+
+    kind: str
+    item: Any
+    text: str
+    write: bool = False
+
+
+@dataclass(eq=False)
+class Scratch:
+    """Memory between the two stages of a split kernel."""
+
+    nbytes: int
+
+
+@dataclass(eq=False)
+class Stage:
+    """One generated device function and how it is launched, alone or packed with others."""
+
+    kernel: Kernel
+    name: str
+    text: str
+    blocks: int
+    shared: int
+    words: list[Word]
+    label: str
+    second: bool = False
+    after: list[Stage] = field(default_factory=list)
+
+
+@lru_cache(maxsize=16)
+def _sections(file: str) -> dict[str, str]:
+    """The parts of a skeleton file; each begins with a line `//@ name`."""
+    parts = re.split(r"^//@ (\w+)\n", (FOLDER / file).read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def fill(file: str, section: str, **holes: object) -> str:
+    """A section of a skeleton with its holes filled.
+
+    A hole alone on its line takes any number of lines, indented as it is; none removes the line.
+    """
+    text = _sections(file)[section]
+
+    def lines(match: re.Match[str]) -> str:
+        value = holes[match[2]]
+        body = value if isinstance(value, str) else "\n".join(map(str, value))  # type: ignore[call-overload]
+        return "".join(
+            f"{match[1] if line and not line.startswith('#') else ''}{line}\n"
+            for line in body.splitlines()
+        )
+
+    text = _HOLE.sub(lines, text)
+    return _WORD.sub(lambda match: str(holes[match[1]]), text)
+
+
+def named(stem: str, text: str) -> tuple[str, str]:
+    """The name of a stage by its structure, and its text with the name put in."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    name = f"{stem}_{digest}"
+    return name, text.replace(_NAME, name)
+
+
+def wrapped(
+    kernel: Kernel,
+    stem: str,
+    body: str,
+    words: list[Word],
+    blocks: int,
+    shared: int,
+    label: str,
+    second: bool = False,
+) -> Stage:
+    """A stage around a body: its comment, its parameter structure and its device function."""
+    text = fill(
+        "stage.cuh",
+        "stage",
+        comment=[f"// {line}" for line in label.splitlines()],
+        name=_NAME,
+        params=[f"{word.text};" for word in words] or ["long long unused;"],
+        body=body,
+    )
+    if not words:
+        words = [Word("argument", None, "long long unused")]
+    name, text = named(stem, text)
+    return Stage(kernel, name, text, blocks, shared, words, label, second)

@@ -1,0 +1,87 @@
+"""The emulator as a device: generated CUDA text, compiled and executed on the CPU.
+
+For correctness, never for speed: every access is checked, fresh memory is poisoned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.backend.base import BadIndex, Program
+from tinygrad_cuda.backend.cuda.executable import CudaExecutable
+from tinygrad_cuda.backend.cuda.pack import Launch
+from tinygrad_cuda.backend.cuda.template import THREADS
+from tinygrad_cuda.backend.emulator.compiler import toolchain
+from tinygrad_cuda.backend.emulator.runtime import Module
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.shapes import Shape
+
+ALIGNMENT = 256  # as a GPU's allocator gives it
+POISON = 0xFF
+
+Array = np.ndarray[Any, Any]
+
+
+class EmuBuffer:
+    """Memory of the emulated device."""
+
+    __slots__ = ("bytes", "address", "nbytes")
+
+    def __init__(self, nbytes: int, fill: int = POISON) -> None:
+        room = np.empty(nbytes + ALIGNMENT, np.uint8)
+        offset = -room.ctypes.data % ALIGNMENT
+        self.bytes = room[offset : offset + nbytes]
+        self.bytes.fill(fill)
+        self.address = room.ctypes.data + offset
+        self.nbytes = nbytes
+
+
+class EmuBackend:
+    """A device that runs CUDA text on the CPU.
+
+    Raises:
+        DeviceError: the machine has no C++ compiler.
+    """
+
+    def __init__(self, device: Device) -> None:
+        toolchain()
+        self.device = device
+        self.error = EmuBuffer(32, 0)
+
+    # The backend
+
+    def from_host(self, array: Array) -> EmuBuffer:
+        buffer = EmuBuffer(array.nbytes)
+        buffer.bytes[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return buffer
+
+    def to_host(self, storage: EmuBuffer, shape: Shape, dtype: DType) -> Array:
+        return storage.bytes.copy().view(dtype.numpy).reshape(shape)
+
+    def compile(self, program: Program) -> CudaExecutable:
+        return CudaExecutable(program, self)
+
+    def synchronize(self) -> None:
+        """A launch has ended when it returns."""
+
+    def take_error(self) -> BadIndex | None:
+        code, index, limit, position = self.error.bytes.view(np.int64).tolist()
+        if not code:
+            return None
+        self.error.bytes.fill(0)
+        return BadIndex(code - 1, position, index, limit)
+
+    # The machine under the executable
+
+    def allocate(self, nbytes: int) -> EmuBuffer:
+        return EmuBuffer(nbytes)
+
+    def load(self, source: str) -> Module:
+        return Module(source)
+
+    def launch(self, unit: Module, launch: Launch, words: Array, touched: list[Any]) -> None:
+        ranges = [(piece.address, piece.nbytes) for piece in touched if piece.nbytes]
+        unit.launch(launch.name, launch.blocks, THREADS, launch.shared, words, ranges)

@@ -1,0 +1,319 @@
+"""How values reach their readers, and which groups of nodes may share a kernel.
+
+Everything is decided on shapes: a signature says how rows and reduced axes alternate in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import NamedTuple
+
+from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, indexing, movement
+
+# How an operand's elements line up with those of its reader.
+FLAT = "flat"  # element k of one meets element k of the other, row-major
+BROADCAST = "broadcast"  # one element of the operand meets a line of the reader's
+OTHER = "other"  # permuted, shifted, gathered: any element may meet any other
+
+# ((size, reduced), ...): axes of size 1 dropped, neighbours of one sort merged.
+Signature = tuple[tuple[int, bool], ...]
+
+NODES_PER_OUTPUT = 64  # expressions a kernel evaluates for each value it stores
+INLINE_COST = 64  # of values made from nothing: masks, positions, constants
+CHEAP_COST = 6  # of values made from one input: casts, comparisons, scales
+BROADCAST_COST = 16  # of small values that every reader broadcasts
+LONG_ROW = 1 << 16  # a row longer than this in too few rows is split, so it has one phase
+FEW_ROWS = 64
+
+TRANSPARENT = (common.variable, common.detach, common.custom)
+
+
+class Edge(NamedTuple):
+    """An operand behind its movement ops: the value really read, and how it lines up."""
+
+    base: Node
+    kind: str
+    signature: Signature | None = None
+
+
+def signature(shape: Shape, axes: Iterable[int]) -> Signature:
+    """How kept and reduced axes alternate in `shape`.
+
+    Example:
+        >>> signature((8, 1, 3, 5, 7), (3, 4))
+        ((24, False), (35, True))
+    """
+    reduced = set(axes)
+    merged: list[tuple[int, bool]] = []
+    for axis, size in enumerate(shape):
+        flag = axis in reduced
+        if size == 1:
+            continue
+        if merged and merged[-1][1] == flag:
+            merged[-1] = (merged[-1][0] * size, flag)
+        else:
+            merged.append((size, flag))
+    return tuple(merged)
+
+
+def rows_of(sign: Signature) -> int:
+    """How many lines are reduced, each to one value."""
+    return prod(size for size, reduced in sign if not reduced)
+
+
+def length_of(sign: Signature) -> int:
+    """How many elements each reduced line has."""
+    return prod(size for size, reduced in sign if reduced)
+
+
+def _squeezed(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size != 1)
+
+
+def _keeps_order(node: Node) -> bool:
+    """A movement that leaves every element at its row-major position."""
+    source = node.sources[0]
+    if node.op is movement.reshape:
+        return True
+    if node.op is movement.permute:
+        axes = [axis for axis in node.attributes["axes"] if source.shape[axis] != 1]
+        return axes == sorted(axes)
+    if node.op is movement.flip:
+        return all(source.shape[axis] == 1 for axis in node.attributes["axes"])
+    if node.op in (movement.expand, movement.slice_, movement.pad):
+        return node.shape == source.shape
+    return False
+
+
+def trace(node: Node, stop: set[Node]) -> Edge:
+    """Walks from an operand back to the value that is really read."""
+    kind = FLAT
+    target: Shape | None = None  # of the outermost expand, whose axes still stand as recorded
+    small: Shape = ()
+    intact = True
+    while node not in stop:
+        if node.op in TRANSPARENT:
+            node = node.sources[0]
+            continue
+        if node.op.kind != "movement":
+            break
+        source = node.sources[0]
+        if not _keeps_order(node):
+            if node.op is movement.expand and kind == FLAT:
+                kind, target, small, intact = BROADCAST, node.shape, source.shape, True
+            elif node.op is movement.expand and kind == BROADCAST and intact:
+                small = source.shape
+            else:
+                kind = OTHER
+        elif kind == BROADCAST:
+            intact = node.op is not movement.reshape and intact
+        node = source
+    if kind == BROADCAST:
+        assert target is not None
+        axes = [axis for axis, (a, b) in enumerate(zip(small, target)) if a != b]
+        return Edge(node, BROADCAST, signature(target, axes))
+    return Edge(node, kind)
+
+
+def edges_of(node: Node, stop: set[Node]) -> list[Edge]:
+    """The operands of a node that does work (`stop`: movements that are stored themselves)."""
+    if node.op.kind == "movement":  # stored as it is: it reads what it moves
+        return [trace(node, stop - {node})]
+    if node.op is common.assign:
+        return [trace(node.sources[1], stop)]
+    if node.op is indexing.gather:
+        source, index = (trace(operand, stop) for operand in node.sources)
+        rank = len(node.sources[1].shape)
+        inner = range(rank, len(node.shape))
+        if prod(node.shape[rank:]) != 1:
+            sign = signature(node.shape, inner)
+            index = Edge(index.base, BROADCAST if index.kind == FLAT else OTHER, sign)
+        return [Edge(source.base, OTHER), index]
+    return [trace(source, stop) for source in node.sources]
+
+
+def works(node: Node) -> bool:
+    """Whether the node computes something, rather than moving or naming a value."""
+    return node.op.kind in ("elementwise", "reduction", "contraction", "kernel") or (
+        node.op in (common.assign, common.output)
+    )
+
+
+def is_identity_value(node: Node) -> bool:
+    """A reduction or product over nothing: a constant, its op's identity."""
+    if node.op.kind == "reduction":
+        return prod(node.sources[0].shape) == 0
+    return node.op.kind == "contraction" and node.sources[0].shape[-1] == 0
+
+
+def inline_values(order: list[Node], stop: set[Node]) -> set[Node]:
+    """Values that every reader computes for itself: cheaper than a trip through memory.
+
+    They depend on inputs of the program and on nothing that another kernel computes.
+    """
+    readers: dict[Node, list[Edge]] = {}
+    for node in order:
+        if works(node) or node in stop:
+            for edge in edges_of(node, stop):
+                readers.setdefault(edge.base, []).append(edge)
+    cost: dict[Node, tuple[int, int]] = {}  # of the expression, and how many inputs it loads
+    found: set[Node] = set()
+    for node in order:
+        if node in stop and node.op.kind == "movement":
+            continue
+        known = _inline_cost(node, cost)
+        if known is None:
+            continue
+        if node.op.kind == "elementwise":
+            spread = all(edge.kind != FLAT for edge in readers.get(node, []))
+            limit = (INLINE_COST, CHEAP_COST)[known[1]] if known[1] < 2 else 0
+            if known[0] > max(limit, BROADCAST_COST if spread and known[1] <= 4 else 0):
+                continue
+            found.add(node)
+        cost[node] = known
+    return found
+
+
+def _inline_cost(node: Node, cost: dict[Node, tuple[int, int]]) -> tuple[int, int] | None:
+    if node.op is common.buffer:
+        return (0, 1)
+    if node.op.kind == "leaf":
+        return (node.op.cost if node.op.name.startswith("random") else 0, 0)
+    if is_identity_value(node):
+        return (0, 0)
+    sources = node.sources
+    if node.op.kind not in ("elementwise", "movement") and node.op not in TRANSPARENT:
+        return None
+    if node.op in TRANSPARENT:
+        sources = sources[:1]
+    parts = [cost.get(source) for source in sources]
+    own = node.op.cost if node.op.kind == "elementwise" else 0
+    total, loads = own, 0
+    for part in parts:
+        if part is None:
+            return None
+        total, loads = total + part[0], loads + part[1]
+    return total, loads
+
+
+class Group:
+    """Nodes that are to share a kernel.
+
+    Attributes:
+        kind: ``map``, ``row``, ``col``, ``contract`` or ``scatter``.
+        numel: elements of the space the kernel walks.
+        sign: of a row or col kernel.
+        members: in topological order; `anchors` are its reductions, contraction or scatter.
+        tainted: members that depend on an anchor.
+        update: it makes the new values of an optimizer's step.
+    """
+
+    __slots__ = ("kind", "numel", "sign", "members", "anchors", "tainted", "update", "why")
+
+    def __init__(self, node: Node, update: bool) -> None:
+        self.kind = "map"
+        self.numel = prod(node.shape)
+        self.sign: Signature = ()
+        self.members = [node]
+        self.anchors: list[Node] = []
+        self.tainted: set[Node] = set()
+        self.update = update
+        self.why = ""
+        if node.op.kind == "reduction":
+            shape = node.sources[0].shape
+            self.sign = signature(shape, node.attributes["axes"])
+            self.kind = "row" if not self.sign or self.sign[-1][1] else "col"
+            self.numel = prod(shape)
+        elif node.op.kind == "contraction":
+            self.kind = "contract"
+        elif node.op in (indexing.scatter, indexing.scatter_add):
+            self.kind = "scatter"
+        if self.kind != "map":
+            self.anchors = [node]
+            self.tainted = {node}
+
+    @property
+    def rows(self) -> int:
+        return rows_of(self.sign)
+
+    @property
+    def one_phase(self) -> bool:
+        """Whether each element is visited once: a long line is split over several blocks."""
+        return self.kind == "col" or (
+            self.kind == "row" and self.rows < FEW_ROWS and length_of(self.sign) > LONG_ROW
+        )
+
+    def is_line(self, node: Node) -> bool:
+        """Whether a member has one value for each row, rather than one for each element."""
+        return self.kind in ("row", "col") and (
+            node in self.anchors or prod(node.shape) == self.rows
+        )
+
+
+def merged(
+    a: Group, b: Group, edges: dict[Node, list[Edge]], position: dict[Node, int]
+) -> Group | str:
+    """The two groups as one kernel, or why not. Cycles are the caller's business."""
+    if a.kind == "map" and b.kind != "map":
+        a, b = b, a
+    refusal = _spaces_differ(a, b)
+    if refusal:
+        return refusal
+    limit = NODES_PER_OUTPUT * max(1, len(a.anchors) + len(b.anchors))
+    if len(a.members) + len(b.members) > limit:
+        return f"more than {limit} expressions"
+    result = Group.__new__(Group)
+    result.kind, result.numel, result.sign = a.kind, a.numel, a.sign
+    result.update, result.why = a.update, ""
+    result.members = sorted(a.members + b.members, key=position.__getitem__)
+    result.anchors = [node for node in result.members if node in a.anchors or node in b.anchors]
+    inside = set(result.members)
+    result.tainted = set(result.anchors)
+    for node in result.members:
+        for edge in edges[node]:
+            if edge.base in inside:
+                if not _lines_up(result, edge, node):
+                    return f"{edge.base.op.name} does not line up with {node.op.name}"
+                if edge.base in result.tainted:
+                    result.tainted.add(node)
+                    if result.one_phase and (node in result.anchors or not result.is_line(node)):
+                        return f"{node.op.name} needs a finished {edge.base.op.name}"
+    return result
+
+
+def _spaces_differ(a: Group, b: Group) -> str:
+    """Why the two cannot walk the same space, or nothing; a `map` is always b."""
+    if a.update != b.update:
+        return "an update has a launch of its own"
+    if a.kind == "scatter":
+        return "a scatter has a kernel of its own"
+    if b.kind != "map":
+        if a.kind == "contract" or b.kind == "contract":
+            return "a contraction has a kernel of its own"
+        return "" if a.sign == b.sign and a.kind == b.kind else "they reduce along other axes"
+    if a.numel == b.numel or (a.kind in ("row", "col") and b.numel == a.rows):
+        return ""
+    return "they have different numbers of elements"
+
+
+def _lines_up(group: Group, edge: Edge, reader: Node) -> bool:
+    """Whether a member's value is at hand where another member of the kernel needs it."""
+    if group.kind == "map":
+        return edge.kind == FLAT
+    if group.kind == "contract":
+        return edge.kind == FLAT and reader not in group.anchors
+    line = group.is_line(edge.base)
+    if reader in group.anchors:
+        wide = reader.op.kind == "reduction"
+    else:
+        wide = not group.is_line(reader)
+    if not wide:
+        return line and edge.kind == FLAT
+    if not line:
+        return edge.kind == FLAT
+    if length_of(group.sign) == 1:
+        return edge.kind == FLAT or edge.signature == group.sign
+    return edge.kind == BROADCAST and edge.signature == group.sign

@@ -1,0 +1,412 @@
+"""From nodes to kernels: which values share a kernel, which are stored, and in which order.
+
+Groups grow along the graph, producers first; each keeps the reason why it did not grow further.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tinygrad_cuda.graph.fusion import (
+    FLAT,
+    OTHER,
+    TRANSPARENT,
+    Edge,
+    Group,
+    Signature,
+    edges_of,
+    inline_values,
+    is_identity_value,
+    merged,
+    works,
+)
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, indexing, movement
+from tinygrad_cuda.graph.order import topological
+
+SIBLINGS = 64  # groups of one space that are compared with each other
+
+
+@dataclass(eq=False)
+class Kernel:
+    """Nodes that one kernel computes, and what it stores.
+
+    Attributes:
+        kind: ``map``, ``row``, ``col``, ``contract`` or ``scatter``.
+        nodes: what it evaluates, in topological order (movement ops stay unnamed).
+        anchors: those of them that the skeleton itself computes: reductions, the contraction.
+        stores: those that end up in memory.
+        reads: values in memory that it reads: inputs of the program or stores of other kernels.
+        places: for a stored assign, the input whose storage it takes.
+        sign: how kept and reduced axes alternate, of a row or col kernel.
+        numel: elements of the space it walks.
+        reason: why it is a kernel of its own.
+        before: kernels that must be done first.
+        update: it makes the new values of an optimizer's step.
+    """
+
+    kind: str
+    nodes: list[Node]
+    anchors: list[Node]
+    stores: list[Node]
+    sign: Signature
+    numel: int
+    reason: str
+    one_phase: bool
+    update: bool
+    reads: list[Node] = field(default_factory=list)
+    places: dict[Node, Node] = field(default_factory=dict)
+    before: list[Kernel] = field(default_factory=list)
+
+    def is_line(self, node: Node) -> bool:
+        """Whether a node of a row or col kernel has one value a row."""
+        rows = prod(size for size, reduced in self.sign if not reduced)
+        return self.kind in ("row", "col") and (node in self.anchors or prod(node.shape) == rows)
+
+    def __repr__(self) -> str:
+        names = " ".join(node.op.name for node in self.nodes)
+        shapes = ", ".join(str(node.shape) for node in self.stores)
+        return f"<{self.kind} kernel: {names} -> {shapes}>"
+
+
+@dataclass(eq=False)
+class Schedule:
+    """Kernels in an order of execution; `outputs` name the stored node of each program output."""
+
+    kernels: list[Kernel]
+    outputs: tuple[Node, ...]
+
+    @property
+    def stored(self) -> dict[Node, Kernel]:
+        """The kernel that stores each value."""
+        return {node: kernel for kernel in self.kernels for node in kernel.stores}
+
+    def graph(self) -> Any:
+        """The kernels as a networkx DiGraph; an edge leads from a kernel to those after it."""
+        import networkx
+
+        graph = networkx.DiGraph()
+        graph.add_nodes_from(self.kernels)
+        for kernel in self.kernels:
+            graph.add_edges_from((earlier, kernel) for earlier in kernel.before)
+        return graph
+
+
+def schedule(outputs: Sequence[Node], overwrites: Mapping[int, Node] | None = None) -> Schedule:
+    """Cuts a graph into kernels.
+
+    Args:
+        outputs: the values wanted.
+        overwrites: for an output's position, the input whose storage it shall take if it can.
+    """
+    wanted = _distinct(outputs)
+    builder = _Builder(wanted)
+    builder.grow()
+    builder.join_siblings()
+    places = {
+        wanted[number]: buffer
+        for number, buffer in (overwrites or {}).items()
+        if wanted[number].op is common.assign
+    }
+    return Schedule(builder.kernels(places), wanted)
+
+
+def _distinct(outputs: Sequence[Node]) -> tuple[Node, ...]:
+    """Each output as a node that some kernel can store: copies of inputs, constants, doubles."""
+    found: dict[Node, None] = {}
+    for node in outputs:
+        leaf = node.op.kind == "leaf" or node.op in TRANSPARENT or is_identity_value(node)
+        if leaf or node in found:
+            node = movement.reshape(node, shape=node.shape)
+        found[node] = None
+    return tuple(found)
+
+
+class _Builder:
+    """The groups, the edges between them, and the rules for joining two."""
+
+    def __init__(self, wanted: tuple[Node, ...]) -> None:
+        self.wanted = set(wanted)
+        order = topological(wanted)
+        self.position = {node: place for place, node in enumerate(order)}
+        self.stop = {node for node in wanted if not works(node)}
+        self.inline = inline_values(order, self.stop) - self.wanted
+        self.edges: dict[Node, list[Edge]] = {
+            node: edges_of(node, self.stop)
+            for node in order
+            if (works(node) and not is_identity_value(node)) or node in self.stop
+        }
+        self.order = [
+            node for node in order if node in self.edges and node not in self.inline
+            and prod(node.shape)
+        ]  # fmt: skip
+        self.owner: dict[Node, Group] = {}
+        self.after: dict[Group, set[Group]] = {}
+        self.before: dict[Group, set[Group]] = {}
+        self.updates = self._find_updates(order)
+
+    def _find_updates(self, order: list[Node]) -> set[Node]:
+        """Elementwise nodes between the old value of an assign and the assign."""
+        old = {node.sources[0] for node in order if node.op is common.assign}
+        reaches: set[Node] = set(old)
+        for node in order:
+            if node.op.kind in ("elementwise", "movement") or node.op is common.assign:
+                values = node.sources[1:] if node.op is common.assign else node.sources
+                if any(source in reaches for source in values):
+                    reaches.add(node)
+        readers: dict[Node, list[Node]] = {}
+        for node in self.order:
+            for edge in self.edges[node]:
+                readers.setdefault(edge.base, []).append(node if edge.kind == FLAT else edge.base)
+        found: set[Node] = set()
+        for node in reversed(self.order):
+            if node in reaches and (
+                node.op is common.assign
+                or (
+                    node.op.kind == "elementwise"
+                    and node not in self.wanted
+                    and all(reader in found for reader in readers.get(node, []))
+                )
+            ):
+                found.add(node)
+        return found
+
+    # Growing
+
+    def grow(self) -> None:
+        """Each node joins the kernel of an operand if it can, the latest first."""
+        for node in self.order:
+            group = self._add(node)
+            tried: set[Group] = set()
+            while True:
+                candidates = sorted(
+                    self.before[group] - tried,
+                    key=lambda other: self.position[other.members[-1]],
+                    reverse=True,
+                )
+                if not candidates:
+                    break
+                tried.add(candidates[0])
+                if node in self._adjacent(candidates[0], node):
+                    group = self._join(candidates[0], group) or group
+
+    def _adjacent(self, group: Group, node: Node) -> list[Node]:
+        """The node itself if it reads from the group (a group that grew has more producers)."""
+        return [node] if any(self.owner.get(e.base) is group for e in self.edges[node]) else []
+
+    def _add(self, node: Node) -> Group:
+        group = Group(node, node in self.updates)
+        self.owner[node] = group
+        self.after[group] = set()
+        self.before[group] = {
+            self.owner[edge.base] for edge in self.edges[node] if edge.base in self.owner
+        }
+        for other in self.before[group]:
+            self.after[other].add(group)
+        return group
+
+    def _join(self, a: Group, b: Group) -> Group | None:
+        """Makes the two one, if their spaces agree and no third kernel stands between them."""
+        result = merged(a, b, self.edges, self.position)
+        if isinstance(result, str):
+            b.why = b.why or result
+            return None
+        if self.reaches(a, b, directly=False) or self.reaches(b, a, directly=False):
+            b.why = b.why or "another kernel stands between it and its operand"
+            return None
+        for member in result.members:
+            self.owner[member] = result
+        self.after[result] = (self.after.pop(a) | self.after.pop(b)) - {a, b}
+        self.before[result] = (self.before.pop(a) | self.before.pop(b)) - {a, b}
+        for other in self.after[result]:
+            self.before[other] = (self.before[other] - {a, b}) | {result}
+        for other in self.before[result]:
+            self.after[other] = (self.after[other] - {a, b}) | {result}
+        result.why = a.why or b.why
+        return result
+
+    def reaches(self, a: Group, b: Group, directly: bool = True) -> bool:
+        """Whether b depends on a, by a way that is more than one edge unless `directly`."""
+        last = self.position[b.members[-1]]
+        stack = [group for group in self.after[a] if directly or group is not b]
+        seen = set(stack)
+        while stack:
+            group = stack.pop()
+            if group is b:
+                return True
+            if self.position[group.members[0]] <= last:
+                new = self.after[group] - seen
+                seen |= new
+                stack.extend(new)
+        return False
+
+    def join_siblings(self) -> None:
+        """Groups that walk one space and read the same value read it once."""
+        buckets: dict[Any, list[Group]] = {}
+        for group in sorted(self.after, key=lambda g: self.position[g.members[0]]):
+            key = (group.kind, group.numel, group.sign, group.update)
+            buckets.setdefault(key, []).append(group)
+        for (kind, *_), groups in buckets.items():
+            if kind not in ("map", "row", "col") or not 1 < len(groups) <= SIBLINGS:
+                continue
+            while groups:
+                group = groups.pop(0)
+                for other in list(groups):
+                    if self._share(group, other) and (joined := self._join(group, other)):
+                        groups.remove(other)
+                        group = joined
+
+    def _share(self, a: Group, b: Group) -> bool:
+        def flat(group: Group) -> set[Node]:
+            return {
+                edge.base
+                for node in group.members
+                for edge in self.edges[node]
+                if edge.kind == FLAT and prod(edge.base.shape) == group.numel
+            }
+
+        return not flat(a).isdisjoint(flat(b))
+
+    # The result
+
+    def kernels(self, places: dict[Node, Node]) -> list[Kernel]:
+        """Kernels in an order of execution, assigns in place where that is safe."""
+        made = {
+            group: Kernel(
+                kind=group.kind,
+                nodes=group.members,
+                anchors=group.anchors,
+                stores=self._stores(group),
+                sign=group.sign,
+                numel=group.numel,
+                reason=group.why or "it reads inputs only",
+                one_phase=group.one_phase,
+                update=group.update,
+            )
+            for group in self.after
+        }
+        reads = {group: self._reads(group) for group in made}
+        for group, kernel in made.items():
+            kernel.reads = list(dict.fromkeys(edge.base for _, edge in reads[group]))
+        for node, buffer in places.items():
+            if node in self.owner and self._order_in_place(node, buffer, reads):
+                made[self.owner[node]].places[node] = buffer
+        self._order_checks()
+        for group, kernel in made.items():
+            kernel.before = [made[other] for other in self._sorted(self.before[group])]
+        return [made[group] for group in self._execution_order()]
+
+    def _stores(self, group: Group) -> list[Node]:
+        outside = {
+            edge.base
+            for other in self.after[group]
+            for node in other.members
+            for edge in self.edges[node]
+        }
+        return [node for node in group.members if node in outside or node in self.wanted]
+
+    def _reads(self, group: Group) -> list[tuple[Node, Edge]]:
+        """What the kernel loads: (the member that needs it, the value in memory)."""
+        found: list[tuple[Node, Edge]] = []
+        for member in group.members:
+            stack = list(self.edges[member])
+            seen: set[Edge] = set()
+            while stack:
+                edge = stack.pop()
+                if edge in seen:
+                    continue
+                seen.add(edge)
+                owner = self.owner.get(edge.base)
+                if owner is None and edge.base.op is not common.buffer:
+                    for inner in self.edges.get(edge.base, []):
+                        kind = FLAT if edge.kind == inner.kind == FLAT else OTHER
+                        stack.append(Edge(inner.base, kind))
+                elif owner is not group:
+                    found.append((member, edge))
+        return found
+
+    def _order_in_place(
+        self, node: Node, buffer: Node, reads: dict[Group, list[tuple[Node, Edge]]]
+    ) -> bool:
+        """Whether `node` may be written over `buffer`; puts the other readers before it."""
+        own = self.owner[node]
+        for member, edge in reads[own]:
+            same_place = edge.kind == FLAT and prod(member.shape) == own.numel
+            if edge.base is buffer and (not same_place or own.kind not in ("map", "contract")):
+                return False
+            if edge.base is buffer and member in own.anchors:
+                return False
+        readers = [
+            group
+            for group, found in reads.items()
+            if group is not own and any(edge.base is buffer for _, edge in found)
+        ]
+        if any(self._depends(group, own) for group in readers):
+            return False
+        for group in readers:
+            self._put_before(group, own)
+        return True
+
+    def _order_checks(self) -> None:
+        """A kernel that finds a bad index comes before those that must then change nothing."""
+        checks, assigns = [], []
+        for group in self._sorted(set(self.after)):
+            if any(node.op is common.assign for node in group.members):
+                assigns.append(group)
+            if self._checks(group):
+                checks.append(group)
+        for group in checks:
+            for later in assigns:
+                if group is not later and not self._depends(group, later):
+                    self._put_before(group, later)
+
+    def _checks(self, group: Group) -> bool:
+        stack = [edge.base for node in group.members for edge in self.edges[node]]
+        seen: set[Node] = set()
+        while stack:
+            node = stack.pop()
+            if node not in seen and (node in self.inline):
+                seen.add(node)
+                stack.extend(edge.base for edge in self.edges[node])
+        return any(node.op is indexing.check_index for node in (*group.members, *seen))
+
+    def _depends(self, a: Group, b: Group) -> bool:
+        """Whether a must run after b; edges of order count, so positions do not help."""
+        stack, seen = [b], {b}
+        while stack:
+            for group in self.after[stack.pop()] - seen:
+                if group is a:
+                    return True
+                seen.add(group)
+                stack.append(group)
+        return False
+
+    def _put_before(self, a: Group, b: Group) -> None:
+        self.after[a].add(b)
+        self.before[b].add(a)
+
+    def _sorted(self, groups: set[Group]) -> list[Group]:
+        return sorted(groups, key=lambda group: self.position[group.members[0]])
+
+    def _execution_order(self) -> list[Group]:
+        waiting = {group: len(self.before[group]) for group in self.after}
+        ready = [
+            (self.position[group.members[0]], id(group), group)
+            for group, count in waiting.items()
+            if count == 0
+        ]
+        heapq.heapify(ready)
+        found: list[Group] = []
+        while ready:
+            group = heapq.heappop(ready)[2]
+            found.append(group)
+            for other in self.after[group]:
+                waiting[other] -= 1
+                if waiting[other] == 0:
+                    heapq.heappush(ready, (self.position[other.members[0]], id(other), other))
+        assert len(found) == len(waiting), "kernels depend on each other in a circle"
+        return found
