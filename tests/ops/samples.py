@@ -5,6 +5,7 @@ Values, gradients, mutations and every device are tested from it; a row without 
 
 from __future__ import annotations
 
+import samples_compositions
 import samples_elementwise
 import samples_movement
 import samples_reduction
@@ -21,6 +22,7 @@ FAMILIES: dict[str, tuple[Sample, ...]] = {
     "identity": tuple(samples_rest.identities()),
     "indexing": tuple(samples_rest.indexings()),
     "random": tuple(samples_rest.randoms()),
+    "composition": tuple(samples_compositions.samples()),
 }
 SAMPLES: tuple[Sample, ...] = tuple(sample for family in FAMILIES.values() for sample in family)
 
