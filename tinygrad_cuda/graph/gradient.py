@@ -70,6 +70,7 @@ def backward(
     order = history(outputs)
     needed = _needed(order, wanted)
     cotangents: Cotangents = {}
+    passed: list[Node] = []
     result: dict[Node, Node] = {}
     keep = set(wanted or ())
     with gradient_mode(create_graph):
@@ -83,13 +84,14 @@ def backward(
                 g = _watched(node, g)
             if node in keep or (wanted is None and node.op is common.variable):
                 result[node] = g
-            if node.op is not common.variable and node in needed:
+            # A wanted node is an end: what lies behind it stays for another pass.
+            if node.op is not common.variable and any(map(needed.__contains__, node.sources)):
                 _propagate(node, g, cotangents, needed)
+                passed.append(node)
     if not retain_graph:
         line = user_site()
-        for node in order:
-            if node.op is not common.variable and node in needed:
-                node.spent = line
+        for node in passed:
+            node.spent = line
     return result
 
 
