@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from tinygrad_cuda.backend.base import Backend
 from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda.backend import CudaBackend
+from tinygrad_cuda.backend.emulator.backend import EmuBackend
 from tinygrad_cuda.backend.reference.backend import ReferenceBackend
 from tinygrad_cuda.core.device import Device
 
@@ -14,11 +16,11 @@ _backends: dict[Device, Backend] = {}
 _lock = threading.Lock()
 
 
-def _cuda(device: Device) -> Backend:
-    raise NotImplementedError
-
-
-_makers: dict[str, Callable[[Device], Backend]] = {"cpu": ReferenceBackend}
+_makers: dict[str, Callable[[Device], Backend]] = {
+    "cpu": ReferenceBackend,
+    "cuda": CudaBackend,
+    "emu": EmuBackend,
+}
 
 
 def get(device: Device) -> Backend:

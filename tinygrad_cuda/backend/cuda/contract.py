@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from math import prod
 
@@ -58,7 +59,7 @@ class _Problem:
         blocks = self.tiles_m * self.tiles_n * self.batches
         parts = max(1, min(WANTED_BLOCKS // blocks, self.k // PART_K))
         step = self.tile.k
-        self.chunk = -(-(-(-self.k // parts)) // step) * step
+        self.chunk = math.ceil(self.k / parts / step) * step
         self.parts = -(-self.k // self.chunk)
         self.blocks = blocks * self.parts
         self.type = self.dtype.compute
@@ -228,7 +229,10 @@ def _fetch(
     k, other = (along, across) if side.along == "k" else (across, along)
     writer.scopes = [outer, Scope(line, "step"), Scope("v")]
     writer.lane = Lane(v, width)
-    places = (*ix.unflatten(batch, problem.batch_shape), *((other, k) if side.name == "a" else (k, other)))
+    places = (
+        *ix.unflatten(batch, problem.batch_shape),
+        *((other, k) if side.name == "a" else (k, other)),
+    )
     value = writer.value(side.node, places)
     writer.scopes[2].lines.append(f"hold_{side.name}[i * {width} + v] = {value};")
     tile_first = f"tile_{side.other} * {side.tile}"

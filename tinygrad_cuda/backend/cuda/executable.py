@@ -5,7 +5,7 @@ The machine below (a GPU, or the emulator) only has memory, a compiler and launc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
@@ -15,8 +15,10 @@ import numpy as np
 from tinygrad_cuda.backend.base import Number, Program
 from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
+from tinygrad_cuda.backend.cuda.report import report
 from tinygrad_cuda.backend.cuda.template import Scratch, Word
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.graph.rewrite.products import turn_products
@@ -51,6 +53,18 @@ class Machine(Protocol):
         """Starts one kernel."""
         ...
 
+    def copy(self, target: Any, source: Any) -> None:
+        """Copies memory after the work so far."""
+        ...
+
+    def watch_error(self) -> None:
+        """Takes note of the error word as it is after the work so far."""
+        ...
+
+    def timed(self, work: Callable[[], None]) -> float | None:
+        """Does the work; its microseconds, where the machine can tell."""
+        ...
+
 
 @dataclass
 class _Step:
@@ -75,9 +89,18 @@ class CudaExecutable:
         self.source = translation_unit(self.launches)
         self.unit = machine.load(self.source) if self.launches else None
         self.places = {
-            node: buffer for kernel in self.schedule.kernels for node, buffer in kernel.places.items()
+            node: buffer
+            for kernel in self.schedule.kernels
+            for node, buffer in kernel.places.items()
         }
         self.steps = self._steps()
+        self.checks = any(word.kind == "error" for launch in self.launches for word in launch.words)
+        # Where an output could not be written in place, its value is copied there at the end.
+        self.copies = [
+            (number, slot)
+            for number, slot in program.overwrites.items()
+            if self.schedule.outputs[number] not in self.places
+        ]
         if settings.debug >= 3:
             print(self.explain())
         if settings.debug >= 4:
@@ -100,18 +123,31 @@ class CudaExecutable:
         memory: dict[Any, Any] = {node: inputs[slot] for node, slot in self.slots.items()}
         for node in self.schedule.outputs:
             place = self.places.get(node)
-            memory[node] = (
-                inputs[self.slots[place]] if place is not None else self._allocate(node)
-            )
+            memory[node] = inputs[self.slots[place]] if place is not None else self._allocate(node)
         for step in self.steps:
-            touched: list[Any] = []
-            words = np.zeros(len(step.words), np.uint64)
-            for number, word in enumerate(step.words):
-                words[number] = self._word(word, memory, arguments, touched)
-            self.machine.launch(self.unit, step.launch, words, touched)
+            self._launch(step, memory, arguments)
             for item in step.free:
                 del memory[item]
-        return [memory[node] for node in self.schedule.outputs]
+        if self.checks:
+            self.machine.watch_error()
+        results = [memory[node] for node in self.schedule.outputs]
+        for number, slot in self.copies:
+            self.machine.copy(inputs[slot], results[number])
+            results[number] = inputs[slot]
+        return results
+
+    def _launch(self, step: _Step, memory: dict[Any, Any], arguments: Sequence[Number]) -> None:
+        touched: list[Any] = []
+        words = np.zeros(len(step.words), np.uint64)
+        for number, word in enumerate(step.words):
+            words[number] = self._word(word, memory, arguments, touched)
+        if settings.debug < 2:
+            self.machine.launch(self.unit, step.launch, words, touched)
+            return
+        time = self.machine.timed(
+            lambda: self.machine.launch(self.unit, step.launch, words, touched)
+        )
+        print(report(step.launch, time))
 
     def _allocate(self, item: Any) -> Any:
         if isinstance(item, Scratch):
@@ -146,7 +182,7 @@ class CudaExecutable:
 
 
 def _explained(kernel: Kernel) -> str:
-    sites = dict.fromkeys(str(node.site) for node in kernel.nodes if node.site is not None)
+    sites = dict.fromkeys(describe_site(node.site) for node in kernel.nodes)
     return "\n".join(
         [repr(kernel), f"  why:   {kernel.reason}", *(f"  line:  {site}" for site in sites)]
     )

@@ -280,7 +280,8 @@ class Evaluator:
         ]
         if node.op.name == "random_integer":
             seed, number, low, high = numbers
-            return f"({node.dtype.compute})tgc_random_integer({seed}, {number}, {position}, {low}, {high})"
+            draw = f"tgc_random_integer({seed}, {number}, {position}, {low}, {high})"
+            return f"({node.dtype.compute}){draw}"
         return f"tgc_{node.op.name}<{node.dtype.c}>({', '.join(numbers)}, {position})"
 
     # Loads
@@ -324,7 +325,9 @@ class Evaluator:
         key = ("vector", node, rest, guard)
         memo = self.scopes[outer].memo
         if key not in memo:
-            text = f"tgc_load_vector<{lane.width}>({self.words.read(node)}, {self.index_text(rest)})"
+            text = (
+                f"tgc_load_vector<{lane.width}>({self.words.read(node)}, {self.index_text(rest)})"
+            )
             if guard:
                 text = f"{self.guard_text(guard)} ? {text} : {vector}{{}}"
             memo[key] = self._hold(key, outer, vector, text) or self.emit(outer, vector, text, "a")
@@ -377,7 +380,7 @@ class Evaluator:
         """A loaded index, 0 <= index < limit, as a coordinate."""
         name = self.value(index, at, guard)
         if _LITERAL.match(name) or name in ("true", "false"):
-            return ix.constant(int(name.strip("()LL")))
+            return ix.constant(int(re.sub(r"[()L]", "", name)))
         depth = self._depth(at, guard)
         if not name.isidentifier():
             name = self._named(depth, ("position", name), index.dtype.compute, name)
@@ -505,5 +508,3 @@ def _windowed(node: Node, at: Coordinates) -> tuple[Coordinates, Guard | bool, A
     conditions.append(ix.below(rest, 1))
     inner[axis] = quotient.within(0, shape[axis] - 1)
     return tuple(inner), ix.all_of(conditions), 0
-
-

@@ -119,6 +119,17 @@ class Event:
         self._device.enter()
         self._device.call("cuEventSynchronize", self.handle)
 
+    def done(self) -> bool:
+        """Whether the stream has come here already; does not wait."""
+        self._device.enter()
+        driver = self._device.driver
+        (status,) = driver.cuEventQuery(self.handle)
+        if status == driver.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        if status:
+            raise self._device.error("cuEventQuery", status)
+        return True
+
     def hold(self, stream: Any) -> None:
         """Lets a stream's later work wait for this point; the host goes on."""
         self._device.enter()

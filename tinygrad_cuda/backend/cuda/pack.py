@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tinygrad_cuda.backend.cuda.template import FOLDER, THREADS, Stage, Word, fill, named
+from tinygrad_cuda.core.errors import describe_site
 
 WORDS = 4096 // 8  # of a kernel's parameters
 SMALL_GRID = 264  # blocks up to which a stage leaves multiprocessors idle
@@ -27,14 +28,20 @@ class Launch:
         return sum(stage.blocks for stage in self.stages)
 
     @property
+    def site(self) -> str:
+        """The user's lines behind it."""
+        sites = dict.fromkeys(
+            describe_site(node.site) for stage in self.stages for node in stage.kernel.stores
+        )
+        return "; ".join(sites)
+
+    @property
     def shared(self) -> int:
         return max(stage.shared for stage in self.stages)
 
     def __str__(self) -> str:
         kinds = "+".join(stage.kernel.kind for stage in self.stages)
-        shapes = ", ".join(
-            str(node.shape) for stage in self.stages for node in stage.kernel.stores
-        )
+        shapes = ", ".join(str(node.shape) for stage in self.stages for node in stage.kernel.stores)
         return f"{self.name:<60} {kinds:<24} {self.blocks:>6} x {THREADS}  {shapes}"
 
 
@@ -53,11 +60,21 @@ def packed(kernels: Sequence[list[Stage]]) -> list[Launch]:
             level[stage] = start
             start += 1
         last[kernel] = start - 1
+    _gather_updates(kernels, level)
     launches: list[Launch] = []
     for number in range(max(level.values(), default=-1) + 1):
         ready = [stage for stage, own in level.items() if own == number]
         launches += _merged(ready)
     return launches
+
+
+def _gather_updates(kernels: Sequence[list[Stage]], level: dict[Stage, int]) -> None:
+    """The updates that nobody waits for move to the end, where one launch takes them all."""
+    needed = {before for stages in kernels for before in stages[0].kernel.before}
+    last = max(level.values(), default=0)
+    for stage in level:
+        if stage.kernel.update and stage.kernel not in needed:
+            level[stage] = last
 
 
 def _merged(stages: list[Stage]) -> list[Launch]:

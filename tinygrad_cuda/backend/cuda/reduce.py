@@ -255,9 +255,7 @@ def _whole_row(kernel: Kernel) -> Stage:
             width=width,
             map=writer.scopes[2].lines,
             store=stores.after,
-            combine=[
-                f"{a.name} = {function}({a.name}, {a.operator}(){scratch});" for a in taken
-            ],
+            combine=[f"{a.name} = {function}({a.name}, {a.operator}(){scratch});" for a in taken],
         ).splitlines()
         row.settle(taken)
     if writer.held is not None:
@@ -266,9 +264,7 @@ def _whole_row(kernel: Kernel) -> Stage:
         made, stored = row.finish()
         text += fill("row.cuh", "finish", epilogue=made, store=stored).splitlines()
     per_block = THREADS // group
-    body = fill(
-        "row.cuh", "body", group=group, per_block=per_block, lines=row.lines, phases=text
-    )
+    body = fill("row.cuh", "body", group=group, per_block=per_block, lines=row.lines, phases=text)
     blocks = -(-row.lines // per_block)
     where = "in registers" if fits else "read again in each phase" if loops > 1 else "read once"
     label = comment(
@@ -309,13 +305,9 @@ def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
     )
     body = fill("row.cuh", "part_body", parts=parts, phases=phase)
     blocks = row.lines * parts
-    label = comment(
-        kernel, f"ROW, {row.lines} rows of {row.length}, each in {parts} parts", blocks
-    )
+    label = comment(kernel, f"ROW, {row.lines} rows of {row.length}, each in {parts} parts", blocks)
     shared = row.scratch_bytes
-    first = wrapped(
-        kernel, stem(kernel) + "_parts", body, row.words.list, blocks, shared, label
-    )
+    first = wrapped(kernel, stem(kernel) + "_parts", body, row.words.list, blocks, shared, label)
     return [first, _join(kernel, scratches, parts, first)]
 
 
@@ -329,9 +321,7 @@ def _keep(
     return found
 
 
-def _join(
-    kernel: Kernel, scratches: dict[Accumulator, Scratch], parts: int, first: Stage
-) -> Stage:
+def _join(kernel: Kernel, scratches: dict[Accumulator, Scratch], parts: int, first: Stage) -> Stage:
     """The second stage of a split reduction."""
     row = _Lines(kernel)
     row.outer = Scope("line")

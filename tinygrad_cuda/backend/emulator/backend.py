@@ -5,6 +5,7 @@ For correctness, never for speed: every access is checked, fresh memory is poiso
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,7 @@ class EmuBackend:
     def synchronize(self) -> None:
         """A launch has ended when it returns."""
 
-    def take_error(self) -> BadIndex | None:
+    def take_error(self, wait: bool = True) -> BadIndex | None:
         code, index, limit, position = self.error.bytes.view(np.int64).tolist()
         if not code:
             return None
@@ -81,6 +82,16 @@ class EmuBackend:
 
     def load(self, source: str) -> Module:
         return Module(source)
+
+    def copy(self, target: EmuBuffer, source: EmuBuffer) -> None:
+        target.bytes[:] = source.bytes
+
+    def watch_error(self) -> None:
+        """The word is looked at directly."""
+
+    def timed(self, work: Callable[[], None]) -> None:
+        """Runs the work; the emulator's times say nothing about a GPU."""
+        work()
 
     def launch(self, unit: Module, launch: Launch, words: Array, touched: list[Any]) -> None:
         ranges = [(piece.address, piece.nbytes) for piece in touched if piece.nbytes]

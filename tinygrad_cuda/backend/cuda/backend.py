@@ -1,0 +1,133 @@
+"""The GPU as a device: generated text through NVRTC, launched on the compute stream."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.backend.base import BadIndex, Program
+from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda.compiler import compile_source
+from tinygrad_cuda.backend.cuda.executable import CudaExecutable
+from tinygrad_cuda.backend.cuda.pack import Launch
+from tinygrad_cuda.backend.cuda.template import THREADS
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.shapes import Shape
+
+ERROR_BYTES = 32
+ERROR_SLOTS = 16  # plans with index checks that may be under way without a look at their outcome
+
+Array = np.ndarray[Any, Any]
+
+
+class CudaBackend:
+    """One GPU.
+
+    Raises:
+        DeviceError: there is no usable GPU of this number.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.gpu = runtime.device(device.index)
+        self.error = self.gpu.allocate(ERROR_BYTES)
+        self.gpu.fill(self.error.address, ERROR_BYTES)
+        self._copies = _ErrorCopies(self.gpu)
+
+    # The backend
+
+    def from_host(self, array: Array) -> runtime.Allocation:
+        allocation = self.gpu.allocate(array.nbytes)
+        self.gpu.copy_in(allocation.address, np.ascontiguousarray(array))
+        return allocation
+
+    def to_host(self, storage: runtime.Allocation, shape: Shape, dtype: DType) -> Array:
+        array = np.empty(shape, dtype.numpy)
+        self.gpu.copy_out(storage.address, array.reshape(-1).view(np.uint8))
+        return array
+
+    def compile(self, program: Program) -> CudaExecutable:
+        return CudaExecutable(program, self)
+
+    def synchronize(self) -> None:
+        self.gpu.synchronize()
+
+    def take_error(self, wait: bool = True) -> BadIndex | None:
+        if not self._copies.pending:
+            return None
+        words = self._copies.look(wait)
+        if words is None:
+            return None
+        self.gpu.fill(self.error.address, ERROR_BYTES)
+        self._copies.forget()
+        code, index, limit, position = words
+        return BadIndex(code - 1, position, index, limit)
+
+    # The machine under the executable
+
+    def allocate(self, nbytes: int) -> runtime.Allocation:
+        return self.gpu.allocate(nbytes)
+
+    def load(self, source: str) -> runtime.Module:
+        return self.gpu.load(compile_source(source, self.gpu.properties.arch).cubin)
+
+    def launch(
+        self, unit: runtime.Module, launch: Launch, words: Array, touched: list[Any]
+    ) -> None:
+        function = unit.function(launch.name)
+        self.gpu.launch(
+            function, launch.blocks, THREADS, launch.shared, words.tobytes(), launch.site
+        )
+
+    def copy(self, target: runtime.Allocation, source: runtime.Allocation) -> None:
+        self.gpu.copy(target.address, source.address, source.nbytes)
+
+    def watch_error(self) -> None:
+        self._copies.add(self.error.address)
+
+    def timed(self, work: Any) -> float | None:
+        return self.gpu.timed(work)
+
+
+class _ErrorCopies:
+    """Copies of the error word in host memory, each behind a plan that may have set it."""
+
+    def __init__(self, gpu: runtime.Device) -> None:
+        self.gpu = gpu
+        self.memory = int(gpu.call("cuMemHostAlloc", ERROR_BYTES * ERROR_SLOTS, 0))
+        self.free = [self.memory + ERROR_BYTES * slot for slot in range(ERROR_SLOTS)]
+        self.pending: deque[tuple[int, runtime.Event]] = deque()
+
+    def add(self, address: int) -> None:
+        """Copies the word as it will be when all work so far is done."""
+        if not self.free:  # a later copy says all that an earlier one says
+            self.free.append(self.pending.popleft()[0])
+        slot = self.free.pop()
+        self.gpu.call("cuMemcpyDtoHAsync", slot, address, ERROR_BYTES, self.gpu.stream)
+        self.pending.append((slot, runtime.Event(self.gpu, timing=False).record()))
+
+    def look(self, wait: bool) -> list[int] | None:
+        """The first error among the copies that have arrived, or None."""
+        if wait and self.pending:
+            self.pending[-1][1].synchronize()
+        while self.pending:
+            slot, event = self.pending[0]
+            if not wait and not event.done():
+                return None
+            self.pending.popleft()
+            self.free.append(slot)
+            words = list((ctypes.c_longlong * 4).from_address(slot))
+            if words[0]:
+                return words
+        return None
+
+    def forget(self) -> None:
+        """What is under way would report the same error again."""
+        while self.pending:
+            slot, event = self.pending.popleft()
+            event.synchronize()
+            self.free.append(slot)
