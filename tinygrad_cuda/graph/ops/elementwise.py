@@ -361,16 +361,6 @@ tanh: Op = _op(
 
 
 def _special(name: str) -> Callable[..., Any]:
-    """SciPy's function of that name, imported when it is first called."""
-
-    def function(x: Any) -> Any:
-
-        return getattr(scipy.special, name)(x)
-
-    return function
-
-
-def _special(name: str) -> Callable[..., Any]:
     """A function of scipy.special, which is imported when it first runs."""
 
     def reference(x: Any) -> Any:
