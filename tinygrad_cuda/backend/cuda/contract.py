@@ -208,7 +208,7 @@ def _bytes(dtype: DType) -> int:
 def _multiply(dtype: DType) -> str:
     if dtype.name == "bool":
         return "sum[i][s][v] = sum[i][s][v] || (a[i] && b[s][v]);"
-    return f"sum[i][s][v] = {dtype.compute}(sum[i][s][v] + a[i] * b[s][v]);"
+    return f"sum[i][s][v] = ({dtype.compute})(sum[i][s][v] + a[i] * b[s][v]);"
 
 
 def _loads(tile: Tile, side: _Side) -> int:
@@ -319,7 +319,7 @@ def _sum_parts(problem: _Problem, scratch: Scratch, first: Stage) -> Stage:
     writer.scopes = [Scope("item"), Scope("v")]
     pointer = words.scratch(scratch, problem.type, False)
     term = f"tgc_load({pointer}, part * {kernel.numel}LL + item)"
-    add = f"sum || {term}" if problem.dtype.name == "bool" else f"sum + {term}"
+    add = f"sum || {term}" if problem.dtype.name == "bool" else f"({problem.type})(sum + {term})"
     total = fill(
         "contract.cuh",
         "partial",

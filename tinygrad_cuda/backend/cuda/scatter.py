@@ -30,12 +30,12 @@ def scatter_stages(kernel: Kernel) -> list[Stage]:
         f"  result = {start};",
         "}",
     ]
-    own = ix.variable("own", count)
+    own = ix.variable("own", max(count, 1))
     writer.scopes = [Scope(), Scope("own")]
     where = writer.value(positions, ix.unflatten(own, positions.shape))
     find = [*writer.scopes[0].lines, *writer.scopes[1].lines, f"found = (int){where};"]
     writer.scopes = [Scope(), Scope("item", "entry")]
-    entry = ix.variable("entry", count)
+    entry = ix.variable("entry", max(count, 1))
     place = entry * inner + item % inner
     value = writer.value(values, ix.unflatten(place, values.shape))
     take = [*writer.scopes[0].lines, *writer.scopes[1].lines, _take(kernel, value)]
@@ -72,4 +72,4 @@ def _take(kernel: Kernel, value: str) -> str:
         return f"result = {value};"
     if node.dtype.name == "bool":
         return f"result = result || {value};"
-    return f"result = {node.dtype.compute}(result + {value});"
+    return f"result = ({node.dtype.compute})(result + {value});"

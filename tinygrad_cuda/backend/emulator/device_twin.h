@@ -311,7 +311,8 @@ static __forceinline__ void tgc_emu_check(const void* pointer, long long index, 
   if (known->base != base) tgc_emu_learn(base, known);
   if (index < -(known->below / size) || index > known->above / size - count)
     tgc_emu_bad_access(TGC_EMU_BOUNDS, known, index, count, size, write);
-  long long unit = count * size < 16 ? count * size : 16;
+  long long unit = (count * size) & -(count * size);  // of a structure: what its fields need
+  if (unit > 16) unit = 16;
   if (((unsigned long long)base + index * size) % unit != 0)
     tgc_emu_bad_access(TGC_EMU_MISALIGNED, known, index, count, size, write);
 }
