@@ -1,0 +1,434 @@
+"""Random tensors: a Generator on the host numbers them, Philox gives the same bits on any device.
+
+A random node is recomputed from its seed and number wherever it is needed; no mask is stored.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinygrad_cuda.core.device import CPU, Device
+from tinygrad_cuda.core.dtypes import DType, as_dtype, float32, int64
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError
+from tinygrad_cuda.core.shapes import Shape, as_shape
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, elementwise, philox
+from tinygrad_cuda.graph.ops import random as ops
+from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.creation import (
+    DeviceLike,
+    DTypeLike,
+    as_leaf,
+    buffer_node,
+    get_default_dtype,
+    resolve_device,
+)
+from tinygrad_cuda.tensor.math import promote, to_dtype, to_shape
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensor.tensor import Tensor
+
+
+# Generators ---------------------------------------------------------------------------------------
+
+
+class Generator:
+    """A stream of random numbers: a seed and the number of the next random node.
+
+    Both live on the host, so the state is read without waiting for a device, and the same seed
+    gives the same bits everywhere.
+
+    Args:
+        device: accepted for PyTorch's sake; a Generator serves every device.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> g = tc.Generator().manual_seed(7)
+        >>> a = tc.rand(3, generator=g, device="cpu")
+        >>> b = tc.rand(3, generator=g.manual_seed(7), device="cpu")
+        >>> a.tolist() == b.tolist()
+        True
+    """
+
+    def __init__(self, device: DeviceLike = None) -> None:
+        self._lock = threading.Lock()
+        self._seed = 67280421310721
+        self._next = 0
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Begins the stream of `seed` (taken modulo 2**64) anew."""
+        with self._lock:
+            self._seed, self._next = int(seed) % 2**64, 0
+        return self
+
+    def seed(self) -> int:
+        """Begins a stream with a seed that nobody knows yet, and tells it."""
+        found = secrets.randbits(64)
+        self.manual_seed(found)
+        return found
+
+    def initial_seed(self) -> int:
+        """The seed of the stream."""
+        return self._seed
+
+    def take(self) -> tuple[int, int]:
+        """The seed and the number of the next random node."""
+        with self._lock:
+            number = self._next
+            self._next = number + 1
+            return self._seed, number
+
+    def get_state(self) -> Tensor:
+        """Seed and next number as a uint8 Tensor on cpu."""
+        with self._lock:
+            words = np.array([self._seed, self._next], dtype="<u8")
+        return wrap(buffer_node(words.view(np.uint8), CPU))
+
+    def set_state(self, state: Tensor) -> None:
+        """Goes back (or on) to where `get_state` was called.
+
+        Raises:
+            ArgumentError: the Tensor is not the state of a Generator.
+        """
+        array = state.array()
+        if array.dtype != np.uint8 or array.shape != (16,):
+            raise ArgumentError(
+                "set_state",
+                "not the state of a Generator",
+                expect="16 bytes (uint8)",
+                actual=f"{array.shape} {array.dtype}",
+            )
+        seed, number = np.ascontiguousarray(array).view("<u8").tolist()
+        with self._lock:
+            self._seed, self._next = seed, number
+
+
+default_generator = Generator()
+
+
+def manual_seed(seed: int) -> Generator:
+    """Begins the default stream of random numbers anew; the same on every device.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> _ = tc.manual_seed(0)
+        >>> x = tc.rand(2, device="cpu")
+        >>> _ = tc.manual_seed(0)
+        >>> x.equal(tc.rand(2, device="cpu"))
+        True
+    """
+    return default_generator.manual_seed(seed)
+
+
+def seed() -> int:
+    """Seeds the default stream with an unpredictable number, and tells it."""
+    return default_generator.seed()
+
+
+def initial_seed() -> int:
+    """The seed of the default stream."""
+    return default_generator.initial_seed()
+
+
+def get_rng_state() -> Tensor:
+    """The state of the default stream."""
+    return default_generator.get_state()
+
+
+def set_rng_state(new_state: Tensor) -> None:
+    """Puts the default stream where `get_rng_state` was called."""
+    default_generator.set_state(new_state)
+
+
+# Nodes --------------------------------------------------------------------------------------------
+
+
+def _numbered(generator: Generator | None) -> dict[str, int]:
+    seed, number = (generator or default_generator).take()
+    return {"seed": seed, "number": number}
+
+
+def _floating(op: str, dtype: DType) -> DType:
+    if not dtype.is_floating:
+        raise DTypeError(
+            op,
+            "random reals need a floating dtype",
+            expect="float16, bfloat16, float32 or float64",
+            actual=dtype.name,
+        )
+    return dtype
+
+
+def uniform_node(
+    shape: Shape, dtype: DType, device: Device, generator: Generator | None = None
+) -> Node:
+    """Uniform numbers in [0, 1)."""
+    return ops.random_uniform.leaf(shape, dtype, device, **_numbered(generator))
+
+
+def normal_node(
+    shape: Shape, dtype: DType, device: Device, generator: Generator | None = None
+) -> Node:
+    """Standard normal numbers."""
+    return ops.random_normal.leaf(shape, dtype, device, **_numbered(generator))
+
+
+def keep_mask(like: Node, probability: float, generator: Generator | None = None) -> Node:
+    """A bool node that is true with `probability`: a dropout mask, never stored."""
+    drawn = uniform_node(like.shape, float32, like.device, generator)
+    return elementwise.lt(drawn, common.full_like(drawn, probability))
+
+
+def _affine(node: Node, scale: float, shift: float) -> Node:
+    if scale != 1:
+        node = elementwise.mul(node, common.full_like(node, scale))
+    return node if shift == 0 else elementwise.add(node, common.full_like(node, shift))
+
+
+# Functions ----------------------------------------------------------------------------------------
+
+
+def _options(
+    op: str, dtype: DTypeLike, device: DeviceLike, floating: bool = True
+) -> tuple[DType, Device]:
+    found = get_default_dtype() if dtype is None else as_dtype(dtype)
+    return (_floating(op, found) if floating else found), resolve_device(device)
+
+
+def rand(
+    *size: Any,
+    generator: Generator | None = None,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Uniform random numbers in [0, 1).
+
+    Args:
+        size: the shape, as integers or as one tuple.
+        generator: the stream to draw from; the default one when left out.
+    """
+    found, place = _options("rand", dtype, device)
+    return as_leaf(
+        wrap(uniform_node(as_shape("rand", size), found, place, generator)), requires_grad
+    )
+
+
+def randn(
+    *size: Any,
+    generator: Generator | None = None,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Random numbers of the standard normal distribution; arguments as for `rand`."""
+    found, place = _options("randn", dtype, device)
+    return as_leaf(
+        wrap(normal_node(as_shape("randn", size), found, place, generator)), requires_grad
+    )
+
+
+def randint(
+    low: int,
+    high: Any = None,
+    size: Any = None,
+    *,
+    generator: Generator | None = None,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+) -> Tensor:
+    """Random integers in [low, high).
+
+    Args:
+        low: the least value; ``randint(high, size)`` counts from 0.
+        high: one more than the largest value.
+        size: the shape.
+        dtype: int64 when left out.
+
+    Raises:
+        ArgumentError: the range is empty or exceeds int64.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> x = tc.randint(3, 6, (100,), device="cpu")
+        >>> 3 <= x.min().item() <= x.max().item() < 6
+        True
+    """
+    if size is None:
+        low, high, size = 0, low, high
+    if not isinstance(size, tuple | list):
+        raise ArgumentError(
+            "randint", "the size is not a tuple", expect="(2, 3)", actual=repr(size)
+        )
+    low, high = int(low), int(high)
+    if not -(2**63) <= low < high <= 2**63:
+        raise ArgumentError(
+            "randint",
+            "the range is empty or exceeds int64",
+            expect="low < high",
+            actual=f"low={low}, high={high}",
+        )
+    found = int64 if dtype is None else as_dtype(dtype)
+    node = ops.random_integer.leaf(
+        as_shape("randint", size),
+        int64,
+        resolve_device(device),
+        **_numbered(generator),
+        low=low,
+        high=high,
+    )
+    return wrap(to_dtype(node, found))
+
+
+def randperm(
+    n: int,
+    *,
+    generator: Generator | None = None,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+) -> Tensor:
+    """A random permutation of 0 ... n - 1, drawn on the host: the same on every device."""
+    if n < 0:
+        raise ArgumentError("randperm", "n is negative", actual=str(n))
+    numbers = _numbered(generator)
+    found = int64 if dtype is None else as_dtype(dtype)
+    order = philox.permutation(numbers["seed"], numbers["number"], n)
+    return wrap(buffer_node(order.astype(found.numpy), resolve_device(device)))
+
+
+def normal(
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    generator: Generator | None = None,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+) -> Tensor:
+    """Normal random numbers with mean `mean` and standard deviation `std`.
+
+    Args:
+        mean, std: numbers, with a `size`; or Tensors, which are broadcast and give the shape.
+
+    Raises:
+        ArgumentError: a standard deviation is negative, or numbers come without a size.
+    """
+    if isinstance(std, int | float) and std < 0:
+        raise ArgumentError("normal", "std is negative", expect="std >= 0", actual=str(std))
+    if isinstance(mean, TensorBase) or isinstance(std, TensorBase):
+        m, s = promote("normal", mean, std)
+        drawn = normal_node(m.shape, _floating("normal", m.dtype), m.device, generator)
+        return wrap(elementwise.add(elementwise.mul(drawn, s), m))
+    if size is None:
+        raise ArgumentError("normal", "numbers need a size", expect="normal(mean, std, (2, 3))")
+    found, place = _options("normal", dtype, device)
+    shape = as_shape("normal", size if isinstance(size, tuple | list) else (size,))
+    return wrap(_affine(normal_node(shape, found, place, generator), std, mean))
+
+
+def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
+    """1 with the probability that each element of `input` gives, else 0."""
+    node = input.node
+    _floating("bernoulli", node.dtype)
+    wide = to_dtype(node, float32) if node.dtype.itemsize < 4 else node
+    drawn = uniform_node(wide.shape, wide.dtype, wide.device, generator)
+    return wrap(to_dtype(elementwise.lt(drawn, wide), node.dtype))
+
+
+def _like(input: Tensor, dtype: DTypeLike, device: DeviceLike) -> dict[str, Any]:
+    return {
+        "dtype": input.dtype if dtype is None else dtype,
+        "device": input.device if device is None else device,
+    }
+
+
+def rand_like(
+    input: Tensor,
+    *,
+    generator: Generator | None = None,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`rand` with the shape, dtype and device of `input`."""
+    options = _like(input, dtype, device)
+    return rand(input.node.shape, generator=generator, requires_grad=requires_grad, **options)
+
+
+def randn_like(
+    input: Tensor,
+    *,
+    generator: Generator | None = None,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`randn` with the shape, dtype and device of `input`."""
+    options = _like(input, dtype, device)
+    return randn(input.node.shape, generator=generator, requires_grad=requires_grad, **options)
+
+
+def randint_like(
+    input: Tensor,
+    low: int,
+    high: int | None = None,
+    *,
+    generator: Generator | None = None,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+) -> Tensor:
+    """`randint` with the shape, dtype and device of `input`."""
+    low, high = (0, low) if high is None else (low, high)
+    options = _like(input, dtype, device)
+    return randint(low, high, input.node.shape, generator=generator, **options)
+
+
+# In place -----------------------------------------------------------------------------------------
+
+
+def uniform_(
+    input: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Generator | None = None
+) -> Tensor:
+    """Fills the tensor with uniform random numbers in [low, high).
+
+    Raises:
+        ArgumentError: ``high < low``.
+    """
+    if high < low:
+        raise ArgumentError("uniform_", "the range is empty", actual=f"[{low}, {high})")
+    node = input.node
+    drawn = uniform_node(node.shape, _floating("uniform_", node.dtype), node.device, generator)
+    input.write(_affine(drawn, high - low, low), "uniform_")
+    return input
+
+
+def normal_(
+    input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None
+) -> Tensor:
+    """Fills the tensor with normal random numbers.
+
+    Raises:
+        ArgumentError: the standard deviation is negative.
+    """
+    if std < 0:
+        raise ArgumentError("normal_", "std is negative", expect="std >= 0", actual=str(std))
+    node = input.node
+    drawn = normal_node(node.shape, _floating("normal_", node.dtype), node.device, generator)
+    input.write(_affine(drawn, std, mean), "normal_")
+    return input
+
+
+def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
+    """Fills the tensor with 1, with probability `p` (a number or a Tensor), and 0."""
+    node = input.node
+    drawn = uniform_node(node.shape, float32, node.device, generator)
+    if isinstance(p, TensorBase):
+        chance = to_shape(to_dtype(p.node, float32), node.shape)
+    else:
+        chance = common.full_like(drawn, p)
+    input.write(to_dtype(elementwise.lt(drawn, chance), node.dtype), "bernoulli_")
+    return input
