@@ -142,7 +142,7 @@ class _Builder:
         }
         self.order = [
             node for node in order if node in self.edges and node not in self.inline
-            and prod(node.shape)
+            and 0 not in node.shape
         ]  # fmt: skip
         self.owner: dict[Node, Group] = {}
         self.after: dict[Group, set[Group]] = {}

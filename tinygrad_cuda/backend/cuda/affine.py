@@ -198,6 +198,9 @@ class Index:
         """The same value, known to lie in [low, high] wherever it is used (a guard saw to it)."""
         if low <= self.low and self.high <= high:
             return self
+        if max(low, self.low) > min(high, self.high):
+            # The guard never holds, so any value will do.
+            return Index((), low)
         return Index(((1, Bounded(self, max(low, self.low), min(high, self.high))),), 0)
 
     def expanded(self) -> Index:

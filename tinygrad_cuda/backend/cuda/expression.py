@@ -61,7 +61,7 @@ class Words:
         """A number of a node's attribute: a word if runs may change it, else a literal."""
         if isinstance(value, Argument):
             return self.argument(value, ctype)
-        return repr(float(value)) if ctype == "double" else f"{int(value)}LL"
+        return str(float(value)) if ctype == "double" else f"{int(value)}LL"
 
     def scratch(self, scratch: Scratch, ctype: str, write: bool) -> str:
         return self._add(scratch, "partial", "scratch", scratch, f"{ctype}*", write)
@@ -102,13 +102,13 @@ def literal(value: Any, dtype: DType) -> str:
         if number == -(2**31) and dtype.itemsize == 4:
             return "(-2147483647 - 1)"
         return f"({text})" if number < 0 else text
-    number = float(item)
+    real = float(item)
     cast = "" if dtype.compute == "float" else "(double)"
-    if isnan(number):
+    if isnan(real):
         return f"({cast}NAN)"
-    if isinf(number):
-        return f"({cast}{'-' if number < 0 else ''}INFINITY)"
-    text = repr(number) if dtype.compute == "double" else _short_float(number)
+    if isinf(real):
+        return f"({cast}{'-' if real < 0 else ''}INFINITY)"
+    text = repr(real) if dtype.compute == "double" else _short_float(real)
     return f"({text})" if text.startswith("-") else text
 
 
@@ -482,6 +482,8 @@ def _padded(
             start = symbol(start, 0, max(outer - 1 - (size - 1) * step, 0))
         shifted = c - start
         conditions += [ix.nonnegative(shifted), ix.below(shifted, (size - 1) * step + 1)]
+        if False in conditions:
+            return at, False, fill
         if step > 1:
             shifted = shifted.within(0, (size - 1) * step)
             quotient, rest = ix.divide(shifted, step)
@@ -504,6 +506,8 @@ def _windowed(node: Node, at: Coordinates) -> tuple[Coordinates, Guard | bool, A
     start = at[axis] - at[over] * dilation
     top = (shape[axis] - 1) * stride
     conditions = [ix.nonnegative(start), ix.below(start, top + 1)]
+    if False in conditions:
+        return at, False, 0
     quotient, rest = ix.divide(start.within(0, top), stride)
     conditions.append(ix.below(rest, 1))
     inner[axis] = quotient.within(0, shape[axis] - 1)

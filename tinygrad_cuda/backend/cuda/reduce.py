@@ -43,7 +43,7 @@ class Accumulator(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        itemsize = max(self.node.sources[0].dtype.itemsize, 4)
+        itemsize: int = max(self.node.sources[0].dtype.itemsize, 4)
         return {"argmax": 16, "argmin": 16, "welford": 3 * itemsize}.get(
             self.node.op.name, itemsize
         )

@@ -80,7 +80,7 @@ def vector_width(kernel: Kernel, inner: int) -> int:
     wide = [n for n in (*kernel.stores, *kernel.reads) if prod(n.shape) >= kernel.numel]
     if kernel.numel < SMALL or not wide:
         return 1
-    width = min(8, 16 // max(node.dtype.itemsize for node in wide))
+    width: int = min(8, 16 // max(node.dtype.itemsize for node in wide))
     while inner % width:
         width //= 2
     return width

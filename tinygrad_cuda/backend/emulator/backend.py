@@ -60,7 +60,8 @@ class EmuBackend:
         return buffer
 
     def to_host(self, storage: EmuBuffer, shape: Shape, dtype: DType) -> Array:
-        return storage.bytes.copy().view(dtype.numpy).reshape(shape)
+        array: Array = storage.bytes.copy().view(dtype.numpy).reshape(shape)
+        return array
 
     def compile(self, program: Program) -> CudaExecutable:
         return CudaExecutable(program, self)

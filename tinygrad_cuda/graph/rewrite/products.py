@@ -31,9 +31,8 @@ def turn_products(outputs: Sequence[Node]) -> tuple[Node, ...]:
         return tuple(outputs)
     new: dict[Node, Node] = {}
     for node in order:
-        source = node.sources[0] if node.sources else None
-        if source in turned:
-            a, b = (new[operand] for operand in source.sources)
+        if node.sources and node.sources[0] in turned:
+            a, b = (new[operand] for operand in node.sources[0].sources)
             new[node] = _product(node, _transposed(b), _transposed(a))
         else:
             sources = tuple(new[operand] for operand in node.sources)
