@@ -66,6 +66,18 @@ def realize_cell(cell: Cell) -> None:
             _run(cell.node.device, [cell], [])
 
 
+def explain(nodes: list[Node]) -> str:
+    """What would run to compute these nodes alone; runs nothing."""
+    wanted = [node for node in dict.fromkeys(nodes) if node.storage is None]
+    if not wanted:
+        return "nothing to run: the values are there already"
+    trace = Trace(wanted)
+    inputs = {trace.places[node] for node in trace.inputs}
+    places = dict.fromkeys(trace.places[node] for node in wanted)
+    outputs = [place for place in places if place not in inputs]
+    return cache.find(wanted[0].device, trace, outputs, {})[0].describe()
+
+
 def _queue_again(recorder: Recorder, cells: list[Cell]) -> None:
     for cell in cells:
         if cell.node.storage is None and cell.recorder is None:

@@ -20,7 +20,10 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensor import backward as backward_pass
 from tinygrad_cuda.tensor import (
     creation,
+    cumulative,
+    exponentials,
     indexing,
+    inspection,
     linalg,
     math,
     random,
@@ -222,6 +225,8 @@ class Tensor(TensorBase):
     def mT(self) -> Tensor:
         """The last two dimensions swapped."""
         return self.transpose(-2, -1)
+
+    explain = inspection.explain
 
     # Autograd ------------------------------------------------------------------------------
 
@@ -447,8 +452,8 @@ class Tensor(TensorBase):
     round = math.round
     sign = math.sign
     clamp = clip = math.clamp
-    softmax = reductions.softmax
-    log_softmax = reductions.log_softmax
+    softmax = exponentials.softmax
+    log_softmax = exponentials.log_softmax
 
     # In place --------------------------------------------------------------------------------
 
@@ -482,6 +487,12 @@ class Tensor(TensorBase):
     masked_fill_ = math.in_place(selecting.masked_fill)
     uniform_ = random.uniform_
     normal_ = random.normal_
+    bernoulli_ = random.bernoulli_
+    scatter_ = math.in_place(selecting.scatter)
+    scatter_add_ = math.in_place(selecting.scatter_add)
+    index_add_ = math.in_place(selecting.index_add)
+    index_copy_ = math.in_place(selecting.index_copy)
+    index_fill_ = math.in_place(selecting.index_fill)
 
     def copy_(self, src: Any, non_blocking: bool = False) -> Tensor:
         """Writes the values of `src`, broadcast and cast, to this Tensor."""
@@ -519,9 +530,10 @@ class Tensor(TensorBase):
     var = reductions.var
     std = reductions.std
     norm = reductions.norm
-    logsumexp = reductions.logsumexp
+    logsumexp = exponentials.logsumexp
     count_nonzero = reductions.count_nonzero
-    cumsum = reductions.cumsum
+    cumsum = cumulative.cumsum
+    cumprod = cumulative.cumprod
 
     # Shape -----------------------------------------------------------------------------------
 
@@ -544,6 +556,7 @@ class Tensor(TensorBase):
     chunk = shaping.chunk
     unbind = shaping.unbind
     narrow = shaping.narrow
+    select = shaping.select
     flip = rearranging.flip
     roll = rearranging.roll
     diagonal = shaping.diagonal
@@ -574,6 +587,8 @@ class Tensor(TensorBase):
     scatter = selecting.scatter
     scatter_add = selecting.scatter_add
     index_add = selecting.index_add
+    index_copy = selecting.index_copy
+    index_fill = selecting.index_fill
     masked_fill = selecting.masked_fill
     masked_select = indexing.masked_select
     nonzero = indexing.nonzero
