@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from benchmarks.proofs.harness import PLAIN, WAIT_SIGNAL, Array, Gpu, Shape, node, source, words
@@ -48,7 +49,7 @@ def maps(multiprocessors: int) -> list[Variant]:
     found = []
     for op in ("copy", "gelu"):
         for unroll in (1, 2, 4, 8):
-            for threads in (64, 128, 256, 512, 1024):
+            for threads in (64, 128, 256, 1024):
                 for stream in (False, True) if threads == 256 else (False,):
                     name = f"map_{op}_{unroll}_{threads}_{int(stream)}"
                     grid = COUNT // (4 * unroll * threads)
@@ -56,14 +57,50 @@ def maps(multiprocessors: int) -> list[Variant]:
                     made = kernel("MAP_ONCE", name, arguments, Shape(grid, threads))
                     label = f"one-shot unroll {unroll} block {threads}" + " streaming" * stream
                     found.append(Variant(f"map {op}", label, (made,)))
-        for unroll in (1, 2, 4):
-            for threads, blocks in ((256, 8), (256, 4), (512, 4), (1024, 2)):
+        for unroll in (1, 4):
+            for threads, blocks in ((256, 8), (512, 4)):
                 grid = blocks * multiprocessors
                 name = f"stride_{op}_{unroll}_{threads}_{grid}"
-                arguments = (f"map_{op}", COUNT, unroll, threads, grid)
-                made = kernel("MAP_STRIDE", name, arguments, Shape(grid, threads))
+                walk = (f"map_{op}", COUNT, unroll, threads, grid)
+                made = kernel("MAP_STRIDE", name, walk, Shape(grid, threads))
                 label = f"grid-stride unroll {unroll} block {threads} x {blocks} a multiprocessor"
                 found.append(Variant(f"map {op}", label, (made,)))
+    return found
+
+
+def other_maps() -> list[Variant]:
+    """MAP with several arrays, with 16-bit types, and across the output's order."""
+    found = []
+    for unroll in (1, 2, 4):
+        for threads in (128, 256, 512):
+            grid = COUNT // (4 * unroll * threads)
+            name = f"adam_{unroll}_{threads}"
+            made = kernel("MAP_ADAM", name, (unroll, threads), Shape(grid, threads))
+            found.append(Variant("adam", f"unroll {unroll} block {threads}", (made,)))
+    for out in ("float", "tgc_bfloat16"):
+        for vector in (2, 4, 8):
+            for threads in (128, 256):
+                grid = COUNT // (vector * threads)
+                name = f"cast_{out}_{vector}_{threads}"
+                made = kernel("MAP_CAST", name, (out, vector, threads), Shape(grid, threads))
+                label = f"{vector} elements a thread, block {threads}"
+                found.append(Variant(f"bfloat16 to {out.removeprefix('tgc_')}", label, (made,)))
+    for unroll in (1, 2, 4, 8):
+        for threads in (128, 256):
+            name, shape = f"scalar_{unroll}_{threads}", Shape(COUNT // (unroll * threads), threads)
+            made = kernel("MAP_SCALAR", name, ("map_copy", unroll, threads), shape)
+            found.append(Variant("map unaligned", f"unroll {unroll} block {threads}", (made,)))
+    sizes = (SIDE, SIDE)
+    for threads in (128, 256):
+        shape = Shape(COUNT // threads, threads)
+        made = kernel("TRANSPOSE_LINEAR", f"across_{threads}", (*sizes, threads), shape)
+        found.append(Variant("transpose", f"output order, block {threads}", (made,)))
+    made = kernel("TRANSPOSE_BLOCKED", "across_blocked", sizes, Shape(COUNT // 1024, 256))
+    found.append(Variant("transpose", "32 x 32 tiles of the output, no shared memory", (made,)))
+    for side in (32, 64):
+        shape = Shape(COUNT // side**2, 256, 4 * side * (side + 1))
+        made = kernel("TRANSPOSE_TILE", f"across_tile_{side}", (*sizes, side), shape)
+        found.append(Variant("transpose", f"{side} x {side} tiles by shared memory", (made,)))
     return found
 
 
@@ -71,8 +108,8 @@ def sums(multiprocessors: int) -> list[Variant]:
     """Full sums: unroll, block and blocks a multiprocessor, then one block."""
     found = []
     for unroll in (1, 2, 4, 8):
-        for threads in (256, 512, 1024):
-            for blocks in (1024 // threads, 2048 // threads, 4096 // threads):
+        for threads in (256, 512):
+            for blocks in (1024 // threads, 2048 // threads):
                 grid = blocks * multiprocessors
                 name = f"sum_{unroll}_{threads}_{grid}"
                 first = kernel(
@@ -138,6 +175,8 @@ def softmaxes(multiprocessors: int) -> list[Variant]:
             tried = [(False, 1)]
             if width == SIDE:
                 tried += [(True, 1)] + [(False, 2048 // threads)] * (threads >= 512)
+            if width == 2 * SIDE:
+                tried += [(False, 2)]
             for stream, least in tried:
                 arguments = (threads, vectors, stream, least)
                 made = kernel(
@@ -148,8 +187,8 @@ def softmaxes(multiprocessors: int) -> list[Variant]:
     for threads, blocks in ((256, 3), (512, 2)):
         grid = blocks * multiprocessors
         name = f"ahead_{threads}_{blocks}"
-        arguments = (threads, SIDE // 4 // threads, SIDE, grid, blocks)
-        made = kernel("SOFTMAX_AHEAD", name, arguments, Shape(grid, threads, 512))
+        ahead = (threads, SIDE // 4 // threads, SIDE, grid, blocks)
+        made = kernel("SOFTMAX_AHEAD", name, ahead, Shape(grid, threads, 512))
         label = f"block {threads} x {blocks} a multiprocessor, next row fetched ahead"
         found.append(Variant(f"softmax {SIDE} x {SIDE}", label, (made,)))
     return found
@@ -255,49 +294,71 @@ def batch_source() -> str:
     return source("rows.cu", tail=BATCH_LINES, edge=WAIT_SIGNAL)
 
 
-def variant_graph(gpu: Gpu, functions: dict[str, Any], variant: Variant, memory: Any) -> Graph:
-    """Ten repetitions of a variant as one graph; `memory` holds in, partials and out."""
-    nodes = []
-    for _ in range(10):
-        if len(variant.kernels) == 1:
-            (only,) = variant.kernels
-            parameters = words(memory["in"], memory["out"])
-            nodes.append(node(functions[only.name], only.shape, parameters))
-        else:
-            first, last = variant.kernels
-            parameters = words(memory["in"], memory["partials"])
-            nodes.append(node(functions[first.name], first.shape, parameters))
-            parameters = words(memory["partials"], memory["out"])
-            nodes.append(node(functions[last.name], last.shape, parameters))
+def variant_graph(
+    gpu: Gpu, functions: dict[str, Any], variant: Variant, memory: Any, times: int = 10
+) -> Graph:
+    """Some repetitions of a variant as one graph."""
+    names: list[tuple[str, ...]]
+    if len(variant.kernels) == 2:
+        names = [("in", "partials"), ("partials", "out")]
+    elif variant.family == "adam":
+        names = [("out", "in", "mean", "square")]
+    else:
+        names = [("in16" if variant.family.startswith("bfloat16") else "in", "out")]
+    nodes = [
+        node(functions[k.name], k.shape, words(*(memory[name] for name in given)))
+        for _ in range(times)
+        for k, given in zip(variant.kernels, names)
+    ]
     return gpu.chain(nodes, WAIT_SIGNAL if len(variant.kernels) > 1 else PLAIN)
 
 
 def traffic(family: str) -> int:
     """The fewest bytes that a family moves."""
-    return BYTES if "sum" in family else 2 * BYTES
+    if family.startswith("bfloat16"):
+        return BYTES // 2 + (BYTES if family.endswith(" float") else BYTES // 2)
+    return 7 * BYTES if family == "adam" else BYTES if "sum" in family else 2 * BYTES
+
+
+def width_of(family: str) -> int:
+    """The row length of a family's arrays, which its name ends with if it is not SIDE."""
+    last = family.split()[-1]
+    return int(last) if last.isdigit() else SIDE
 
 
 def result_shape(family: str) -> tuple[int, ...]:
     """The part of a family's result that is checked: all of a sum, else the last 64 rows."""
     if family == "sum":
         return (1,)
-    width = int(family.split()[-1]) if family[-1].isdigit() else SIDE
+    width = width_of(family)
     return (width,) if "sum" in family else (64, width)
 
 
+def result_type(family: str) -> Any:
+    """The dtype of a family's result."""
+    return ml_dtypes.bfloat16 if family.endswith("to bfloat16") else np.float32
+
+
 def wanted(family: str, x: Array) -> Array:
-    """That part of the result in float64."""
+    """That part of the result in float64; for Adam, of the parameters after one step."""
     from scipy.special import erf
 
     shape = result_shape(family)
     if family == "sum":
         return np.array([x.sum(dtype=np.float64)])
     x = x.reshape(-1, shape[-1])
+    if family == "transpose":
+        return np.asarray(x.T[-64:] + 1.0)
     if "sum" in family:
         return np.asarray(x.sum(0, dtype=np.float64))
     x = x[-64:].astype(np.float64)
-    if family == "map copy":
+    if family in ("map copy", "map unaligned"):
         return x + 1
+    if family.startswith("bfloat16"):
+        rounded = x.astype(ml_dtypes.bfloat16).astype(np.float32) + np.float32(1)
+        return rounded.astype(result_type(family)).astype(np.float64)
+    if family == "adam":
+        return -0.001 * 0.1 * x / (np.sqrt(0.001 * x * x) + 1e-8)
     if family == "map gelu":
         return np.asarray(0.5 * x * (1 + erf(x / np.sqrt(2))) * x + 1)
     power = np.exp(x - x.max(1, keepdims=True))

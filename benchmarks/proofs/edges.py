@@ -92,6 +92,33 @@ class Edges:
         got = self.gpu.get(buffer, (grid * THREADS,))
         return bool((got == 2 * count * replays).all())
 
+    def mixed_joins_are_right(self, grid: int, count: int = 25) -> bool:
+        """Joins with one plain and one programmatic predecessor."""
+        n = grid * THREADS
+        start, a, b, c = (self.gpu.put(np.zeros(n, np.float32)) for _ in range(4))
+        step, join = self.functions["chain_step"], self.functions["join_step"]
+        nodes: list[KernelNode] = []
+        for i in range(count):
+            k = 4 * i
+            before = {"after_signal": (k - 1,)} if i else {}
+            first = words(start, a, n)
+            nodes += [
+                KernelNode(step, grid, THREADS, 0, first, **before),
+                KernelNode(step, grid, THREADS, 0, words(a, b, n), after_signal=(k,)),
+                KernelNode(step, grid, THREADS, 0, words(a, c, n), after=(k,)),
+                KernelNode(
+                    join,
+                    grid,
+                    THREADS,
+                    0,
+                    words(b, c, start),
+                    after=(k + 1,),
+                    after_signal=(k + 2,),
+                ),
+            ]
+        Graph(self.gpu.device, nodes).launch()
+        return bool((self.gpu.get(start, (n,)) == 2 * count).all())
+
     def stale_reads(self, reader: str, grid: int = 132, rounds: int = 20) -> float:
         """The share of values that a reader behind a slow writer saw too early."""
         n = grid * THREADS

@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from benchmarks.proofs import bandwidth, edges, mlp, products
@@ -18,10 +19,12 @@ from benchmarks.proofs.harness import (
     WAIT_SIGNAL,
     Gpu,
     node,
+    source,
     table,
     words,
 )
 from tinygrad_cuda.backend.cuda import compiler, runtime
+from tinygrad_cuda.core.errors import CudaError
 
 RECORD: dict[str, Any] = {}
 
@@ -30,7 +33,8 @@ def edge_part(gpu: Gpu) -> None:
     """What an edge costs, whether results hold, and the races."""
     texts = {str(e): edges.edges_source(e) for e in EDGES}
     functions = gpu.functions(texts, dict.fromkeys(texts, edges.KERNELS))
-    rows, races = [], []
+    rows: list[list[Any]] = []
+    races: list[list[Any]] = []
     for edge, name in EDGES.items():
         made = edges.Edges(gpu, {k: functions[str(edge), k] for k in edges.KERNELS}, edge)
         times = [gpu.time(made.chain(grid)[0]) / edges.LENGTH for grid in (1, 132, 528)]
@@ -59,7 +63,7 @@ def step_part(gpu: Gpu) -> None:
     cases += [(WAIT_SIGNAL, tile, mlp.FUSED) for tile in tiles[1:]]
     texts = {f"{e} {t}": mlp.mlp_source(e, t) for e, t, _ in cases}
     functions = gpu.functions(texts, dict.fromkeys(texts, mlp.KERNELS))
-    rows = []
+    rows: list[list[Any]] = []
     for edge, tile, kernels in cases:
         chosen = {k: functions[f"{edge} {tile}", k] for k in mlp.KERNELS}
         step = mlp.Step(gpu, chosen, data, tile)
@@ -95,7 +99,7 @@ def torch_step(data: dict[str, Any], steps: int) -> float:
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=False)
-        torch.nn.functional.cross_entropy(model(x), labels).backward()
+        torch.nn.functional.cross_entropy(model(x), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     return torch_graph(step, 1, 100)
@@ -105,7 +109,7 @@ def torch_graph(work: Any, count: int, inner: int = 1, repeats: int = 9) -> floa
     """Median us of `work` inside a captured graph that holds it `count` times."""
     import torch
 
-    side = torch.cuda.Stream()
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):
         for _ in range(3):
             work()
@@ -114,9 +118,10 @@ def torch_graph(work: Any, count: int, inner: int = 1, repeats: int = 9) -> floa
     with torch.cuda.graph(graph):
         for _ in range(count):
             work()
+    event: Any = torch.cuda.Event
     samples = []
     for repeat in range(repeats + 2):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(inner):
             graph.replay()
@@ -133,58 +138,87 @@ def copy_bandwidth(x: Any, y: Any) -> float:
     return float(2 * bandwidth.BYTES / us)
 
 
-def bandwidth_part(gpu: Gpu) -> None:
-    """MAP, ROW, COL and full sums against the copy."""
+def bandwidth_kernels(gpu: Gpu, variants: list[Any], softmaxes: list[Any]) -> dict[str, Any]:
+    """All variants compiled, in pieces that compile side by side."""
+    pieces = [("maps.cu", variants[i::8]) for i in range(8)]
+    pieces += [("rows.cu", softmaxes[i::4]) for i in range(4)]
+    texts, names = {}, {}
+    for i, (file, piece) in enumerate(pieces):
+        texts[str(i)] = source(file, tail=bandwidth.row_text(piece), edge=WAIT_SIGNAL)
+        names[str(i)] = sorted({k.name for v in piece for k in v.kernels})
+    return {k[1]: f for k, f in gpu.functions(texts, names).items()}
+
+
+def bandwidth_peers(x: Any, y: Any, families: list[str]) -> dict[str, Any]:
+    """PyTorch's call for each family."""
     import torch
     from torch.nn import functional as F
 
-    sms = gpu.device.properties.multiprocessors
-    families = [bandwidth.maps(sms), bandwidth.sums(sms), bandwidth.columns()]
-    variants = [v for family in families for v in family]
-    softmaxes = bandwidth.softmaxes(sms)
-    pieces = [variants[i::8] for i in range(8)] + [softmaxes[i::4] for i in range(4)]
-    texts, names = {}, {}
-    from benchmarks.proofs.harness import source
+    x16, y16 = x.bfloat16(), y.bfloat16()
+    p, m, v = (torch.rand_like(x) for _ in range(3))
 
-    for i, piece in enumerate(pieces):
-        file = "maps.cu" if i < 8 else "rows.cu"
-        texts[str(i)] = source(file, tail=bandwidth.row_text(piece), edge=WAIT_SIGNAL)
-        names[str(i)] = sorted({k.name for v in piece for k in v.kernels})
-    functions = {k[1]: f for k, f in gpu.functions(texts, names).items()}
-    host = np.random.default_rng(0).standard_normal((8192, 8192), np.float32)
-    memory = {
-        "in": gpu.put(host),
-        "out": gpu.empty(bandwidth.BYTES),
-        "partials": gpu.empty(4 * 8192 * 64),
-    }
-    x = torch.tensor(host, device="cuda")
-    y = torch.empty_like(x)
-    copy = copy_bandwidth(x, y)
-    print(f"\ndevice copy: {copy / 1e6:.3f} TB/s read and written")
+    step = torch.ones((), device="cuda")
+
+    def adam() -> None:
+        torch._fused_adam_(
+            [p], [x], [m], [v], [], [step], lr=0.001, beta1=0.9, beta2=0.999, weight_decay=0.0,
+            eps=1e-8, amsgrad=False, maximize=False,
+        )  # fmt: skip
+
     peers: dict[str, Any] = {
         "map copy": lambda: torch.add(x, 1.0, out=y),
+        "map unaligned": lambda: torch.add(x, 1.0, out=y),
         "map gelu": lambda: F.gelu(x) * x + 1,
         "sum": lambda: x.sum(),
+        "adam": adam,
+        "bfloat16 to float": lambda: y.copy_(x16),
+        "bfloat16 to bfloat16": lambda: torch.add(x16, 1.0, out=y16),
+        "transpose": lambda: y.copy_(x.T),
     }
-    for family in {v.family: None for v in [*variants, *softmaxes]}:
-        view = x.view(-1, int(family.split()[-1])) if family[-1].isdigit() else x
+    for family in dict.fromkeys(families):
+        view = x.view(-1, bandwidth.width_of(family))
         if family.startswith("column"):
             peers[family] = lambda view=view: view.sum(0)
         elif family.startswith("softmax"):
             peers[family] = lambda view=view: torch.softmax(view, 1)
+    return peers
+
+
+def bandwidth_part(gpu: Gpu) -> None:
+    """MAP, ROW, COL and full sums against the copy."""
+    import torch
+
+    sms = gpu.device.properties.multiprocessors
+    lists = (bandwidth.maps(sms), bandwidth.other_maps(), bandwidth.sums(sms), bandwidth.columns())
+    variants = [v for some in lists for v in some]
+    softmaxes = bandwidth.softmaxes(sms)
+    functions = bandwidth_kernels(gpu, variants, softmaxes)
+    host = np.random.default_rng(0).standard_normal((8192, 8192), np.float32)
+    memory = {name: gpu.empty(bandwidth.BYTES) for name in ("out", "mean", "square")}
+    memory["in"] = gpu.put(host)
+    memory["in16"] = gpu.put(host.astype(ml_dtypes.bfloat16).view(np.uint16))
+    memory["partials"] = gpu.empty(4 * 8192 * 64)
+    x = torch.tensor(host, device="cuda")
+    y = torch.empty_like(x)
+    copy = copy_bandwidth(x, y)
+    print(f"\ndevice copy: {copy / 1e6:.3f} TB/s read and written")
+    peers = bandwidth_peers(x, y, [v.family for v in [*variants, *softmaxes]])
     check = {f: bandwidth.wanted(f, host) for f in peers}
     scale = float(np.abs(host.astype(np.float64)).sum())
-    rows = []
+    rows: list[list[Any]] = []
     for variant in [*variants, *softmaxes]:
-        gpu.device.fill(memory["out"].address, bandwidth.BYTES, 0xFF)
-        graph = bandwidth.variant_graph(gpu, functions, variant, memory)
-        us = gpu.time(graph, repeats=5) / 10
         family = variant.family
-        got = np.empty(bandwidth.result_shape(family), np.float32)
-        offset = 0 if "sum" in family else bandwidth.BYTES - got.nbytes
+        for name in ("out", "mean", "square"):
+            gpu.device.fill(memory[name].address, bandwidth.BYTES, 0 if family == "adam" else 0xFF)
+        bandwidth.variant_graph(gpu, functions, variant, memory, 1).launch()
+        got = np.empty(bandwidth.result_shape(family), bandwidth.result_type(family))
+        whole = bandwidth.COUNT * got.itemsize
+        offset = 0 if "sum" in family else whole - got.nbytes
         gpu.device.copy_out(memory["out"].address + offset, got)
         norm = scale if family == "sum" else float(np.linalg.norm(check[family]))
-        error = float(np.linalg.norm(got - check[family])) / norm
+        error = float(np.linalg.norm(got.astype(np.float64) - check[family])) / norm
+        graph = bandwidth.variant_graph(gpu, functions, variant, memory)
+        us = gpu.time(graph, repeats=5) / 10
         rate = bandwidth.traffic(family) / us
         registers = functions[variant.kernels[0].name].attribute("NUM_REGS")
         rows.append(
@@ -216,13 +250,13 @@ def batchnorm_part(gpu: Gpu) -> None:
     norm, y = float(wanted.norm()), torch.empty_like(x)
     copy = 2 * x.numel() * 4 / torch_graph(lambda: y.copy_(x), 10)
     norms = bandwidth.BatchNorm(gpu, functions, x.data_ptr(), weight.data_ptr(), bias.data_ptr())
-    rows = []
+    rows: list[list[Any]] = []
     for label, build in norms.variants().items():
         gpu.device.fill(norms.out.address, bandwidth.BATCH_BYTES, 0xFF)
         try:
             graph = build()
-        except Exception as error:
-            rows.append([label, str(error).splitlines()[0], "", ""])
+        except CudaError as refused:  # a cluster of 16 needs GPU clusters as large as that
+            rows.append([label, str(refused).splitlines()[0], "", ""])
             continue
         us = gpu.time(graph, inner=5, repeats=7)
         gpu.device.copy(y.data_ptr(), norms.out.address, bandwidth.BATCH_BYTES)
@@ -244,7 +278,7 @@ def square_products(
 
     a, b, c = (torch.randn(side, side, device="cuda") for _ in range(3))
     wanted = a.double() @ b.double()
-    rows = []
+    rows: list[list[Any]] = []
     repeats = 2 if side >= products.SIDE else 10
     for product in tried:
         c.fill_(float("nan"))
@@ -282,7 +316,7 @@ def matmul_part(gpu: Gpu) -> None:
 
     x, w, d = (torch.randn(*s, device="cuda") for s in ((64, 784), (128, 784), (64, 128)))
     out, parts = torch.empty(128 * 784, device="cuda"), torch.empty(49 * 64 * 128, device="cuda")
-    rows = []
+    rows: list[list[Any]] = []
     for product in small:
         gradient = product.name.startswith("tn")
         wide = product.name.startswith("tn_784")

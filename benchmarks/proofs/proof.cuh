@@ -1,10 +1,11 @@
-// What the hand-written proofs add to the device prelude: the two halves of a programmatic graph edge, streaming
-// accesses, and block reductions whose size is known when they are compiled.
+// What the hand-written proofs add to the device prelude: the two halves of a programmatic graph
+// edge, streaming accesses, and block reductions whose size is known when they are compiled.
 
 // How a kernel stands to the kernels before and after it. The host sets TGC_EDGE to one of these.
 #define TGC_EDGE_PLAIN 0        // full edges: nothing in the kernel
 #define TGC_EDGE_SIGNAL_WAIT 1  // dependents may start at once; no load may stand before the wait
-#define TGC_EDGE_WAIT_SIGNAL 2  // dependents start once the wait is over; older values may be loaded early
+#define TGC_EDGE_WAIT_SIGNAL \
+  2  // dependents start once the wait is over; older values may be loaded early
 #define TGC_EDGE_WAIT_LATE 3    // the same, but every load stands after the wait
 #define TGC_EDGE_NO_SIGNAL 4    // waits, loads early, and lets its end be the signal
 #define TGC_EDGE_SIGNAL_LATE 5  // as WAIT_SIGNAL, but signals only once its own loads are done
@@ -12,11 +13,11 @@
 #define TGC_EDGE TGC_EDGE_PLAIN
 #endif
 
-#define TGC_KERNEL_MIN(NAME, THREADS, BLOCKS)                                                       \
-  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                     \
-      NAME(const __grid_constant__ NAME##_params p) {                                               \
-    extern __shared__ __align__(16) char smem[];                                                    \
-    NAME##_stage(blockIdx.x, p, smem);                                                              \
+#define TGC_KERNEL_MIN(NAME, THREADS, BLOCKS)                   \
+  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) \
+      NAME(const __grid_constant__ NAME##_params p) {           \
+    extern __shared__ __align__(16) char smem[];                \
+    NAME##_stage(blockIdx.x, p, smem);                          \
   }
 
 // Stands before every load.
@@ -47,6 +48,7 @@ TGC_DEVICE void edge_loaded() {
 
 typedef tgc_vector<float, 4> float_4;
 
+#ifndef TGC_EMULATOR
 // Streaming accesses: the line is marked to leave the cache first.
 TGC_DEVICE float_4 load_stream(const float* pointer, long long index) {
   float_4 v;
@@ -64,9 +66,10 @@ TGC_DEVICE void store_stream(float* pointer, long long index, const float_4& v) 
                "f"(v.at[1]), "f"(v.at[2]), "f"(v.at[3])
                : "memory");
 }
+#endif
 
-// Every thread gets the block's value. `slots` holds one float a warp and is not used again by the caller's next
-// reduction, so one barrier is enough.
+// Every thread gets the block's value. `slots` holds one float a warp and is not used again by the
+// caller's next reduction, so one barrier is enough.
 template <int THREADS, class Combine>
 TGC_DEVICE float block_reduce(float value, Combine combine, float* slots) {
   constexpr int WARPS = THREADS / 32;
@@ -85,8 +88,9 @@ TGC_DEVICE float block_reduce(float value, Combine combine, float* slots) {
   return value;
 }
 
-// Sums P (a power of two, at most 32) values over a warp with P + log2(32 / P) - 1 shuffles in place of 5 P:
-// each step halves how many values a lane carries. Lane L ends with the sum of values[L / (32 / P)].
+// Sums P (a power of two, at most 32) values over a warp with P + log2(32 / P) - 1 shuffles in
+// place of 5 P: each step halves how many values a lane carries. Lane L ends with the sum of
+// values[L / (32 / P)].
 template <int HALF, int OFFSET, int P>
 TGC_DEVICE void halve(float (&values)[P]) {
   if constexpr (HALF >= 1) {

@@ -61,7 +61,7 @@ def run_steps(gpu: Gpu, edge: int, kernels: tuple[str, ...], data: Any) -> list[
 @pytest.mark.parametrize("kernels", [mlp.FUSED, mlp.CUT], ids=["three kernels", "five kernels"])
 @pytest.mark.parametrize("edge", EDGES, ids=list(EDGES.values()))
 def test_steps_agree_with_numpy(gpu: Gpu, problem: Any, edge: int, kernels: Any) -> None:
-    """Parameters, velocities and losses after 20 steps, under each kind of edge; same bits twice."""
+    """Parameters, velocities and losses after 20 steps, under each kind of edge; twice."""
     data, wanted = problem
     first, second = run_steps(gpu, edge, kernels, data)
     assert mlp.worst(first, wanted) < 2e-6
@@ -101,6 +101,12 @@ def test_chains_and_joins_hold(edge_kernels: Any, edge: int, grid: int) -> None:
     """Each of 100 kernels sees what another block of its predecessor wrote; so does each join."""
     assert edge_kernels[edge].chain_is_right(grid)
     assert edge_kernels[edge].diamonds_are_right(grid)
+
+
+@pytest.mark.parametrize("edge", [SIGNAL_WAIT, WAIT_SIGNAL, SIGNAL_LATE])
+def test_a_join_may_mix_kinds_of_edges(edge_kernels: Any, edge: int) -> None:
+    """One predecessor by a plain edge, one by a programmatic edge."""
+    assert edge_kernels[edge].mixed_joins_are_right(132)
 
 
 @pytest.mark.parametrize("edge", EDGES, ids=list(EDGES.values()))

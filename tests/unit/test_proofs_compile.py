@@ -28,6 +28,7 @@ def test_step_and_edges_compile(edge: int) -> None:
 def test_every_launch_shape_compiles() -> None:
     """All variants of MAP, ROW, COL and sums; each has a grid that covers its data."""
     maps = [*bandwidth.maps(MULTIPROCESSORS), *bandwidth.sums(MULTIPROCESSORS)]
+    maps += bandwidth.other_maps()
     columns, rows = bandwidth.columns(), bandwidth.softmaxes(MULTIPROCESSORS)
     pieces = [("maps.cu", maps[0::3]), ("maps.cu", maps[1::3]), ("maps.cu", maps[2::3])]
     pieces += [("maps.cu", columns[0::2]), ("maps.cu", columns[1::2]), ("rows.cu", rows)]
@@ -50,9 +51,8 @@ def test_products_compile() -> None:
     forward = products.forward()
     ends = products.forward_ends(forward).values()
     small = [*forward, *products.weight_gradient(), *ends]
-    best = products.large()[1]
+    best = products.large()[0]
     texts = [products.product_source(p, PLAIN) for p in (small, [best])]
     for binary in compiler.compile_many(texts, ARCH):
         found = compiler.resources(binary.log)
-        assert all(r.registers <= 255 for r in found.values()), found
-    assert "128 x 128 x 16" in best.label
+        assert all(r.stack == r.spill_stores == 0 for r in found.values()), found

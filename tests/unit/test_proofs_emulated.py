@@ -1,0 +1,89 @@
+"""The hand-written training step on the CPU, from the same text, in several thread orders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from emulation import launch
+
+from benchmarks.proofs import mlp
+from tinygrad_cuda.backend.emulator.compiler import toolchain
+from tinygrad_cuda.backend.emulator.runtime import Module
+from tinygrad_cuda.core.errors import TgcError
+
+STEPS = 2
+NAMES = ("w1", "b1", "w2", "b2")
+
+
+@pytest.fixture(scope="module")
+def unit() -> Module:
+    """The step's kernels, compiled for the CPU."""
+    try:
+        toolchain()
+    except TgcError as error:
+        pytest.skip(str(error))
+    return Module(mlp.mlp_source(0))
+
+
+def run(unit: Module, kernels: tuple[str, ...], data: dict[str, Any], order: int) -> Any:
+    """Parameters, velocities and losses after the data's steps, and the error word."""
+    memory = {name: data[name].copy() for name in NAMES}
+    memory |= {f"{name}_velocity": np.zeros_like(data[name]) for name in NAMES}
+    widths = {"hidden": 128, "d_hidden": 128, "d_logits": 10, "row_loss": 1}
+    memory |= {n: np.full((64, width), np.nan, np.float32) for n, width in widths.items()}
+    memory["partials"] = np.full((mlp.Tile().split, 64, 128), np.nan, np.float32)
+    memory["losses"] = np.zeros(len(data["x"]), np.float32)
+    memory["error"] = np.zeros(4, np.uint64)
+    state = [n for name in NAMES for n in (name, f"{name}_velocity")]
+    gradients = ("hidden", "d_hidden", "d_logits", "row_loss")
+    for step in range(len(data["x"])):
+        now = {"x": data["x"][step], "labels": data["labels"][step]}
+        now["loss"] = memory["losses"][step : step + 1]
+        given: dict[str, tuple[str, ...]] = {
+            "mlp_hidden": ("x", "w1", "partials"),
+            "mlp_head": ("partials", "b1", "w2", "b2", "labels", *gradients, "error"),
+            "mlp_bias_relu": ("partials", "b1", "hidden"),
+            "mlp_loss": ("hidden", "w2", "b2", "labels", "d_logits", "row_loss", "error"),
+            "mlp_back": ("d_logits", "w2", "hidden", "d_hidden"),
+            "mlp_update": ("x", *gradients, *state, "loss", "error"),
+        }
+        for name in kernels:
+            shape = mlp.Tile().shapes()[name]
+            values: list[Any] = [{**memory, **now}[argument] for argument in given[name]]
+            if name == "mlp_update":
+                values += [mlp.RATE, mlp.MOMENTUM]
+            launch(
+                unit,
+                name,
+                *values,
+                grid=shape.grid,
+                block=shape.block,
+                shared=shape.shared,
+                order=order,
+            )
+    return memory
+
+
+@pytest.mark.parametrize("kernels", [mlp.FUSED, mlp.CUT], ids=["three kernels", "five kernels"])
+def test_step_agrees_with_numpy_in_any_thread_order(unit: Module, kernels: Any) -> None:
+    """No barrier is missing: all orders give the same bits, and NumPy's values."""
+    data = mlp.problem(STEPS)
+    wanted = mlp.reference(data, STEPS)
+    first = run(unit, kernels, data, 0)
+    assert mlp.worst({n: first[n] for n in wanted}, wanted) < 2e-6
+    for order in (1, 2):
+        again = run(unit, kernels, data, order)
+        for name in wanted:
+            assert (again[name] == first[name]).all(), (order, name)
+
+
+def test_bad_label_changes_no_parameter(unit: Module) -> None:
+    """The error word names index and limit, and the update writes nothing."""
+    data = mlp.problem(1)
+    data["labels"][0, 5] = -3
+    memory = run(unit, mlp.FUSED, data, 0)
+    for name in NAMES:
+        assert (memory[name] == data[name]).all(), name
+    assert memory["error"].astype(np.int64).tolist() == [1, -3, 10, 0]
