@@ -23,7 +23,7 @@ class DType:
     ) -> None:
         self.name = name
         self.numpy = np.dtype(numpy)
-        self.itemsize = self.numpy.itemsize
+        self.itemsize: int = self.numpy.itemsize
         self.c = c
         self.compute = compute
         self.category = category

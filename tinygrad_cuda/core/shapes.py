@@ -55,17 +55,17 @@ def as_shape(op: str, sizes: Sequence[Any]) -> Shape:
 
 def normalize_axis(op: str, axis: Any, rank: int) -> int:
     """A non-negative axis; 0-d tensors accept 0 and -1, as in PyTorch."""
-    axis = as_int(op, axis, "dim")
+    found = as_int(op, axis, "dim")
     limit = max(rank, 1)
-    if not -limit <= axis < limit:
+    if not -limit <= found < limit:
         raise IndexError(
             op,
             "dimension out of range",
             expect=f"{-limit} <= dim < {limit}",
-            actual=str(axis),
+            actual=str(found),
             hint=f"the tensor has {rank} dimension{'s' if rank != 1 else ''}",
         )
-    return axis % limit
+    return found % limit
 
 
 def normalize_axes(op: str, axes: Any, rank: int) -> tuple[int, ...]:

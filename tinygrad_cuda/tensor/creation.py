@@ -84,15 +84,19 @@ def buffer_node(array: np.ndarray[Any, Any], device: Device, copy: bool = True) 
     return node
 
 
+def _converted(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+    return np.asarray(elementwise.cast_array(array, dtype))
+
+
 def _as_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     if isinstance(data, np.ndarray | np.generic):
         array = np.asarray(data)
-        return array if dtype is None else elementwise._cast(array, dtype)
+        return array if dtype is None else _converted(array, dtype)
     if dtype is not None and not (dtype.category < 2):
         return np.array(_nested(data), dtype=np.float64).astype(dtype.numpy)
     array = np.array(_nested(data))
     if dtype is not None:
-        return elementwise._cast(array, dtype)
+        return _converted(array, dtype)
     if array.dtype == np.float64 or array.size == 0:
         return array.astype(_Defaults.dtype.numpy)
     if array.dtype.kind in "iu":
@@ -135,7 +139,7 @@ def tensor(
     if isinstance(data, TensorBase):
         array = data.array()
         place = data.device if device is None else as_device(device)
-        array = array if wanted is None else elementwise._cast(array, wanted)
+        array = array if wanted is None else _converted(array, wanted)
         return as_leaf(wrap(buffer_node(array, place)), requires_grad)
     try:
         array = _as_array(data, wanted)
@@ -172,7 +176,8 @@ def as_tensor(data: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> 
         result: Any = data
         if device is not None:
             result = result.to(device)
-        return result if dtype is None else result.to(dtype)
+        moved: Tensor = result if dtype is None else result.to(dtype)
+        return moved
     return tensor(data, dtype, device)
 
 

@@ -595,7 +595,8 @@ class Tensor(TensorBase):
 
     def where(self, condition: Tensor, other: Any) -> Tensor:
         """The element of self where `condition` holds, else of `other`."""
-        return selecting.where(condition, self, other)
+        result: Tensor = selecting.where(condition, self, other)
+        return result
 
     # Products --------------------------------------------------------------------------------
 

@@ -232,7 +232,8 @@ def _infer_cast(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -
     return ((sources[0].shape, attributes["dtype"]),)
 
 
-def _cast(x: Any, dtype: DType) -> Any:
+def cast_array(x: Any, dtype: DType) -> Any:
+    """The reference of `cast`."""
     if x.dtype.kind not in "iub" and dtype.category < 2 and dtype.name != "bool":
         # As CUDA text does: truncate in 64 bits, then keep the low bits.
         with np.errstate(invalid="ignore"):
@@ -243,7 +244,7 @@ def _cast(x: Any, dtype: DType) -> Any:
 
 
 cast: Op = Op(
-    "cast", "elementwise", _infer_cast, numpy=_cast, cuda="tgc_cast",
+    "cast", "elementwise", _infer_cast, numpy=cast_array, cuda="tgc_cast",
     gradient=(lambda g, out, x, dtype: cast(g, dtype=x.dtype),),
 )  # fmt: skip
 
