@@ -87,6 +87,9 @@ def data_dir() -> Path:
 @pytest.fixture(autouse=True)
 def fixed_seeds() -> None:
     """Every test starts from the same random state, whatever ran before it."""
+    import tinygrad_cuda as tc  # after the cache folder was set above
+
+    tc.manual_seed(0)
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 (for code under test that uses the global state)
     if torch := sys.modules.get("torch"):

@@ -13,6 +13,7 @@ from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.data.dataset import collate, gather
 from tinygrad_cuda.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 from tinygrad_cuda.tensor.creation import tensor
+from tinygrad_cuda.tensor.random import Generator
 
 AHEAD = 2  # batches that each worker prepares ahead
 
@@ -34,8 +35,9 @@ class DataLoader:
         collate_fn: makes a batch from a list of samples, instead of `default_collate`.
         pin_memory: not available; only False is accepted.
         drop_last: leaves out the last batch when it is short.
-        generator: gives the seed of the order by ``initial_seed()``, as a ``tc.Generator`` does.
-        seed: the seed itself. With neither, the order is that of seed 0.
+        generator: gives the seed of the order; the default stream, which ``tc.manual_seed`` sets,
+            when left out.
+        seed: the seed itself, instead of a generator.
 
     Raises:
         ArgumentError: arguments that exclude each other, or values that make no sense.
@@ -58,15 +60,13 @@ class DataLoader:
         pin_memory: bool = False,
         drop_last: bool = False,
         *,
-        generator: Any = None,
+        generator: Generator | None = None,
         seed: int | None = None,
     ) -> None:
         if num_workers < 0:
             _refuse("num_workers is negative", "0 or more", str(num_workers))
         if pin_memory:
             _refuse("pin_memory is not available", "pin_memory=False", "pin_memory=True")
-        if generator is not None and seed is not None:
-            _refuse("two sources of the order", "generator or seed", "both")
         if sampler is not None and shuffle:
             _refuse("two orders", "sampler or shuffle=True", "both")
         if batch_sampler is not None and (batch_size != 1 or shuffle or sampler or drop_last):
@@ -78,11 +78,11 @@ class DataLoader:
             )
         if batch_size is None and drop_last:
             _refuse("there are no batches", "a batch_size for drop_last=True", "batch_size=None")
-        if generator is not None:
-            seed = generator.initial_seed()
         if sampler is None and batch_sampler is None:
             sampler = (
-                RandomSampler(dataset, seed=seed or 0) if shuffle else SequentialSampler(dataset)
+                RandomSampler(dataset, generator=generator, seed=seed)
+                if shuffle
+                else SequentialSampler(dataset)
             )
         if sampler is not None and batch_size is not None:
             batch_sampler = BatchSampler(sampler, batch_size, drop_last)
@@ -152,7 +152,7 @@ def default_collate(samples: Sequence[Any]) -> Any:
 
     Example:
         >>> images, labels = default_collate([(np.zeros(2), 1), (np.ones(2), 0)])
-        >>> images.shape, labels.tolist()
+        >>> tuple(images.shape), labels.tolist()
         ((2, 2), [1, 0])
     """
     return to_tensors(collate(samples))

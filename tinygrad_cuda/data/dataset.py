@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinygrad_cuda.core.errors import ArgumentError, IndexError, ShapeError
+from tinygrad_cuda.data.sampler import Shuffler
 from tinygrad_cuda.data.transforms import works_on_batches
 from tinygrad_cuda.tensor.joining import stack
+from tinygrad_cuda.tensor.random import Generator
 from tinygrad_cuda.tensor.tensor import Tensor
 
 Array = NDArray[Any]
@@ -282,17 +284,25 @@ def _same_shape(samples: Sequence[Any]) -> None:
             )
 
 
-def random_split(dataset: Any, lengths: Sequence[int | float], seed: int = 0) -> list[Subset]:
+def random_split(
+    dataset: Any,
+    lengths: Sequence[int | float],
+    generator: Generator | None = None,
+    *,
+    seed: int | None = None,
+) -> list[Subset]:
     """Splits a data set at random into parts that do not overlap.
 
     Args:
         dataset: anything with a length.
         lengths: a number of samples for each part, or fractions that add up to 1; what rounding
             leaves over goes to the first parts, one each.
-        seed: the same seed gives the same parts.
+        generator: gives the seed; the default stream, which ``tc.manual_seed`` sets, when left out.
+        seed: the seed itself, instead of a generator; the same seed gives the same parts.
 
     Raises:
-        ArgumentError: the lengths do not add up to the length of the data set.
+        ArgumentError: the lengths do not add up to the length of the data set, or generator and
+            seed are both given.
 
     Example:
         >>> [len(part) for part in random_split(range(10), [0.75, 0.25])]
@@ -300,7 +310,7 @@ def random_split(dataset: Any, lengths: Sequence[int | float], seed: int = 0) ->
     """
     n = len(dataset)
     sizes = _sizes(lengths, n)
-    order = np.random.default_rng(seed).permutation(n)
+    order = Shuffler(generator, seed).random(epoch=0).permutation(n)
     return [Subset(dataset, part) for part in np.split(order, np.cumsum(sizes)[:-1])]
 
 

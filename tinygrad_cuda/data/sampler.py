@@ -8,6 +8,32 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.tensor.random import Generator, default_generator
+
+
+class Shuffler:
+    """Random choices that depend on a seed and an epoch, and on nothing else.
+
+    Args:
+        generator: gives the seed; the default stream, which ``tc.manual_seed`` sets, when left out.
+        seed: the seed itself, instead of a generator.
+
+    Raises:
+        ArgumentError: both are given.
+    """
+
+    def __init__(self, generator: Generator | None, seed: int | None) -> None:
+        if generator is not None and seed is not None:
+            raise ArgumentError(
+                "shuffle", "two sources of the order", expect="generator or seed", actual="both"
+            )
+        self.generator = default_generator if generator is None else generator
+        self.seed = seed
+
+    def random(self, epoch: int) -> np.random.Generator:
+        """A fresh stream for an epoch."""
+        seed = self.generator.initial_seed() if self.seed is None else self.seed
+        return np.random.default_rng([seed % 2**64, epoch])
 
 
 class Sampler:
@@ -48,10 +74,12 @@ class RandomSampler(Sampler):
         data_source: anything with a length.
         replacement: whether an index may come more than once.
         num_samples: how many indices an epoch has; the length of the data source when left out.
-        seed: the same seed gives the same sequence of orders.
+        generator: gives the seed; the default stream, which ``tc.manual_seed`` sets, when left out.
+        seed: the seed itself, instead of a generator.
 
     Raises:
-        ArgumentError: num_samples is not positive, or there is nothing to draw from.
+        ArgumentError: num_samples is not positive, there is nothing to draw from, or generator and
+            seed are both given.
 
     Example:
         >>> sampler = RandomSampler(range(4), seed=3)
@@ -66,7 +94,9 @@ class RandomSampler(Sampler):
         data_source: Sized,
         replacement: bool = False,
         num_samples: int | None = None,
-        seed: int = 0,
+        generator: Generator | None = None,
+        *,
+        seed: int | None = None,
     ) -> None:
         if num_samples is not None and num_samples <= 0:
             raise ArgumentError(
@@ -75,7 +105,7 @@ class RandomSampler(Sampler):
         self.data_source = data_source
         self.replacement = replacement
         self.num_samples = num_samples
-        self.seed = seed
+        self.shuffler = Shuffler(generator, seed)
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -83,7 +113,7 @@ class RandomSampler(Sampler):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        random = np.random.default_rng([self.seed % 2**64, self.epoch])
+        random = self.shuffler.random(self.epoch)
         self.epoch += 1
         return self._draw(random)
 
