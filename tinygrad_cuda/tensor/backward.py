@@ -122,6 +122,18 @@ def accumulate(leaf: Leaf, g: Node, create_graph: bool = False) -> None:
         after(leaf)
 
 
+def clear(parameter: Tensor, set_to_none: bool = True) -> None:
+    """Drops the gradient of a leaf, or writes zeros to it."""
+    leaf = parameter.leaf
+    if leaf is None or leaf.grad is None:
+        return
+    if set_to_none:
+        leaf.grad = None
+    else:
+        with gradient_mode(False):
+            leaf.grad.detach().zero_()
+
+
 def grad(
     outputs: Any,
     inputs: Any,

@@ -1,0 +1,167 @@
+"""Sequential, ModuleList and ModuleDict."""
+
+from __future__ import annotations
+
+import operator
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
+
+from tinygrad_cuda.core.errors import IndexError
+from tinygrad_cuda.nn.module import Module
+
+
+class _Numbered(Module):
+    """Modules under the names "0", "1", ..., or under names of their own, in order."""
+
+    def _name(self, index: Any) -> str:
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(
+                type(self).__name__,
+                "no module at this index",
+                expect=f"{-len(self)} <= index < {len(self)}",
+                actual=str(position),
+            )
+        return list(self._modules)[position]
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self._part(list(self._modules.items())[index])
+        return self._modules[self._name(index)]
+
+    def _part(self, items: list[tuple[str, Module]]) -> Any:
+        return type(self)([module for _, module in items])  # type: ignore[call-arg]
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        self.add_module(self._name(index), module)
+
+    def __delitem__(self, index: int | slice) -> None:
+        names = list(self._modules)
+        gone = names[index] if isinstance(index, slice) else [self._name(index)]
+        left = [(name, self._modules[name]) for name in names if name not in gone]
+        # Numbers close up; names of the user's own stay.
+        if all(name.isdigit() for name in names):
+            left = [(str(number), module) for number, (_, module) in enumerate(left)]
+        self._modules.clear()
+        self._modules.update(left)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self._modules.values())
+
+    def append(self, module: Module) -> Self:
+        """Adds a module at the end."""
+        self.add_module(str(len(self)), module)
+        return self
+
+    def extend(self, modules: Iterable[Module]) -> Self:
+        """Adds modules at the end."""
+        for module in modules:
+            self.append(module)
+        return self
+
+    def insert(self, index: int, module: Module) -> Self:
+        """Adds a module before `index`; the numbers after it grow by one."""
+        modules = list(self._modules.values())
+        modules.insert(index, module)
+        self._modules.clear()
+        return self.extend(modules)
+
+
+class Sequential(_Numbered):
+    """Modules called one after another.
+
+    Args:
+        modules: modules, or one OrderedDict of names and modules.
+
+    Example:
+        >>> from tinygrad_cuda import nn
+        >>> Sequential(nn.Flatten(), nn.ReLU())
+        Sequential(
+          (0): Flatten(start_dim=1, end_dim=-1)
+          (1): ReLU()
+        )
+    """
+
+    def __init__(self, *modules: Module | Mapping[str, Module]) -> None:
+        super().__init__()
+        if len(modules) == 1 and isinstance(modules[0], Mapping):
+            named: Iterable[tuple[str, Any]] = modules[0].items()
+        else:
+            named = ((str(number), module) for number, module in enumerate(modules))
+        for name, module in named:
+            self.add_module(name, module)
+
+    def _part(self, items: list[tuple[str, Module]]) -> Any:
+        return type(self)(OrderedDict(items))
+
+    def forward(self, input: Any) -> Any:
+        for module in self._modules.values():
+            input = module(input)
+        return input
+
+
+class ModuleList(_Numbered):
+    """A list whose modules are found by `parameters`, `state_dict` and the like.
+
+    Args:
+        modules: what is in it at first.
+    """
+
+    def __init__(self, modules: Iterable[Module] | None = None) -> None:
+        super().__init__()
+        self.extend(modules or ())
+
+    def __iadd__(self, modules: Iterable[Module]) -> Self:
+        return self.extend(modules)
+
+
+class ModuleDict(Module):
+    """A dict whose modules are found by `parameters`, `state_dict` and the like.
+
+    Args:
+        modules: what is in it at first.
+    """
+
+    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+        super().__init__()
+        self.update(modules or {})
+
+    def __getitem__(self, key: str) -> Module:
+        found: Module = self._modules[key]
+        return found
+
+    def __setitem__(self, key: str, module: Module) -> None:
+        self.add_module(key, module)
+
+    def __delitem__(self, key: str) -> None:
+        del self._modules[key]
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._modules
+
+    def keys(self) -> Iterable[str]:
+        """The names, in order."""
+        return self._modules.keys()
+
+    def values(self) -> Iterable[Module]:
+        """The modules, in order."""
+        return self._modules.values()
+
+    def items(self) -> Iterable[tuple[str, Module]]:
+        """Names and modules, in order."""
+        return self._modules.items()
+
+    def update(self, modules: Mapping[str, Module]) -> None:
+        """Adds or replaces modules."""
+        for name, module in modules.items():
+            self.add_module(name, module)

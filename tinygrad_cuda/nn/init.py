@@ -1,0 +1,164 @@
+"""Initial values: each function writes to a Tensor in place and returns it.
+
+References: Glorot and Bengio (2010) for Xavier, He et al. (2015) for Kaiming.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.tensor.tensor import Tensor
+
+_GAINS = {
+    "linear": 1.0,
+    "conv1d": 1.0,
+    "conv2d": 1.0,
+    "conv3d": 1.0,
+    "conv_transpose1d": 1.0,
+    "conv_transpose2d": 1.0,
+    "conv_transpose3d": 1.0,
+    "sigmoid": 1.0,
+    "tanh": 5.0 / 3.0,
+    "relu": math.sqrt(2.0),
+    "selu": 3.0 / 4.0,
+}
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """The factor by which initial values grow so that a nonlinearity keeps the variance.
+
+    Args:
+        nonlinearity: ``linear``, ``sigmoid``, ``tanh``, ``relu``, ``leaky_relu``, ``selu``, ...
+        param: the negative slope of ``leaky_relu``; 0.01 when left out.
+
+    Raises:
+        ArgumentError: the name is unknown.
+
+    Example:
+        >>> round(calculate_gain("relu"), 4)
+        1.4142
+    """
+    if nonlinearity == "leaky_relu":
+        slope = 0.01 if param is None else param
+        return math.sqrt(2.0 / (1 + slope**2))
+    if nonlinearity not in _GAINS:
+        raise ArgumentError(
+            "calculate_gain",
+            "unknown nonlinearity",
+            expect=", ".join([*_GAINS, "leaky_relu"]),
+            actual=repr(nonlinearity),
+        )
+    return _GAINS[nonlinearity]
+
+
+def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
+    """How many inputs an output sums over, and how many outputs an input reaches."""
+    shape = tuple(tensor.shape)
+    if len(shape) < 2:
+        raise ShapeError(
+            "init",
+            "fan in and fan out need two dimensions",
+            expect="(out, in) or (out, in, *kernel)",
+            actual=str(shape),
+        )
+    field = math.prod(shape[2:])
+    return shape[1] * field, shape[0] * field
+
+
+def _correct_fan(tensor: Tensor, mode: str) -> int:
+    fan_in, fan_out = _calculate_fan_in_and_fan_out(tensor)
+    if mode not in ("fan_in", "fan_out"):
+        raise ArgumentError("init", "unknown mode", expect="fan_in or fan_out", actual=repr(mode))
+    return fan_in if mode == "fan_in" else fan_out
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Tensor:
+    """Writes draws from U(a, b)."""
+    with gradient_mode(False):
+        return tensor.uniform_(a, b, generator=generator)
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Tensor:
+    r"""Writes draws from N(mean, std\ :sup:`2`)."""
+    with gradient_mode(False):
+        return tensor.normal_(mean, std, generator=generator)
+
+
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """Writes one number to every element."""
+    with gradient_mode(False):
+        return tensor.fill_(val)
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """Writes zeros."""
+    return constant_(tensor, 0.0)
+
+
+def ones_(tensor: Tensor) -> Tensor:
+    """Writes ones."""
+    return constant_(tensor, 1.0)
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+    r"""Writes draws from U(-a, a), :math:`a = gain \sqrt{6 / (fan_{in} + fan_{out})}`.
+
+    Args:
+        tensor: shape (out, in) or (out, in, \*kernel).
+        gain: see `calculate_gain`.
+    """
+    fan_in, fan_out = _calculate_fan_in_and_fan_out(tensor)
+    bound = gain * math.sqrt(6.0 / max(fan_in + fan_out, 1))
+    return uniform_(tensor, -bound, bound, generator)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+    r"""Writes draws from N(0, s\ :sup:`2`), :math:`s = gain \sqrt{2 / (fan_{in} + fan_{out})}`.
+
+    Args:
+        tensor: shape (out, in) or (out, in, \*kernel).
+        gain: see `calculate_gain`.
+    """
+    fan_in, fan_out = _calculate_fan_in_and_fan_out(tensor)
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / max(fan_in + fan_out, 1)), generator)
+
+
+def kaiming_uniform_(
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Any = None,
+) -> Tensor:
+    r"""Writes draws from U(-b, b), :math:`b = gain \sqrt{3 / fan}`.
+
+    Args:
+        tensor: shape (out, in) or (out, in, \*kernel).
+        a: the negative slope of a leaky ReLU after this layer.
+        mode: ``fan_in`` keeps the variance in the forward pass, ``fan_out`` in the backward pass.
+        nonlinearity: what follows this layer; see `calculate_gain`.
+    """
+    bound = calculate_gain(nonlinearity, a) * math.sqrt(3.0 / max(_correct_fan(tensor, mode), 1))
+    return uniform_(tensor, -bound, bound, generator)
+
+
+def kaiming_normal_(
+    tensor: Tensor,
+    a: float = 0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Any = None,
+) -> Tensor:
+    r"""Writes draws from N(0, s\ :sup:`2`), :math:`s = gain / \sqrt{fan}`.
+
+    Args:
+        tensor: shape (out, in) or (out, in, \*kernel).
+        a: the negative slope of a leaky ReLU after this layer.
+        mode: ``fan_in`` keeps the variance in the forward pass, ``fan_out`` in the backward pass.
+        nonlinearity: what follows this layer; see `calculate_gain`.
+    """
+    fan = max(_correct_fan(tensor, mode), 1)
+    return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(fan), generator)

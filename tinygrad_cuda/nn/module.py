@@ -1,0 +1,482 @@
+"""Module: parameters, buffers and modules in a tree, found by the names of attributes.
+
+Names, keys of the state and the text of `repr` are PyTorch's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, user_site
+from tinygrad_cuda.engine.realize import begin_call
+from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.nn.parameter import Parameter, place
+from tinygrad_cuda.nn.state import IncompatibleKeys, load
+from tinygrad_cuda.tensor.backward import clear
+from tinygrad_cuda.tensor.base import TensorBase
+from tinygrad_cuda.tensor.tensor import RemovableHandle, Tensor
+
+_hook_numbers = itertools.count()
+
+
+class _Calls(threading.local):
+    """How deep this thread is inside calls of modules."""
+
+    depth: int = 0
+
+
+_calls = _Calls()
+
+
+class Module:
+    """The base of every layer and model: subclasses write ``__init__`` and ``forward``.
+
+    Attributes that are Parameters, Modules or registered buffers are found by `parameters`,
+    `modules`, `state_dict` and the like, under the names of the attributes joined by dots.
+
+    Attributes:
+        training: True until `eval`; dropout and the like look at it.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> class Scale(Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.factor = Parameter(tc.tensor([2.0], device="cpu"))
+        ...     def forward(self, x):
+        ...         return x * self.factor
+        >>> model = Scale()
+        >>> model(tc.tensor([3.0], device="cpu")).tolist(), list(model.state_dict())
+        ([6.0], ['factor'])
+    """
+
+    training: bool
+    _parameters: dict[str, Any]
+    _buffers: dict[str, Any]
+    _modules: dict[str, Any]
+    _temporary: set[str]
+
+    def __init__(self) -> None:
+        fields = self.__dict__
+        fields["training"] = True
+        fields["_parameters"] = {}
+        fields["_buffers"] = {}
+        fields["_modules"] = {}
+        fields["_temporary"] = set()  # names of buffers that are not part of the state
+        fields["_forward_hooks"] = {}
+        fields["_forward_pre_hooks"] = {}
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """The computation; subclasses write it, callers call the module itself."""
+        raise NotImplementedError(f"{type(self).__name__} has no forward method")
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        if _calls.depth == 0:
+            # A loop without optimizer.step() comes round here: its last turn is realized.
+            begin_call(user_site())
+        _calls.depth += 1
+        try:
+            fields = self.__dict__
+            if not fields["_forward_pre_hooks"] and not fields["_forward_hooks"]:
+                return self.forward(*inputs, **options)
+            return self._call_with_hooks(inputs, options)
+        finally:
+            _calls.depth -= 1
+
+    def _call_with_hooks(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        for hook in list(self._forward_pre_hooks.values()):
+            replaced = hook(self, inputs)
+            if replaced is not None:
+                inputs = replaced if isinstance(replaced, tuple) else (replaced,)
+        output = self.forward(*inputs, **options)
+        for hook in list(self._forward_hooks.values()):
+            replaced = hook(self, inputs, output)
+            output = output if replaced is None else replaced
+        return output
+
+    # Attributes ------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        fields = self.__dict__
+        for table in ("_parameters", "_buffers", "_modules"):
+            if table in fields and name in fields[table]:
+                return fields[table][name]
+        text = f"{type(self).__name__!r} object has no attribute {name!r}"
+        if not name.startswith("__"):
+            near = difflib.get_close_matches(name, dir(self), 1)
+            text += f"; did you mean {near[0]!r}?" if near else ""
+        raise AttributeError(text, name=name, obj=self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Parameter):
+            self.register_parameter(name, value)
+        elif isinstance(value, Module):
+            self.add_module(name, value)
+        else:
+            self._set_plain(name, value)
+
+    def _set_plain(self, name: str, value: Any) -> None:
+        """Assigns what is neither a Parameter nor a Module."""
+        fields = self.__dict__
+        if name in fields.get("_parameters", ()):
+            if value is not None:
+                raise _refused("Parameter", name, value)
+            fields["_parameters"][name] = None
+        elif name in fields.get("_modules", ()):
+            if value is not None:
+                raise _refused("Module", name, value)
+            fields["_modules"][name] = None
+        elif name in fields.get("_buffers", ()):
+            if value is not None and not isinstance(value, TensorBase):
+                raise _refused("buffer", name, value)
+            fields["_buffers"][name] = value
+        else:
+            object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        for table in (self._parameters, self._buffers, self._modules):
+            if name in table:
+                del table[name]
+                self._temporary.discard(name)
+                return
+        object.__delattr__(self, name)
+
+    def __dir__(self) -> list[str]:
+        fields = self.__dict__
+        tables = ("_parameters", "_buffers", "_modules")
+        names = [name for table in tables for name in fields.get(table, ())]
+        return sorted({*super().__dir__(), *names})
+
+    def _register(self, table: str, name: str, value: Any) -> None:
+        fields = self.__dict__
+        if table not in fields:
+            raise AttributeError(
+                f"{type(self).__name__} got the attribute {name!r} before super().__init__()"
+            )
+        if not isinstance(name, str) or "." in name or name == "":
+            raise ArgumentError(
+                "Module", "not a name for an attribute", expect="a name without dots",
+                actual=repr(name),
+            )  # fmt: skip
+        for other in ("_parameters", "_buffers", "_modules"):
+            fields[other].pop(name, None) if other != table else None
+        fields.pop(name, None)
+        fields[table][name] = value
+
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Adds a Parameter under `name`; None keeps the name without one."""
+        if param is not None and not isinstance(param, Parameter):
+            raise _refused("Parameter", name, param)
+        self._register("_parameters", name, param)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Adds a Tensor that is state but is not trained, such as a running mean.
+
+        Args:
+            name: the attribute's name.
+            tensor: its value, or None.
+            persistent: whether `state_dict` contains it.
+        """
+        if tensor is not None and not isinstance(tensor, TensorBase):
+            raise _refused("buffer", name, tensor)
+        self._register("_buffers", name, tensor)
+        (self._temporary.discard if persistent else self._temporary.add)(name)
+
+    def add_module(self, name: str, module: Module | None) -> None:
+        """Adds a Module under `name`; None keeps the name without one."""
+        if module is not None and not isinstance(module, Module):
+            raise _refused("Module", name, module)
+        self._register("_modules", name, module)
+
+    register_module = add_module
+
+    # Walking the tree ------------------------------------------------------------------------
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules directly below, with their names, each once."""
+        seen = set()
+        for name, module in self._modules.items():
+            if module is not None and module not in seen:
+                seen.add(module)
+                yield name, module
+
+    def children(self) -> Iterator[Module]:
+        """The modules directly below, each once."""
+        return (module for _, module in self.named_children())
+
+    def named_modules(
+        self, memo: set[Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
+        """This module and all below it, with their names."""
+        seen = set() if memo is None else memo
+        if self in seen:
+            return
+        if remove_duplicate:
+            seen.add(self)
+        yield prefix, self
+        for name, module in self._modules.items():
+            if module is not None:
+                inner = f"{prefix}.{name}" if prefix else name
+                yield from module.named_modules(seen, inner, remove_duplicate)
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all below it, each once."""
+        return (module for _, module in self.named_modules())
+
+    def _named(
+        self, table: str, prefix: str, recurse: bool, remove_duplicate: bool
+    ) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        modules = (
+            self.named_modules(None, prefix, remove_duplicate) if recurse else [(prefix, self)]
+        )
+        for path, module in modules:
+            for name, value in module.__dict__[table].items():
+                if value is None or (remove_duplicate and id(value) in seen):
+                    continue
+                seen.add(id(value))
+                yield f"{path}.{name}" if path else name, value
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """The Parameters of this module and of those below, with their names."""
+        return self._named("_parameters", prefix, recurse, remove_duplicate)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """The Parameters of this module and of those below, each once."""
+        return (value for _, value in self.named_parameters(recurse=recurse))
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """The buffers of this module and of those below, with their names."""
+        return self._named("_buffers", prefix, recurse, remove_duplicate)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """The buffers of this module and of those below, each once."""
+        return (value for _, value in self.named_buffers(recurse=recurse))
+
+    def get_submodule(self, target: str) -> Module:
+        """The module below that has the dotted name `target`; "" is this one."""
+        module: Any = self
+        for name in target.split(".") if target else ():
+            module = getattr(module, name)
+            if not isinstance(module, Module):
+                raise AttributeError(f"{name!r} in {target!r} is not a Module")
+        found: Module = module
+        return found
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The Parameter with the dotted name `target`."""
+        path, _, name = target.rpartition(".")
+        found = self.get_submodule(path)._parameters.get(name)
+        if found is None:
+            raise AttributeError(f"there is no parameter {target!r}")
+        result: Parameter = found
+        return result
+
+    def apply(self, fn: Callable[[Module], Any]) -> Self:
+        """Calls `fn` with each module of the tree, children first."""
+        for module in self.children():
+            module.apply(fn)
+        fn(self)
+        return self
+
+    # State -----------------------------------------------------------------------------------
+
+    def state_dict(
+        self, *, destination: dict[str, Any] | None = None, prefix: str = "",
+        keep_vars: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Parameters and persistent buffers by name; they share their cells with the module.
+
+        Args:
+            destination: a dict to fill, instead of a new one.
+            prefix: put before each name.
+            keep_vars: give the Parameters themselves instead of detached handles.
+        """
+        found = OrderedDict() if destination is None else destination
+        for name, value in self._persistent():
+            found[prefix + name] = value if keep_vars else value.detach()
+        for name, module in self._modules.items():
+            if module is not None:
+                module.state_dict(destination=found, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+        return found
+
+    def _persistent(self) -> list[tuple[str, Tensor]]:
+        """What belongs to the state of this module alone."""
+        buffers = [item for item in self._buffers.items() if item[0] not in self._temporary]
+        return [(name, v) for name, v in (*self._parameters.items(), *buffers) if v is not None]
+
+    def load_state_dict(
+        self, state_dict: dict[str, Any], strict: bool = True, assign: bool = False
+    ) -> IncompatibleKeys:
+        """Copies values by name into parameters and buffers; nothing is written if one is wrong.
+
+        Args:
+            state_dict: Tensors or NumPy arrays by the names that `state_dict` gives.
+            strict: refuse names that are missing or unknown.
+            assign: take the given Tensors themselves, with their dtype and device.
+
+        Returns:
+            missing_keys and unexpected_keys.
+
+        Raises:
+            ArgumentError: names are missing or unknown, and strict is true.
+            ShapeError: a value has another shape.
+        """
+        return load(self.state_dict(keep_vars=True), state_dict, strict, assign)
+
+    # Changing the whole tree -------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode for this module and all below; it affects dropout and the like."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Evaluation mode: ``train(False)``."""
+        return self.train(False)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Whether gradients are collected for the parameters."""
+        for parameter in self.parameters():
+            parameter.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients of all parameters, or sets them to zero."""
+        for parameter in self.parameters():
+            clear(parameter, set_to_none)
+
+    def _convert(self, convert: Callable[[Tensor], Tensor]) -> Self:
+        """Replaces the value of every parameter, gradient and buffer; Parameters stay objects."""
+        with gradient_mode(False):
+            for module in self.modules():
+                for parameter in module._parameters.values():
+                    if parameter is not None:
+                        place(parameter, convert(parameter.detach()))
+                        leaf = parameter.leaf
+                        if leaf is not None and leaf.grad is not None:
+                            leaf.grad = convert(leaf.grad)
+                for name, buffer in module._buffers.items():
+                    if buffer is not None:
+                        module._buffers[name] = convert(buffer)
+        return self
+
+    def to(self, *targets: Any, device: Any = None, dtype: Any = None, **options: Any) -> Self:
+        """Moves parameters and buffers in place; a dtype applies to floating ones only.
+
+        Args:
+            targets: a device, a floating dtype or a Tensor, as in ``Tensor.to``.
+            device, dtype: the same by name.
+
+        Raises:
+            DeviceError: the device cannot be used here.
+            DTypeError: the dtype is not a floating one.
+        """
+        for target in targets:
+            if isinstance(target, TensorBase):
+                device, dtype = target.device, target.dtype
+            elif isinstance(target, DType | type):
+                dtype = target
+            else:
+                device = as_device(target)
+        wanted = None if dtype is None else as_dtype(dtype)
+        if wanted is not None and not wanted.is_floating:
+            raise DTypeError("Module.to", "not a floating dtype", actual=wanted.name)
+
+        def convert(tensor: Tensor) -> Tensor:
+            cast = wanted if tensor.dtype.is_floating else None
+            result: Tensor = tensor.to(device=device, dtype=cast, **options)
+            return result
+
+        return self._convert(convert)
+
+    def cpu(self) -> Self:
+        """``to("cpu")``."""
+        return self.to("cpu")
+
+    def cuda(self, device: Any = None) -> Self:
+        """``to("cuda")``, or to another GPU."""
+        return self.to("cuda" if device is None else device)
+
+    def float(self) -> Self:
+        """``to(tc.float32)``."""
+        return self.to(float32)
+
+    def double(self) -> Self:
+        """``to(tc.float64)``."""
+        return self.to(float64)
+
+    def half(self) -> Self:
+        """``to(tc.float16)``."""
+        return self.to(float16)
+
+    def bfloat16(self) -> Self:
+        """``to(tc.bfloat16)``."""
+        return self.to(bfloat16)
+
+    # Hooks -----------------------------------------------------------------------------------
+
+    def register_forward_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Calls ``hook(module, inputs, output)`` after `forward`; its result replaces the output.
+
+        Returns:
+            A handle whose `remove()` takes the hook away.
+        """
+        return _add_hook(self._forward_hooks, hook)
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Calls ``hook(module, inputs)`` before `forward`; its result replaces the inputs.
+
+        Returns:
+            A handle whose `remove()` takes the hook away.
+        """
+        return _add_hook(self._forward_pre_hooks, hook)
+
+    # Text ------------------------------------------------------------------------------------
+
+    def extra_repr(self) -> str:
+        """What `repr` shows between the parentheses; layers write it."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = [line for line in self.extra_repr().split("\n") if line]
+        children = [
+            f"({name}): " + repr(module).replace("\n", "\n  ")
+            for name, module in self._modules.items()
+        ]
+        if not children and len(lines) <= 1:
+            return f"{type(self).__name__}({''.join(lines)})"
+        body = "".join(f"\n  {line}" for line in (*lines, *children))
+        return f"{type(self).__name__}({body}\n)"
+
+
+def _add_hook(hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
+    number = next(_hook_numbers)
+    hooks[number] = hook
+
+    def remove() -> None:
+        hooks.pop(number, None)
+
+    return RemovableHandle(remove)
+
+
+def _refused(wanted: str, name: str, value: Any) -> ArgumentError:
+    return ArgumentError(
+        "Module",
+        f"{name!r} cannot hold this",
+        expect=f"a {wanted} or None",
+        actual=type(value).__name__,
+        hint="nn.Parameter(tensor) makes a Parameter" if wanted == "Parameter" else None,
+    )

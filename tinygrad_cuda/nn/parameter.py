@@ -1,0 +1,94 @@
+"""Parameter: a Tensor that a Module trains.
+
+A handle on the cell of the Tensor it is made from, with a place of its own where gradients arrive.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.creation import empty, tensor
+from tinygrad_cuda.tensor.tensor import Tensor
+
+
+class Parameter(Tensor):
+    """A Tensor that registers itself when it becomes an attribute of a `Module`.
+
+    It shares the storage cell of `data`: a write to one shows in the other.
+
+    Args:
+        data: its value, of any shape and a floating dtype.
+        requires_grad: whether gradients are collected in ``.grad``.
+
+    Raises:
+        ArgumentError: `data` is not a Tensor.
+        DTypeError: `data` is not floating, and requires_grad is true.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> weight = Parameter(tc.tensor([1.0, 2.0], device="cpu"))
+        >>> (weight * weight).sum().backward()
+        >>> weight.grad.tolist()
+        [2.0, 4.0]
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:
+        source = empty(0) if data is None else data
+        if not isinstance(source, TensorBase):
+            raise ArgumentError(
+                "Parameter",
+                "needs a Tensor",
+                expect="a Tensor",
+                actual=type(source).__name__,
+                hint="Parameter(tc.tensor(data))",
+            )
+        self = object.__new__(cls)
+        self._retained = None
+        place(self, source)
+        if requires_grad:
+            self.requires_grad_()
+        return self
+
+    def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
+        """Everything is done by `__new__`: a Tensor itself is not constructed."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        # The value is shared until somebody writes.
+        source = self.detach().node
+        copy = type(self)(wrap(source), self.requires_grad)
+        copy._strides = self._strides
+        memo[id(self)] = copy
+        if self.grad is not None:
+            copy.grad = self.grad.__deepcopy__(memo)
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        array = np.array(self.array())
+        return _rebuild, (type(self), array, self.dtype, str(self.device), self.requires_grad)
+
+    def __repr__(self) -> str:
+        return f"Parameter containing:\n{super().__repr__()}"
+
+
+def place(parameter: Tensor, source: Tensor) -> None:
+    """Points a Parameter to the cell of another Tensor; its leaf, if it has one, stays."""
+    leaf = parameter.leaf if hasattr(parameter, "chain") else None
+    value = source.detach()
+    parameter.cell = value.cell
+    parameter.chain = value.chain if leaf is None else (*value.chain, (common.variable, leaf))
+    parameter._node = None
+    parameter._strides = value._strides
+
+
+def _rebuild(
+    kind: type[Parameter], array: Any, dtype: DType, device: str, requires_grad: bool
+) -> Parameter:
+    return kind(tensor(array, dtype=dtype, device=device), requires_grad)

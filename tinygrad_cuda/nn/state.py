@@ -1,0 +1,83 @@
+"""Loading a state by name: everything is checked before anything is written."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.nn.parameter import place
+from tinygrad_cuda.tensor.creation import tensor
+from tinygrad_cuda.tensor.tensor import Tensor
+
+
+class IncompatibleKeys(NamedTuple):
+    """Names that a state lacked, and names in it that nothing was found for."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+def load(
+    own: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool, assign: bool
+) -> IncompatibleKeys:
+    """Writes the Tensors or arrays `given` into the Tensors `own`.
+
+    Raises:
+        ArgumentError: names differ, and strict is true; or a value is no array.
+        ShapeError: a value has another shape.
+    """
+    missing = [name for name in own if name not in given]
+    unexpected = [name for name in given if name not in own]
+    if strict and (missing or unexpected):
+        raise _names_differ(missing, unexpected, own)
+    values = {name: given[name] for name in own if name in given}
+    for name, value in values.items():
+        if not hasattr(value, "shape"):
+            raise ArgumentError(
+                "load_state_dict", f"{name} is no Tensor", expect="a Tensor or a NumPy array",
+                actual=type(value).__name__,
+            )  # fmt: skip
+    _check_shapes(own, values)
+    with gradient_mode(False):
+        for name, value in values.items():
+            target = own[name]
+            if assign:
+                place(target, value if isinstance(value, Tensor) else tensor(value))
+            else:
+                target.copy_(value)
+    return IncompatibleKeys(missing, unexpected)
+
+
+def _names_differ(
+    missing: list[str], unexpected: list[str], own: Mapping[str, Tensor]
+) -> ArgumentError:
+    parts = []
+    if missing:
+        parts.append("missing: " + ", ".join(missing))
+    if unexpected:
+        parts.append("unexpected: " + ", ".join(unexpected))
+    hints = []
+    for name in unexpected:
+        near = difflib.get_close_matches(name, missing, 1)
+        hints += [f"{name} may be {near[0]}"] if near else []
+    return ArgumentError(
+        "load_state_dict",
+        "the names do not fit the module",
+        expect=", ".join(own),
+        actual="\n".join(parts),
+        hint="; ".join([*hints[:3], "strict=False loads what fits"]),
+    )
+
+
+def _check_shapes(own: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    wrong = [name for name, value in values.items() if tuple(value.shape) != own[name].shape]
+    if wrong:
+        raise ShapeError(
+            "load_state_dict",
+            "shapes differ",
+            expect="\n".join(f"{name}: {tuple(own[name].shape)}" for name in wrong),
+            actual="\n".join(f"{name}: {tuple(values[name].shape)}" for name in wrong),
+        )

@@ -1,0 +1,139 @@
+"""Adam (Kingma and Ba, 2015) and AdamW (Loshchilov and Hutter, 2019)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options
+from tinygrad_cuda.tensor.creation import zeros_like
+from tinygrad_cuda.tensor.math import maximum
+from tinygrad_cuda.tensor.tensor import Tensor
+
+
+class Adam(Optimizer):
+    r"""Adam: steps scaled by running means of the gradient and of its square.
+
+    .. math::
+        g &\leftarrow g + \lambda p \\
+        m &\leftarrow \beta_1 m + (1 - \beta_1) g, \quad
+        v \leftarrow \beta_2 v + (1 - \beta_2) g^2 \\
+        p &\leftarrow p - \frac{lr}{1 - \beta_1^t} \cdot
+        \frac{m}{\sqrt{v} / \sqrt{1 - \beta_2^t} + \epsilon}
+
+    Args:
+        params: Tensors that collect gradients, or dicts of them with options of their own.
+        lr: the learning rate.
+        betas: :math:`\beta_1, \beta_2`, how much of the means a step keeps.
+        eps: :math:`\epsilon`.
+        weight_decay: :math:`\lambda`.
+        amsgrad: divide by the largest v so far (Reddi et al., 2018).
+        maximize: climb instead.
+
+    Raises:
+        ArgumentError: an option is out of range.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> x = tc.tensor([1.0], device="cpu", requires_grad=True)
+        >>> optimizer = Adam([x], lr=0.125)
+        >>> (x * x).sum().backward()
+        >>> optimizer.step()
+        >>> round(x.item(), 4)
+        0.875
+    """
+
+    decoupled = False
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        check_options(name, lr=lr, eps=eps, weight_decay=weight_decay)
+        if not all(0.0 <= beta < 1.0 for beta in betas):
+            raise ArgumentError(
+                name, "a beta is out of range", expect="0 <= beta < 1", actual=str(betas)
+            )
+        defaults = {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
+            "amsgrad": amsgrad, "maximize": maximize,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def init_single(self, parameter: Tensor) -> State:
+        return {
+            "step": 0,
+            "exp_avg": zeros_like(parameter),
+            "exp_avg_sq": zeros_like(parameter),
+        }
+
+    def apply_single(
+        self, gradient: Tensor, parameter: Tensor, state: State, group: Group, scalar: Any
+    ) -> tuple[Tensor, State]:
+        first, second = group["betas"]
+        decay, rate, step = group["weight_decay"], group["lr"], int(state["step"]) + 1
+        if group["maximize"]:
+            gradient = -gradient
+        if decay != 0 and self.decoupled:
+            parameter = parameter * scalar(1.0 - rate * decay, "kept")
+        elif decay != 0:
+            gradient = gradient + parameter * scalar(decay, "weight_decay")
+        mean = state["exp_avg"] * scalar(first, "beta1")
+        mean = mean + gradient * scalar(1.0 - first, "1 - beta1")
+        square = state["exp_avg_sq"] * scalar(second, "beta2")
+        square = square + gradient * gradient * scalar(1.0 - second, "1 - beta2")
+        state = {"step": step, "exp_avg": mean, "exp_avg_sq": square} | (
+            {"max_exp_avg_sq": self._largest(state, square)} if group["amsgrad"] else {}
+        )
+        # In float64, and rounded once; parameters that began later have steps of their own.
+        size = scalar(rate / (1.0 - first**step), "size", step)
+        correction = scalar(math.sqrt(1.0 - second**step), "correction", step)
+        root = state.get("max_exp_avg_sq", square).sqrt()
+        return parameter - mean / (root / correction + scalar(group["eps"], "eps")) * size, state
+
+    @staticmethod
+    def _largest(state: State, square: Tensor) -> Tensor:
+        old = state.get("max_exp_avg_sq")
+        return square if old is None else maximum(old, square)
+
+
+class AdamW(Adam):
+    r"""Adam with decoupled weight decay: :math:`p \leftarrow (1 - lr \lambda) p` before the step.
+
+    Args:
+        params: Tensors that collect gradients, or dicts of them with options of their own.
+        lr: the learning rate.
+        betas: how much of the means a step keeps.
+        eps: added to the root.
+        weight_decay: :math:`\lambda`.
+        amsgrad: divide by the largest v so far (Reddi et al., 2018).
+        maximize: climb instead.
+
+    Raises:
+        ArgumentError: an option is out of range.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)

@@ -1,0 +1,308 @@
+"""Optimizer: parameters in groups, their state, and a step that is one plan.
+
+A subclass says how one parameter changes; recording, realizing and undoing are done here.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any
+
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.dtypes import DType, float32
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.engine.realize import check_errors, realize
+from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.tensor.backward import clear
+from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensor.math import to_dtype
+from tinygrad_cuda.tensor.tensor import Tensor
+
+Group = dict[str, Any]
+State = dict[str, Any]
+
+
+class Scalars:
+    """The numbers of one step of one group, as 0-d Tensors.
+
+    Each is an argument of the plan from the start, so that a learning rate that changes makes no
+    new plan. They are told apart by name, never by value: two numbers that happen to be equal
+    must not make another graph.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Tensor] = {}
+
+    def of(self, like: Tensor) -> Callable[..., Tensor]:
+        """``scalar(value, *name)`` for numbers of the dtype and on the device of `like`."""
+        dtype, device = like.dtype, like.device
+
+        def scalar(value: float, *name: Any) -> Tensor:
+            key = (dtype, device, name)
+            found = self._made.get(key)
+            if found is None:
+                found = wrap(common.scalar.leaf((), dtype, device, value=float(value)))
+                self._made[key] = found
+            return found
+
+        return scalar
+
+
+class Optimizer:
+    """The base of optimizers: subclasses write `apply_single` and, if they need it, `init_single`.
+
+    Args:
+        params: Tensors that collect gradients, or dicts with ``params`` and options of their own.
+        defaults: options for groups that do not give them.
+
+    Attributes:
+        param_groups: dicts of options with a list ``params``; a new ``lr`` holds from the next
+            step on and makes no new plan.
+        state: what is kept for each parameter, by parameter.
+
+    Raises:
+        ArgumentError: there are no parameters, or one appears twice or cannot be trained.
+    """
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        if isinstance(params, Tensor):
+            raise ArgumentError(
+                "optim", "needs several parameters", expect="an iterable of Tensors or dicts",
+                actual="a Tensor", hint="[tensor]",
+            )  # fmt: skip
+        self.defaults = defaults
+        self.state: defaultdict[Tensor, State] = defaultdict(dict)
+        self.param_groups: list[Group] = []
+        self.steps = 0
+        groups = list(params)
+        if not groups:
+            raise ArgumentError("optim", "there are no parameters", expect="at least one")
+        if not isinstance(groups[0], dict):
+            groups = [{"params": groups}]
+        for group in groups:
+            self.add_param_group(group)
+
+    # What a subclass says ----------------------------------------------------------------------
+
+    def init_single(self, parameter: Tensor) -> State:
+        """The state of a parameter before its first step."""
+        return {}
+
+    def apply_single(
+        self, gradient: Tensor, parameter: Tensor, state: State, group: Group, scalar: Any
+    ) -> tuple[Tensor, State]:
+        """One parameter after the step, and its state.
+
+        Args:
+            gradient, parameter: of the parameter's shape; float32 where it is a half type.
+            state: what the last step returned; Tensors and host numbers.
+            group: the options.
+            scalar: ``scalar(value, *name)`` gives a host number as a 0-d Tensor.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no apply_single")
+
+    # The step ----------------------------------------------------------------------------------
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates every parameter that has a gradient: one plan with all that is pending.
+
+        Args:
+            closure: computes the loss anew, with gradients, before the step.
+
+        Returns:
+            What `closure` returned.
+
+        Raises:
+            IndexError: a label or index of the step was out of range; nothing has changed then.
+        """
+        loss = None
+        if closure is not None:
+            with gradient_mode(True):
+                loss = closure()
+        devices = self._devices()
+        for device in devices:
+            check_errors(device, wait=False)
+        try:
+            fresh = self._record()
+            for device in devices:
+                realize(device)
+        except BaseException:
+            self._undo()
+            raise
+        for parameter, state in fresh:
+            self.state[parameter].update(state)
+        self.steps += 1
+        return loss
+
+    def _devices(self) -> list[Device]:
+        return list(dict.fromkeys(p.device for group in self.param_groups for p in group["params"]))
+
+    def _record(self) -> list[tuple[Tensor, State]]:
+        """Records all updates; returns what is to enter the state once they are realized.
+
+        No node of the old values stays referenced here: whether a parameter's storage may be
+        overwritten is seen from who still holds its value.
+        """
+        fresh = []
+        with gradient_mode(False):
+            for group in self.param_groups:
+                scalars = Scalars()
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        fresh.append((parameter, self._update(parameter, group, scalars)))
+        return fresh
+
+    def _update(self, parameter: Tensor, group: Group, scalars: Scalars) -> State:
+        value = widened(parameter.detach())
+        old = self.state.get(parameter) or self.init_single(value)
+        state = {key: widened(v) if isinstance(v, Tensor) else v for key, v in old.items()}
+        gradient = widened(parameter.grad.detach())  # type: ignore[union-attr]
+        new, state = self.apply_single(gradient, value, state, group, scalars.of(value))
+        dtype = parameter.dtype
+        parameter.write(to_dtype(new.node, dtype), "step")
+        return {
+            key: _stored(self.state.get(parameter, {}).get(key), v, dtype)
+            for key, v in state.items()
+        }
+
+    def _undo(self) -> None:
+        """Takes back updates that were recorded but not realized."""
+        kept = (v for state in self.state.values() for v in state.values())
+        for tensor in chain(*(group["params"] for group in self.param_groups), kept):
+            if isinstance(tensor, Tensor):
+                cell = tensor.cell
+                if cell.node.storage is None and cell.node.op is common.assign:
+                    cell.put(cell.node.sources[0])
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients of all parameters, or sets them to zero."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                clear(parameter, set_to_none)
+
+    # Groups and state ----------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Adds parameters with options of their own.
+
+        Raises:
+            ArgumentError: a parameter is no leaf, or is in a group already.
+        """
+        given = param_group["params"]
+        parameters = [given] if isinstance(given, Tensor) else list(given)
+        known = {id(p) for group in self.param_groups for p in group["params"]}
+        for position, parameter in enumerate(parameters):
+            _check_parameter(parameter, position, known)
+            known.add(id(parameter))
+        for device in dict.fromkeys(p.device for p in parameters):
+            # Initial values become values now, so that a first step that fails can be taken back.
+            realize(device, [p.node for p in parameters if p.device is device])
+        self.param_groups.append({**self.defaults, **param_group, "params": parameters})
+
+    def state_dict(self) -> dict[str, Any]:
+        """State and options, with parameters numbered in order: PyTorch's layout.
+
+        The state's Tensors are shared with the optimizer, as those of a module's state are.
+        """
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        numbers = {id(p): number for number, p in enumerate(parameters)}
+        return {
+            "state": {numbers[id(p)]: dict(state) for p, state in self.state.items() if state},
+            "param_groups": [
+                {**group, "params": [numbers[id(p)] for p in group["params"]]}
+                for group in self.param_groups
+            ],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over what another optimizer's `state_dict` gave; values are not shared with it.
+
+        Raises:
+            ArgumentError: the numbers of groups or of their parameters differ.
+        """
+        groups = state_dict["param_groups"]
+        sizes = [len(group["params"]) for group in groups]
+        own = [len(group["params"]) for group in self.param_groups]
+        if sizes != own:
+            raise ArgumentError(
+                "load_state_dict",
+                "the parameter groups differ",
+                expect=f"groups of {own} parameters",
+                actual=f"groups of {sizes}",
+            )
+        numbers = [number for group in groups for number in group["params"]]
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        self.state.clear()
+        for number, parameter in zip(numbers, parameters):
+            state = state_dict["state"].get(number)
+            if state:
+                self.state[parameter] = {k: _loaded(v, parameter) for k, v in state.items()}
+        self.param_groups = [
+            {**copy.deepcopy({k: v for k, v in given.items() if k != "params"}),
+             "params": group["params"]}
+            for given, group in zip(groups, self.param_groups)
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        lines = [type(self).__name__ + " ("]
+        for number, group in enumerate(self.param_groups):
+            lines.append(f"Parameter Group {number}")
+            lines += [f"    {key}: {group[key]}" for key in sorted(group) if key != "params"]
+        return "\n".join([*lines, ")"])
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """Half types as float32: an update is computed there and rounded once."""
+    if tensor.dtype.is_floating and tensor.dtype.itemsize < 4:
+        return wrap(to_dtype(tensor.node, float32))
+    return tensor
+
+
+def _stored(place: Any, value: Any, dtype: DType) -> Any:
+    """Writes a Tensor of the state to its place; a new one gets a cell of its own."""
+    if not isinstance(value, Tensor):
+        return value
+    node = to_dtype(value.node, dtype)
+    if not isinstance(place, Tensor):
+        return wrap(node)
+    place.write(node, "step")
+    return place
+
+
+def _check_parameter(parameter: Any, position: int, known: set[int]) -> None:
+    what = f"params[{position}]"
+    if not isinstance(parameter, Tensor):
+        raise ArgumentError(
+            "optim", f"{what} is no Tensor", expect="a Tensor", actual=type(parameter).__name__
+        )
+    if not parameter.is_leaf:
+        raise ArgumentError(
+            "optim", f"{what} is the result of an operation", expect="a leaf",
+            actual=f"{parameter.node.op.name} {tuple(parameter.shape)}",
+            hint="pass the tensors it was computed from",
+        )  # fmt: skip
+    if id(parameter) in known:
+        raise ArgumentError("optim", f"{what} is in a group already", expect="each Tensor once")
+
+
+def _loaded(value: Any, parameter: Tensor) -> Any:
+    """A value of a loaded state, on the parameter's device; Tensors get cells of their own."""
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value)
+    dtype = parameter.dtype if value.dtype.is_floating else value.dtype
+    return wrap(value.detach().to(parameter.device, dtype).node)
+
+
+def check_options(op: str, **options: float) -> None:
+    """Raises unless all options are zero or more.
+
+    Raises:
+        ArgumentError: one is negative.
+    """
+    for name, value in options.items():
+        if not value >= 0.0:
+            raise ArgumentError(op, f"{name} is negative", expect=f"{name} >= 0", actual=str(value))
