@@ -446,7 +446,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     if as_tuple:
         found = np.nonzero(np.atleast_1d(array))
         return tuple(wrap(buffer_node(part, device)) for part in found)
-    positions = np.argwhere(array).astype(np.int64).reshape(-1, array.ndim)
+    positions = np.argwhere(array).astype(np.int64)
     return wrap(buffer_node(positions, device))
 
 
