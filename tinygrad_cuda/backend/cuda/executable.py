@@ -17,8 +17,11 @@ from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
 from tinygrad_cuda.backend.cuda.report import report
 from tinygrad_cuda.backend.cuda.template import Scratch, Word
+from tinygrad_cuda.backend.cuda.validate import Validator, compare
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import describe_site
+from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.graph.rewrite.products import turn_products
@@ -41,6 +44,10 @@ class Machine(Protocol):
 
     def allocate(self, nbytes: int) -> Any:
         """Memory with undefined content."""
+        ...
+
+    def to_host(self, storage: Any, shape: Shape, dtype: DType) -> np.ndarray[Any, Any]:
+        """The value of a piece of memory."""
         ...
 
     def load(self, source: str) -> Any:
@@ -120,12 +127,14 @@ class CudaExecutable:
         return steps[::-1]
 
     def run(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> list[Any]:
+        expected = self._expected(inputs, arguments) if settings.validate else {}
         memory: dict[Any, Any] = {node: inputs[slot] for node, slot in self.slots.items()}
         for node in self.schedule.outputs:
             place = self.places.get(node)
             memory[node] = inputs[self.slots[place]] if place is not None else self._allocate(node)
         for step in self.steps:
             self._launch(step, memory, arguments)
+            self._validate(step, memory, expected)
             for item in step.free:
                 del memory[item]
         if self.checks:
@@ -148,6 +157,21 @@ class CudaExecutable:
             lambda: self.machine.launch(self.unit, step.launch, words, touched)
         )
         print(report(step.launch, time))
+
+    def _expected(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> dict[Node, Any]:
+        """What each stored value should be, by NumPy."""
+        arrays = [
+            self.machine.to_host(storage, node.shape, node.dtype)
+            for storage, node in zip(inputs, self.program.inputs)
+        ]
+        return Validator(self.program, self.schedule).expected(arrays, arguments)
+
+    def _validate(self, step: _Step, memory: dict[Any, Any], expected: dict[Node, Any]) -> None:
+        for stage in step.launch.stages:
+            for node in stage.kernel.stores:
+                if node in expected and node in memory and stage.stores(node):
+                    found = self.machine.to_host(memory[node], node.shape, node.dtype)
+                    compare(stage, node, found, expected[node])
 
     def _allocate(self, item: Any) -> Any:
         if isinstance(item, Scratch):

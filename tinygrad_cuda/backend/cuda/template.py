@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.schedule import Kernel
 
 FOLDER = Path(__file__).resolve().parent / "skeletons"
@@ -55,6 +56,10 @@ class Stage:
     label: str
     second: bool = False
     after: list[Stage] = field(default_factory=list)
+
+    def stores(self, node: Node) -> bool:
+        """Whether this stage of its kernel is the one that stores a node."""
+        return any(word.write and word.item is node for word in self.words)
 
 
 @lru_cache(maxsize=16)
