@@ -1,4 +1,6 @@
-"""TGC_VALIDATE=1: what each kernel stores against NumPy, up to the first that differs.
+"""TGC_VALIDATE=1: what each kernel stores against NumPy.
+
+The first that differs is an error that names kernel, node and line.
 """
 
 from __future__ import annotations

@@ -1,0 +1,165 @@
+"""Programs of nodes for the tests of scheduler and code generator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinygrad_cuda.backend.base import Argument, Program
+from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.graph.gradient import backward
+from tinygrad_cuda.graph.node import Node, gradient_mode
+from tinygrad_cuda.graph.ops import common, contraction, indexing
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.graph.rewrite import simplify
+from tinygrad_cuda.graph.rewrite.products import turn_products
+from tinygrad_cuda.graph.schedule import Schedule, schedule
+
+EMU = as_device("emu")
+
+
+class Inputs:
+    """Makes buffers, numbered in their order."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def __call__(self, *shape: int, dtype: DType = dtypes.float32) -> Node:
+        node = common.buffer.leaf(shape, dtype, EMU, slot=len(self.nodes))
+        self.nodes.append(node)
+        return node
+
+    def program(self, *outputs: Node, overwrites: dict[int, int] | None = None) -> Program:
+        return Program(EMU, outputs, tuple(self.nodes), overwrites or {}, 1)
+
+
+def scheduled(program: Program) -> Schedule:
+    """As the executable does it."""
+    places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
+    return schedule(turn_products(simplify(program.outputs)), places)
+
+
+def spread(x: Node, shape: tuple[int, ...]) -> Node:
+    """Broadcasts like NumPy."""
+    ones = (1,) * (len(shape) - len(x.shape))
+    return mv.expand(mv.reshape(x, shape=ones + x.shape), shape=shape)
+
+
+def times(x: Node, number: float) -> Node:
+    return ew.mul(x, common.full_like(x, number))
+
+
+def softmax(x: Node, axes: tuple[int, ...]) -> Node:
+    top = mv.expand(rd.max(x, axes=axes), shape=x.shape)
+    e = ew.exp(ew.sub(x, top))
+    return ew.div(e, mv.expand(rd.sum(e, axes=axes), shape=x.shape))
+
+
+def layer_norm(x: Node, weight: Node, bias: Node) -> Node:
+    axes = (len(x.shape) - 1,)
+    centered = ew.sub(x, mv.expand(rd.mean(x, axes), shape=x.shape))
+    variance = rd.mean(ew.mul(centered, centered), axes)
+    scale = ew.rsqrt(ew.add(variance, common.full_like(variance, 1e-5)))
+    normal = ew.mul(centered, mv.expand(scale, shape=x.shape))
+    return ew.add(ew.mul(normal, spread(weight, x.shape)), spread(bias, x.shape))
+
+
+def cross_entropy(logits: Node, labels: Node) -> Node:
+    """The mean over the rows, labels checked."""
+    rows, classes = logits.shape
+    shifted = ew.sub(
+        logits, mv.expand(common.detach(rd.max(logits, axes=(1,))), shape=logits.shape)
+    )
+    total = ew.log(rd.sum(ew.exp(shifted), axes=(1,)))
+    chances = ew.sub(shifted, mv.expand(total, shape=logits.shape))
+    checked = indexing.check_index(labels, limit=classes, what="label", code=0)
+    label = mv.expand(mv.reshape(checked, shape=(rows, 1)), shape=logits.shape)
+    place = common.arange.leaf((classes,), dtypes.int64, EMU, start=0, step=1)
+    hot = ew.cast(ew.eq(label, spread(place, logits.shape)), dtype=logits.dtype)
+    loss = ew.neg(rd.sum(ew.mul(hot, chances), axes=(1,)))
+    return mv.reshape(rd.mean(loss, axes=(0, 1)), shape=())
+
+
+def variable(node: Node) -> Node:
+    """A leaf that gradients reach."""
+    found = common.variable(node)
+    return Node(
+        found.op, found.sources, found.attributes, found.outputs, found.device, True, found.site
+    )
+
+
+def gradients(loss: Node, leaves: list[Node]) -> list[Node]:
+    found = backward([loss], [common.full_like(loss, 1.0)], retain_graph=True)
+    return [found[leaf] for leaf in leaves]
+
+
+def mlp_step(batch: int = 64, sizes: tuple[int, ...] = (784, 128, 10)) -> Program:
+    """Forward, cross-entropy, backward and SGD with momentum; the learning rate is argument 0."""
+    new = Inputs()
+    x, labels = new(batch, sizes[0]), new(batch, dtype=dtypes.int64)
+    parameters = [new(*shape) for a, b in zip(sizes, sizes[1:]) for shape in ((b, a), (b,))]
+    momenta = [new(*parameter.shape) for parameter in parameters]
+    leaves = [variable(parameter) for parameter in parameters]
+    h = x
+    for number in range(0, len(leaves), 2):
+        weight, bias = leaves[number : number + 2]
+        h = contraction.matmul(h, contraction.transpose(weight))
+        h = ew.add(h, spread(bias, h.shape))
+        if number + 2 < len(leaves):
+            h = ew.maximum(h, common.full_like(h, 0))
+    loss = cross_entropy(h, labels)
+    outputs: list[Node] = [loss]
+    overwrites: dict[int, int] = {}
+    rate = common.scalar.leaf((), dtypes.float32, EMU, value=Argument(0))
+    with gradient_mode(False):
+        for parameter, momentum, gradient in zip(parameters, momenta, gradients(loss, leaves)):
+            velocity = ew.add(times(momentum, 0.9), gradient)
+            step = ew.mul(spread(rate, parameter.shape), velocity)
+            for old, value in ((momentum, velocity), (parameter, ew.sub(parameter, step))):
+                overwrites[len(outputs)] = new.nodes.index(old)
+                outputs.append(common.assign(old, value))
+            outputs.append(gradient)
+    return new.program(*outputs, overwrites=overwrites)
+
+
+def family() -> dict[str, Program]:
+    """One program for each way in which the generator makes a kernel."""
+    found: dict[str, Program] = {}
+
+    def add(name: str, make: Any) -> None:
+        new = Inputs()
+        found[name] = new.program(*make(new))
+
+    add("map", lambda new: [ew.exp(ew.add(new(64, 1024), spread(new(1024), (64, 1024))))])
+    add("softmax", lambda new: [softmax(new(64, 1000), (1,))])
+    add("softmax_long", lambda new: [softmax(new(80, 20000), (1,))])
+    add("layer_norm", lambda new: [layer_norm(new(64, 256), new(256), new(256))])
+    add("batch_statistics", lambda new: _welford(new(8, 16, 12, 12)))
+    add("sum_all", lambda new: [rd.sum(new(1 << 20), axes=(0,))])
+    add("column_sum", lambda new: [rd.sum(new(5000, 96), axes=(0,))])
+    add("argmax", lambda new: [rd.argmax(new(33, 77, dtype=dtypes.float16), axes=(1,))])
+    add("product", lambda new: [contraction.matmul(new(300, 200), new(200, 170))])
+    add("product_split", lambda new: [contraction.matmul(new(32, 4096), new(4096, 32))])
+    add("product_double", lambda new: [_product(new, dtypes.float64)])
+    add("product_half", lambda new: [_product(new, dtypes.bfloat16)])
+    add("gather", lambda new: [indexing.gather(new(50, 16), new(30, dtype=dtypes.int64))])
+    add("scatter", lambda new: [_scatter(new)])
+    found["mlp_step"] = mlp_step()
+    return found
+
+
+def _welford(x: Node) -> list[Node]:
+    both = rd.welford(x, axes=(0, 2, 3))
+    return [common.output(both, index=0), common.output(both, index=1)]
+
+
+def _product(new: Inputs, dtype: DType) -> Node:
+    a, b = new(4, 65, 33, dtype=dtype), new(4, 47, 33, dtype=dtype)
+    return contraction.matmul(a, contraction.transpose(b))
+
+
+def _scatter(new: Inputs) -> Node:
+    return indexing.scatter_add(new(50, 16), new(30, dtype=dtypes.int64), new(30, 16))

@@ -1,0 +1,301 @@
+"""Which nodes share a kernel: counts, reasons, order, and no circles."""
+
+from __future__ import annotations
+
+import random
+
+import networkx
+import numpy as np
+import pytest
+from programs import (
+    Inputs,
+    cross_entropy,
+    family,
+    gradients,
+    layer_norm,
+    mlp_step,
+    scheduled,
+    softmax,
+    spread,
+    times,
+    variable,
+)
+
+from tinygrad_cuda.backend.cuda.codegen import stages
+from tinygrad_cuda.backend.cuda.pack import packed
+from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.graph.fusion import signature
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, contraction, indexing
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.graph.schedule import Schedule, schedule
+
+
+def kinds(found: Schedule) -> list[str]:
+    return [kernel.kind for kernel in found.kernels]
+
+
+# Counts -------------------------------------------------------------------------------------------
+
+
+def test_softmax_is_one_kernel() -> None:
+    new = Inputs()
+    assert kinds(scheduled(new.program(softmax(new(64, 1000), (1,))))) == ["row"]
+
+
+def test_softmax_over_several_trailing_axes_is_one_kernel() -> None:
+    new = Inputs()
+    assert kinds(scheduled(new.program(softmax(new(6, 7, 8), (1, 2))))) == ["row"]
+
+
+def test_layer_norm_is_one_kernel() -> None:
+    new = Inputs()
+    assert kinds(scheduled(new.program(layer_norm(new(64, 256), new(256), new(256))))) == ["row"]
+
+
+def test_cross_entropy_with_its_gradient_is_two_kernels() -> None:
+    """Rows of loss and gradient in one, the mean over the rows in the other."""
+    new = Inputs()
+    logits, labels = new(64, 10), new(64, dtype=dtypes.int64)
+    leaf = variable(logits)
+    loss = cross_entropy(leaf, labels)
+    found = scheduled(new.program(loss, *gradients(loss, [leaf])))
+    assert kinds(found) == ["row", "row"]
+    assert {node.shape for node in found.kernels[0].stores} == {(64, 1), (64, 10)}
+
+
+def test_mlp_step_needs_at_most_ten_launches_and_one_for_the_update() -> None:
+    found = scheduled(mlp_step())
+    launches = packed([stages(kernel) for kernel in found.kernels])
+    assert len(launches) <= 10
+    update = [launch for launch in launches if launch.stages[0].kernel.update]
+    assert len(update) == 1
+    assert sum(len(s.kernel.places) for s in update[0].stages) == 8
+    logits = [k for k in found.kernels if any(node.op is ew.exp for node in k.nodes)]
+    assert len(logits) == 1
+
+
+def test_an_update_of_many_parameters_is_one_launch() -> None:
+    new = Inputs()
+    outputs, overwrites = [], {}
+    for number in range(20):
+        old, gradient = new(number + 1, 7), new(number + 1, 7)
+        overwrites[number] = 2 * number
+        outputs.append(common.assign(old, ew.sub(old, times(gradient, 0.1))))
+    found = scheduled(new.program(*outputs, overwrites=overwrites))
+    assert len(packed([stages(kernel) for kernel in found.kernels])) == 1
+
+
+def test_bias_and_activation_are_the_epilogue_of_a_product() -> None:
+    new = Inputs()
+    product = contraction.matmul(new(64, 32), new(32, 48))
+    y = ew.maximum(ew.add(product, spread(new(48), product.shape)), common.full_like(product, 0))
+    found = scheduled(new.program(y))
+    assert kinds(found) == ["contract"]
+    assert found.kernels[0].stores[0].op is ew.maximum
+
+
+def test_a_transposed_product_is_stored_as_it_is_wanted() -> None:
+    new = Inputs()
+    product = contraction.matmul(new(64, 32), new(32, 48))
+    assert kinds(scheduled(new.program(contraction.transpose(product)))) == ["contract"]
+
+
+def test_batch_statistics_reduce_axes_that_are_not_neighbours_in_one_kernel() -> None:
+    new = Inputs()
+    both = rd.welford(new(8, 16, 12, 12), axes=(0, 2, 3))
+    outputs = [common.output(both, index=0), common.output(both, index=1)]
+    found = scheduled(new.program(*outputs))
+    assert kinds(found) == ["row"]
+    assert found.kernels[0].sign == ((8, True), (16, False), (144, True))
+
+
+def test_sums_down_the_columns_of_one_value_share_a_kernel() -> None:
+    new = Inputs()
+    x, y = new(500, 96), new(500, 96)
+    found = scheduled(new.program(rd.sum(x, axes=(0,)), rd.sum(ew.mul(x, y), axes=(0,))))
+    assert kinds(found) == ["col"]
+
+
+# Boundaries ---------------------------------------------------------------------------------------
+
+
+def test_every_kernel_says_why_it_exists() -> None:
+    for kernel in scheduled(mlp_step()).kernels:
+        assert kernel.reason
+
+
+def test_a_reduction_along_other_axes_is_another_kernel_and_says_so() -> None:
+    new = Inputs()
+    x = new(64, 32)
+    rows = ew.sub(x, mv.expand(rd.max(x, axes=(1,)), shape=x.shape))
+    found = scheduled(new.program(rd.sum(rows, axes=(0,))))
+    assert kinds(found) == ["row", "col"]
+    assert found.kernels[1].reason == "they reduce along other axes"
+
+
+def test_a_value_is_not_computed_again_at_shifted_places() -> None:
+    """x + flip(x) of a dear x: x is stored, or doubling would grow without bound."""
+    new = Inputs()
+    x = new(64)
+    for _ in range(6):
+        y = ew.tanh(ew.mul(x, x))
+        x = ew.add(y, mv.flip(y, axes=(0,)))
+    found = scheduled(new.program(x))
+    assert max(len(kernel.nodes) for kernel in found.kernels) <= 4
+
+
+def test_a_chain_of_expressions_is_cut_at_the_limit() -> None:
+    new = Inputs()
+    x = new(1000)
+    for _ in range(200):
+        x = ew.tanh(x)
+    found = scheduled(new.program(x))
+    assert [len(kernel.nodes) for kernel in found.kernels] == [64, 64, 64, 8]
+
+
+def test_a_long_row_among_few_is_reduced_in_parts_phase_by_phase() -> None:
+    new = Inputs()
+    found = scheduled(new.program(softmax(new(1 << 20), (0,))))
+    assert len(found.kernels) >= 3
+    assert all(kernel.one_phase or kernel.kind == "map" for kernel in found.kernels)
+
+
+def test_cheap_values_are_made_again_by_each_reader() -> None:
+    """A mask of a comparison is read by two kernels and stored by none."""
+    new = Inputs()
+    x, y = new(64, 32), new(64, 32)
+    mask = ew.cast(ew.gt(x, common.full_like(x, 0)), dtype=dtypes.float32)
+    a = rd.sum(ew.mul(mask, y), axes=(0,))
+    b = contraction.matmul(contraction.transpose(mask), y)
+    found = scheduled(new.program(a, b))
+    assert sorted(kinds(found)) == ["col", "contract"]
+
+
+def test_no_third_kernel_may_stand_between_fused_nodes() -> None:
+    """a -> product -> a * product: the last cannot join the first."""
+    new = Inputs()
+    x = new(32, 32)
+    a = ew.tanh(x)
+    product = contraction.matmul(a, a)
+    found = scheduled(new.program(ew.mul(a, product)))
+    assert kinds(found) == ["map", "contract"]
+    assert [node.op for node in found.kernels[1].nodes] == [contraction.matmul, ew.mul]
+
+
+def test_an_update_is_not_an_epilogue() -> None:
+    new = Inputs()
+    weight = new(48, 32)
+    gradient = contraction.matmul(new(48, 64), new(64, 32))
+    step = common.assign(weight, ew.sub(weight, times(gradient, 0.1)))
+    found = scheduled(new.program(step, overwrites={0: 0}))
+    assert kinds(found) == ["contract", "map"]
+    assert found.kernels[1].update
+
+
+# Places and order ---------------------------------------------------------------------------------
+
+
+def test_readers_of_the_old_value_run_before_it_is_overwritten() -> None:
+    new = Inputs()
+    x = new(64, 32)
+    assigned = common.assign(x, ew.tanh(x))
+    total = rd.sum(x, axes=(0,))
+    found = scheduled(new.program(assigned, total, overwrites={0: 0}))
+    writer = next(kernel for kernel in found.kernels if kernel.places)
+    reader = next(kernel for kernel in found.kernels if kernel.kind == "col")
+    assert reader in writer.before
+    assert found.kernels.index(reader) < found.kernels.index(writer)
+
+
+def test_a_value_read_at_other_places_is_not_overwritten() -> None:
+    """x <- flip(x) in place would read what it has written."""
+    new = Inputs()
+    x = new(64)
+    found = scheduled(
+        new.program(common.assign(x, ew.tanh(mv.flip(x, axes=(0,)))), overwrites={0: 0})
+    )
+    assert not any(kernel.places for kernel in found.kernels)
+
+
+def test_a_value_needed_after_its_successor_is_not_overwritten() -> None:
+    """y = x + sum(tanh(x)) with x <- tanh(x): a reader of the old x waits for the new one."""
+    new = Inputs()
+    x = new(4096, 32)
+    assigned = common.assign(x, ew.tanh(x))
+    total = rd.sum(assigned, axes=(0,))
+    late = ew.add(x, mv.expand(total, shape=x.shape))
+    found = scheduled(new.program(assigned, late, overwrites={0: 0}))
+    assert not any(kernel.places for kernel in found.kernels)
+
+
+def test_checks_of_indices_come_before_assigns() -> None:
+    new = Inputs()
+    x, index = new(64, 8), new(5, dtype=dtypes.int64)
+    counter = new(3)
+    checked = indexing.check_index(index, limit=64, what="index", code=0)
+    rows = indexing.gather(x, checked)
+    step = common.assign(counter, ew.add(counter, common.full_like(counter, 1)))
+    found = scheduled(new.program(step, rows, overwrites={0: 2}))
+    names = [[node.op.name for node in kernel.stores] for kernel in found.kernels]
+    assert names == [["gather"], ["assign"]]
+
+
+@pytest.mark.parametrize("name", list(family()))
+def test_the_kernels_form_a_dag_in_their_order(name: str) -> None:
+    found = scheduled(family()[name])
+    graph = found.graph()
+    assert networkx.is_directed_acyclic_graph(graph)
+    position = {kernel: place for place, kernel in enumerate(found.kernels)}
+    assert all(position[a] < position[b] for a, b in graph.edges)
+    stored = found.stored
+    for kernel in found.kernels:
+        for node in kernel.reads:
+            assert node.op is common.buffer or stored[node] in kernel.before
+
+
+def test_random_graphs_make_no_circles() -> None:
+    """Fusion of random diamonds: every schedule has an order, every read a writer before it."""
+    for seed in range(60):
+        rng = random.Random(seed)
+        new = Inputs()
+        pool: list[Node] = [new(16, 16) for _ in range(3)]
+        for _ in range(40):
+            pool.append(_random_node(rng, pool))
+        found = schedule(rng.sample(pool[3:], 6))
+        done: set[Node] = set()
+        for kernel in found.kernels:
+            assert all(n.op is common.buffer or n in done for n in kernel.reads)
+            done.update(kernel.stores)
+
+
+def _random_node(rng: random.Random, pool: list[Node]) -> Node:
+    a, b = rng.choice(pool), rng.choice(pool)
+    match rng.randrange(6):
+        case 0:
+            return contraction.matmul(a, b)
+        case 1:
+            return mv.expand(rd.sum(a, axes=(rng.randrange(2),)), shape=a.shape)
+        case 2:
+            return mv.permute(a, axes=(1, 0))
+        case 3:
+            return ew.tanh(a)
+        case _:
+            return ew.add(a, b)
+
+
+def test_signature_merges_neighbours_and_drops_ones() -> None:
+    assert signature((8, 1, 3, 5, 7), (3, 4)) == ((24, False), (35, True))
+    assert signature((2, 3, 1, 4), (0, 2, 3)) == ((2, True), (3, False), (4, True))
+    assert signature((1, 1), (0,)) == ()
+
+
+def test_scheduling_is_deterministic() -> None:
+    names = [
+        [stage.name for kernel in scheduled(mlp_step()).kernels for stage in stages(kernel)]
+        for _ in range(2)
+    ]
+    assert names[0] == names[1]
+    assert np.unique(names[0]).size <= len(names[0])
