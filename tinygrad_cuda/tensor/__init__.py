@@ -1,0 +1,1 @@
+"""The Tensor and its free functions; methods bind the functions of these modules."""
