@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from tinygrad_cuda.backend.base import Argument, Program
@@ -100,7 +101,7 @@ def mlp_step(batch: int = 64, sizes: tuple[int, ...] = (784, 128, 10)) -> Progra
     """Forward, cross-entropy, backward and SGD with momentum; the learning rate is argument 0."""
     new = Inputs()
     x, labels = new(batch, sizes[0]), new(batch, dtype=dtypes.int64)
-    parameters = [new(*shape) for a, b in zip(sizes, sizes[1:]) for shape in ((b, a), (b,))]
+    parameters = [new(*shape) for a, b in pairwise(sizes) for shape in ((b, a), (b,))]
     momenta = [new(*parameter.shape) for parameter in parameters]
     leaves = [variable(parameter) for parameter in parameters]
     h = x

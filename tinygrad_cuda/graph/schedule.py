@@ -215,6 +215,9 @@ class _Builder:
         if isinstance(result, str):
             b.why = b.why or result
             return None
+        if a.anchors and b.anchors and not self._share(a, b) and not self._feeds(a, b):
+            b.why = b.why or "it reduces other values"
+            return None
         if self.reaches(a, b, directly=False) or self.reaches(b, a, directly=False):
             b.why = b.why or "another kernel stands between it and its operand"
             return None
@@ -259,6 +262,15 @@ class _Builder:
                     if self._share(group, other) and (joined := self._join(group, other)):
                         groups.remove(other)
                         group = joined
+
+    def _feeds(self, a: Group, b: Group) -> bool:
+        """Whether a's values enter b's loop, rather than what b makes of its results."""
+        return any(
+            edge.base in a.members
+            for node in b.members
+            if node in b.anchors or not b.is_line(node)
+            for edge in self.edges[node]
+        )
 
     def _share(self, a: Group, b: Group) -> bool:
         def flat(group: Group) -> set[Node]:
