@@ -10,12 +10,14 @@ import samples_elementwise
 import samples_movement
 import samples_reduction
 import samples_rest
+import samples_special
 from sampling import Sample
 
 from tinygrad_cuda.graph.node import Op
 
 FAMILIES: dict[str, tuple[Sample, ...]] = {
     "elementwise": tuple(samples_elementwise.samples()),
+    "special": tuple(samples_special.samples()),
     "movement": tuple(samples_movement.samples()),
     "reduction": tuple(samples_reduction.samples()),
     "leaf": tuple(samples_rest.leaves()),

@@ -441,6 +441,7 @@ EVERYTHING = kernel(
   ONE(cbrt) ONE(sin) ONE(cos) ONE(tan) ONE(asin) ONE(acos) ONE(atan) ONE(sinh) ONE(cosh) ONE(tanh)
   ONE(asinh) ONE(acosh) ONE(atanh) ONE(erf) ONE(erfc) ONE(erfinv) ONE(lgamma) ONE(tgamma)
   ONE(floor) ONE(ceil) ONE(trunc) ONE(rint) ONE(fabs) ONE(abs) ONE(sign) ONE(sigmoid)
+  x = tgc_polygamma(2, x); y = tgc_polygamma(0, y) + tgc_digamma(y) + tgc_zeta(2.0, y);
 #define TWO(NAME) x = tgc_##NAME(x, 1.5f); y = tgc_##NAME(y, p.s);
   TWO(pow) TWO(atan2) TWO(fmod) TWO(hypot) TWO(copysign) TWO(nextafter) TWO(max) TWO(min)
   TWO(remainder) TWO(floor_divide) TWO(add_rn) TWO(sub_rn) TWO(mul_rn)

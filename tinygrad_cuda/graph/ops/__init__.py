@@ -11,10 +11,20 @@ from tinygrad_cuda.graph.ops import (
     movement,
     random,
     reduction,
+    special,
 )
 
 TABLE: dict[str, Op] = {
     op.name: op
-    for family in (common, elementwise, movement, reduction, contraction, indexing, random)
+    for family in (
+        common,
+        elementwise,
+        special,
+        movement,
+        reduction,
+        contraction,
+        indexing,
+        random,
+    )
     for op in family.ROWS
 }

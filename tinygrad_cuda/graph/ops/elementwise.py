@@ -364,10 +364,10 @@ tanh: Op = _op(
 def _special(name: str) -> Callable[..., Any]:
     """A function of scipy.special, which is imported when it first runs."""
 
-    def reference(x: Any) -> Any:
+    def reference(*arrays: Any) -> Any:
         import scipy.special
 
-        return getattr(scipy.special, name)(x)
+        return getattr(scipy.special, name)(*arrays)
 
     return reference
 

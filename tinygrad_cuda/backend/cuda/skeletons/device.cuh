@@ -333,6 +333,47 @@ template <class T> TGC_DEVICE T tgc_sigmoid(T x) {
   return (x >= T(0) ? T(1) : x < T(0) ? small : x) / (T(1) + small);
 }
 
+// Derivative number n + 1 of log gamma, for x > -1000; n = 0 is digamma. In double throughout,
+// since the recurrence and the reflection cancel.
+TGC_DEVICE double tgc_digamma(double x) {
+  if (x == 0.0) return tgc_copysign(INFINITY, -x);
+  double result = 0.0;
+  if (x < 0.0) {
+    if (x == tgc_floor(x)) return NAN;
+    double angle = 3.141592653589793 * (x - tgc_trunc(x));
+    result = -3.141592653589793 / tgc_tan(angle);
+    x = 1.0 - x;
+  }
+  for (; x < 10.0; x += 1.0) result -= 1.0 / x;
+  double z = 1.0 / (x * x);
+  double series = z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 -
+                  z * (1.0 / 132 - z * (691.0 / 32760 - z / 12))))));
+  return result + tgc_log(x) - 0.5 / x - series;
+}
+// The sum of (q + k)^-s over k >= 0, by Euler and Maclaurin.
+TGC_DEVICE double tgc_zeta(double s, double q) {
+  if (q <= 0.0 && q == tgc_floor(q)) return INFINITY;
+  double total = 0.0;
+  for (int k = 0; k < 12 || q < 12.0; k++, q += 1.0) total += tgc_pow(q, -s);
+  double power = tgc_pow(q, -s), z = 1.0 / (q * q), factor = s * power / q;
+  total += power * q / (s - 1.0) + 0.5 * power;
+  const double terms[10] = {1.0 / 12, -1.0 / 720, 1.0 / 30240, -1.0 / 1209600, 1.0 / 47900160,
+                            -691.0 / 1307674368000.0, 1.0 / 74724249600.0, -3617.0 / 10670622842880000.0,
+                            43867.0 / 5109094217170944000.0, -174611.0 / 802857662698291200000.0};
+  for (int k = 0; k < 10; k++) {
+    total += terms[k] * factor;
+    factor *= (s + 2 * k + 1) * (s + 2 * k + 2) * z;
+  }
+  return total;
+}
+template <class T> TGC_DEVICE T tgc_polygamma(long long n, T x) {
+  if (!(x > T(-1000))) return T(NAN);
+  if (n == 0) return T(tgc_digamma(double(x)));
+  if (tgc_isinf(x)) return T(0);
+  double sign = n % 2 ? 1.0 : -1.0;
+  return T(sign * tgc_tgamma(double(n) + 1.0) * tgc_zeta(double(n) + 1.0, double(x)));
+}
+
 // ------------------------------------------------------------------- warp and block communication
 // Blocks are one-dimensional, a multiple of 32 threads, and whole warps take part.
 

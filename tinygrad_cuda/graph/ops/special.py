@@ -1,0 +1,122 @@
+"""Special functions of the elementwise family: inverse hyperbolic, error and gamma functions, ...
+
+They live apart from the everyday ones; the skeletons see no difference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.core.dtypes import float32, float64, int64
+from tinygrad_cuda.core.errors import DTypeError
+from tinygrad_cuda.graph.node import Node, Op, Outputs
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops.common import full, full_like, require_dtype
+
+
+def _square_plus(x: Node, number: int) -> Node:
+    return ew.add(ew.mul(x, x), full_like(x, number))
+
+
+asinh: Op = ew._op(
+    "asinh", np.arcsinh, "asinh({0})",
+    lambda g, out, x: ew.mul(g, ew.rsqrt(_square_plus(x, 1))),
+    domain="float", cost=16,
+)  # fmt: skip
+acosh: Op = ew._op(
+    "acosh", np.arccosh, "acosh({0})",
+    lambda g, out, x: ew.mul(g, ew.rsqrt(_square_plus(x, -1))),
+    domain="float", cost=16,
+)  # fmt: skip
+atanh: Op = ew._op(
+    "atanh", np.arctanh, "atanh({0})",
+    lambda g, out, x: ew.neg(ew.div(g, _square_plus(x, -1))),
+    domain="float", cost=16,
+)  # fmt: skip
+
+
+def _bell(g: Node, exponent: Node, factor: float) -> Node:
+    return ew.mul(g, ew.mul(ew.exp(exponent), full_like(exponent, factor)))
+
+
+erfc: Op = ew._op(
+    "erfc", ew._special("erfc"), "erfc({0})",
+    lambda g, out, x: _bell(g, ew.neg(ew.mul(x, x)), -ew.TWO_OVER_SQRT_PI),
+    domain="float", cost=20,
+)  # fmt: skip
+erfinv: Op = ew._op(
+    "erfinv", ew._special("erfinv"), "erfinv({0})",
+    lambda g, out, x: _bell(g, ew.mul(out, out), 1 / ew.TWO_OVER_SQRT_PI),
+    domain="float", cost=24,
+)  # fmt: skip
+lgamma: Op = ew._op(
+    "lgamma", ew._special("gammaln"), "lgamma({0})",
+    lambda g, out, x: ew.mul(g, polygamma(full(0, x.shape, x, int64), x)),
+    domain="float", cost=40,
+)  # fmt: skip
+
+
+def _infer_polygamma(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    order, x = sources
+    require_dtype("polygamma", x, "float")
+    if order.dtype is not int64 or order.shape != x.shape:
+        raise DTypeError("polygamma", "the order is not an int64 of the shape of x")
+    return x.outputs
+
+
+def _polygamma(order: Any, x: Any) -> Any:
+    values = ew._special("polygamma")
+    # Far left of zero the series has as many terms as x has units.
+    near = np.where(x > -1000, x, np.nan)
+    return np.asarray(values(order, near)).astype(x.dtype)
+
+
+# The derivative number n + 1 of lgamma; n = 0 is digamma. Defined for x > -1000.
+polygamma: Op = Op(
+    "polygamma", "elementwise", _infer_polygamma, numpy=_polygamma,
+    cuda="tgc_polygamma({0}, {1})",
+    gradient=(
+        None,
+        lambda g, out, order, x: ew.mul(
+            g, polygamma(ew.add(order, full_like(order, 1)), x)
+        ),
+    ),
+    cost=100,
+)  # fmt: skip
+
+hypot: Op = ew._op(
+    "hypot", np.hypot, "hypot({0}, {1})",
+    lambda g, out, a, b: ew.mul(g, ew.div(a, out)),
+    lambda g, out, a, b: ew.mul(g, ew.div(b, out)),
+    domain="float", cost=12,
+)  # fmt: skip
+# The magnitude of a with the sign of b.
+copysign: Op = ew._op(
+    "copysign", np.copysign, "copysign({0}, {1})",
+    lambda g, out, a, b: ew.mul(g, copysign(ew.sign(a), ew.mul(b, ew.sign(a)))),
+    None,
+    domain="float", cost=2,
+)  # fmt: skip
+
+
+def _infer_nextafter(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    if sources[0].dtype not in (float32, float64):
+        raise DTypeError(
+            "nextafter",
+            "the dtype is not supported",
+            expect="float32 or float64",
+            actual=sources[0].dtype.name,
+        )
+    return ew._infer(op, sources, attributes)
+
+
+nextafter: Op = Op(
+    "nextafter", "elementwise", _infer_nextafter, numpy=np.nextafter,
+    cuda="nextafter({0}, {1})", gradient=(None, None), cost=4,
+)  # fmt: skip
+
+ROWS: tuple[Op, ...] = (
+    asinh, acosh, atanh, erfc, erfinv, lgamma, polygamma, hypot, copysign, nextafter,
+)  # fmt: skip
