@@ -47,7 +47,8 @@ class MNIST(ImageDataset):
     """Handwritten digits: 60,000 images to train on and 10,000 to test, 28 by 28 pixels.
 
     A sample is (image, label): float32 of shape (1, 28, 28) between 0 and 1, and an int64 digit.
-    ``data`` (uint8) and ``targets`` (int64) are the arrays behind them.
+    ``data`` (uint8) and ``targets`` (int64) are the arrays behind them; ``source`` says in words
+    where they come from.
 
     Args:
         root: the folder to look in, and to download to. Left out, ``$TGC_DATA`` and the cache
@@ -70,7 +71,7 @@ class MNIST(ImageDataset):
         target_transform: Callable[[Any], Any] | None = None,
         download: bool = False,
     ) -> None:
-        images, labels = load_mnist(root, train, download)
+        images, labels, self.source = _load(root, train, download)
         super().__init__(images, labels, transform, target_transform)
         self.train = train
 
@@ -86,9 +87,17 @@ def load_mnist(
     Raises:
         DataError: there are no files, or they are damaged.
     """
+    images, labels, _ = _load(root, train, download)
+    return images, labels
+
+
+def _load(
+    root: str | os.PathLike[str] | None, train: bool, download: bool
+) -> tuple[Array, Array, str]:
+    """The arrays, and where they come from."""
     folder = _find(root, train)
     if folder is not None:
-        return _read(folder, train)
+        return (*_read(folder, train), f"MNIST from {folder}")
     if not download:
         raise DataError(
             "MNIST",
@@ -99,10 +108,10 @@ def load_mnist(
         )
     if root is not None:
         _fetch(Path(root) / "MNIST" / "raw", train)
-        return load_mnist(root, train, download=False)
+        return _load(root, train, download=False)
     reason = _fetch_all(settings.cache_dir / "data" / "mnist")
     if reason is None:
-        return load_mnist(None, train, download=False)
+        return _load(None, train, download=False)
     if _find(None, not train) is not None:
         # Real digits for one half and generated ones for the other would measure nothing.
         raise DataError("MNIST", "only half of the files are there", actual=reason)
@@ -113,7 +122,7 @@ def load_mnist(
         f"{n:,} generated digits to {half} instead",
         file=sys.stderr,
     )
-    return generated_digits(n, seed)
+    return (*generated_digits(n, seed), "generated digits")
 
 
 def _folders(root: str | os.PathLike[str] | None) -> Iterator[Path]:
