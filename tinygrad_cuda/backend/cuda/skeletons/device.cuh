@@ -336,7 +336,7 @@ template <class T> TGC_DEVICE T tgc_sigmoid(T x) {
 // Derivative number n + 1 of log gamma, for x > -1000; n = 0 is digamma. In double throughout,
 // since the recurrence and the reflection cancel.
 TGC_DEVICE double tgc_digamma(double x) {
-  if (x == 0.0) return tgc_copysign(INFINITY, -x);
+  if (x == 0.0) return tgc_copysign(double(INFINITY), -x);
   double result = 0.0;
   if (x < 0.0) {
     if (x == tgc_floor(x)) return NAN;
