@@ -61,7 +61,11 @@ def as_device(value: Any) -> Device:
     kind, _, index = str(value).partition(":")
     if kind not in KINDS or (index and not index.isdigit()) or (index and kind != "cuda"):
         raise DeviceError(
-            "device", "unknown device", expect="cpu, emu, cuda or cuda:N", actual=repr(value)
+            "device",
+            "unknown device",
+            expect="cpu, emu, cuda or cuda:N",
+            actual=repr(value),
+            hint="a GPU is 'cuda', the second one 'cuda:1'",
         )
     key = (kind, int(index or 0))
     if key not in _interned:

@@ -5,6 +5,7 @@ Python scalars are weak, and 0-d tensors rank below dimensioned ones of the same
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 import ml_dtypes
@@ -110,7 +111,14 @@ def as_dtype(value: Any) -> DType:
     try:
         return from_numpy(value)
     except TypeError as error:
-        raise DTypeError("dtype", f"{value!r} is not a dtype", expect=", ".join(_NAMES)) from error
+        near = get_close_matches(str(value), _NAMES, 1)
+        raise DTypeError(
+            "dtype",
+            "not a dtype",
+            expect=", ".join(_NAMES),
+            actual=repr(value),
+            hint=f"did you mean {near[0]!r}?" if near else None,
+        ) from error
 
 
 def promote(a: DType, b: DType) -> DType:

@@ -13,6 +13,15 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+LIBRARY_FOLDER = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+
+
+def is_internal(filename: str) -> bool:
+    """Whether code is this package's or the standard library's (copy, functools, ...)."""
+    if filename.startswith((PACKAGE_FOLDER, "<frozen ")):
+        return True
+    return filename.startswith(LIBRARY_FOLDER) and not any(part in filename for part in INSTALLED)
 
 
 # A place in the user's program as nodes keep it: a code object and an offset. A plain tuple,
@@ -52,9 +61,9 @@ def describe_site(site: RawSite | None) -> str:
 
 
 def user_frame() -> FrameType | None:
-    """The innermost frame whose code does not belong to this package."""
+    """The innermost frame whose code is neither this package's nor the standard library's."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
+    while frame is not None and is_internal(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
@@ -90,7 +99,7 @@ class TgcError(RuntimeError):
         message: one clause that says what is wrong.
         expect: what would have been right.
         actual: what was found.
-        site: the user's line; the innermost frame outside the package when left out.
+        site: the user's line; the innermost frame of the user's code when left out.
         hint: what to do about it.
     """
 

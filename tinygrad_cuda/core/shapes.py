@@ -27,10 +27,29 @@ def broadcast(op: str, *shapes: Shape) -> Shape:
                         expect=f"equal sizes or 1 in axis {axis - rank}",
                         actual=f"{result[axis]} and {size}".ljust(16)
                         + "  ".join(f"{name}: {s}" for name, s in zip("abcdef", shapes)),
-                        hint="unsqueeze() or reshape() lines the axes up",
+                        hint=_broadcast_hint(shapes),
                     )
                 result[axis] = size
     return tuple(result)
+
+
+def _broadcast_hint(shapes: tuple[Shape, ...]) -> str | None:
+    """What would line up two shapes of different rank, or a matrix given as its transpose."""
+    if len(shapes) != 2:
+        return None
+    for number, name in enumerate("ab"):
+        shape, other = shapes[number], shapes[1 - number]
+        missing = len(other) - len(shape)
+        if missing > 0 and _fits(shape + (1,) * missing, other):
+            sizes = ", ".join(map(str, shape + (1,) * missing))
+            return f"{name}.reshape({sizes}) would fit"
+        if missing == 0 and len(shape) == 2 and _fits(shape[::-1], other):
+            return f"{name}.T has shape {shape[::-1]} and would fit"
+    return None
+
+
+def _fits(a: Shape, b: Shape) -> bool:
+    return all(m == n or 1 in (m, n) for m, n in zip(a, b))
 
 
 def as_int(op: str, value: Any, what: str) -> int:
@@ -116,9 +135,9 @@ def resolve_reshape(op: str, shape: Shape, target: Shape) -> Shape:
         if rest == 0 or count % rest:
             raise ShapeError(
                 op,
-                "the size of -1 is not determined",
-                expect=f"a divisor of {count}",
-                actual=f"{rest} from {tuple(target)}, input {shape}",
+                "no whole size is left for -1",
+                expect=f"other sizes whose product divides {count}, input {shape}",
+                actual=f"{rest} from target {tuple(target)}",
             )
         target = tuple(count // rest if size == -1 else size for size in target)
     if prod(target) != count:

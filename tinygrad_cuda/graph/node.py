@@ -14,7 +14,7 @@ from typing import Any
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import PACKAGE_FOLDER, DeviceError, RawSite
+from tinygrad_cuda.core.errors import DeviceError, RawSite, describe_site, is_internal
 from tinygrad_cuda.core.shapes import Shape
 
 Outputs = tuple[tuple[Shape, DType], ...]
@@ -60,7 +60,7 @@ _internal: dict[CodeType, bool] = {}
 def _is_internal(code: CodeType) -> bool:
     found = _internal.get(code)
     if found is None:
-        found = _internal[code] = code.co_filename.startswith(PACKAGE_FOLDER)
+        found = _internal[code] = is_internal(code.co_filename)
     return found
 
 
@@ -72,7 +72,7 @@ def current_site() -> RawSite | None:
 
 
 def site_of(frame: FrameType | None) -> RawSite | None:
-    """The innermost place outside this package, from `frame` outwards."""
+    """The innermost place in the user's code, from `frame` outwards."""
     while frame is not None:
         code = frame.f_code
         inside = _internal.get(code)
@@ -98,6 +98,7 @@ class Node:
         site: the user's line.
         storage: the realized value, or None while it is pending.
         spent: the line of the backward pass that consumed its history, or None.
+        watchers: what sees its cotangent; set by `gradient.watch` only.
     """
 
     __slots__ = (
@@ -112,6 +113,7 @@ class Node:
         "site",
         "storage",
         "spent",
+        "watchers",
         "__weakref__",
     )
 
@@ -126,6 +128,7 @@ class Node:
     site: RawSite | None
     storage: Any
     spent: RawSite | None
+    watchers: list[Callable[[Node], Node | None]]
 
     def __init__(
         self,
@@ -148,9 +151,26 @@ class Node:
         self.storage = None
         self.spent = None
 
+    @property
+    def label(self) -> str:
+        """The op's name, or that of the Function behind a custom node."""
+        name: str = self.attributes.get("name", self.op.name)
+        return name
+
     def __repr__(self) -> str:
         numbers = "".join(f" {name}={value}" for name, value in self.attributes.items())
         return f"<{self.op.name}{numbers} {self.shape} {self.dtype.name} {self.device}>"
+
+
+def made_by(node: Node) -> str:
+    """Which op made a node and on which line, in the user's words."""
+    origin = node
+    # A movement that finishes another op, as the reshape behind a sum, is not the user's.
+    while origin.op.kind == "movement" and origin.sources and origin.sources[0].site == node.site:
+        origin = origin.sources[0]
+    names = {"leaf": "a tensor", "identity": "a leaf"}
+    name = names.get(origin.op.kind, origin.label) if origin.label == origin.op.name else origin.label
+    return f"{name} made at {describe_site(node.site)}"
 
 
 NO_ATTRIBUTES: dict[str, Any] = {}
@@ -241,6 +261,8 @@ def _device_error(op: Op, sources: tuple[Node, ...]) -> DeviceError:
         op.name,
         "operands are on different devices",
         expect="one device",
-        actual=", ".join(str(source.device) for source in sources),
-        hint='move one of them with .to("cuda") or .to("cpu")',
+        actual="  ".join(
+            f"{name}: {source.device} {source.shape}" for name, source in zip("abcdef", sources)
+        ),
+        hint=f'move one of them: .to("{sources[0].device}") or .to("{sources[-1].device}")',
     )

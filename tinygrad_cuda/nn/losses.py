@@ -171,7 +171,7 @@ class _Picked:
         # A row that does not count keeps neither a loss nor, through `where`, a gradient.
         self.valid = target != ignore_index
         labels = where(self.valid, target, 0)
-        code = register_check("target", user_site())
+        code = register_check(op, "target", user_site())
         checked = wrap(
             indexing.check_index(labels.node, limit=classes, what="target", code=code)
         ).unsqueeze(self.dim)

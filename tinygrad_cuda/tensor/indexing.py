@@ -40,7 +40,11 @@ def position_node(op: str, index: Any, size: int, like: Node, wrap_negative: boo
     node = index.node
     if node.dtype.category > 1:
         raise DTypeError(
-            op, "an index is not an integer", expect="an integer dtype", actual=node.dtype.name
+            op,
+            "an index is not an integer",
+            expect="an integer dtype, or bool for a mask",
+            actual=node.dtype.name,
+            hint="use .long()",
         )
     node = to_dtype(to_device(node, like.device), int64)
     if wrap_negative:
@@ -48,7 +52,7 @@ def position_node(op: str, index: Any, size: int, like: Node, wrap_negative: boo
         negative = elementwise.lt(node, common.full_like(node, 0))
         moved = elementwise.add(node, common.full_like(node, size))
         node = elementwise.where(elementwise.logical_and(low, negative), moved, node)
-    code = register_check("index", current_site())
+    code = register_check(op, "index", current_site(), negative=wrap_negative)
     return ops.check_index(node, limit=size, what="index", code=code)
 
 
@@ -56,7 +60,12 @@ def _host_positions(op: str, array: Any, size: int, like: Node, wrap_negative: b
     if array.size == 0 and array.dtype.kind == "f":
         array = array.astype(np.int64)
     if array.dtype.kind not in "iub":
-        raise DTypeError(op, "an index is not an integer", actual=f"{array.dtype} array")
+        raise DTypeError(
+            op,
+            "an index is not an integer",
+            expect="integers, or bools for a mask",
+            actual=f"{array.dtype} array",
+        )
     array = array.astype(np.int64)
     low = -size if wrap_negative else 0
     bad = np.flatnonzero((array < low) | (array >= size))
@@ -114,7 +123,9 @@ def _items(op: str, key: Any, rank: int) -> list[Any]:
     used = sum(_consumed(part) for part in parts)
     places = [place for place, part in enumerate(parts) if part is Ellipsis]
     if len(places) > 1:
-        raise IndexError(op, "more than one Ellipsis", expect="at most one `...`")
+        raise IndexError(
+            op, "more than one Ellipsis", expect="at most one `...`", actual=f"{len(places)} of them"
+        )
     if used > rank:
         raise IndexError(
             op,
@@ -218,7 +229,7 @@ def _mask_checked(op: str, item: Any, shape: Shape) -> Any:
         raise IndexError(
             op,
             "the mask does not fit",
-            expect=f"shape {shape[: len(item.shape)]}",
+            expect=f"shape {shape[: len(item.shape)]}, the sizes that it masks",
             actual=f"shape {tuple(item.shape)}",
         )
     return item

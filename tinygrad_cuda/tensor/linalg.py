@@ -38,8 +38,8 @@ def matmul_nodes(op: str, a: Node, b: Node) -> Node:
         raise DTypeError(
             op,
             "operands have different dtypes",
-            expect=a.dtype.name,
-            actual=b.dtype.name,
+            expect="one dtype",
+            actual=f"a: {a.dtype.name}  b: {b.dtype.name}",
             hint=f"b.to(tc.{a.dtype.name}) would fit",
         )
     left = a if len(a.shape) > 1 else movement.reshape(a, shape=(1, *a.shape))
@@ -58,7 +58,7 @@ def matmul_nodes(op: str, a: Node, b: Node) -> Node:
 def _batched(op: str, left: Node, right: Node) -> Node:
     if left.shape[-1] == 0:
         # An empty sum; the constant keeps the operands' history out of it, as its gradient is 0.
-        batch = broadcast(op, left.shape[:-2], right.shape[:-2])
+        batch = _batch(op, left, right)
         return common.full(0, (*batch, left.shape[-2], right.shape[-1]), left)
     batch = left.shape[:-2]
     if len(right.shape) == 2 and batch:
@@ -67,10 +67,23 @@ def _batched(op: str, left: Node, right: Node) -> Node:
         product = contraction.matmul(rows, right)
         return movement.reshape(product, shape=(*left.shape[:-1], right.shape[-1]))
     if batch != right.shape[:-2]:
-        batch = broadcast(op, batch, right.shape[:-2])
+        batch = _batch(op, left, right)
         left = to_shape(left, (*batch, *left.shape[-2:]))
         right = to_shape(right, (*batch, *right.shape[-2:]))
     return contraction.matmul(left, right)
+
+
+def _batch(op: str, left: Node, right: Node) -> Shape:
+    try:
+        return broadcast(op, left.shape[:-2], right.shape[:-2])
+    except ShapeError:
+        raise ShapeError(
+            op,
+            "the batches do not broadcast",
+            expect="leading sizes that are equal or 1",
+            actual=f"{left.shape[:-2]} and {right.shape[:-2]}".ljust(16)
+            + f"a: {left.shape}  b: {right.shape}",
+        ) from None
 
 
 def _inner_error(op: str, a: Node, b: Node) -> ShapeError:

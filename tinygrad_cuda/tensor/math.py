@@ -10,7 +10,7 @@ import numpy as np
 
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import ArgumentError, DTypeError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, elementwise, movement
@@ -434,17 +434,18 @@ def store(op: str, target: Tensor, value: Node) -> Tensor:
     """Writes a node to a Tensor, after the checks PyTorch makes.
 
     Raises:
-        ArgumentError: the value does not broadcast to the target's shape.
+        ShapeError: the value does not broadcast to the target's shape.
         DTypeError: the value's kind (float) does not fit the target's (integer).
     """
     node = target.node
     if value.shape != node.shape:
         if broadcast(op, value.shape, node.shape) != node.shape:
-            raise ArgumentError(
+            raise ShapeError(
                 op,
                 "the result does not fit in place",
-                expect=str(node.shape),
-                actual=str(value.shape),
+                expect=f"a result of shape {node.shape}, that of the tensor",
+                actual=f"shape {value.shape}",
+                hint=f"use {op.rstrip('_')}, which makes a new tensor",
             )
         value = to_shape(value, node.shape)
     if value.dtype.category > node.dtype.category:
