@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
-from tinygrad_cuda.core.errors import ArgumentError, GradientError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError, ShapeError
 from tinygrad_cuda.graph.node import Node, gradient_mode, mode
-from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 
 
 class Context:
-    """What forward hands to backward."""
+    """What forward hands to backward; attributes of the user's own may be set on it."""
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
-        self._saved: tuple[Any, ...] = ()
-        self._not_differentiable: tuple[Any, ...] = ()
         self.materialize_grads = True
+        self._given: tuple[Any, ...] = ()
+        # Results whose gradient passes through the Function, by the forward value's node.
+        self._results: dict[Node, weakref.ref[Node]] = {}
+        self._fixed: tuple[Any, ...] = ()
 
     def save_for_backward(self, *tensors: Any) -> None:
-        """Keeps Tensors for backward; they show their present value there."""
-        self._saved = tuple(
-            wrap(tensor.node) if isinstance(tensor, TensorBase) else tensor for tensor in tensors
+        """Keeps Tensors (inputs, outputs or others, or None) for backward, as they are now."""
+        self._given = tuple(
+            tensor.node if isinstance(tensor, TensorBase) else tensor for tensor in tensors
         )
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What `save_for_backward` was given."""
-        return self._saved
+        return tuple(
+            wrap(self._with_history(item)) if isinstance(item, Node) else item
+            for item in self._given
+        )
+
+    def _with_history(self, node: Node) -> Node:
+        """An output of forward as the result that carries history."""
+        reference = self._results.get(node)
+        found = None if reference is None else reference()
+        return node if found is None else found
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
         """Outputs through which no gradient passes."""
-        self._not_differentiable = tensors
+        self._fixed = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
         """With False, backward sees None instead of zeros for unused outputs."""
@@ -45,6 +58,7 @@ class Function:
     Subclasses define two static methods: ``forward(ctx, *inputs)`` and
     ``backward(ctx, *grads)``, which returns one gradient (or None) per input. Both work on
     Tensors, so a backward made of differentiable operations can be differentiated again.
+    ``forward(*inputs)`` with ``setup_context(ctx, inputs, output)`` is possible too.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -63,82 +77,152 @@ class Function:
         12.0
     """
 
-    @staticmethod
-    def forward(ctx: Any, *args: Any, **options: Any) -> Any:
-        """Computes the outputs."""
-        raise GradientError("Function", "forward is not defined")
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        """Computes the gradients of the inputs from those of the outputs."""
-        raise GradientError("Function", "backward is not defined")
+    # Given by subclasses; setup_context only where forward takes no ctx.
+    forward: Any = None
+    backward: Any = None
+    setup_context: Any = None
 
     @classmethod
     def apply(cls, *args: Any, **options: Any) -> Any:
-        """Runs forward and records backward as its derivative."""
-        tensors = [value for value in args if isinstance(value, TensorBase)]
+        """Runs forward and records backward as its derivative.
+
+        Raises:
+            GradientError: the subclass lacks forward, or (when it is needed) backward.
+            ArgumentError: forward returned something other than Tensors; or, when the gradient
+                is computed, backward returned the wrong number of gradients.
+        """
+        if cls.forward is None:
+            raise _missing(cls, "forward(ctx, *inputs)")
         needs = tuple(isinstance(a, TensorBase) and a.requires_grad for a in args)
-        ctx = Context(needs)
+        context = Context(needs)
         with gradient_mode(False):
-            outputs = cls.forward(ctx, *args, **options)
-        if not (mode.gradients and any(needs)):
-            return outputs
-        several = isinstance(outputs, tuple)
-        values = [value.node for value in (outputs if several else (outputs,))]
-        node = common.custom(
-            *values,
-            *(tensor.node for tensor in tensors),
-            results=len(values),
-            function=_backward_of(cls, ctx, args, values),
-        )
-        found = []
-        for k, value in enumerate(outputs if several else (outputs,)):
-            fixed = any(value is other for other in ctx._not_differentiable)
-            if fixed or not value.dtype.is_floating:
-                found.append(value)
-            elif len(values) == 1:
-                found.append(wrap(node))
+            if cls.setup_context is None:
+                outputs = cls.forward(context, *args, **options)
             else:
-                found.append(wrap(common.output(node, index=k)))
-        return tuple(found) if several else found[0]
-
-
-def _backward_of(
-    cls: type[Function], ctx: Context, args: tuple[Any, ...], values: list[Node]
-) -> Any:
-    def function(*gs: Node | None) -> list[Node | None]:
-        grads = []
-        for g, value in zip(gs, values, strict=True):
-            if g is None and ctx.materialize_grads:
-                g = common.full_like(value, 0)
-            grads.append(None if g is None else wrap(g))
-        found = cls.backward(ctx, *grads)
-        parts = found if isinstance(found, tuple) else (found,)
-        if len(parts) != len(args):
+                outputs = cls.forward(*args, **options)
+                cls.setup_context(context, args, outputs)
+        several = isinstance(outputs, tuple | list)
+        values = list(outputs) if several else [outputs]
+        if not any(isinstance(value, TensorBase) for value in values):
             raise ArgumentError(
                 cls.__name__,
-                "backward returned the wrong number of gradients",
-                expect=f"{len(args)}, one per input of forward",
-                actual=str(len(parts)),
+                "forward returned no Tensor",
+                expect="a Tensor or a tuple of them",
+                actual=", ".join(type(value).__name__ for value in values),
             )
-        result: list[Node | None] = []
-        for value, part in zip(args, parts):
-            if isinstance(value, TensorBase):
-                result.append(_fitted(cls, part, value.node))
-        return result
-
-    return function
+        if mode.gradients and any(needs):
+            values = _recorded(cls, context, args, values)
+        return tuple(values) if several else values[0]
 
 
-def _fitted(cls: type[Function], part: Any, source: Node) -> Node | None:
-    if part is None:
-        return None
-    if part.node.shape != source.shape:
-        raise ArgumentError(
-            cls.__name__,
-            "backward returned a gradient of another shape",
-            expect=str(source.shape),
-            actual=str(part.node.shape),
-        )
-    node: Node = part.node
-    return node
+def _recorded(
+    cls: type[Function], context: Context, args: tuple[Any, ...], values: list[Any]
+) -> list[Any]:
+    """The outputs with history, where a gradient passes."""
+    places = [
+        place
+        for place, value in enumerate(values)
+        if isinstance(value, TensorBase)
+        and value.dtype.is_floating
+        and not any(value is fixed for fixed in context._fixed)
+    ]
+    if not places:
+        return values
+    nodes = [values[place].node for place in places]
+    sources = [value.node for value in args if isinstance(value, TensorBase)]
+    function = _Backward(cls, context, args, nodes, places, len(values))
+    whole = common.custom(
+        *nodes, *sources, results=len(nodes), function=function, name=cls.__name__
+    )
+    found = list(values)
+    for number, (place, node) in enumerate(zip(places, nodes)):
+        result = whole if len(nodes) == 1 else common.output(whole, index=number)
+        found[place] = wrap(result)
+        context._results[node] = weakref.ref(result)
+    return found
+
+
+class _Backward:
+    """From the cotangents of the differentiable outputs to those of the Tensors among the inputs.
+
+    Shapes and dtypes are kept, not the inputs: what backward needs was given to
+    `save_for_backward`.
+    """
+
+    def __init__(
+        self,
+        cls: type[Function],
+        context: Context,
+        args: tuple[Any, ...],
+        nodes: list[Node],
+        places: list[int],
+        count: int,
+    ) -> None:
+        self.cls, self.context, self.places, self.count = cls, context, places, count
+        self.inputs = [
+            value.node.outputs[0] if isinstance(value, TensorBase) else None for value in args
+        ]
+        self.outputs = [(node.outputs[0], node.device) for node in nodes]
+
+    def __call__(self, *cotangents: Node | None) -> list[Node | None]:
+        if self.cls.backward is None:
+            raise _missing(self.cls, "backward(ctx, *grads)")
+        grads: list[Any] = [None] * self.count
+        for place, g, ((shape, dtype), device) in zip(self.places, cotangents, self.outputs):
+            if g is None and self.context.materialize_grads:
+                g = common.constant.leaf(shape, dtype, device, value=0)
+            grads[place] = None if g is None else wrap(g)
+        found = self.cls.backward(self.context, *grads)
+        parts = list(found) if isinstance(found, tuple | list) else [found]
+        self._check_count(parts)
+        return [
+            self._fitted(position, part, expected)
+            for position, (part, expected) in enumerate(zip(parts, self.inputs))
+            if expected is not None
+        ]
+
+    def _check_count(self, parts: Sequence[Any]) -> None:
+        count = len(self.inputs)
+        if len(parts) < count or any(part is not None for part in parts[count:]):
+            raise ArgumentError(
+                self.cls.__name__,
+                "backward returned the wrong number of gradients",
+                expect=f"{count}, one per input of forward",
+                actual=str(len(parts)),
+                site=mode.site,
+                hint="return None for inputs that are not Tensors",
+            )
+
+    def _fitted(self, position: int, part: Any, expected: Any) -> Node | None:
+        if part is None:
+            return None
+        shape, dtype = expected
+        if not isinstance(part, TensorBase):
+            raise DTypeError(
+                self.cls.__name__,
+                f"backward returned something else as gradient of input {position}",
+                expect=f"a Tensor of shape {shape}, or None",
+                actual=f"{type(part).__name__} {part!r}",
+                site=mode.site,
+            )
+        node = part.node
+        if node.shape != shape:
+            raise ShapeError(
+                self.cls.__name__,
+                f"backward returned a gradient of another shape than input {position}",
+                expect=f"shape {shape}",
+                actual=f"shape {node.shape}",
+                site=mode.site,
+                hint="sum over what forward broadcast, expand over what it reduced",
+            )
+        return node if node.dtype is dtype else elementwise.cast(node, dtype=dtype)
+
+
+def _missing(cls: type[Function], what: str) -> GradientError:
+    return GradientError(
+        cls.__name__,
+        f"the Function has no {what.partition('(')[0]}",
+        expect=f"a static method {what}",
+        actual=f"methods: {', '.join(k for k in vars(cls) if not k.startswith('_')) or 'none'}",
+        site=mode.site,
+    )

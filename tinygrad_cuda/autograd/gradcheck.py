@@ -2,93 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tinygrad_cuda.core.dtypes import float64
 from tinygrad_cuda.core.errors import DTypeError, GradientError
+from tinygrad_cuda.graph.node import made_by
 from tinygrad_cuda.tensor.backward import as_list, grad
 from tinygrad_cuda.tensor.base import TensorBase
 from tinygrad_cuda.tensor.creation import tensor
 
 Array = np.ndarray[Any, Any]
-
-
-class _Worst(NamedTuple):
-    output: int
-    input: int
-    element: str
-    analytic: float
-    numeric: float
-
-
-def _differentiable(inputs: Sequence[Any]) -> list[int]:
-    return [k for k, x in enumerate(inputs) if isinstance(x, TensorBase) and x.requires_grad]
-
-
-def _check_inputs(inputs: Sequence[Any], eps: float | None, atol: float | None) -> list[int]:
-    places = _differentiable(inputs)
-    if not places:
-        raise GradientError("gradcheck", "no input requires grad", hint="call requires_grad_()")
-    for k in places:
-        if inputs[k].dtype is not float64 and (eps is None or atol is None):
-            raise DTypeError(
-                "gradcheck",
-                f"inputs[{k}] is {inputs[k].dtype.name}",
-                expect="float64",
-                actual=f"{inputs[k].dtype.name}: rounding in a difference of two nearly equal "
-                "values is larger than any error worth finding",
-                hint="use .double(), or give eps, atol and rtol (eps=1e-2, atol=1e-2, rtol=1e-2)",
-            )
-    return places
-
-
-def _floating_outputs(function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
-    outputs = [y for y in as_list(function(*inputs)) if isinstance(y, TensorBase)]
-    outputs = [y for y in outputs if y.dtype.is_floating]
-    if not outputs:
-        raise GradientError("gradcheck", "the function returned no floating tensor")
-    return outputs
-
-
-def _moved(x: Any, change: Array) -> Any:
-    values = x.array().astype(np.float64) + change
-    return tensor(values.astype(x.dtype.numpy), device=x.device)
-
-
-def _values(function: Callable[..., Any], inputs: Sequence[Any]) -> list[Array]:
-    return [y.detach().array().astype(np.float64) for y in _floating_outputs(function, inputs)]
-
-
-def _difference(
-    function: Callable[..., Any], inputs: Sequence[Any], k: int, change: Array, eps: float
-) -> list[Array]:
-    """``(f(x + eps u) - f(x - eps u)) / (2 eps)`` for every output."""
-    ends = []
-    for sign in (1.0, -1.0):
-        moved = list(inputs)
-        moved[k] = _moved(inputs[k], sign * eps * change).requires_grad_()
-        ends.append(_values(function, moved))
-    return [(up - down) / (2 * eps) for up, down in zip(*ends)]
-
-
-def _analytic(
-    outputs: list[Any], inputs: Sequence[Any], places: list[int], j: int, seed: Array
-) -> list[Array]:
-    """The gradients of ``<seed, outputs[j]>`` with respect to the differentiable inputs."""
-    found = grad(
-        outputs[j],
-        [inputs[k] for k in places],
-        tensor(seed.astype(outputs[j].dtype.numpy), device=outputs[j].device),
-        retain_graph=True,
-        allow_unused=True,
-    )
-    return [
-        np.zeros(inputs[k].shape) if g is None else g.detach().array().astype(np.float64)
-        for k, g in zip(places, found)
-    ]
+SWEEP = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 
 
 def gradcheck(
@@ -104,19 +31,20 @@ def gradcheck(
     """Compares the gradient of `func` with central differences.
 
     ``|analytic - numeric| <= atol + rtol * |numeric|`` for each element of the Jacobian, or, with
-    `fast_mode`, for one random projection ``v^T J u`` of it.
+    `fast_mode`, for one random projection ``v^T J u`` of it. A NaN on either side is a mismatch.
 
     Args:
         func: takes `inputs`, returns one or several Tensors.
-        inputs: Tensors; those that require grad are checked and must be float64 unless `eps` and
-            `atol` are given.
+        inputs: one Tensor or several values; those that require grad are checked and must be
+            float64 unless `eps` and `atol` are given.
         eps: half the distance of the two points; 1e-6 by default.
         atol, rtol: tolerances; 1e-5 and 1e-3 by default.
         raise_exception: raise at a mismatch instead of returning False.
         fast_mode: check a random projection, two evaluations an input.
 
     Raises:
-        GradientError: a mismatch, with the worst element, both numbers and the op.
+        GradientError: a mismatch, with the worst element, both numbers, the op, and differences
+            for several eps; or a function that is not deterministic.
         DTypeError: an input is not float64 and no tolerances were given.
 
     Example:
@@ -125,120 +53,8 @@ def gradcheck(
         >>> tc.autograd.gradcheck(lambda x: (x * x).sum(), (x,))
         True
     """
-    values = as_list(inputs)
-    places = _check_inputs(values, eps, atol)
-    step = 1e-6 if eps is None else eps
-    tolerance = (1e-5 if atol is None else atol, 1e-3 if rtol is None else rtol)
-    outputs = _floating_outputs(func, values)
-    check = _projection if fast_mode else _jacobian
-    worst = check(func, values, places, outputs, step, tolerance)
-    if worst is None:
-        return True
-    if not raise_exception:
-        return False
-    sweep = _sweep(func, values, worst) if not fast_mode else None
-    raise GradientError(
-        "gradcheck",
-        f"the gradient of output {worst.output} with respect to input {worst.input} is wrong",
-        expect=f"{worst.numeric:.10g} by central differences with eps {step:g}",
-        actual=f"{worst.analytic:.10g} at {worst.element}, from {outputs[worst.output].node.op.name}"
-        + ("" if sweep is None else f"\n{sweep}"),
-        hint="if the differences change with eps, the function is not smooth here or not float64",
-    )
-
-
-def _excess(analytic: Array, numeric: Array, tolerance: tuple[float, float]) -> Array:
-    atol, rtol = tolerance
-    gap = np.abs(analytic - numeric) - (atol + rtol * np.abs(numeric))
-    # NaN on one side only is a mismatch; on both it is not for the check to judge.
-    one_sided = np.isnan(analytic) != np.isnan(numeric)
-    return np.where(one_sided, np.inf, np.nan_to_num(gap, nan=-np.inf))
-
-
-def _jacobian(
-    func: Callable[..., Any],
-    inputs: list[Any],
-    places: list[int],
-    outputs: list[Any],
-    step: float,
-    tolerance: tuple[float, float],
-) -> _Worst | None:
-    numeric: dict[tuple[int, int], Array] = {}
-    for k in places:
-        size = inputs[k].numel()
-        columns: list[list[Array]] = []
-        for element in range(size):
-            change = np.zeros(size)
-            change[element] = 1.0
-            moved = _difference(func, inputs, k, change.reshape(inputs[k].shape), step)
-            columns.append([part.reshape(-1) for part in moved])
-        for j, output in enumerate(outputs):
-            parts = [column[j] for column in columns]
-            empty = np.zeros((output.numel(), 0))
-            numeric[j, k] = np.stack(parts, axis=1) if parts else empty
-    worst: tuple[float, _Worst] | None = None
-    for j, output in enumerate(outputs):
-        if not output.requires_grad:
-            rows = [[np.zeros(inputs[k].shape) for k in places] for _ in range(output.numel())]
-        else:
-            rows = []
-            for element in range(output.numel()):
-                seed = np.zeros(output.numel())
-                seed[element] = 1.0
-                rows.append(_analytic(outputs, inputs, places, j, seed.reshape(output.shape)))
-        for position, k in enumerate(places):
-            if not rows:
-                continue
-            analytic = np.stack([row[position].reshape(-1) for row in rows])
-            excess = _excess(analytic, numeric[j, k], tolerance)
-            if excess.size and excess.max() > 0 and (worst is None or excess.max() > worst[0]):
-                at = np.unravel_index(int(excess.argmax()), excess.shape)
-                element_text = (
-                    f"output{list(map(int, np.unravel_index(at[0], output.shape)))}, "
-                    f"input{list(map(int, np.unravel_index(at[1], inputs[k].shape)))}"
-                )
-                found = _Worst(j, k, element_text, float(analytic[at]), float(numeric[j, k][at]))
-                worst = (float(excess.max()), found)
-    return None if worst is None else worst[1]
-
-
-def _projection(
-    func: Callable[..., Any],
-    inputs: list[Any],
-    places: list[int],
-    outputs: list[Any],
-    step: float,
-    tolerance: tuple[float, float],
-) -> _Worst | None:
-    random = np.random.default_rng(0)
-    for j, output in enumerate(outputs):
-        v = random.standard_normal(output.shape)
-        if output.requires_grad:
-            gradients = _analytic(outputs, inputs, places, j, v)
-        else:
-            gradients = [np.zeros(inputs[k].shape) for k in places]
-        for k, g in zip(places, gradients):
-            u = random.standard_normal(inputs[k].shape)
-            analytic = np.asarray(np.sum(g * u))
-            numeric = np.asarray(np.sum(v * _difference(func, inputs, k, u, step)[j]))
-            if _excess(analytic, numeric, tolerance) > 0:
-                return _Worst(j, k, "a random projection", float(analytic), float(numeric))
-    return None
-
-
-def _sweep(func: Callable[..., Any], inputs: list[Any], worst: _Worst) -> str:
-    """The difference along the worst input's direction for several eps."""
-    text = []
-    position = [
-        int(part) for part in worst.element.split("input[")[1].rstrip("]").split(",") if part
-    ]
-    change = np.zeros(inputs[worst.input].shape)
-    change[tuple(position)] = 1.0
-    output = [int(p) for p in worst.element.split("output[")[1].split("]")[0].split(",") if p]
-    for step in (1e-3, 1e-4, 1e-5, 1e-6, 1e-7):
-        found = _difference(func, inputs, worst.input, change, step)[worst.output]
-        text.append(f"eps {step:g}: {float(found[tuple(output)]):.10g}")
-    return "\n".join(text)
+    check = _Check("gradcheck", func, inputs, eps, atol, rtol)
+    return check.passes(raise_exception, fast_mode)
 
 
 def gradgradcheck(
@@ -254,6 +70,8 @@ def gradgradcheck(
 ) -> bool:
     """`gradcheck` of the gradient of `func`: compares second derivatives.
 
+    Its outputs are the gradients with respect to the inputs that require grad, in order.
+
     Args:
         func, inputs, eps, atol, rtol, raise_exception, fast_mode: as in `gradcheck`.
         grad_outputs: seeds of the outputs; random ones by default.
@@ -261,41 +79,243 @@ def gradgradcheck(
     Raises:
         GradientError: a mismatch, or an op without second derivative.
     """
-    values = as_list(inputs)
-    places = _check_inputs(values, eps, atol)
-    outputs = _floating_outputs(func, values)
-    if grad_outputs is None:
-        random = np.random.default_rng(1)
-        seeds = [
-            tensor(
-                random.standard_normal(y.shape).astype(y.dtype.numpy),
-                device=y.device,
-                requires_grad=True,
-            )
-            for y in outputs
-        ]
-    else:
-        seeds = as_list(grad_outputs)
+    first = _Check("gradgradcheck", func, inputs, eps, atol, rtol)
+    count, places = len(first.inputs), first.places
+    seeds = list(first.seeds() if grad_outputs is None else as_list(grad_outputs))
 
-    def first(*arguments: Any) -> tuple[Any, ...]:
-        xs, vs = arguments[: len(values)], arguments[len(values) :]
-        xs = tuple(x.detach().requires_grad_() if k in places and not x.requires_grad else x
-                   for k, x in enumerate(xs))  # fmt: skip
-        found = grad(
-            [y for y in _floating_outputs(func, xs) if y.requires_grad],
+    def gradient(*arguments: Any) -> tuple[Any, ...]:
+        xs, vs = list(arguments[:count]), arguments[count:]
+        for k in places:
+            if not xs[k].requires_grad:
+                xs[k] = xs[k].detach().requires_grad_()
+        pairs = [(y, v) for y, v in zip(first.evaluate(xs), vs) if y.requires_grad]
+        return grad(
+            [y for y, _ in pairs],
             [xs[k] for k in places],
-            [v for v, y in zip(vs, outputs) if y.requires_grad],
+            [v for _, v in pairs],
             create_graph=True,
-            allow_unused=True,
+            materialize_grads=True,
         )
-        return tuple(g for g in found if g is not None)
 
-    return gradcheck(
-        first,
-        (*values, *seeds),
-        eps=eps,
-        atol=atol,
-        rtol=rtol,
-        raise_exception=raise_exception,
-        fast_mode=fast_mode,
-    )
+    check = _Check("gradgradcheck", gradient, (*first.inputs, *seeds), eps, atol, rtol)
+    return check.passes(raise_exception, fast_mode)
+
+
+class _Mismatch(NamedTuple):
+    """A number that differs: ``sum(v * d output / d input * u)``.
+
+    Attributes:
+        output, input: which of them.
+        element: the places of `v` and `u` in words.
+        analytic, numeric: the number from backward and from differences.
+        excess: by how much the tolerance is exceeded.
+        u, v: the direction in the input and the weights of the output.
+    """
+
+    output: int
+    input: int
+    element: str
+    analytic: float
+    numeric: float
+    excess: float
+    u: Array
+    v: Array
+
+
+class _Check:
+    """One function at one point."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        inputs: Any,
+        eps: float | None,
+        atol: float | None,
+        rtol: float | None,
+    ) -> None:
+        self.name, self.function = name, function
+        self.inputs = as_list(inputs)
+        self.places = [
+            k for k, x in enumerate(self.inputs) if isinstance(x, TensorBase) and x.requires_grad
+        ]
+        self._check_inputs(strict=eps is None or atol is None)
+        self.eps = 1e-6 if eps is None else eps
+        self.atol = 1e-5 if atol is None else atol
+        self.rtol = 1e-3 if rtol is None else rtol
+        self.outputs = self.evaluate(self.inputs)
+        self._check_repeats()
+
+    # The point --------------------------------------------------------------------------------
+
+    def _check_inputs(self, strict: bool) -> None:
+        if not self.places:
+            raise GradientError(
+                self.name,
+                "no input requires grad",
+                expect="at least one Tensor that requires grad",
+                actual=f"{len(self.inputs)} inputs, none of them does",
+                hint="call requires_grad_() on what shall be checked",
+            )
+        for k in self.places:
+            dtype = self.inputs[k].dtype
+            if dtype is not float64 and strict:
+                raise DTypeError(
+                    self.name,
+                    f"inputs[{k}] is too coarse for differences",
+                    expect="float64: a difference of two nearly equal numbers loses half the "
+                    "digits",
+                    actual=f"{dtype.name}, whose rounding would hide any error worth finding",
+                    hint="use .double(), or give eps, atol and rtol (1e-2 each for float32)",
+                )
+
+    def _check_repeats(self) -> None:
+        """The function must give the same value twice, or differences mean nothing."""
+        for j, (a, b) in enumerate(zip(self.outputs, self.evaluate(self.inputs))):
+            first, second = _float64(a), _float64(b)
+            if not np.array_equal(first, second, equal_nan=True):
+                raise GradientError(
+                    self.name,
+                    "the function is not deterministic",
+                    expect="the same values from two calls",
+                    actual=f"output {j} differs by up to {np.abs(first - second).max():.3g}",
+                    hint="seed random numbers inside the function, or leave out dropout",
+                )
+
+    def evaluate(self, inputs: Sequence[Any]) -> list[Any]:
+        """The floating outputs of the function."""
+        found = as_list(self.function(*inputs))
+        outputs = [y for y in found if isinstance(y, TensorBase) and y.dtype.is_floating]
+        if not outputs:
+            raise GradientError(
+                self.name,
+                "the function returned no floating tensor",
+                expect="one floating Tensor or several",
+                actual=", ".join(_kind(y) for y in found) or "nothing",
+            )
+        return outputs
+
+    def seeds(self) -> Iterator[Any]:
+        """A random Tensor that requires grad for each output."""
+        random = np.random.default_rng(1)
+        for y in self.outputs:
+            values = random.standard_normal(y.shape).astype(y.dtype.numpy)
+            yield tensor(values, device=y.device, requires_grad=True)
+
+    # Both sides -------------------------------------------------------------------------------
+
+    def difference(self, k: int, u: Array, eps: float) -> list[Array]:
+        """``(f(x + eps u) - f(x - eps u)) / (2 eps)`` in input `k`, for every output."""
+        x = self.inputs[k]
+        ends = []
+        for step in (eps, -eps):
+            values = (_float64(x) + step * u).astype(x.dtype.numpy)
+            moved = list(self.inputs)
+            moved[k] = tensor(values, device=x.device, requires_grad=True)
+            ends.append([_float64(y) for y in self.evaluate(moved)])
+        return [(above - below) / (2 * eps) for above, below in zip(*ends)]
+
+    def gradients(self, j: int, v: Array) -> list[Array]:
+        """The gradients of ``sum(v * outputs[j])`` for the inputs at `places`."""
+        y = self.outputs[j]
+        inputs = [self.inputs[k] for k in self.places]
+        if not y.requires_grad:
+            return [np.zeros(x.shape) for x in inputs]
+        seed = tensor(v.astype(y.dtype.numpy), device=y.device)
+        found = grad(y, inputs, seed, retain_graph=True, materialize_grads=True)
+        return [_float64(g) for g in found]
+
+    def _excess(self, analytic: Array, numeric: Array) -> Array:
+        gap = np.abs(analytic - numeric) - (self.atol + self.rtol * np.abs(numeric))
+        return np.where(np.isnan(gap), np.inf, gap)
+
+    # The comparison ---------------------------------------------------------------------------
+
+    def passes(self, raise_exception: bool, fast_mode: bool) -> bool:
+        """Whether nothing differs; raises the worst mismatch if that is wanted."""
+        found = self._projections() if fast_mode else self._jacobians()
+        worst = max(found, key=lambda mismatch: mismatch.excess, default=None)
+        if worst is not None and raise_exception:
+            raise self._error(worst)
+        return worst is None
+
+    def _jacobians(self) -> Iterator[_Mismatch]:
+        numeric = {k: self._columns(k) for k in self.places}
+        for j, y in enumerate(self.outputs):
+            rows = [self.gradients(j, v) for v in _units(y.shape)]
+            for position, k in enumerate(self.places):
+                analytic = np.array([row[position].reshape(-1) for row in rows])
+                expected = numeric[k][j].reshape(-1, y.numel()).T
+                if not analytic.size:
+                    continue
+                excess = self._excess(analytic, expected)
+                at = np.unravel_index(int(excess.argmax()), excess.shape)
+                if excess[at] > 0:
+                    v, u = _unit(y.shape, int(at[0])), _unit(self.inputs[k].shape, int(at[1]))
+                    element = f"output {j}{_place(v)}, input {k}{_place(u)}"
+                    numbers = float(analytic[at]), float(expected[at]), float(excess[at])
+                    yield _Mismatch(j, k, element, *numbers, u, v)
+
+    def _columns(self, k: int) -> list[Array]:
+        """For each output the differences along every element of an input, stacked."""
+        columns = [self.difference(k, u, self.eps) for u in _units(self.inputs[k].shape)]
+        return [
+            np.array([column[j] for column in columns]).reshape(len(columns), *y.shape)
+            for j, y in enumerate(self.outputs)
+        ]
+
+    def _projections(self) -> Iterator[_Mismatch]:
+        random = np.random.default_rng(0)
+        for j, y in enumerate(self.outputs):
+            v = np.asarray(random.standard_normal(y.shape))
+            for k, g in zip(self.places, self.gradients(j, v)):
+                u = np.asarray(random.standard_normal(self.inputs[k].shape))
+                analytic = np.sum(g * u)
+                numeric = np.sum(v * self.difference(k, u, self.eps)[j])
+                excess = float(self._excess(analytic, numeric))
+                if excess > 0:
+                    element = f"a random projection of output {j} and input {k}"
+                    yield _Mismatch(j, k, element, float(analytic), float(numeric), excess, u, v)
+
+    def _error(self, worst: _Mismatch) -> GradientError:
+        sweep = []
+        for eps in SWEEP:
+            found = np.sum(worst.v * self.difference(worst.input, worst.u, eps)[worst.output])
+            sweep.append(f"eps {eps:g}: {found:.10g}")
+        what = "gradient" if self.name == "gradcheck" else "second derivative"
+        y = self.outputs[worst.output]
+        return GradientError(
+            self.name,
+            f"the {what} of output {worst.output} for input {worst.input} is wrong",
+            expect=f"{worst.numeric:.10g} by central differences with eps {self.eps:g}\n"
+            + "\n".join(sweep),
+            actual=f"{worst.analytic:.10g} by backward, the worst of all, at {worst.element}\n"
+            f"from {made_by(y.node)}",
+            hint="if the differences vary with eps, the function is not smooth at this point, or "
+            "a part of it is not float64",
+        )
+
+
+def _float64(x: Any) -> Array:
+    array: Array = x.detach().array().astype(np.float64)
+    return array
+
+
+def _kind(value: Any) -> str:
+    return str(value.dtype.name) if isinstance(value, TensorBase) else type(value).__name__
+
+
+def _unit(shape: Sequence[int], element: int) -> Array:
+    """One at one place, zero elsewhere."""
+    array = np.zeros(tuple(shape))
+    array.reshape(-1)[element] = 1.0
+    return array
+
+
+def _units(shape: Sequence[int]) -> Iterator[Array]:
+    return (_unit(shape, element) for element in range(int(np.prod(shape, dtype=np.int64))))
+
+
+def _place(unit: Array) -> str:
+    """Where the one is, as an index; nothing for a 0-d array."""
+    return "".join(f"[{', '.join(str(int(i)) for i in at)}]" for at in np.argwhere(unit) if at.size)
