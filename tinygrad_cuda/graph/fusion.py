@@ -159,7 +159,7 @@ def inline_values(order: list[Node], stop: set[Node]) -> set[Node]:
         if works(node) or node in stop:
             for edge in edges_of(node, stop):
                 readers.setdefault(edge.base, []).append(edge)
-    cost: dict[Node, tuple[int, int]] = {}  # of the expression, and how many inputs it loads
+    cost: dict[Node, tuple[int, frozenset[Node]]] = {}  # of the expression; inputs it loads
     found: set[Node] = set()
     for node in order:
         if node in stop and node.op.kind == "movement":
@@ -169,21 +169,25 @@ def inline_values(order: list[Node], stop: set[Node]) -> set[Node]:
             continue
         if node.op.kind == "elementwise":
             spread = all(edge.kind != FLAT for edge in readers.get(node, []))
-            limit = (INLINE_COST, CHEAP_COST)[known[1]] if known[1] < 2 else 0
-            if known[0] > max(limit, BROADCAST_COST if spread and known[1] <= 4 else 0):
+            loads = len(known[1])
+            limit = (INLINE_COST, CHEAP_COST)[loads] if loads < 2 else 0
+            if known[0] > max(limit, BROADCAST_COST if spread and loads <= 4 else 0):
                 continue
             found.add(node)
         cost[node] = known
     return found
 
 
-def _inline_cost(node: Node, cost: dict[Node, tuple[int, int]]) -> tuple[int, int] | None:
+def _inline_cost(
+    node: Node, cost: dict[Node, tuple[int, frozenset[Node]]]
+) -> tuple[int, frozenset[Node]] | None:
+    nothing: frozenset[Node] = frozenset()
     if node.op is common.buffer:
-        return (0, 1)
+        return 0, frozenset((node,))
     if node.op.kind == "leaf":
-        return (node.op.cost if node.op.name.startswith("random") else 0, 0)
+        return (node.op.cost if node.op.name.startswith("random") else 0), nothing
     if is_identity_value(node):
-        return (0, 0)
+        return 0, nothing
     sources = node.sources
     if node.op.kind not in ("elementwise", "movement") and node.op not in TRANSPARENT:
         return None
@@ -191,11 +195,11 @@ def _inline_cost(node: Node, cost: dict[Node, tuple[int, int]]) -> tuple[int, in
         sources = sources[:1]
     parts = [cost.get(source) for source in sources]
     own = node.op.cost if node.op.kind == "elementwise" else 0
-    total, loads = own, 0
+    total, loads = own, nothing
     for part in parts:
         if part is None:
             return None
-        total, loads = total + part[0], loads + part[1]
+        total, loads = total + part[0], loads | part[1]
     return total, loads
 
 

@@ -147,6 +147,7 @@ class _Builder:
         self.owner: dict[Node, Group] = {}
         self.after: dict[Group, set[Group]] = {}
         self.before: dict[Group, set[Group]] = {}
+        self.depth: dict[Group, int] = {}  # kernels that a group waits for, one after another
         self.updates = self._find_updates(order)
 
     def _find_updates(self, order: list[Node]) -> set[Node]:
@@ -164,28 +165,30 @@ class _Builder:
                 readers.setdefault(edge.base, []).append(node if edge.kind == FLAT else edge.base)
         found: set[Node] = set()
         for node in reversed(self.order):
-            if node in reaches and (
-                node.op is common.assign
-                or (
-                    node.op.kind == "elementwise"
-                    and node not in self.wanted
-                    and all(reader in found for reader in readers.get(node, []))
+            if node.op is common.assign:
+                # An assign of a value that has nothing to do with the old one is a store.
+                if node in reaches:
+                    found.add(node)
+            elif node.op.kind == "elementwise" and node not in self.wanted:
+                own = node in reaches or all(
+                    edge.base in self.wanted or edge.base not in self.edges
+                    for edge in self.edges[node]
                 )
-            ):
-                found.add(node)
+                if own and all(reader in found for reader in readers.get(node, [])):
+                    found.add(node)
         return found
 
     # Growing
 
     def grow(self) -> None:
-        """Each node joins the kernel of an operand if it can, the latest first."""
+        """Each node joins the kernel of an operand if it can, first that which must wait longest."""
         for node in self.order:
             group = self._add(node)
             tried: set[Group] = set()
             while True:
                 candidates = sorted(
                     self.before[group] - tried,
-                    key=lambda other: self.position[other.members[-1]],
+                    key=lambda other: (self.depth[other], self.position[other.members[-1]]),
                     reverse=True,
                 )
                 if not candidates:
@@ -207,6 +210,7 @@ class _Builder:
         }
         for other in self.before[group]:
             self.after[other].add(group)
+        self.depth[group] = 1 + max((self.depth[other] for other in self.before[group]), default=0)
         return group
 
     def _join(self, a: Group, b: Group) -> Group | None:
@@ -230,6 +234,9 @@ class _Builder:
         for other in self.before[result]:
             self.after[other] = (self.after[other] - {a, b}) | {result}
         result.why = a.why or b.why
+        self.depth[result] = 1 + max(
+            (self.depth[other] for other in self.before[result]), default=0
+        )
         return result
 
     def reaches(self, a: Group, b: Group, directly: bool = True) -> bool:
