@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tinygrad_cuda import autograd, cuda
 from tinygrad_cuda.autograd import (
+    detect_nan,
     enable_grad,
     inference_mode,
     is_grad_enabled,
@@ -33,6 +34,7 @@ from tinygrad_cuda.core.errors import (
     DTypeError,
     GradientError,
     IndexError,
+    NonFiniteError,
     OutOfMemoryError,
     ShapeError,
     TgcError,
@@ -235,6 +237,7 @@ __all__ = [
     "Generator",
     "GradientError",
     "IndexError",
+    "NonFiniteError",
     "OutOfMemoryError",
     "ShapeError",
     "Tensor",
@@ -283,6 +286,7 @@ __all__ = [
     "cumprod",
     "cumsum",
     "default_generator",
+    "detect_nan",
     "device",
     "diag",
     "diagonal",

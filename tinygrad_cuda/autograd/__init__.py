@@ -1,5 +1,6 @@
 """Autograd as the user calls it: modes, grad, backward, Function, gradcheck."""
 
+from tinygrad_cuda.autograd.anomaly import detect_nan, set_detect_nan
 from tinygrad_cuda.autograd.function import Function
 from tinygrad_cuda.autograd.gradcheck import gradcheck, gradgradcheck
 from tinygrad_cuda.autograd.modes import (
@@ -14,6 +15,7 @@ from tinygrad_cuda.tensor.backward import backward, grad
 __all__ = [
     "Function",
     "backward",
+    "detect_nan",
     "enable_grad",
     "grad",
     "gradcheck",
@@ -21,5 +23,6 @@ __all__ = [
     "inference_mode",
     "is_grad_enabled",
     "no_grad",
+    "set_detect_nan",
     "set_grad_enabled",
 ]

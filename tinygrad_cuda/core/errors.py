@@ -24,9 +24,10 @@ def is_internal(filename: str) -> bool:
     return filename.startswith(LIBRARY_FOLDER) and not any(part in filename for part in INSTALLED)
 
 
-# A place in the user's program as nodes keep it: a code object and an offset. A plain tuple,
-# since recording must stay cheap; `Site(*raw)` formats it.
-RawSite = tuple[CodeType, int]
+# A place in the user's program as nodes keep it: a code object and an offset, and in nodes of a
+# gradient the name of the forward op. A plain tuple, since recording must stay cheap;
+# `Site(*raw)` formats it.
+RawSite = tuple[CodeType, int] | tuple[CodeType, int, str]
 
 
 class Site(NamedTuple):
@@ -34,6 +35,7 @@ class Site(NamedTuple):
 
     code: CodeType
     instruction: int
+    gradient_of: str = ""
 
     @property
     def filename(self) -> str:
@@ -52,7 +54,8 @@ class Site(NamedTuple):
     def __str__(self) -> str:
         line = self.line
         text = linecache.getline(self.filename, line).strip()
-        return f"{os.path.basename(self.filename)}:{line}  {text}".rstrip()
+        shown = f"{os.path.basename(self.filename)}:{line}  {text}".rstrip()
+        return f"{shown}  (backward of {self.gradient_of})" if self.gradient_of else shown
 
 
 def describe_site(site: RawSite | None) -> str:
@@ -140,6 +143,10 @@ class IndexError(TgcError, builtins.IndexError):
 
 class GradientError(TgcError):
     """A gradient that does not exist or can no longer be computed."""
+
+
+class NonFiniteError(TgcError, FloatingPointError):
+    """An inf or nan made from finite values, while `detect_nan` watches."""
 
 
 class CompileError(TgcError):

@@ -96,6 +96,18 @@ def _callable(node: Node) -> Callable[..., Any]:
     return in_float32
 
 
+def evaluate(node: Node, sources: Sequence[Any]) -> Any:
+    """The value of one node from those of its sources; a tuple for several results.
+
+    Raises:
+        BadIndex: the node checks positions and one is out of range.
+    """
+    if node.op is indexing.check_index:
+        _check(sources[0], **node.attributes)
+    with np.errstate(all="ignore"):
+        return _callable(node)(*sources, **node.attributes)
+
+
 class ReferenceExecutable:
     """A program as a list of steps over a table of values."""
 

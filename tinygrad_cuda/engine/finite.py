@@ -1,0 +1,107 @@
+"""detect_nan: finds the first op that makes a non-finite value from finite ones.
+
+What is about to run is interpreted first, node by node with the NumPy references.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.base import BadIndex
+from tinygrad_cuda.backend.reference.backend import evaluate
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.errors import NonFiniteError, Site
+from tinygrad_cuda.engine.trace import Trace
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common
+
+Array = np.ndarray[Any, Any]
+
+# Leaves, identities and movements show values; they do not make them.
+MAKERS = frozenset(("elementwise", "reduction", "contraction", "kernel"))
+
+
+class _Watch(threading.local):
+    active: bool = False
+
+
+watch = _Watch()
+
+
+def check_finite(device: Device, trace: Trace, storages: Sequence[Any]) -> None:
+    """Computes every value of a trace on the host and judges it.
+
+    Raises:
+        NonFiniteError: names the first op whose sources are finite and whose result is not.
+    """
+    program = trace.program(device, list(range(len(trace.records))), {}, set())
+    backend = registry.get(device)
+    values: dict[Node, Any] = {}
+    finite: dict[Node, bool] = {}
+    for node in program.outputs:
+        sources = [values[source] for source in node.sources]
+        if node.op is common.buffer:
+            storage = storages[node.attributes["slot"]]
+            values[node] = backend.to_host(storage, node.shape, node.dtype)
+        else:
+            try:
+                values[node] = evaluate(node, sources)
+            except BadIndex:
+                return  # the run itself reports it
+        finite[node] = _is_finite(values[node])
+        judged = node.op.kind in MAKERS and all(finite[source] for source in node.sources)
+        if judged and not finite[node]:
+            raise _error(node, values[node], sources)
+
+
+def _is_finite(value: Any) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(bool(np.isfinite(_wide(part)).all()) for part in parts)
+
+
+def _wide(array: Any) -> Array:
+    array = np.asarray(array)
+    return array if array.dtype.kind in "biuf" else array.astype(np.float32)
+
+
+def _error(node: Node, value: Any, sources: list[Any]) -> NonFiniteError:
+    parts = value if isinstance(value, tuple) else (value,)
+    array = next(_wide(part) for part in parts if not _is_finite(part))
+    bad = np.argwhere(~np.isfinite(array))
+    where = tuple(int(place) for place in bad[0])
+    found = array[where]
+    forward = Site(*node.site).gradient_of if node.site is not None else ""
+    lines = [f"{len(bad)} of {array.size} elements, the first {found}{_at(where)}"]
+    for name, source in zip("abcdefgh", sources):
+        lines.append(f"{name}: {_summary(_wide(source), where, array.shape)}")
+    return NonFiniteError(
+        forward or node.op.name,
+        f"its gradient ({node.op.name}) is not finite"
+        if forward
+        else f"made {found} from finite values",
+        expect="finite results of finite operands",
+        actual="\n".join(lines),
+        site=node.site,
+        hint="keep the operand inside the function's domain; where() after the fact mends the "
+        "value, not the gradient"
+        if forward
+        else "clamp the operand, or add a small number to it",
+    )
+
+
+def _at(where: tuple[int, ...]) -> str:
+    return f" at {list(where)}" if where else ""
+
+
+def _summary(array: Array, where: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    text = f"{array.dtype} {array.shape}"
+    if array.size:
+        text += f", {array.min():.4g} to {array.max():.4g}"
+    if array.shape == shape and shape:
+        text += f", there {array[where]:.6g}"
+    return text
