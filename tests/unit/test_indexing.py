@@ -10,6 +10,7 @@ import pytest
 from twins import compare, errors, values
 
 import tinygrad_cuda as tc
+from tinygrad_cuda.engine.plan import cache
 
 Program = Callable[..., Any]
 Key = Callable[[Any], Any]
@@ -256,10 +257,25 @@ def test_repeated_writes_keep_the_last() -> None:
     assert x.tolist() == [0, 7, 0]
 
 
-def test_index_of_another_slice_makes_no_new_values() -> None:
-    """``betas[t]`` gives each value in turn."""
-    betas = tc.arange(50, device="cpu") * 2
-    assert [betas[t].item() for t in range(50)] == list(range(0, 100, 2))
+def test_a_changing_index_makes_no_new_plan() -> None:
+    """``betas[t]`` and ``betas[t:t + 5]`` in a loop: the position is an argument of one plan."""
+    betas = tc.tensor(np.arange(100.0), device="cpu")
+    plans = []
+    for t in range(50):
+        assert (betas[t] * 2).item() == 2 * t
+        assert (betas[t : t + 5] + 1).tolist() == [t + k for k in range(1, 6)]
+        plans.append(cache.made)
+    assert plans[3:] == plans[3:4] * 47
+
+
+def test_numbers_become_the_targets_dtype() -> None:
+    """A float written to integers is truncated; what is not finite is refused."""
+    x = tc.zeros(3, dtype=tc.int64, device="cpu")
+    x[0] = 2.7
+    x[[1]] = -2.7
+    assert x.masked_fill(x == 0, 1.5).tolist() == [2, -2, 1]
+    with pytest.raises(tc.ArgumentError, match="the number is not finite"):
+        x[0] = float("nan")
 
 
 def test_tensor_index_is_checked_when_it_is_computed() -> None:

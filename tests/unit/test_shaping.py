@@ -190,6 +190,15 @@ def test_cat_is_exact() -> None:
     np.testing.assert_array_equal(found, np.array([0.0, np.nan, np.inf, 0.0], np.float32))
 
 
+def test_cat_of_two_devices_raises() -> None:
+    """Nothing moves by itself: the error names the tensor and its device."""
+    a, b = tc.zeros(2, device="cpu"), tc.zeros(2, device="emu")
+    with pytest.raises(tc.DeviceError) as caught:
+        tc.cat([a, b])
+    assert "expect: cpu" in str(caught.value)
+    assert "actual: emu  (tensor 1)" in str(caught.value)
+
+
 def test_repeat_interleave_by_tensor() -> None:
     """Counts may differ from element to element."""
     compare(lambda lib, x, n: lib.repeat_interleave(x, n, dim=1), values(2, 3), np.array([2, 0, 3]))

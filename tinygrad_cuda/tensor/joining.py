@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import bool_
-from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, as_int, normalize_axis
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement
@@ -76,7 +76,16 @@ def _nodes(op: str, tensors: Any) -> list[Node]:
                 op, f"element {position} is not a tensor", actual=type(tensor).__name__
             )
     nodes: list[Node] = [tensor.node for tensor in tensors]
-    dtype = nodes[0].dtype
+    device, dtype = nodes[0].device, nodes[0].dtype
+    for position, node in enumerate(nodes):
+        if node.device is not device:
+            raise DeviceError(
+                op,
+                "the tensors are on different devices",
+                expect=str(device),
+                actual=f"{node.device}  (tensor {position})",
+                hint=f'move it with .to("{device}")',
+            )
     if any(node.dtype is not dtype for node in nodes):
         dtype = dtypes.result_type([(node.dtype, 2 if node.shape else 1) for node in nodes])
     return [to_dtype(node, dtype) for node in nodes]

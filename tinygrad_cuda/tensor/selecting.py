@@ -19,7 +19,7 @@ from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import indexing as ops
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype
-from tinygrad_cuda.tensor.indexing import nonzero, position_node
+from tinygrad_cuda.tensor.indexing import nonzero, number_of, position_node
 from tinygrad_cuda.tensor.math import promote, to_dtype, to_shape
 from tinygrad_cuda.tensor.transfer import to_device
 
@@ -139,7 +139,7 @@ def take(input: Tensor, index: Any) -> Tensor:
 def _source(op: str, node: Node, src: Any, shape: Shape) -> Node:
     """What to scatter: a number for every place, or the leading part of a Tensor."""
     if not isinstance(src, TensorBase):
-        return common.full(src, shape, node)
+        return common.full(number_of(op, src, node.dtype), shape, node)
     values = src.node
     if values.dtype is not node.dtype:
         raise DTypeError(
@@ -241,7 +241,7 @@ def _index_rows(op: str, input: Tensor, dim: int, index: Any, source: Any, add: 
             )
         values = _rows(values, dim)[0]
     else:
-        values = common.full(source, shape, node)
+        values = common.full(number_of(op, source, node.dtype), shape, node)
     if not prod(shape):
         return wrap(movement.reshape(node, shape=input.node.shape))
     result = (ops.scatter_add if add else ops.scatter)(rows, positions, values)
@@ -290,7 +290,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
         raise DTypeError("masked_fill", "the mask is not bool", actual=chosen.dtype.name)
     shape = broadcast("masked_fill", node.shape, chosen.shape)
     if not isinstance(value, TensorBase):
-        filled = common.full(value, shape, node)
+        filled = common.full(number_of("masked_fill", value, node.dtype), shape, node)
     elif value.node.shape:
         raise ShapeError(
             "masked_fill",
@@ -333,6 +333,11 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
         a, b = (common.full(value, chosen.shape, chosen, kind) for value in (input, other))
     else:
         a, b = promote("where", input, other)
+        # A number in a 0-d tensor on the CPU goes to where the others are.
+        if not a.shape and a.device.kind == "cpu":
+            a, b = to_device(a, chosen.device), to_device(b, chosen.device)
+        elif not chosen.shape and chosen.device.kind == "cpu":
+            chosen = to_device(chosen, a.device)
     shape = broadcast("where", chosen.shape, a.shape)
     return wrap(elementwise.where(to_shape(chosen, shape), to_shape(a, shape), to_shape(b, shape)))
 
