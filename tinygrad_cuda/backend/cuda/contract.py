@@ -16,29 +16,48 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.schedule import Kernel
 
 WANTED_BLOCKS = 132  # one for each multiprocessor of the largest GPUs
-PART_K = 128  # products a part has at least when the sum over k is split
+PART_K = 64  # products a part has at least when the sum over k is split
+BAND = 8  # rows of tiles that are walked together, so that their operands stay in the L2 cache
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block makes: m x n results, k products at a time; a thread makes rows x cols."""
+    """What a block makes: m x n results, k products at a time.
+
+    A thread makes rows x cols of them; a warp has lanes_m x (32 / lanes_m) threads.
+    """
 
     m: int
     n: int
     k: int
     rows: int
     cols: int
+    lanes_m: int = 4
+
+    @property
+    def lanes_n(self) -> int:
+        return 32 // self.lanes_m
+
+    @property
+    def places(self) -> int:
+        """Threads that the results need; the block's others take turns at k."""
+        return self.m * self.n // (self.rows * self.cols)
+
+    @property
+    def groups(self) -> int:
+        return THREADS // self.places
 
 
 # From the largest; the first that gives every multiprocessor a block is taken.
 TILES = (
-    Tile(128, 128, 8, 8, 8),
+    Tile(128, 128, 16, 8, 8),
     Tile(128, 64, 16, 8, 4),
     Tile(64, 64, 16, 4, 4),
-    Tile(32, 32, 32, 2, 2),
+    Tile(32, 32, 32, 4, 4),
+    Tile(16, 32, 64, 4, 4),
 )
-NARROW = Tile(64, 16, 32, 4, 1)  # few columns
-SHORT = Tile(16, 64, 32, 1, 4)  # few rows
+NARROW = Tile(64, 16, 32, 4, 4, 8)  # few columns
+NARROW_SMALL = Tile(32, 16, 64, 4, 4, 8)  # few columns, and rows too
 
 
 class _Problem:
@@ -66,13 +85,15 @@ class _Problem:
 
     def _choose(self) -> Tile:
         tiles = TILES if self.dtype.itemsize < 8 else TILES[2:]
+        if self.n <= 16:
+            tiles = (NARROW, NARROW_SMALL)
+        elif self.m <= 16:
+            tiles = TILES[-1:]
         for tile in tiles:
             blocks = -(-self.m // tile.m) * -(-self.n // tile.n) * self.batches
-            if blocks >= WANTED_BLOCKS and self.n > 16 and self.m > 16:
+            if blocks >= WANTED_BLOCKS:
                 return tile
-        if self.n <= 16:
-            return NARROW
-        return SHORT if self.m <= 16 else tiles[-1]
+        return tiles[-1]
 
     @property
     def flops(self) -> int:
@@ -145,49 +166,66 @@ def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
     batch = ix.variable("batch", problem.batches)
     fetches = [_fetch(problem, writer, outer, side, batch) for side in sides]
     puts = [_put(problem, side) for side in sides]
-    lanes = min(4, tile.cols)
+    lanes = 4 if tile.groups == 1 else max(1, min(4, tile.m * tile.n // THREADS))
     while problem.n % lanes:
         lanes //= 2
-    strips = tile.cols // lanes
     outer_lines, outer.lines = outer.lines, []
     row, load, map_, stored = _epilogue(problem, writer, outer, batch, lanes, scratch)
     outer_lines += outer.lines
     stride_a, stride_b = tile.m + 4, tile.n + 4
+    common = {
+        "type": problem.type,
+        "rows": tile.rows,
+        "cols": tile.cols,
+        "lanes_m": tile.lanes_m,
+        "lanes_n": tile.lanes_n,
+        "tile_m": tile.m,
+        "groups": tile.groups,
+    }
+    results = fill(
+        "contract.cuh",
+        "registers" if tile.groups == 1 else "shared",
+        **common,
+        tile_n=tile.n,
+        m=problem.m,
+        lanes=lanes,
+        strips=problem.n // lanes,
+        turns=-(-tile.m * tile.n // (lanes * THREADS)),
+        threads=THREADS,
+        add=_sum(problem.dtype, "total", "more"),
+        row=row,
+        load=load,
+        map=map_,
+        store=stored,
+    )
     body = fill(
         "contract.cuh",
         "body",
+        **common,
         tiles_n=problem.tiles_n,
         tiles_m=problem.tiles_m,
         tiles=problem.tiles_m * problem.tiles_n,
         batches=problem.batches,
-        threads_n=tile.n // tile.cols,
-        type=problem.type,
+        band=min(BAND, problem.tiles_m),
+        places=tile.places,
+        warps_n=tile.n // (tile.lanes_n * tile.cols),
+        fragment=4 if _bytes(problem.dtype) <= 4 else 2,
         tile_k=tile.k,
-        tile_m=tile.m,
         stride_a=stride_a,
         stride_b=stride_b,
         loads_a=_loads(tile, sides[0]),
         loads_b=_loads(tile, sides[1]),
         width_a=sides[0].width,
         width_b=sides[1].width,
-        rows=tile.rows,
-        strips=strips,
-        lanes=lanes,
         chunk=problem.chunk,
         k=problem.k,
-        m=problem.m,
         outer=outer_lines,
         fetch_a=fetches[0],
         fetch_b=fetches[1],
         put_a=puts[0],
         put_b=puts[1],
         multiply=_multiply(problem.dtype),
-        strips_tile=tile.n // lanes,
-        strips_all=problem.n // lanes,
-        row=row,
-        load=load,
-        map=map_,
-        store=stored,
+        results=results,
     )
     sizes = f"{problem.batches} x {problem.m} x {problem.n} x {problem.k}"
     label = comment(
@@ -196,9 +234,14 @@ def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
         f"{problem.flops} FLOPs",
         problem.blocks,
     )
-    shared = tile.k * (stride_a + stride_b) * _bytes(problem.dtype)
+    elements = 2 * tile.k * (stride_a + stride_b)
+    if tile.groups > 1:
+        elements = max(elements, tile.groups * tile.m * tile.n)
+    shared = elements * _bytes(problem.dtype)
     name = stem(kernel) + ("_parts" if scratch else "")
-    return wrapped(kernel, name, body, words.list, problem.blocks, shared, label)
+    stage = wrapped(kernel, name, body, words.list, problem.blocks, shared, label)
+    stage.dense = 2 if tile.groups == 1 and _bytes(problem.dtype) <= 4 else 1
+    return stage
 
 
 def _bytes(dtype: DType) -> int:
@@ -206,9 +249,14 @@ def _bytes(dtype: DType) -> int:
 
 
 def _multiply(dtype: DType) -> str:
-    if dtype.name == "bool":
-        return "sum[i][s][v] = sum[i][s][v] || (a[i] && b[s][v]);"
-    return f"sum[i][s][v] = ({dtype.compute})(sum[i][s][v] + a[i] * b[s][v]);"
+    a, b = "a[step % 2][i]", "b[step % 2][j]"
+    product = f"({a} && {b})" if dtype.name == "bool" else f"{a} * {b}"
+    return f"sum[i][j] = {_sum(dtype, 'sum[i][j]', product)};"
+
+
+def _sum(dtype: DType, a: str, b: str) -> str:
+    """The sum of two values; of booleans whether one is true."""
+    return f"{a} || {b}" if dtype.name == "bool" else f"({dtype.compute})({a} + {b})"
 
 
 def _loads(tile: Tile, side: _Side) -> int:
@@ -280,6 +328,8 @@ def _put(problem: _Problem, side: _Side) -> list[str]:
         count=lines * line_length,
         side=side.name,
         place=place,
+        tile_k=tile.k,
+        stride=stride,
     ).splitlines()
 
 
@@ -300,10 +350,10 @@ def _epilogue(
     if scratch is not None:
         pointer = writer.words.scratch(scratch, problem.type, True)
         place = f"part * {problem.kernel.numel}LL + {writer.index_text(flat)}"
-        writer.scopes[3].lines.append(f"tgc_store({pointer}, {place}, sum[i][s][v]);")
+        writer.scopes[3].lines.append(f"tgc_store({pointer}, {place}, total);")
         return [], [], writer.scopes[3].lines, []
     stores = Stores(writer, problem.kernel)
-    writer.anchored[problem.node] = "sum[i][s][v]"
+    writer.anchored[problem.node] = "total"
     writer.floors = dict.fromkeys(problem.kernel.nodes, 3)
     for node in problem.kernel.stores:
         stores.put(node, flat, writer.value(node, ix.unflatten(flat, node.shape)))
@@ -319,14 +369,13 @@ def _sum_parts(problem: _Problem, scratch: Scratch, first: Stage) -> Stage:
     writer.scopes = [Scope("item"), Scope("v")]
     pointer = words.scratch(scratch, problem.type, False)
     term = f"tgc_load({pointer}, part * {kernel.numel}LL + item)"
-    add = f"sum || {term}" if problem.dtype.name == "bool" else f"({problem.type})(sum + {term})"
     total = fill(
         "contract.cuh",
         "partial",
         type=problem.type,
         zero=literal(0, problem.dtype),
         parts=problem.parts,
-        add=add,
+        add=_sum(problem.dtype, "sum", term),
     ).splitlines()
     writer.anchored[problem.node] = "sum"
     stores = Stores(writer, kernel)

@@ -142,7 +142,9 @@ def translation_unit(launches: Sequence[Launch]) -> str:
         if len(launch.stages) > 1:
             head = "\n".join(dict.fromkeys(stage.text for stage in launch.stages)) + "\n"
             texts[launch.text.removeprefix(head)] = None
-        wrappers[fill("stage.cuh", "kernel", name=launch.name, threads=THREADS)] = None
+        dense = launch.stages[0].dense if len(launch.stages) == 1 else 1
+        text = fill("stage.cuh", "kernel", name=launch.name, threads=THREADS, dense=dense)
+        wrappers[text] = None
     body = "\n".join((*texts, *wrappers))
     before = prelude() + (random_prelude() if "tgc_random" in body else "")
     return f"{before}\n{body}"

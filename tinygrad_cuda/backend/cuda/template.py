@@ -56,6 +56,7 @@ class Stage:
     label: str
     second: bool = False
     after: list[Stage] = field(default_factory=list)
+    dense: int = 1  # blocks that a multiprocessor should hold
 
     def stores(self, node: Node) -> bool:
         """Whether this stage of its kernel is the one that stores a node."""

@@ -1,66 +1,125 @@
 // CONTRACT: C[m, n] = epilogue(sum over k of A(m, k) * B(k, n)), A and B given by their loads.
-// Tiles of A and B pass through registers into shared memory while the tiles before them are
-// multiplied; each thread owns `rows` x `cols` results, `strips` of `lanes` neighbours in n.
+// The next tile of A and B comes through registers while this one, in shared memory, is multiplied.
+// A warp is `lanes_m` x `lanes_n` threads; a thread owns `rows` x `cols` results in quads of 4 x 4,
+// the quads of a warp interleaved. Where a tile needs fewer threads than a block has, groups of
+// threads take turns at k, and their results meet in shared memory in a fixed order.
 //@ body
-const int tile_n = virtual_block % @tiles_n@;
-const int tile_m = virtual_block / @tiles_n@ % @tiles_m@;
+const int tile_number = virtual_block % @tiles@;
 const int batch = virtual_block / @tiles@ % @batches@;
 const int part = virtual_block / @tiles@ / @batches@;
-const int thread_n = threadIdx.x % @threads_n@, thread_m = threadIdx.x / @threads_n@;
+const int band = tile_number / (@band@ * @tiles_n@) * @band@;
+const int band_rows = @tiles_m@ - band < @band@ ? @tiles_m@ - band : @band@;
+const int tile_m = band + tile_number % (@band@ * @tiles_n@) % band_rows;
+const int tile_n = tile_number % (@band@ * @tiles_n@) / band_rows;
+const int place = threadIdx.x % @places@, group = threadIdx.x / @places@;
+const int lane_m = place / 32 / @warps_n@ * (@lanes_m@ * @rows@) + place % 32 / @lanes_n@ * 4;
+const int lane_n = place / 32 % @warps_n@ * (@lanes_n@ * @cols@) + place % 32 % @lanes_n@ * 4;
+typedef tgc_vector<@type@, @fragment@> fragment;
 @type@* const shared_a = reinterpret_cast<@type@*>(smem);
-@type@* const shared_b = shared_a + @tile_k@ * @stride_a@;
+@type@* const shared_b = shared_a + 2 * @tile_k@ * @stride_a@;
 @type@ hold_a[@loads_a@ * @width_a@], hold_b[@loads_b@ * @width_b@];
-@type@ sum[@rows@][@strips@][@lanes@] = {};
-const int k_last = part * @chunk@ + @chunk@ < @k@ ? part * @chunk@ + @chunk@ : @k@;
+@type@ sum[@rows@][@cols@] = {};
+@type@ a[2][@rows@], b[2][@cols@];
+const int k_begin = part * @chunk@;
+const int k_last = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
 @outer@
 
 auto fetch = [&](int k_first) {
   @fetch_a@
   @fetch_b@
 };
-fetch(part * @chunk@);
-for (int k_first = part * @chunk@; k_first < k_last; k_first += @tile_k@) {
+auto put = [&](int buffer) {
   @put_a@
   @put_b@
-  __syncthreads();
-  if (k_first + @tile_k@ < k_last) fetch(k_first + @tile_k@);
+};
+auto read = [&](int slot, int buffer, int step) {
+  const int line = buffer * @tile_k@ + step * @groups@ + group;
 #pragma unroll
-  for (int kk = 0; kk < @tile_k@; kk++) {
-    @type@ a[@rows@], b[@strips@][@lanes@];
+  for (int i = 0; i < @rows@; i += @fragment@) {
+    const fragment part_a = *reinterpret_cast<const fragment*>(
+        shared_a + line * @stride_a@ + lane_m + i / 4 * (@lanes_m@ * 4) + i % 4);
 #pragma unroll
-    for (int i = 0; i < @rows@; i++)
-      a[i] = shared_a[kk * @stride_a@ + thread_m * @rows@ + i];
-#pragma unroll
-    for (int s = 0; s < @strips@; s++)
-#pragma unroll
-      for (int v = 0; v < @lanes@; v++)
-        b[s][v] = shared_b[kk * @stride_b@ + (s * @threads_n@ + thread_n) * @lanes@ + v];
-#pragma unroll
-    for (int i = 0; i < @rows@; i++)
-#pragma unroll
-      for (int s = 0; s < @strips@; s++)
-#pragma unroll
-        for (int v = 0; v < @lanes@; v++) @multiply@
+    for (int q = 0; q < @fragment@; q++) a[slot][i + q] = part_a.at[q];
   }
+#pragma unroll
+  for (int j = 0; j < @cols@; j += @fragment@) {
+    const fragment part_b = *reinterpret_cast<const fragment*>(
+        shared_b + line * @stride_b@ + lane_n + j / 4 * (@lanes_n@ * 4) + j % 4);
+#pragma unroll
+    for (int q = 0; q < @fragment@; q++) b[slot][j + q] = part_b.at[q];
+  }
+};
+
+fetch(k_begin);
+put(0);
+__syncthreads();
+int buffer = 0;
+#pragma unroll 1
+for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
+  const bool more = k_first + @tile_k@ < k_last;
+  if (more) fetch(k_first + @tile_k@);
+  read(0, buffer, 0);
+#pragma unroll
+  for (int step = 0; step < @tile_k@ / @groups@; step++) {
+    if (step + 1 < @tile_k@ / @groups@) read((step + 1) % 2, buffer, step + 1);
+#pragma unroll
+    for (int i = 0; i < @rows@; i++)
+#pragma unroll
+      for (int j = 0; j < @cols@; j++) @multiply@
+  }
+  buffer ^= 1;
+  if (more) put(buffer);
   __syncthreads();
 }
-
+@results@
+//@ registers
 #pragma unroll
 for (int i = 0; i < @rows@; i++) {
-  const int m = tile_m * @tile_m@ + thread_m * @rows@ + i;
-  if (m >= @m@) break;
+  const int m = tile_m * @tile_m@ + lane_m + i / 4 * (@lanes_m@ * 4) + i % 4;
+  if (m >= @m@) continue;
   @row@
 #pragma unroll
-  for (int s = 0; s < @strips@; s++) {
-    const int strip = tile_n * @strips_tile@ + s * @threads_n@ + thread_n;
-    if (strip >= @strips_all@) break;
+  for (int j = 0; j < @cols@; j += @lanes@) {
+    const int strip = (tile_n * @tile_n@ + lane_n + j / 4 * (@lanes_n@ * 4) + j % 4) / @lanes@;
+    if (strip >= @strips@) continue;
     @load@
 #pragma unroll
     for (int v = 0; v < @lanes@; v++) {
+      const @type@ total = sum[i][j + v];
       @map@
     }
     @store@
   }
+}
+//@ shared
+@type@* const shared_sum = reinterpret_cast<@type@*>(smem);
+#pragma unroll
+for (int i = 0; i < @rows@; i++)
+#pragma unroll
+  for (int j = 0; j < @cols@; j++)
+    shared_sum[(group * @tile_m@ + lane_m + i / 4 * (@lanes_m@ * 4) + i % 4) * @tile_n@ + lane_n +
+               j / 4 * (@lanes_n@ * 4) + j % 4] = sum[i][j];
+__syncthreads();
+#pragma unroll
+for (int turn = 0; turn < @turns@; turn++) {
+  const int e = turn * @threads@ + threadIdx.x;
+  if (e >= @tile_m@ * @tile_n@ / @lanes@) continue;
+  const int m = tile_m * @tile_m@ + e / (@tile_n@ / @lanes@);
+  const int strip = tile_n * (@tile_n@ / @lanes@) + e % (@tile_n@ / @lanes@);
+  if (m >= @m@ || strip >= @strips@) continue;
+  @row@
+  @load@
+#pragma unroll
+  for (int v = 0; v < @lanes@; v++) {
+    @type@ total = shared_sum[e * @lanes@ + v];
+#pragma unroll
+    for (int other = 1; other < @groups@; other++) {
+      const @type@ more = shared_sum[other * @tile_m@ * @tile_n@ + e * @lanes@ + v];
+      total = @add@;
+    }
+    @map@
+  }
+  @store@
 }
 //@ fetch
 #pragma unroll
@@ -85,8 +144,10 @@ for (int i = 0; i < @loads@; i++) {
   const int e = i * @threads@ + threadIdx.x;
 #pragma unroll
   for (int v = 0; v < @width@; v++)
-    if (e < @count@) shared_@side@[@place@] = hold_@side@[i * @width@ + v];
+    if (e < @count@)
+      shared_@side@[buffer * @tile_k@ * @stride@ + @place@] = hold_@side@[i * @width@ + v];
 }
 //@ partial
 @type@ sum = @zero@;
+#pragma unroll 4
 for (int part = 0; part < @parts@; part++) sum = @add@;

@@ -554,12 +554,17 @@ TGC_DEVICE void tgc_grid_signal() {
 #endif
 }
 
-// The kernel NAME of blocks of T threads, around NAME_stage and NAME_params.
-#ifndef TGC_EMULATOR
-#define TGC_KERNEL(NAME, T) \
+// The kernel NAME of blocks of T threads, around NAME_stage and NAME_params; a dense one leaves so
+// many registers free that BLOCKS of its blocks share a multiprocessor.
+#ifdef TGC_EMULATOR
+#define TGC_KERNEL_DENSE(NAME, T, BLOCKS) TGC_KERNEL(NAME, T)
+#else
+#define TGC_KERNEL_DENSE(NAME, T, BLOCKS) \
   static_assert(sizeof(NAME##_params) <= 4096, "kernel parameters take at most 4096 bytes"); \
-  extern "C" __global__ void __launch_bounds__(T) NAME(const __grid_constant__ NAME##_params p) { \
+  extern "C" __global__ void __launch_bounds__(T, BLOCKS) \
+  NAME(const __grid_constant__ NAME##_params p) { \
     extern __shared__ __align__(16) char smem[]; \
     NAME##_stage(blockIdx.x, p, smem); \
   }
+#define TGC_KERNEL(NAME, T) TGC_KERNEL_DENSE(NAME, T, 1)
 #endif

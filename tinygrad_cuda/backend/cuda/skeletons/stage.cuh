@@ -10,7 +10,7 @@ __device__ __forceinline__ void @name@_stage(int virtual_block, const @name@_par
   @body@
 }
 //@ kernel
-TGC_KERNEL(@name@, @threads@)
+TGC_KERNEL_DENSE(@name@, @threads@, @dense@)
 //@ pack
 // @comment@
 struct @name@_params {
