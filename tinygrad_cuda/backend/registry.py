@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
-from collections.abc import Callable
 
 from tinygrad_cuda.backend.base import Backend
-from tinygrad_cuda.backend.cuda import runtime
-from tinygrad_cuda.backend.cuda.backend import CudaBackend
-from tinygrad_cuda.backend.emulator.backend import EmuBackend
-from tinygrad_cuda.backend.reference.backend import ReferenceBackend
 from tinygrad_cuda.core.device import Device
 
 _backends: dict[Device, Backend] = {}
 _lock = threading.Lock()
 
-
-_makers: dict[str, Callable[[Device], Backend]] = {
-    "cpu": ReferenceBackend,
-    "cuda": CudaBackend,
-    "emu": EmuBackend,
+# Module and class of each kind. A backend is imported when its device is first used: the code
+# generator alone is half of the package.
+BACKENDS = {
+    "cpu": ("tinygrad_cuda.backend.reference.backend", "ReferenceBackend"),
+    "cuda": ("tinygrad_cuda.backend.cuda.backend", "CudaBackend"),
+    "emu": ("tinygrad_cuda.backend.emulator.backend", "EmuBackend"),
 }
 
 
@@ -34,10 +31,15 @@ def get(device: Device) -> Backend:
         with _lock:
             backend = _backends.get(device)
             if backend is None:
-                backend = _backends[device] = _makers[device.kind](device)
+                module, name = BACKENDS[device.kind]
+                made: Backend = getattr(importlib.import_module(module), name)(device)
+                backend = _backends[device] = made
     return backend
 
 
 def usable(kind: str) -> bool:
     """Whether a device of this kind can be used here; the driver is asked once."""
-    return runtime.available() if kind == "cuda" else True
+    if kind != "cuda":
+        return True
+    runtime = importlib.import_module("tinygrad_cuda.backend.cuda.runtime")
+    return bool(runtime.available())
