@@ -14,9 +14,6 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common
 
-# A trace longer than this is realized even if nobody asks.
-NODE_LIMIT = 10_000
-
 
 class Leaf:
     """Where the gradients of one leaf Tensor arrive.
@@ -34,24 +31,23 @@ class Leaf:
         self.hooks: dict[int, Callable[[Any], Any]] = {}
         self.after: dict[int, Callable[[Any], Any]] = {}
         self._source: Node | None = None
-        self._node: Node | None = None
+        # Weak, since the node refers to the leaf: no reference cycle for each new value.
+        self._node: weakref.ref[Node] | None = None
 
     def variable(self, source: Node) -> Node:
         """The leaf's node for the value `source`: one node for as long as the value stays."""
-        if self._source is not source or self._node is None:
+        node = None if self._node is None else self._node()
+        if self._source is not source or node is None:
             value = detached(source)
-            self._source = source
-            self._node = Node(
-                common.variable,
-                (value,),
-                {"leaf": self},
-                value.outputs,
-                value.device,
-                True,
-                current_site(),
+            attributes = {"leaf": self}
+            site = current_site()
+            node = Node(
+                common.variable, (value,), attributes, value.outputs, value.device, True, site
             )
-        share(self._node, source)
-        return self._node
+            self._source = source
+            self._node = weakref.ref(node)
+        share(node, source)
+        return node
 
     def forget_node(self) -> None:
         """Called by the cell when its value is replaced."""
@@ -66,41 +62,44 @@ class Cell:
         aliases: weak references to Tensors that cache a node computed from this cell.
         recorder: the thread's list in which the cell waits, or None.
         error: what a failed realization left instead of a value.
-        pinned: the storage must keep its address: it is shared with the outside.
     """
 
-    __slots__ = ("node", "aliases", "recorder", "error", "pinned", "__weakref__")
+    __slots__ = ("node", "aliases", "recorder", "error", "__weakref__")
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.aliases: list[weakref.ref[Any]] | None = None
         self.recorder: Recorder | None = None
         self.error: Exception | None = None
-        self.pinned = False
         if node.storage is None:
-            recorder = local.recorder
-            self.recorder = recorder
-            pending = recorder.pending.get(node.device)
-            if pending is None:
-                pending = recorder.pending[node.device] = []
-            pending.append(weakref.ref(self))
+            self.wait(node)
 
     def put(self, node: Node) -> None:
         """Replaces the value; every alias sees it."""
         self.node = node
         self.error = None
-        if self.aliases is not None:
-            for reference in self.aliases:
-                alias = reference()
-                if alias is not None:
-                    alias.forget_node()
+        self.forget_aliases()
         if node.storage is None and self.recorder is None:
-            recorder = local.recorder
-            self.recorder = recorder
-            recorder.pending.setdefault(node.device, []).append(weakref.ref(self))
+            self.wait(node)
+
+    def wait(self, node: Node) -> None:
+        """Enters this thread's list of cells whose value is pending."""
+        recorder = self.recorder = local.recorder
+        pending = recorder.pending.get(node.device)
+        if pending is None:
+            pending = recorder.pending[node.device] = []
+        pending.append(weakref.ref(self))
+
+    def forget_aliases(self) -> None:
+        """Has every alias compute its node anew; each registers again when it does."""
+        aliases, self.aliases = self.aliases, None
+        for reference in aliases or ():
+            alias = reference()
+            if alias is not None:
+                alias.forget_node()
 
     def add_alias(self, alias: Any) -> None:
-        """Has `alias.forget_node()` called at each write."""
+        """Has `alias.forget_node()` called at the next write."""
         aliases = self.aliases
         if aliases is None:
             aliases = self.aliases = []
@@ -111,6 +110,9 @@ class Cell:
 
 class Recorder:
     """What one thread has recorded since its last realization."""
+
+    # A trace longer than this is realized even if nobody asks.
+    limit = 10_000
 
     def __init__(self) -> None:
         self.pending: dict[Device, list[weakref.ref[Cell]]] = {}

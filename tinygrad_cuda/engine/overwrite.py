@@ -18,22 +18,26 @@ from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise
 
+# On cpu a new array costs nothing and the old one is freed at once.
+spared = {CPU}
+
 
 def overwritable(
-    trace: Trace, wanted: list[Node], outputs: list[int], pinned: set[int], device: Device
+    trace: Trace, wanted: list[Node], outputs: list[int], device: Device
 ) -> dict[int, int]:
     """Position among `outputs` -> input slot whose storage that output takes."""
     candidates = [place for place in outputs if place in trace.assigns]
     if not candidates:
         return {}
     slots = {trace.places[node]: slot for slot, node in enumerate(trace.inputs)}
-    # On cpu a new array costs nothing and the old one is freed at once.
-    free = set() if device is CPU else _unread(trace, wanted)
+    if device in spared:
+        return {}
+    free = _unread(trace, wanted)
     result: dict[int, int] = {}
     taken: set[int] = set()
     for place in candidates:
         target = trace.assigns[place]
-        if target not in taken and (place in pinned or target in free):
+        if target in free and target not in taken:
             result[outputs.index(place)] = slots[target]
             taken.add(target)
     return result

@@ -11,12 +11,15 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import BadIndex
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import IndexError, RawSite
-from tinygrad_cuda.engine.cell import NODE_LIMIT, Cell, Recorder, local
+from tinygrad_cuda.engine.cell import Cell, local
+from tinygrad_cuda.engine.finite import check_finite, watch
+from tinygrad_cuda.engine.history import keep_history, release
 from tinygrad_cuda.engine.overwrite import overwritable
 from tinygrad_cuda.engine.plan import cache
-from tinygrad_cuda.engine.trace import Trace, dear_values, storage_of
+from tinygrad_cuda.engine.trace import Trace, storage_of
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.order import topological
 
 _locks: dict[Device, threading.RLock] = {}
 
@@ -32,15 +35,8 @@ def realize(device: Device, extra: Iterable[Node] = ()) -> None:
         IndexError: a computed index or label was out of range; no cell has changed.
     """
     with _lock(device):
-        recorder = local.recorder
-        cells = []
-        for reference in recorder.pending.pop(device, ()):
-            cell = reference()
-            if cell is not None:
-                cell.recorder = None
-                if cell.node.storage is None:
-                    cells.append(cell)
-        recorder.clear_lines()
+        cells = _pending_cells(device)
+        local.recorder.clear_lines()
         nodes = [node for node in extra if node.storage is None]
         if not cells and not nodes:
             return
@@ -49,8 +45,25 @@ def realize(device: Device, extra: Iterable[Node] = ()) -> None:
         except BadIndex as error:
             raise _report(error, cells) from None
         except BaseException:
-            _queue_again(recorder, cells)
+            _queue_again(cells)
             raise
+
+
+def _pending_cells(device: Device) -> list[Cell]:
+    """This thread's cells that wait for a value on `device`; they wait no longer."""
+    cells = []
+    for reference in local.recorder.pending.pop(device, ()):
+        cell = reference()
+        if cell is not None:
+            cell.recorder = None
+            node = cell.node
+            if node.storage is None:
+                if node.device is device:
+                    cells.append(cell)
+                else:
+                    # A write has moved it to another device since.
+                    cell.wait(node)
+    return cells
 
 
 def realize_all() -> None:
@@ -78,17 +91,16 @@ def explain(nodes: list[Node]) -> str:
     return cache.find(wanted[0].device, trace, outputs, {})[0].describe()
 
 
-def _queue_again(recorder: Recorder, cells: list[Cell]) -> None:
+def _queue_again(cells: Iterable[Cell]) -> None:
     for cell in cells:
         if cell.node.storage is None and cell.recorder is None:
-            node, cell.recorder = cell.node, None
-            cell.put(node)
+            cell.wait(cell.node)
 
 
 def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
     wanted = list(dict.fromkeys([*(cell.node for cell in cells), *nodes]))
     multiples: dict[Node, list[Node]] = {}
-    for node in dear_values(wanted):
+    for node in keep_history(wanted):
         if len(node.outputs) > 1:
             multiples[node] = [common.output(node, index=k) for k in range(len(node.outputs))]
             wanted.extend(multiples[node])
@@ -101,7 +113,9 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
     places = dict.fromkeys(trace.places[node] for node in wanted)
     outputs = [place for place in places if place not in inputs]
     if outputs:
-        overwrites = overwritable(trace, wanted, outputs, _pinned(cells, trace), device)
+        if watch.active:
+            check_finite(device, trace, storages)
+        overwrites = overwritable(trace, wanted, outputs, device)
         executable, numbers = cache.find(device, trace, outputs, overwrites)
         found = dict(zip(outputs, executable.run(storages, numbers)))
     else:
@@ -111,26 +125,7 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
         node.storage = found[place] if place in found else storages[inputs[place]]
     for node, parts in multiples.items():
         node.storage = tuple(part.storage for part in parts)
-    _release([*wanted, *multiples])
-
-
-def _pinned(cells: list[Cell], trace: Trace) -> set[int]:
-    """Outputs that must be written to the address their cell shares with the outside."""
-    return {trace.places[cell.node] for cell in cells if cell.pinned} & set(trace.assigns)
-
-
-def _release(wanted: list[Node]) -> None:
-    """Drops the sources of nodes through which no gradient can pass any more."""
-    for node in wanted:
-        if node.requires_grad and node.op is not common.variable and node.spent is None:
-            for source in node.sources:
-                # A gradient through this node would raise: its history is gone already.
-                if source.requires_grad and source.spent is not None:
-                    node.spent = source.spent
-                    break
-            else:
-                continue
-        node.sources = ()
+    release([*wanted, *multiples], trace.inputs)
 
 
 # Where a loop comes round -----------------------------------------------------------------------
@@ -158,62 +153,84 @@ def begin_backward(site: RawSite | None) -> None:
         recorder.backward_lines.add(line)
 
 
-def end_backward(nodes: int) -> None:
-    """A backward pass over this many nodes has been recorded."""
+def end_backward() -> None:
+    """A backward pass has been recorded: about twice as many nodes as its forward pass."""
     recorder = local.recorder
     recorder.backward_finished = True
-    count_nodes(3 * nodes)
+    count_nodes(2 * recorder.recorded)
 
 
 def count_nodes(count: int) -> None:
     """Counts recorded nodes; a trace that grows without end is cut."""
     recorder = local.recorder
     recorder.recorded += count
-    if recorder.recorded > NODE_LIMIT:
+    if recorder.recorded > recorder.limit:
         realize_all()
 
 
 # Bad indices ------------------------------------------------------------------------------------
 
 _codes = itertools.count()
-_checks: OrderedDict[int, tuple[str, RawSite | None]] = OrderedDict()
+_checks: OrderedDict[int, tuple[str, str, RawSite | None, bool]] = OrderedDict()
 CHECKS_REMEMBERED = 65536
 
 
-def register_check(what: str, site: RawSite | None) -> int:
-    """A code for a ``check_index`` node, by which a bad index finds its line again."""
+def register_check(op: str, what: str, site: RawSite | None, negative: bool = False) -> int:
+    """A code for a ``check_index`` node, by which a bad index finds its line again.
+
+    Args:
+        op: the user's name of the operation.
+        what: the user's name of the positions: index, target.
+        site: the user's line.
+        negative: positions may count from the end.
+    """
     code = next(_codes)
-    _checks[code] = (what, site)
+    _checks[code] = (op, what, site, negative)
     if len(_checks) > CHECKS_REMEMBERED:
         _checks.popitem(last=False)
     return code
 
 
 def _index_error(error: BadIndex) -> IndexError:
-    what, site = _checks.get(error.code, ("index", None))
+    op, what, site, negative = _checks.get(error.code, ("index", "index", None, False))
     return IndexError(
-        "index",
+        op,
         f"{what}[{error.position}] is out of range",
-        expect=f"0 <= {what} < {error.limit}",
+        expect=f"{-error.limit if negative else 0} <= {what} < {error.limit}",
         actual=str(error.index),
         site=site,
     )
 
 
 def _report(error: BadIndex, cells: list[Cell]) -> IndexError:
-    """Puts cells back to what they held before the failed plan."""
+    """Puts every place back to what it held before the failed plan.
+
+    New values that read the bad index are lost; the others are queued again.
+    """
     failure = _index_error(error)
+    faulty = _faulty([cell.node for cell in cells], error.code)
     for cell in cells:
         node = cell.node
-        if node.storage is not None:
-            continue
         while node.op is common.variable or node.op is common.detach:
             node = node.sources[0]
         if node.op is common.assign and node.sources[0].storage is not None:
             cell.put(node.sources[0])
-        else:
+        elif cell.node in faulty:
             cell.error = failure
+        else:
+            _queue_again((cell,))
     return failure
+
+
+def _faulty(roots: list[Node], code: int) -> set[Node]:
+    """Pending nodes that depend on the check with this code."""
+    found: set[Node] = set()
+    for node in topological(roots, stop=lambda node: node.storage is not None):
+        if node.storage is None and (
+            node.attributes.get("code") == code or not found.isdisjoint(node.sources)
+        ):
+            found.add(node)
+    return found
 
 
 def check_errors(device: Device, wait: bool = True) -> None:

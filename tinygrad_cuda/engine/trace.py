@@ -12,13 +12,39 @@ from tinygrad_cuda.backend.base import Argument, Number, Program
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.order import topological
-
-DEAR = frozenset(("contraction", "reduction", "kernel"))
 
 
-def _is_realized(node: Node) -> bool:
-    return node.storage is not None
+def _read(node: Node) -> tuple[Node, ...]:
+    """The sources that the value needs; a custom node has others for its gradient alone."""
+    if node.storage is not None:
+        return ()
+    if node.op is common.custom:
+        return node.sources[: node.attributes["results"]]
+    return node.sources
+
+
+def _ordered(roots: list[Node]) -> list[Node]:
+    """What the roots' values need, sources first, up to what has a value already."""
+    order: list[Node] = []
+    done: dict[Node, bool] = {}
+    for root in roots:
+        if root in done:
+            continue
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            state = done.get(node)
+            if state is None:
+                done[node] = False
+                for source in reversed(_read(node)):
+                    if source not in done:
+                        stack.append(source)
+            else:
+                stack.pop()
+                if not state:
+                    done[node] = True
+                    order.append(node)
+    return order
 
 
 class Trace:
@@ -35,7 +61,7 @@ class Trace:
     """
 
     def __init__(self, roots: list[Node]) -> None:
-        self.nodes = topological(roots, stop=_is_realized)
+        self.nodes = _ordered(roots)
         self.records: list[Any] = []
         self.owners: list[Node] = []
         self.places: dict[Node, int] = {}
@@ -181,25 +207,3 @@ def storage_of(node: Node) -> Any:
     if node.storage is not None:
         return node.storage
     return node.sources[0].storage[node.attributes["index"]]
-
-
-def dear_values(roots: list[Node]) -> list[Node]:
-    """What an unspent gradient will read and is dear to recompute."""
-    dear: list[Node] = []
-    seen: set[Node] = set()
-    stack = [root for root in roots if root.requires_grad and root.spent is None]
-    while stack:
-        node = stack.pop()
-        if node in seen or node.storage is not None:
-            continue
-        seen.add(node)
-        if node.requires_grad and node.spent is not None:
-            continue
-        if node.op.kind in DEAR:
-            dear.append(node)
-            if not node.requires_grad:
-                continue
-        if node.op is common.output and node.sources[0].storage is not None:
-            continue
-        stack.extend(node.sources)
-    return dear

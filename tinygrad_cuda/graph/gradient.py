@@ -7,17 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
-from tinygrad_cuda.core.errors import GradientError, describe_site, user_site
-from tinygrad_cuda.graph.node import Node, gradient_mode, recorded_at
+from tinygrad_cuda.core.errors import GradientError, RawSite, describe_site, user_site
+from tinygrad_cuda.graph.node import Node, gradient_mode, made_by, recorded_at
 from tinygrad_cuda.graph.ops import common, elementwise
 
 Cotangents = dict[Node, Any]
 
-# Functions that see the whole cotangent of a node when it is known, and may replace it:
-# tensor hooks and retain_grad.
-watchers: WeakKeyDictionary[Node, list[Callable[[Node], Node | None]]] = WeakKeyDictionary()
+Watcher = Callable[[Node], "Node | None"]
+
+# Nodes with watchers. The list itself belongs to the node, since a hook often refers to the
+# Tensor that it watches: such a cycle can be collected.
+_watched: WeakSet[Node] = WeakSet()
+
+
+def watch(node: Node, watcher: Watcher) -> list[Watcher]:
+    """Shows the node's whole cotangent to `watcher`, which may replace it (tensor hooks).
+
+    Returns:
+        All watchers of the node, in the order of their calls.
+    """
+    if node not in _watched:
+        _watched.add(node)
+        node.watchers = []
+    node.watchers.append(watcher)
+    return node.watchers
 
 
 def history(outputs: Iterable[Node]) -> list[Node]:
@@ -80,8 +95,8 @@ def backward(
             g = cotangents.pop(node, None)
             if g is None:
                 continue
-            if watchers and node in watchers:
-                g = _watched(node, g)
+            if _watched and node in _watched:
+                g = _shown(node, g)
             if node in keep or (wanted is None and node.op is common.variable):
                 result[node] = g
             # A wanted node is an end: what lies behind it stays for another pass.
@@ -92,12 +107,18 @@ def backward(
         line = user_site()
         for node in passed:
             node.spent = line
+            if node.storage is not None:
+                # The rules have taken what they need of it.
+                node.sources = ()
+            if _watched and node in _watched:
+                # Nothing more will come; a hook that refers to its own Tensor lets go of it.
+                node.watchers.clear()
     return result
 
 
-def _watched(node: Node, g: Node) -> Node:
-    for watch in list(watchers[node]):
-        replaced = watch(g)
+def _shown(node: Node, g: Node) -> Node:
+    for watcher in list(node.watchers):
+        replaced = watcher(g)
         g = g if replaced is None else replaced
     return g
 
@@ -121,7 +142,7 @@ def _accumulate(cotangents: Cotangents, node: Node, g: Node) -> None:
 
 def _propagate(node: Node, g: Any, cotangents: Cotangents, needed: set[Node]) -> None:
     op, sources = node.op, node.sources
-    with recorded_at(node.site):
+    with recorded_at(_gradient_site(node)):
         if op is common.output:
             _accumulate_result(cotangents, sources[0], node.attributes["index"], g)
             return
@@ -137,7 +158,8 @@ def _propagate(node: Node, g: Any, cotangents: Cotangents, needed: set[Node]) ->
             raise GradientError(
                 op.name,
                 "the gradient does not exist",
-                actual=op.gradient,
+                expect="an op with a gradient, since its input requires one",
+                actual=f"{op.gradient}\nneeded by backward at {describe_site(user_site())}",
                 site=node.site,
                 hint="detach() its input if no gradient should pass",
             )
@@ -148,6 +170,12 @@ def _propagate(node: Node, g: Any, cotangents: Cotangents, needed: set[Node]) ->
             part = rule(tuple(g) if isinstance(g, list) else g, node, *sources, **node.attributes)
             if part is not None:
                 _accumulate(cotangents, source, part)
+
+
+def _gradient_site(node: Node) -> RawSite | None:
+    """Nodes of the gradient carry the line of the forward node, and its name."""
+    site = node.site
+    return site if site is None or len(site) == 3 else (*site, node.label)
 
 
 def _accumulate_result(cotangents: Cotangents, node: Node, index: int, g: Node) -> None:
@@ -163,7 +191,7 @@ def _spent_error(node: Node) -> GradientError:
     return GradientError(
         "backward",
         "the history was already used by another backward pass",
-        actual=f"{node.op.name} made at {describe_site(node.site)}\n"
-        f"used at {describe_site(node.spent)}",
+        expect="a history that no pass has used yet",
+        actual=f"{made_by(node)}\nwas used by the pass at {describe_site(node.spent)}",
         hint="pass retain_graph=True to the first of the two passes",
     )

@@ -8,7 +8,7 @@ from tinygrad_cuda.core.errors import ArgumentError, GradientError, ShapeError, 
 from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.engine.realize import begin_backward, end_backward
 from tinygrad_cuda.graph import gradient
-from tinygrad_cuda.graph.node import Node, gradient_mode
+from tinygrad_cuda.graph.node import Node, gradient_mode, made_by
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 
@@ -25,7 +25,7 @@ def _seeds(op: str, outputs: list[Any], gradients: Any) -> list[Node]:
     given = as_list(gradients) if gradients is not None else [None] * len(outputs)
     if len(given) != len(outputs):
         raise ArgumentError(
-            op, "one gradient per output", expect=str(len(outputs)), actual=str(len(given))
+            op, "one seed per output", expect=str(len(outputs)), actual=str(len(given))
         )
     seeds = []
     for output, g in zip(outputs, given):
@@ -35,7 +35,7 @@ def _seeds(op: str, outputs: list[Any], gradients: Any) -> list[Node]:
                 op,
                 "the tensor does not require grad",
                 expect="a result of tensors that require grad",
-                actual=f"{node.op.name} {node.shape} {node.dtype.name}",
+                actual=f"{made_by(node)}",
                 hint="call requires_grad_() on an input before computing, outside no_grad()",
             )
         if g is None:
@@ -54,8 +54,8 @@ def _seeds(op: str, outputs: list[Any], gradients: Any) -> list[Node]:
             raise ShapeError(
                 op,
                 "the seed has another shape than the output",
-                expect=str(node.shape),
-                actual=str(seed.shape),
+                expect=f"shape {node.shape}, that of the output",
+                actual=f"shape {seed.shape}",
             )
         if seed.dtype is not node.dtype:
             seed = elementwise.cast(seed, dtype=node.dtype)
@@ -102,7 +102,7 @@ def backward(
     for node, g in found.items():
         if node.op is common.variable:
             accumulate(node.attributes["leaf"], g, create_graph)
-    end_backward(len(found))
+    end_backward()
 
 
 def accumulate(leaf: Leaf, g: Node, create_graph: bool = False) -> None:
@@ -164,6 +164,8 @@ def grad(
             raise GradientError(
                 "grad",
                 f"inputs[{position}] does not require grad",
+                expect="inputs that required grad when the outputs were computed",
+                actual=made_by(tensor.node),
                 hint="call requires_grad_() on it before computing the outputs",
             )
     sources = as_list(outputs)
@@ -184,8 +186,10 @@ def grad(
             raise GradientError(
                 "grad",
                 f"inputs[{position}] was not used by the outputs",
-                hint="pass allow_unused=True to get None for it",
+                expect="outputs that depend on every input",
+                actual=f"no path from inputs[{position}], shape {node.shape}",
+                hint="pass allow_unused=True to get None for it, or use it before",
             )
         result.append(None if g is None else wrap(g))
-    end_backward(len(found))
+    end_backward()
     return tuple(result)

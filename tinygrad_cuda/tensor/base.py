@@ -18,7 +18,7 @@ from tinygrad_cuda.core.errors import GradientError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.engine.cell import Cell, Leaf, detached, local
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
-from tinygrad_cuda.graph.node import Node, Op, mode
+from tinygrad_cuda.graph.node import Node, Op, made_by, mode
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 
 if TYPE_CHECKING:
@@ -131,26 +131,57 @@ class TensorBase:
         """Replaces what this Tensor shows; every alias sees it.
 
         Raises:
-            GradientError: the Tensor is a leaf that requires grad, outside `no_grad`.
+            GradientError: the Tensor is a leaf that requires grad, or a view of one, outside
+                `no_grad`; or the write would lose the value's history.
         """
-        cell = self.cell
-        if mode.gradients and self.is_leaf and self.requires_grad:
+        cell, chain = self.cell, self.chain
+        ops = [step[0] for step in chain]
+        # What follows the last detach decides how the write meets history.
+        depth = len(ops) - ops[::-1].index(common.detach) if common.detach in ops else 0
+        if mode.gradients and common.variable in ops[depth:]:
             raise GradientError(
                 op,
                 "a leaf that requires grad was written in place",
+                expect="a tensor without grad, a result, or a write under no_grad()",
+                actual=f"a leaf of shape {tuple(self.shape)} that requires grad",
                 hint="write inside `with tc.no_grad():`, or to a clone()",
             )
-        old = cell.node
-        new = put_through(old, self.chain, value)
-        base = old
+        if not mode.gradients:
+            value = detached(value)
+        elif value.requires_grad and 0 < depth < len(ops):
+            raise GradientError(
+                op,
+                "a view of a detached tensor cannot take a value with history",
+                expect="a value without grad",
+                actual=made_by(value),
+                hint="clone() the detached tensor first",
+            )
+        old = base = cell.node
+        new = put_through(old, chain, value)
+        if old.requires_grad and not new.requires_grad and common.variable not in ops:
+            # The tensor still has its history: under no_grad that of the value before.
+            new = common.with_history(new, old, passes=not mode.gradients)
         if base.storage is None and base.op is common.assign:
             base = base.sources[0]
-        if base.storage is not None and (cell.pinned or not new.requires_grad):
-            new = common.assign(base, new)
+        if base.storage is not None and not new.requires_grad:
+            new = common.assign(detached(base), new)
         count_nodes(1)
         cell.put(new)
+        if depth and value.requires_grad:
+            # The others see the value alone.
+            self._node = value
+            cell.add_alias(self)
         if settings.eager:
             realize(new.device)
+
+    def show(self, source: Tensor) -> None:
+        """Shows the cell of another Tensor from now on; the leaf, if there is one, stays."""
+        value = source.detach()
+        self.cell = value.cell
+        leaf = self.leaf
+        self.chain = value.chain if leaf is None else (*value.chain, (common.variable, leaf))
+        self._node = None
+        self._strides = value._strides
 
     def alias(self, op: Op, strides: Shape | None = None, **attributes: Any) -> Tensor:
         """Another Tensor on the same cell, seen through one more movement."""
@@ -218,7 +249,13 @@ class TensorBase:
     def grad(self, value: Tensor | None) -> None:
         leaf = self.leaf
         if leaf is None:
-            raise GradientError("grad", "only a leaf that requires grad holds a gradient")
+            raise GradientError(
+                "grad",
+                "only a leaf that requires grad holds a gradient",
+                expect="a leaf that requires grad",
+                actual=made_by(self.node),
+                hint="requires_grad_() makes a leaf, retain_grad() keeps a result's gradient",
+            )
         if value is not None and value.shape != self.shape:
             raise ShapeError(
                 "grad", "shapes differ", expect=str(self.shape), actual=str(value.shape)
@@ -287,7 +324,7 @@ def wrap(node: Node) -> Tensor:
     tensor._retained = None
     recorder = local.recorder
     recorder.recorded += 1
-    if recorder.recorded > 10_000 or settings.eager:
+    if recorder.recorded > recorder.limit or settings.eager:
         count_nodes(0)
         if settings.eager:
             realize(node.device)

@@ -15,6 +15,7 @@ from tinygrad_cuda.core.dtypes import DType, as_dtype
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.core.shapes import Shape, as_shape
 from tinygrad_cuda.engine.cell import Leaf
+from tinygrad_cuda.engine.shared import SharedCell
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.base import TensorBase, wrap
@@ -63,7 +64,7 @@ def resolve_device(device: DeviceLike) -> Device:
     return get_default_device() if device is None else as_device(device)
 
 
-def as_leaf(tensor: Tensor, requires_grad: bool) -> Tensor:
+def as_leaf(tensor: Tensor, requires_grad: bool, leaf: Leaf | None = None) -> Tensor:
     """The Tensor itself, or a handle on its cell where gradients arrive."""
     if not requires_grad:
         return tensor
@@ -74,13 +75,13 @@ def as_leaf(tensor: Tensor, requires_grad: bool) -> Tensor:
             expect="float16, bfloat16, float32 or float64",
             actual=tensor.dtype.name,
         )
-    return tensor.with_step((common.variable, Leaf()))
+    return tensor.with_step((common.variable, leaf or Leaf()))
 
 
-def buffer_node(array: np.ndarray[Any, Any], device: Device, copy: bool = True) -> Node:
+def buffer_node(array: np.ndarray[Any, Any], device: Device) -> Node:
     """A realized node with the value of an array."""
     node = common.buffer.leaf(tuple(array.shape), dtypes.from_numpy(array.dtype), device)
-    node.storage = registry.get(device).from_host(array) if copy else array
+    node.storage = registry.get(device).from_host(array)
     return node
 
 
@@ -102,6 +103,24 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     if array.dtype.kind in "iu":
         return array.astype(np.int64)
     return array
+
+
+def _uneven(data: Any, name: str) -> str | None:
+    """The first two items of a nested list that do not fit together."""
+    if not isinstance(data, list | tuple):
+        return None
+    shapes = [_first_shape(item) for item in data]
+    for k, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            return f"{name}[0]: shape {shapes[0]}  {name}[{k}]: shape {shape}"
+    found = (_uneven(item, f"{name}[{k}]") for k, item in enumerate(data))
+    return next((text for text in found if text), None)
+
+
+def _first_shape(data: Any) -> tuple[int, ...]:
+    if isinstance(data, list | tuple):
+        return (len(data), *(_first_shape(data[0]) if len(data) else ()))
+    return tuple(getattr(data, "shape", ()))
 
 
 def _nested(data: Any) -> Any:
@@ -144,7 +163,13 @@ def tensor(
     try:
         array = _as_array(data, wanted)
     except ValueError as error:
-        raise ArgumentError("tensor", "the nested lists are ragged", actual=str(error)) from error
+        raise ArgumentError(
+            "tensor",
+            "the nested lists are ragged",
+            expect="lists of equal length at each depth",
+            actual=_uneven(data, "data") or str(error),
+            hint="pad the shorter ones, or make one tensor for each",
+        ) from error
     return as_leaf(wrap(buffer_node(array, resolve_device(device))), requires_grad)
 
 
@@ -165,8 +190,9 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
             actual=f"strides {array.strides}",
             hint="np.ascontiguousarray(array), or tc.tensor(array), which copies",
         )
-    result = wrap(buffer_node(array, CPU, copy=False))
-    result.cell.pinned = True
+    cell = SharedCell(array)
+    result = wrap(cell.node)
+    result.cell = cell
     return result
 
 
@@ -264,7 +290,9 @@ def arange(
         raise ArgumentError(
             "arange",
             "the step does not lead from start to end",
+            expect="a step other than 0, with the sign of end - start",
             actual=f"start {start}, end {end}, step {step}",
+            hint="use step=-1 to count down" if step > 0 else None,
         )
     length = math.ceil((end - start) / step)
     if dtype is None:

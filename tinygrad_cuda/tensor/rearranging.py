@@ -12,9 +12,7 @@ import numpy as np
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.errors import ShapeError
 from tinygrad_cuda.core.shapes import as_shape, is_contiguous, normalize_axes, normalize_axis
-from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
-from tinygrad_cuda.graph.ops.common import with_history
 from tinygrad_cuda.tensor import shaping
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import buffer_node
@@ -198,7 +196,7 @@ def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor itself where its strides are row-major without gaps, else a copy that is so."""
     if input._strides is None or is_contiguous(input.node.shape, input._strides):
         return input
-    return wrap(_own(input))
+    return wrap(another(input.node))
 
 
 def clone(input: Tensor, memory_format: Any = None) -> Tensor:
@@ -212,13 +210,4 @@ def clone(input: Tensor, memory_format: Any = None) -> Tensor:
         >>> x.tolist(), y.tolist()
         ([1, 2], [5, 2])
     """
-    return _strides_like(wrap(_own(input)), input)
-
-
-def _own(input: Tensor) -> Node:
-    """A node of its own for the value; memory shared with the outside is copied at once."""
-    node = input.node
-    if not input.cell.pinned:
-        return another(node)
-    copy = buffer_node(input.array(), node.device)
-    return with_history(copy, node) if node.requires_grad else copy
+    return _strides_like(wrap(another(input.node)), input)

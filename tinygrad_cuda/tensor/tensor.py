@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import weakref
 from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
@@ -11,11 +12,11 @@ import numpy as np
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import ArgumentError, GradientError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError
 from tinygrad_cuda.core.shapes import is_contiguous
 from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.graph import gradient
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, made_by
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensor import backward as backward_pass
 from tinygrad_cuda.tensor import (
@@ -67,7 +68,13 @@ class Tensor(TensorBase):
     __slots__ = ()
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        raise ArgumentError("Tensor", "is not constructed directly", hint="use tc.tensor(data)")
+        raise ArgumentError(
+            "Tensor",
+            "is not constructed directly",
+            expect="a creation function: tensor, zeros, rand, from_numpy, ...",
+            actual="Tensor(...)",
+            hint="tc.tensor(data) copies data, tc.empty(sizes) gives a shape",
+        )
 
     # Values --------------------------------------------------------------------------------
 
@@ -79,7 +86,11 @@ class Tensor(TensorBase):
         """
         if self.requires_grad:
             raise GradientError(
-                "numpy", "the tensor requires grad", hint="use tensor.detach().numpy()"
+                "numpy",
+                "the tensor requires grad",
+                expect="a tensor without history, since NumPy records none",
+                actual=made_by(self.node),
+                hint="use .detach().numpy()",
             )
         return self.array()
 
@@ -99,6 +110,7 @@ class Tensor(TensorBase):
                 "only one element can become a Python number",
                 expect="1 element",
                 actual=f"{self.numel()} elements, shape {tuple(self.shape)}",
+                hint="use .tolist(), or reduce first, e.g. .sum().item()",
             )
         return self.array().reshape(-1)[0].item()
 
@@ -116,8 +128,9 @@ class Tensor(TensorBase):
         if self.numel() != 1:
             raise ArgumentError(
                 "bool",
-                "the truth of several elements is ambiguous",
-                actual=f"shape {tuple(self.shape)}",
+                "the truth of several elements is ambiguous" if self.numel() else "no element",
+                expect="1 element",
+                actual=f"{self.numel()} elements, shape {tuple(self.shape)}",
                 hint="use .any() or .all()",
             )
         return builtins.bool(self.item())
@@ -130,7 +143,13 @@ class Tensor(TensorBase):
 
     def __index__(self) -> int:
         if self.dtype.is_floating:
-            raise TypeError("only integer tensors of one element can be an index")
+            raise DTypeError(
+                "index",
+                "only an integer tensor of one element can be an index",
+                expect="an integer dtype",
+                actual=self.dtype.name,
+                hint="use .long()",
+            )
         return builtins.int(self.item())
 
     def __len__(self) -> int:
@@ -157,12 +176,13 @@ class Tensor(TensorBase):
         if not self.is_leaf:
             raise GradientError(
                 "deepcopy",
-                "only leaves can be copied with their history",
-                hint="detach() the tensor first",
+                "only a leaf can be copied",
+                expect="a leaf, or a tensor that does not require grad",
+                actual=made_by(self.node),
+                hint="use .detach().clone(), or .clone() to stay in the graph",
             )
         # The value is shared until somebody writes.
-        source = self.cell.node if not _moves(self.chain) else self.detach().node
-        copy = wrap(source)
+        copy = wrap(self.detach().node)
         copy._strides = self._strides
         result = copy if self.leaf is None else self._as_leaf(copy)
         memo[id(self)] = result
@@ -266,11 +286,15 @@ class Tensor(TensorBase):
                 raise GradientError(
                     "requires_grad_",
                     "only a leaf can stop requiring grad",
+                    expect="a leaf",
+                    actual=made_by(self.node),
                     hint="use detach() for a tensor without history",
                 )
+            # The gradient and the hooks come back when the Tensor requires grad again.
+            self._retained = self.leaf
             self.chain = self.chain[:-1]
         else:
-            self.chain = creation.as_leaf(self, True).chain
+            self.chain = creation.as_leaf(self, True, self._retained).chain
         self._node = None
         return self
 
@@ -293,10 +317,17 @@ class Tensor(TensorBase):
 
     def detach_(self) -> Tensor:
         """Drops this Tensor's history."""
-        detached = self.detach()
-        if self.chain and self.leaf is None and self.cell.node.requires_grad:
-            raise GradientError("detach_", "a view cannot be detached in place", hint="detach()")
-        self.cell.put(detached.node)
+        if not self.requires_grad or self.leaf is not None:
+            return self.requires_grad_(False)
+        if self.chain:
+            raise GradientError(
+                "detach_",
+                "a view cannot be detached in place",
+                expect="a tensor that is not a view",
+                actual=made_by(self.node),
+                hint="use .detach()",
+            )
+        self.cell.put(self.detach().node)
         return self
 
     @property
@@ -306,21 +337,24 @@ class Tensor(TensorBase):
 
     @data.setter
     def data(self, value: Tensor) -> None:
-        self.cell.put(value.detach().node)
-        self._node = None
+        self.show(value)
 
     def retain_grad(self) -> None:
         """Keeps the gradient of a Tensor that is not a leaf in its ``.grad``."""
         if self.leaf is not None or self._retained is not None:
             return
         if not self.requires_grad:
-            raise GradientError("retain_grad", "the tensor does not require grad")
-        retained = self._retained = Leaf()
+            raise _no_grad("retain_grad", self)
+        self._retained = Leaf()
+        # Weak: the gradient of a Tensor that is gone is of no use to anybody.
+        reference = weakref.ref(self._retained)
 
         def keep(g: Node) -> None:
-            backward_pass.accumulate(retained, g)
+            retained = reference()
+            if retained is not None:
+                backward_pass.accumulate(retained, g)
 
-        gradient.watchers.setdefault(self.node, []).append(keep)
+        gradient.watch(self.node, keep)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
         """Calls `hook(grad)` when the gradient of this Tensor is known; it may return another.
@@ -329,7 +363,7 @@ class Tensor(TensorBase):
             A handle whose `remove()` takes the hook away.
         """
         if not self.requires_grad:
-            raise GradientError("register_hook", "the tensor does not require grad")
+            raise _no_grad("register_hook", self)
         leaf = self.leaf
         if leaf is not None:
             key = id(hook)
@@ -340,14 +374,13 @@ class Tensor(TensorBase):
             replaced = hook(wrap(g))
             return None if replaced is None else replaced.node
 
-        watching = gradient.watchers.setdefault(self.node, [])
-        watching.append(watch)
+        watching = gradient.watch(self.node, watch)
         return RemovableHandle(lambda: watching.remove(watch) if watch in watching else None)
 
     @property
     def grad_fn(self) -> str | None:
         """The name of the op that made this Tensor, or None for a leaf."""
-        return None if self.is_leaf else f"<{self.node.op.name}>"
+        return None if self.is_leaf else f"<{self.node.label}>"
 
     # Arithmetic ----------------------------------------------------------------------------
 
@@ -646,8 +679,14 @@ class Tensor(TensorBase):
         return creation.full(size, fill_value, **creation._like(self, options))
 
 
-def _moves(chain: Any) -> bool:
-    return builtins.any(op.kind == "movement" for op, _ in chain)
+def _no_grad(op: str, tensor: Tensor) -> GradientError:
+    return GradientError(
+        op,
+        "the tensor does not require grad",
+        expect="a tensor through which gradients flow",
+        actual=made_by(tensor.node),
+        hint="call requires_grad_() on an input before computing, outside no_grad()",
+    )
 
 
 def _rebuild(array: Any, dtype: DType, device: str | Device, requires_grad: bool) -> Tensor:

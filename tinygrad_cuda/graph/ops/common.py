@@ -100,9 +100,14 @@ def full_like(node: Node, value: Any) -> Node:
     return constant.leaf(node.shape, node.dtype, node.device, value=value)
 
 
-def with_history(value: Node, history: Node) -> Node:
-    """The value of one node with the gradient of another (a write through ``detach()``)."""
-    return custom(value, history, results=1, function=lambda g: (g,))
+def with_history(value: Node, history: Node, passes: bool = True) -> Node:
+    """The value of one node with the gradient of another, also in `no_grad` (a write there, or
+    through ``detach()``); without `passes` that gradient is zero (a write of a constant)."""
+    node = custom(
+        value, history, results=1, function=lambda g: (g if passes else full_like(g, 0),)
+    )
+    node.requires_grad = history.requires_grad
+    return node
 
 
 # Categories of dtype (bool 0, integer 1, floating 2) by the name of a domain.
@@ -120,13 +125,19 @@ def require_dtype(op: str, node: Node, allowed: str) -> None:
     """Raises unless the dtype belongs to a domain: float, number, integral, bool or any."""
     if node.dtype.category in DOMAINS[allowed]:
         return
-    wanted = {"float": "a floating dtype", "number": "a numeric dtype (not bool)"}
+    wanted, cast = {
+        "float": ("a floating dtype", "x.float()"),
+        "number": ("a numeric dtype, not bool", "x.float() or x.int()"),
+        "integer": ("an integer dtype", "x.int() or x.long()"),
+        "integral": ("an integer dtype or bool", "x.int() or x.bool()"),
+        "bool": ("bool", "x.bool()"),
+    }[allowed]
     raise DTypeError(
         op,
         "the dtype is not supported",
-        expect=wanted.get(allowed, f"{allowed} dtype"),
+        expect=wanted,
         actual=node.dtype.name,
-        hint="cast first, e.g. x.float()",
+        hint=f"cast first: {cast}",
     )
 
 
