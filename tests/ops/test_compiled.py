@@ -14,9 +14,9 @@ from tinygrad_cuda.backend.cuda.compiler import compile_many
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
 from tinygrad_cuda.core.device import as_device
 
-# One translation unit a thread: small enough that the threads end together.
-VALUES = samples.chunks(150)
-SMOOTH = samples.chunks(30, differentiate=True)
+# Stages that fit share a kernel, and the time of a compilation grows faster than a kernel does.
+VALUES = samples.chunks(20)
+SMOOTH = samples.chunks(8, differentiate=True)
 
 
 class Listing:
