@@ -1,0 +1,339 @@
+"""Optimizers and schedules against torch, step by step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import nn, optim
+from tinygrad_cuda.optim import lr_scheduler
+
+torch = pytest.importorskip("torch")
+
+rng = np.random.default_rng(2)
+START = [rng.standard_normal((4, 3)), rng.standard_normal(3), rng.standard_normal((3, 1))]
+X, Y = rng.standard_normal((16, 4)), rng.standard_normal((16, 1))
+
+
+@pytest.fixture
+def on_cpu() -> Iterator[None]:
+    tc.set_default_device("cpu")
+    yield
+    tc.set_default_device(None)
+
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("SGD", {"lr": 0.1}),
+    "momentum": ("SGD", {"lr": 0.05, "momentum": 0.9}),
+    "dampening": ("SGD", {"lr": 0.05, "momentum": 0.9, "dampening": 0.5}),
+    "nesterov": ("SGD", {"lr": 0.05, "momentum": 0.9, "nesterov": True}),
+    "decay": ("SGD", {"lr": 0.05, "weight_decay": 0.1}),
+    "decay, momentum": ("SGD", {"lr": 0.05, "momentum": 0.8, "weight_decay": 0.01}),
+    "all": (
+        "SGD", {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
+    ),
+    "maximize": ("SGD", {"lr": 0.01, "momentum": 0.5, "maximize": True}),
+    "Adam": ("Adam", {"lr": 0.05}),
+    "Adam, betas": ("Adam", {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-3}),
+    "Adam, decay": ("Adam", {"lr": 0.05, "weight_decay": 0.1}),
+    "Adam, amsgrad": ("Adam", {"lr": 0.05, "amsgrad": True, "weight_decay": 0.01}),
+    "Adam, maximize": ("Adam", {"lr": 0.01, "maximize": True}),
+    "AdamW": ("AdamW", {"lr": 0.05}),
+    "AdamW, decay": ("AdamW", {"lr": 0.05, "weight_decay": 0.2, "amsgrad": True}),
+}  # fmt: skip
+
+
+def loss_of(parameters: list[Any], x: Any, y: Any) -> Any:
+    """A small network with a kinkless loss."""
+    w1, b1, w2 = parameters
+    difference = (x @ w1 + b1).tanh() @ w2 - y
+    return (difference * difference).mean()
+
+
+def trajectory(
+    lib: Any, name: str, options: dict[str, Any], dtype: Any, steps: int, device: str = "cpu"
+) -> list[list[Any]]:
+    """The parameters after each step."""
+    make = lib.tensor
+    x, y = (make(a, dtype=dtype, device=device) for a in (X, Y))
+    parameters = [make(a, dtype=dtype, device=device, requires_grad=True) for a in START]
+    optimizer = getattr(lib.optim if lib is torch else optim, name)(parameters, **options)
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(parameters, x, y).backward()
+        optimizer.step()
+        found.append([p.detach().cpu().numpy().copy() for p in parameters])
+    return found
+
+
+def assert_close(found: Any, wanted: Any, rtol: float, atol: float) -> None:
+    for step, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, err_msg=f"step {step}")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_fifty_steps_as_torch(name: str) -> None:
+    kind, options = VARIANTS[name]
+    wanted = trajectory(torch, kind, options, torch.float64, 50)
+    found = trajectory(tc, kind, options, tc.float64, 50)
+    assert_close(found, wanted, 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["all", "Adam, amsgrad"])
+def test_steps_on_devices(name: str, device: str) -> None:
+    """Scalars reach generated kernels as arguments; float32 as torch's."""
+    kind, options = VARIANTS[name]
+    steps = 50 if device != "emu" else 12
+    wanted = trajectory(torch, kind, options, torch.float32, steps)
+    found = trajectory(tc, kind, options, tc.float32, steps, device)
+    assert_close(found, wanted, 1e-4, 1e-5)
+
+
+def test_groups_with_options_and_late_gradients(on_cpu: None) -> None:
+    """Groups keep their own rates; a parameter without gradient is left alone, and starts late."""
+
+    def run(lib: Any, dtype: Any) -> list[Any]:
+        parameters = [lib.tensor(a, dtype=dtype, requires_grad=True) for a in START]
+        x, y = (lib.tensor(a, dtype=dtype) for a in (X, Y))
+        kind = (lib.optim if lib is torch else optim).Adam
+        optimizer = kind(
+            [{"params": parameters[:1]}, {"params": parameters[1], "lr": 0.3}], lr=0.01
+        )
+        optimizer.add_param_group({"params": parameters[2:], "weight_decay": 0.5})
+        for step in range(20):
+            optimizer.zero_grad()
+            loss_of(parameters, x, y).backward()
+            if step < 5:
+                parameters[2].grad = None
+            optimizer.step()
+        return [p.detach().numpy() for p in parameters]
+
+    assert_close([run(tc, tc.float64)], [run(torch, torch.float64)], 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["momentum", "Adam, amsgrad"])
+def test_state_goes_on_elsewhere(name: str) -> None:
+    """Half way, another optimizer takes over from `state_dict`, ours or torch's own."""
+    kind, options = VARIANTS[name]
+    wanted = trajectory(torch, kind, options, torch.float64, 20)[-1]
+    x, y = (tc.tensor(a, device="cpu") for a in (X, Y))
+
+    def turn(parameters: list[Any], optimizer: Any, x: Any, y: Any) -> None:
+        optimizer.zero_grad()
+        loss_of(parameters, x, y).backward()
+        optimizer.step()
+
+    theirs = [torch.tensor(a, requires_grad=True) for a in START]
+    their_optimizer = getattr(torch.optim, kind)(theirs, **options)
+    ours = [tc.tensor(a, device="cpu", requires_grad=True) for a in START]
+    optimizer = getattr(optim, kind)(ours, **options)
+    for _ in range(10):
+        turn(theirs, their_optimizer, torch.tensor(X), torch.tensor(Y))
+        turn(ours, optimizer, x, y)
+    state = optimizer.state_dict()
+    layout = their_optimizer.state_dict()
+    assert state["state"].keys() == layout["state"].keys()
+    assert all(state["state"][k].keys() == layout["state"][k].keys() for k in state["state"])
+    assert state["param_groups"][0]["params"] == layout["param_groups"][0]["params"]
+
+    again = [tc.tensor(p.detach(), requires_grad=True) for p in ours]
+    successor = getattr(optim, kind)(again, lr=99.0)
+    successor.load_state_dict(state)
+    turn(ours, optimizer, x, y)  # what the first one does now must not reach the second
+    for _ in range(10):
+        turn(again, successor, x, y)
+    assert_close([[p.detach().numpy() for p in again]], [wanted], 1e-9, 1e-12)
+
+
+def test_half_precision_parameters_are_updated_in_float32() -> None:
+    """A rate of 1e-3 and an eps of 1e-8 do not vanish in float16."""
+    parameter = tc.ones(4, dtype=tc.float16, device="cpu", requires_grad=True)
+    optimizer = optim.Adam([parameter], lr=1e-2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (parameter * parameter).sum().backward()
+        optimizer.step()
+    assert parameter.dtype is tc.float16
+    assert optimizer.state[parameter]["exp_avg"].dtype is tc.float16
+    np.testing.assert_allclose(parameter.detach().numpy(), 0.97, atol=2e-3)
+
+
+def test_closure_runs_with_gradients() -> None:
+    x = tc.tensor([2.0], device="cpu", requires_grad=True)
+    optimizer = optim.SGD([x], lr=0.25)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = (x * x).sum()
+        loss.backward()
+        return loss
+
+    with tc.no_grad():
+        assert optimizer.step(closure).item() == 4.0
+    assert x.tolist() == [1.0]
+
+
+# A step that fails -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+@pytest.mark.parametrize("fails_at", [0, 2])
+def test_failed_step_changes_nothing(kind: str, fails_at: int, on_cpu: None) -> None:
+    """A bad label raises; parameters and state are those before, and training goes on."""
+    options = {"lr": 0.1, "momentum": 0.9} if kind == "SGD" else {"lr": 0.1}
+
+    def run(bad: bool) -> tuple[list[Any], Any]:
+        tc.manual_seed(1)
+        model = nn.Linear(3, 4)
+        optimizer = getattr(optim, kind)(model.parameters(), **options)
+        x = tc.tensor(rng_inputs)
+        for step in range(4):
+            if bad and step == fails_at:
+                optimizer.zero_grad()
+                wrong = nn.functional.cross_entropy(model(x), tc.tensor([0, 1, 7, 2, 3]))
+                wrong.backward()
+                with pytest.raises(tc.IndexError, match=r"target\[2\]"):
+                    optimizer.step()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), tc.tensor([0, 1, 1, 2, 3])).backward()
+            optimizer.step()
+        return [p.tolist() for p in model.parameters()], optimizer.state_dict()["state"]
+
+    rng_inputs = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    clean, with_error = run(False), run(True)
+    assert clean[0] == with_error[0]
+    for number, state in clean[1].items():
+        for key, value in state.items():
+            other = with_error[1][number][key]
+            assert tc.equal(value, other) if isinstance(value, tc.Tensor) else value == other
+
+
+def test_bad_label_is_reported_by_the_next_look(device: str) -> None:
+    """Where steps run ahead of the program, a later call raises; the device survives it."""
+    model = nn.Linear(3, 4)
+    optimizer = optim.Adam(model.parameters())
+    x, right = tc.ones(5, 3), tc.tensor([0, 1, 1, 2, 3])
+
+    def step(labels: Any) -> Any:
+        loss = nn.functional.cross_entropy(model(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    step(right)
+    with pytest.raises(tc.IndexError, match=r"target\[2\](.|\n)*actual: 7"):
+        step(tc.tensor([0, 1, 7, 2, 3])).item()
+    optimizer.zero_grad()
+    first = step(right).item()
+    for _ in range(3):
+        last = step(right).item()
+    assert last < first
+    assert optimizer.state[model.weight]["step"] in (5, 6)
+
+
+def test_refusals() -> None:
+    x = tc.ones(2, device="cpu", requires_grad=True)
+    cases: list[tuple[Callable[[], Any], str]] = [
+        (lambda: optim.SGD([], lr=0.1), "there are no parameters"),
+        (lambda: optim.SGD(x, lr=0.1), "an iterable of Tensors"),
+        (lambda: optim.SGD([x, x], lr=0.1), r"params\[1\] is in a group already"),
+        (lambda: optim.SGD([x * 2], lr=0.1), r"params\[0\] is the result of an operation"),
+        (lambda: optim.SGD(["x"], lr=0.1), r"params\[0\] is no Tensor"),
+        (lambda: optim.SGD([x], lr=-1.0), "lr is negative"),
+        (lambda: optim.SGD([x], lr=0.1, nesterov=True), "Nesterov needs momentum"),
+        (lambda: optim.Adam([x], betas=(1.0, 0.9)), "a beta is out of range"),
+        (
+            lambda: optim.SGD([x]).load_state_dict({"param_groups": [], "state": {}}),
+            r"groups of \[1\] parameters",
+        ),
+    ]
+    for call, text in cases:
+        with pytest.raises(tc.ArgumentError, match=text):
+            call()
+
+
+def test_repr_lists_the_options() -> None:
+    x = tc.ones(2, device="cpu", requires_grad=True)
+    text = repr(optim.SGD([x], lr=0.5))
+    assert text.startswith("SGD (\nParameter Group 0\n")
+    assert "    lr: 0.5\n" in text
+
+
+# Schedules --------------------------------------------------------------------------------------
+
+SCHEDULES: dict[str, Callable[[Any, Any], Any]] = {
+    "lambda": lambda s, o: s.LambdaLR(o, lambda step: 0.95**step),
+    "step": lambda s, o: s.StepLR(o, 7, gamma=0.5),
+    "multi-step": lambda s, o: s.MultiStepLR(o, [5, 5, 30], gamma=0.3),
+    "exponential": lambda s, o: s.ExponentialLR(o, 0.9),
+    "cosine": lambda s, o: s.CosineAnnealingLR(o, 25, eta_min=0.01),
+    "linear": lambda s, o: s.LinearLR(o, 0.25, 0.75, total_iters=20),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_sixty_rates_as_torch(name: str) -> None:
+    def run(lib: Any, kinds: Any, schedules: Any) -> list[list[float]]:
+        parameters = [lib.tensor([1.0], requires_grad=True) for _ in range(2)]
+        optimizer = kinds.SGD([{"params": parameters[0]}, {"params": parameters[1], "lr": 0.5}],
+                              lr=0.1)  # fmt: skip
+        schedule = SCHEDULES[name](schedules, optimizer)
+        rates = []
+        for _ in range(60):
+            optimizer.step()
+            schedule.step()
+            assert schedule.get_last_lr() == [g["lr"] for g in optimizer.param_groups]
+            rates.append(schedule.get_last_lr())
+        return rates
+
+    wanted = run(torch, torch.optim, torch.optim.lr_scheduler)
+    np.testing.assert_allclose(run(tc, optim, lr_scheduler), wanted, rtol=1e-12)
+
+
+def one_parameter() -> optim.SGD:
+    return optim.SGD([tc.ones(1, device="cpu", requires_grad=True)], lr=1.0)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule_goes_on_from_its_state(name: str) -> None:
+    optimizer = one_parameter()
+    schedule = SCHEDULES[name](lr_scheduler, optimizer)
+    optimizer.step()
+    for _ in range(9):
+        schedule.step()
+    successor = one_parameter()
+    other = SCHEDULES[name](lr_scheduler, successor)
+    successor.load_state_dict(optimizer.state_dict())
+    other.load_state_dict(schedule.state_dict())
+    for _ in range(30):
+        schedule.step()
+        other.step()
+        assert schedule.get_last_lr() == other.get_last_lr()
+
+
+def test_wrong_order_warns_once() -> None:
+    schedule = lr_scheduler.StepLR(one_parameter(), 3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        schedule.step()
+        schedule.step()
+    assert [str(w.message).partition(":")[0] for w in caught] == [
+        "lr_scheduler.step() was called before optimizer.step()"
+    ]
+    assert caught[0].filename == __file__
+    optimizer = one_parameter()
+    right = lr_scheduler.StepLR(optimizer, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+        right.step()
+    with pytest.raises(tc.ArgumentError, match="initial_lr"):
+        lr_scheduler.StepLR(one_parameter(), 3, last_epoch=4)
