@@ -9,64 +9,89 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from functools import cache
+from sys import getrefcount
 from typing import Any
 
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU, Device
-from tinygrad_cuda.core.dtypes import float32
+from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, elementwise
+from tinygrad_cuda.graph.ops import common
 
 # On cpu a new array costs nothing and the old one is freed at once.
 spared = {CPU}
 
 
 def overwritable(
-    trace: Trace, wanted: list[Node], outputs: list[int], device: Device
+    trace: Trace, wanted: list[Node], outputs: list[int], storages: list[Any], device: Device
 ) -> dict[int, int]:
-    """Position among `outputs` -> input slot whose storage that output takes."""
-    candidates = [place for place in outputs if place in trace.assigns]
-    if not candidates:
+    """Which outputs take the storage of an input.
+
+    Args:
+        trace: the plan's trace, just made.
+        wanted: the nodes that get a storage; the only list of them besides the trace's own.
+        outputs: their value numbers.
+        storages: of the inputs, by slot; nothing else of the engine refers to them.
+        device: where the plan runs.
+
+    Returns:
+        Position among `outputs` -> input slot.
+    """
+    if device in spared or not trace.assigns:
         return {}
+    # First, while nothing here refers to single nodes.
+    held = _held(trace)
     slots = {trace.places[node]: slot for slot, node in enumerate(trace.inputs)}
-    if device in spared:
-        return {}
-    free = _unread(trace, wanted)
+    held_storages = _counts(storages)
+    kept = _kept(trace, wanted, held)
+    sharing: dict[int, list[Node]] = {}
+    for node in trace.nodes:
+        if node.storage is not None and node in trace.places:
+            sharing.setdefault(trace.places[node], []).append(node)
     result: dict[int, int] = {}
     taken: set[int] = set()
-    for place in candidates:
-        target = trace.assigns[place]
-        if target in free and target not in taken:
-            result[outputs.index(place)] = slots[target]
+    for position, place in enumerate(outputs):
+        target = trace.assigns.get(place)
+        if target is None or target in taken:
+            continue
+        nodes, slot = sharing[target], slots[target]
+        if not kept.isdisjoint(nodes):
+            reason = "a gradient that may still be asked for reads the old value"
+        elif any(held[node] for node in nodes) or held_storages[slot] > len(nodes):
+            reason = "another tensor or array still holds the old value"
+        else:
+            result[position] = slot
             taken.add(target)
+            continue
+        if settings.debug >= 3:
+            line = describe_site(trace.owners[place].site)
+            print(f"copied instead of overwritten: {line}: {reason}", file=sys.stderr)
     return result
 
 
-def _unread(trace: Trace, wanted: list[Node]) -> set[int]:
-    """Places of inputs that nobody can read after the plan."""
-    readers: Counter[Node] = Counter()
-    holders: dict[int, list[Node]] = {place: [] for place in trace.assigns.values()}
+def _counts(things: list[Any]) -> list[int]:
+    """How often each is referred to by something else than this list.
+
+    Counted from C, so that no frame of Python, traced or not, refers to one meanwhile.
+    """
+    (listed,) = map(getrefcount, [object()])
+    return [count - listed for count in map(getrefcount, things)]
+
+
+def _held(trace: Trace) -> dict[Node, int]:
+    """How often each node is held by something other than the trace and its readers."""
+    counts = _counts(trace.nodes)
+    known: Counter[int] = Counter(map(id, trace.places))
+    known.update(map(id, trace.owners))
+    known.update(map(id, trace.inputs))
     for node in trace.nodes:
         if node.storage is None:
-            readers.update(node.sources)
-        elif trace.places.get(node) in holders:
-            holders[trace.places[node]].append(node)
-    kept = _kept(trace, wanted, readers)
-    storage_limit = _baseline()[1]
-    free = set()
-    for place, nodes in holders.items():
-        if kept.isdisjoint(nodes) and _storage_references(nodes) - len(nodes) <= storage_limit:
-            # Here a node is held by `nodes` as well, and its first by the list of inputs too.
-            for node in nodes:
-                if _others(node, trace, readers) > 1 + (trace.owners[place] is node):
-                    break
-            else:
-                free.add(place)
-    return free
+            known.update(map(id, node.sources))
+    return {node: count - known[id(node)] for node, count in zip(trace.nodes, counts)}
 
 
-def _kept(trace: Trace, wanted: list[Node], readers: Counter[Node]) -> set[Node]:
+def _kept(trace: Trace, wanted: list[Node], held: dict[Node, int]) -> set[Node]:
     """What is still read after the plan by nodes that keep their sources."""
     roots = set(wanted)
     stack = []
@@ -76,7 +101,7 @@ def _kept(trace: Trace, wanted: list[Node], readers: Counter[Node]) -> set[Node]
         if node in roots:
             if node.requires_grad and node.spent is None and node.op is not common.variable:
                 stack.append(node)
-        elif _others(node, trace, readers) > 0:
+        elif held[node]:
             stack.append(node)
     kept: set[Node] = set()
     while stack:
@@ -86,47 +111,3 @@ def _kept(trace: Trace, wanted: list[Node], readers: Counter[Node]) -> set[Node]
                 if source.storage is None and source not in roots:
                     stack.append(source)
     return kept
-
-
-def _others(node: Node, trace: Trace, readers: Counter[Node]) -> int:
-    """How often the node is held by something other than the trace and its readers."""
-    return _count(node, trace, readers) - _baseline()[0]
-
-
-def _counted(node: Node, trace: Trace, readers: Counter[Node]) -> int:
-    """`_count` at the call depth of `_others`, since each frame holds its arguments."""
-    return _count(node, trace, readers)
-
-
-def _storage_references(nodes: list[Node]) -> int:
-    storage: Any = nodes[0].storage
-    return sys.getrefcount(storage)
-
-
-@cache
-def _baseline() -> tuple[int, int]:
-    """References that the machinery itself holds to a node and to a storage.
-
-    Counted on a graph that nobody else holds, so that it is right for any version of Python.
-    """
-    node = common.buffer.leaf((1,), float32, CPU)
-    node.storage = [object()]
-    trace = Trace([elementwise.neg(elementwise.neg(node))])
-    storages = trace.storages()
-    readers: Counter[Node] = Counter()
-    for node in trace.nodes:
-        if node.storage is None:
-            readers.update(node.sources)
-    count = 0
-    for node in trace.nodes:
-        if node.storage is None and readers[node]:
-            count = _counted(node, trace, readers)
-    first = trace.nodes[:1]
-    return count, _storage_references(first) - len(first) * len(storages)
-
-
-def _count(node: Node, trace: Trace, readers: Counter[Node]) -> int:
-    """References to the node that neither its readers nor the list of owners explain."""
-    place = trace.places.get(node)
-    owned = -1 if place is None else int(trace.owners[place] is node)
-    return sys.getrefcount(node) - readers[node] - owned

@@ -115,7 +115,7 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
     if outputs:
         if watch.active:
             check_finite(device, trace, storages)
-        overwrites = overwritable(trace, wanted, outputs, device)
+        overwrites = overwritable(trace, wanted, outputs, storages, device)
         executable, numbers = cache.find(device, trace, outputs, overwrites)
         found = dict(zip(outputs, executable.run(storages, numbers)))
     else:
