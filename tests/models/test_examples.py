@@ -1,0 +1,112 @@
+"""The examples run as programs of their own: output, pictures and exit codes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinygrad_cuda.data import generated_digits, write_idx
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """An example in a process of its own, on cpu unless told otherwise."""
+    environment = {**os.environ, "TGC_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(ROOT / "examples" / name), *arguments],
+        capture_output=True, text=True, env=environment, timeout=300, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small MNIST: generated digits in IDX files."""
+    folder = tmp_path_factory.mktemp("mnist")
+    for prefix, count, seed in (("train", 1500, 0), ("t10k", 300, 1)):
+        images, labels = generated_digits(count, seed)
+        write_idx(folder / f"{prefix}-images-idx3-ubyte", images)
+        write_idx(folder / f"{prefix}-labels-idx1-ubyte", labels.astype(np.uint8))
+    return folder
+
+
+def assert_picture(path: Path) -> None:
+    """A PNG of a sensible size that is not blank."""
+    image = pytest.importorskip("matplotlib.image").imread(path)
+    assert min(image.shape[:2]) > 300
+    assert image[..., :3].std() > 0.02
+
+
+def test_mlp(digits: Path, tmp_path: Path) -> None:
+    """Trains, reports its data and the accuracy after each epoch, and draws."""
+    done = run(
+        "mlp.py", "--data", str(digits), "--layers", "48", "24", "--batch-size", "50",
+        "--epochs", "3", "--target", "70", "--plot", str(tmp_path / "pictures"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"data: MNIST from {digits}, 1,500 images to train on, 300 to test" in done.stdout
+    assert "784-48-24-10 with ReLU, 39,106 parameters, on cpu" in done.stdout
+    found = re.findall(r"epoch (\d)  loss ([\d.]+)  test accuracy ([\d.]+) %", done.stdout)
+    assert [epoch for epoch, _, _ in found] == ["1", "2", "3"]
+    assert float(found[-1][1]) < float(found[0][1])
+    assert "epoch 1:" in done.stderr
+    assert_picture(tmp_path / "pictures" / "loss.png")
+    assert_picture(tmp_path / "pictures" / "predictions.png")
+
+
+def test_mlp_misses_its_target(digits: Path) -> None:
+    """After two steps it knows too little: the exit code says so."""
+    done = run("mlp.py", "--data", str(digits), "--epochs", "1", "--max-batches", "2",
+               "--target", "99")  # fmt: skip
+    assert done.returncode == 1
+    assert "the target of 99.0 % was missed" in done.stderr
+
+
+def test_mlp_repeats_itself(digits: Path) -> None:
+    """The same seed prints the same losses and accuracies; another one does not."""
+
+    def numbers(seed: str) -> list[str]:
+        done = run("mlp.py", "--data", str(digits), "--epochs", "1", "--max-batches", "3",
+                   "--seed", seed)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return re.findall(r"(?:loss|accuracy) [\d.]+", done.stdout)
+
+    assert numbers("1") == numbers("1") != numbers("2")
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2"])
+def test_perceptron(seed: str, tmp_path: Path) -> None:
+    """Every point ends on its side, and the boundary is drawn."""
+    done = run("perceptron.py", "--seed", seed, "--plot", str(tmp_path / "line.png"))
+    assert done.returncode == 0, done.stderr
+    assert "100.0% right" in done.stdout
+    assert_picture(tmp_path / "line.png")
+
+
+def test_perceptron_gives_up() -> None:
+    done = run("perceptron.py", "--max-batches", "1", "--margin", "0.01", "--lr", "0.001")
+    assert done.returncode == 1
+    assert "1 steps" in done.stdout
+
+
+def test_mlp_on_the_emulator(digits: Path) -> None:
+    """The same program, through generated kernels."""
+    done = run("mlp.py", "--data", str(digits), "--device", "emu", "--layers", "8",
+               "--batch-size", "16", "--epochs", "1", "--max-batches", "2")  # fmt: skip
+    if "no C++ compiler" in done.stderr:
+        pytest.skip("no C++ compiler")
+    assert done.returncode == 0, done.stderr
+    assert "on emu" in done.stdout
+
+
+def test_mlp_on_cuda(digits: Path, cuda_device: str) -> None:
+    done = run("mlp.py", "--data", str(digits), "--device", cuda_device, "--epochs", "3",
+               "--batch-size", "50", "--target", "70")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "on cuda:0" in done.stdout
