@@ -140,13 +140,18 @@ def read(node: Node, source: Source) -> Node:
     return node
 
 
-def values(samples: Sequence[Sample], device: Device, prepare: Prepare = erased) -> Results:
-    """The results of all samples from one program."""
+def collected(samples: Sequence[Sample], device: Device, prepare: Prepare = erased) -> Batch:
+    """All samples recorded into one program."""
     batch = Batch(device, prepare)
     for sample in samples:
         nodes = batch.record(sample, [read(batch.input(s.buffer), s) for s in sample.sources])
         batch.want(sample.name, nodes)
-    return batch.run()
+    return batch
+
+
+def values(samples: Sequence[Sample], device: Device, prepare: Prepare = erased) -> Results:
+    """The results of all samples from one program."""
+    return collected(samples, device, prepare).run()
 
 
 def located(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import samples
 from derivatives import record
-from execution import Batch, read
-from sampling import Sample
+from execution import Batch, collected
 
 from tinygrad_cuda.backend.cuda.compiler import compile_many
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
@@ -31,34 +27,31 @@ class Listing:
         self.sources.append(source)
 
 
-def source_of(chosen: Sequence[Sample], add: Callable[[Batch, Sample], Any]) -> list[str]:
-    """The translation unit of one family's samples."""
-    batch = Batch(as_device("cuda"))
-    for sample in chosen:
-        add(batch, sample)
+def source_of(batch: Batch) -> list[str]:
+    """The translation unit of a program; none where nothing is computed."""
     machine = Listing()
     CudaExecutable(batch.program(), machine)
     return machine.sources
 
 
-def _values(batch: Batch, sample: Sample) -> None:
-    nodes = batch.record(sample, [read(batch.input(s.buffer), s) for s in sample.sources])
-    batch.want(sample.name, nodes)
-
-
 def test_kernels_of_the_values_compile(architectures: list[str]) -> None:
     """Every sample of every row."""
-    sources = [text for chunk in VALUES.values() for text in source_of(chunk, _values)]
-    _compiled(sources, architectures)
+    batches = [collected(chunk, as_device("cuda")) for chunk in VALUES.values()]
+    _compiled(batches, architectures)
 
 
 def test_kernels_of_the_derivatives_compile(architectures: list[str]) -> None:
     """Gradients and second derivatives of every smooth sample."""
-    sources = [text for chunk in SMOOTH.values() for text in source_of(chunk, record)]
-    _compiled(sources, architectures)
+    batches = []
+    for chunk in SMOOTH.values():
+        batches.append(Batch(as_device("cuda")))
+        for sample in chunk:
+            record(batches[-1], sample)
+    _compiled(batches, architectures)
 
 
-def _compiled(sources: list[str], architectures: list[str]) -> None:
+def _compiled(batches: list[Batch], architectures: list[str]) -> None:
+    sources = [text for batch in batches for text in source_of(batch)]
     assert sources
     for arch in architectures:
         binaries = compile_many(sources, arch)

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import samples
 import sampling
-from execution import Batch, device_or_skip, located, read, values
+from execution import Batch, collected, device_or_skip, located, read, values
 from sampling import Array, Sample, difference
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import Program
 from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import DTypeError
 from tinygrad_cuda.graph.node import Node, Op
@@ -162,6 +163,22 @@ def test_device_agrees_with_reference(
         if (text := difference(a, b, sample))
     ]
     assert not problems, f"{len(problems)} of {len(chosen)}:\n" + "\n".join(problems[:60])
+
+
+@pytest.mark.parametrize("chunk", list(CHUNKS))
+def test_results_do_not_depend_on_the_order_of_threads(
+    chunk: str, request: pytest.FixtureRequest
+) -> None:
+    """A missing barrier shows when threads run in another order: the same bits are wanted."""
+    batch = collected(CHUNKS[chunk], device_or_skip("emu", request))
+    run = batch.runner(registry.get(batch.device).compile(batch.program()))
+    first = run(batch.arrays)
+    for order in (1, 2):
+        with settings.override(emu_order=order):
+            again = run(batch.arrays)
+        for label, results in first.items():
+            for one, other in zip(results, again[label], strict=True):
+                assert one.tobytes() == other.tobytes(), f"{label} in order {order}"
 
 
 def test_reference_results_share_no_memory() -> None:
