@@ -39,6 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="sm_75,sm_90",
         help="architectures for which kernels are compiled, separated by commas",
     )
+    group.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write the recorded texts anew instead of comparing with them",
+    )
 
 
 def _about_cuda(item: pytest.Item) -> bool:

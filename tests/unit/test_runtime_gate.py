@@ -185,7 +185,8 @@ def test_a_driver_failure_names_code_call_and_hint() -> None:
         device.call("cuModuleLoadData", b"")
     lines = str(caught.value).splitlines()
     assert lines[0] == "[cuda] a driver call failed"
-    assert lines[1] == (
+    assert lines[1] == "  expect: cuModuleLoadData succeeds"
+    assert lines[2] == (
         "  actual: cuModuleLoadData returned 209, CUDA_ERROR_NO_BINARY_FOR_GPU: no description"
     )
     assert lines[-1] == "  hint:   the code was compiled for another GPU model"

@@ -99,7 +99,9 @@ def normalize_axes(op: str, axes: Any, rank: int) -> tuple[int, ...]:
         return ()
     found = sorted(normalize_axis(op, axis, rank) for axis in axes)
     if len(set(found)) != len(found):
-        raise ShapeError(op, "a dimension appears twice", actual=str(tuple(axes)))
+        raise ShapeError(
+            op, "a dimension appears twice", expect="each dim once", actual=str(tuple(axes))
+        )
     return tuple(found)
 
 
@@ -129,7 +131,12 @@ def resolve_reshape(op: str, shape: Shape, target: Shape) -> Shape:
     count = prod(shape)
     unknown = [axis for axis, size in enumerate(target) if size == -1]
     if len(unknown) > 1 or any(size < -1 for size in target):
-        raise ShapeError(op, "at most one size may be -1 and none below", actual=str(tuple(target)))
+        raise ShapeError(
+            op,
+            "a size is negative",
+            expect="sizes >= 0, at most one of them -1",
+            actual=str(tuple(target)),
+        )
     if unknown:
         rest = prod(size for size in target if size != -1)
         if rest == 0 or count % rest:
@@ -146,6 +153,7 @@ def resolve_reshape(op: str, shape: Shape, target: Shape) -> Shape:
             "element counts differ",
             expect=f"{count} elements, input {shape}",
             actual=f"{prod(target)} elements, target {tuple(target)}",
+            hint="one size may be -1 and is then computed",
         )
     return tuple(target)
 

@@ -66,7 +66,7 @@ class TensorDataset(Dataset):
 
     def __init__(self, *tensors: Tensor | Array) -> None:
         if not tensors:
-            raise ArgumentError("TensorDataset", "no tensors", expect="at least one")
+            raise ArgumentError("TensorDataset", "no tensors", expect="at least one", actual="none")
         shapes = [tuple(tensor.shape) for tensor in tensors]
         if not all(shapes) or len({shape[0] for shape in shapes}) > 1:
             raise ShapeError(
@@ -128,7 +128,9 @@ class ConcatDataset(Dataset):
     def __init__(self, datasets: Sequence[Any]) -> None:
         self.datasets = list(datasets)
         if not self.datasets:
-            raise ArgumentError("ConcatDataset", "no data sets", expect="at least one")
+            raise ArgumentError(
+                "ConcatDataset", "no data sets", expect="at least one", actual="none"
+            )
         self.ends = np.cumsum([len(dataset) for dataset in self.datasets])
 
     def __getitem__(self, index: int) -> Any:
@@ -232,7 +234,7 @@ def collate(samples: Sequence[Any]) -> Any:
         [array([1, 3]), array([2., 4.])]
     """
     if not samples:
-        raise ArgumentError("collate", "no samples", expect="at least one")
+        raise ArgumentError("collate", "no samples", expect="at least one", actual="none")
     first = samples[0]
     if isinstance(first, Tensor):
         _same_shape(samples)

@@ -114,7 +114,12 @@ def _load(
         return _load(None, train, download=False)
     if _find(None, not train) is not None:
         # Real digits for one half and generated ones for the other would measure nothing.
-        raise DataError("MNIST", "only half of the files are there", actual=reason)
+        raise DataError(
+            "MNIST",
+            "only half of the files are there",
+            expect="images and labels of both halves",
+            actual=reason,
+        )
     n, seed = GENERATED[train]
     half = "train on" if train else "test on"
     print(

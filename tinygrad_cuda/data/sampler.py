@@ -120,7 +120,12 @@ class RandomSampler(Sampler):
     def _draw(self, random: np.random.Generator) -> Iterator[int]:
         n, left = len(self.data_source), len(self)
         if left and not n:
-            raise ArgumentError("RandomSampler", "there is nothing to draw from", actual="length 0")
+            raise ArgumentError(
+                "RandomSampler",
+                "there is nothing to draw from",
+                expect="a data set with samples",
+                actual="length 0",
+            )
         if self.replacement:
             yield from random.integers(0, n, left).tolist()
             return

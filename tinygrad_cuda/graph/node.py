@@ -168,8 +168,9 @@ def made_by(node: Node) -> str:
     # A movement that finishes another op, as the reshape behind a sum, is not the user's.
     while origin.op.kind == "movement" and origin.sources and origin.sources[0].site == node.site:
         origin = origin.sources[0]
-    names = {"leaf": "a tensor", "identity": "a leaf"}
-    name = names.get(origin.op.kind, origin.label) if origin.label == origin.op.name else origin.label
+    name = origin.label
+    if name == origin.op.name:
+        name = {"leaf": "a tensor", "identity": "a leaf"}.get(origin.op.kind, name)
     return f"{name} made at {describe_site(node.site)}"
 
 

@@ -57,9 +57,18 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             "the input does not fit the weight",
             expect=f"(..., {weight.shape[-1]})",
             actual=f"input: {tuple(input.shape)}  weight: {tuple(weight.shape)}",
+            hint=_flatten_hint(tuple(input.shape), weight.shape[-1]),
         )
     output = input @ weight.T
     return output if bias is None else output + bias
+
+
+def _flatten_hint(shape: tuple[int, ...], features: int) -> str | None:
+    for start in range(len(shape) - 1):
+        if math.prod(shape[start:]) == features:
+            fitting = (*shape[:start], features)
+            return f"input.flatten({start}) has shape {fitting} and would fit"
+    return None
 
 
 # Activations --------------------------------------------------------------------------------
@@ -147,7 +156,13 @@ def logsigmoid(input: Tensor) -> Tensor:
 
 def _axis(op: str, dim: int | None) -> int:
     if dim is None:
-        raise ArgumentError(op, "the dimension must be given", hint=f"{op}(x, dim=-1)")
+        raise ArgumentError(
+            op,
+            "the dimension must be given",
+            expect="dim, an integer",
+            actual="None",
+            hint=f"{op}(x, dim=-1)",
+        )
     return dim
 
 

@@ -227,12 +227,20 @@ def _check_labels(op: str, input: Tensor, target: Tensor, dim: int) -> None:
             expect=f"labels {expected}" + (f" or probabilities {shape}"
                                            if op == "cross_entropy" else ""),
             actual=f"target {tuple(target.shape)}  input {shape}",
+            hint=_squeeze_hint(tuple(target.shape), expected),
         )  # fmt: skip
     if not target.dtype.is_integer:
         raise DTypeError(
             op, "labels must be integers", expect="an integer dtype", actual=target.dtype.name,
             hint="target.long()",
         )  # fmt: skip
+
+
+def _squeeze_hint(shape: tuple[int, ...], expected: tuple[int, ...]) -> str | None:
+    for dim, size in enumerate(shape):
+        if size == 1 and shape[:dim] + shape[dim + 1 :] == expected:
+            return f"target.squeeze({dim}) would fit"
+    return None
 
 
 def nll_loss(

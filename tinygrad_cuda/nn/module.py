@@ -393,7 +393,9 @@ class Module:
                 device = as_device(target)
         wanted = None if dtype is None else as_dtype(dtype)
         if wanted is not None and not wanted.is_floating:
-            raise DTypeError("Module.to", "not a floating dtype", actual=wanted.name)
+            raise DTypeError(
+                "Module.to", "not a floating dtype", expect="a floating dtype", actual=wanted.name
+            )
 
         def convert(tensor: Tensor) -> Tensor:
             cast = wanted if tensor.dtype.is_floating else None

@@ -36,6 +36,8 @@ class LRScheduler:
                 raise ArgumentError(
                     "lr_scheduler",
                     f"param_groups[{number}] has no 'initial_lr' to go on from",
+                    expect="'initial_lr' in every group",
+                    actual=f"keys: {', '.join(group)}",
                     hint="load the optimizer's state first, or leave last_epoch out",
                 )
         self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]

@@ -80,7 +80,9 @@ class Optimizer:
         self.steps = 0
         groups = list(params)
         if not groups:
-            raise ArgumentError("optim", "there are no parameters", expect="at least one")
+            raise ArgumentError(
+                "optim", "there are no parameters", expect="at least one", actual="none"
+            )
         if not isinstance(groups[0], dict):
             groups = [{"params": groups}]
         for group in groups:
@@ -286,7 +288,9 @@ def _check_parameter(parameter: Any, position: int, known: set[int]) -> None:
             hint="pass the tensors it was computed from",
         )  # fmt: skip
     if id(parameter) in known:
-        raise ArgumentError("optim", f"{what} is in a group already", expect="each Tensor once")
+        raise ArgumentError(
+            "optim", f"{what} is in a group already", expect="each Tensor once", actual="twice"
+        )
 
 
 def _loaded(value: Any, parameter: Tensor) -> Any:

@@ -51,7 +51,12 @@ def set_default_dtype(dtype: DTypeLike) -> None:
     """The dtype of new floating tensors made from Python numbers."""
     found = as_dtype(dtype)
     if not found.is_floating:
-        raise DTypeError("set_default_dtype", "not a floating dtype", actual=found.name)
+        raise DTypeError(
+            "set_default_dtype",
+            "not a floating dtype",
+            expect="a floating dtype",
+            actual=found.name,
+        )
     _Defaults.dtype = found
 
 
@@ -181,12 +186,17 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     """
     if not isinstance(array, np.ndarray) or not array.flags.writeable:
         raise ArgumentError(
-            "from_numpy", "needs a writable NumPy array", hint="tc.tensor(array) copies"
+            "from_numpy",
+            "cannot share this memory",
+            expect="a writable NumPy array",
+            actual="a read-only array" if isinstance(array, np.ndarray) else type(array).__name__,
+            hint="tc.tensor(array) copies",
         )
     if not array.flags.c_contiguous:
         raise ArgumentError(
             "from_numpy",
-            "needs a row-major array",
+            "cannot share this memory",
+            expect="a row-major array without gaps",
             actual=f"strides {array.strides}",
             hint="np.ascontiguousarray(array), or tc.tensor(array), which copies",
         )

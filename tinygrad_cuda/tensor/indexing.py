@@ -478,7 +478,13 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
         input, mask: broadcast together; the mask is bool.
     """
     if mask.dtype is not bool_:
-        raise DTypeError("masked_select", "the mask is not bool", actual=mask.dtype.name)
+        raise DTypeError(
+            "masked_select",
+            "the mask is not bool",
+            expect="bool",
+            actual=mask.dtype.name,
+            hint="use mask.bool(), or a comparison",
+        )
     shape = broadcast("masked_select", input.node.shape, mask.node.shape)
     chosen = np.flatnonzero(np.broadcast_to(mask.array(), shape))
     flat = movement.reshape(to_shape(input.node, shape), shape=(prod(shape),))

@@ -73,7 +73,10 @@ def _nodes(op: str, tensors: Any) -> list[Node]:
     for position, tensor in enumerate(tensors):
         if not isinstance(tensor, TensorBase):
             raise DTypeError(
-                op, f"element {position} is not a tensor", actual=type(tensor).__name__
+                op,
+                f"element {position} is not a tensor",
+                expect="Tensors only",
+                actual=type(tensor).__name__,
             )
     nodes: list[Node] = [tensor.node for tensor in tensors]
     device, dtype = nodes[0].device, nodes[0].dtype
@@ -112,7 +115,13 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> 
     solid = [node for node in nodes if node.shape != (0,)] or nodes
     first = solid[0].shape
     if not first:
-        raise ShapeError("cat", "a 0-d tensor has no dimension to join", hint="use stack()")
+        raise ShapeError(
+            "cat",
+            "a 0-d tensor has no dimension to join",
+            expect="at least 1-d",
+            actual="0-d",
+            hint="use stack()",
+        )
     dim = normalize_axis("cat", dim if axis is None else axis, len(first))
     for position, node in enumerate(solid):
         if _without(node.shape, dim) != _without(first, dim) or len(node.shape) != len(first):

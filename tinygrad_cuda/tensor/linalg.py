@@ -113,6 +113,7 @@ def _require_rank(op: str, name: str, node: Node, rank: int) -> Node:
             f"{name} has the wrong number of dimensions",
             expect=f"{rank}-d",
             actual=f"{len(node.shape)}-d, shape {node.shape}",
+            hint="matmul takes any number of dimensions",
         )
     return node
 
@@ -286,8 +287,9 @@ def _parsed(equation: str, nodes: list[Node]) -> tuple[list[str], str]:
     if len(set(result)) != len(result) or not set(result) <= set(letters):
         raise ArgumentError(
             "einsum",
-            "the result's letters are not each one of the operands' once",
-            actual=equation,
+            "the result's letters do not fit",
+            expect="letters of the operands, each at most once",
+            actual=f"{result!r} in {equation!r}",
         )
     return full_terms, result
 

@@ -336,7 +336,9 @@ def relu(input: Tensor) -> Tensor:
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """``min(max(input, min), max)``; a bound may be None, a number or a Tensor."""
     if min is None and max is None:
-        raise ArgumentError("clamp", "at least one of min and max is needed")
+        raise ArgumentError(
+            "clamp", "no bound is given", expect="min, max or both", actual="neither"
+        )
     result = input
     for bound, op, outside in (
         (min, elementwise.maximum, elementwise.lt),

@@ -293,7 +293,7 @@ def randperm(
 ) -> Tensor:
     """A random permutation of 0 ... n - 1, drawn on the host: the same on every device."""
     if n < 0:
-        raise ArgumentError("randperm", "n is negative", actual=str(n))
+        raise ArgumentError("randperm", "n is negative", expect="n >= 0", actual=str(n))
     numbers = _numbered(generator)
     found = int64 if dtype is None else as_dtype(dtype)
     order = philox.permutation(numbers["seed"], numbers["number"], n)
@@ -324,7 +324,13 @@ def normal(
         drawn = normal_node(m.shape, _floating("normal", m.dtype), m.device, generator)
         return wrap(elementwise.add(elementwise.mul(drawn, s), m))
     if size is None:
-        raise ArgumentError("normal", "numbers need a size", expect="normal(mean, std, (2, 3))")
+        raise ArgumentError(
+            "normal",
+            "numbers need a size",
+            expect="a size, since mean and std are numbers",
+            actual="None",
+            hint="normal(0.0, 1.0, (2, 3))",
+        )
     found, place = _options("normal", dtype, device)
     shape = as_shape("normal", size if isinstance(size, tuple | list) else (size,))
     return wrap(_affine(normal_node(shape, found, place, generator), std, mean))
@@ -399,7 +405,9 @@ def uniform_(
         ArgumentError: ``high < low``.
     """
     if high < low:
-        raise ArgumentError("uniform_", "the range is empty", actual=f"[{low}, {high})")
+        raise ArgumentError(
+            "uniform_", "the range is empty", expect="low <= high", actual=f"[{low}, {high})"
+        )
     node = input.node
     drawn = uniform_node(node.shape, _floating("uniform_", node.dtype), node.device, generator)
     input.write(_affine(drawn, high - low, low), "uniform_")

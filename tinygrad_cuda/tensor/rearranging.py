@@ -176,7 +176,12 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     if len(node.shape) == 2:
         return wrap(shaping.diagonal(input, diagonal).node)
     if len(node.shape) != 1:
-        raise ShapeError("diag", "needs a vector or a matrix", actual=str(node.shape))
+        raise ShapeError(
+            "diag",
+            "the number of dimensions does not fit",
+            expect="a vector or a matrix",
+            actual=str(node.shape),
+        )
     size = node.shape[0] + abs(diagonal)
     start = max(-diagonal, 0) * size + max(diagonal, 0)
     placed = movement.pad(

@@ -41,7 +41,12 @@ class Extremes(NamedTuple):
 
 def _axes(op: str, node: Node, dim: Any, axis: Any) -> Axes:
     if axis is not None and dim is not None:
-        raise ArgumentError(op, "dim and axis are two names of one argument")
+        raise ArgumentError(
+            op,
+            "dim and axis are two names of one argument",
+            expect="one of them",
+            actual=f"dim={dim!r}, axis={axis!r}",
+        )
     return normalize_axes(op, dim if axis is None else axis, len(node.shape))
 
 
@@ -369,7 +374,12 @@ def _variance(
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if unbiased is not None and correction is not None:
-        raise ArgumentError(op, "unbiased and correction exclude each other")
+        raise ArgumentError(
+            op,
+            "unbiased and correction exclude each other",
+            expect="one of them",
+            actual=f"unbiased={unbiased}, correction={correction}",
+        )
     if correction is None:
         correction = 1 if unbiased is None or unbiased else 0
     return _moments(op, input, dim, correction)

@@ -188,7 +188,12 @@ def scatter(input: Tensor, dim: int, index: Any, src: Any = None, *, value: Any 
         [0.0, 0.0, 1.0]
     """
     if (src is None) == (value is None):
-        raise ArgumentError("scatter", "either src or value is needed")
+        raise ArgumentError(
+            "scatter",
+            "src and value exclude each other",
+            expect="one of them",
+            actual="neither" if src is None else "both",
+        )
     return _scattered("scatter", input, dim, index, value if src is None else src, False)
 
 
@@ -287,7 +292,9 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """
     node, chosen = input.node, mask.node
     if chosen.dtype is not bool_:
-        raise DTypeError("masked_fill", "the mask is not bool", actual=chosen.dtype.name)
+        raise DTypeError(
+            "masked_fill", "the mask is not bool", expect="bool", actual=chosen.dtype.name
+        )
     shape = broadcast("masked_fill", node.shape, chosen.shape)
     if not isinstance(value, TensorBase):
         filled = common.full(number_of("masked_fill", value, node.dtype), shape, node)
@@ -322,10 +329,17 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     if input is None and other is None:
         return nonzero(condition, as_tuple=True)
     if input is None or other is None:
-        raise ArgumentError("where", "both values are needed", expect="where(condition, a, b)")
+        raise ArgumentError(
+            "where",
+            "one of the values is missing",
+            expect="where(condition, a, b)",
+            actual="one value",
+        )
     chosen = condition.node
     if chosen.dtype is not bool_:
-        raise DTypeError("where", "the condition is not bool", actual=chosen.dtype.name)
+        raise DTypeError(
+            "where", "the condition is not bool", expect="bool", actual=chosen.dtype.name
+        )
     if isinstance(input, bool | int | float) and isinstance(other, bool | int | float):
         kind = dtypes.promote(
             *(dtypes.scalar_dtype(v, get_default_dtype()) for v in (input, other))
@@ -361,7 +375,11 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         values = tensor.array()
         if not values.size:
             raise ArgumentError(
-                "one_hot", "no classes to count", hint="pass num_classes for an empty tensor"
+                "one_hot",
+                "no classes to count",
+                expect="at least one label, or num_classes",
+                actual="no labels",
+                hint="pass num_classes for an empty tensor",
             )
         num_classes = int(values.max()) + 1
     classes = position_node("one_hot", tensor, num_classes, tensor.node, wrap_negative=False)

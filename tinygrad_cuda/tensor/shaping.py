@@ -87,7 +87,10 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     end = normalize_axis("flatten", end_dim, len(shape))
     if start > end:
         raise ShapeError(
-            "flatten", "start_dim comes after end_dim", actual=f"{start_dim} and {end_dim}"
+            "flatten",
+            "start_dim comes after end_dim",
+            expect="start_dim <= end_dim",
+            actual=f"{start_dim} and {end_dim}",
         )
     if start == end:
         return input
@@ -191,7 +194,12 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     from_axes = [normalize_axis("movedim", axis, rank) for axis in sources]
     to_axes = [normalize_axis("movedim", axis, rank) for axis in destinations]
     if len(set(from_axes)) != len(from_axes) or sorted(set(to_axes)) != sorted(to_axes):
-        raise ShapeError("movedim", "a dimension appears twice", actual=f"{source}, {destination}")
+        raise ShapeError(
+            "movedim",
+            "a dimension appears twice",
+            expect="each dim once",
+            actual=f"{source}, {destination}",
+        )
     if len(from_axes) != len(to_axes):
         raise ShapeError(
             "movedim",
@@ -277,7 +285,9 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """
     shape = input.node.shape
     if not shape:
-        raise ShapeError("narrow", "a 0-d tensor has no dimension to narrow")
+        raise ShapeError(
+            "narrow", "a 0-d tensor has no dimension to narrow", expect="at least 1-d", actual="0-d"
+        )
     dim = normalize_axis("narrow", dim, len(shape))
     start, length = as_int("narrow", start, "start"), as_int("narrow", length, "length")
     size = shape[dim]
@@ -318,7 +328,9 @@ def split(input: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Ten
     """
     shape = input.node.shape
     if not shape:
-        raise ShapeError("split", "a 0-d tensor has no dimension to split")
+        raise ShapeError(
+            "split", "a 0-d tensor has no dimension to split", expect="at least 1-d", actual="0-d"
+        )
     dim = normalize_axis("split", dim, len(shape))
     size = shape[dim]
     if isinstance(split_size_or_sections, Iterable):
@@ -333,7 +345,9 @@ def split(input: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Ten
     else:
         each = as_int("split", split_size_or_sections, "split_size")
         if each < 0 or (each == 0 and size):
-            raise ShapeError("split", "the size is not positive", actual=str(each))
+            raise ShapeError(
+                "split", "the size is not positive", expect="split_size >= 1", actual=str(each)
+            )
         sizes = tuple(min(each, size - start) for start in range(0, size, each or 1)) or (0,)
     starts = [sum(sizes[:k]) for k in range(len(sizes))]
     return tuple(narrow(input, dim, start, length) for start, length in zip(starts, sizes))
@@ -342,7 +356,12 @@ def split(input: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Ten
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of at most `chunks` pieces of equal size along `dim`; the last may be shorter."""
     if as_int("chunk", chunks, "chunks") < 1:
-        raise ArgumentError("chunk", "chunks must be positive", actual=str(chunks))
+        raise ArgumentError(
+            "chunk",
+            "the number of chunks is not positive",
+            expect="chunks >= 1",
+            actual=str(chunks),
+        )
     shape = input.node.shape
     size = shape[normalize_axis("chunk", dim, len(shape))] if shape else 0
     if size == 0 and shape:
@@ -354,7 +373,9 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of all slices along `dim`, without that dimension."""
     shape = input.node.shape
     if not shape:
-        raise ShapeError("unbind", "a 0-d tensor has no dimension to unbind")
+        raise ShapeError(
+            "unbind", "a 0-d tensor has no dimension to unbind", expect="at least 1-d", actual="0-d"
+        )
     dim = normalize_axis("unbind", dim, len(shape))
     return tuple(select(input, dim, index) for index in range(shape[dim]))
 
@@ -384,7 +405,10 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
     rows, columns = normalize_axis("diagonal", dim1, rank), normalize_axis("diagonal", dim2, rank)
     if rows == columns or rank < 2:
         raise ShapeError(
-            "diagonal", "needs two different dimensions", actual=f"dims {dim1} and {dim2} of {rank}"
+            "diagonal",
+            "the dims do not fit",
+            expect="two different dimensions",
+            actual=f"dims {dim1} and {dim2} of {rank}",
         )
     first_row, first_column = max(-offset, 0), max(offset, 0)
     length = max(min(shape[rows] - first_row, shape[columns] - first_column), 0)

@@ -67,7 +67,12 @@ def to(input: Tensor, *targets: Any, device: Any = None, dtype: Any = None, **op
     copy = builtins.bool(options.pop("copy", False))
     options.pop("non_blocking", None)
     if options:
-        raise ArgumentError("to", "unknown argument", actual=", ".join(options))
+        raise ArgumentError(
+            "to",
+            "unknown argument",
+            expect="device, dtype, non_blocking, copy",
+            actual=", ".join(options),
+        )
     node = result = input.node
     if dtype is not None and result.dtype is not as_dtype(dtype):
         result = elementwise.cast(result, dtype=as_dtype(dtype))

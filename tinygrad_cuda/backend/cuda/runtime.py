@@ -239,12 +239,15 @@ class Device:
             recent = "\n".join(f"  {launch}" for launch in self.launches) or "  none"
             self.lost = f"{actual}\nthe last launches, newest last:\n{recent}"
             return self._lost_error(hint)
-        return CudaError("cuda", "a driver call failed", actual=actual, hint=hint)
+        return CudaError(
+            "cuda", "a driver call failed", expect=f"{call} succeeds", actual=actual, hint=hint
+        )
 
     def _lost_error(self, hint: str | None = None) -> CudaError:
         return CudaError(
             "cuda",
             f"the context of GPU {self.index} is lost: this process can no longer use it",
+            expect="every kernel so far ran without a fault",
             actual=self.lost,
             hint=hint or "restart the process; run it with TGC_SYNC=1 to find the kernel",
         )

@@ -96,4 +96,5 @@ class EmuBackend:
 
     def launch(self, unit: Module, launch: Launch, words: Array, touched: list[Any]) -> None:
         ranges = [(piece.address, piece.nbytes) for piece in touched if piece.nbytes]
-        unit.launch(launch.name, launch.blocks, THREADS, launch.shared, words, ranges)
+        site = launch.stages[0].kernel.stores[0].site
+        unit.launch(launch.name, launch.blocks, THREADS, launch.shared, words, ranges, site=site)

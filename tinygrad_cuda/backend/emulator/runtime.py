@@ -18,7 +18,7 @@ import numpy as np
 
 from tinygrad_cuda.backend.emulator.compiler import compile_source
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.core.errors import ArgumentError, TgcError
+from tinygrad_cuda.core.errors import ArgumentError, RawSite, TgcError
 
 PRELUDE = Path(__file__).resolve().parent.parent / "cuda" / "skeletons" / "device.cuh"
 MAX_THREADS = 1024
@@ -73,6 +73,7 @@ class Module:
         words: np.ndarray[Any, np.dtype[np.uint64]],
         ranges: Sequence[Range],
         thread_order: int | None = None,
+        site: RawSite | None = None,
     ) -> None:
         """Runs a kernel to its end.
 
@@ -85,6 +86,7 @@ class Module:
             ranges: address and length in bytes of each buffer that the kernel may touch.
             thread_order: seed that permutes the order in which threads run between barriers;
                 0 runs them in order. ``TGC_EMU_ORDER`` when left out.
+            site: the user's line behind the kernel, for errors.
 
         Raises:
             ArgumentError: the library has no such kernel, or a size is out of range.
@@ -110,7 +112,7 @@ class Module:
             launch.machine = _machine(self._library)
             failed = kernel(ctypes.byref(launch))
         if failed:
-            raise _fault(name, launch, words, _parameter_names(self.source, name))
+            raise _fault(name, launch, words, _parameter_names(self.source, name), site)
 
     def _kernel(self, name: str) -> Any:
         kernel = self._kernels.get(name)
@@ -215,13 +217,17 @@ def _parameter_names(source: str, kernel: str) -> list[str]:
     return [name for name in names if name]
 
 
-def _fault(name: str, launch: _Launch, words: Any, fields: list[str]) -> KernelFault:
+def _fault(
+    name: str, launch: _Launch, words: Any, fields: list[str], site: RawSite | None
+) -> KernelFault:
     error = launch.error
     where = f"block {error.block}, thread {error.thread}"
     if error.kind in (_BOUNDS, _MISALIGNED):
-        return _access_fault(name, error, where, _pointer_name(error.base, words, fields))
-    message, expect, actual = _describe(error, launch, where)
-    return KernelFault("emu", f"kernel '{name}' {message}", expect=expect, actual=actual)
+        pointer = _pointer_name(error.base, words, fields)
+        message, expect, actual = _describe_access(error, where, pointer)
+    else:
+        message, expect, actual = _describe(error, launch, where)
+    return KernelFault("emu", f"kernel '{name}' {message}", expect=expect, actual=actual, site=site)
 
 
 def _pointer_name(base: int, words: Any, fields: list[str]) -> str:
@@ -230,26 +236,24 @@ def _pointer_name(base: int, words: Any, fields: list[str]) -> str:
     return f"a pointer to {base:#x} that is no parameter"
 
 
-def _access_fault(name: str, error: _Error, where: str, pointer: str) -> KernelFault:
+def _describe_access(error: _Error, where: str, pointer: str) -> tuple[str, str, str]:
     verb = "writes" if error.write else "reads"
     last = error.index + error.count - 1
     index = f"index {error.index}" if error.count == 1 else f"indices {error.index} to {last}"
     if error.kind == _MISALIGNED:
         size = error.size * error.count
         address = error.base + error.index * error.size
-        return KernelFault(
-            "emu",
-            f"kernel '{name}' {verb} {size} bytes at a misaligned address",
-            expect=f"an address divisible by {min(size, 16)}",
-            actual=f"{address:#x}: {pointer}, {index} of {error.size} bytes, {where}",
+        return (
+            f"{verb} {size} bytes at a misaligned address",
+            f"an address divisible by {min(size, 16)}",
+            f"{address:#x}: {pointer}, {index} of {error.size} bytes, {where}",
         )
     low, limit = -(error.below // error.size), error.above // error.size
     held = f"{low} <= index < {limit}" if limit else "a pointer into a buffer of this launch"
-    return KernelFault(
-        "emu",
-        f"kernel '{name}' {verb} outside the buffer",
-        expect=f"{held} for {pointer}, elements of {error.size} bytes",
-        actual=f"{index}, limit {limit}, {where}",
+    return (
+        f"{verb} outside the buffer",
+        f"{held} for {pointer}, elements of {error.size} bytes",
+        f"{index}, limit {limit}, {where}",
     )
 
 

@@ -37,7 +37,12 @@ def _infer_gather(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any])
     source, index = sources
     require_dtype("gather", index, "integer")
     if not source.shape:
-        raise ShapeError("gather", "the source has no axis to index", expect="at least 1-d")
+        raise ShapeError(
+            "gather",
+            "the source has no axis to index",
+            expect="at least 1-d",
+            actual="a 0-d source",
+        )
     return ((index.shape + source.shape[1:], source.dtype),)
 
 

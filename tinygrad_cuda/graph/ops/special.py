@@ -62,7 +62,12 @@ def _infer_polygamma(op: Op, sources: tuple[Node, ...], attributes: dict[str, An
     order, x = sources
     require_dtype("polygamma", x, "float")
     if order.dtype is not int64 or order.shape != x.shape:
-        raise DTypeError("polygamma", "the order is not an int64 of the shape of x")
+        raise DTypeError(
+            "polygamma",
+            "the order does not fit x",
+            expect=f"int64 {x.shape}",
+            actual=f"{order.dtype.name} {order.shape}",
+        )
     return x.outputs
 
 
