@@ -256,6 +256,18 @@ def test_the_kernels_form_a_dag_in_their_order(name: str) -> None:
             assert node.op is common.buffer or stored[node] in kernel.before
 
 
+def test_what_is_made_from_a_wanted_value_waits_for_it() -> None:
+    """A cheap output is stored once; its cheap readers must not slip past the kernel that does."""
+    new = Inputs()
+    x, y = new(1, 1), new(10, 8)
+    wanted = times(x, 0.5)
+    shifted = ew.add(y, mv.expand(wanted, shape=y.shape))
+    found = scheduled(new.program(wanted, contraction.matmul(y, contraction.transpose(shifted))))
+    stored = found.stored
+    for kernel in found.kernels:
+        assert all(n.op is common.buffer or stored[n] in kernel.before for n in kernel.reads)
+
+
 def test_random_graphs_make_no_circles() -> None:
     """Fusion of random diamonds: every schedule has an order, every read a writer before it."""
     for seed in range(60):

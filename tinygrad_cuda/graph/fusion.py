@@ -149,10 +149,10 @@ def is_identity_value(node: Node) -> bool:
     return node.op.kind == "contraction" and node.sources[0].shape[-1] == 0
 
 
-def inline_values(order: list[Node], stop: set[Node]) -> set[Node]:
+def inline_values(order: list[Node], stop: set[Node], wanted: set[Node]) -> set[Node]:
     """Values that every reader computes for itself: cheaper than a trip through memory.
 
-    They depend on inputs of the program and on nothing that another kernel computes.
+    They depend on inputs of the program and on nothing that a kernel stores.
     """
     readers: dict[Node, list[Edge]] = {}
     for node in order:
@@ -162,7 +162,7 @@ def inline_values(order: list[Node], stop: set[Node]) -> set[Node]:
     cost: dict[Node, tuple[int, frozenset[Node]]] = {}  # of the expression; inputs it loads
     found: set[Node] = set()
     for node in order:
-        if node in stop and node.op.kind == "movement":
+        if node in wanted:
             continue
         known = _inline_cost(node, cost)
         if known is None:

@@ -134,7 +134,7 @@ class _Builder:
         order = topological(wanted)
         self.position = {node: place for place, node in enumerate(order)}
         self.stop = {node for node in wanted if not works(node)}
-        self.inline = inline_values(order, self.stop) - self.wanted
+        self.inline = inline_values(order, self.stop, self.wanted)
         self.edges: dict[Node, list[Edge]] = {
             node: edges_of(node, self.stop)
             for node in order

@@ -192,6 +192,7 @@ class CudaExecutable:
         else:
             piece = memory.get(word.item)
             if piece is None:
+                assert word.write or isinstance(word.item, Scratch), f"{word.item} is not made yet"
                 piece = memory[word.item] = self._allocate(word.item)
         touched.append(piece)
         return np.uint64(piece.address)

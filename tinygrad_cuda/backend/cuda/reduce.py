@@ -15,7 +15,7 @@ from tinygrad_cuda.graph.schedule import Kernel
 
 WARP = 32
 HELD = 32  # values of each operand that a thread keeps in registers
-ENOUGH_BLOCKS = 256  # of a reduction that is split: about two for each multiprocessor
+ENOUGH_BLOCKS = 528  # of a reduction that is split: four for each multiprocessor of a large GPU
 PART = 4096  # elements that a block takes at least, before a row is split
 
 # What combines two values, and what the accumulator holds.
@@ -40,6 +40,11 @@ class Accumulator(NamedTuple):
     ctype: str
     operator: str
     identity: str
+
+    @property
+    def start(self) -> str:
+        """The identity as an expression."""
+        return (self.ctype if self.identity.startswith("{") else "") + self.identity
 
     @property
     def bytes(self) -> int:
@@ -95,13 +100,18 @@ class _Space:
 class _Lines:
     """What ROW and COL share: accumulators, phases, and values with one element a line."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, width: int = 1, name: str = "line") -> None:
         self.kernel = kernel
+        self.width = width
         self.lines = rows_of(kernel.sign)
         self.length = length_of(kernel.sign)
         self.words = Words()
         self.writer = Evaluator(self.words, set(kernel.reads), is_wide(kernel))
-        self.line = ix.variable("line", self.lines)
+        if width > 1:
+            strip = ix.variable(name, self.lines // width)
+            self.line = strip * width + ix.variable("v", width)
+        else:
+            self.line = ix.variable(name, self.lines)
         self.accumulators = [accumulator(node, i) for i, node in enumerate(kernel.anchors)]
         self.phase = self._phases()
         for node in kernel.nodes:
@@ -312,12 +322,17 @@ def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
 
 
 def _keep(
-    row: _Lines, taken: list[Accumulator], scratches: dict[Accumulator, Scratch], parts: int
+    row: _Lines,
+    taken: list[Accumulator],
+    scratches: dict[Accumulator, Scratch],
+    parts: int,
+    line: str = "line",
 ) -> list[str]:
+    """Statements that leave a part's results in memory."""
     found = []
     for one in taken:
         pointer = row.words.scratch(scratches[one], one.ctype, True)
-        found.append(f"tgc_store({pointer}, line * {parts} + part, {one.name});")
+        found.append(f"tgc_store({pointer}, {line} * {parts} + part, {one.name});")
     return found
 
 
@@ -361,64 +376,101 @@ def _join(kernel: Kernel, scratches: dict[Accumulator, Scratch], parts: int, fir
 
 def col_stages(kernel: Kernel) -> list[Stage]:
     """Tiles of lines; where these are few, each line in several parts with a second stage."""
-    col = _Lines(kernel)
+    width = _col_width(kernel)
+    col = _Lines(kernel, width, "strip")
+    strips = col.lines // width
     across = WARP
-    while across > 8 and across // 2 >= col.lines:
+    while across > 8 and across // 2 >= strips:
         across //= 2
     down = THREADS // across
-    tiles = -(-col.lines // across)
+    tiles = -(-strips // across)
     parts = max(1, min(ENOUGH_BLOCKS // tiles, col.length // (down * 16)))
     chunk = -(-col.length // parts)
     parts = -(-col.length // chunk)
     writer = col.writer
-    col.outer = Scope("line")
-    item = ix.variable("item", col.length)
+    col.outer = Scope("strip")
+    item, v = ix.variable("item", col.length), ix.variable("v", width)
     space = _Space(kernel.sign, col.line, item)
-    writer.scopes = [col.outer, Scope("item")]
+    writer.scopes = [col.outer, Scope("item"), Scope("v")]
+    writer.lane = Lane(v, width)
+    accumulators = [one._replace(name=f"{one.name}[v]") for one in col.accumulators]
+    names = [one.name for one in col.accumulators]
+    col.accumulators = accumulators
     stores = Stores(writer, kernel)
     taken = col.loop(1, space.flat, item, stores)
-    before = col.outer.lines + col.start(taken)
+    load, map_ = writer.scopes[1].lines, writer.scopes[2].lines
+    before = [*col.outer.lines, *(f"{a.ctype} {n}[{width}];" for a, n in zip(taken, names))]
+    col.outer.lines = []
     combine = [
         line
-        for a in taken
+        for a, n in zip(taken, names)
         for line in fill(
-            "col.cuh", "combine", ctype=a.ctype, name=a.name, operator=f"{a.operator}()",
-            down=down, across=across,
+            "col.cuh", "combine", ctype=a.ctype, name=n, operator=f"{a.operator}()",
+            down=down, across=across, width=width, threads=THREADS,
         ).splitlines()
     ]  # fmt: skip
-    loop = writer.scopes[1].lines
     scratches = {a: Scratch(col.lines * parts * max(a.bytes, 16)) for a in taken}
     made: list[str] = []
+    after: list[str] = []
     if parts > 1:
-        stored = _keep(col, taken, scratches, parts)
+        finish = _keep(col, taken, scratches, parts, f"(strip * {width} + v)")
     else:
-        col.settle(taken)
-        col.outer.lines = []
-        made, stored = col.finish()
+        made, finish, after = _col_finish(col, taken, v)
     body = fill(
         "col.cuh",
         "body",
         across=across,
         down=down,
         parts=parts,
-        lines=col.lines,
+        strips=strips,
+        width=width,
         length=col.length,
         chunk=chunk,
         index=col.index_type,
         before=before,
-        map=loop,
+        start=[f"{a.name} = {a.start};" for a in taken],
+        load=load,
+        map=map_,
+        store=stores.after,
         combine=combine,
         epilogue=made,
-        store=stored,
+        finish=finish,
+        after=after,
     )
     blocks = tiles * parts
-    shared = max(a.bytes for a in taken) * THREADS
+    shared = max(a.bytes for a in taken) * THREADS * width
     label = comment(
         kernel, f"COL, {col.lines} lines of {col.length}, each in {parts} parts", blocks
     )
     name = stem(kernel) + ("_parts" if parts > 1 else "")
     first = wrapped(kernel, name, body, col.words.list, blocks, shared, label)
-    return [first] if parts == 1 else [first, _join(kernel, scratches, parts, first)]
+    if parts == 1:
+        return [first]
+    plain = {a._replace(name=n): scratches[a] for a, n in zip(taken, names)}
+    return [first, _join(kernel, plain, parts, first)]
+
+
+def _col_width(kernel: Kernel) -> int:
+    """Neighbouring lines that a thread takes: a vector of them, if a warp's are all there."""
+    inner = kernel.sign[-1][0]
+    width = min(4, vector_width(kernel, inner))
+    return width if inner // width >= WARP else 1
+
+
+def _col_finish(
+    col: _Lines, taken: list[Accumulator], v: Index
+) -> tuple[list[str], list[str], list[str]]:
+    """The epilogue: statements before, in and after the loop over a thread's lines."""
+    col.settle(taken)
+    writer = col.writer
+    writer.scopes = [Scope("strip"), Scope("v")]
+    writer.scopes[0].memo = col.outer.memo
+    writer.floors = dict.fromkeys(col.kernel.nodes, 1)
+    stores = Stores(writer, col.kernel)
+    for node in col.line_stores:
+        value = writer.value(node, ix.unflatten(col.line, node.shape))
+        stores.put(node, col.line, value)
+    return writer.scopes[0].lines, writer.scopes[1].lines, stores.after
 
 
 __all__ = ["col_stages", "row_stages"]

@@ -1,37 +1,53 @@
 // COL: the reduced axes do not include the innermost, so neighbouring threads take neighbouring
-// lines and walk down them; `across` x `down` threads, whose results meet in shared memory.
+// strips of `width` lines and walk down them; `across` x `down` threads, whose results meet in
+// shared memory.
 //@ body
 const int across = threadIdx.x % @across@;
 const int down = threadIdx.x / @across@;
 const int tile = virtual_block / @parts@;
 const int part = virtual_block % @parts@;
 const int wanted = tile * @across@ + across;
-const bool live = wanted < @lines@;
-const int line = live ? wanted : @lines@ - 1;  // a spare thread repeats the last and stores nothing
+const bool live = wanted < @strips@;
+const int strip = live ? wanted : @strips@ - 1;  // a spare thread repeats the last, stores nothing
 @before@
+#pragma unroll
+for (int v = 0; v < @width@; v++) {
+  @start@
+}
 const @index@ first = (@index@)part * @chunk@;
 const @index@ last = first + @chunk@ < @length@ ? first + @chunk@ : @length@;
 #pragma unroll 4
 for (@index@ item = first + down; item < last; item += @down@) {
-  @map@
+  @load@
+#pragma unroll
+  for (int v = 0; v < @width@; v++) {
+    @map@
+  }
+  @store@
 }
 @combine@
-@epilogue@
 if (down == 0 && live) {
-  @store@
+  @epilogue@
+#pragma unroll
+  for (int v = 0; v < @width@; v++) {
+    @finish@
+  }
+  @after@
 }
 //@ combine
 {
   @ctype@* shared = reinterpret_cast<@ctype@*>(smem);
-  shared[threadIdx.x] = @name@;
+#pragma unroll
+  for (int v = 0; v < @width@; v++) shared[v * @threads@ + threadIdx.x] = @name@[v];
   __syncthreads();
   for (int half = @down@ / 2; half > 0; half /= 2) {
     if (down < half) {
-      @name@ = @operator@(@name@, shared[threadIdx.x + half * @across@]);
-      shared[threadIdx.x] = @name@;
+#pragma unroll
+      for (int v = 0; v < @width@; v++) {
+        @ctype@* own = shared + v * @threads@ + threadIdx.x;
+        *own = @name@[v] = @operator@(@name@[v], own[half * @across@]);
+      }
     }
     __syncthreads();
   }
-  @name@ = shared[across];
-  __syncthreads();
 }
