@@ -92,6 +92,17 @@ def header(code: int, *shape: int) -> bytes:
         (gzip.compress(header(0x08, 2, 3) + bytes(6), mtime=0)[:-12], "is damaged", "bytes: "),
         (gzip.compress(b"hello", mtime=0), "is not an IDX file", "68 65 6c 6c"),
     ],
+    ids=[
+        "empty",
+        "png",
+        "type code",
+        "short header",
+        "short",
+        "long",
+        "huge shape",
+        "short gzip",
+        "text in gzip",
+    ],
 )
 def test_damage(tmp_path: Path, content: bytes, message: str, actual: str) -> None:
     """Truncated, overlong and foreign files say which file, what was expected and what found."""
