@@ -182,6 +182,7 @@ def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
         "tile_m": tile.m,
         "groups": tile.groups,
     }
+    product = _sum(problem.dtype, "sum[i][j]", "a[step % 2][i] * b[step % 2][j]")
     results = fill(
         "contract.cuh",
         "registers" if tile.groups == 1 else "shared",
@@ -224,7 +225,7 @@ def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
         fetch_b=fetches[1],
         put_a=puts[0],
         put_b=puts[1],
-        multiply=_multiply(problem.dtype),
+        multiply=f"sum[i][j] = {product};",
         results=results,
     )
     sizes = f"{problem.batches} x {problem.m} x {problem.n} x {problem.k}"
@@ -248,15 +249,9 @@ def _bytes(dtype: DType) -> int:
     return 4 if dtype.compute == "float" else dtype.itemsize
 
 
-def _multiply(dtype: DType) -> str:
-    a, b = "a[step % 2][i]", "b[step % 2][j]"
-    product = f"({a} && {b})" if dtype.name == "bool" else f"{a} * {b}"
-    return f"sum[i][j] = {_sum(dtype, 'sum[i][j]', product)};"
-
-
 def _sum(dtype: DType, a: str, b: str) -> str:
-    """The sum of two values; of booleans whether one is true."""
-    return f"{a} || {b}" if dtype.name == "bool" else f"({dtype.compute})({a} + {b})"
+    """The sum of two values; byte types wrap."""
+    return f"({dtype.compute})({a} + {b})"
 
 
 def _loads(tile: Tile, side: _Side) -> int:

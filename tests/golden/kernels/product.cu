@@ -1,0 +1,151 @@
+// CONTRACT 1 x 300 x 170 x 200, tiles of 16 x 32 x 64, k in 1 parts, 20400000 FLOPs: matmul.
+// Stores matmul (300, 170) float32.
+// Grid 114 x 256 threads, 580000 bytes moved at least.
+struct contract_matmul_fec02fda25_params {
+  const float* in0;
+  const float* in1;
+  float* out0;
+};
+__device__ __forceinline__ void contract_matmul_fec02fda25_stage(int virtual_block, const contract_matmul_fec02fda25_params& p,
+                                             char* smem) {
+  const int tile_number = virtual_block % 114;
+  const int batch = virtual_block / 114 % 1;
+  const int part = virtual_block / 114 / 1;
+  const int band = tile_number / (8 * 6) * 8;
+  const int band_rows = 19 - band < 8 ? 19 - band : 8;
+  const int tile_m = band + tile_number % (8 * 6) % band_rows;
+  const int tile_n = tile_number % (8 * 6) / band_rows;
+  const int place = threadIdx.x % 32, group = threadIdx.x / 32;
+  const int lane_m = place / 32 / 1 * (4 * 4) + place % 32 / 8 * 4;
+  const int lane_n = place / 32 % 1 * (8 * 4) + place % 32 % 8 * 4;
+  typedef tgc_vector<float, 4> fragment;
+  float* const shared_a = reinterpret_cast<float*>(smem);
+  float* const shared_b = shared_a + 2 * 64 * 20;
+  float hold_a[1 * 4], hold_b[4 * 2];
+  float sum[4][4] = {};
+  float a[2][4], b[2][4];
+  const int k_begin = part * 256;
+  const int k_last = k_begin + 256 < 200 ? k_begin + 256 : 200;
+
+  auto fetch = [&](int k_first) {
+#pragma unroll
+    for (int i = 0; i < 1; i++) {
+      const int e = i * 256 + threadIdx.x;
+      const int m = tile_m * 16 + e / 16;
+      const int step = (k_first) / 4 + e % 16;
+      const bool inside = e < 256 && m < 300 && step * 4 < k_last;
+#pragma unroll
+      for (int v = 0; v < 4; v++) hold_a[i * 4 + v] = 0.0f;
+      if (inside) {
+        const tgc_vector<float, 4> a1 = tgc_load_vector<4>(p.in0, m * 200 + step * 4);
+#pragma unroll
+        for (int v = 0; v < 4; v++) {
+          const float x2 = tgc_to_compute(a1.at[v]);
+          hold_a[i * 4 + v] = x2;
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int e = i * 256 + threadIdx.x;
+      const int k = k_first + e / 16;
+      const int step = (tile_n * 32) / 2 + e % 16;
+      const bool inside = e < 1024 && k < k_last && step < 85;
+#pragma unroll
+      for (int v = 0; v < 2; v++) hold_b[i * 2 + v] = 0.0f;
+      if (inside) {
+        const tgc_vector<float, 2> a3 = tgc_load_vector<2>(p.in1, k * 170 + step * 2);
+#pragma unroll
+        for (int v = 0; v < 2; v++) {
+          const float x4 = tgc_to_compute(a3.at[v]);
+          hold_b[i * 2 + v] = x4;
+        }
+      }
+    }
+  };
+  auto put = [&](int buffer) {
+#pragma unroll
+    for (int i = 0; i < 1; i++) {
+      const int e = i * 256 + threadIdx.x;
+#pragma unroll
+      for (int v = 0; v < 4; v++)
+        if (e < 256)
+          shared_a[buffer * 64 * 20 + (e % 16 * 4 + v) * 20 + e / 16] = hold_a[i * 4 + v];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int e = i * 256 + threadIdx.x;
+#pragma unroll
+      for (int v = 0; v < 2; v++)
+        if (e < 1024)
+          shared_b[buffer * 64 * 36 + e / 16 * 36 + (e % 16 * 2 + v)] = hold_b[i * 2 + v];
+    }
+  };
+  auto read = [&](int slot, int buffer, int step) {
+    const int line = buffer * 64 + step * 8 + group;
+#pragma unroll
+    for (int i = 0; i < 4; i += 4) {
+      const fragment part_a = *reinterpret_cast<const fragment*>(
+          shared_a + line * 20 + lane_m + i / 4 * (4 * 4) + i % 4);
+#pragma unroll
+      for (int q = 0; q < 4; q++) a[slot][i + q] = part_a.at[q];
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j += 4) {
+      const fragment part_b = *reinterpret_cast<const fragment*>(
+          shared_b + line * 36 + lane_n + j / 4 * (8 * 4) + j % 4);
+#pragma unroll
+      for (int q = 0; q < 4; q++) b[slot][j + q] = part_b.at[q];
+    }
+  };
+
+  fetch(k_begin);
+  put(0);
+  __syncthreads();
+  int buffer = 0;
+#pragma unroll 1
+  for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+    const bool more = k_first + 64 < k_last;
+    if (more) fetch(k_first + 64);
+    read(0, buffer, 0);
+#pragma unroll
+    for (int step = 0; step < 64 / 8; step++) {
+      if (step + 1 < 64 / 8) read((step + 1) % 2, buffer, step + 1);
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) sum[i][j] = (float)(sum[i][j] + a[step % 2][i] * b[step % 2][j]);
+    }
+    buffer ^= 1;
+    if (more) put(buffer);
+    __syncthreads();
+  }
+  float* const shared_sum = reinterpret_cast<float*>(smem);
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+      shared_sum[(group * 16 + lane_m + i / 4 * (4 * 4) + i % 4) * 32 + lane_n +
+                 j / 4 * (8 * 4) + j % 4] = sum[i][j];
+  __syncthreads();
+#pragma unroll
+  for (int turn = 0; turn < 1; turn++) {
+    const int e = turn * 256 + threadIdx.x;
+    if (e >= 16 * 32 / 2) continue;
+    const int m = tile_m * 16 + e / (32 / 2);
+    const int strip = tile_n * (32 / 2) + e % (32 / 2);
+    if (m >= 300 || strip >= 85) continue;
+    tgc_vector<float, 2> y5;
+#pragma unroll
+    for (int v = 0; v < 2; v++) {
+      float total = shared_sum[e * 2 + v];
+#pragma unroll
+      for (int other = 1; other < 8; other++) {
+        const float more = shared_sum[other * 16 * 32 + e * 2 + v];
+        total = (float)(total + more);
+      }
+      y5.at[v] = tgc_to_storage<float>(total);
+    }
+    tgc_store_vector(p.out0, m * 170 + strip * 2, y5);
+  }
+}

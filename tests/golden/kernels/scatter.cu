@@ -1,0 +1,43 @@
+// SCATTER of 30 entries of 16 elements: scatter_add.
+// Stores scatter_add (50, 16) float32.
+// Grid 4 x 256 threads, 8560 bytes moved at least.
+struct scatter_scatter_add_ce4bfebd17_params {
+  const float* in0;
+  const long long* in1;
+  const float* in2;
+  float* out0;
+};
+__device__ __forceinline__ void scatter_scatter_add_ce4bfebd17_stage(int virtual_block, const scatter_scatter_add_ce4bfebd17_params& p,
+                                             char* smem) {
+  const int item = (int)virtual_block * 256 + threadIdx.x;
+  const bool live = item < 800;
+  const int target = live ? int(item / 16) : -1;
+  int* const targets = reinterpret_cast<int*>(smem);
+  float result = 0;
+  if (live) {
+    const float x1 = tgc_load(p.in0, item);
+    result = x1;
+  }
+  for (int first = 0; first < 30; first += 256) {
+    const int own = first + threadIdx.x;
+    int found = -1;
+    if (own < 30) {
+      const long long x2 = tgc_load(p.in1, own);
+      found = (int)x2;
+    }
+    targets[threadIdx.x] = found;
+    __syncthreads();
+    const int here = 30 - first < 256 ? 30 - first : 256;
+    for (int other = 0; other < here; other++) {
+      if (targets[other] == target) {
+        const int entry = first + other;
+        const float x3 = tgc_load(p.in2, entry * 16 + item % 16);
+        result = (float)(result + x3);
+      }
+    }
+    __syncthreads();
+  }
+  if (live) {
+    tgc_store(p.out0, item, result);
+  }
+}
