@@ -245,9 +245,9 @@ class _Check:
             rows = [self.gradients(j, v) for v in _units(y.shape)]
             for position, k in enumerate(self.places):
                 analytic = np.array([row[position].reshape(-1) for row in rows])
-                expected = numeric[k][j].reshape(-1, y.numel()).T
                 if not analytic.size:
                     continue
+                expected = numeric[k][j].reshape(-1, y.numel()).T
                 excess = self._excess(analytic, expected)
                 at = np.unravel_index(int(excess.argmax()), excess.shape)
                 if excess[at] > 0:
