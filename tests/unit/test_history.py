@@ -1,4 +1,4 @@
-"""What realizations keep of histories: enough for every gradient, no more, and a warning in time."""
+"""Realizations keep of a history what gradients need, no more; one without end warns in time."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_looking_launches_no_product_twice_where(
 def test_a_history_without_end_warns_once_with_its_line() -> None:
     w = tc.tensor([1.0, 2.0], requires_grad=True)
     total = tc.zeros(2)
-    with pytest.warns(RuntimeWarning, match="total \\+= w \\* 0.001") as caught:
+    with pytest.warns(RuntimeWarning, match="total \\+= w \\* 0.001") as caught:  # noqa: PT031
         for _ in range(2 * history.OLD):
             total += w * 0.001
             total.sum().item()
@@ -94,7 +94,7 @@ def test_a_detached_total_does_not_warn() -> None:
 def test_an_average_that_forgot_no_grad_warns() -> None:
     w = tc.tensor([1.0], requires_grad=True)
     average = w.detach().clone()
-    with pytest.warns(RuntimeWarning, match="average = "):
+    with pytest.warns(RuntimeWarning, match="average = "):  # noqa: PT031
         for _ in range(2 * history.OLD):
             w.grad = None
             (w * w).sum().backward()

@@ -72,7 +72,12 @@ class Cell:
         self.recorder: Recorder | None = None
         self.error: Exception | None = None
         if node.storage is None:
-            self.wait(node)
+            # As `wait` does; without the call, since every operation comes here.
+            recorder = self.recorder = local.recorder
+            try:
+                recorder.pending[node.device].append(weakref.ref(self))
+            except KeyError:
+                recorder.pending[node.device] = [weakref.ref(self)]
 
     def put(self, node: Node) -> None:
         """Replaces the value; every alias sees it."""

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from tinygrad_cuda.core.device import Device
@@ -54,14 +54,15 @@ def recorded_at(site: RawSite | None) -> Iterator[None]:
         mode.site = old
 
 
-_internal: dict[CodeType, bool] = {}
+class _Internal(dict[str, bool]):
+    """Whether a file is not the user's. By name: a code object takes far longer to hash."""
+
+    def __missing__(self, filename: str) -> bool:
+        found = self[filename] = is_internal(filename)
+        return found
 
 
-def _is_internal(code: CodeType) -> bool:
-    found = _internal.get(code)
-    if found is None:
-        found = _internal[code] = is_internal(code.co_filename)
-    return found
+_internal = _Internal()
 
 
 def current_site() -> RawSite | None:
@@ -75,10 +76,7 @@ def site_of(frame: FrameType | None) -> RawSite | None:
     """The innermost place in the user's code, from `frame` outwards."""
     while frame is not None:
         code = frame.f_code
-        inside = _internal.get(code)
-        if inside is None:
-            inside = _is_internal(code)
-        if not inside:
+        if not _internal[code.co_filename]:
             return (code, frame.f_lasti)
         frame = frame.f_back
     return None
@@ -252,9 +250,8 @@ class LeafOp(Op):
 
     def leaf(self, shape: Shape, dtype: DType, device: Device, **attributes: Any) -> Node:
         """Records a leaf."""
-        return Node(
-            self, (), attributes or NO_ATTRIBUTES, ((shape, dtype),), device, False, current_site()
-        )
+        site = mode.site or site_of(sys._getframe(1))
+        return Node(self, (), attributes or NO_ATTRIBUTES, ((shape, dtype),), device, False, site)
 
 
 def _device_error(op: Op, sources: tuple[Node, ...]) -> DeviceError:

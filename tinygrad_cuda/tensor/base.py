@@ -317,12 +317,10 @@ class Size(tuple[int, ...]):
 def wrap(node: Node) -> Tensor:
     """A Tensor with a cell of its own that holds `node`."""
     tensor = object.__new__(TensorBase._concrete)
-    tensor.cell = Cell(node)
+    tensor.cell = cell = Cell(node)
     tensor.chain = ()
-    tensor._node = None
-    tensor._strides = None
-    tensor._retained = None
-    recorder = local.recorder
+    tensor._node = tensor._strides = tensor._retained = None
+    recorder = cell.recorder or local.recorder
     recorder.recorded += 1
     if recorder.recorded > recorder.limit or settings.eager:
         count_nodes(0)

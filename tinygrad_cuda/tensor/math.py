@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math as _math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,10 +74,6 @@ def promote(op: str, *values: Any, dtype: DType | None = None) -> list[Node]:
         values: Tensors, NumPy arrays or Python numbers; at least one Tensor or array.
         dtype: the common dtype; PyTorch's promotion decides when left out.
     """
-    if len(values) == 2 and dtype is None:
-        pair = _alike(*values)
-        if pair is not None:
-            return pair
     operands = [_operand(op, value) for value in values]
     nodes = [value for value in operands if isinstance(value, Node)]
     first = nodes[0]
@@ -104,19 +100,18 @@ def promote(op: str, *values: Any, dtype: DType | None = None) -> list[Node]:
     return result
 
 
-def _alike(a: Any, b: Any) -> list[Node] | None:
-    """The common cases at less cost: operands that fit already, and a floating tensor with a
-    number."""
-    if not isinstance(a, TensorBase):
-        return None
-    first = a.node
-    if isinstance(b, TensorBase):
-        second = b.node
-        if first.outputs == second.outputs and first.device is second.device:
-            return [first, second]
-    elif type(b) in (float, int) and first.dtype.category == 2:
-        return [first, common.constant.leaf(first.shape, first.dtype, first.device, value=b)]
-    return None
+def promoted(op: str, a: Any, b: Any) -> Sequence[Node]:
+    """`promote` for two; operands that fit already, and a number beside a floating tensor, cost
+    less."""
+    if isinstance(a, TensorBase):
+        first = a.node
+        if isinstance(b, TensorBase):
+            second = b.node
+            if first.outputs == second.outputs and first.device is second.device:
+                return first, second
+        elif (type(b) is float or type(b) is int) and first.dtype.category == 2:
+            return first, common.constant.leaf(first.shape, first.dtype, first.device, value=b)
+    return promote(op, a, b)
 
 
 def _one_device(nodes: list[Node], operands: list[Any]) -> tuple[list[Node], list[Any]]:
@@ -144,6 +139,11 @@ def as_float(node: Node) -> Node:
 def _strides_like(result: Tensor, *values: Any) -> Tensor:
     """Dense permuted strides carry over to the result, as in PyTorch."""
     for value in values:
+        if isinstance(value, TensorBase) and value._strides is not None:
+            break
+    else:
+        return result
+    for value in values:
         if isinstance(value, TensorBase):
             strides = value._strides
             if value.node.shape == result.cell.node.shape:
@@ -164,7 +164,7 @@ def _is_dense(shape: Shape, strides: Shape) -> bool:
 
 def _binary(op: Op, name: str, doc: str, floating: bool = False) -> Callable[..., Tensor]:
     def function(input: Any, other: Any) -> Tensor:
-        a, b = promote(name, input, other)
+        a, b = promoted(name, input, other)
         if floating:
             a, b = as_float(a), as_float(b)
         return _strides_like(wrap(op(a, b)), input, other)
@@ -188,7 +188,7 @@ def add(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
     """``input + alpha * other``, elementwise with broadcasting."""
     if alpha != 1:
         other = mul(other, alpha)
-    a, b = promote("add", input, other)
+    a, b = promoted("add", input, other)
     return _strides_like(wrap(elementwise.add(a, b)), input, other)
 
 
@@ -196,7 +196,7 @@ def sub(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
     """``input - alpha * other``, elementwise with broadcasting."""
     if alpha != 1:
         other = mul(other, alpha)
-    a, b = promote("sub", input, other)
+    a, b = promoted("sub", input, other)
     return _strides_like(wrap(elementwise.sub(a, b)), input, other)
 
 
@@ -228,7 +228,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     """
     if rounding_mode == "floor":
         return floor_divide(input, other)
-    a, b = promote("div", input, other)
+    a, b = promoted("div", input, other)
     result = elementwise.div(as_float(a), as_float(b))
     if rounding_mode == "trunc":
         result = to_dtype(elementwise.trunc(result), a.dtype)
@@ -242,7 +242,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
 
 def floor_divide(input: Any, other: Any) -> Tensor:
     """The largest whole number not above ``input / other``."""
-    a, b = promote("floor_divide", input, other)
+    a, b = promoted("floor_divide", input, other)
     return _strides_like(wrap(elementwise.floor_divide(a, b)), input, other)
 
 
