@@ -27,7 +27,7 @@ State = dict[str, Any]
 
 
 class Scalars:
-    """The numbers of one step of one group, as 0-d Tensors.
+    """The numbers of one step of one group, as Tensors of one element.
 
     Each is an argument of the plan from the start, so that a learning rate that changes makes no
     new plan. They are told apart by name, never by value: two numbers that happen to be equal
@@ -38,14 +38,16 @@ class Scalars:
         self._made: dict[Any, Tensor] = {}
 
     def of(self, like: Tensor) -> Callable[..., Tensor]:
-        """``scalar(value, *name)`` for numbers of the dtype and on the device of `like`."""
+        """``scalar(value, *name)`` for numbers that broadcast to `like`, of its dtype."""
         dtype, device = like.dtype, like.device
+        # As many axes as the parameter has: one node less to broadcast it.
+        shape = (1,) * like.ndim
 
         def scalar(value: float, *name: Any) -> Tensor:
-            key = (dtype, device, name)
+            key = (shape, dtype, device, name)
             found = self._made.get(key)
             if found is None:
-                found = wrap(common.scalar.leaf((), dtype, device, value=float(value)))
+                found = wrap(common.scalar.leaf(shape, dtype, device, value=float(value)))
                 self._made[key] = found
             return found
 
@@ -103,7 +105,7 @@ class Optimizer:
             gradient, parameter: of the parameter's shape; float32 where it is a half type.
             state: what the last step returned; Tensors and host numbers.
             group: the options.
-            scalar: ``scalar(value, *name)`` gives a host number as a 0-d Tensor.
+            scalar: ``scalar(value, *name)`` gives a host number as a Tensor that broadcasts.
         """
         raise NotImplementedError(f"{type(self).__name__} has no apply_single")
 
