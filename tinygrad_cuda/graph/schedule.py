@@ -6,7 +6,7 @@ Groups grow along the graph, producers first; each keeps the reason why it did n
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -84,6 +84,21 @@ class Schedule:
     def stored(self) -> dict[Node, Kernel]:
         """The kernel that stores each value."""
         return {node: kernel for kernel in self.kernels for node in kernel.stores}
+
+    def put_before(self, pairs: Iterable[tuple[Kernel, Kernel]]) -> None:
+        """Adds edges of order, which must close no circle, and keeps `kernels` in an order."""
+        for earlier, later in pairs:
+            if earlier not in later.before:
+                later.before.append(earlier)
+        order: list[Kernel] = []
+        done: set[Kernel] = set()
+        waiting = list(self.kernels)
+        while waiting:
+            ready = next(k for k in waiting if done.issuperset(k.before))
+            waiting.remove(ready)
+            done.add(ready)
+            order.append(ready)
+        self.kernels = order
 
     def graph(self) -> Any:
         """The kernels as a networkx DiGraph; an edge leads from a kernel to those after it."""

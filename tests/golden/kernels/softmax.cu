@@ -1,25 +1,25 @@
 // ROW, 64 rows of 1000, 3 loops, in registers: max sub exp sum div.
 // Stores div (64, 1000) float32.
 // Grid 64 x 256 threads, 512000 bytes moved at least.
-struct row_max_sum_sub_exp_div_adbb252884_params {
+struct row_max_sum_sub_exp_div_8d1d37bdf0_params {
   const float* in0;
   float* out0;
 };
-__device__ __forceinline__ void row_max_sum_sub_exp_div_adbb252884_stage(int virtual_block, const row_max_sum_sub_exp_div_adbb252884_params& p,
+__device__ __forceinline__ void row_max_sum_sub_exp_div_8d1d37bdf0_stage(int virtual_block, const row_max_sum_sub_exp_div_8d1d37bdf0_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 256;
   const int line = virtual_block * 1 + threadIdx.x / 256;
   if (line >= 64) return;
-  tgc_vector<float, 2> h1[2];
-  float h5[2][2];
+  tgc_vector<float, 4> h1[1];
+  float h5[1][4];
   float r0 = tgc_lowest<float>();
-#pragma unroll 2
-  for (int k = 0; k < 2; k++) {
+#pragma unroll 1
+  for (int k = 0; k < 1; k++) {
     const int item = k * 256 + thread;
-    if (item < 500) {
-      h1[k] = tgc_load_vector<2>(p.in0, line * 1000 + item * 2);
+    if (item < 250) {
+      h1[k] = tgc_load_vector<4>(p.in0, line * 1000 + item * 4);
 #pragma unroll
-      for (int v = 0; v < 2; v++) {
+      for (int v = 0; v < 4; v++) {
         const float x2 = tgc_to_compute(h1[k].at[v]);
         r0 = tgc_max_op()(r0, x2);
       }
@@ -27,12 +27,12 @@ __device__ __forceinline__ void row_max_sum_sub_exp_div_adbb252884_stage(int vir
   }
   r0 = tgc_block_reduce(r0, tgc_max_op(), smem);
   float r1 = 0.0f;
-#pragma unroll 2
-  for (int k = 0; k < 2; k++) {
+#pragma unroll 1
+  for (int k = 0; k < 1; k++) {
     const int item = k * 256 + thread;
-    if (item < 500) {
+    if (item < 250) {
 #pragma unroll
-      for (int v = 0; v < 2; v++) {
+      for (int v = 0; v < 4; v++) {
         const float x3 = tgc_to_compute(h1[k].at[v]);
         const float x4 = x3 - r0;
         h5[k][v] = tgc_exp(x4);
@@ -41,17 +41,17 @@ __device__ __forceinline__ void row_max_sum_sub_exp_div_adbb252884_stage(int vir
     }
   }
   r1 = tgc_block_reduce(r1, tgc_sum_op(), smem);
-#pragma unroll 2
-  for (int k = 0; k < 2; k++) {
+#pragma unroll 1
+  for (int k = 0; k < 1; k++) {
     const int item = k * 256 + thread;
-    if (item < 500) {
-      tgc_vector<float, 2> y7;
+    if (item < 250) {
+      tgc_vector<float, 4> y7;
 #pragma unroll
-      for (int v = 0; v < 2; v++) {
+      for (int v = 0; v < 4; v++) {
         const float x6 = h5[k][v] / r1;
         y7.at[v] = tgc_to_storage<float>(x6);
       }
-      tgc_store_vector(p.out0, line * 1000 + item * 2, y7);
+      tgc_store_vector(p.out0, line * 1000 + item * 4, y7);
     }
   }
 }

@@ -10,6 +10,7 @@ import numpy as np
 
 from tinygrad_cuda.backend.base import BadIndex, Program
 from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda.arena import Piece
 from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
 from tinygrad_cuda.backend.cuda.pack import Launch
@@ -45,7 +46,7 @@ class CudaBackend:
         self.gpu.copy_in(allocation.address, np.ascontiguousarray(array))
         return allocation
 
-    def to_host(self, storage: runtime.Allocation, shape: Shape, dtype: DType) -> Array:
+    def to_host(self, storage: runtime.Allocation | Piece, shape: Shape, dtype: DType) -> Array:
         array = np.empty(shape, dtype.numpy)
         self.gpu.copy_out(storage.address, array.reshape(-1).view(np.uint8))
         return array
@@ -71,6 +72,9 @@ class CudaBackend:
 
     def allocate(self, nbytes: int) -> runtime.Allocation:
         return self.gpu.allocate(nbytes)
+
+    def part(self, memory: runtime.Allocation, offset: int, nbytes: int) -> Piece:
+        return Piece(memory.address + offset, nbytes)
 
     def load(self, source: str) -> runtime.Module:
         return self.gpu.load(compile_source(source, self.gpu.properties.arch).cubin)

@@ -84,7 +84,7 @@ class _Problem:
         self.type = self.dtype.compute
 
     def _choose(self) -> Tile:
-        tiles = TILES if self.dtype.itemsize < 8 else TILES[2:]
+        tiles: tuple[Tile, ...] = TILES if self.dtype.itemsize < 8 else TILES[2:]
         if self.n <= 16:
             tiles = (NARROW, NARROW_SMALL)
         elif self.m <= 16:

@@ -6,17 +6,17 @@ The machine below (a GPU, or the emulator) only has memory, a compiler and launc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
 from tinygrad_cuda.backend.base import Number, Program
+from tinygrad_cuda.backend.cuda.arena import plan_arena
 from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
 from tinygrad_cuda.backend.cuda.report import report
-from tinygrad_cuda.backend.cuda.template import Scratch, Word
+from tinygrad_cuda.backend.cuda.template import Word
 from tinygrad_cuda.backend.cuda.validate import Validator, compare
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
@@ -46,6 +46,10 @@ class Machine(Protocol):
         """Memory with undefined content."""
         ...
 
+    def part(self, memory: Any, offset: int, nbytes: int) -> Any:
+        """A part of allocated memory."""
+        ...
+
     def to_host(self, storage: Any, shape: Shape, dtype: DType) -> np.ndarray[Any, Any]:
         """The value of a piece of memory."""
         ...
@@ -73,15 +77,6 @@ class Machine(Protocol):
         ...
 
 
-@dataclass
-class _Step:
-    """A launch with the places of its words in the table of memory."""
-
-    launch: Launch
-    words: list[Word]
-    free: list[Any]
-
-
 class CudaExecutable:
     """A compiled program of generated kernels."""
 
@@ -92,7 +87,9 @@ class CudaExecutable:
         places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
         self.schedule = schedule(outputs, places)
         self.slots = {node: slot for slot, node in enumerate(program.inputs)}
-        self.launches = packed([stages(kernel) for kernel in self.schedule.kernels])
+        made = {kernel: stages(kernel) for kernel in self.schedule.kernels}
+        self.arena = plan_arena(self.schedule, made)
+        self.launches = packed([made[kernel] for kernel in self.schedule.kernels])
         self.source = translation_unit(self.launches)
         self.unit = machine.load(self.source) if self.launches else None
         self.places = {
@@ -100,7 +97,6 @@ class CudaExecutable:
             for kernel in self.schedule.kernels
             for node, buffer in kernel.places.items()
         }
-        self.steps = self._steps()
         self.checks = any(word.kind == "error" for launch in self.launches for word in launch.words)
         # Where an output could not be written in place, its value is copied there at the end.
         self.copies = [
@@ -113,30 +109,19 @@ class CudaExecutable:
         if settings.debug >= 4:
             print(self.source)
 
-    def _steps(self) -> list[_Step]:
-        """The launches, each with the memory that nobody needs after it."""
-        kept = set(self.schedule.outputs)
-        steps, seen = [], set(kept) | set(self.slots)
-        for launch in reversed(self.launches):
-            free = []
-            for word in launch.words:
-                if word.kind in ("value", "scratch") and word.item not in seen:
-                    seen.add(word.item)
-                    free.append(word.item)
-            steps.append(_Step(launch, launch.words, free))
-        return steps[::-1]
-
     def run(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> list[Any]:
         expected = self._expected(inputs, arguments) if settings.validate else {}
         memory: dict[Any, Any] = {node: inputs[slot] for node, slot in self.slots.items()}
+        arena = self.machine.allocate(self.arena.nbytes)
+        for item, (offset, nbytes) in self.arena.places.items():
+            memory[item] = self.machine.part(arena, offset, nbytes)
         for node in self.schedule.outputs:
             place = self.places.get(node)
             memory[node] = inputs[self.slots[place]] if place is not None else self._allocate(node)
-        for step in self.steps:
-            self._launch(step, memory, arguments)
-            self._validate(step, memory, expected)
-            for item in step.free:
-                del memory[item]
+        for launch in self.launches:
+            self._launch(launch, memory, arguments)
+            if settings.validate:
+                self._validate(launch, memory, expected)
         if self.checks:
             self.machine.watch_error()
         results = [memory[node] for node in self.schedule.outputs]
@@ -145,18 +130,16 @@ class CudaExecutable:
             results[number] = inputs[slot]
         return results
 
-    def _launch(self, step: _Step, memory: dict[Any, Any], arguments: Sequence[Number]) -> None:
+    def _launch(self, launch: Launch, memory: dict[Any, Any], arguments: Sequence[Number]) -> None:
         touched: list[Any] = []
-        words = np.zeros(len(step.words), np.uint64)
-        for number, word in enumerate(step.words):
-            words[number] = self._word(word, memory, arguments, touched)
-        if settings.debug < 2:
-            self.machine.launch(self.unit, step.launch, words, touched)
-            return
-        time = self.machine.timed(
-            lambda: self.machine.launch(self.unit, step.launch, words, touched)
+        words = np.array(
+            [self._word(word, memory, arguments, touched) for word in launch.words], np.uint64
         )
-        print(report(step.launch, time))
+        if settings.debug < 2:
+            self.machine.launch(self.unit, launch, words, touched)
+            return
+        time = self.machine.timed(lambda: self.machine.launch(self.unit, launch, words, touched))
+        print(report(launch, time))
 
     def _expected(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> dict[Node, Any]:
         """What each stored value should be, by NumPy."""
@@ -166,36 +149,27 @@ class CudaExecutable:
         ]
         return Validator(self.program, self.schedule).expected(arrays, arguments)
 
-    def _validate(self, step: _Step, memory: dict[Any, Any], expected: dict[Node, Any]) -> None:
-        for stage in step.launch.stages:
+    def _validate(self, launch: Launch, memory: dict[Any, Any], expected: dict[Node, Any]) -> None:
+        for stage in launch.stages:
             for node in stage.kernel.stores:
-                if node in expected and node in memory and stage.stores(node):
+                if node in expected and stage.stores(node):
                     found = self.machine.to_host(memory[node], node.shape, node.dtype)
                     compare(stage, node, found, expected[node])
 
-    def _allocate(self, item: Any) -> Any:
-        if isinstance(item, Scratch):
-            return self.machine.allocate(item.nbytes)
-        assert isinstance(item, Node)
-        return self.machine.allocate(prod(item.shape) * item.dtype.itemsize)
+    def _allocate(self, node: Node) -> Any:
+        return self.machine.allocate(prod(node.shape) * node.dtype.itemsize)
 
     def _word(
         self, word: Word, memory: dict[Any, Any], arguments: Sequence[Number], touched: list[Any]
-    ) -> Any:
+    ) -> int:
         if word.kind == "argument":
             value = 0 if word.item is None else arguments[word.item]
             if word.text.startswith("double"):
-                return np.float64(value).view(np.uint64)
-            return np.uint64(int(value) & (2**64 - 1))
-        if word.kind == "error":
-            piece = self.machine.error
-        else:
-            piece = memory.get(word.item)
-            if piece is None:
-                assert word.write or isinstance(word.item, Scratch), f"{word.item} is not made yet"
-                piece = memory[word.item] = self._allocate(word.item)
+                return int(np.float64(value).view(np.uint64))
+            return int(value) & (2**64 - 1)
+        piece = self.machine.error if word.kind == "error" else memory[word.item]
         touched.append(piece)
-        return np.uint64(piece.address)
+        return int(piece.address)
 
     def describe(self) -> str:
         """One line a launch."""

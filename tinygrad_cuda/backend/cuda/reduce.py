@@ -224,7 +224,7 @@ def row_stages(kernel: Kernel) -> list[Stage]:
 def _row_width(kernel: Kernel, group: int) -> int:
     last = kernel.sign[-1][0] if kernel.sign else 1
     width = vector_width(kernel, last)
-    while width > 1 and length_of(kernel.sign) // width < group:
+    while width > 1 and length_of(kernel.sign) // width * 4 < group * 3:
         width //= 2
     return width
 

@@ -27,17 +27,21 @@ Array = np.ndarray[Any, Any]
 
 
 class EmuBuffer:
-    """Memory of the emulated device."""
+    """Memory of the emulated device, or a part of it."""
 
     __slots__ = ("bytes", "address", "nbytes")
 
-    def __init__(self, nbytes: int, fill: int = POISON) -> None:
-        room = np.empty(nbytes + ALIGNMENT, np.uint8)
-        offset = -room.ctypes.data % ALIGNMENT
-        self.bytes = room[offset : offset + nbytes]
-        self.bytes.fill(fill)
-        self.address = room.ctypes.data + offset
-        self.nbytes = nbytes
+    def __init__(self, memory: Array) -> None:
+        self.bytes = memory
+        self.address = memory.ctypes.data
+        self.nbytes = memory.nbytes
+
+
+def new_buffer(nbytes: int, fill: int = POISON) -> EmuBuffer:
+    """Fresh memory, every byte of it `fill`."""
+    room = np.full(nbytes + ALIGNMENT, fill, np.uint8)
+    offset = -room.ctypes.data % ALIGNMENT
+    return EmuBuffer(room[offset : offset + nbytes])
 
 
 class EmuBackend:
@@ -50,12 +54,12 @@ class EmuBackend:
     def __init__(self, device: Device) -> None:
         toolchain()
         self.device = device
-        self.error = EmuBuffer(32, 0)
+        self.error = new_buffer(32, 0)
 
     # The backend
 
     def from_host(self, array: Array) -> EmuBuffer:
-        buffer = EmuBuffer(array.nbytes)
+        buffer = new_buffer(array.nbytes)
         buffer.bytes[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return buffer
 
@@ -79,7 +83,10 @@ class EmuBackend:
     # The machine under the executable
 
     def allocate(self, nbytes: int) -> EmuBuffer:
-        return EmuBuffer(nbytes)
+        return new_buffer(nbytes)
+
+    def part(self, memory: EmuBuffer, offset: int, nbytes: int) -> EmuBuffer:
+        return EmuBuffer(memory.bytes[offset : offset + nbytes])
 
     def load(self, source: str) -> Module:
         return Module(source)
