@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinygrad_cuda import autograd, cuda
+from tinygrad_cuda import autograd, cuda, nn, optim
 from tinygrad_cuda.autograd import (
     detect_nan,
     enable_grad,
@@ -372,6 +372,7 @@ __all__ = [
     "narrow",
     "ne",
     "neg",
+    "nn",
     "no_grad",
     "nonzero",
     "norm",
@@ -379,6 +380,7 @@ __all__ = [
     "one_hot",
     "ones",
     "ones_like",
+    "optim",
     "outer",
     "pad",
     "permute",
