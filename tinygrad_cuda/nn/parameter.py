@@ -81,7 +81,7 @@ class Parameter(Tensor):
 def place(parameter: Tensor, source: Tensor) -> None:
     """Points a Parameter to the cell of another Tensor; its leaf, if it has one, stays."""
     leaf = parameter.leaf if hasattr(parameter, "chain") else None
-    value = source.detach()
+    value = source.detach() if source.requires_grad else source
     parameter.cell = value.cell
     parameter.chain = value.chain if leaf is None else (*value.chain, (common.variable, leaf))
     parameter._node = None
