@@ -64,9 +64,10 @@ def _is_finite(value: Any) -> bool:
     return all(bool(np.isfinite(_wide(part)).all()) for part in parts)
 
 
-def _wide(array: Any) -> Array:
-    array = np.asarray(array)
-    return array if array.dtype.kind in "biuf" else array.astype(np.float32)
+def _wide(value: Any) -> Array:
+    array = np.asarray(value)
+    wide: Array = array if array.dtype.kind in "biuf" else array.astype(np.float32)
+    return wide
 
 
 def _error(node: Node, value: Any, sources: list[Any]) -> NonFiniteError:

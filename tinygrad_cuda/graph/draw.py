@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
-from tinygrad_cuda.core.errors import ArgumentError, Site
+from tinygrad_cuda.core.errors import ArgumentError, RawSite, Site
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.order import topological
 
@@ -181,9 +180,9 @@ class _Lines:
     """The user's lines as text; each place is looked up once."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[CodeType, int], str] = {}
+        self.known: dict[RawSite, str] = {}
 
-    def __call__(self, site: tuple[CodeType, int] | None) -> str:
+    def __call__(self, site: RawSite | None) -> str:
         if site is None:
             return ""
         found = self.known.get(site)

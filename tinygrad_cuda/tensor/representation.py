@@ -1,38 +1,35 @@
-"""The text of a Tensor: values (edges only for large ones), shape, dtype, device, grad."""
+"""The text of a Tensor: values (edges only of large ones), shape, dtype, device, grad.
+
+The layout of numbers is PyTorch's.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.tensor import joining
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
 
-THRESHOLD = 1000
+Array = np.ndarray[Any, Any]
+
+THRESHOLD = 1000  # elements, beyond which only edges are shown
 EDGE = 3
-
-
-def _edges(input: Tensor) -> np.ndarray[Any, Any]:
-    """The first and last elements of every long axis, so that nothing large is copied."""
-    result = input.detach()
-    with gradient_mode(False):
-        for axis, size in enumerate(input.shape):
-            if size > 2 * EDGE + 1:
-                # One more than is printed, so that NumPy elides the middle by itself.
-                front = result.narrow(axis, 0, EDGE + 1)
-                back = result.narrow(axis, size - EDGE, EDGE)
-                result = joining.cat((front, back), axis)
-        return result.array()
+WIDTH = 80  # of a line
+PREFIX = "tensor("
+USUAL = (dtypes.float32, dtypes.int64, dtypes.bool_)
 
 
 def text(input: Tensor) -> str:
-    """The repr; gathers only the edges of a Tensor of more than 1000 elements.
+    """The repr; reads only the edges of a Tensor of more than 1000 elements.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -41,32 +38,105 @@ def text(input: Tensor) -> str:
     """
     shape, dtype = input.node.shape, input.dtype
     large = prod(shape) > THRESHOLD
-    array = _edges(input) if large else input.array()
-    if dtype in (dtypes.float16, dtypes.bfloat16):
-        array = array.astype(np.float32)
-    whole = dtype.is_floating and bool(
-        np.all(np.isfinite(array)) and np.all(array == np.trunc(array))
-        and (array.size == 0 or float(np.abs(array).max()) < 1e5)
-    )  # fmt: skip
-    formatter: dict[str, Any] = {"float_kind": lambda x: f"{x:.0f}."} if whole else {}
-    values = np.array2string(
-        array,
-        separator=", ",
-        precision=4,
-        floatmode="maxprec_equal" if whole else "fixed",
-        threshold=min(THRESHOLD, array.size - 1) if large else THRESHOLD,
-        edgeitems=EDGE,
-        prefix="tensor(",
-        formatter=formatter or None,
-    )
-    parts = [values]
-    if large or array.size == 0:
-        parts.append(f"shape={tuple(shape)}")
-    if dtype not in (dtypes.float32, dtypes.int64, dtypes.bool_):
-        parts.append(f"dtype={dtype!r}")
+    array = _edges(input) if large else input.detach().array()
+    if array.size:
+        body = _nested(array, shape if large else array.shape, _formatter(array, dtype), 0)
+    else:
+        body = "[]"
+    notes = []
+    if large or (array.size == 0 and len(shape) != 1):
+        notes.append(f"shape={tuple(shape)}")
+    if dtype not in USUAL or (array.size == 0 and dtype is not dtypes.float32):
+        notes.append(f"dtype={dtype!r}")
     if input.device.kind != "cpu":
-        parts.append(f"device='{input.device}'")
+        notes.append(f"device='{input.device}'")
     if input.requires_grad:
-        leaf = input.leaf is not None
-        parts.append("requires_grad=True" if leaf else f"grad_fn=<{input.node.op.name}>")
-    return f"tensor({', '.join(parts)})"
+        grad_fn = input.grad_fn
+        notes.append("requires_grad=True" if grad_fn is None else f"grad_fn={grad_fn}")
+    return _with_notes(PREFIX + body, notes)
+
+
+def _with_notes(result: str, notes: list[str]) -> str:
+    """Notes go on the last line while they fit."""
+    used = len(result) - result.rfind("\n") - 1
+    for note in notes:
+        if used + len(note) + 2 > WIDTH:
+            result += ",\n" + " " * len(PREFIX) + note
+            used = len(PREFIX) + len(note)
+        else:
+            result += ", " + note
+            used += len(note) + 2
+    return result + ")"
+
+
+# Values -------------------------------------------------------------------------------------------
+
+
+def _edges(input: Tensor) -> Array:
+    """The first and last elements of every long axis; nothing large is copied."""
+    if input.device.kind == "cpu":
+        array = input.detach().array()
+        return array[np.ix_(*(_shown(size) for size in array.shape))]
+    with gradient_mode(False):
+        result = input.detach()
+        for axis, size in enumerate(input.node.shape):
+            if size > 2 * EDGE:
+                front = result.narrow(axis, 0, EDGE)
+                back = result.narrow(axis, size - EDGE, EDGE)
+                result = joining.cat((front, back), axis)
+        return result.array()
+
+
+def _shown(size: int) -> list[int]:
+    places = range(size)
+    return [*places] if size <= 2 * EDGE else [*places[:EDGE], *places[-EDGE:]]
+
+
+def _nested(array: Array, shape: tuple[int, ...], number: Callable[[Any], str], depth: int) -> str:
+    """Brackets around brackets; `shape` is that of the whole, which says where dots stand."""
+    if not shape:
+        return number(array[()])
+    indent = len(PREFIX) + depth
+    elided = shape[0] > array.shape[0]
+    if len(shape) > 1:
+        parts = [_nested(part, shape[1:], number, depth + 1) for part in array]
+        if elided:
+            parts.insert(EDGE, "...")
+        return "[" + ("," + "\n" * (len(shape) - 1) + " " * (indent + 1)).join(parts) + "]"
+    words = [number(value) for value in array]
+    per_line = max(1, (WIDTH - indent) // (max(map(len, words), default=0) + 2))
+    if elided:
+        words.insert(EDGE, " ...")
+    lines = [", ".join(words[k : k + per_line]) for k in range(0, len(words), per_line)]
+    return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
+
+
+def _formatter(array: Array, dtype: DType) -> Callable[[Any], str]:
+    """How each number is written, all equally wide."""
+    if not dtype.is_floating:
+        write: Callable[[Any], str] = str
+        width = max(map(len, map(str, array.reshape(-1).tolist())))
+    else:
+        wide = array.astype(np.float64)
+        sizes = np.abs(wide[np.isfinite(wide) & (wide != 0)])
+        write = _float_style(sizes)
+        width = max((len(write(value)) for value in wide[np.isfinite(wide) & (wide != 0)]),
+                    default=1)  # fmt: skip
+    if array.ndim == 0:
+        width = 0
+    return lambda value: write(value.item()).rjust(width)
+
+
+def _float_style(sizes: Array) -> Callable[[float], str]:
+    """Whole numbers, four decimals, or powers of ten, by the finite magnitudes other than 0."""
+    if not sizes.size:
+        return _whole
+    low, high = float(sizes.min()), float(sizes.max())
+    whole = bool(np.all(sizes == np.trunc(sizes)))
+    if high / low > 1000 or high > 1e8 or (not whole and low < 1e-4):
+        return lambda value: f"{value:.4e}"
+    return _whole if whole else lambda value: f"{value:.4f}"
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}." if np.isfinite(value) else f"{value:.0f}"
