@@ -1,11 +1,11 @@
 // ROW, 64 rows of 1000, 3 loops, in registers: max sub exp sum div.
 // Stores div (64, 1000) float32.
 // Grid 64 x 256 threads, 512000 bytes moved at least.
-struct row_max_sum_sub_exp_div_8d1d37bdf0_params {
+struct row_max_sum_sub_exp_div_d18eae0929_params {
   const float* in0;
   float* out0;
 };
-__device__ __forceinline__ void row_max_sum_sub_exp_div_8d1d37bdf0_stage(int virtual_block, const row_max_sum_sub_exp_div_8d1d37bdf0_params& p,
+__device__ __forceinline__ void row_max_sum_sub_exp_div_d18eae0929_stage(int virtual_block, const row_max_sum_sub_exp_div_d18eae0929_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 256;
   const int line = virtual_block * 1 + threadIdx.x / 256;
@@ -25,7 +25,7 @@ __device__ __forceinline__ void row_max_sum_sub_exp_div_8d1d37bdf0_stage(int vir
       }
     }
   }
-  r0 = tgc_block_reduce(r0, tgc_max_op(), smem);
+  r0 = tgc_block_reduce_once(r0, tgc_max_op(), smem);
   float r1 = 0.0f;
 #pragma unroll 1
   for (int k = 0; k < 1; k++) {
@@ -40,7 +40,7 @@ __device__ __forceinline__ void row_max_sum_sub_exp_div_8d1d37bdf0_stage(int vir
       }
     }
   }
-  r1 = tgc_block_reduce(r1, tgc_sum_op(), smem);
+  r1 = tgc_block_reduce_once(r1, tgc_sum_op(), smem + 128);
 #pragma unroll 1
   for (int k = 0; k < 1; k++) {
     const int item = k * 256 + thread;

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,10 @@ from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.cuda.arena import Piece
 from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.pack import Launch
+from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
+from tinygrad_cuda.backend.cuda.pack import Launch, dependencies
 from tinygrad_cuda.backend.cuda.template import THREADS
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
@@ -23,6 +27,16 @@ ERROR_BYTES = 32
 ERROR_SLOTS = 16  # plans with index checks that may be under way without a look at their outcome
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclass(eq=False)
+class Unit:
+    """A loaded translation unit, its launches in order, and the graph that replays them."""
+
+    module: runtime.Module
+    launches: list[Launch]
+    runs: int = 0
+    graph: Graph | None = None
 
 
 class CudaBackend:
@@ -76,16 +90,44 @@ class CudaBackend:
     def part(self, memory: runtime.Allocation, offset: int, nbytes: int) -> Piece:
         return Piece(memory.address + offset, nbytes)
 
-    def load(self, source: str) -> runtime.Module:
-        return self.gpu.load(compile_source(source, self.gpu.properties.arch).cubin)
+    def load(self, source: str, launches: Sequence[Launch]) -> Unit:
+        cubin = compile_source(source, self.gpu.properties.arch).cubin
+        return Unit(self.gpu.load(cubin), list(launches))
 
-    def launch(
-        self, unit: runtime.Module, launch: Launch, words: Array, touched: list[Any]
+    def launch(self, unit: Unit, launch: Launch, words: bytes, touched: Sequence[Any]) -> None:
+        function = unit.module.function(launch.name)
+        self.gpu.launch(function, launch.blocks, THREADS, launch.shared, words, launch.site)
+
+    def launch_all(
+        self, unit: Unit, words: Sequence[bytes], touched: Sequence[Sequence[Any]]
     ) -> None:
-        function = unit.function(launch.name)
-        self.gpu.launch(
-            function, launch.blocks, THREADS, launch.shared, words.tobytes(), launch.site
-        )
+        """Launches one by one at first; from the second time on as a CUDA graph."""
+        unit.runs += 1
+        if unit.runs == 1 or len(words) == 1 or settings.sync:
+            for launch, own, pieces in zip(unit.launches, words, touched, strict=True):
+                self.launch(unit, launch, own, pieces)
+            return
+        if unit.graph is None:
+            unit.graph = Graph(self.gpu, self._nodes(unit, words))
+        else:
+            updates = sum(unit.graph.update(place, own) for place, own in enumerate(words))
+            if settings.debug >= 1:
+                print(f"replay of {len(words)} kernels, {updates} with new parameters")
+        unit.graph.launch()
+
+    def _nodes(self, unit: Unit, words: Sequence[bytes]) -> list[KernelNode]:
+        return [
+            KernelNode(
+                function=unit.module.function(launch.name),
+                grid=launch.blocks,
+                block=THREADS,
+                shared_bytes=launch.shared,
+                words=own,
+                after=after,
+                label=launch.site,
+            )
+            for launch, own, after in zip(unit.launches, words, dependencies(unit.launches))
+        ]
 
     def copy(self, target: runtime.Allocation, source: runtime.Allocation) -> None:
         self.gpu.copy(target.address, source.address, source.nbytes)

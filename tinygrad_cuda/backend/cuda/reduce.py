@@ -201,10 +201,19 @@ class _Lines:
 
     outer: Scope
 
+    def reduction(self, one: Accumulator, group: int) -> str:
+        """The statement that combines the threads of a row; each reduction has its own memory."""
+        if group == WARP:
+            return f"{one.name} = tgc_warp_reduce({one.name}, {one.operator}());"
+        before = self.accumulators[: self.accumulators.index(one)]
+        offset = sum(a.bytes for a in before) * WARP
+        place = f"smem + {offset}" if offset else "smem"
+        return f"{one.name} = tgc_block_reduce_once({one.name}, {one.operator}(), {place});"
+
     @property
     def scratch_bytes(self) -> int:
-        """Shared memory for block reductions of the largest accumulator."""
-        return max(a.bytes for a in self.accumulators) * WARP
+        """Shared memory for the block reductions of a row."""
+        return sum(a.bytes for a in self.accumulators) * WARP
 
 
 # ROW ----------------------------------------------------------------------------------------------
@@ -250,8 +259,6 @@ def _whole_row(kernel: Kernel) -> Stage:
         taken = row.loop(loop, space.flat, item * width + v, stores)
         before = row.outer.lines + row.start(taken)
         row.outer.lines = []
-        block = group == THREADS
-        function, scratch = ("tgc_block_reduce", ", smem") if block else ("tgc_warp_reduce", "")
         text += fill(
             "row.cuh",
             "phase",
@@ -265,7 +272,7 @@ def _whole_row(kernel: Kernel) -> Stage:
             width=width,
             map=writer.scopes[2].lines,
             store=stores.after,
-            combine=[f"{a.name} = {function}({a.name}, {a.operator}(){scratch});" for a in taken],
+            combine=[row.reduction(a, group) for a in taken],
         ).splitlines()
         row.settle(taken)
     if writer.held is not None:
@@ -310,7 +317,7 @@ def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
         width=width,
         map=writer.scopes[2].lines,
         store=stores.after,
-        combine=[f"{a.name} = tgc_block_reduce({a.name}, {a.operator}(), smem);" for a in taken],
+        combine=[row.reduction(a, THREADS) for a in taken],
         keep=_keep(row, taken, scratches, parts),
     )
     body = fill("row.cuh", "part_body", parts=parts, phases=phase)

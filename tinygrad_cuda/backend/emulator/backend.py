@@ -5,8 +5,8 @@ For correctness, never for speed: every access is checked, fresh memory is poiso
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,13 @@ def new_buffer(nbytes: int, fill: int = POISON) -> EmuBuffer:
     room = np.full(nbytes + ALIGNMENT, fill, np.uint8)
     offset = -room.ctypes.data % ALIGNMENT
     return EmuBuffer(room[offset : offset + nbytes])
+
+
+class EmuUnit(NamedTuple):
+    """A compiled translation unit and its launches, in order."""
+
+    module: Module
+    launches: list[Launch]
 
 
 class EmuBackend:
@@ -88,8 +95,8 @@ class EmuBackend:
     def part(self, memory: EmuBuffer, offset: int, nbytes: int) -> EmuBuffer:
         return EmuBuffer(memory.bytes[offset : offset + nbytes])
 
-    def load(self, source: str) -> Module:
-        return Module(source)
+    def load(self, source: str, launches: Sequence[Launch]) -> EmuUnit:
+        return EmuUnit(Module(source), list(launches))
 
     def copy(self, target: EmuBuffer, source: EmuBuffer) -> None:
         target.bytes[:] = source.bytes
@@ -101,7 +108,18 @@ class EmuBackend:
         """Runs the work; the emulator's times say nothing about a GPU."""
         work()
 
-    def launch(self, unit: Module, launch: Launch, words: Array, touched: list[Any]) -> None:
+    def launch(
+        self, unit: EmuUnit, launch: Launch, words: bytes, touched: Sequence[EmuBuffer]
+    ) -> None:
         ranges = [(piece.address, piece.nbytes) for piece in touched if piece.nbytes]
+        numbers = np.frombuffer(words, np.uint64)
         site = launch.stages[0].kernel.stores[0].site
-        unit.launch(launch.name, launch.blocks, THREADS, launch.shared, words, ranges, site=site)
+        unit.module.launch(
+            launch.name, launch.blocks, THREADS, launch.shared, numbers, ranges, site=site
+        )
+
+    def launch_all(
+        self, unit: EmuUnit, words: Sequence[bytes], touched: Sequence[Sequence[EmuBuffer]]
+    ) -> None:
+        for launch, own, pieces in zip(unit.launches, words, touched, strict=True):
+            self.launch(unit, launch, own, pieces)

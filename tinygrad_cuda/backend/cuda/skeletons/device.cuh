@@ -429,9 +429,10 @@ TGC_DEVICE T tgc_warp_reduce_first(T value, Combine combine, int count) {
 template <class T> constexpr int tgc_block_reduce_bytes = 32 * int(sizeof(T));
 
 // The values of all threads of the block combined in thread order, in a fixed tree; every thread
-// gets the result. `smem` (aligned for T) is free to use on entry and free again on return.
+// gets the result. `smem` (aligned for T) is free to use on entry and stays in use: a block that
+// reduces several times gives each its own, and waits once for each.
 template <class T, class Combine>
-TGC_DEVICE T tgc_block_reduce(T value, Combine combine, char* smem) {
+TGC_DEVICE T tgc_block_reduce_once(T value, Combine combine, char* smem) {
   value = tgc_warp_reduce(value, combine);
   int warps = blockDim.x >> 5;
   if (warps == 1) return value;
@@ -439,7 +440,13 @@ TGC_DEVICE T tgc_block_reduce(T value, Combine combine, char* smem) {
   if (tgc_lane() == 0) partial[tgc_warp()] = value;
   __syncthreads();
   value = partial[tgc_lane() < warps ? tgc_lane() : 0];
-  value = tgc_warp_reduce_first(value, combine, warps);
+  return tgc_warp_reduce_first(value, combine, warps);
+}
+
+// The same, and `smem` is free again on return.
+template <class T, class Combine>
+TGC_DEVICE T tgc_block_reduce(T value, Combine combine, char* smem) {
+  value = tgc_block_reduce_once(value, combine, smem);
   __syncthreads();
   return value;
 }
