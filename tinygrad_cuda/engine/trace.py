@@ -14,15 +14,6 @@ from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
 from tinygrad_cuda.graph.ops import common
 
 
-def _read(node: Node) -> tuple[Node, ...]:
-    """The sources that the value needs; a custom node has others for its gradient alone."""
-    if node.storage is not None:
-        return ()
-    if node.op is common.custom:
-        return node.sources[: node.attributes["results"]]
-    return node.sources
-
-
 def _ordered(roots: list[Node]) -> list[Node]:
     """What the roots' values need, sources first, up to what has a value already."""
     order: list[Node] = []
@@ -36,7 +27,13 @@ def _ordered(roots: list[Node]) -> list[Node]:
             state = done.get(node)
             if state is None:
                 done[node] = False
-                for source in reversed(_read(node)):
+                if node.storage is not None:
+                    continue
+                sources = node.sources
+                if node.op is common.custom:
+                    # The others are there for its gradient alone.
+                    sources = sources[: node.attributes["results"]]
+                for source in sources[::-1]:
                     if source not in done:
                         stack.append(source)
             else:
@@ -70,8 +67,17 @@ class Trace:
         self.always: list[int] = []
         self.assigns: dict[int, int] = {}
         self._input_of: dict[int, int] = {}
+        places, records, owners = self.places, self.records, self.owners
         for node in self.nodes:
-            self._add(node)
+            op = node.op
+            if node.storage is not None or op.kind == "leaf" or op.kind == "identity":
+                self._add(node)
+                continue
+            # What most nodes are, without a call.
+            attributes = () if node.attributes is NO_ATTRIBUTES else self._structure(node)
+            places[node] = len(records)
+            records.append((op, attributes, tuple([places[source] for source in node.sources])))
+            owners.append(node)
 
     def _add(self, node: Node) -> None:
         places, op = self.places, node.op
@@ -80,8 +86,7 @@ class Trace:
                 self._add_input(node, node.storage)
             return
         sources = node.sources
-        kind = op.kind
-        if kind == "identity":
+        if op.kind == "identity":
             if op is common.output:
                 source = sources[0]
                 if source.storage is not None:
@@ -98,7 +103,7 @@ class Trace:
                 return
         places[node] = place = len(self.records)
         attributes = () if node.attributes is NO_ATTRIBUTES else self._structure(node)
-        if kind == "leaf":
+        if op.kind == "leaf":
             record: Any = (op, attributes, node.shape, node.dtype)
         else:
             record = (op, attributes, tuple([places[source] for source in sources]))
@@ -119,11 +124,14 @@ class Trace:
         self.inputs.append(node)
 
     def _structure(self, node: Node) -> Any:
+        """The attributes that are structure; numbers are set apart, in the order of the names.
+
+        The names are in the key, since calls may give them in any order.
+        """
         op = node.op
-        if not op.literals and not op.arguments:
-            return tuple(node.attributes.values())
-        kept = []
+        kept: list[Any] = []
         for name, value in node.attributes.items():
+            kept.append(name)
             if name in op.literals:
                 if type(value) is tuple:
                     self.numbers.extend(value)

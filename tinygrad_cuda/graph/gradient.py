@@ -88,6 +88,7 @@ def backward(
     passed: list[Node] = []
     result: dict[Node, Node] = {}
     keep = set(wanted or ())
+    watching = bool(_watched)
     with gradient_mode(create_graph):
         for node, seed in zip(outputs, seeds):
             _accumulate(cotangents, node, seed)
@@ -95,7 +96,7 @@ def backward(
             g = cotangents.pop(node, None)
             if g is None:
                 continue
-            if _watched and node in _watched:
+            if watching and node in _watched:
                 g = _shown(node, g)
             if node in keep or (wanted is None and node.op is common.variable):
                 result[node] = g
@@ -110,7 +111,7 @@ def backward(
             if node.storage is not None:
                 # The rules have taken what they need of it.
                 node.sources = ()
-            if _watched and node in _watched:
+            if watching and node in _watched:
                 # Nothing more will come; a hook that refers to its own Tensor lets go of it.
                 node.watchers.clear()
     return result

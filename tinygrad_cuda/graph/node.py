@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -32,26 +31,36 @@ class _Mode(threading.local):
 mode = _Mode()
 
 
-@contextmanager
-def gradient_mode(enabled: bool) -> Iterator[None]:
+class gradient_mode:
     """Switches the recording of history on or off inside a `with` block."""
-    old = mode.gradients
-    mode.gradients = enabled
-    try:
-        yield
-    finally:
-        mode.gradients = old
+
+    __slots__ = ("enabled", "old")
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+
+    def __enter__(self) -> None:
+        self.old = mode.gradients
+        mode.gradients = self.enabled
+
+    def __exit__(self, *error: object) -> None:
+        mode.gradients = self.old
 
 
-@contextmanager
-def recorded_at(site: RawSite | None) -> Iterator[None]:
-    """Nodes made inside the block carry this line instead of the caller's."""
-    old = mode.site
-    mode.site = site
-    try:
-        yield
-    finally:
-        mode.site = old
+class recorded_at:
+    """Nodes made inside a `with` block carry this line instead of the caller's."""
+
+    __slots__ = ("site", "old")
+
+    def __init__(self, site: RawSite | None) -> None:
+        self.site = site
+
+    def __enter__(self) -> None:
+        self.old = mode.site
+        mode.site = self.site
+
+    def __exit__(self, *error: object) -> None:
+        mode.site = self.old
 
 
 class _Internal(dict[str, bool]):
