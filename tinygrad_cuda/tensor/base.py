@@ -172,7 +172,7 @@ class TensorBase:
             self._node = value
             cell.add_alias(self)
         if settings.eager:
-            realize(new.device)
+            _compute_now(new.device)
 
     def show(self, source: Tensor) -> None:
         """Shows the cell of another Tensor from now on; the leaf, if there is one, stays."""
@@ -325,5 +325,11 @@ def wrap(node: Node) -> Tensor:
     if recorder.recorded > recorder.limit or settings.eager:
         count_nodes(0)
         if settings.eager:
-            realize(node.device)
+            _compute_now(node.device)
     return tensor
+
+
+def _compute_now(device: Device) -> None:
+    """`TGC_EAGER`: the value, and any error that comes with it, at the call."""
+    realize(device)
+    check_errors(device)
