@@ -56,7 +56,6 @@ LATE = {
     "backend.cuda.compiler": {"cuda"},
     "backend.cuda.runtime": {"cuda"},
     "graph.draw": {"networkx", "matplotlib"},
-    "graph.memory": {"networkx"},
     "graph.ops.elementwise": {"scipy"},
     "graph.schedule": {"networkx"},
 }

@@ -6,8 +6,9 @@ Two buffers share storage only where the DAG itself, in whatever order it runs, 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple, Protocol
 
 ALIGNMENT = 256
 
@@ -15,6 +16,13 @@ ALIGNMENT = 256
 # GPU, so running it beside another one gains little, while small kernels gain from parallelism
 # and their buffers cost nothing.
 WORTH_AN_EDGE = 1 << 20
+
+
+class Graph(Protocol):
+    """What the planner asks of a kernel DAG; a networkx DiGraph has it, and takes long to load."""
+
+    def __iter__(self) -> Iterator[Hashable]: ...
+    def predecessors(self, kernel: Hashable, /) -> Iterable[Hashable]: ...
 
 
 class Buffer(NamedTuple):
@@ -60,7 +68,7 @@ class MemoryPlan(NamedTuple):
 
 
 def plan_memory(
-    kernels: Any, buffers: Sequence[Buffer], *, worth_an_edge: int = WORTH_AN_EDGE
+    kernels: Graph, buffers: Sequence[Buffer], *, worth_an_edge: int = WORTH_AN_EDGE
 ) -> MemoryPlan:
     """Lays buffers out in one arena.
 
@@ -71,7 +79,7 @@ def plan_memory(
     edges point forward in one topological order, so no cycle can arise.
 
     Args:
-        kernels: a networkx DiGraph of kernels; its order of insertion breaks ties.
+        kernels: the DAG, such as a networkx DiGraph; its order of insertion breaks ties.
         buffers: with distinct names; every reader follows the writer in `kernels`.
         worth_an_edge: bytes that outweigh the parallelism an edge takes away.
 
@@ -121,15 +129,10 @@ class _Gap(NamedTuple):
 class _Planner:
     """Sets of kernels are integers, one bit a kernel, by position in the order."""
 
-    def __init__(self, kernels: Any, worth_an_edge: int) -> None:
-        import networkx
-
-        inserted = {kernel: number for number, kernel in enumerate(kernels)}
+    def __init__(self, kernels: Graph, worth_an_edge: int) -> None:
         self.kernels = kernels
         self.worth_an_edge = worth_an_edge
-        self.order: list[Hashable] = list(
-            networkx.lexicographical_topological_sort(kernels, key=inserted.__getitem__)
-        )
+        self.order = _topological(kernels)
         self.position = {kernel: position for position, kernel in enumerate(self.order)}
         self.before: list[int] = []
         self.offsets: dict[Hashable, int] = {}
@@ -217,6 +220,34 @@ class _Planner:
                     raise ValueError(
                         f"{reader} reads {buffer.name} but does not follow {buffer.writer}"
                     )
+
+
+def _topological(kernels: Graph) -> list[Hashable]:
+    """Sources first, otherwise as inserted.
+
+    Raises:
+        ValueError: there is a circle.
+    """
+    names = list(kernels)
+    number = {kernel: place for place, kernel in enumerate(names)}
+    after: list[list[int]] = [[] for _ in names]
+    waiting = [0] * len(names)
+    for place, kernel in enumerate(names):
+        for source in kernels.predecessors(kernel):
+            after[number[source]].append(place)
+            waiting[place] += 1
+    ready = [place for place, count in enumerate(waiting) if not count]
+    order = []
+    while ready:
+        place = heappop(ready)
+        order.append(names[place])
+        for later in after[place]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                heappush(ready, later)
+    if len(order) < len(names):
+        raise ValueError("the kernels wait for each other in a circle")
+    return order
 
 
 def _start(segment: _Segment) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from math import prod
 from typing import Any, NamedTuple, cast
 
@@ -26,6 +26,19 @@ class Arena(NamedTuple):
     nbytes: int
 
 
+class _Order:
+    """The kernels as the planner wants them."""
+
+    def __init__(self, kernels: list[Kernel]) -> None:
+        self.kernels = kernels
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self.kernels)
+
+    def predecessors(self, kernel: Hashable) -> list[Kernel]:
+        return cast(Kernel, kernel).before
+
+
 def plan_arena(schedule: Schedule, stages: Mapping[Kernel, list[Stage]]) -> Arena:
     """Lays out what no output keeps; kernels get the edges of order that sharing needs."""
     kept = set(schedule.outputs)
@@ -47,7 +60,7 @@ def plan_arena(schedule: Schedule, stages: Mapping[Kernel, list[Stage]]) -> Aren
             buffers.append(Buffer(scratch, scratch.nbytes, kernel))
     if not buffers:
         return Arena({}, 0)
-    plan = plan_memory(schedule.graph(), buffers)
+    plan = plan_memory(_Order(schedule.kernels), buffers)
     schedule.put_before(
         (cast(Kernel, edge.before), cast(Kernel, edge.after)) for edge in plan.edges
     )
