@@ -25,8 +25,8 @@ NODES_PER_OUTPUT = 64  # expressions a kernel evaluates for each value it stores
 INLINE_COST = 64  # of values made from nothing: masks, positions, constants
 CHEAP_COST = 6  # of values made from one input: casts, comparisons, scales
 BROADCAST_COST = 16  # of small values that every reader broadcasts
-LONG_ROW = 1 << 16  # a row longer than this in too few rows is split, so it has one phase
-FEW_ROWS = 64
+LONG_ROW = 1 << 15  # a row longer than this, among few, is split, so that it has one phase
+FEW_ROWS = 132  # rows that leave multiprocessors of a large GPU without work
 
 TRANSPARENT = (common.variable, common.detach, common.custom)
 

@@ -263,7 +263,7 @@ def _whole_row(kernel: Kernel) -> Stage:
             "row.cuh",
             "phase",
             before=before,
-            unroll=f"{trips}" if fits else "1",
+            unroll=trips if fits else 4,
             trips=trips,
             index=row.index_type,
             group=group,
