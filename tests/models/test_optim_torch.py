@@ -239,6 +239,31 @@ def test_bad_label_is_reported_by_the_next_look(device: str) -> None:
     assert optimizer.state[model.weight]["step"] in (5, 6)
 
 
+@pytest.mark.parametrize("fails_at", [0, 2])
+def test_failed_step_keeps_values_on_devices_that_run_ahead(fails_at: int, device: str) -> None:
+    """Nothing that a step with a bad label computed stays in parameters or momentum."""
+
+    def run(bad: bool) -> Any:
+        tc.manual_seed(1)
+        model = nn.Linear(3, 4)
+        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        x = tc.tensor([[1.0, 2.0, 3.0], [-1.0, 0.5, 2.0]])
+        for step in range(4):
+            if bad and step == fails_at:
+                optimizer.zero_grad()
+                wrong = nn.functional.cross_entropy(model(x), tc.tensor([0, 7]))
+                wrong.backward()
+                with pytest.raises(tc.IndexError, match=r"target\[1\]"):
+                    optimizer.step()
+                    wrong.item()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), tc.tensor([0, 1])).backward()
+            optimizer.step()
+        return [p.tolist() for p in model.parameters()]
+
+    assert run(True) == run(False)
+
+
 def test_refusals() -> None:
     x = tc.ones(2, device="cpu", requires_grad=True)
     cases: list[tuple[Callable[[], Any], str]] = [

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options
-from tinygrad_cuda.tensor.creation import zeros_like
+from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options, zeros
 from tinygrad_cuda.tensor.math import maximum
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -70,12 +69,9 @@ class Adam(Optimizer):
         }  # fmt: skip
         super().__init__(params, defaults)
 
-    def init_single(self, parameter: Tensor) -> State:
-        return {
-            "step": 0,
-            "exp_avg": zeros_like(parameter),
-            "exp_avg_sq": zeros_like(parameter),
-        }
+    def init_single(self, parameter: Tensor, group: Group) -> State:
+        names = ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * group["amsgrad"]
+        return {"step": 0, **{name: zeros(parameter) for name in names}}
 
     def apply_single(
         self, gradient: Tensor, parameter: Tensor, state: State, group: Group, scalar: Any
@@ -92,19 +88,14 @@ class Adam(Optimizer):
         mean = mean + gradient * scalar(1.0 - first, "1 - beta1")
         square = state["exp_avg_sq"] * scalar(second, "beta2")
         square = square + gradient * gradient * scalar(1.0 - second, "1 - beta2")
-        state = {"step": step, "exp_avg": mean, "exp_avg_sq": square} | (
-            {"max_exp_avg_sq": self._largest(state, square)} if group["amsgrad"] else {}
-        )
+        new = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
+        if group["amsgrad"]:
+            square = new["max_exp_avg_sq"] = maximum(state["max_exp_avg_sq"], square)
         # In float64, and rounded once; parameters that began later have steps of their own.
         size = scalar(rate / (1.0 - first**step), "size", step)
         correction = scalar(math.sqrt(1.0 - second**step), "correction", step)
-        root = state.get("max_exp_avg_sq", square).sqrt()
-        return parameter - mean / (root / correction + scalar(group["eps"], "eps")) * size, state
-
-    @staticmethod
-    def _largest(state: State, square: Tensor) -> Tensor:
-        old = state.get("max_exp_avg_sq")
-        return square if old is None else maximum(old, square)
+        root = square.sqrt() / correction + scalar(group["eps"], "eps")
+        return parameter - mean / root * size, new
 
 
 class AdamW(Adam):

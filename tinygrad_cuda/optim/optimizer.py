@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType, float32
 from tinygrad_cuda.core.errors import ArgumentError
@@ -19,6 +21,7 @@ from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensor.backward import clear
 from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensor.creation import tensor
 from tinygrad_cuda.tensor.math import to_dtype
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -92,8 +95,8 @@ class Optimizer:
 
     # What a subclass says ----------------------------------------------------------------------
 
-    def init_single(self, parameter: Tensor) -> State:
-        """The state of a parameter before its first step."""
+    def init_single(self, parameter: Tensor, group: Group) -> State:
+        """The state of a parameter before its first step; Tensors in it come from `zeros`."""
         return {}
 
     def apply_single(
@@ -162,23 +165,20 @@ class Optimizer:
 
     def _update(self, parameter: Tensor, group: Group, scalars: Scalars) -> State:
         value = widened(parameter.detach())
-        old = self.state.get(parameter) or self.init_single(value)
+        old = self.state.get(parameter) or self.init_single(parameter, group)
         state = {key: widened(v) if isinstance(v, Tensor) else v for key, v in old.items()}
         gradient = widened(parameter.grad.detach())  # type: ignore[union-attr]
         new, state = self.apply_single(gradient, value, state, group, scalars.of(value))
         dtype = parameter.dtype
         parameter.write(to_dtype(new.node, dtype), "step")
-        return {
-            key: _stored(self.state.get(parameter, {}).get(key), v, dtype)
-            for key, v in state.items()
-        }
+        return {key: _stored(old.get(key), v, dtype) for key, v in state.items()}
 
     def _undo(self) -> None:
         """Takes back updates that were recorded but not realized."""
         kept = (v for state in self.state.values() for v in state.values())
-        for tensor in chain(*(group["params"] for group in self.param_groups), kept):
-            if isinstance(tensor, Tensor):
-                cell = tensor.cell
+        for place in chain(*(group["params"] for group in self.param_groups), kept):
+            if isinstance(place, Tensor):
+                cell = place.cell
                 if cell.node.storage is None and cell.node.op is common.assign:
                     cell.put(cell.node.sources[0])
 
@@ -259,11 +259,20 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
 
-def widened(tensor: Tensor) -> Tensor:
+def zeros(parameter: Tensor) -> Tensor:
+    """A state's first value, realized at once.
+
+    So every step is the same plan, the first one too, and what a step writes always replaces a
+    value: where a bad index is found, the old one is kept, on devices that run ahead as well.
+    """
+    return tensor(np.zeros(tuple(parameter.shape), parameter.dtype.numpy), device=parameter.device)
+
+
+def widened(value: Tensor) -> Tensor:
     """Half types as float32: an update is computed there and rounded once."""
-    if tensor.dtype.is_floating and tensor.dtype.itemsize < 4:
-        return wrap(to_dtype(tensor.node, float32))
-    return tensor
+    if value.dtype.is_floating and value.dtype.itemsize < 4:
+        return wrap(to_dtype(value.node, float32))
+    return value
 
 
 def _stored(place: Any, value: Any, dtype: DType) -> Any:

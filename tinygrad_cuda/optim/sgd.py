@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options
+from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options, zeros
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
@@ -65,6 +65,12 @@ class SGD(Optimizer):
         }  # fmt: skip
         super().__init__(params, defaults)
 
+    def init_single(self, parameter: Tensor, group: Group) -> State:
+        if group["momentum"] == 0:
+            return {}
+        # The first gradient enters whole: into a zero, or undamped into nothing.
+        return {"momentum_buffer": zeros(parameter) if group["dampening"] == 0 else None}
+
     def apply_single(
         self, gradient: Tensor, parameter: Tensor, state: State, group: Group, scalar: Any
     ) -> tuple[Tensor, State]:
@@ -74,7 +80,7 @@ class SGD(Optimizer):
         if group["weight_decay"] != 0:
             gradient = gradient + parameter * scalar(group["weight_decay"], "weight_decay")
         if momentum != 0:
-            buffer = state.get("momentum_buffer")
+            buffer = state["momentum_buffer"]
             if buffer is None:
                 buffer = gradient
             else:
