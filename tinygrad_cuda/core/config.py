@@ -61,6 +61,13 @@ VARIABLES: tuple[Variable, ...] = (
         "0",
         "seed that permutes the order of threads on emu; 0 is 0, 1, 2, ...",
     ),
+    Variable(
+        "TGC_EMU_LAUNCHES",
+        "emu_launches",
+        int,
+        "0",
+        "seed that picks an order of launches on emu, of those a plan allows; 0 is the plan's own",
+    ),
     Variable("TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit"),
 )
 
@@ -77,6 +84,7 @@ class Settings:
     cache: bool
     data: Path | None
     emu_order: int
+    emu_launches: int
     pool_limit: int
 
     def __init__(self) -> None:

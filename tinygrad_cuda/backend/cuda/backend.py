@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,11 @@ from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.cuda.arena import Piece
 from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
-from tinygrad_cuda.backend.cuda.pack import Launch, dependencies
+from tinygrad_cuda.backend.cuda.frame import Frame
+from tinygrad_cuda.backend.cuda.pack import Launch
+from tinygrad_cuda.backend.cuda.replay import Label, Replay
 from tinygrad_cuda.backend.cuda.template import THREADS
-from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.backend.cuda.timing import times
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
@@ -27,16 +27,6 @@ ERROR_BYTES = 32
 ERROR_SLOTS = 16  # plans with index checks that may be under way without a look at their outcome
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(eq=False)
-class Unit:
-    """A loaded translation unit, its launches in order, and the graph that replays them."""
-
-    module: runtime.Module
-    launches: list[Launch]
-    runs: int = 0
-    graph: Graph | None = None
 
 
 class CudaBackend:
@@ -90,44 +80,34 @@ class CudaBackend:
     def part(self, memory: runtime.Allocation, offset: int, nbytes: int) -> Piece:
         return Piece(memory.address + offset, nbytes)
 
-    def load(self, source: str, launches: Sequence[Launch]) -> Unit:
-        cubin = compile_source(source, self.gpu.properties.arch).cubin
-        return Unit(self.gpu.load(cubin), list(launches))
+    def arena(self, nbytes: int) -> runtime.Allocation:
+        return self.gpu.arena(nbytes)
 
-    def launch(self, unit: Unit, launch: Launch, words: bytes, touched: Sequence[Any]) -> None:
-        function = unit.module.function(launch.name)
-        self.gpu.launch(function, launch.blocks, THREADS, launch.shared, words, launch.site)
+    def load(self, source: str) -> runtime.Module:
+        return self.gpu.load(compile_source(source, self.gpu.properties.arch).cubin)
 
-    def launch_all(
-        self, unit: Unit, words: Sequence[bytes], touched: Sequence[Sequence[Any]]
+    def launch(
+        self,
+        unit: runtime.Module,
+        launch: Launch,
+        words: bytes,
+        touched: list[Any],
+        fresh: list[Any],
     ) -> None:
-        """Launches one by one at first; from the second time on as a CUDA graph."""
-        unit.runs += 1
-        if unit.runs == 1 or len(words) == 1 or settings.sync:
-            for launch, own, pieces in zip(unit.launches, words, touched, strict=True):
-                self.launch(unit, launch, own, pieces)
-            return
-        if unit.graph is None:
-            unit.graph = Graph(self.gpu, self._nodes(unit, words))
-        else:
-            updates = sum(unit.graph.update(place, own) for place, own in enumerate(words))
-            if settings.debug >= 1:
-                print(f"replay of {len(words)} kernels, {updates} with new parameters")
-        unit.graph.launch()
+        function = unit.function(launch.name)
+        self.gpu.launch(function, launch.blocks, THREADS, launch.shared, words, Label(launch))
 
-    def _nodes(self, unit: Unit, words: Sequence[bytes]) -> list[KernelNode]:
-        return [
-            KernelNode(
-                function=unit.module.function(launch.name),
-                grid=launch.blocks,
-                block=THREADS,
-                shared_bytes=launch.shared,
-                words=own,
-                after=after,
-                label=launch.site,
-            )
-            for launch, own, after in zip(unit.launches, words, dependencies(unit.launches))
-        ]
+    def order(self, after: Sequence[tuple[int, ...]]) -> Sequence[int]:
+        return range(len(after))
+
+    def replay(
+        self,
+        unit: runtime.Module,
+        launches: Sequence[Launch],
+        after: Sequence[tuple[int, ...]],
+        frame: Frame,
+    ) -> Replay:
+        return Replay(self.gpu, unit, launches, after, frame)
 
     def copy(self, target: runtime.Allocation, source: runtime.Allocation) -> None:
         self.gpu.copy(target.address, source.address, source.nbytes)
@@ -135,8 +115,8 @@ class CudaBackend:
     def watch_error(self) -> None:
         self._copies.add(self.error.address)
 
-    def timed(self, work: Any) -> float | None:
-        return self.gpu.timed(work)
+    def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[float]:
+        return times(self.gpu, work)
 
 
 class _ErrorCopies:
@@ -145,16 +125,19 @@ class _ErrorCopies:
     def __init__(self, gpu: runtime.Device) -> None:
         self.gpu = gpu
         self.memory = int(gpu.call("cuMemHostAlloc", ERROR_BYTES * ERROR_SLOTS, 0))
-        self.free = [self.memory + ERROR_BYTES * slot for slot in range(ERROR_SLOTS)]
+        self.free = [
+            (self.memory + ERROR_BYTES * slot, runtime.Event(gpu, timing=False))
+            for slot in range(ERROR_SLOTS)
+        ]
         self.pending: deque[tuple[int, runtime.Event]] = deque()
 
     def add(self, address: int) -> None:
         """Copies the word as it will be when all work so far is done."""
         if not self.free:  # a later copy says all that an earlier one says
-            self.free.append(self.pending.popleft()[0])
-        slot = self.free.pop()
+            self.free.append(self.pending.popleft())
+        slot, event = self.free.pop()
         self.gpu.call("cuMemcpyDtoHAsync", slot, address, ERROR_BYTES, self.gpu.stream)
-        self.pending.append((slot, runtime.Event(self.gpu, timing=False).record()))
+        self.pending.append((slot, event.record()))
 
     def look(self, wait: bool) -> list[int] | None:
         """The first error among the copies that have arrived, or None."""
@@ -164,8 +147,7 @@ class _ErrorCopies:
             slot, event = self.pending[0]
             if not wait and not event.done():
                 return None
-            self.pending.popleft()
-            self.free.append(slot)
+            self.free.append(self.pending.popleft())
             words = list((ctypes.c_longlong * 4).from_address(slot))
             if words[0]:
                 return words
@@ -176,4 +158,4 @@ class _ErrorCopies:
         while self.pending:
             slot, event = self.pending.popleft()
             event.synchronize()
-            self.free.append(slot)
+            self.free.append((slot, event))

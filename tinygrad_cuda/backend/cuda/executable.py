@@ -5,7 +5,6 @@ The machine below (a GPU, or the emulator) only has memory, a compiler and launc
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ import numpy as np
 from tinygrad_cuda.backend.base import Number, Program
 from tinygrad_cuda.backend.cuda.arena import plan_arena
 from tinygrad_cuda.backend.cuda.codegen import stages
+from tinygrad_cuda.backend.cuda.frame import Frame, Place, dependencies, first_uses
 from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
 from tinygrad_cuda.backend.cuda.report import report
 from tinygrad_cuda.backend.cuda.validate import Validator, compare
@@ -41,22 +41,40 @@ class Machine(Protocol):
         """A part of allocated memory."""
         ...
 
+    def arena(self, nbytes: int) -> Any:
+        """Memory that all programs share; what it holds lasts for one run."""
+        ...
+
     def to_host(self, storage: Any, shape: Shape, dtype: DType) -> np.ndarray[Any, Any]:
         """The value of a piece of memory."""
         ...
 
-    def load(self, source: str, launches: Sequence[Launch]) -> Any:
+    def load(self, source: str) -> Any:
         """A compiled translation unit."""
         ...
 
-    def launch(self, unit: Any, launch: Launch, words: bytes, touched: Sequence[Any]) -> None:
-        """Starts one kernel with its parameters; it touches no other memory than this."""
+    def launch(
+        self, unit: Any, launch: Launch, words: bytes, touched: list[Any], fresh: list[Any]
+    ) -> None:
+        """Starts one kernel.
+
+        Args:
+            unit: what `load` returned.
+            launch: the kernel and its grid.
+            words: its parameters.
+            touched: the memory that it may use.
+            fresh: the part of the arena that it is the first to use.
+        """
         ...
 
-    def launch_all(
-        self, unit: Any, words: Sequence[bytes], touched: Sequence[Sequence[Any]]
-    ) -> None:
-        """Starts all launches of a unit in an order that their dependencies allow."""
+    def order(self, after: Sequence[tuple[int, ...]]) -> Sequence[int]:
+        """An order of launches in which each follows those that it waits for."""
+        ...
+
+    def replay(
+        self, unit: Any, launches: Sequence[Launch], after: Sequence[tuple[int, ...]], frame: Frame
+    ) -> Any:
+        """All launches as one thing to `run` again and again; None where there is no such thing."""
         ...
 
     def copy(self, target: Any, source: Any) -> None:
@@ -67,43 +85,9 @@ class Machine(Protocol):
         """Takes note of the error word as it is after the work so far."""
         ...
 
-    def timed(self, work: Callable[[], None]) -> float | None:
-        """Does the work; its microseconds, where the machine can tell."""
+    def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[float | None]:
+        """Does each piece of work; its microseconds, where the machine can tell."""
         ...
-
-
-class _Layout:
-    """Where the words of a launch come from: places in the table of memory, or arguments."""
-
-    def __init__(self, launch: Launch, places: dict[Any, int]) -> None:
-        self.launch = launch
-        self.touched: list[int] = []
-        self.sources: list[tuple[bool, int | None]] = []  # (is memory, place or position)
-        formats = []
-        for word in launch.words:
-            memory = word.kind != "argument"
-            place = places["error" if word.kind == "error" else word.item] if memory else word.item
-            self.sources.append((memory, place))
-            if memory:
-                self.touched.append(place)
-            formats.append("d" if not memory and word.text.startswith("double") else "Q")
-        self.doubles = [text == "d" for text in formats]
-        self.struct = struct.Struct("<" + "".join(formats))
-
-    def pack(self, addresses: Sequence[int], arguments: Sequence[Number]) -> bytes:
-        words: list[Any] = []
-        for (memory, place), double in zip(self.sources, self.doubles):
-            if place is None:
-                words.append(0)
-            elif memory:
-                words.append(addresses[place])
-            else:
-                number = arguments[place]
-                words.append(float(number) if double else int(number) & _WORD)
-        return self.struct.pack(*words)
-
-
-_WORD = 2**64 - 1
 
 
 class CudaExecutable:
@@ -119,7 +103,7 @@ class CudaExecutable:
         self.arena = plan_arena(self.schedule, made)
         self.launches = packed([made[kernel] for kernel in self.schedule.kernels])
         self.source = translation_unit(self.launches)
-        self.unit = machine.load(self.source, self.launches) if self.launches else None
+        self.unit = machine.load(self.source) if self.launches else None
         self.places = {
             node: buffer
             for kernel in self.schedule.kernels
@@ -139,50 +123,88 @@ class CudaExecutable:
             print(self.source)
 
     def _lay_out(self) -> None:
-        """The table of memory: inputs, fresh outputs, parts of the arena, the error word."""
-        self.fresh = [node for node in self.schedule.outputs if node not in self.places]
-        items = [*self.program.inputs, *self.fresh, *self.arena.places, "error"]
-        places = {item: place for place, item in enumerate(items)}
-        for node, buffer in self.places.items():
-            places[node] = places[buffer]
-        self.items = places
-        self.layouts = [_Layout(launch, places) for launch in self.launches]
-        self.results = [places[node] for node in self.schedule.outputs]
-        self.sizes = [prod(node.shape) * node.dtype.itemsize for node in self.fresh]
-        self._parts: list[Any] = []
-        self._base = -1
+        """Where each word of the launches comes from, in the order of addresses of a run."""
+        nodes = self.schedule.outputs
+        items = [*self.program.inputs, *nodes, "error"]
+        places: dict[Any, Place] = {item: (number, 0) for number, item in enumerate(items)}
+        for item, (offset, _) in self.arena.places.items():
+            places[item] = len(items), offset
+        slots = {node: slot for slot, node in enumerate(self.program.inputs)}
+        self.results = [slots[self.places[node]] if node in self.places else None for node in nodes]
+        self.sizes = [prod(node.shape) * node.dtype.itemsize for node in nodes]
+        self.frame = Frame(self.launches, places, len(items) + 1)
+        self.after = dependencies(self.launches)
+        self.first = first_uses(self.launches, self.arena.places)
+        self.runs = 0
+        self.replay: Any = None
+        self._changed: set[int] = set()  # launches whose parameters the replay does not have yet
 
     def run(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> list[Any]:
         machine = self.machine
         expected = self._expected(inputs, arguments) if settings.validate else {}
-        arena = machine.allocate(self.arena.nbytes)
-        if arena.address != self._base:
-            self._base = arena.address
-            self._parts = [machine.part(arena, *place) for place in self.arena.places.values()]
-        memory = [*inputs, *map(machine.allocate, self.sizes), *self._parts, machine.error]
-        addresses = [piece.address for piece in memory]
-        words = [layout.pack(addresses, arguments) for layout in self.layouts]
-        touched = [[memory[place] for place in layout.touched] for layout in self.layouts]
-        if settings.debug >= 2 or settings.validate:
-            for launch, own, pieces in zip(self.launches, words, touched):
-                self._look(launch, own, pieces)
-                if settings.validate:
-                    self._validate(launch, memory, expected)
-        elif self.launches:
-            machine.launch_all(self.unit, words, touched)
+        arena = machine.arena(self.arena.nbytes)
+        results = [
+            machine.allocate(nbytes) if slot is None else inputs[slot]
+            for slot, nbytes in zip(self.results, self.sizes)
+        ]
+        memory = [*inputs, *results, machine.error, arena]
+        self._changed |= self.frame.fill([piece.address for piece in memory], arguments)
+        self.runs += 1
+        if not self._replayed():
+            self._launch_singly(memory, expected)
         if self.checks:
             machine.watch_error()
-        results = [memory[place] for place in self.results]
         for number, slot in self.copies:
             machine.copy(inputs[slot], results[number])
             results[number] = inputs[slot]
         return results
 
-    def _look(self, launch: Launch, words: bytes, touched: list[Any]) -> None:
-        """One launch by itself, with its line of TGC_DEBUG=2."""
-        time = self.machine.timed(lambda: self.machine.launch(self.unit, launch, words, touched))
-        if settings.debug >= 2:
-            print(report(launch, time))
+    def _replayed(self) -> bool:
+        """Runs all launches as one, from the second run on; says whether it did."""
+        single = settings.debug >= 2 or settings.sync or settings.validate
+        if single or self.runs < 2 or not self.launches:
+            return False
+        replay, self.replay = self.replay, None  # a failure leaves none, so that the next is new
+        if replay is None:
+            replay = self.machine.replay(self.unit, self.launches, self.after, self.frame)
+            self._changed.clear()
+            if replay is None:
+                return False
+        replay.run(self._changed)
+        self._changed.clear()
+        self.replay = replay
+        return True
+
+    def _launch_singly(self, memory: list[Any], expected: dict[Node, Any]) -> None:
+        pieces: dict[Any, Any] = dict(
+            zip([*self.program.inputs, *self.schedule.outputs, "error"], memory)
+        )
+        for item, place in self.arena.places.items():
+            pieces[item] = self.machine.part(memory[-1], *place)
+
+        def starter(number: int) -> Callable[[], None]:
+            return lambda: self._launch(number, pieces)
+
+        order = self.machine.order(self.after)
+        if settings.debug >= 2 and not settings.validate:
+            times = self.machine.timed([starter(number) for number in order])
+            for number, time in zip(order, times):
+                print(report(self.launches[number], time))
+            return
+        for number in order:
+            self._launch(number, pieces)
+            if settings.validate:
+                self._validate(self.launches[number], pieces, expected)
+
+    def _launch(self, number: int, pieces: dict[Any, Any]) -> None:
+        launch = self.launches[number]
+        touched = [
+            pieces["error" if word.kind == "error" else word.item]
+            for word in launch.words
+            if word.kind != "argument"
+        ]
+        fresh = [pieces[item] for item in self.first[number]]
+        self.machine.launch(self.unit, launch, self.frame.words(number), touched, fresh)
 
     def _expected(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> dict[Node, Any]:
         """What each stored value should be, by NumPy."""
@@ -192,12 +214,11 @@ class CudaExecutable:
         ]
         return Validator(self.program, self.schedule).expected(arrays, arguments)
 
-    def _validate(self, launch: Launch, memory: list[Any], expected: dict[Node, Any]) -> None:
+    def _validate(self, launch: Launch, pieces: dict[Any, Any], expected: dict[Node, Any]) -> None:
         for stage in launch.stages:
             for node in stage.kernel.stores:
                 if node in expected and stage.stores(node):
-                    piece = memory[self.items[node]]
-                    found = self.machine.to_host(piece, node.shape, node.dtype)
+                    found = self.machine.to_host(pieces[node], node.shape, node.dtype)
                     compare(stage, node, found, expected[node])
 
     def describe(self) -> str:

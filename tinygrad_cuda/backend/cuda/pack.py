@@ -8,7 +8,6 @@ from functools import lru_cache
 
 from tinygrad_cuda.backend.cuda.template import FOLDER, THREADS, Stage, Word, fill, named
 from tinygrad_cuda.core.errors import describe_site
-from tinygrad_cuda.graph.schedule import Kernel
 
 WORDS = 4096 // 8  # of a kernel's parameters
 SMALL_GRID = 264  # blocks up to which a stage leaves multiprocessors idle
@@ -67,20 +66,6 @@ def packed(kernels: Sequence[list[Stage]]) -> list[Launch]:
         ready = [stage for stage, own in level.items() if own == number]
         launches += _merged(ready)
     return launches
-
-
-def dependencies(launches: Sequence[Launch]) -> list[tuple[int, ...]]:
-    """For each launch the numbers of those that must end before it starts."""
-    place = {stage: number for number, launch in enumerate(launches) for stage in launch.stages}
-    last: dict[Kernel, int] = {}
-    for stage, number in place.items():
-        last[stage.kernel] = max(last.get(stage.kernel, 0), number)
-    found = []
-    for launch in launches:
-        before = {last[kernel] for stage in launch.stages for kernel in stage.kernel.before}
-        before |= {place[first] for stage in launch.stages for first in stage.after}
-        found.append(tuple(sorted(before)))
-    return found
 
 
 def _gather_updates(kernels: Sequence[list[Stage]], level: dict[Stage, int]) -> None:

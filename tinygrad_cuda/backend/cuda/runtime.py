@@ -21,7 +21,7 @@ from tinygrad_cuda.backend.cuda.handles import (
     Launch,
     Module,
 )
-from tinygrad_cuda.backend.cuda.pool import Allocation, Pool
+from tinygrad_cuda.backend.cuda.pool import Allocation, Pool, size_class
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError, CudaError, DeviceError
 
@@ -207,6 +207,7 @@ class Device:
         flags = int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
         self.stream = self.call("cuStreamCreate", flags)
         self.copy_stream = self.call("cuStreamCreate", flags)
+        self._arena: Allocation | None = None
         self.pool = Pool(self._reserve, self._release, self.memory_info, settings.pool_limit)
         self._has_pools = self._attribute("MEMORY_POOLS_SUPPORTED")
         self._words = (ctypes.c_uint64 * (PARAMETER_BYTES // 8))()
@@ -320,6 +321,18 @@ class Device:
         self.enter()
         return self.pool.allocate(nbytes)
 
+    def arena(self, nbytes: int) -> Allocation:
+        """Memory that programs share, since they run one after another; it only grows.
+
+        Raises:
+            OutOfMemoryError: no room for a larger one.
+        """
+        arena = self._arena
+        if arena is None or arena.nbytes < nbytes:
+            arena = self._arena = None  # its room may serve the larger one
+            arena = self._arena = self.allocate(size_class(nbytes))
+        return arena
+
     def memory_allocated(self) -> int:
         """Bytes in use now."""
         return self.pool.allocated
@@ -331,6 +344,7 @@ class Device:
     def empty_cache(self) -> int:
         """Gives idle memory back to the driver; returns its bytes."""
         self.synchronize()
+        self._arena = None
         idle = self.pool.trim()
         self.call("cuStreamSynchronize", self.stream)
         return idle

@@ -5,17 +5,20 @@ For correctness, never for speed: every access is checked, fresh memory is poiso
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tinygrad_cuda.backend.base import BadIndex, Program
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
+from tinygrad_cuda.backend.cuda.frame import Frame
 from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.backend.emulator.compiler import toolchain
 from tinygrad_cuda.backend.emulator.runtime import Module
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
@@ -44,13 +47,6 @@ def new_buffer(nbytes: int, fill: int = POISON) -> EmuBuffer:
     return EmuBuffer(room[offset : offset + nbytes])
 
 
-class EmuUnit(NamedTuple):
-    """A compiled translation unit and its launches, in order."""
-
-    module: Module
-    launches: list[Launch]
-
-
 class EmuBackend:
     """A device that runs CUDA text on the CPU.
 
@@ -62,6 +58,7 @@ class EmuBackend:
         toolchain()
         self.device = device
         self.error = new_buffer(32, 0)
+        self._arena = new_buffer(0)
 
     # The backend
 
@@ -95,8 +92,13 @@ class EmuBackend:
     def part(self, memory: EmuBuffer, offset: int, nbytes: int) -> EmuBuffer:
         return EmuBuffer(memory.bytes[offset : offset + nbytes])
 
-    def load(self, source: str, launches: Sequence[Launch]) -> EmuUnit:
-        return EmuUnit(Module(source), list(launches))
+    def arena(self, nbytes: int) -> EmuBuffer:
+        if self._arena.nbytes < nbytes:
+            self._arena = new_buffer(nbytes)
+        return self._arena
+
+    def load(self, source: str) -> Module:
+        return Module(source)
 
     def copy(self, target: EmuBuffer, source: EmuBuffer) -> None:
         target.bytes[:] = source.bytes
@@ -104,22 +106,45 @@ class EmuBackend:
     def watch_error(self) -> None:
         """The word is looked at directly."""
 
-    def timed(self, work: Callable[[], None]) -> None:
-        """Runs the work; the emulator's times say nothing about a GPU."""
-        work()
+    def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[None]:
+        """Does the work; the emulator's times say nothing about a GPU."""
+        for launch in work:
+            launch()
+        return [None] * len(work)
+
+    def order(self, after: Sequence[tuple[int, ...]]) -> Sequence[int]:
+        """The plan's order; under TGC_EMU_LAUNCHES any other that its edges allow."""
+        if not settings.emu_launches:
+            return range(len(after))
+        chance = random.Random(settings.emu_launches)
+        waiting = list(range(len(after)))
+        order: list[int] = []
+        while waiting:
+            ready = [number for number in waiting if set(after[number]).issubset(order)]
+            order.append(chance.choice(ready))
+            waiting.remove(order[-1])
+        return order
+
+    def replay(
+        self,
+        unit: Module,
+        launches: Sequence[Launch],
+        after: Sequence[tuple[int, ...]],
+        frame: Frame,
+    ) -> None:
+        """Every run launches anew: what a launch costs here is the kernel itself."""
 
     def launch(
-        self, unit: EmuUnit, launch: Launch, words: bytes, touched: Sequence[EmuBuffer]
+        self,
+        unit: Module,
+        launch: Launch,
+        words: bytes,
+        touched: list[EmuBuffer],
+        fresh: list[EmuBuffer],
     ) -> None:
+        for piece in fresh:
+            piece.bytes.fill(POISON)
         ranges = [(piece.address, piece.nbytes) for piece in touched if piece.nbytes]
         numbers = np.frombuffer(words, np.uint64)
         site = launch.stages[0].kernel.stores[0].site
-        unit.module.launch(
-            launch.name, launch.blocks, THREADS, launch.shared, numbers, ranges, site=site
-        )
-
-    def launch_all(
-        self, unit: EmuUnit, words: Sequence[bytes], touched: Sequence[Sequence[EmuBuffer]]
-    ) -> None:
-        for launch, own, pieces in zip(unit.launches, words, touched, strict=True):
-            self.launch(unit, launch, own, pieces)
+        unit.launch(launch.name, launch.blocks, THREADS, launch.shared, numbers, ranges, site=site)

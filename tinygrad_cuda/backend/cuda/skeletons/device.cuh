@@ -561,17 +561,23 @@ TGC_DEVICE void tgc_grid_signal() {
 #endif
 }
 
-// The kernel NAME of blocks of T threads, around NAME_stage and NAME_params; a dense one leaves so
-// many registers free that BLOCKS of its blocks share a multiprocessor.
+// The kernel NAME of blocks of T threads, around NAME_stage and NAME_params.
+// TGC_KERNEL_DENSE is what generated kernels use: it leaves so many registers free that BLOCKS of
+// its blocks share a multiprocessor, and it waits for the kernels before it with all its threads
+// before it lets those after it begin, so that whatever lies behind a kernel's direct predecessors
+// is complete when it starts.
 #ifdef TGC_EMULATOR
 #define TGC_KERNEL_DENSE(NAME, T, BLOCKS) TGC_KERNEL(NAME, T)
 #else
-#define TGC_KERNEL_DENSE(NAME, T, BLOCKS) \
+#define TGC_KERNEL_AROUND(NAME, T, BLOCKS, START) \
   static_assert(sizeof(NAME##_params) <= 4096, "kernel parameters take at most 4096 bytes"); \
   extern "C" __global__ void __launch_bounds__(T, BLOCKS) \
   NAME(const __grid_constant__ NAME##_params p) { \
     extern __shared__ __align__(16) char smem[]; \
+    START \
     NAME##_stage(blockIdx.x, p, smem); \
   }
-#define TGC_KERNEL(NAME, T) TGC_KERNEL_DENSE(NAME, T, 1)
+#define TGC_KERNEL_DENSE(NAME, T, BLOCKS) \
+  TGC_KERNEL_AROUND(NAME, T, BLOCKS, tgc_grid_wait(); tgc_grid_signal();)
+#define TGC_KERNEL(NAME, T) TGC_KERNEL_AROUND(NAME, T, 1, )
 #endif

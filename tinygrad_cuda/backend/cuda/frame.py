@@ -1,0 +1,132 @@
+"""The parameters of a program's launches: written once, and from then on only what moved.
+
+Also which launches wait for which.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from tinygrad_cuda.backend.base import Number
+from tinygrad_cuda.backend.cuda.pack import Launch
+
+_MASK = 2**64 - 1
+_double = struct.Struct("<d")
+_word = struct.Struct("<Q")
+
+# Where the address of a word comes from: which of a run's values, and the bytes beyond it.
+Place = tuple[int, int]
+
+
+def _double_bits(value: Number) -> int:
+    bits: int = _word.unpack(_double.pack(value))[0]
+    return bits
+
+
+def _integer_bits(value: Number) -> int:
+    return int(value) & _MASK
+
+
+class Frame:
+    """All words of a program's launches in one buffer.
+
+    A run has a list of values: addresses, and the program's numbers as words. Only words whose
+    value differs from the last run's are written.
+
+    Args:
+        launches: in order of execution.
+        places: of each value or scratch memory that the launches use, and of ``"error"``.
+        count: how many addresses a run's values begin with; the numbers follow.
+    """
+
+    def __init__(self, launches: Sequence[Launch], places: dict[Any, Place], count: int) -> None:
+        self.numbers: list[tuple[int, Callable[[Number], int]]] = []
+        self._starts = [0]
+        self._spots: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        self._users: list[set[int]] = [set() for _ in range(count)]
+        self._values: list[int] | None = None
+        known: dict[tuple[int, bool], int] = {}
+        for number, launch in enumerate(launches):
+            start = self._starts[-1]
+            for position, word in enumerate(launch.words, start):
+                if word.kind != "argument":
+                    item = "error" if word.kind == "error" else word.item
+                    value, offset = places[item]
+                elif word.item is None:
+                    continue
+                else:
+                    value, offset = self._number(word.item, word.text, known), 0
+                self._spots[value].append((position, offset))
+                self._users[value].add(number)
+            self._starts.append(start + len(launch.words))
+        self._words = array("Q", bytes(8 * self._starts[-1]))
+        self._bytes = memoryview(self._words).cast("B")
+
+    def _number(self, position: int, text: str, known: dict[tuple[int, bool], int]) -> int:
+        key = position, text.startswith("double")
+        if key not in known:
+            known[key] = len(self._spots)
+            self.numbers.append((position, _double_bits if key[1] else _integer_bits))
+            self._spots.append([])
+            self._users.append(set())
+        return known[key]
+
+    def fill(self, addresses: list[int], arguments: Sequence[Number]) -> set[int]:
+        """Writes what differs from the last run; the launches whose words changed."""
+        values = addresses + [bits(arguments[position]) for position, bits in self.numbers]
+        old = self._values
+        if values == old:
+            return set()
+        changed: set[int] = set()
+        self._values = None  # so that an interruption lets the next run write everything
+        for number, value in enumerate(values):
+            if old is None or value != old[number]:
+                for position, offset in self._spots[number]:
+                    self._words[position] = value + offset
+                changed |= self._users[number]
+        self._values = values
+        return changed if old is not None else set(range(len(self._starts) - 1))
+
+    def words(self, launch: int) -> bytes:
+        """The parameters of a launch."""
+        return bytes(self._bytes[8 * self._starts[launch] : 8 * self._starts[launch + 1]])
+
+
+def dependencies(launches: Sequence[Launch]) -> list[tuple[int, ...]]:
+    """For each launch the earlier ones that it waits for, without those that others imply.
+
+    These are the edges between kernels (data, overwriting, memory taken over, checks that come
+    first), and those from the first to the second stage of a split kernel.
+    """
+    homes: dict[object, list[int]] = {}
+    for number, launch in enumerate(launches):
+        for stage in launch.stages:
+            homes.setdefault(stage.kernel, []).append(number)
+    complete: list[int] = []  # a bit for each launch behind one
+    result = []
+    for number, launch in enumerate(launches):
+        wanted = {home for stage in launch.stages for k in stage.kernel.before for home in homes[k]}
+        wanted |= {home for stage in launch.stages for home in homes[stage.kernel] if home < number}
+        assert all(home < number for home in wanted), f"{launch.name} stands before its sources"
+        before, direct = 0, []
+        for home in sorted(wanted, reverse=True):
+            if not before >> home & 1:
+                direct.append(home)
+                before |= complete[home] | 1 << home
+        complete.append(before)
+        result.append(tuple(sorted(direct)))
+    return result
+
+
+def first_uses(launches: Sequence[Launch], items: Collection[Any]) -> list[list[Any]]:
+    """For each launch those of the values and scratch memories that no earlier one uses."""
+    seen: set[Any] = set()
+    found = []
+    for launch in launches:
+        used = dict.fromkeys(w.item for w in launch.words if w.kind in ("value", "scratch"))
+        found.append([item for item in used if item in items and item not in seen])
+        seen.update(used)
+    return found
