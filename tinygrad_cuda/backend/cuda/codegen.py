@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from tinygrad_cuda.backend.cuda import index as ix
+from tinygrad_cuda.backend.cuda.col import col_stages
 from tinygrad_cuda.backend.cuda.contract import contract_stages
-from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope, Words
-from tinygrad_cuda.backend.cuda.reduce import col_stages, row_stages
+from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
+from tinygrad_cuda.backend.cuda.row import row_stages
 from tinygrad_cuda.backend.cuda.scatter import scatter_stages
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem, vector_width
 from tinygrad_cuda.backend.cuda.template import THREADS, Stage, fill, wrapped
+from tinygrad_cuda.backend.cuda.words import Words
 from tinygrad_cuda.graph.schedule import Kernel
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from math import prod
 
 from tinygrad_cuda.backend.cuda import index as ix
-from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope, Words, literal
+from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.backend.cuda.index import Index
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
+from tinygrad_cuda.backend.cuda.words import Words, literal
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.schedule import Kernel

@@ -7,67 +7,24 @@ statement stands in the outermost loop that knows all it needs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from math import isinf, isnan, prod
+from collections.abc import Sequence
+from math import prod
 from typing import Any
-
-import numpy as np
 
 from tinygrad_cuda.backend.base import Argument
 from tinygrad_cuda.backend.cuda import index as ix
-from tinygrad_cuda.backend.cuda.index import Condition, Index
-from tinygrad_cuda.backend.cuda.template import Scratch, Word
+from tinygrad_cuda.backend.cuda.index import Index
+from tinygrad_cuda.backend.cuda.moves import Coordinates, Guard, moved
+from tinygrad_cuda.backend.cuda.words import IDENTITIES, Words, literal
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.fusion import TRANSPARENT, is_identity_value
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, indexing, movement
+from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
-
-Coordinates = tuple[Index, ...]
-Guard = tuple[Condition, ...]
 
 DEAR = 8  # cost from which a value is held for later phases instead of being made again
 _CALL = re.compile(r"\b(?!tgc_)([a-z]\w*)\(")
 _LITERAL = re.compile(r"[-(]?[\d.]")
-
-
-class Words:
-    """The parameters of a stage, in the order of their first use."""
-
-    def __init__(self) -> None:
-        self.list: list[Word] = []
-        self._names: dict[Any, str] = {}
-        self._counts: dict[str, int] = {}
-
-    def _add(self, key: Any, stem: str, kind: str, item: Any, ctype: str, write: bool) -> str:
-        if key not in self._names:
-            number = self._counts.get(stem, 0)
-            self._counts[stem] = number + 1
-            name = stem if stem == "error" else f"{stem}{number}"
-            self.list.append(Word(kind, item, f"{ctype} {name}".replace("* ", "* "), write))
-            self._names[key] = f"p.{name}"
-        return self._names[key]
-
-    def read(self, node: Node) -> str:
-        return self._add(("in", node), "in", "value", node, f"const {node.dtype.c}*", False)
-
-    def write(self, node: Node) -> str:
-        return self._add(("out", node), "out", "value", node, f"{node.dtype.c}*", True)
-
-    def argument(self, argument: Argument, ctype: str) -> str:
-        return self._add((argument, ctype), "s", "argument", argument.position, ctype, False)
-
-    def number(self, value: Any, ctype: str) -> str:
-        """A number of a node's attribute: a word if runs may change it, else a literal."""
-        if isinstance(value, Argument):
-            return self.argument(value, ctype)
-        return str(float(value)) if ctype == "double" else f"{int(value)}LL"
-
-    def scratch(self, scratch: Scratch, ctype: str, write: bool) -> str:
-        return self._add(scratch, "partial", "scratch", scratch, f"{ctype}*", write)
-
-    def error(self) -> str:
-        return self._add("error", "error", "error", None, "unsigned long long*", True)
 
 
 class Scope:
@@ -86,46 +43,6 @@ class Lane:
         self.variable = variable
         self.width = width
         self.name = next(iter(variable.leaves())).name if variable.terms else ""
-
-
-def literal(value: Any, dtype: DType) -> str:
-    """A number as C text of the dtype's compute type."""
-    with np.errstate(all="ignore"):
-        item = np.asarray(value).astype(dtype.numpy)
-    if dtype.name == "bool":
-        return "true" if item else "false"
-    if dtype.category == 1:
-        number = int(item)
-        if number == -(2**63):
-            return "(-9223372036854775807LL - 1)"
-        text = str(number) + ("LL" if dtype.itemsize == 8 else "")
-        if number == -(2**31) and dtype.itemsize == 4:
-            return "(-2147483647 - 1)"
-        return f"({text})" if number < 0 else text
-    real = float(item)
-    cast = "" if dtype.compute == "float" else "(double)"
-    if isnan(real):
-        return f"({cast}NAN)"
-    if isinf(real):
-        return f"({cast}{'-' if real < 0 else ''}INFINITY)"
-    text = repr(real) if dtype.compute == "double" else _short_float(real)
-    return f"({text})" if text.startswith("-") else text
-
-
-def _short_float(number: float) -> str:
-    text = str(np.float32(number))
-    return (text if any(mark in text for mark in ".e") else text + ".0") + "f"
-
-
-IDENTITIES: dict[str, Callable[[DType], str]] = {
-    "sum": lambda t: literal(0, t),
-    "prod": lambda t: literal(1, t),
-    "any": lambda t: "false",
-    "all": lambda t: "true",
-    "max": lambda t: f"tgc_lowest<{t.compute}>()",
-    "min": lambda t: f"tgc_highest<{t.compute}>()",
-    "matmul": lambda t: literal(0, t),
-}
 
 
 class Evaluator:
@@ -426,89 +343,3 @@ def expression(node: Node, operands: list[str]) -> str:
     if callable(text):
         text = text(node.sources[0].dtype)
     return _CALL.sub(r"tgc_\1(", text).format(*operands)
-
-
-def moved(
-    node: Node, at: Coordinates, symbol: Callable[[Argument, int, int], Index]
-) -> tuple[Coordinates, Guard | bool, Any]:
-    """The source's coordinates, when they are valid, and the value where they are not."""
-    op, attributes, shape = node.op, node.attributes, node.sources[0].shape
-    if op is movement.reshape:
-        return ix.unflatten(ix.flatten(at, node.shape), shape), True, 0
-    if op is movement.permute:
-        inner = [ix.constant(0)] * len(at)
-        for place, axis in enumerate(attributes["axes"]):
-            inner[axis] = at[place]
-        return tuple(inner), True, 0
-    if op is movement.expand:
-        zero = ix.constant(0)
-        return tuple(zero if size == 1 else c for c, size in zip(at, shape)), True, 0
-    if op is movement.flip:
-        axes = attributes["axes"]
-        return (
-            tuple(size - 1 - c if i in axes else c for i, (c, size) in enumerate(zip(at, shape))),
-            True,
-            0,
-        )
-    if op is movement.slice_:
-        starts = [
-            symbol(start, 0, max(size - 1 - (length - 1) * step, 0))
-            if isinstance(start, Argument)
-            else ix.constant(start)
-            for start, size, length, step in zip(
-                attributes["starts"], shape, node.shape, attributes["steps"]
-            )
-        ]
-        inner = [c * step + start for c, step, start in zip(at, attributes["steps"], starts)]
-        return tuple(c.within(0, size - 1) for c, size in zip(inner, shape)), True, 0
-    if op is movement.pad:
-        return _padded(node, at, symbol)
-    return _windowed(node, at)
-
-
-def _padded(
-    node: Node, at: Coordinates, symbol: Callable[[Argument, int, int], Index]
-) -> tuple[Coordinates, Guard | bool, Any]:
-    attributes, shape = node.attributes, node.sources[0].shape
-    fill = attributes["value"]
-    if not prod(shape):
-        return at, False, fill
-    inner: list[Index] = []
-    conditions: list[Condition | bool] = []
-    for c, start, step, size, outer in zip(
-        at, attributes["starts"], attributes["steps"], shape, node.shape
-    ):
-        if isinstance(start, Argument):
-            start = symbol(start, 0, max(outer - 1 - (size - 1) * step, 0))
-        shifted = c - start
-        conditions += [ix.nonnegative(shifted), ix.below(shifted, (size - 1) * step + 1)]
-        if False in conditions:
-            return at, False, fill
-        if step > 1:
-            shifted = shifted.within(0, (size - 1) * step)
-            quotient, rest = ix.divide(shifted, step)
-            conditions.append(ix.below(rest, 1))
-            shifted = quotient
-        inner.append(shifted.within(0, size - 1))
-    return tuple(inner), ix.all_of(conditions), fill
-
-
-def _windowed(node: Node, at: Coordinates) -> tuple[Coordinates, Guard | bool, Any]:
-    attributes, shape = node.attributes, node.sources[0].shape
-    axis, over = attributes["axis"], attributes["over"]
-    stride, dilation = attributes["stride"], attributes["dilation"]
-    inner = list(at)
-    if node.op is movement.window:
-        inner[axis] = (at[axis] * stride + at[over] * dilation).within(0, shape[axis] - 1)
-        return tuple(inner), True, 0
-    if not prod(shape):
-        return at, False, 0
-    start = at[axis] - at[over] * dilation
-    top = (shape[axis] - 1) * stride
-    conditions = [ix.nonnegative(start), ix.below(start, top + 1)]
-    if False in conditions:
-        return at, False, 0
-    quotient, rest = ix.divide(start.within(0, top), stride)
-    conditions.append(ix.below(rest, 1))
-    inner[axis] = quotient.within(0, shape[axis] - 1)
-    return tuple(inner), ix.all_of(conditions), 0

@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from tinygrad_cuda.backend.cuda import index as ix
-from tinygrad_cuda.backend.cuda.expression import Evaluator, Scope, Words
+from tinygrad_cuda.backend.cuda.expression import Evaluator, Scope
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.backend.cuda.template import THREADS, Stage, fill, wrapped
+from tinygrad_cuda.backend.cuda.words import Words
 from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.graph.schedule import Kernel
 
