@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tinygrad_cuda import autograd, cuda, nn, optim
 from tinygrad_cuda.autograd import (
     detect_nan,
@@ -39,6 +41,7 @@ from tinygrad_cuda.core.errors import (
     ShapeError,
     TgcError,
 )
+from tinygrad_cuda.core.names import unknown_name
 from tinygrad_cuda.tensor.creation import (
     arange,
     as_tensor,
@@ -446,3 +449,10 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+
+    def __getattr__(name: str) -> object:
+        if name.startswith("_"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise unknown_name(__name__, name, __all__)

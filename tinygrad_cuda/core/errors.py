@@ -165,6 +165,10 @@ class DataError(TgcError, ValueError):
     """A data file that is missing, truncated or of another kind."""
 
 
+class UnknownNameError(TgcError, AttributeError):
+    """A name that a class or the package does not have."""
+
+
 for _class in list(globals().values()):
     if isinstance(_class, type) and issubclass(_class, TgcError):
         _class.__module__ = "tinygrad_cuda"

@@ -6,13 +6,14 @@ import builtins
 import weakref
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError
+from tinygrad_cuda.core.names import unknown_name
 from tinygrad_cuda.core.shapes import is_contiguous
 from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.graph import gradient
@@ -66,6 +67,14 @@ class Tensor(TensorBase):
     """
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_") or hasattr(type(self), name):
+                # An AttributeError inside a property: this raises it again.
+                return object.__getattribute__(self, name)
+            raise unknown_name("Tensor", name, dir(type(self)))
 
     def __init__(self, *args: Any, **options: Any) -> None:
         raise ArgumentError(
