@@ -95,6 +95,7 @@ class EmuBackend:
     def arena(self, nbytes: int) -> EmuBuffer:
         if self._arena.nbytes < nbytes:
             self._arena = new_buffer(nbytes)
+        self._arena.bytes[:nbytes].fill(POISON)  # what the last run left must not look right
         return self._arena
 
     def load(self, source: str) -> Module:

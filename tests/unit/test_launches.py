@@ -1,0 +1,243 @@
+"""Launches of a program: their edges, their parameters, and any order of them on the emulator."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import Inputs, family, layer_norm, mlp_step, scheduled, softmax
+
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.base import Program
+from tinygrad_cuda.backend.cuda.codegen import stages
+from tinygrad_cuda.backend.cuda.executable import CudaExecutable
+from tinygrad_cuda.backend.cuda.frame import Frame, dependencies, first_uses
+from tinygrad_cuda.backend.cuda.pack import Launch, packed
+from tinygrad_cuda.backend.cuda.template import Word
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.core.errors import DeviceError
+from tinygrad_cuda.graph.ops import contraction
+from tinygrad_cuda.graph.ops import elementwise as ew
+
+EMU = as_device("emu")
+RATE = 0.05
+
+
+def launched(program: Program) -> list[Launch]:
+    return packed([stages(kernel) for kernel in scheduled(program).kernels])
+
+
+def behind(after: list[tuple[int, ...]]) -> list[set[int]]:
+    """All launches on paths to each."""
+    found: list[set[int]] = []
+    for before in after:
+        found.append(set(before).union(*(found[number] for number in before)))
+    return found
+
+
+# Edges --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*family(), "mlp_step"])
+def test_edges_order_whatever_uses_the_same_memory(name: str) -> None:
+    """Each reader of a value comes after its writer, and before whoever writes over its place."""
+    program = mlp_step() if name == "mlp_step" else family()[name]
+    launches = launched(program)
+    paths = behind(dependencies(launches))
+    places = {
+        node: buffer
+        for launch in launches
+        for stage in launch.stages
+        for node, buffer in stage.kernel.places.items()
+    }
+    pairs = 0
+    for number, launch in enumerate(launches):
+        for word in launch.words:
+            if word.kind not in ("value", "scratch"):
+                continue
+            for other, later in enumerate(launches[number + 1 :], number + 1):
+                for use in later.words:
+                    same = use.item is word.item and (word.write or use.write)
+                    over = use.write and places.get(use.item) is word.item
+                    if same or over:
+                        pairs += 1
+                        assert number in paths[other], (launch.name, later.name)
+    if name == "mlp_step":
+        assert pairs > 10
+
+
+def test_edges_that_others_imply_are_left_out() -> None:
+    after = dependencies(launched(mlp_step()))
+    paths = behind(after)
+    assert sum(map(len, after)) < sum(map(len, paths))
+    for before in after:
+        for number in before:
+            assert not any(number in paths[other] for other in before)
+
+
+def test_independent_launches_have_no_edge() -> None:
+    new = Inputs()
+    a, b = new(512, 1024), new(512, 1024)
+    launches = launched(new.program(softmax(a, (1,)), layer_norm(b, new(1024), new(1024))))
+    assert len(launches) == 2
+    assert dependencies(launches) == [(), ()]
+
+
+# Parameters ---------------------------------------------------------------------------------------
+
+
+class Words:
+    """A launch as far as a frame looks at it."""
+
+    def __init__(self, *words: Word) -> None:
+        self.words = list(words)
+
+
+def frame() -> Frame:
+    launches: list[Any] = [
+        Words(Word("value", "x", "float* x"), Word("argument", 0, "double s")),
+        Words(Word("value", "t", "float* t", True), Word("argument", 0, "long long n")),
+        Words(Word("argument", None, "long long unused"), Word("error", None, "error")),
+    ]
+    return Frame(launches, {"x": (0, 0), "t": (1, 256), "error": (2, 0)}, 3)
+
+
+def test_only_launches_whose_words_moved_change() -> None:
+    found = frame()
+    assert found.fill([1000, 2000, 3000], [2]) == {0, 1, 2}
+    assert found.words(0) == struct.pack("<Qd", 1000, 2.0)
+    assert found.words(1) == struct.pack("<Qq", 2256, 2)
+    assert found.words(2) == struct.pack("<qQ", 0, 3000)
+    assert found.fill([1000, 2000, 3000], [2]) == set()
+    assert found.fill([1000, 4000, 3000], [2]) == {1}
+    assert found.words(1) == struct.pack("<Qq", 4256, 2)
+    assert found.fill([1008, 4000, 3000], [-3]) == {0, 1}
+    assert found.words(0) == struct.pack("<Qd", 1008, -3.0)
+    assert found.words(1) == struct.pack("<Qq", 4256, -3)
+
+
+def test_zeros_of_both_signs_and_nan_are_told_apart() -> None:
+    found = frame()
+    found.fill([0, 0, 0], [0.0])
+    assert found.fill([0, 0, 0], [-0.0]) == {0}
+    assert found.words(0) == struct.pack("<Qd", 0, -0.0)
+    found.fill([0, 0, 0], [1.0])
+    launches: list[Any] = [Words(Word("argument", 0, "double s"))]
+    lone = Frame(launches, {}, 0)
+    assert lone.fill([], [float("nan")]) == {0}
+    assert lone.fill([], [float("nan")]) == set()
+
+
+def test_a_number_that_is_none_changes_nothing() -> None:
+    found = frame()
+    found.fill([1000, 2000, 3000], [2.5])
+    with pytest.raises(struct.error):
+        found.fill([1, 2, 3], ["text"])  # type: ignore[list-item]
+    assert found.words(0) == struct.pack("<Qd", 1000, 2.5)
+    assert found.fill([1000, 2000, 3000], [2.5]) == set()
+
+
+def test_first_uses() -> None:
+    launches: list[Any] = [
+        Words(Word("value", "x", "x"), Word("value", "t", "t", True)),
+        Words(Word("value", "t", "t"), Word("scratch", "s", "s", True)),
+        Words(Word("scratch", "s", "s")),
+    ]
+    assert first_uses(launches, {"t", "s"}) == [["t"], ["s"], []]
+
+
+# On the emulator ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine() -> Any:
+    try:
+        return registry.get(EMU)
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+def branches() -> Program:
+    """Two chains of products that meet, with intermediates that can share memory."""
+    new = Inputs()
+    x = new(24, 24)
+    sides = []
+    for _ in range(2):
+        side = x
+        for _ in range(4):
+            side = ew.tanh(contraction.matmul(side, new(24, 24)))
+        sides.append(side)
+    return new.program(contraction.matmul(*sides))
+
+
+def arrays(program: Program) -> list[np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(7)
+    found = []
+    for node in program.inputs:
+        if node.dtype.is_floating:
+            found.append(rng.standard_normal(node.shape).astype(np.float32))
+        else:
+            found.append(rng.integers(0, 10, node.shape))
+    return found
+
+
+def result(machine: Any, executable: CudaExecutable, program: Program) -> list[bytes]:
+    """The bytes of all outputs; the inputs are fresh, since some are written over."""
+    storages = [machine.from_host(array) for array in arrays(program)]
+    return [out.bytes.tobytes() for out in executable.run(storages, [RATE])]
+
+
+@pytest.mark.parametrize("make", [mlp_step, branches])
+def test_any_legal_order_gives_the_same_bytes(make: Any, machine: Any) -> None:
+    program = make() if make is branches else make(8, (12, 16, 10))
+    executable = CudaExecutable(program, machine)
+    expected = result(machine, executable, program)
+    orders = set()
+    for seed in range(1, 9):
+        with settings.override(emu_launches=seed):
+            orders.add(tuple(machine.order(executable.after)))
+            assert result(machine, executable, program) == expected
+    assert all(sorted(order) == list(range(len(executable.launches))) for order in orders)
+
+
+def test_orders_differ_and_keep_the_edges(machine: Any) -> None:
+    after = [(), (), (0,), (1,), (2, 3)]
+    orders = set()
+    for seed in range(1, 20):
+        with settings.override(emu_launches=seed):
+            order = tuple(machine.order(after))
+        orders.add(order)
+        for number, before in enumerate(after):
+            assert all(order.index(other) < order.index(number) for other in before)
+    assert len(orders) > 2
+
+
+def test_an_order_that_breaks_an_edge_is_noticed(machine: Any) -> None:
+    """What a launch reads before it is written is poison, not what an earlier run left there."""
+    program = branches()
+    executable = CudaExecutable(program, machine)
+    expected = result(machine, executable, program)
+    assert len(executable.launches) > 3
+    machine.order = lambda after: range(len(after))[::-1]
+    try:
+        assert result(machine, executable, program) != expected
+    finally:
+        del machine.order
+    assert result(machine, executable, program) == expected
+
+
+def test_programs_share_one_arena_that_grows(machine: Any) -> None:
+    """A larger program moves it; the smaller one follows at its next run."""
+    small, large = mlp_step(4, (6, 5, 10)), mlp_step(16, (64, 96, 10))
+    first, second = CudaExecutable(small, machine), CudaExecutable(large, machine)
+    assert 0 < first.arena.nbytes < second.arena.nbytes
+    expected = result(machine, first, small)
+    other = result(machine, second, large)
+    address = machine.arena(0).address
+    for _ in range(3):
+        assert result(machine, first, small) == expected
+        assert result(machine, second, large) == other
+    assert machine.arena(0).address == address
