@@ -281,8 +281,9 @@ def test_products_of_other_dtypes(bench: Bench, dtype: DType) -> None:
 # Gather and scatter -------------------------------------------------------------------------------
 
 
-def test_repeated_positions_are_added_and_overwritten_in_order(bench: Bench) -> None:
-    base, values = bench(7, 5), bench(600, 5)
+@pytest.mark.parametrize("inner", [1, 5, 64, 300])
+def test_repeated_positions_are_added_and_overwritten_in_order(bench: Bench, inner: int) -> None:
+    base, values = bench(7, inner), bench(600, inner)
     index = bench(600, dtype=dtypes.int64, below=7)
     outputs = [op(base, index, values) for op in (indexing.scatter_add, indexing.scatter)]
     bench.check(*outputs, tolerance=1e-4)

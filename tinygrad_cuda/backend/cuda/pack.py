@@ -10,6 +10,7 @@ from tinygrad_cuda.backend.cuda.template import FOLDER, THREADS, Stage, Word, fi
 from tinygrad_cuda.core.errors import describe_site
 
 WORDS = 4096 // 8  # of a kernel's parameters
+STAGES = 12  # of different kinds in one launch: the compiler's time grows faster than their number
 SMALL_GRID = 264  # blocks up to which a stage leaves multiprocessors idle
 NAME = "TGC_NAME"
 
@@ -85,6 +86,7 @@ def _merged(stages: list[Stage]) -> list[Launch]:
             continue
         for group in groups:
             fits = sum(len(s.words) for s in (*group, stage)) <= WORDS
+            fits = fits and (stage.kernel.update or len(group) < STAGES)
             alike = group[0].kernel.update == stage.kernel.update
             small = stage.kernel.update or group[0].blocks <= SMALL_GRID
             if fits and alike and small:

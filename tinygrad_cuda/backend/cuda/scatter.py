@@ -12,9 +12,11 @@ from tinygrad_cuda.backend.cuda.words import Words
 from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.graph.schedule import Kernel
 
+ROW = 64  # elements of a row from which a block takes a row of its own
+
 
 def scatter_stages(kernel: Kernel) -> list[Stage]:
-    """One stage: a thread for each element of the result."""
+    """One stage: a thread for each element of the result, long rows by themselves."""
     (node,) = kernel.anchors
     base, positions, values = node.sources
     inner, count = prod(base.shape[1:]), prod(positions.shape)
@@ -44,9 +46,12 @@ def scatter_stages(kernel: Kernel) -> list[Stage]:
     writer.anchored[node] = "result"
     stores = Stores(writer, kernel)
     stores.put(node, item, "result")
+    by_rows = inner >= ROW
+    pieces = -(-inner // THREADS)
     body = fill(
         "scatter.cuh",
-        "body",
+        "row_body" if by_rows else "body",
+        pieces=pieces,
         index="long long" if writer.wide else "int",
         threads=THREADS,
         items=numel,
@@ -57,7 +62,7 @@ def scatter_stages(kernel: Kernel) -> list[Stage]:
         take=take,
         store=writer.scopes[0].lines,
     )
-    blocks = -(-numel // THREADS)
+    blocks = base.shape[0] * pieces if by_rows else -(-numel // THREADS)
     label = comment(kernel, f"SCATTER of {count} entries of {inner} elements", blocks)
     return [wrapped(kernel, stem(kernel), body, words.list, blocks, THREADS * 4, label)]
 

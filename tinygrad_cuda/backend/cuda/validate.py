@@ -15,7 +15,7 @@ from tinygrad_cuda.backend.cuda.template import Stage
 from tinygrad_cuda.backend.reference.backend import ReferenceBackend
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import TgcError
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, origin_of
 from tinygrad_cuda.graph.schedule import Schedule
 
 Array = np.ndarray[Any, Any]
@@ -56,7 +56,7 @@ def compare(stage: Stage, node: Node, found: Array, expected: Array) -> None:
     where = tuple(int(place) for place in np.argwhere(wrong)[0])
     raise TgcError(
         "validate",
-        f"kernel '{stage.name}' stores another {node.op.name} than NumPy",
+        f"kernel '{stage.name}' stores another {origin_of(node).op.name} than NumPy",
         expect=f"{expected[where]} at {where} of {node.shape} {node.dtype.name}",
         actual=f"{found[where]}; {int(wrong.sum())} of {wrong.size} elements differ by more than "
         f"{bound:.3g}",

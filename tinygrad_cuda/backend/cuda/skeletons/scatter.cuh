@@ -1,5 +1,7 @@
-// SCATTER: each thread makes one element of the output; it looks through the list of positions,
-// staged through shared memory, in order. So there are no atomics, and the last of equals is last.
+// SCATTER: every element of the output looks through the list of positions in order. So there are
+// no atomics, sums have one order, and the last of equal positions is last.
+// body: a thread for each element; the positions are staged through shared memory.
+// row_body: the threads of a block share a row, and pick the entries that hit it by ballots.
 //@ body
 const @index@ item = (@index@)virtual_block * @threads@ + threadIdx.x;
 const bool live = item < @items@;
@@ -19,6 +21,35 @@ for (int first = 0; first < @count@; first += @threads@) {
     if (targets[other] == target) {
       const int entry = first + other;
       @take@
+    }
+  }
+  __syncthreads();
+}
+if (live) {
+  @store@
+}
+//@ row_body
+const int target = virtual_block / @pieces@;
+const int column = virtual_block % @pieces@ * @threads@ + threadIdx.x;
+const bool live = column < @inner@;
+const @index@ item = (@index@)target * @inner@ + column;
+unsigned* const masks = reinterpret_cast<unsigned*>(smem);
+@before@
+for (int first = 0; first < @count@; first += @threads@) {
+  const int own = first + threadIdx.x;
+  int found = -1;
+  if (own < @count@) {
+    @find@
+  }
+  const unsigned mask = __ballot_sync(0xffffffffu, found == target);
+  if (tgc_lane() == 0) masks[tgc_warp()] = mask;
+  __syncthreads();
+  for (int warp = 0; warp < @threads@ / 32; warp++) {
+    for (unsigned left = masks[warp]; left != 0; left &= left - 1) {
+      const int entry = first + warp * 32 + __ffs(left) - 1;
+      if (live) {
+        @take@
+      }
     }
   }
   __syncthreads();
