@@ -18,7 +18,6 @@ from tinygrad_cuda import nn
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import codegen, compiler, runtime
 from tinygrad_cuda.backend.cuda.template import fill
-from tinygrad_cuda.backend.emulator.backend import EmuBackend, EmuBuffer
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.data import idx
 from tinygrad_cuda.graph.node import Op
@@ -532,7 +531,10 @@ def emulator_bounds() -> None:
 
 @case
 def emulator_bounds_of_a_user_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EmuBackend, "allocate", lambda self, nbytes: EmuBuffer(nbytes // 2))
+    def broken(file: str, section: str, **holes: Any) -> str:
+        return fill(file, section, **(holes | {"items": int(holes["items"]) + 1}))
+
+    monkeypatch.setattr(codegen, "fill", broken)
     x = tc.tensor(np.arange(6.0, dtype=np.float32), device="emu")
     y = x * 1.25 + 0.625  # here
     y.numpy()

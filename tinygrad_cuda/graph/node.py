@@ -169,12 +169,17 @@ class Node:
         return f"<{self.op.name}{numbers} {self.shape} {self.dtype.name} {self.device}>"
 
 
-def made_by(node: Node) -> str:
-    """Which op made a node and on which line, in the user's words."""
+def origin_of(node: Node) -> Node:
+    """The node of the op that the user called: not the reshape behind a sum, say."""
     origin = node
-    # A movement that finishes another op, as the reshape behind a sum, is not the user's.
     while origin.op.kind == "movement" and origin.sources and origin.sources[0].site == node.site:
         origin = origin.sources[0]
+    return origin
+
+
+def made_by(node: Node) -> str:
+    """Which op made a node and on which line, in the user's words."""
+    origin = origin_of(node)
     name = origin.label
     if name == origin.op.name:
         name = {"leaf": "a tensor", "identity": "a leaf"}.get(origin.op.kind, name)

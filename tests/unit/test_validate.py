@@ -1,0 +1,150 @@
+"""TGC_VALIDATE=1 compares each kernel with NumPy: skeletons broken on purpose are found at once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import nn
+from tinygrad_cuda.backend.cuda import template
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.engine.plan import cache
+
+pytestmark = pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
+
+
+@pytest.fixture(autouse=True)
+def validated() -> Iterator[None]:
+    """Plans of this file are made under the variable, and forgotten after each test."""
+    cache.clear()
+    with settings.override(validate=True):
+        yield
+    cache.clear()
+
+
+def break_skeleton(monkeypatch: pytest.MonkeyPatch, file: str, right: str, wrong: str) -> None:
+    """Has the generator read a skeleton in which `right` is `wrong`."""
+    sections = template._sections
+
+    def changed(name: str) -> dict[str, str]:
+        found = sections(name)
+        if name != file:
+            return found
+        assert any(right in text for text in found.values()), f"{right!r} is not in {file}"
+        return {section: text.replace(right, wrong) for section, text in found.items()}
+
+    monkeypatch.setattr(template, "_sections", changed)
+
+
+def random(*shape: int, seed: int = 0) -> Any:
+    values = np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+    return tc.tensor(values, device="emu")
+
+
+def caught(program: Any) -> str:
+    with pytest.raises(tc.TgcError, match=r"\[validate\]") as error:
+        program()
+    return str(error.value)
+
+
+def test_right_kernels_pass() -> None:
+    """A step of training: contraction, row, column and map kernels, updates in place."""
+    tc.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(20, 16, device="emu"), nn.ReLU(), nn.Linear(16, 5, device="emu")
+    )
+    x, labels = random(12, 20), tc.tensor(np.arange(12) % 5, device="emu")
+    for _ in range(2):
+        loss = nn.functional.cross_entropy(model(x), labels)
+        model.zero_grad()
+        loss.backward()
+        with tc.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+    assert np.isfinite(loss.item())
+
+
+def test_a_broken_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last element is not written: its poison shows."""
+    break_skeleton(monkeypatch, "map.cuh", "@items@", "@items@ - 1")
+    x = random(37)
+
+    def program() -> None:
+        y = x * 1.5 + 0.5
+        y.numpy()
+
+    text = caught(program)
+    assert "kernel 'map_" in text
+    assert "y = x * 1.5 + 0.5" in text
+    assert "at (36,) of (37,) float32" in text
+    assert "1 of 37 elements differ" in text
+
+
+def test_a_broken_row_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_skeleton(monkeypatch, "row.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {")
+    x = random(6, 33)
+
+    def program() -> None:
+        y = x.sum(1)
+        y.numpy()
+
+    text = caught(program)
+    assert "kernel 'row_" in text
+    assert "stores another sum than NumPy" in text
+    assert "y = x.sum(1)" in text
+
+
+def test_a_broken_column_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_skeleton(monkeypatch, "col.cuh", "item = first + down; item < last", "item = first + down; item < last - 1")  # noqa: E501  # fmt: skip
+    x = random(33, 6)
+
+    def program() -> None:
+        y = x.sum(0)
+        y.numpy()
+
+    text = caught(program)
+    assert "kernel 'col_" in text
+    assert "y = x.sum(0)" in text
+
+
+def test_a_broken_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_skeleton(
+        monkeypatch, "contract.cuh", "k_begin + @chunk@ < @k@", "k_begin + @chunk@ < @k@ - 1"
+    )
+    break_skeleton(monkeypatch, "contract.cuh", ": @k@;", ": @k@ - 1;")
+    a, b = random(9, 21), random(21, 7)
+
+    def program() -> None:
+        y = a @ b
+        y.numpy()
+
+    text = caught(program)
+    assert "kernel 'contract_" in text
+    assert "stores another matmul than NumPy" in text
+    assert "y = a @ b" in text
+
+
+def test_the_first_of_several_kernels_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row kernel is wrong; the kernels that use its result are not to blame."""
+    break_skeleton(monkeypatch, "row.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {")
+    x, w = random(6, 33), random(33, 4)
+
+    def program() -> None:
+        scores = (x @ w).exp()
+        share = x / x.sum(1, keepdim=True)
+        (scores.sum() + share.sum()).item()
+
+    assert "kernel 'row_" in caught(program)
+
+
+def test_without_the_variable_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_skeleton(monkeypatch, "row.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {")
+    with settings.override(validate=False):
+        x = random(6, 33)
+        wrong = x.sum(1).numpy()
+    assert not np.allclose(wrong, x.numpy().sum(1))
