@@ -18,6 +18,7 @@ from tinygrad_cuda.graph.schedule import Kernel
 
 WANTED_BLOCKS = 132  # one for each multiprocessor of the largest GPUs
 PART_K = 64  # products a part has at least when the sum over k is split
+PAD = 4  # elements between the lines of a tile in shared memory, against bank conflicts
 BAND = 8  # rows of tiles that are walked together, so that their operands stay in the L2 cache
 
 
@@ -159,73 +160,31 @@ def _side(problem: _Problem, name: str) -> _Side:
 
 
 def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
+    """The stage that multiplies; with `scratch` it leaves parts of the sums there."""
     kernel, tile = problem.kernel, problem.tile
     words = Words()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
     outer = Scope("batch")
-    sides = [_side(problem, "a"), _side(problem, "b")]
+    a, b = _side(problem, "a"), _side(problem, "b")
     batch = ix.variable("batch", problem.batches)
-    fetches = [_fetch(problem, writer, outer, side, batch) for side in sides]
-    puts = [_put(problem, side) for side in sides]
-    lanes = 4 if tile.groups == 1 else max(1, min(4, tile.m * tile.n // THREADS))
-    while problem.n % lanes:
-        lanes //= 2
-    outer_lines, outer.lines = outer.lines, []
-    row, load, map_, stored = _epilogue(problem, writer, outer, batch, lanes, scratch)
-    outer_lines += outer.lines
-    stride_a, stride_b = tile.m + 4, tile.n + 4
-    common = {
-        "type": problem.type,
-        "rows": tile.rows,
-        "cols": tile.cols,
-        "lanes_m": tile.lanes_m,
-        "lanes_n": tile.lanes_n,
-        "tile_m": tile.m,
-        "groups": tile.groups,
-    }
+    fetch_a, fetch_b = (_fetch(problem, writer, outer, side, batch) for side in (a, b))
+    results = _results(problem, writer, outer, batch, scratch)
     product = _sum(problem.dtype, "sum[i][j]", "a[step % 2][i] * b[step % 2][j]")
-    results = fill(
-        "contract.cuh",
-        "registers" if tile.groups == 1 else "shared",
-        **common,
-        tile_n=tile.n,
-        m=problem.m,
-        lanes=lanes,
-        strips=problem.n // lanes,
-        turns=-(-tile.m * tile.n // (lanes * THREADS)),
-        threads=THREADS,
-        add=_sum(problem.dtype, "total", "more"),
-        row=row,
-        load=load,
-        map=map_,
-        store=stored,
-    )
     body = fill(
         "contract.cuh",
         "body",
-        **common,
-        tiles_n=problem.tiles_n,
-        tiles_m=problem.tiles_m,
-        tiles=problem.tiles_m * problem.tiles_n,
-        batches=problem.batches,
-        band=min(BAND, problem.tiles_m),
-        places=tile.places,
-        warps_n=tile.n // (tile.lanes_n * tile.cols),
-        fragment=4 if _bytes(problem.dtype) <= 4 else 2,
-        tile_k=tile.k,
-        stride_a=stride_a,
-        stride_b=stride_b,
-        loads_a=_loads(tile, sides[0]),
-        loads_b=_loads(tile, sides[1]),
-        width_a=sides[0].width,
-        width_b=sides[1].width,
-        chunk=problem.chunk,
-        k=problem.k,
-        outer=outer_lines,
-        fetch_a=fetches[0],
-        fetch_b=fetches[1],
-        put_a=puts[0],
-        put_b=puts[1],
+        **_sizes(problem),
+        stride_a=tile.m + PAD,
+        stride_b=tile.n + PAD,
+        loads_a=_loads(tile, a),
+        loads_b=_loads(tile, b),
+        width_a=a.width,
+        width_b=b.width,
+        outer=outer.lines,
+        fetch_a=fetch_a,
+        fetch_b=fetch_b,
+        put_a=_put(problem, a),
+        put_b=_put(problem, b),
         multiply=f"sum[i][j] = {product};",
         results=results,
     )
@@ -236,14 +195,71 @@ def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
         f"{problem.flops} FLOPs",
         problem.blocks,
     )
-    elements = 2 * tile.k * (stride_a + stride_b)
-    if tile.groups > 1:
-        elements = max(elements, tile.groups * tile.m * tile.n)
-    shared = elements * _bytes(problem.dtype)
     name = stem(kernel) + ("_parts" if scratch else "")
-    stage = wrapped(kernel, name, body, words.list, problem.blocks, shared, label)
+    stage = wrapped(kernel, name, body, words.list, problem.blocks, _shared(problem), label)
     stage.dense = 2 if tile.groups == 1 and _bytes(problem.dtype) <= 4 else 1
     return stage
+
+
+def _sizes(problem: _Problem) -> dict[str, object]:
+    """What the skeleton must know of the problem and its tile."""
+    tile = problem.tile
+    return {
+        "type": problem.type,
+        "m": problem.m,
+        "k": problem.k,
+        "chunk": problem.chunk,
+        "batches": problem.batches,
+        "tiles_m": problem.tiles_m,
+        "tiles_n": problem.tiles_n,
+        "tiles": problem.tiles_m * problem.tiles_n,
+        "band": min(BAND, problem.tiles_m),
+        "tile_m": tile.m,
+        "tile_n": tile.n,
+        "tile_k": tile.k,
+        "rows": tile.rows,
+        "cols": tile.cols,
+        "lanes_m": tile.lanes_m,
+        "lanes_n": tile.lanes_n,
+        "warps_n": tile.n // (tile.lanes_n * tile.cols),
+        "places": tile.places,
+        "groups": tile.groups,
+        "fragment": 4 if _bytes(problem.dtype) <= 4 else 2,
+        "threads": THREADS,
+    }
+
+
+def _shared(problem: _Problem) -> int:
+    """Shared memory: two tiles of both operands, or the sums of all groups."""
+    tile = problem.tile
+    elements = 2 * tile.k * (tile.m + tile.n + 2 * PAD)
+    if tile.groups > 1:
+        elements = max(elements, tile.groups * tile.m * tile.n)
+    return elements * _bytes(problem.dtype)
+
+
+def _results(
+    problem: _Problem, writer: Evaluator, outer: Scope, batch: Index, scratch: Scratch | None
+) -> str:
+    """The end of the kernel: each result through the epilogue into memory."""
+    tile = problem.tile
+    lanes = 4 if tile.groups == 1 else max(1, min(4, tile.m * tile.n // THREADS))
+    while problem.n % lanes:
+        lanes //= 2
+    row, load, map_, stored = _epilogue(problem, writer, outer, batch, lanes, scratch)
+    return fill(
+        "contract.cuh",
+        "registers" if tile.groups == 1 else "shared",
+        **_sizes(problem),
+        lanes=lanes,
+        strips=problem.n // lanes,
+        turns=-(-tile.m * tile.n // (lanes * THREADS)),
+        add=_sum(problem.dtype, "total", "more"),
+        row=row,
+        load=load,
+        map=map_,
+        store=stored,
+    )
 
 
 def _bytes(dtype: DType) -> int:
@@ -312,7 +328,7 @@ def _put(problem: _Problem, side: _Side) -> list[str]:
     tile, width = problem.tile, side.width
     line_length = (tile.k if side.along == "k" else side.tile) // width
     lines = side.tile if side.along == "k" else tile.k
-    stride = side.tile + 4
+    stride = side.tile + PAD
     along, line = f"(e % {line_length} * {width} + v)", f"e / {line_length}"
     place = f"{along} * {stride} + {line}" if side.along == "k" else f"{line} * {stride} + {along}"
     return fill(
