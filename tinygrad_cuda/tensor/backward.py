@@ -43,9 +43,9 @@ def _seeds(op: str, outputs: list[Any], gradients: Any) -> list[Node]:
                 raise GradientError(
                     op,
                     "the gradient of a non-scalar needs a seed",
-                    expect="one element",
-                    actual=f"shape {node.shape}",
-                    hint="call .sum().backward(), or pass gradient=",
+                    expect=f"one element, or gradient= of shape {node.shape}",
+                    actual=f"shape {node.shape}, {made_by(node)}",
+                    hint="reduce it first, e.g. .sum().backward() or .mean().backward()",
                 )
             seeds.append(common.full_like(node, 1))
             continue

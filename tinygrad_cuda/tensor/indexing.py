@@ -217,7 +217,7 @@ def _range(op: str, item: Any, size: int, axis: int) -> tuple[int, int, int]:
         raise IndexError(
             op,
             f"the index is out of range for dim {axis}",
-            expect=f"{-size} <= index < {size}",
+            expect=f"{-size} <= index < {size}" if size else "no index: the dimension is empty",
             actual=str(index),
         )
     return index % size, 1, 1

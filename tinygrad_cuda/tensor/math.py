@@ -62,7 +62,7 @@ def _operand(op: str, value: Any) -> Any:
         op,
         "an operand is neither a tensor nor a number",
         expect="a Tensor, a NumPy array or a Python number",
-        actual=type(value).__name__,
+        actual=f"{type(value).__name__} {value!r:.60}",
     )
 
 
