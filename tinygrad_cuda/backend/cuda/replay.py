@@ -50,7 +50,7 @@ class Replay:
         after: Sequence[tuple[int, ...]],
         frame: Frame,
     ) -> None:
-        early = gpu.properties.capability >= PROGRAMMATIC
+        self.early = gpu.properties.capability >= PROGRAMMATIC
         self.frame = frame
         self.graph = Graph(
             gpu,
@@ -61,8 +61,8 @@ class Replay:
                     THREADS,
                     launch.shared,
                     frame.words(number),
-                    () if early else before,
-                    before if early else (),
+                    () if self.early else before,
+                    before if self.early else (),
                     Label(launch),
                 )
                 for number, (launch, before) in enumerate(zip(launches, after))
