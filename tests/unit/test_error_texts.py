@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import pickle
 import re
 import shutil
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import pytest
 from error_cases import CASES
 
 import tinygrad_cuda as tc
+from tinygrad_cuda import nn
 from tinygrad_cuda.core import errors
 from tinygrad_cuda.engine.plan import cache
 
@@ -154,3 +156,53 @@ def test_errors_are_also_pythons_own() -> None:
         assert issubclass(ours, python)
         assert issubclass(ours, tc.TgcError)
         assert ours.__module__ == "tinygrad_cuda"
+
+
+# Modules ----------------------------------------------------------------------------------------
+
+
+def test_an_error_names_the_module_it_comes_from() -> None:
+    """By the names of attributes, from the outermost module called."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 8, device="cpu"), nn.ReLU())
+            self.head = nn.Linear(7, 2, device="cpu")
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.body(x))
+
+    net = Net()
+    cases = [
+        (lambda: net(tc.ones(3, 5, device="cpu")), "Net.body.0 (Linear)"),
+        (lambda: net(tc.ones(3, 4, device="cpu")), "Net.head (Linear)"),
+        (lambda: net.head(tc.ones(3, 4, device="cpu")), "Linear"),
+    ]
+    for program, module in cases:
+        with pytest.raises(tc.ShapeError) as caught:
+            program()
+        assert f"\n  module: {module}\n" in str(caught.value) + "\n"
+
+
+def test_detect_nan_names_the_module() -> None:
+    class Root(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.sqrt()
+
+    model = nn.Sequential(nn.Identity(), Root())
+    with pytest.raises(tc.NonFiniteError) as caught, tc.detect_nan():
+        model(tc.tensor([-1.0], device="cpu"))
+    assert "\n  module: Sequential.1 (Root)\n" in str(caught.value)
+    assert "return x.sqrt()" in str(caught.value)
+
+
+def test_errors_travel_between_processes() -> None:
+    with pytest.raises(tc.ShapeError) as caught:
+        tc.ones(2, device="cpu").reshape(3)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert type(error) is tc.ShapeError
+    assert str(error) == str(caught.value)
+    assert (error.op, error.site) == ("reshape", None)
+    error.name_module("Net")
+    assert str(error).endswith("module: Net")

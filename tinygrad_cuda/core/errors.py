@@ -10,7 +10,7 @@ import linecache
 import os
 import sys
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 LIBRARY_FOLDER = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
@@ -84,10 +84,17 @@ def format_error(
     actual: str | None,
     site: Site | None,
     hint: str | None,
+    module: str | None = None,
 ) -> str:
     """The text of an error; see docs/architecture.md for the layout."""
     lines = [f"[{op}] {message}"]
-    for label, text in (("expect", expect), ("actual", actual), ("at", site), ("hint", hint)):
+    for label, text in (
+        ("expect", expect),
+        ("actual", actual),
+        ("at", site),
+        ("module", module),
+        ("hint", hint),
+    ):
         if text is not None:
             indented = str(text).replace("\n", "\n          ")
             lines.append(f"  {label + ':':<8}{indented}")
@@ -118,7 +125,25 @@ class TgcError(RuntimeError):
     ) -> None:
         self.op = op
         self.site = Site(*site) if site is not None else user_site()
-        super().__init__(format_error(op, message, expect, actual, self.site, hint))
+        self._fields = (op, message, expect, actual, self.site, hint)
+        self.module_path: list[tuple[str, object]] = []
+        super().__init__(format_error(*self._fields))
+
+    def __reduce__(self) -> Any:
+        # A place in the program does not travel to another process; its text does.
+        return _restored, (type(self), self.op, str(self))
+
+    def name_module(self, path: str) -> None:
+        """Adds the path of the module in whose forward it happened, such as ``Net.body.0``."""
+        self.args = (format_error(*self._fields, path),)
+
+
+def _restored(kind: type[TgcError], op: str, text: str) -> TgcError:
+    error = kind.__new__(kind)
+    RuntimeError.__init__(error, text)
+    error.op, error.site, error.module_path = op, None, []
+    error._fields = (op, text.partition("] ")[2], None, None, None, None)
+    return error
 
 
 class ShapeError(TgcError, ValueError):

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
-from tinygrad_cuda.core.errors import ArgumentError, DTypeError, user_site
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, TgcError, user_site
 from tinygrad_cuda.engine.realize import begin_call
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.parameter import Parameter, place
@@ -87,8 +87,26 @@ class Module:
             if not fields["_forward_pre_hooks"] and not fields["_forward_hooks"]:
                 return self.forward(*inputs, **options)
             return self._call_with_hooks(inputs, options)
+        except TgcError as error:
+            self._name_itself(error)
+            raise
         finally:
             _calls.depth -= 1
+
+    def _name_itself(self, error: TgcError) -> None:
+        """An error on its way out gains the path of the module in which it was raised."""
+        path = error.module_path
+        kind = type(self).__name__
+        if path:
+            name, inner = path[-1]
+            found = next((key for key, child in self._modules.items() if child is inner), name)
+            path[-1] = (found, inner)
+        path.append((kind, self))
+        if _calls.depth == 1:
+            names = ".".join(name for name, _ in reversed(path))
+            leaf = type(path[0][1]).__name__
+            error.name_module(names if len(path) == 1 else f"{names} ({leaf})")
+            path.clear()
 
     def _call_with_hooks(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         for hook in list(self._forward_pre_hooks.values()):

@@ -56,16 +56,17 @@ __device__ __forceinline__ void col_sum_parts_f1ca3b3ae2_stage(int virtual_block
 // Second stage, 96 lines of 39 parts: sum.
 // Stores sum (1, 96) float32.
 // Grid 12 x 256 threads, 1920384 bytes moved at least.
-struct col_sum_join_99cde0dd83_params {
+struct col_sum_join_c1d5d07c40_params {
   float* partial0;
   float* out0;
 };
-__device__ __forceinline__ void col_sum_join_99cde0dd83_stage(int virtual_block, const col_sum_join_99cde0dd83_params& p,
+__device__ __forceinline__ void col_sum_join_c1d5d07c40_stage(int virtual_block, const col_sum_join_c1d5d07c40_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 32;
   const int line = virtual_block * (256 / 32) + threadIdx.x / 32;
   if (line >= 96) return;
   float r0 = 0.0f;
+#pragma unroll 4
   for (int part = thread; part < 39; part += 32) {
     r0 = tgc_sum_op()(r0, tgc_load(p.partial0, line * 39 + part));
   }
