@@ -18,6 +18,7 @@ from tinygrad_cuda.graph.schedule import Kernel
 
 WANTED_BLOCKS = 132  # one for each multiprocessor of the largest GPUs
 PART_K = 64  # products a part has at least when the sum over k is split
+WORTH_SPLITTING = 4  # parts from which a second stage costs less than it saves
 PAD = 4  # elements between the lines of a tile in shared memory, against bank conflicts
 BAND = 8  # rows of tiles that are walked together, so that their operands stay in the L2 cache
 
@@ -78,7 +79,8 @@ class _Problem:
         self.tiles_m = -(-self.m // self.tile.m)
         self.tiles_n = -(-self.n // self.tile.n)
         blocks = self.tiles_m * self.tiles_n * self.batches
-        parts = max(1, min(WANTED_BLOCKS // blocks, self.k // PART_K))
+        parts = min(WANTED_BLOCKS // blocks, self.k // PART_K)
+        parts = parts if parts >= WORTH_SPLITTING else 1
         step = self.tile.k
         self.chunk = math.ceil(self.k / parts / step) * step
         self.parts = -(-self.k // self.chunk)

@@ -249,6 +249,7 @@ def join_stage(
         )
     row.settle(taken)
     made, stored = row.finish()
+    group = THREADS if parts > 2 * WARP and row.lines <= ENOUGH_BLOCKS else WARP
     body = fill(
         "row.cuh",
         "join_body",
@@ -257,14 +258,16 @@ def join_stage(
         parts=parts,
         before=row.start(taken),
         load=load,
-        combine=[f"{a.name} = tgc_warp_reduce({a.name}, {a.operator}());" for a in taken],
+        group=group,
+        combine=[row.reduction(a, group) for a in taken],
         epilogue=made,
         store=stored,
     )
-    blocks = -(-row.lines // (THREADS // WARP))
+    blocks = -(-row.lines // (THREADS // group))
+    shared = row.scratch_bytes if group == THREADS else 0
     label = comment(kernel, f"Second stage, {row.lines} lines of {parts} parts", blocks)
     stage = wrapped(
-        kernel, stem(kernel) + "_join", body, row.words.list, blocks, 0, label, second=True
+        kernel, stem(kernel) + "_join", body, row.words.list, blocks, shared, label, second=True
     )
     stage.after.append(first)
     return stage

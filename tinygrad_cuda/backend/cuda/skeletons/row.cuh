@@ -1,7 +1,7 @@
 // ROW: `group` threads make one row; the values of a row are combined along its reduced axes, phase
 // after phase. Rows that fit on chip are loaded once, into registers; longer ones once a phase.
 // `part_*`: a row too long for a block is cut into parts, whose results stay in memory.
-// `join_body`: the second stage, in which a warp combines the parts of one line in their order.
+// `join_body`: the second stage, in which a warp or a block combines the parts of one line.
 //@ body
 const int thread = threadIdx.x % @group@;
 const int line = virtual_block * @per_block@ + threadIdx.x / @group@;
@@ -50,11 +50,12 @@ if (thread == 0) {
   @keep@
 }
 //@ join_body
-const int thread = threadIdx.x % 32;
-const int line = virtual_block * (@threads@ / 32) + threadIdx.x / 32;
+const int thread = threadIdx.x % @group@;
+const int line = virtual_block * (@threads@ / @group@) + threadIdx.x / @group@;
 if (line >= @lines@) return;
 @before@
-for (int part = thread; part < @parts@; part += 32) {
+#pragma unroll 4
+for (int part = thread; part < @parts@; part += @group@) {
   @load@
 }
 @combine@
