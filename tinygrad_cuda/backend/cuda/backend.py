@@ -17,6 +17,7 @@ from tinygrad_cuda.backend.cuda.executable import CudaExecutable
 from tinygrad_cuda.backend.cuda.frame import Frame
 from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.backend.cuda.replay import Label, Replay
+from tinygrad_cuda.backend.cuda.report import LANES, Roof
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.backend.cuda.timing import times
 from tinygrad_cuda.core.device import Device
@@ -41,6 +42,10 @@ class CudaBackend:
         self.gpu = runtime.device(device.index)
         self.error = self.gpu.allocate(ERROR_BYTES)
         self.gpu.fill(self.error.address, ERROR_BYTES)
+        gpu = self.gpu.properties
+        # A multiplication and an addition a clock in each lane.
+        flops = 2.0 * LANES * gpu.multiprocessors * gpu.clock_hz
+        self.roof: Roof | None = Roof(gpu.bandwidth, flops)
         self._copies = _ErrorCopies(self.gpu)
 
     # The backend

@@ -16,7 +16,7 @@ from tinygrad_cuda.backend.cuda.arena import plan_arena
 from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.frame import Frame, Place, dependencies, first_uses
 from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
-from tinygrad_cuda.backend.cuda.report import report
+from tinygrad_cuda.backend.cuda.report import Roof, report
 from tinygrad_cuda.backend.cuda.validate import Validator, compare
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
@@ -32,6 +32,7 @@ class Machine(Protocol):
     """What runs generated CUDA text."""
 
     error: Any  # four words: a bad index
+    roof: Roof | None  # what it can do at most, where times mean something
 
     def allocate(self, nbytes: int) -> Any:
         """Memory with undefined content."""
@@ -189,7 +190,7 @@ class CudaExecutable:
         if settings.debug >= 2 and not settings.validate:
             times = self.machine.timed([starter(number) for number in order])
             for number, time in zip(order, times):
-                print(report(self.launches[number], time))
+                print(report(self.launches[number], time, self.machine.roof))
             return
         for number in order:
             self._launch(number, pieces)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from math import prod
+from typing import NamedTuple
 
 from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.graph.cost import flops
 
+LANES = 128  # float32 units of a multiprocessor
 
-def report(launch: Launch, microseconds: float | None) -> str:
-    """One aligned line; GFLOP/s and GB/s where there is a time."""
+
+class Roof(NamedTuple):
+    """What a machine can do at most: bytes and float32 operations a second."""
+
+    bandwidth: float
+    flops: float
+
+
+def report(launch: Launch, microseconds: float | None, roof: Roof | None = None) -> str:
+    """One aligned line; where there is a time, GFLOP/s, GB/s and the share of what is possible."""
     kinds = "+".join(dict.fromkeys(stage.kernel.kind for stage in launch.stages))
     stored = [node for stage in launch.stages for node in stage.kernel.stores]
     shape = str(stored[0].shape) + (f" +{len(stored) - 1}" if len(stored) > 1 else "")
@@ -23,7 +33,11 @@ def report(launch: Launch, microseconds: float | None) -> str:
         for stage in launch.stages
         for node in (*stage.kernel.stores, *stage.kernel.reads)
     )
-    return (
+    text = (
         f"{line} {microseconds:>9.1f} us {work / microseconds / 1e3:>9.1f} GFLOP/s "
         f"{moved / microseconds / 1e3:>8.1f} GB/s"
     )
+    if roof is None:
+        return text
+    fastest = 1e6 * max(moved / roof.bandwidth, work / roof.flops)
+    return f"{text} {100 * fastest / microseconds:>5.1f} % of roof"

@@ -15,6 +15,7 @@ from tinygrad_cuda.backend.base import BadIndex, Program
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
 from tinygrad_cuda.backend.cuda.frame import Frame
 from tinygrad_cuda.backend.cuda.pack import Launch
+from tinygrad_cuda.backend.cuda.report import Roof
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.backend.emulator.compiler import toolchain
 from tinygrad_cuda.backend.emulator.runtime import Module
@@ -58,6 +59,7 @@ class EmuBackend:
         toolchain()
         self.device = device
         self.error = new_buffer(32, 0)
+        self.roof: Roof | None = None
         self._arena = new_buffer(0)
 
     # The backend
