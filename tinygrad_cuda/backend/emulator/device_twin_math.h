@@ -113,16 +113,21 @@ static inline double erfinv(double x) {
 }
 static inline float erfinvf(float x) { return (float)erfinv((double)x); }
 
-// CUDA overloads these for float as C++ does.
+static inline float rsqrt(float x) { return rsqrtf(x); }
+static inline float erfinv(float x) { return erfinvf(x); }
+
+// CUDA overloads these for float as C++ does. Where an include path in the environment brings in
+// the C++ library's math.h after all, they are there already.
+#if !defined(_GLIBCXX_MATH_H) && !defined(_LIBCPP_MATH_H)
 #define TGC_EMU_FLOAT1(NAME) static inline float NAME(float x) { return NAME##f(x); }
 TGC_EMU_FLOAT1(exp) TGC_EMU_FLOAT1(exp2) TGC_EMU_FLOAT1(expm1)
 TGC_EMU_FLOAT1(log) TGC_EMU_FLOAT1(log2) TGC_EMU_FLOAT1(log10) TGC_EMU_FLOAT1(log1p)
-TGC_EMU_FLOAT1(sqrt) TGC_EMU_FLOAT1(rsqrt) TGC_EMU_FLOAT1(cbrt)
+TGC_EMU_FLOAT1(sqrt) TGC_EMU_FLOAT1(cbrt)
 TGC_EMU_FLOAT1(sin) TGC_EMU_FLOAT1(cos) TGC_EMU_FLOAT1(tan)
 TGC_EMU_FLOAT1(asin) TGC_EMU_FLOAT1(acos) TGC_EMU_FLOAT1(atan)
 TGC_EMU_FLOAT1(sinh) TGC_EMU_FLOAT1(cosh) TGC_EMU_FLOAT1(tanh)
 TGC_EMU_FLOAT1(asinh) TGC_EMU_FLOAT1(acosh) TGC_EMU_FLOAT1(atanh)
-TGC_EMU_FLOAT1(erf) TGC_EMU_FLOAT1(erfc) TGC_EMU_FLOAT1(erfinv)
+TGC_EMU_FLOAT1(erf) TGC_EMU_FLOAT1(erfc)
 TGC_EMU_FLOAT1(lgamma) TGC_EMU_FLOAT1(tgamma)
 TGC_EMU_FLOAT1(floor) TGC_EMU_FLOAT1(ceil) TGC_EMU_FLOAT1(trunc) TGC_EMU_FLOAT1(rint)
 TGC_EMU_FLOAT1(round) TGC_EMU_FLOAT1(fabs)
@@ -131,6 +136,7 @@ TGC_EMU_FLOAT1(round) TGC_EMU_FLOAT1(fabs)
 TGC_EMU_FLOAT2(pow) TGC_EMU_FLOAT2(atan2) TGC_EMU_FLOAT2(fmod) TGC_EMU_FLOAT2(hypot)
 TGC_EMU_FLOAT2(copysign) TGC_EMU_FLOAT2(nextafter) TGC_EMU_FLOAT2(fmin) TGC_EMU_FLOAT2(fmax)
 static inline float fma(float x, float y, float z) { return fmaf(x, y, z); }
+#endif
 
 #define TGC_EMU_EXTREMES(T) \
   static inline T min(T a, T b) { return b < a ? b : a; } \
