@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -23,7 +24,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda.backend import CudaBackend
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
+from tinygrad_cuda.backend.cuda.frame import Frame
+from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
+from tinygrad_cuda.backend.cuda.replay import Replay
+from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine.plan import cache as plans
 from tinygrad_cuda.nn import functional as F
@@ -135,18 +141,12 @@ def executables() -> list[CudaExecutable]:
     return [plan for plan in found if isinstance(plan, CudaExecutable)]
 
 
-def singly(self: CudaExecutable) -> bool:
-    return False
-
-
 def ours(gpu: runtime.Device, fresh: bool) -> None:
     name = "fresh host batch" if fresh else "same device batch"
     plans.clear()
-    replayed = CudaExecutable._replayed
-    CudaExecutable._replayed = singly
-    median, least = walls(Ours(fresh), gpu.synchronize)
+    with patch.object(CudaExecutable, "_replayed", lambda self: False):
+        median, least = walls(Ours(fresh), gpu.synchronize)
     print(f"ours, launched singly, {name}: {median:.1f} us (least {least:.1f})")
-    CudaExecutable._replayed = replayed
     plans.clear()
     step = Ours(fresh)
     median, least = walls(step, gpu.synchronize)
@@ -175,14 +175,12 @@ def ours(gpu: runtime.Device, fresh: bool) -> None:
 
 def rebuilt(gpu: runtime.Device, plan: CudaExecutable) -> Any:
     """The plan's graph on plain edges."""
-    from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
-    from tinygrad_cuda.backend.cuda.template import THREADS
-
+    unit: Any = plan.unit
     return Graph(
         gpu,
         [
             KernelNode(
-                plan.unit.function(launch.name), launch.blocks, THREADS, launch.shared,
+                unit.function(launch.name), launch.blocks, THREADS, launch.shared,
                 plan.frame.words(number), after=plan.after[number],
             )
             for number, launch in enumerate(plan.launches)
@@ -192,20 +190,22 @@ def rebuilt(gpu: runtime.Device, plan: CudaExecutable) -> Any:
 
 def host(plan: CudaExecutable, step: Ours, gpu: runtime.Device) -> None:
     """Where the host's time of a step goes."""
-    run, spent = CudaExecutable.run, []
-
-    def watched(self: CudaExecutable, *arguments: Any) -> Any:
-        start = time.perf_counter()
-        result = run(self, *arguments)
-        spent.append(time.perf_counter() - start)
-        return result
-
-    CudaExecutable.run = watched
-    for number in range(200):
-        step(number)
-    CudaExecutable.run = run
-    gpu.synchronize()
-    print(f"  host, executable.run: {statistics.median(spent) * 1e6:.1f} us")
+    for owner, name in (
+        (CudaExecutable, "run"),
+        (CudaExecutable, "_outputs"),
+        (Frame, "fill"),
+        (Replay, "run"),
+        (Graph, "launch"),
+        (Graph, "update"),
+        (CudaBackend, "watch_error"),
+        (CudaBackend, "take_error"),
+    ):
+        spent = watched(owner, name, step)
+        gpu.synchronize()
+        if spent:
+            time_each = statistics.median(spent) * 1e6
+            calls = len(spent) / 200
+            print(f"  host, {owner.__name__}.{name}: {time_each:.1f} us, {calls:g} a step")
     profile = cProfile.Profile()
     profile.enable()
     for number in range(100):
@@ -214,6 +214,22 @@ def host(plan: CudaExecutable, step: Ours, gpu: runtime.Device) -> None:
     text = io.StringIO()
     pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(22)
     print(text.getvalue())
+
+
+def watched(owner: Any, name: str, step: Ours) -> list[float]:
+    """Seconds of each call in 200 steps."""
+    original, spent = getattr(owner, name), list[float]()
+
+    def call(*arguments: Any) -> Any:
+        start = time.perf_counter()
+        result = original(*arguments)
+        spent.append(time.perf_counter() - start)
+        return result
+
+    with patch.object(owner, name, call):
+        for number in range(200):
+            step(number)
+    return spent
 
 
 def theirs(fresh: bool) -> None:
@@ -228,7 +244,8 @@ def theirs(fresh: bool) -> None:
         median, least = walls(step, torch.cuda.synchronize)
         print(f"PyTorch {title}, {name}: {median:.1f} us (least {least:.1f})")
         if isinstance(step, TheirGraph):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            event: Any = torch.cuda.Event
+            start, end = (event(enable_timing=True) for _ in range(2))
             start.record()
             for _ in range(GRAPHS):
                 step.graph.replay()

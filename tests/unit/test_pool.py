@@ -87,6 +87,22 @@ def test_last_freed_is_first_used() -> None:
     assert [piece.address for piece in again] == addresses[::-1]
 
 
+def test_a_certain_piece_is_used_again_if_it_is_free() -> None:
+    pool = Card().pool()
+    pieces = [pool.allocate(1000) for _ in range(5)]
+    addresses = [piece.address for piece in pieces]
+    assert pool.reuse(1000, addresses[2]) is None  # in use
+    pieces.clear()
+    again = pool.reuse(1000, addresses[2])
+    assert again is not None
+    assert again.address == addresses[2]
+    assert pool.allocated == 1024
+    assert pool.reuse(1000, addresses[2]) is None
+    assert pool.reuse(5000, addresses[1]) is None  # another size class
+    assert pool.allocate(1000).address != again.address
+    assert pool.peak == 5 * 1024
+
+
 def test_addresses_are_aligned() -> None:
     pool = Card().pool()
     pieces = [pool.allocate(nbytes) for nbytes in (0, 1, 513, 7777, 100_001)]

@@ -82,6 +82,9 @@ class CudaBackend:
     def allocate(self, nbytes: int) -> runtime.Allocation:
         return self.gpu.allocate(nbytes)
 
+    def reuse(self, nbytes: int, address: int) -> runtime.Allocation | None:
+        return self.gpu.reuse(nbytes, address)
+
     def part(self, memory: runtime.Allocation, offset: int, nbytes: int) -> Piece:
         return Piece(memory.address + offset, nbytes)
 

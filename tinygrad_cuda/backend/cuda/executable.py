@@ -38,6 +38,10 @@ class Machine(Protocol):
         """Memory with undefined content."""
         ...
 
+    def reuse(self, nbytes: int, address: int) -> Any:
+        """The free memory at an address, or None."""
+        ...
+
     def part(self, memory: Any, offset: int, nbytes: int) -> Any:
         """A part of allocated memory."""
         ...
@@ -136,6 +140,7 @@ class CudaExecutable:
         self.frame = Frame(self.launches, places, len(items) + 1)
         self.after = dependencies(self.launches)
         self.first = first_uses(self.launches, self.arena.places)
+        self._last = [0] * len(nodes)  # addresses of the outputs
         self.runs = 0
         self.replay: Any = None
         self._changed: set[int] = set()  # launches whose parameters the replay does not have yet
@@ -144,10 +149,7 @@ class CudaExecutable:
         machine = self.machine
         expected = self._expected(inputs, arguments) if settings.validate else {}
         arena = machine.arena(self.arena.nbytes)
-        results = [
-            machine.allocate(nbytes) if slot is None else inputs[slot]
-            for slot, nbytes in zip(self.results, self.sizes)
-        ]
+        results = self._outputs(inputs)
         memory = [*inputs, *results, machine.error, arena]
         self._changed |= self.frame.fill([piece.address for piece in memory], arguments)
         self.runs += 1
@@ -159,6 +161,17 @@ class CudaExecutable:
             machine.copy(inputs[slot], results[number])
             results[number] = inputs[slot]
         return results
+
+    def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
+        """Memory for the outputs, the same as in the last run where it is free again."""
+        machine, found = self.machine, list[Any]()
+        for slot, nbytes, last in zip(self.results, self.sizes, self._last):
+            found.append(machine.reuse(nbytes, last) if slot is None else inputs[slot])
+        for number, nbytes in enumerate(self.sizes):
+            if found[number] is None:
+                found[number] = machine.allocate(nbytes)
+                self._last[number] = found[number].address
+        return found
 
     def _replayed(self) -> bool:
         """Runs all launches as one, from the second run on; says whether it did."""

@@ -14,6 +14,7 @@ from tinygrad_cuda.core.errors import OutOfMemoryError
 
 GRANULE = 512  # every address is a multiple of it
 BLOCK = 32 << 20  # small allocations are cut from blocks of this size
+LATELY = 32  # pieces of a size class among which a certain one is looked for
 LARGE = 4 << 20  # from here on an allocation has a block of its own
 
 
@@ -136,11 +137,21 @@ class Pool:
                 piece = pieces.pop()
             else:
                 piece = self._find(size) or self._grow(size) or self._insist(nbytes, size)
-            piece[2].live += 1
-            allocated = self._allocated = self._allocated + size
-            if allocated > self._peak:
-                self._peak = allocated
-        return Allocation(nbytes, piece, self._returned)
+            return self._hand_out(nbytes, piece)
+
+    def reuse(self, nbytes: int, address: int) -> Allocation | None:
+        """The memory at that address, if it was freed lately and `nbytes` are of its size class."""
+        size = self._sizes.get(nbytes)
+        with self._lock:
+            if self._returned:
+                self._take_back()
+            pieces = self._free.get(size) if size is not None else None
+            if not pieces:
+                return None
+            for place in range(len(pieces) - 1, max(len(pieces) - 1 - LATELY, -1), -1):
+                if pieces[place][0] == address:
+                    return self._hand_out(nbytes, pieces.pop(place))
+        return None
 
     def trim(self) -> int:
         """Gives blocks without a piece in use back to the driver; returns their bytes."""
@@ -154,6 +165,13 @@ class Pool:
                 self._release(block.address)
                 self.reserved -= block.size
             return sum(block.size for block in idle)
+
+    def _hand_out(self, nbytes: int, piece: _Piece) -> Allocation:
+        piece[2].live += 1
+        allocated = self._allocated = self._allocated + piece[1]
+        if allocated > self._peak:
+            self._peak = allocated
+        return Allocation(nbytes, piece, self._returned)
 
     def _take_back(self) -> None:
         returned = self._returned
