@@ -261,7 +261,8 @@ template <class T> TGC_DEVICE T tgc_abs(T x) {
   else return x < T(0) ? T(0ull - (unsigned long long)x) : x;  // the lowest value stays itself
 }
 template <class T> TGC_DEVICE T tgc_sign(T x) {
-  return tgc_isnan(x) ? x : T((x > T(0)) - (x < T(0)));
+  if constexpr (!tgc_is_floating<T>::value && T(-1) > T(0)) return T(x != T(0));  // unsigned
+  else return tgc_isnan(x) ? x : T((x > T(0)) - (x < T(0)));
 }
 
 // Division that rounds down, and the remainder with the divisor's sign (Python's // and %).
