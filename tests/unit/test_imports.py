@@ -34,6 +34,8 @@ RANKS = {
     "tensor": 8,
     "autograd": 9,
     "cuda": 9,
+    "linalg": 9,
+    "special": 9,
     "nn": 10,
     "optim": 10,
     "data": 10,
@@ -58,6 +60,7 @@ LATE = {
     "graph.draw": {"networkx", "matplotlib"},
     "graph.ops.elementwise": {"scipy"},
     "graph.schedule": {"networkx"},
+    "tensor.factorizing": {"scipy"},
 }
 LAZY = {"cuda", "networkx", "matplotlib", "scipy", "torch"}
 

@@ -226,10 +226,18 @@ def full(
     requires_grad: bool = False,
 ) -> Tensor:
     """A Tensor of shape `size` with every element equal to `fill_value`."""
+    fill_value = _number(fill_value)
     shape = as_shape("full", size if isinstance(size, tuple | list) else (size,))
     wanted = dtypes.scalar_dtype(fill_value, _Defaults.dtype) if dtype is None else as_dtype(dtype)
     node = common.constant.leaf(shape, wanted, resolve_device(device), value=fill_value)
     return as_leaf(wrap(node), requires_grad)
+
+
+def _number(value: Any) -> Any:
+    """A 0-d Tensor or NumPy scalar as a Python number."""
+    if isinstance(value, TensorBase):
+        return value.array().item()
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _filled(op: str, value: int, size: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
@@ -296,6 +304,9 @@ def arange(
     """
     if end is None:
         start, end = 0, start
+    start, end, step = _number(start), _number(end), _number(step)
+    if dtype is not None and as_dtype(dtype).is_integer:
+        start, end, step = int(start), int(end), int(step)
     if step == 0 or (end - start) / step < 0:
         raise ArgumentError(
             "arange",
@@ -324,7 +335,13 @@ def linspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """`steps` evenly spaced values from `start` to `end`, both included."""
-    found = _Defaults.dtype if dtype is None else as_dtype(dtype)
+    start, end = _number(start), _number(end)
+    wanted = _Defaults.dtype if dtype is None else as_dtype(dtype)
+    if wanted.is_integer:
+        start, end = int(start), int(end)
+    found = wanted if wanted.is_floating else dtypes.float64
+    if steps == 1:
+        return full((1,), start, dtype=wanted, device=device, requires_grad=requires_grad)
     step = (end - start) / (steps - 1) if steps > 1 else 0.0
     # From both ends towards the middle, so that the last value is exactly `end`.
     place = resolve_device(device)
@@ -333,6 +350,31 @@ def linspace(
     position = common.arange.leaf((steps,), dtypes.int64, place, start=0, step=1)
     middle = common.full_like(position, steps // 2)
     node = elementwise.where(elementwise.lt(position, middle), low, high)
+    if wanted is not found:
+        node = elementwise.cast(node, dtype=wanted)
+    return as_leaf(wrap(node), requires_grad)
+
+
+def logspace(
+    start: float,
+    end: float,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: DTypeLike = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`base` to the powers `linspace(start, end, steps)`."""
+    wanted = _Defaults.dtype if dtype is None else as_dtype(dtype)
+    found = wanted if wanted.is_floating else dtypes.float64
+    start, end = _number(start), _number(end)
+    if wanted.is_integer:
+        start, end = int(start), int(end)
+    powers = linspace(start, end, steps, dtype=found, device=device).node
+    node = elementwise.pow(common.full_like(powers, _number(base)), powers)
+    if wanted is not found:
+        node = elementwise.cast(node, dtype=wanted)
     return as_leaf(wrap(node), requires_grad)
 
 

@@ -306,7 +306,17 @@ def _rounding(op: Op, name: str, doc: str) -> Callable[..., Tensor]:
 floor = _rounding(elementwise.floor, "floor", "The largest whole number not above the element.")
 ceil = _rounding(elementwise.ceil, "ceil", "The smallest whole number not below the element.")
 trunc = _rounding(elementwise.trunc, "trunc", "The element without its fraction.")
-round = _rounding(elementwise.round, "round", "The nearest whole number; halves go to even.")
+_round_whole = _rounding(elementwise.round, "round", "")
+
+
+def round(input: Tensor, *, decimals: int = 0) -> Tensor:
+    """The nearest whole number, or with so many decimals; halves go to even."""
+    if decimals == 0 or not input.dtype.is_floating:
+        return _round_whole(input)
+    factor = 10.0 ** _math.fabs(decimals)
+    if decimals > 0:
+        return div(_round_whole(mul(input, factor)), factor)
+    return mul(_round_whole(div(input, factor)), factor)
 
 
 def log10(input: Tensor) -> Tensor:
@@ -340,18 +350,15 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
             "clamp", "no bound is given", expect="min, max or both", actual="neither"
         )
     result = input
-    for bound, op, outside in (
-        (min, elementwise.maximum, elementwise.lt),
-        (max, elementwise.minimum, elementwise.gt),
-    ):
+    for bound, outside in ((min, elementwise.lt), (max, elementwise.gt)):
         if bound is None:
             continue
-        if isinstance(bound, TensorBase):
-            result = wrap(op(*promote("clamp", result, bound)))
-        else:
-            node, limit = promote("clamp", result, bound)
-            # At the bound itself the gradient passes, as in PyTorch.
-            result = wrap(elementwise.where(outside(node, limit), limit, node))
+        node, limit = promote("clamp", result, bound)
+        # At the bound itself the gradient passes to the input alone, as in PyTorch.
+        beyond = outside(node, limit)
+        if isinstance(bound, TensorBase) and limit.dtype.is_floating:
+            beyond = elementwise.logical_or(beyond, elementwise.isnan(limit))
+        result = wrap(elementwise.where(beyond, limit, node))
     return result
 
 

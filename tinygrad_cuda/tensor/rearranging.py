@@ -57,11 +57,14 @@ def tile(input: Tensor, *dims: Any) -> Tensor:
     return repeat(input, (1,) * (len(input.node.shape) - len(counts)) + counts)
 
 
-def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None) -> Tensor:
+def repeat_interleave(
+    input: Tensor, repeats: Any, dim: int | None = None, *, output_size: int | None = None
+) -> Tensor:
     """Each element along `dim` repeated in place; the flattened tensor without `dim`.
 
     Args:
         repeats: a count for all elements, or a tensor or list with one for each (read at the call).
+        output_size: accepted; the size of the result is known at the call anyway.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -96,10 +99,10 @@ def repeat_interleave(input: Tensor, repeats: Any, dim: int | None = None) -> Te
     return wrap(movement.permute(taken, axes=back))
 
 
-def flip(input: Tensor, *dims: Any) -> Tensor:
-    """A copy with the elements along `dims` in reverse order."""
+def flip(input: Tensor, *positions: Any, dims: Any = None) -> Tensor:
+    """A copy with the elements along `dims` (several, or one tuple) in reverse order."""
     rank = len(input.node.shape)
-    named = integers("flip", dims, "dim")
+    named = integers("flip", positions if dims is None else (dims,), "dim")
     axes = normalize_axes("flip", named, rank) if named else ()
     return wrap(movement.flip(input.node, axes=axes) if axes else another(input.node))
 

@@ -449,6 +449,20 @@ def _safe_sqrt(node: Node) -> Node:
     return elementwise.where(flat, zero, root)
 
 
+def _root_of_powers(node: Node, order: float, axes: Axes) -> Node:
+    """(sum |x|^p)^(1/p) with gradient zero, not NaN, at zeros."""
+    zero = elementwise.eq(detached(node), common.full_like(node, 0))
+    one = common.full_like(node, 1)
+    size = elementwise.where(zero, one, elementwise.abs(node))
+    powers = elementwise.pow(size, common.full_like(size, order))
+    none = common.full_like(node, 0 if order > 0 else inf)
+    total = reduced(ops.sum, elementwise.where(zero, none, powers), axes)
+    root_order = common.full_like(total, 1 / order)
+    empty = elementwise.eq(detached(total), common.full_like(total, 0))
+    root = elementwise.pow(elementwise.where(empty, common.full_like(total, 1), total), root_order)
+    return elementwise.where(empty, common.full_like(total, 0 if order > 0 else inf), root)
+
+
 def norm(
     input: Tensor,
     p: Any = "fro",
@@ -483,7 +497,5 @@ def norm(
         elif order == 1:
             result = reduced(ops.sum, size, axes)
         else:
-            powers = elementwise.pow(size, common.full_like(size, order))
-            total = reduced(ops.sum, powers, axes)
-            result = elementwise.pow(total, common.full_like(total, 1 / order))
+            result = _root_of_powers(node, order, axes)
     return wrap(finish(result, axes, keepdim))

@@ -37,10 +37,10 @@ def along_axis(shape: Shape, axis: int, like: Node, step: int = 1) -> Node:
     return to_shape(movement.reshape(line, shape=apart), shape)
 
 
-def _flat_positions(op: str, node: Node, dim: int, index: Any) -> Node:
+def _flat_positions(op: str, node: Node, dim: int, index: Any, negative: bool = False) -> Node:
     """Positions in the flattened node of ``[i, .., index[i, .., j], .., j]``."""
     shape = node.shape
-    chosen = position_node(op, index, shape[dim], node, wrap_negative=False)
+    chosen = position_node(op, index, shape[dim], node, wrap_negative=negative)
     if len(chosen.shape) != len(shape) or any(
         chosen.shape[k] > size for k, size in enumerate(shape) if k != dim
     ):
@@ -95,16 +95,23 @@ def gather(input: Tensor, dim: int, index: Any) -> Tensor:
         >>> tc.gather(x, 1, tc.tensor([[1], [0]], device="cpu")).tolist()
         [[2], [3]]
     """
-    node, dim, index = _with_axis("gather", input, dim, index)
-    result = ops.gather(_flat(node), _flat_positions("gather", node, dim, index))
-    return wrap(result if input.node.shape else movement.reshape(result, shape=()))
+    return _gathered("gather", input, dim, index, False)
+
+
+def _gathered(op: str, input: Tensor, dim: int, index: Any, negative: bool) -> Tensor:
+    shape = tuple(index.node.shape if isinstance(index, TensorBase) else np.shape(index))
+    if not prod(shape):
+        return wrap(common.full(0, shape, input.node))
+    node, dim, index = _with_axis(op, input, dim, index)
+    result = ops.gather(_flat(node), _flat_positions(op, node, dim, index, negative))
+    return wrap(movement.reshape(result, shape=shape))
 
 
 def take_along_dim(input: Tensor, indices: Any, dim: int | None = None) -> Tensor:
     """`gather` after broadcasting both outside `dim`; over the flattened input without `dim`."""
     if dim is None:
         flat = wrap(_flat(input.node))
-        return gather(flat, 0, indices.reshape(-1))
+        return _gathered("take_along_dim", flat, 0, indices.reshape(-1), True)
     shape, wanted = input.node.shape, tuple(indices.shape)
     dim = normalize_axis("take_along_dim", dim, len(shape))
     if len(shape) != len(wanted):
@@ -127,7 +134,7 @@ def take_along_dim(input: Tensor, indices: Any, dim: int | None = None) -> Tenso
         if isinstance(indices, TensorBase)
         else np.broadcast_to(indices, target)
     )
-    return gather(wrap(to_shape(input.node, whole)), dim, index)
+    return _gathered("take_along_dim", wrap(to_shape(input.node, whole)), dim, index, True)
 
 
 def take(input: Tensor, index: Any) -> Tensor:
@@ -173,7 +180,15 @@ def _scattered(op: str, input: Tensor, dim: int, index: Any, src: Any, add: bool
     return wrap(movement.reshape(row(_flat(node), flat_index, values), shape=input.node.shape))
 
 
-def scatter(input: Tensor, dim: int, index: Any, src: Any = None, *, value: Any = None) -> Tensor:
+def scatter(
+    input: Tensor,
+    dim: int,
+    index: Any,
+    src: Any = None,
+    *,
+    value: Any = None,
+    reduce: str | None = None,
+) -> Tensor:
     """The input with elements replaced: ``out[index[i][j]][j] = src[i][j]`` for dim 0.
 
     Args:
@@ -181,6 +196,7 @@ def scatter(input: Tensor, dim: int, index: Any, src: Any = None, *, value: Any 
         index: integers, of as many dimensions as `input`; of repeated places the last stays.
         src: a Tensor at least as large as `index`, or a number.
         value: a number, instead of `src`.
+        reduce: ``"add"`` adds to the old elements; for products see `scatter_reduce`.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -194,7 +210,13 @@ def scatter(input: Tensor, dim: int, index: Any, src: Any = None, *, value: Any 
             expect="one of them",
             actual="neither" if src is None else "both",
         )
-    return _scattered("scatter", input, dim, index, value if src is None else src, False)
+    if reduce not in (None, "add"):
+        raise ArgumentError(
+            "scatter", "unknown reduction", expect="None or 'add'", actual=repr(reduce),
+            hint='scatter_reduce(dim, index, src, "prod") multiplies',
+        )  # fmt: skip
+    given = value if src is None else src
+    return _scattered("scatter", input, dim, index, given, reduce == "add")
 
 
 def scatter_add(input: Tensor, dim: int, index: Any, src: Tensor) -> Tensor:
@@ -269,8 +291,14 @@ def index_copy(input: Tensor, dim: int, index: Any, source: Tensor) -> Tensor:
     return _index_rows("index_copy", input, dim, index, source, False)
 
 
-def index_fill(input: Tensor, dim: int, index: Any, value: int | float) -> Tensor:
-    """The input with its slices along `dim` at the given positions filled with a number."""
+def index_fill(input: Tensor, dim: int, index: Any, value: Any) -> Tensor:
+    """The input with its slices along `dim` at given positions filled with a number (or 0-d)."""
+    if isinstance(value, TensorBase):
+        node = input.node
+        axis = normalize_axis("index_fill", dim, len(node.shape))
+        count = prod(index.node.shape if isinstance(index, TensorBase) else np.shape(index))
+        shape = node.shape[:axis] + (count,) + node.shape[axis + 1 :] if node.shape else (count,)
+        value = wrap(to_shape(to_dtype(value.node, node.dtype), shape))
     return _index_rows("index_fill", input, dim, index, value, False)
 
 

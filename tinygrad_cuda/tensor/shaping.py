@@ -111,7 +111,11 @@ def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """Without the dimensions of size 1, or without those of them that `dim` names."""
     shape, strides = input.node.shape, input.strides
-    dropped = range(len(shape)) if dim is None else normalize_axes("squeeze", dim, len(shape))
+    dropped: Iterable[int] = ()
+    if dim is None:
+        dropped = range(len(shape))
+    elif dim != ():
+        dropped = normalize_axes("squeeze", dim, len(shape))
     kept = [axis for axis, size in enumerate(shape) if size != 1 or axis not in dropped]
     return input.alias(
         movement.reshape,

@@ -37,6 +37,13 @@ from tinygrad_cuda.tensor import (
     transfer,
 )
 from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.methods import (
+    ElementwiseMethods,
+    OrderMethods,
+    ProductMethods,
+    ShapeMethods,
+    WritingMethods,
+)
 
 
 def _reflected(function: Callable[..., Any]) -> Any:
@@ -59,7 +66,14 @@ class RemovableHandle:
         self._remove = lambda: None
 
 
-class Tensor(TensorBase):
+class Tensor(
+    ElementwiseMethods,
+    OrderMethods,
+    ShapeMethods,
+    WritingMethods,
+    ProductMethods,
+    TensorBase,
+):
     """An n-dimensional array that records the graph of the operations on it.
 
     Made by `tensor`, `zeros`, `rand` and the other creation functions; values are computed when

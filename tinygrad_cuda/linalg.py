@@ -1,0 +1,314 @@
+"""`tc.linalg`: norms, decompositions and solutions by PyTorch's names.
+
+Decompositions are computed by NumPy on the host, also for tensors on a GPU; gradients are recorded
+and run on the device.
+"""
+
+from __future__ import annotations
+
+from math import inf, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
+from tinygrad_cuda.tensor import math, products, reductions
+from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensor.creation import DTypeLike, buffer_node
+from tinygrad_cuda.tensor.dividing import vander as _vander
+from tinygrad_cuda.tensor.factorizing import (
+    cholesky,
+    det,
+    eigh,
+    eigvalsh,
+    inv,
+    matrix_exp,
+    matrix_power,
+    pinv,
+    qr,
+    slogdet,
+    solve,
+    solve_triangular,
+    svd,
+    svdvals,
+)
+from tinygrad_cuda.tensor.linalg import matmul
+from tinygrad_cuda.tensor.products import multi_dot, vecdot
+from tinygrad_cuda.tensor.shaping import diagonal as _diagonal
+from tinygrad_cuda.tensor.tensor import Tensor
+
+__all__ = [
+    "cholesky",
+    "cholesky_ex",
+    "cond",
+    "cross",
+    "det",
+    "diagonal",
+    "eig",
+    "eigh",
+    "eigvals",
+    "eigvalsh",
+    "inv",
+    "inv_ex",
+    "lstsq",
+    "matmul",
+    "matrix_exp",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "multi_dot",
+    "norm",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "solve_ex",
+    "solve_triangular",
+    "svd",
+    "svdvals",
+    "tensorinv",
+    "tensorsolve",
+    "vander",
+    "vecdot",
+    "vector_norm",
+]
+
+
+class Lstsq(NamedTuple):
+    """What `lstsq` gives."""
+
+    solution: Tensor
+    residuals: Tensor
+    rank: Tensor
+    singular_values: Tensor
+
+
+class WithInfo(NamedTuple):
+    """A result and an int32 0 for each matrix: a failure raises here."""
+
+    result: Tensor
+    info: Tensor
+
+
+# Norms --------------------------------------------------------------------------------------------
+
+
+def vector_norm(
+    x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: DTypeLike = None
+) -> Tensor:
+    """``sum(|x|**ord) ** (1 / ord)`` along `dim`, or of all elements as one vector.
+
+    Args:
+        ord: a number, infinity for the largest magnitude, 0 for the count of other than zero.
+    """
+    return reductions.norm(x, float(ord), dim, keepdim, dtype=dtype)
+
+
+def matrix_norm(
+    A: Tensor,
+    ord: Any = "fro",
+    dim: tuple[int, int] = (-2, -1),
+    keepdim: bool = False,
+    *,
+    dtype: DTypeLike = None,
+) -> Tensor:
+    """A norm of matrices.
+
+    Args:
+        ord: ``"fro"``, ``"nuc"`` (the sum of singular values), 2 and -2 (the largest and the
+            smallest singular value), 1 and -1 (of columns), inf and -inf (of rows).
+        dim: the rows and the columns.
+    """
+    if A.ndim < 2:
+        raise ShapeError(
+            "matrix_norm", "needs matrices", expect="at least 2-d", actual=str(tuple(A.shape))
+        )
+    if ord == "fro":
+        return reductions.norm(A, 2, dim, keepdim, dtype=dtype)
+    A = A if dtype is None else A.to(dtype)
+    row, column = normalize_axes("matrix_norm", dim, A.ndim)
+    row, column = (normalize_axis("matrix_norm", axis, A.ndim) for axis in dim)
+    if ord in ("nuc", 2, -2):
+        values = svdvals(A.movedim((row, column), (-2, -1)))
+        found = values.sum(-1) if ord == "nuc" else values.amax(-1) if ord == 2 else values.amin(-1)
+        if keepdim:
+            first, second = sorted((row, column))
+            found = found.unsqueeze(first).unsqueeze(second)
+        return found
+    if ord not in (1, -1, inf, -inf):
+        raise ArgumentError(
+            "matrix_norm",
+            "unknown order",
+            expect="fro, nuc, 1, -1, 2, -2, inf or -inf",
+            actual=repr(ord),
+        )
+    summed, chosen = (row, column) if ord in (1, -1) else (column, row)
+    sums = A.abs().sum(summed, keepdim=True)
+    extreme = sums.amax(chosen, keepdim=True) if ord > 0 else sums.amin(chosen, keepdim=True)
+    return extreme if keepdim else extreme.squeeze((row, column))
+
+
+def norm(
+    A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: DTypeLike = None
+) -> Tensor:
+    """A vector norm for one dimension, a matrix norm for two; of all elements without both."""
+    if dim is None and ord is None:
+        return vector_norm(A, 2, None, keepdim, dtype=dtype)
+    if dim is None:
+        if A.ndim == 2:
+            return matrix_norm(A, ord, (0, 1), keepdim, dtype=dtype)
+        if A.ndim > 2:
+            raise ShapeError(
+                "norm",
+                "needs a vector or a matrix",
+                expect="1-d or 2-d, or dim=",
+                actual=str(tuple(A.shape)),
+            )
+        return vector_norm(A, ord, None, keepdim, dtype=dtype)
+    axes = (dim,) if isinstance(dim, int) else tuple(dim)
+    if len(axes) == 2 and ord is not None:
+        return matrix_norm(A, ord, axes, keepdim, dtype=dtype)
+    return vector_norm(A, 2 if ord is None else ord, axes, keepdim, dtype=dtype)
+
+
+def cond(A: Tensor, p: Any = None) -> Tensor:
+    """The condition number: ``norm(A, p) * norm(inv(A), p)``, of singular values without `p`."""
+    if p in (None, 2, -2):
+        values = svdvals(A)
+        largest, smallest = values.amax(-1), values.amin(-1)
+        return smallest / largest if p == -2 else largest / smallest
+    return matrix_norm(A, p) * matrix_norm(inv(A), p)
+
+
+def matrix_rank(
+    A: Tensor,
+    tol: float | None = None,
+    hermitian: bool = False,
+    *,
+    atol: float | None = None,
+    rtol: float | None = None,
+) -> Tensor:
+    """How many singular values are larger than max(atol, rtol * the largest); int64."""
+    values = svdvals(A.detach())
+    if tol is not None:
+        atol, rtol = tol, 0.0
+    atol, rtol = (x.item() if isinstance(x, Tensor) and not x.ndim else x for x in (atol, rtol))
+    if rtol is None:
+        rtol = 0.0 if atol else max(A.shape[-2:]) * float(np.finfo(A.dtype.numpy).eps)
+    if not prod(A.shape):
+        return (values > 0).sum(-1)
+    limit = math.clamp(values.amax(-1, keepdim=True) * rtol, min=atol or 0.0)
+    return (values > limit).sum(-1)
+
+
+# Products and views -------------------------------------------------------------------------------
+
+
+def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    """The cross products of vectors of 3 elements along `dim`."""
+    return products.cross(input, other, dim)
+
+
+def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """A view of the diagonals of matrices."""
+    return _diagonal(A, offset, dim1, dim2)
+
+
+def vander(x: Tensor, N: int | None = None) -> Tensor:
+    """The powers 0 ... N - 1 of each element as a row."""
+    return _vander(x if x.ndim else x.reshape(1), N, increasing=True)
+
+
+# Solutions ----------------------------------------------------------------------------------------
+
+
+def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Lstsq:
+    """X with the least ``|A @ X - B|``, by the pseudo-inverse.
+
+    Args:
+        A: (.., m, n)
+        B: (.., m, k), or vectors (.., m).
+        driver: ``"gelsy"``, ``"gels"``, ``"gelsd"`` or ``"gelss"``; the solution is that of an
+            SVD with each, and the driver decides what else is not empty.
+
+    Returns:
+        The solution; the squared residuals (empty unless m > n and the rank is full); the rank;
+        the singular values.
+    """
+    vector = B.ndim == 1 or (A.ndim - 1 == B.ndim and B.shape == A.shape[:-1])
+    right = B.unsqueeze(-1) if vector else B
+    solution = pinv(A, rcond) @ right
+    m, n = A.shape[-2:]
+    ranks = matrix_rank(A, rtol=rcond)
+    residuals = A.new_zeros(0)
+    if m > n and bool((ranks.array() == n).all()):
+        gap = A @ solution - right
+        residuals = (gap * gap).sum(-2)
+    found = solution.squeeze(-1) if vector else solution
+    no_ranks = wrap(buffer_node(np.zeros(0, np.int64), A.device))
+    values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else A.new_zeros(0)
+    return Lstsq(found, residuals, no_ranks if driver == "gels" else ranks, values)
+
+
+def _info(A: Tensor) -> Tensor:
+    return wrap(buffer_node(np.zeros(tuple(A.shape[:-2]), np.int32), A.device))
+
+
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> WithInfo:
+    """`inv` with an int32 that is 0 for each matrix; a singular one raises."""
+    return WithInfo(inv(A), _info(A))
+
+
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> WithInfo:
+    """`cholesky` with an int32 that is 0 for each matrix; one not positive definite raises."""
+    return WithInfo(cholesky(A, upper=upper), _info(A))
+
+
+def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> WithInfo:
+    """`solve` with an int32 that is 0 for each matrix; a singular one raises."""
+    return WithInfo(solve(A, B, left=left), _info(A))
+
+
+def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
+    """The inverse of `tensordot` over the last dimensions: the first `ind` are one side."""
+    left, right = tuple(A.shape[:ind]), tuple(A.shape[ind:])
+    if prod(left) != prod(right):
+        raise ShapeError(
+            "tensorinv",
+            "both sides must have as many elements",
+            expect=str(prod(left)),
+            actual=str(prod(right)),
+        )
+    return inv(A.reshape(prod(left), prod(right))).reshape(right + left)
+
+
+def tensorsolve(A: Tensor, B: Tensor, dims: Any = None) -> Tensor:
+    """X with ``tensordot(A, X, X.ndim) == B``."""
+    if dims is not None:
+        A = A.movedim(tuple(dims), tuple(range(A.ndim - len(dims), A.ndim)))
+    shape = tuple(A.shape[B.ndim :])
+    return solve(A.reshape(prod(B.shape), prod(shape)), B.reshape(-1)).reshape(shape)
+
+
+# Out of scope -------------------------------------------------------------------------------------
+
+
+def _complex(op: str) -> DTypeError:
+    return DTypeError(
+        op,
+        "the results are complex, and complex numbers are out of scope",
+        expect="real eigenvalues",
+        actual="a general matrix",
+        hint=f"for symmetric matrices use {op}h()" if op == "eig" else "use eigvalsh()",
+    )
+
+
+def eig(A: Tensor) -> Any:
+    """Raises: eigenvalues of general matrices are complex, which is out of scope."""
+    raise _complex("eig")
+
+
+def eigvals(A: Tensor) -> Any:
+    """Raises: eigenvalues of general matrices are complex, which is out of scope."""
+    raise _complex("eigvals")

@@ -1,0 +1,265 @@
+"""The less common methods of Tensor, by family; `Tensor` inherits them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tinygrad_cuda.tensor import (
+    distributions,
+    dividing,
+    factorizing,
+    math,
+    ordering,
+    products,
+    quantiles,
+    rearranging,
+    searching,
+    selecting,
+    special,
+    statistics,
+    writing,
+)
+from tinygrad_cuda.tensor.math import in_place
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensor.tensor import Tensor
+
+
+class ElementwiseMethods:
+    """Special functions and signs."""
+
+    __slots__ = ()
+
+    asinh = arcsinh = special.asinh
+    acosh = arccosh = special.acosh
+    atanh = arctanh = special.atanh
+    erfc = special.erfc
+    erfinv = special.erfinv
+    lgamma = special.lgamma
+    digamma = special.digamma
+    mvlgamma = special.mvlgamma
+    hypot = special.hypot
+    copysign = special.copysign
+    nextafter = special.nextafter
+    logaddexp = special.logaddexp
+    logaddexp2 = special.logaddexp2
+    xlogy = special.xlogy
+    logit = special.logit
+    sinc = special.sinc
+    frac = special.frac
+    frexp = special.frexp
+    ldexp = special.ldexp
+    signbit = special.signbit
+    sgn = special.sgn
+    positive = special.positive
+    heaviside = special.heaviside
+    isposinf = special.isposinf
+    isneginf = special.isneginf
+    isreal = special.isreal
+    nan_to_num = special.nan_to_num
+    deg2rad = special.deg2rad
+    rad2deg = special.rad2deg
+    angle = special.angle
+    fmax = special.fmax
+    fmin = special.fmin
+    float_power = special.float_power
+    clamp_min = special.clamp_min
+    clamp_max = special.clamp_max
+    bitwise_left_shift = __lshift__ = special.bitwise_left_shift
+    bitwise_right_shift = __rshift__ = special.bitwise_right_shift
+
+    def polygamma(self, n: int) -> Tensor:
+        """The n-th derivative of `digamma`; see `tc.polygamma`."""
+        return special.polygamma(n, self)  # type: ignore[arg-type]
+
+    asinh_ = arcsinh_ = in_place(special.asinh)
+    acosh_ = arccosh_ = in_place(special.acosh)
+    atanh_ = arctanh_ = in_place(special.atanh)
+    erf_ = in_place(math.erf)
+    erfc_ = in_place(special.erfc)
+    erfinv_ = in_place(special.erfinv)
+    lgamma_ = in_place(special.lgamma)
+    digamma_ = in_place(special.digamma)
+    mvlgamma_ = in_place(special.mvlgamma)
+    hypot_ = in_place(special.hypot)
+    copysign_ = in_place(special.copysign)
+    nextafter_ = in_place(special.nextafter)
+    xlogy_ = in_place(special.xlogy)
+    logit_ = special.logit_
+    sinc_ = in_place(special.sinc)
+    frac_ = in_place(special.frac)
+    ldexp_ = in_place(special.ldexp)
+    sgn_ = in_place(special.sgn)
+    sign_ = in_place(math.sign)
+    heaviside_ = in_place(special.heaviside)
+    nan_to_num_ = in_place(special.nan_to_num)
+    deg2rad_ = in_place(special.deg2rad)
+    rad2deg_ = in_place(special.rad2deg)
+    float_power_ = special.float_power_
+    clamp_min_ = in_place(special.clamp_min)
+    clamp_max_ = in_place(special.clamp_max)
+    bitwise_left_shift_ = __ilshift__ = in_place(special.bitwise_left_shift)
+    bitwise_right_shift_ = __irshift__ = in_place(special.bitwise_right_shift)
+    acos_ = arccos_ = in_place(math.acos)
+    asin_ = arcsin_ = in_place(math.asin)
+    atan_ = arctan_ = in_place(math.atan)
+    atan2_ = arctan2_ = in_place(math.atan2)
+    cos_ = in_place(math.cos)
+    cosh_ = in_place(math.cosh)
+    sin_ = in_place(math.sin)
+    sinh_ = in_place(math.sinh)
+    tan_ = in_place(math.tan)
+    exp2_ = in_place(math.exp2)
+    expm1_ = in_place(math.expm1)
+    log1p_ = in_place(math.log1p)
+    log2_ = in_place(math.log2)
+    log10_ = in_place(math.log10)
+    reciprocal_ = in_place(math.reciprocal)
+    square_ = in_place(math.square)
+    fmod_ = in_place(math.fmod)
+    fix_ = in_place(math.trunc)
+    absolute_ = in_place(math.abs)
+    negative_ = in_place(math.neg)
+    bitwise_not_ = in_place(math.bitwise_not)
+    logical_and_ = in_place(math.logical_and)
+    logical_or_ = in_place(math.logical_or)
+    logical_xor_ = in_place(math.logical_xor)
+    logical_not_ = in_place(math.logical_not)
+    eq_ = in_place(math.eq)
+    ne_ = not_equal_ = in_place(math.ne)
+    lt_ = less_ = in_place(math.lt)
+    le_ = less_equal_ = in_place(math.le)
+    gt_ = greater_ = in_place(math.gt)
+    ge_ = greater_equal_ = in_place(math.ge)
+    subtract_ = in_place(math.sub)
+    multiply_ = in_place(math.mul)
+    divide_ = true_divide_ = in_place(math.div)
+
+
+class OrderMethods:
+    """Order, counts and statistics."""
+
+    __slots__ = ()
+
+    sort = ordering.sort
+    argsort = ordering.argsort
+    msort = ordering.msort
+    topk = ordering.topk
+    kthvalue = ordering.kthvalue
+    median = quantiles.median
+    nanmedian = quantiles.nanmedian
+    mode = quantiles.mode
+    quantile = quantiles.quantile
+    nanquantile = quantiles.nanquantile
+    cummax = ordering.cummax
+    cummin = ordering.cummin
+    logcumsumexp = statistics.logcumsumexp
+    unique = searching.unique
+    unique_consecutive = searching.unique_consecutive
+    aminmax = statistics.aminmax
+    nansum = statistics.nansum
+    nanmean = statistics.nanmean
+    cov = statistics.cov
+    corrcoef = statistics.corrcoef
+    dist = statistics.dist
+    renorm = statistics.renorm
+    renorm_ = in_place(statistics.renorm)
+    bincount = statistics.bincount
+    histc = statistics.histc
+    diff = dividing.diff
+
+
+class ShapeMethods:
+    """Shapes and diagonals."""
+
+    __slots__ = ()
+
+    tensor_split = dividing.tensor_split
+    hsplit = dividing.hsplit
+    vsplit = dividing.vsplit
+    dsplit = dividing.dsplit
+    split_with_sizes = dividing.split_with_sizes
+    fliplr = dividing.fliplr
+    flipud = dividing.flipud
+    rot90 = dividing.rot90
+    ravel = dividing.ravel
+    diag_embed = dividing.diag_embed
+    diagflat = dividing.diagflat
+    trace = dividing.trace
+    sum_to_size = dividing.sum_to_size
+    squeeze_ = dividing.squeeze_
+    unsqueeze_ = dividing.unsqueeze_
+    transpose_ = swapaxes_ = swapdims_ = dividing.transpose_
+    t_ = dividing.t_
+    tril_ = in_place(rearranging.tril)
+    triu_ = in_place(rearranging.triu)
+    fill_diagonal_ = dividing.fill_diagonal_
+
+
+class WritingMethods:
+    """Writing at chosen places, and draws."""
+
+    __slots__ = ()
+
+    argwhere = writing.argwhere
+    scatter_reduce = writing.scatter_reduce
+    scatter_reduce_ = in_place(writing.scatter_reduce)
+    index_reduce = writing.index_reduce
+    index_reduce_ = in_place(writing.index_reduce)
+    index_put = writing.index_put
+    index_put_ = writing.index_put_
+    put = writing.put
+    put_ = writing.put_
+    masked_scatter = writing.masked_scatter
+    masked_scatter_ = in_place(writing.masked_scatter)
+    select_scatter = writing.select_scatter
+    slice_scatter = writing.slice_scatter
+    diagonal_scatter = writing.diagonal_scatter
+    multinomial = distributions.multinomial
+    exponential_ = distributions.exponential_
+    geometric_ = distributions.geometric_
+    log_normal_ = distributions.log_normal_
+    cauchy_ = distributions.cauchy_
+    random_ = distributions.random_
+
+    def bernoulli(self, p: Any = None, *, generator: Any = None) -> Tensor:
+        """1 with probability `p`, or that of each element, else 0."""
+        return distributions.bernoulli(self, p, generator=generator)  # type: ignore[arg-type]
+
+    def index_fill_(self, dim: int, index: Any, value: Any) -> Tensor:
+        """`index_fill` in place."""
+        filled = selecting.index_fill(self, dim, index, value)  # type: ignore[arg-type]
+        return math.store("index_fill_", self, filled.node)  # type: ignore[arg-type]
+
+
+class ProductMethods:
+    """Products and factorizations."""
+
+    __slots__ = ()
+
+    baddbmm = products.baddbmm
+    baddbmm_ = in_place(products.baddbmm)
+    addbmm = products.addbmm
+    addbmm_ = in_place(products.addbmm)
+    addmv = products.addmv
+    addmv_ = in_place(products.addmv)
+    addr = products.addr
+    addr_ = in_place(products.addr)
+    vdot = products.vdot
+    inner = products.inner
+    ger = products.ger
+    cross = products.cross
+    kron = products.kron
+    inverse = factorizing.inv
+    det = factorizing.det
+    slogdet = factorizing.slogdet
+    logdet = factorizing.logdet
+    cholesky_inverse = factorizing.cholesky_inverse
+    cholesky_solve = factorizing.cholesky_solve
+    pinverse = factorizing.pinv
+    matrix_power = factorizing.matrix_power
+    matrix_exp = factorizing.matrix_exp
+
+    cholesky = factorizing.cholesky_of
+    qr = factorizing.qr_of
+    svd = factorizing.svd_v
