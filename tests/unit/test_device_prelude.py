@@ -467,6 +467,7 @@ EVERYTHING = kernel(
   auto least = tgc_block_reduce(tgc_pair<float>{x, i}, tgc_argmin_op(), smem);
   auto moments = tgc_welford_add(tgc_welford<float>{0, 0, 0}, x);
   moments = tgc_block_reduce(moments, tgc_welford_op(), smem);
+  k += tgc_block_reduce_once(k, tgc_sum_op(), smem + 1024);
   tgc_grid_signal();
   auto v = tgc_load_vector<4>(p.f, i * 4);
   for (int j = 0; j < 4; j++) v.at[j] += moments.mean;
