@@ -6,6 +6,7 @@ arguments.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from tinygrad_cuda.backend.base import Argument, Number, Program
@@ -17,31 +18,40 @@ from tinygrad_cuda.graph.ops import common
 def _ordered(roots: list[Node]) -> list[Node]:
     """What the roots' values need, sources first, up to what has a value already."""
     order: list[Node] = []
-    done: dict[Node, bool] = {}
+    seen: set[Node] = set()
+    path: list[tuple[Node, Iterator[Node]]] = []
     for root in roots:
-        if root in done:
+        if root in seen:
             continue
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            state = done.get(node)
-            if state is None:
-                done[node] = False
-                if node.storage is not None:
-                    continue
-                sources = node.sources
-                if node.op is common.custom:
-                    # The others are there for its gradient alone.
-                    sources = sources[: node.attributes["results"]]
-                for source in sources[::-1]:
-                    if source not in done:
-                        stack.append(source)
+        seen.add(root)
+        path.append((root, _read(root)))
+        while path:
+            node, sources = path[-1]
+            for source in sources:
+                if source not in seen:
+                    seen.add(source)
+                    if source.storage is not None or not source.sources:
+                        order.append(source)
+                    else:
+                        path.append((source, _read(source)))
+                        break
             else:
-                stack.pop()
-                if not state:
-                    done[node] = True
-                    order.append(node)
+                path.pop()
+                order.append(node)
     return order
+
+
+def _read(node: Node) -> Iterator[Node]:
+    """The sources that the value needs; a custom node has others for its gradient alone."""
+    if node.storage is not None:
+        return iter(())
+    if node.op is common.custom:
+        return iter(node.sources[: node.attributes["results"]])
+    return iter(node.sources)
+
+
+# Kinds with a rule of their own.
+SPECIAL = frozenset(("leaf", "identity"))
 
 
 class Trace:
@@ -68,15 +78,16 @@ class Trace:
         self.assigns: dict[int, int] = {}
         self._input_of: dict[int, int] = {}
         places, records, owners = self.places, self.records, self.owners
+        place_of = places.__getitem__
         for node in self.nodes:
             op = node.op
-            if node.storage is not None or op.kind == "leaf" or op.kind == "identity":
+            if node.storage is not None or op.kind in SPECIAL:
                 self._add(node)
                 continue
             # What most nodes are, without a call.
             attributes = () if node.attributes is NO_ATTRIBUTES else self._structure(node)
             places[node] = len(records)
-            records.append((op, attributes, tuple([places[source] for source in node.sources])))
+            records.append((op, attributes, tuple(map(place_of, node.sources))))
             owners.append(node)
 
     def _add(self, node: Node) -> None:
