@@ -10,6 +10,38 @@ import math
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.nn.functional_conv import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
+from tinygrad_cuda.nn.functional_normalization import (
+    batch_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    local_response_norm,
+    normalize,
+    rms_norm,
+)
+from tinygrad_cuda.nn.functional_pooling import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    lp_pool1d,
+    lp_pool2d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+)
 from tinygrad_cuda.nn.losses import (
     binary_cross_entropy_with_logits,
     cross_entropy,
@@ -27,10 +59,14 @@ from tinygrad_cuda.tensor.random import keep_mask
 from tinygrad_cuda.tensor.tensor import Tensor
 
 __all__ = [
-    "binary_cross_entropy_with_logits", "cross_entropy", "dropout", "elu", "gelu", "hardtanh",
-    "huber_loss", "l1_loss", "leaky_relu", "linear", "log_softmax", "logsigmoid", "mse_loss",
-    "nll_loss", "relu", "relu6", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus",
-    "tanh",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
+    "adaptive_max_pool2d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
+    "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "cross_entropy", "dropout", "elu", "gelu", "group_norm",
+    "hardtanh", "huber_loss", "instance_norm", "l1_loss", "layer_norm", "leaky_relu", "linear",
+    "local_response_norm", "log_softmax", "logsigmoid", "lp_pool1d", "lp_pool2d", "max_pool1d",
+    "max_pool2d", "max_pool3d", "mse_loss", "nll_loss", "normalize", "relu", "relu6", "rms_norm",
+    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh",
 ]  # fmt: skip
 
 

@@ -1,0 +1,242 @@
+"""Normalization: values shifted and scaled to mean 0 and variance 1 over chosen axes.
+
+References: Ioffe and Szegedy (2015) batch, Ba et al. (2016) layer, Ulyanov et al. (2016) instance,
+Wu and He (2018) group, Zhang and Sennrich (2019) root mean square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.nn.functional_pooling import avg_pool1d
+from tinygrad_cuda.tensor import reductions
+from tinygrad_cuda.tensor.joining import pad
+from tinygrad_cuda.tensor.tensor import Tensor
+
+
+def _scaled(normal: Tensor, weight: Tensor | None, bias: Tensor | None, shape: Any) -> Tensor:
+    if weight is not None:
+        normal = normal * weight.reshape(shape)
+    return normal if bias is None else normal + bias.reshape(shape)
+
+
+def _moments(input: Tensor, axes: Any) -> tuple[Tensor, Tensor]:
+    """Biased variance and mean, with the axes kept."""
+    return reductions.var_mean(input, axes, keepdim=True, correction=0)
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    r"""``(x - mean) / sqrt(var + eps) * weight + bias`` for each channel.
+
+    While training, mean and (biased) variance are those of the batch, and the running values are
+    written in place: ``running = (1 - momentum) running + momentum batch``, there with the unbiased
+    variance. Otherwise the running values are used.
+
+    Args:
+        input: shape (N, C, \*).
+        running_mean, running_var: shape (C,), or None.
+        weight, bias: shape (C,), or None.
+
+    Raises:
+        ShapeError: the input has no channels, or a batch of one element for each channel.
+        ArgumentError: not training, and no running values.
+    """
+    if input.ndim < 2:
+        raise ShapeError(
+            "batch_norm", "the input has no channels", expect="(N, C, *)",
+            actual=str(tuple(input.shape)),
+        )  # fmt: skip
+    axes = (0, *range(2, input.ndim))
+    shape = (-1, *(1,) * (input.ndim - 2))
+    if not training:
+        if running_mean is None or running_var is None:
+            raise ArgumentError(
+                "batch_norm", "there are no running values", expect="running_mean and running_var",
+                actual="None", hint="training=True uses those of the batch",
+            )  # fmt: skip
+        factor = (running_var + eps).rsqrt()
+        factor = factor if weight is None else factor * weight
+        shift = -running_mean * factor
+        shift = shift if bias is None else shift + bias
+        return input * factor.reshape(shape) + shift.reshape(shape)
+    count = input.numel() // max(input.shape[1], 1)
+    if count == 1:
+        raise ShapeError(
+            "batch_norm", "a batch of one element for each channel has no variance",
+            expect="more than 1 value per channel", actual=str(tuple(input.shape)),
+            hint="model.eval() uses the running values",
+        )  # fmt: skip
+    variance, mean = _moments(input, axes)
+    if running_mean is not None and running_var is not None:
+        with gradient_mode(False):
+            unbiased = variance.detach().reshape(-1) * (count / (count - 1))
+            running_mean.copy_(running_mean + (mean.reshape(-1) - running_mean) * momentum)
+            running_var.copy_(running_var + (unbiased - running_var) * momentum)
+    normal = (input - mean) * (variance + eps).rsqrt()
+    return _scaled(normal, weight, bias, shape)
+
+
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    r"""`batch_norm` of each sample by itself: moments over the axes after the channels.
+
+    Args:
+        input: shape (N, C, \*).
+        running_mean, running_var: shape (C,), or None; the mean over the batch is kept there.
+        weight, bias: shape (C,), or None.
+        use_input_stats: otherwise the running values are used.
+    """
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    axes = tuple(range(2, input.ndim))
+    count = prod(input.shape[2:])
+    if not axes or count == 1:
+        raise ShapeError(
+            "instance_norm", "one element for each channel has no variance",
+            expect="more than 1 value per channel", actual=str(tuple(input.shape)),
+        )  # fmt: skip
+    variance, mean = _moments(input, axes)
+    if running_mean is not None and running_var is not None:
+        channels = (input.shape[0], input.shape[1])
+        with gradient_mode(False):
+            unbiased = variance.detach().reshape(channels).mean(0) * (count / (count - 1))
+            average = mean.detach().reshape(channels).mean(0)
+            running_mean.copy_(running_mean + (average - running_mean) * momentum)
+            running_var.copy_(running_var + (unbiased - running_var) * momentum)
+    normal = (input - mean) * (variance + eps).rsqrt()
+    return _scaled(normal, weight, bias, (-1, *(1,) * (input.ndim - 2)))
+
+
+def _last_axes(op: str, input: Tensor, normalized_shape: Sequence[int]) -> tuple[int, ...]:
+    wanted = tuple(normalized_shape)
+    if not wanted or tuple(input.shape[input.ndim - len(wanted) :]) != wanted:
+        raise ShapeError(
+            op, "the input does not end with normalized_shape",
+            expect=f"(*, {', '.join(map(str, wanted))})", actual=str(tuple(input.shape)),
+        )  # fmt: skip
+    return tuple(range(input.ndim - len(wanted), input.ndim))
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    r"""``(x - mean) / sqrt(var + eps) * weight + bias`` over the last axes.
+
+    Args:
+        input: shape (\*, \*normalized_shape).
+        normalized_shape: sizes of the axes over which mean and variance are taken.
+        weight, bias: shape normalized_shape, or None.
+
+    Raises:
+        ShapeError: the input does not end with normalized_shape.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> layer_norm(tc.tensor([[1.0, 3.0]], device="cpu"), (2,), eps=0.0).tolist()
+        [[-1.0, 1.0]]
+    """
+    variance, mean = _moments(input, _last_axes("layer_norm", input, normalized_shape))
+    normal = (input - mean) * (variance + eps).rsqrt()
+    return _scaled(normal, weight, bias, tuple(normalized_shape))
+
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """``x / sqrt(mean(x ** 2) + eps) * weight`` over the last axes; eps is the dtype's by default.
+
+    Raises:
+        ShapeError: the input does not end with normalized_shape.
+    """
+    axes = _last_axes("rms_norm", input, normalized_shape)
+    small = {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+    added = small.get(input.dtype.name, float(np.finfo(np.float32).eps)) if eps is None else eps
+    normal = input * ((input * input).mean(axes, keepdim=True) + added).rsqrt()
+    return _scaled(normal, weight, None, tuple(normalized_shape))
+
+
+def group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    r"""`layer_norm` of each of `num_groups` groups of channels, with a weight for each channel.
+
+    Args:
+        input: shape (N, C, \*).
+        num_groups: must divide C.
+        weight, bias: shape (C,), or None.
+
+    Raises:
+        ShapeError: the groups do not divide the channels.
+    """
+    if input.ndim < 2 or num_groups < 1 or input.shape[1] % num_groups:
+        raise ShapeError(
+            "group_norm", "the groups do not divide the channels",
+            expect=f"channels divisible by {num_groups}", actual=str(tuple(input.shape)),
+        )  # fmt: skip
+    groups = input.reshape(input.shape[0], num_groups, input.numel() // max(
+        input.shape[0] * num_groups, 1
+    ))  # fmt: skip
+    variance, mean = _moments(groups, (2,))
+    normal = ((groups - mean) * (variance + eps).rsqrt()).reshape(input.shape)
+    return _scaled(normal, weight, bias, (-1, *(1,) * (input.ndim - 2)))
+
+
+def local_response_norm(
+    input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    r"""``x / (k + alpha * mean(x ** 2)) ** beta`` over `size` neighbouring channels.
+
+    Args:
+        input: shape (N, C, \*).
+        size: how many channels the mean is over; channels outside count as zeros.
+    """
+    if input.ndim < 3:
+        raise ShapeError(
+            "local_response_norm", "the number of dimensions does not fit",
+            expect="at least (N, C, L)", actual=str(tuple(input.shape)),
+        )  # fmt: skip
+    squares = (input * input).movedim(1, -1)
+    flat = squares.reshape(1, -1, squares.shape[-1])
+    around = avg_pool1d(pad(flat, (size // 2, (size - 1) // 2)), size, 1)
+    mean = around.reshape(squares.shape).movedim(-1, 1)
+    return input / (mean * alpha + k).pow(beta)
+
+
+def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
+    """``x / max(norm(x, p), eps)`` along `dim`."""
+    length = reductions.norm(input, p, dim, keepdim=True)
+    return input / length.clamp(min=eps)
