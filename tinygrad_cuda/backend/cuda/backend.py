@@ -14,7 +14,7 @@ from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.cuda.arena import Piece
 from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.frame import Frame
+from tinygrad_cuda.backend.cuda.frame import Frame, bad_index
 from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.backend.cuda.replay import Label, Replay
 from tinygrad_cuda.backend.cuda.report import LANES, Roof
@@ -67,15 +67,11 @@ class CudaBackend:
         self.gpu.synchronize()
 
     def take_error(self, wait: bool = True) -> BadIndex | None:
-        if not self._copies.pending:
-            return None
-        words = self._copies.look(wait)
-        if words is None:
-            return None
-        self.gpu.fill(self.error.address, ERROR_BYTES)
-        self._copies.forget()
-        code, index, limit, position = words
-        return BadIndex(code - 1, position, index, limit)
+        error = self._copies.look(wait)
+        if error is not None:
+            self.gpu.fill(self.error.address, ERROR_BYTES)
+            self._copies.forget()
+        return error
 
     # The machine under the executable
 
@@ -120,8 +116,8 @@ class CudaBackend:
     def copy(self, target: runtime.Allocation, source: runtime.Allocation) -> None:
         self.gpu.copy(target.address, source.address, source.nbytes)
 
-    def watch_error(self) -> None:
-        self._copies.add(self.error.address)
+    def watch_error(self, codes: Sequence[int]) -> None:
+        self._copies.add(self.error.address, codes)
 
     def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[float]:
         return times(self.gpu, work)
@@ -137,33 +133,38 @@ class _ErrorCopies:
             (self.memory + ERROR_BYTES * slot, runtime.Event(gpu, timing=False))
             for slot in range(ERROR_SLOTS)
         ]
-        self.pending: deque[tuple[int, runtime.Event]] = deque()
+        self.pending: deque[tuple[int, runtime.Event, Sequence[int]]] = deque()
+        self.found: BadIndex | None = None
 
-    def add(self, address: int) -> None:
+    def add(self, address: int, codes: Sequence[int]) -> None:
         """Copies the word as it will be when all work so far is done."""
-        if not self.free:  # a later copy says all that an earlier one says
-            self.free.append(self.pending.popleft())
+        if not self.free:
+            self.pending[0][1].synchronize()
+            self._take()
         slot, event = self.free.pop()
         self.gpu.call("cuMemcpyDtoHAsync", slot, address, ERROR_BYTES, self.gpu.stream)
-        self.pending.append((slot, event.record()))
+        self.pending.append((slot, event.record(), codes))
 
-    def look(self, wait: bool) -> list[int] | None:
+    def look(self, wait: bool) -> BadIndex | None:
         """The first error among the copies that have arrived, or None."""
         if wait and self.pending:
             self.pending[-1][1].synchronize()
-        while self.pending:
-            slot, event = self.pending[0]
-            if not wait and not event.done():
-                return None
-            self.free.append(self.pending.popleft())
-            words = list((ctypes.c_longlong * 4).from_address(slot))
-            if words[0]:
-                return words
-        return None
+        while self.pending and self.found is None and (wait or self.pending[0][1].done()):
+            self._take()
+        return self.found
+
+    def _take(self) -> None:
+        """Reads the oldest copy, which has arrived."""
+        slot, event, codes = self.pending.popleft()
+        self.free.append((slot, event))
+        words = list((ctypes.c_longlong * 4).from_address(slot))
+        if words[0] and self.found is None:
+            self.found = bad_index(words, codes)
 
     def forget(self) -> None:
         """What is under way would report the same error again."""
+        self.found = None
         while self.pending:
-            slot, event = self.pending.popleft()
+            slot, event, _ = self.pending.popleft()
             event.synchronize()
             self.free.append((slot, event))

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tinygrad_cuda.backend.base import Number, Program
+from tinygrad_cuda.backend.base import Argument, Number, Program
 from tinygrad_cuda.backend.cuda.arena import plan_arena
 from tinygrad_cuda.backend.cuda.codegen import stages
-from tinygrad_cuda.backend.cuda.frame import Frame, Place, dependencies, first_uses
+from tinygrad_cuda.backend.cuda.frame import OWN_CODES, Frame, Place, dependencies, first_uses
 from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
 from tinygrad_cuda.backend.cuda.report import Roof, report
 from tinygrad_cuda.backend.cuda.validate import Validator, compare
@@ -23,6 +23,8 @@ from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import indexing
+from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.graph.rewrite.products import turn_products
 from tinygrad_cuda.graph.schedule import Kernel, schedule
@@ -86,8 +88,12 @@ class Machine(Protocol):
         """Copies memory after the work so far."""
         ...
 
-    def watch_error(self) -> None:
-        """Takes note of the error word as it is after the work so far."""
+    def watch_error(self, codes: Sequence[int]) -> None:
+        """Takes note of the error word as it is after the work so far.
+
+        Args:
+            codes: what `OWN_CODES` + 0, 1, ... stand for in this run.
+        """
         ...
 
     def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[float | None]:
@@ -115,6 +121,12 @@ class CudaExecutable:
             for node, buffer in kernel.places.items()
         }
         self.checks = any(word.kind == "error" for launch in self.launches for word in launch.words)
+        # Arguments that name a check differ from run to run; kernels get names of this program.
+        self.codes = [
+            node.attributes["code"].position
+            for node in topological(program.outputs)
+            if node.op is indexing.check_index and isinstance(node.attributes["code"], Argument)
+        ]
         # Where an output could not be written in place, its value is copied there at the end.
         self.copies = [
             (number, slot)
@@ -148,6 +160,7 @@ class CudaExecutable:
     def run(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> list[Any]:
         machine = self.machine
         expected = self._expected(inputs, arguments) if settings.validate else {}
+        codes, arguments = self._own_codes(arguments)
         arena = machine.arena(self.arena.nbytes)
         results = self._outputs(inputs)
         memory = [*inputs, *results, machine.error, arena]
@@ -156,11 +169,20 @@ class CudaExecutable:
         if not self._replayed():
             self._launch_singly(memory, expected)
         if self.checks:
-            machine.watch_error()
+            machine.watch_error(codes)
         for number, slot in self.copies:
             machine.copy(inputs[slot], results[number])
             results[number] = inputs[slot]
         return results
+
+    def _own_codes(self, arguments: Sequence[Number]) -> tuple[list[int], Sequence[Number]]:
+        """The codes of the checks, and the numbers of the run with the same codes in every run."""
+        if not self.codes:
+            return [], arguments
+        codes, numbers = [int(arguments[position]) for position in self.codes], list(arguments)
+        for number, position in enumerate(self.codes):
+            numbers[position] = OWN_CODES + number
+        return codes, numbers
 
     def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
         """Memory for the outputs, the same as in the last run where it is free again."""

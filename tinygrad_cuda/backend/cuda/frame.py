@@ -10,9 +10,10 @@ from array import array
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from tinygrad_cuda.backend.base import Number
+from tinygrad_cuda.backend.base import BadIndex, Number
 from tinygrad_cuda.backend.cuda.pack import Launch
 
+OWN_CODES = 1 << 40  # from here on, a check's code is its number within the program
 _MASK = 2**64 - 1
 _double = struct.Struct("<d")
 _word = struct.Struct("<Q")
@@ -28,6 +29,13 @@ def _double_bits(value: Number) -> int:
 
 def _integer_bits(value: Number) -> int:
     return int(value) & _MASK
+
+
+def bad_index(words: Sequence[int], codes: Sequence[int]) -> BadIndex:
+    """What an error word says; `codes` are those of the run that wrote it."""
+    code, index, limit, position = words
+    code -= 1
+    return BadIndex(codes[code - OWN_CODES] if code >= OWN_CODES else code, position, index, limit)
 
 
 class Frame:

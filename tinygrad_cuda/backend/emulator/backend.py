@@ -13,7 +13,7 @@ import numpy as np
 
 from tinygrad_cuda.backend.base import BadIndex, Program
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.frame import Frame
+from tinygrad_cuda.backend.cuda.frame import Frame, bad_index
 from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.backend.cuda.report import Roof
 from tinygrad_cuda.backend.cuda.template import THREADS
@@ -61,6 +61,7 @@ class EmuBackend:
         self.error = new_buffer(32, 0)
         self.roof: Roof | None = None
         self._arena = new_buffer(0)
+        self._codes: Sequence[int] | None = None
 
     # The backend
 
@@ -80,11 +81,12 @@ class EmuBackend:
         """A launch has ended when it returns."""
 
     def take_error(self, wait: bool = True) -> BadIndex | None:
-        code, index, limit, position = self.error.bytes.view(np.int64).tolist()
-        if not code:
+        words = self.error.bytes.view(np.int64).tolist()
+        if not words[0]:
             return None
         self.error.bytes.fill(0)
-        return BadIndex(code - 1, position, index, limit)
+        codes, self._codes = self._codes, None
+        return bad_index(words, codes or ())
 
     # The machine under the executable
 
@@ -109,8 +111,10 @@ class EmuBackend:
     def copy(self, target: EmuBuffer, source: EmuBuffer) -> None:
         target.bytes[:] = source.bytes
 
-    def watch_error(self) -> None:
-        """The word is looked at directly."""
+    def watch_error(self, codes: Sequence[int]) -> None:
+        """The word is looked at directly; its codes are those of the run that wrote it."""
+        if self._codes is None and self.error.bytes.any():
+            self._codes = codes
 
     def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[None]:
         """Does the work; the emulator's times say nothing about a GPU."""
