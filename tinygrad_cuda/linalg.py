@@ -186,8 +186,8 @@ def matrix_rank(
     tol: float | None = None,
     hermitian: bool = False,
     *,
-    atol: float | None = None,
-    rtol: float | None = None,
+    atol: Any = None,
+    rtol: Any = None,
 ) -> Tensor:
     """How many singular values are larger than max(atol, rtol * the largest); int64."""
     values = svdvals(A.detach())
@@ -195,11 +195,13 @@ def matrix_rank(
         atol, rtol = tol, 0.0
     atol, rtol = (x.item() if isinstance(x, Tensor) and not x.ndim else x for x in (atol, rtol))
     if rtol is None:
-        rtol = 0.0 if atol else max(A.shape[-2:]) * float(np.finfo(A.dtype.numpy).eps)
+        given = atol is not None and (isinstance(atol, Tensor) or atol > 0)
+        rtol = 0.0 if given else max(A.shape[-2:]) * float(np.finfo(A.dtype.numpy).eps)
     if not prod(A.shape):
         return (values > 0).sum(-1)
-    limit = math.clamp(values.amax(-1, keepdim=True) * rtol, min=atol or 0.0)
-    return (values > limit).sum(-1)
+    least = values.amax(-1) * rtol
+    limit = math.clamp(least, min=0.0 if atol is None else atol)
+    return (values > limit.unsqueeze(-1)).sum(-1)
 
 
 # Products and views -------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     m, n = A.shape[-2:]
     ranks = matrix_rank(A, rtol=rcond)
     residuals = A.new_zeros(0)
-    if m > n and bool((ranks.array() == n).all()):
+    if driver in ("gels", "gelsd", "gelss") and m > n and bool((ranks.array() == n).all()):
         gap = A @ solution - right
         residuals = (gap * gap).sum(-2)
     found = solution.squeeze(-1) if vector else solution

@@ -239,7 +239,8 @@ def slogdet(A: Tensor) -> SlogDet:
 def logdet(A: Tensor) -> Tensor:
     """The logarithm of the determinant; NaN where that is negative."""
     sign, value = slogdet(A)
-    return selecting.where(sign < 0, value * float("nan"), value)  # type: ignore[no-any-return]
+    found: Tensor = selecting.where(sign < 0, float("nan"), value)
+    return found
 
 
 # Factors ------------------------------------------------------------------------------------------
@@ -460,8 +461,6 @@ def pinv(
         rcond: another name of `rtol`; max(m, n) * eps when left out.
     """
     A = require_matrix("pinv", A, square=hermitian)
-    if hermitian:
-        A = rearranging.tril(A) + rearranging.tril(A, -1).mT
     relative = rcond if rtol is None else rtol
     if relative is None:
         relative = 0.0 if atol else max(A.shape[-2:]) * float(np.finfo(A.dtype.numpy).eps)
@@ -470,6 +469,8 @@ def pinv(
     def host(a: Any) -> Any:
         if not prod(a.shape):
             return np.zeros((*a.shape[:-2], n, m), a.dtype)
+        if hermitian:
+            a = np.tril(a) + np.swapaxes(np.tril(a, -1), -1, -2)
         U, S, Vh = np.linalg.svd(a, full_matrices=False)
         limit = np.maximum(atol or 0.0, relative * S[..., :1])
         inverse = np.where(limit < S, 1 / np.where(limit < S, S, 1), 0)

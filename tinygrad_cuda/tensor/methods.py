@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.tensor import (
+    cumulative,
     distributions,
     dividing,
     factorizing,
+    linalg,
     math,
     ordering,
     products,
@@ -15,6 +17,7 @@ from tinygrad_cuda.tensor import (
     rearranging,
     searching,
     selecting,
+    shaping,
     special,
     statistics,
     writing,
@@ -23,6 +26,67 @@ from tinygrad_cuda.tensor.math import in_place
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
+
+
+def _itself(self: Tensor) -> Tensor:
+    """The tensor itself: there are no complex numbers, lazy signs or other layouts."""
+    return self
+
+
+def _no(self: Tensor) -> bool:
+    """False: there is no such kind of tensor here."""
+    return False
+
+
+class FactMethods:
+    """What a Tensor is; the questions about kinds that do not exist here have one answer."""
+
+    __slots__ = ()
+
+    conj = conj_physical = resolve_conj = resolve_neg = to_dense = coalesce = _itself
+    is_complex = is_conj = is_neg = is_inference = is_pinned = _no
+    is_sparse = is_quantized = is_nested = is_meta = False
+    real = property(_itself, doc="The tensor itself.")
+    itemsize = property(lambda self: self.element_size(), doc="Bytes of one element.")
+    nbytes = property(lambda self: self.numel() * self.element_size(), doc="Bytes of all elements.")
+    is_cpu = property(lambda self: self.device.kind == "cpu", doc="Whether it lives on the host.")
+    H = property(lambda self: self.T, doc="The transpose of a matrix.")
+    mH = property(lambda self: self.mT, doc="The last two dimensions swapped.")  # noqa: N815
+    retains_grad = property(
+        lambda self: self._retained is not None, doc="Whether `retain_grad` was called."
+    )
+
+    def ndimension(self: Tensor) -> int:  # type: ignore[misc]
+        """The number of dimensions."""
+        return self.dim()
+
+    def adjoint(self: Tensor) -> Tensor:  # type: ignore[misc]
+        """The last two dimensions swapped: nothing is complex."""
+        return self.transpose(-2, -1)
+
+    def get_device(self: Tensor) -> int:  # type: ignore[misc]
+        """The index of the device; -1 on cpu."""
+        return self.device.index if self.device.kind == "cuda" else -1
+
+    def is_signed(self: Tensor) -> bool:  # type: ignore[misc]
+        """Whether the dtype has negative numbers."""
+        return self.dtype.name not in ("bool", "uint8")
+
+    def is_nonzero(self: Tensor) -> bool:  # type: ignore[misc]
+        """Whether the one element is not zero."""
+        return bool(self)
+
+    def is_same_size(self: Tensor, other: Tensor) -> bool:  # type: ignore[misc]
+        """Whether the shapes are equal."""
+        return self.node.shape == other.node.shape
+
+    def type(self: Tensor, dtype: Any = None) -> Any:  # type: ignore[misc]
+        """The Tensor in another dtype; the name of its own without argument."""
+        return self.dtype.name if dtype is None else self.to(dtype)
+
+    def new_empty(self: Tensor, *size: Any, **options: Any) -> Tensor:  # type: ignore[misc]
+        """`empty` with this Tensor's dtype and device."""
+        return self.new_zeros(*size, **options)
 
 
 class ElementwiseMethods:
@@ -134,6 +198,8 @@ class ElementwiseMethods:
     subtract_ = in_place(math.sub)
     multiply_ = in_place(math.mul)
     divide_ = true_divide_ = in_place(math.div)
+    cumsum_ = in_place(cumulative.cumsum)
+    cumprod_ = in_place(cumulative.cumprod)
 
 
 class OrderMethods:
@@ -178,6 +244,9 @@ class ShapeMethods:
     hsplit = dividing.hsplit
     vsplit = dividing.vsplit
     dsplit = dividing.dsplit
+    unsafe_chunk = shaping.chunk
+    unsafe_split = shaping.split
+    unsafe_split_with_sizes = dividing.split_with_sizes
     split_with_sizes = dividing.split_with_sizes
     fliplr = dividing.fliplr
     flipud = dividing.flipud
@@ -239,6 +308,7 @@ class ProductMethods:
 
     baddbmm = products.baddbmm
     baddbmm_ = in_place(products.baddbmm)
+    addmm_ = in_place(linalg.addmm)
     addbmm = products.addbmm
     addbmm_ = in_place(products.addbmm)
     addmv = products.addmv

@@ -20,8 +20,10 @@ from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import reduction as ops
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import DTypeLike
+from tinygrad_cuda.tensor.factorizing import svdvals
 from tinygrad_cuda.tensor.joining import another
 from tinygrad_cuda.tensor.math import maximum, minimum, to_dtype, to_shape
+from tinygrad_cuda.tensor.shaping import movedim
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -474,7 +476,8 @@ def norm(
     r"""The p-norm of vectors: (sum |x|^p)^(1/p); the largest |x| for infinity, a count for 0.
 
     Args:
-        p: a number, ``float("inf")``, ``-float("inf")``, or ``"fro"``, which is 2.
+        p: a number, ``float("inf")``, ``-float("inf")``, ``"fro"``, which is 2, or ``"nuc"``, the
+            sum of the singular values of a matrix.
         dim: the dimensions of the vectors; None takes all elements as one vector.
 
     Example:
@@ -482,6 +485,15 @@ def norm(
         >>> tc.tensor([3.0, 4.0], device="cpu").norm().item()
         5.0
     """
+    if isinstance(p, str) and p == "nuc":
+        rank = len(input.node.shape)
+        rows, columns = (-2, -1) if dim is None else normalize_axes("norm", dim, rank)
+        values = svdvals(movedim(wrap(cast(input.node, dtype)), (rows, columns), (-2, -1)))
+        found = finish(ops.sum(values.node, axes=(values.ndim - 1,)), (values.ndim - 1,), False)
+        kept = tuple(
+            1 if k in (rows % rank, columns % rank) else n for k, n in enumerate(input.node.shape)
+        )
+        return wrap(movement.reshape(found, shape=kept) if keepdim else found)
     node = require_float("norm", cast(input.node, dtype))
     axes = normalize_axes("norm", dim, len(node.shape))
     order = 2.0 if p in ("fro", None) else builtins.float(p)

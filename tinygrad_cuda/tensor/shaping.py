@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import (
     as_int,
     as_shape,
@@ -65,6 +66,14 @@ def view(input: Tensor, *shape: Any) -> Tensor:
         ShapeError: the element counts differ, or the strides forbid a view.
     """
     old = input.node.shape
+    if len(shape) == 1 and isinstance(shape[0], DType):
+        raise DTypeError(
+            "view",
+            "the bytes of a tensor cannot be seen as another dtype",
+            expect="sizes",
+            actual=f"{shape[0].name}, of a tensor of {input.node.dtype.name}",
+            hint="to(dtype) converts the values; x.numpy().view(...) shows bytes on the host",
+        )
     target = resolve_reshape("view", old, integers("view", shape, "a size"))
     strides = reshape_strides(old, input.strides, target)
     if strides is None:

@@ -39,6 +39,7 @@ from tinygrad_cuda.tensor import (
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.methods import (
     ElementwiseMethods,
+    FactMethods,
     OrderMethods,
     ProductMethods,
     ShapeMethods,
@@ -68,6 +69,7 @@ class RemovableHandle:
 
 class Tensor(
     ElementwiseMethods,
+    FactMethods,
     OrderMethods,
     ShapeMethods,
     WritingMethods,

@@ -48,14 +48,19 @@ def to(input: Tensor, *targets: Any, device: Any = None, dtype: Any = None, **op
     """The Tensor on another device, in another dtype, or both; itself if nothing changes.
 
     Args:
-        targets: a device, a dtype or another Tensor, in any order.
+        targets: a device, a dtype or another Tensor, in any order; then `non_blocking` and `copy`.
         device, dtype: the same by name.
         options: `non_blocking` and `copy`, as in PyTorch.
 
     Raises:
         DeviceError: the device cannot be used here.
     """
+    flags = [target for target in targets if isinstance(target, builtins.bool)]
+    for name, flag in zip(("non_blocking", "copy"), flags):
+        options[name] = flag
     for target in targets:
+        if isinstance(target, builtins.bool):
+            continue
         if isinstance(target, TensorBase):
             device, dtype = target.device, target.dtype
         elif type(target) in (Device, builtins.int) or (
