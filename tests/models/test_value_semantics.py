@@ -75,16 +75,14 @@ def expected(program: Program) -> list[Any]:
     return list(program(pytest.importorskip("torch")))
 
 
-def assert_equal(actual: Any, wanted: Any, where: str) -> None:
+def assert_equal(actual: Any, wanted: Any, where: str, tolerance: float = 1e-10) -> None:
     if isinstance(wanted, tuple | list):
         assert len(actual) == len(wanted), where
         for k, (a, w) in enumerate(zip(actual, wanted)):
-            assert_equal(a, w, f"{where}[{k}]")
+            assert_equal(a, w, f"{where}[{k}]", tolerance)
     elif wanted is None or isinstance(wanted, bool):
         assert actual is wanted, where
     else:
-        single = np.asarray(wanted).dtype == np.float32
-        tolerance = 1e-5 if single else 1e-10
         assert np.shape(actual) == np.shape(wanted), where
         np.testing.assert_allclose(actual, wanted, rtol=tolerance, atol=tolerance, err_msg=where)
 
@@ -112,6 +110,30 @@ def test_same_values_as_torch(program: Program, mode: str) -> None:
     with running(mode):
         found = turns(program, limit)
     assert_equal(found, wanted, program.__name__)
+
+
+class Single:
+    """A library whose float64 is float32."""
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.library, "float32" if name == "float64" else name)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [p for p in SHARED if p is not writes.array_of_a_batch_reused],  # its array is float64
+    ids=lambda program: program.__name__,
+)
+def test_same_values_as_torch_in_float32(program: Program) -> None:
+    """Single precision to 1e-5."""
+    limit = TURNS
+    with running("lazy"):
+        found = [values for values, _ in zip(program(Single(tc)), range(limit))]
+    wanted = program(Single(pytest.importorskip("torch")))
+    assert_equal(found, [values for values, _ in zip(wanted, range(limit))], program.__name__, 1e-5)
 
 
 @pytest.mark.parametrize("mode", MODES[1:])
@@ -171,3 +193,27 @@ def test_same_values_on_the_emulator(program: Program, emulator: str) -> None:
     with running("lazy", emulator):
         found = turns(program, EMULATED_TURNS)
     assert_equal(found, wanted, program.__name__)
+
+
+def test_two_devices_in_turn(emulator: str) -> None:
+    """Traces on two devices grow side by side; values and gradients cross between them."""
+    with running("lazy"):
+        results = []
+        for place in ("cpu", emulator):
+            w = tc.tensor(training.random(1, 4, 3), dtype=tc.float64, requires_grad=True)
+            v = tc.tensor(training.random(2, 3), dtype=tc.float64, requires_grad=True)
+            there = tc.tensor(training.random(3, 3), dtype=tc.float64, device=place)
+            found: list[Any] = []
+            for turn in range(4):
+                w.grad = v.grad = None
+                x = tc.tensor(training.random(10 + turn, 5, 4), dtype=tc.float64)
+                hidden = (x @ w).to(place)
+                here = (v * v).sum()
+                scale = v.to(place) * there
+                there.mul_(0.5)
+                loss = (hidden * scale).square().mean().to("cpu") + here
+                loss.backward()
+                training.descend(tc, [w, v])
+                found.append((loss.item(), training.array(w), training.array(v), there.tolist()))
+            results.append(found)
+    assert_equal(results[1], results[0], "on two devices")
