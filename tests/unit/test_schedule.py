@@ -174,6 +174,18 @@ def test_cheap_values_are_made_again_by_each_reader() -> None:
     assert sorted(kinds(found)) == ["col", "contract"]
 
 
+def test_what_follows_from_a_stored_value_is_not_stored_too() -> None:
+    """Two later products read x and sigmoid(x): x alone is kept, each reader makes the other."""
+    new = Inputs()
+    x = contraction.matmul(new(64, 32), new(32, 48))
+    gate = ew.sigmoid(x)
+    other = contraction.matmul(new(64, 16), new(16, 48))
+    found = scheduled(new.program(x, ew.mul(other, gate), ew.mul(other, ew.sub(x, gate))))
+    assert kinds(found) == ["contract", "contract"]
+    assert [node.op for node in found.kernels[0].stores] == [contraction.matmul]
+    assert found.kernels[1].reads[-1].op is contraction.matmul
+
+
 def test_no_third_kernel_may_stand_between_fused_nodes() -> None:
     """a -> product -> a * product: the last cannot join the first."""
     new = Inputs()

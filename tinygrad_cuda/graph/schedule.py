@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from tinygrad_cuda.graph.fusion import (
+    CHEAP_COST,
     FLAT,
     OTHER,
     TRANSPARENT,
@@ -28,6 +29,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing, movement
 from tinygrad_cuda.graph.order import topological
 
+REMAKE_COST = 24  # of a value that its readers make again from others in memory
 SIBLINGS = 64  # groups of one space that are compared with each other
 
 
@@ -163,12 +165,13 @@ class _Builder:
         self.after: dict[Group, set[Group]] = {}
         self.before: dict[Group, set[Group]] = {}
         self.depth: dict[Group, int] = {}  # kernels that a group waits for, one after another
+        self.kept: set[Node] = set()
+        self.overwritten = {node.sources[0] for node in order if node.op is common.assign}
         self.updates = self._find_updates(order)
 
     def _find_updates(self, order: list[Node]) -> set[Node]:
         """Elementwise nodes between the old value of an assign and the assign."""
-        old = {node.sources[0] for node in order if node.op is common.assign}
-        reaches: set[Node] = set(old)
+        reaches = set(self.overwritten)
         for node in order:
             if node.op.kind in ("elementwise", "movement") or node.op is common.assign:
                 values = node.sources[1:] if node.op is common.assign else node.sources
@@ -196,7 +199,7 @@ class _Builder:
     # Growing
 
     def grow(self) -> None:
-        """Each node joins the kernel of an operand if it can, first that which must wait longest."""
+        """Each node joins the kernel of an operand if it can; that which waits longest first."""
         for node in self.order:
             group = self._add(node)
             tried: set[Group] = set()
@@ -309,23 +312,30 @@ class _Builder:
 
     def kernels(self, places: dict[Node, Node]) -> list[Kernel]:
         """Kernels in an order of execution, assigns in place where that is safe."""
+        self._find_kept()
+        living = [g for g in self.after if any(node in self.kept for node in g.members)]
+        reads = {group: self._reads(group) for group in living}
+        self.after = {group: set() for group in living}
+        self.before = {group: set() for group in living}
+        for group, found in reads.items():
+            for _, edge in found:
+                if edge.base in self.owner:
+                    self._put_before(self.owner[edge.base], group)
         made = {
             group: Kernel(
                 kind=group.kind,
                 nodes=group.members,
                 anchors=group.anchors,
-                stores=self._stores(group),
+                stores=[node for node in group.members if node in self.kept],
                 sign=group.sign,
                 numel=group.numel,
                 reason=group.why or "it reads inputs only",
                 one_phase=group.one_phase,
                 update=group.update,
+                reads=list(dict.fromkeys(edge.base for _, edge in reads[group])),
             )
-            for group in self.after
+            for group in living
         }
-        reads = {group: self._reads(group) for group in made}
-        for group, kernel in made.items():
-            kernel.reads = list(dict.fromkeys(edge.base for _, edge in reads[group]))
         for node, buffer in places.items():
             if node in self.owner and self._order_in_place(node, buffer, reads):
                 made[self.owner[node]].places[node] = buffer
@@ -334,14 +344,43 @@ class _Builder:
             kernel.before = [made[other] for other in self._sorted(self.before[group])]
         return [made[group] for group in self._execution_order()]
 
-    def _stores(self, group: Group) -> list[Node]:
-        outside = {
-            edge.base
-            for other in self.after[group]
-            for node in other.members
-            for edge in self.edges[node]
-        }
-        return [node for node in group.members if node in outside or node in self.wanted]
+    def _find_kept(self) -> None:
+        """Values that need memory: wanted, or read by another kernel and dear to make again."""
+        readers: dict[Node, list[Node]] = {}
+        for node in self.order:
+            for edge in self.edges[node]:
+                if self.owner.get(edge.base) is not self.owner[node]:
+                    readers.setdefault(edge.base, []).append(node)
+        self.kept = {node for node in self.order if node in self.wanted or node in readers}
+        for group in self._sorted(set(self.after)):
+            for node in reversed(group.members):
+                if node not in self.kept or node in self.wanted or node in group.anchors:
+                    continue
+                # A tile of an operand is loaded by many blocks, a gathered element by chance.
+                often = any(r.op.kind in ("contraction", "kernel") for r in readers[node])
+                limit, loads = (CHEAP_COST, 1) if often else (REMAKE_COST, 2)
+                self.kept.remove(node)
+                if not self._can_remake(node, limit, loads):
+                    self.kept.add(node)
+
+    def _can_remake(self, node: Node, limit: int, most: int) -> bool:
+        """Whether a value follows from `most` full-sized values in memory at a cost in `limit`."""
+        stack, seen, cost, loads = [Edge(node, FLAT)], {node}, 0, 0
+        while stack:
+            edge = stack.pop()
+            base = edge.base
+            if edge.kind == OTHER or base in self.overwritten:
+                return False
+            if base in self.inline or (base in self.owner and base not in self.kept):
+                if base.op.kind != "elementwise":
+                    return False
+                cost += base.op.cost
+                fresh = [inner for inner in self.edges[base] if inner.base not in seen]
+                seen.update(inner.base for inner in fresh)
+                stack.extend(fresh)
+            elif base.op is common.buffer or base in self.kept:
+                loads += prod(base.shape) == prod(node.shape)
+        return cost <= limit and loads <= most
 
     def _reads(self, group: Group) -> list[tuple[Node, Edge]]:
         """What the kernel loads: (the member that needs it, the value in memory)."""
@@ -355,7 +394,8 @@ class _Builder:
                     continue
                 seen.add(edge)
                 owner = self.owner.get(edge.base)
-                if owner is None and edge.base.op is not common.buffer:
+                again = owner is not None and owner is not group and edge.base not in self.kept
+                if again or (owner is None and edge.base.op is not common.buffer):
                     for inner in self.edges.get(edge.base, []):
                         kind = FLAT if edge.kind == inner.kind == FLAT else OTHER
                         stack.append(Edge(inner.base, kind))
@@ -403,7 +443,8 @@ class _Builder:
         seen: set[Node] = set()
         while stack:
             node = stack.pop()
-            if node not in seen and (node in self.inline):
+            again = node in self.inline or (node in self.owner and node not in self.kept)
+            if again and node not in seen:
                 seen.add(node)
                 stack.extend(edge.base for edge in self.edges[node])
         return any(node.op is indexing.check_index for node in (*group.members, *seen))
