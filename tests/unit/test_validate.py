@@ -13,6 +13,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn
 from tinygrad_cuda.backend.cuda import template
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.plan import cache
 
 pytestmark = pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
@@ -49,6 +50,7 @@ def random(*shape: int, seed: int = 0) -> Any:
 def caught(program: Any) -> str:
     with pytest.raises(tc.TgcError, match=r"\[validate\]") as error:
         program()
+    local.recorder.pending.clear()  # the traceback holds what failed, which would fail again
     return str(error.value)
 
 
@@ -140,6 +142,23 @@ def test_the_first_of_several_kernels_is_named(monkeypatch: pytest.MonkeyPatch) 
         (scores.sum() + share.sum()).item()
 
     assert "kernel 'row_" in caught(program)
+
+
+def test_equal_programs_at_two_lines_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    break_skeleton(monkeypatch, "row.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {")
+    x = random(6, 33)
+
+    def first() -> None:
+        y = x.sum(1)
+        y.numpy()
+
+    def second() -> None:
+        z = x.sum(1)
+        z.numpy()
+
+    assert "y = x.sum(1)" in caught(first)
+    assert "z = x.sum(1)" in caught(second)
+    assert "y = x.sum(1)" in caught(first)
 
 
 def test_without_the_variable_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,10 @@ class PlanCache:
                 tuple(trace.records),
                 tuple(outputs),
                 tuple(overwrites.items()),
-                settings.validate,
+                # Where errors name lines, one plan does not serve programs at other lines.
+                tuple([node.site for node in trace.owners])
+                if settings.validate or settings.sync
+                else None,
             )
             entry = self.entries.get(structure)
             if entry is None:
