@@ -1,4 +1,4 @@
-"""The code of docs/gradients.md runs and prints what the page says."""
+"""The code of the pages in docs runs and prints what they say."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import doctest
 import re
 from pathlib import Path
 
+import pytest
+
 import tinygrad_cuda as tc
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "gradients.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def test_every_block_of_code() -> None:
+@pytest.mark.parametrize(
+    ("page", "blocks", "examples"), [("gradients.md", 10, 45), ("looking_inside.md", 8, 15)]
+)
+def test_every_block_of_code(page: str, blocks: int, examples: int) -> None:
     """All blocks are one session, from the first to the last."""
-    text = PAGE.read_text(encoding="utf-8")
+    path = DOCS / page
+    text = path.read_text(encoding="utf-8")
     # Lines outside of blocks are emptied, so that a failure names the line of the page.
     inside = False
     lines = []
@@ -22,9 +28,9 @@ def test_every_block_of_code() -> None:
         if fence:
             inside = line == "```python"
         lines.append("" if fence or not inside else line)
-    assert len(re.findall(r"^```python$", text, re.MULTILINE)) >= 10
-    test = doctest.DocTestParser().get_doctest("\n".join(lines), {}, PAGE.name, str(PAGE), 0)
-    assert len(test.examples) >= 45
+    assert len(re.findall(r"^```python$", text, re.MULTILINE)) >= blocks
+    test = doctest.DocTestParser().get_doctest("\n".join(lines), {}, path.name, str(path), 0)
+    assert len(test.examples) >= examples
     report: list[str] = []
     try:
         doctest.DocTestRunner(verbose=False).run(test, out=report.append)
