@@ -78,8 +78,8 @@ class CudaBackend:
     def allocate(self, nbytes: int) -> runtime.Allocation:
         return self.gpu.allocate(nbytes)
 
-    def reuse(self, nbytes: int, address: int) -> runtime.Allocation | None:
-        return self.gpu.reuse(nbytes, address)
+    def reuse(self, wanted: Sequence[tuple[int, int]]) -> Sequence[runtime.Allocation | None]:
+        return self.gpu.pool.reuse(wanted)
 
     def part(self, memory: runtime.Allocation, offset: int, nbytes: int) -> Piece:
         return Piece(memory.address + offset, nbytes)
@@ -129,42 +129,47 @@ class _ErrorCopies:
     def __init__(self, gpu: runtime.Device) -> None:
         self.gpu = gpu
         self.memory = int(gpu.call("cuMemHostAlloc", ERROR_BYTES * ERROR_SLOTS, 0))
-        self.free = [
-            (self.memory + ERROR_BYTES * slot, runtime.Event(gpu, timing=False))
+        self.slots = [
+            (ctypes.c_longlong * 4).from_address(self.memory + ERROR_BYTES * slot)
             for slot in range(ERROR_SLOTS)
         ]
-        self.pending: deque[tuple[int, runtime.Event, Sequence[int]]] = deque()
+        self.events = [runtime.Event(gpu, timing=False) for _ in range(ERROR_SLOTS)]
+        self.free = list(range(ERROR_SLOTS))
+        self.pending: deque[tuple[int, Sequence[int]]] = deque()
         self.found: BadIndex | None = None
 
     def add(self, address: int, codes: Sequence[int]) -> None:
         """Copies the word as it will be when all work so far is done."""
         if not self.free:
-            self.pending[0][1].synchronize()
+            self.events[self.pending[0][0]].synchronize()
             self._take()
-        slot, event = self.free.pop()
-        self.gpu.call("cuMemcpyDtoHAsync", slot, address, ERROR_BYTES, self.gpu.stream)
-        self.pending.append((slot, event.record(), codes))
+        slot = self.free.pop()
+        target = self.memory + ERROR_BYTES * slot
+        self.gpu.call("cuMemcpyDtoHAsync", target, address, ERROR_BYTES, self.gpu.stream)
+        self.events[slot].record()
+        self.pending.append((slot, codes))
 
     def look(self, wait: bool) -> BadIndex | None:
         """The first error among the copies that have arrived, or None."""
         if wait and self.pending:
-            self.pending[-1][1].synchronize()
-        while self.pending and self.found is None and (wait or self.pending[0][1].done()):
+            self.events[self.pending[-1][0]].synchronize()
+        while self.pending and self.found is None:
+            if not (wait or self.events[self.pending[0][0]].done()):
+                break
             self._take()
         return self.found
 
     def _take(self) -> None:
         """Reads the oldest copy, which has arrived."""
-        slot, event, codes = self.pending.popleft()
-        self.free.append((slot, event))
-        words = list((ctypes.c_longlong * 4).from_address(slot))
-        if words[0] and self.found is None:
-            self.found = bad_index(words, codes)
+        slot, codes = self.pending.popleft()
+        self.free.append(slot)
+        if self.slots[slot][0] and self.found is None:
+            self.found = bad_index(list(self.slots[slot]), codes)
 
     def forget(self) -> None:
         """What is under way would report the same error again."""
         self.found = None
         while self.pending:
-            slot, event, _ = self.pending.popleft()
-            event.synchronize()
-            self.free.append((slot, event))
+            slot, _ = self.pending.popleft()
+            self.events[slot].synchronize()
+            self.free.append(slot)

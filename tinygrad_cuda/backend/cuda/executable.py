@@ -40,8 +40,8 @@ class Machine(Protocol):
         """Memory with undefined content."""
         ...
 
-    def reuse(self, nbytes: int, address: int) -> Any:
-        """The free memory at an address, or None."""
+    def reuse(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Any]:
+        """For each (bytes, address) the memory there if it is free, or None."""
         ...
 
     def part(self, memory: Any, offset: int, nbytes: int) -> Any:
@@ -152,7 +152,9 @@ class CudaExecutable:
         self.frame = Frame(self.launches, places, len(items) + 1)
         self.after = dependencies(self.launches)
         self.first = first_uses(self.launches, self.arena.places)
-        self._last = [0] * len(nodes)  # addresses of the outputs
+        self.fresh = [number for number, slot in enumerate(self.results) if slot is None]
+        # Bytes and address of each output that is in memory of its own.
+        self._last = {number: (self.sizes[number], 0) for number in self.fresh}
         self.runs = 0
         self.replay: Any = None
         self._changed: set[int] = set()  # launches whose parameters the replay does not have yet
@@ -186,14 +188,14 @@ class CudaExecutable:
 
     def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
         """Memory for the outputs, the same as in the last run where it is free again."""
-        machine, found = self.machine, list[Any]()
-        for slot, nbytes, last in zip(self.results, self.sizes, self._last):
-            found.append(machine.reuse(nbytes, last) if slot is None else inputs[slot])
-        for number, nbytes in enumerate(self.sizes):
-            if found[number] is None:
-                found[number] = machine.allocate(nbytes)
-                self._last[number] = found[number].address
-        return found
+        results = [None if slot is None else inputs[slot] for slot in self.results]
+        for number, piece in zip(self.fresh, self.machine.reuse(list(self._last.values()))):
+            if piece is None:
+                nbytes = self.sizes[number]
+                piece = self.machine.allocate(nbytes)
+                self._last[number] = nbytes, piece.address
+            results[number] = piece
+        return results
 
     def _replayed(self) -> bool:
         """Runs all launches as one, from the second run on; says whether it did."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 import gc
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tinygrad_cuda.core.errors import OutOfMemoryError
 
 GRANULE = 512  # every address is a multiple of it
 BLOCK = 32 << 20  # small allocations are cut from blocks of this size
-LATELY = 32  # pieces of a size class among which a certain one is looked for
 LARGE = 4 << 20  # from here on an allocation has a block of its own
 
 
@@ -96,7 +95,7 @@ class Pool:
         self._reserve = reserve
         self._release = release
         self._free_memory = free_memory
-        self._free: dict[int, list[_Piece]] = {}
+        self._free: dict[int, dict[int, _Piece]] = {}  # by size, by address, last freed last
         self._blocks: list[_Block] = []
         self._returned: deque[_Piece] = deque()
         self._sizes: dict[int, int] = {}
@@ -134,24 +133,22 @@ class Pool:
                 self._take_back()
             pieces = self._free.get(size)
             if pieces:
-                piece = pieces.pop()
+                _, piece = pieces.popitem()
             else:
                 piece = self._find(size) or self._grow(size) or self._insist(nbytes, size)
             return self._hand_out(nbytes, piece)
 
-    def reuse(self, nbytes: int, address: int) -> Allocation | None:
-        """The memory at that address, if it was freed lately and `nbytes` are of its size class."""
-        size = self._sizes.get(nbytes)
+    def reuse(self, wanted: Iterable[tuple[int, int]]) -> list[Allocation | None]:
+        """For each (bytes, address) the memory there, if it is free and of that size class."""
+        found: list[Allocation | None] = []
         with self._lock:
             if self._returned:
                 self._take_back()
-            pieces = self._free.get(size) if size is not None else None
-            if not pieces:
-                return None
-            for place in range(len(pieces) - 1, max(len(pieces) - 1 - LATELY, -1), -1):
-                if pieces[place][0] == address:
-                    return self._hand_out(nbytes, pieces.pop(place))
-        return None
+            for nbytes, address in wanted:
+                pieces = self._free.get(self._sizes.get(nbytes, 0))
+                piece = pieces.pop(address, None) if pieces else None
+                found.append(None if piece is None else self._hand_out(nbytes, piece))
+        return found
 
     def trim(self) -> int:
         """Gives blocks without a piece in use back to the driver; returns their bytes."""
@@ -160,7 +157,7 @@ class Pool:
             idle = [block for block in self._blocks if block.live == 0]
             self._blocks = [block for block in self._blocks if block.live]
             for size, pieces in self._free.items():
-                self._free[size] = [piece for piece in pieces if piece[2].live]
+                self._free[size] = {at: piece for at, piece in pieces.items() if piece[2].live}
             for block in idle:
                 self._release(block.address)
                 self.reserved -= block.size
@@ -177,15 +174,15 @@ class Pool:
         returned = self._returned
         while returned:
             piece = returned.popleft()
-            _, size, block = piece
-            self._free.setdefault(size, []).append(piece)
+            address, size, block = piece
+            self._free.setdefault(size, {})[address] = piece
             block.live -= 1
             self._allocated -= size
 
     def _find(self, size: int) -> _Piece | None:
         pieces = self._free.get(size)
         if pieces:
-            return pieces.pop()
+            return pieces.popitem()[1]
         if size < LARGE:
             for block in self._blocks:
                 if block.size - block.cut >= size:

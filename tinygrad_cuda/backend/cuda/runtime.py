@@ -321,10 +321,6 @@ class Device:
         self.enter()
         return self.pool.allocate(nbytes)
 
-    def reuse(self, nbytes: int, address: int) -> Allocation | None:
-        """The same memory as before, if it is free; a steady loop then has the same addresses."""
-        return self.pool.reuse(nbytes, address)
-
     def arena(self, nbytes: int) -> Allocation:
         """Memory that programs share, since they run one after another; it only grows.
 

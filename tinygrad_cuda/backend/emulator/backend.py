@@ -93,8 +93,9 @@ class EmuBackend:
     def allocate(self, nbytes: int) -> EmuBuffer:
         return new_buffer(nbytes)
 
-    def reuse(self, nbytes: int, address: int) -> None:
+    def reuse(self, wanted: Sequence[tuple[int, int]]) -> Sequence[None]:
         """Outputs are always new memory, every byte of it poisoned."""
+        return [None] * len(wanted)
 
     def part(self, memory: EmuBuffer, offset: int, nbytes: int) -> EmuBuffer:
         return EmuBuffer(memory.bytes[offset : offset + nbytes])
