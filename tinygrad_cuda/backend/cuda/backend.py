@@ -12,14 +12,15 @@ import numpy as np
 from tinygrad_cuda.backend.base import BadIndex, Program
 from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.cuda.arena import Piece
-from tinygrad_cuda.backend.cuda.compiler import compile_source
+from tinygrad_cuda.backend.cuda.compiler import compile_source, resources
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
 from tinygrad_cuda.backend.cuda.frame import Frame, bad_index
 from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.backend.cuda.replay import Label, Replay
-from tinygrad_cuda.backend.cuda.report import LANES, Roof
+from tinygrad_cuda.backend.cuda.report import LANES, Roof, taken
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.backend.cuda.timing import times
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
@@ -88,7 +89,11 @@ class CudaBackend:
         return self.gpu.arena(nbytes)
 
     def load(self, source: str) -> runtime.Module:
-        return self.gpu.load(compile_source(source, self.gpu.properties.arch).cubin)
+        binary = compile_source(source, self.gpu.properties.arch)
+        if settings.debug >= 5:
+            for name, used in resources(binary.log).items():
+                print(taken(name, used))
+        return self.gpu.load(binary.cubin)
 
     def launch(
         self,

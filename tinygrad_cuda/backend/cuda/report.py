@@ -1,10 +1,11 @@
-"""What TGC_DEBUG=2 prints of a launch: name, shape, time, and how near it came to the roof."""
+"""What TGC_DEBUG prints of kernels: 2 their times and shares of the roof, 5 what they take."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import NamedTuple
 
+from tinygrad_cuda.backend.cuda.compiler import Resources
 from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.graph.cost import flops
 
@@ -41,3 +42,11 @@ def report(launch: Launch, microseconds: float | None, roof: Roof | None = None)
         return text
     fastest = 1e6 * max(moved / roof.bandwidth, work / roof.flops)
     return f"{text} {100 * fastest / microseconds:>5.1f} % of roof"
+
+
+def taken(name: str, used: Resources) -> str:
+    """What TGC_DEBUG=5 prints of a kernel: what the assembler gave it."""
+    return (
+        f"{name:<56} {used.registers:>4} registers {used.shared:>7} bytes shared "
+        f"{used.stack:>6} stack  spills {used.spill_stores} stored, {used.spill_loads} loaded"
+    )
