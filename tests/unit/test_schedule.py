@@ -156,6 +156,18 @@ def test_a_chain_of_expressions_is_cut_at_the_limit() -> None:
     assert [len(kernel.nodes) for kernel in found.kernels] == [64, 64, 64, 8]
 
 
+def test_phases_of_a_kernel_are_bounded() -> None:
+    """Forty softmaxes of softmaxes: several kernels, each with text of a bounded length."""
+    new = Inputs()
+    x = new(64, 100)
+    for _ in range(40):
+        x = softmax(x, (1,))
+    found = scheduled(new.program(x))
+    assert 7 <= len(found.kernels) <= 14
+    text = max(len(stage.text) for kernel in found.kernels for stage in stages(kernel))
+    assert text < 40_000
+
+
 def test_a_long_row_among_few_is_reduced_in_parts_phase_by_phase() -> None:
     new = Inputs()
     found = scheduled(new.program(softmax(new(1 << 20), (0,))))

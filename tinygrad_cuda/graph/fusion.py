@@ -22,6 +22,7 @@ OTHER = "other"  # permuted, shifted, gathered: any element may meet any other
 Signature = tuple[tuple[int, bool], ...]
 
 NODES_PER_OUTPUT = 64  # expressions a kernel evaluates for each value it stores
+ANCHORS = 12  # reductions of a kernel: each phase makes again what registers do not hold
 INLINE_COST = 64  # of values made from nothing: masks, positions, constants
 CHEAP_COST = 6  # of values made from one input: casts, comparisons, scales
 BROADCAST_COST = 16  # of small values that every reader broadcasts
@@ -266,7 +267,10 @@ def merged(
     refusal = _spaces_differ(a, b)
     if refusal:
         return refusal
-    limit = NODES_PER_OUTPUT * max(1, len(a.anchors) + len(b.anchors))
+    anchors = len(a.anchors) + len(b.anchors)
+    if anchors > ANCHORS:
+        return f"more than {ANCHORS} reductions"
+    limit = NODES_PER_OUTPUT * min(max(1, anchors), 3)
     if len(a.members) + len(b.members) > limit:
         return f"more than {limit} expressions"
     result = Group.__new__(Group)
