@@ -27,7 +27,7 @@ class Words:
             number = self._counts.get(stem, 0)
             self._counts[stem] = number + 1
             name = stem if stem == "error" else f"{stem}{number}"
-            self.list.append(Word(kind, item, f"{ctype} {name}".replace("* ", "* "), write))
+            self.list.append(Word(kind, item, f"{ctype} {name}", write))
             self._names[key] = f"p.{name}"
         return self._names[key]
 
