@@ -96,6 +96,7 @@ from tinygrad_cuda.tensor.dividing import (
     vander,
     vsplit,
 )
+from tinygrad_cuda.tensor.dividing import split_with_sizes as unsafe_split_with_sizes
 from tinygrad_cuda.tensor.exponentials import log_softmax, logsumexp, softmax
 from tinygrad_cuda.tensor.factorizing import (
     cholesky_inverse,
@@ -111,6 +112,28 @@ from tinygrad_cuda.tensor.factorizing import inv as inverse
 from tinygrad_cuda.tensor.factorizing import pinv as pinverse
 from tinygrad_cuda.tensor.factorizing import qr_of as qr
 from tinygrad_cuda.tensor.factorizing import svd_v as svd
+from tinygrad_cuda.tensor.facts import (
+    adjoint,
+    conj,
+    conj_physical,
+    detach,
+    get_device,
+    is_complex,
+    is_conj,
+    is_floating_point,
+    is_inference,
+    is_neg,
+    is_nonzero,
+    is_same_size,
+    is_signed,
+    is_tensor,
+    numel,
+    promote_types,
+    real,
+    resolve_conj,
+    resolve_neg,
+    result_type,
+)
 from tinygrad_cuda.tensor.indexing import masked_select, nonzero
 from tinygrad_cuda.tensor.inspection import draw, explain, graph
 from tinygrad_cuda.tensor.joining import (
@@ -309,6 +332,8 @@ from tinygrad_cuda.tensor.shaping import (
     unflatten,
     unsqueeze,
 )
+from tinygrad_cuda.tensor.shaping import chunk as unsafe_chunk
+from tinygrad_cuda.tensor.shaping import split as unsafe_split
 from tinygrad_cuda.tensor.special import (
     acosh,
     angle,
@@ -413,6 +438,7 @@ __all__ = [
     "addmm",
     "addmv",
     "addr",
+    "adjoint",
     "all",
     "allclose",
     "amax",
@@ -477,6 +503,8 @@ __all__ = [
     "combinations",
     "concat",
     "concatenate",
+    "conj",
+    "conj_physical",
     "copysign",
     "corrcoef",
     "cos",
@@ -494,6 +522,7 @@ __all__ = [
     "default_generator",
     "deg2rad",
     "det",
+    "detach",
     "detect_nan",
     "device",
     "diag",
@@ -549,6 +578,7 @@ __all__ = [
     "ger",
     "get_default_device",
     "get_default_dtype",
+    "get_device",
     "get_rng_state",
     "gradient",
     "graph",
@@ -574,7 +604,16 @@ __all__ = [
     "int64",
     "int8",
     "inverse",
+    "is_complex",
+    "is_conj",
+    "is_floating_point",
     "is_grad_enabled",
+    "is_inference",
+    "is_neg",
+    "is_nonzero",
+    "is_same_size",
+    "is_signed",
+    "is_tensor",
     "isclose",
     "isfinite",
     "isin",
@@ -650,6 +689,7 @@ __all__ = [
     "norm",
     "normal",
     "not_equal",
+    "numel",
     "one_hot",
     "ones",
     "ones_like",
@@ -665,6 +705,7 @@ __all__ = [
     "positive",
     "pow",
     "prod",
+    "promote_types",
     "put",
     "qr",
     "quantile",
@@ -677,12 +718,16 @@ __all__ = [
     "randn_like",
     "randperm",
     "ravel",
+    "real",
     "reciprocal",
     "relu",
     "remainder",
     "renorm",
     "repeat_interleave",
     "reshape",
+    "resolve_conj",
+    "resolve_neg",
+    "result_type",
     "roll",
     "rot90",
     "round",
@@ -751,6 +796,9 @@ __all__ = [
     "unique",
     "unique_consecutive",
     "unravel_index",
+    "unsafe_chunk",
+    "unsafe_split",
+    "unsafe_split_with_sizes",
     "unsqueeze",
     "vander",
     "var",

@@ -1,4 +1,4 @@
-"""`python -m tinygrad_cuda doctor`: is this machine fit, and what would mend it?"""
+"""`python -m tinygrad_cuda doctor`: is this machine fit? `compat`: how much of PyTorch is here?"""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+import tinygrad_cuda
+from tinygrad_cuda.utils.compat import compat
 from tinygrad_cuda.utils.doctor import doctor
 
 
@@ -14,8 +16,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tinygrad_cuda")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="check Python, packages, compilers, GPU and cache folder")
-    parser.parse_args(arguments)
-    return doctor()
+    compared = commands.add_parser("compat", help="count the names of PyTorch that exist here")
+    compared.add_argument("--missing", action="store_true", help="list the others")
+    options = parser.parse_args(arguments)
+    return compat(tinygrad_cuda, options.missing) if options.command == "compat" else doctor()
 
 
 if __name__ == "__main__":

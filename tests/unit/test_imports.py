@@ -61,6 +61,7 @@ LATE = {
     "graph.ops.elementwise": {"scipy"},
     "graph.schedule": {"networkx"},
     "tensor.factorizing": {"scipy"},
+    "utils.compat": {"torch"},
 }
 LAZY = {"cuda", "networkx", "matplotlib", "scipy", "torch"}
 

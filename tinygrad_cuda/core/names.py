@@ -23,7 +23,6 @@ MODULE = {
     "iinfo": "np.iinfo(dtype.numpy)",
     "inf": "math.inf",
     "int": "tc.int32",
-    "is_tensor": "isinstance(x, tc.Tensor)",
     "long": "tc.int64",
     "nan": "math.nan",
     "pi": "math.pi",
