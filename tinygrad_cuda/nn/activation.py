@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tinygrad_cuda.nn import functional
+from tinygrad_cuda.nn import init as initial
 from tinygrad_cuda.nn.module import Module
+from tinygrad_cuda.nn.parameter import Parameter
+from tinygrad_cuda.tensor.creation import full
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
@@ -171,3 +176,170 @@ class LogSoftmax(Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
+
+
+class SELU(_InPlace):
+    """Scaled `ELU` that keeps mean 0 and variance 1."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.selu(input, self.inplace)
+
+
+class Mish(_InPlace):
+    """``x * tanh(log(1 + exp(x)))``."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.mish(input, self.inplace)
+
+
+class Hardsigmoid(_InPlace):
+    """``min(max(x / 6 + 1 / 2, 0), 1)``."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.hardsigmoid(input, self.inplace)
+
+
+class Hardswish(_InPlace):
+    """``x * Hardsigmoid(x)``."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.hardswish(input, self.inplace)
+
+
+class Softsign(Module):
+    """``x / (1 + |x|)``."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.softsign(input)
+
+
+class Tanhshrink(Module):
+    """``x - tanh(x)``."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.tanhshrink(input)
+
+
+class Hardshrink(Module):
+    """``x`` where ``|x| > lambd``, else 0."""
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        self.lambd = lambd
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.hardshrink(input, self.lambd)
+
+    def extra_repr(self) -> str:
+        return f"{self.lambd}"
+
+
+class Softshrink(Module):
+    """``x`` moved towards 0 by `lambd`."""
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        self.lambd = lambd
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.softshrink(input, self.lambd)
+
+    def extra_repr(self) -> str:
+        return f"{self.lambd}"
+
+
+class CELU(_InPlace):
+    """``x`` where positive, else ``alpha * (exp(x / alpha) - 1)``."""
+
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.alpha = alpha
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.celu(input, self.alpha, self.inplace)
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha}" + (", inplace=True" if self.inplace else "")
+
+
+class Threshold(_InPlace):
+    """``x`` where it is greater than `threshold`, else `value`."""
+
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        super().__init__(inplace)
+        self.threshold, self.value = threshold, value
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.threshold(input, self.threshold, self.value, self.inplace)
+
+    def extra_repr(self) -> str:
+        text = f"threshold={self.threshold}, value={self.value}"
+        return text + (", inplace=True" if self.inplace else "")
+
+
+class RReLU(_InPlace):
+    """`LeakyReLU` whose slopes are drawn from U(lower, upper) while training."""
+
+    def __init__(
+        self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False
+    ) -> None:
+        super().__init__(inplace)
+        self.lower, self.upper = lower, upper
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.rrelu(input, self.lower, self.upper, self.training, self.inplace)
+
+    def extra_repr(self) -> str:
+        text = f"lower={self.lower}, upper={self.upper}"
+        return text + (", inplace=True" if self.inplace else "")
+
+
+class PReLU(Module):
+    """``x`` where positive, else ``weight * x``, with one trained weight or one a channel."""
+
+    weight: Parameter
+
+    def __init__(
+        self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None
+    ) -> None:
+        super().__init__()
+        self.num_parameters, self.init = num_parameters, init
+        self.weight = Parameter(full((num_parameters,), init, device=device, dtype=dtype))
+
+    def reset_parameters(self) -> None:
+        """Writes the first value to all weights."""
+        initial.constant_(self.weight, self.init)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.prelu(input, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"num_parameters={self.num_parameters}"
+
+
+class GLU(Module):
+    """``a * sigmoid(b)`` for the halves a and b of the input along `dim`."""
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.glu(input, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
+class Softmin(Softmax):
+    """``softmax(-x)`` along `dim`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.softmin(input, self.dim)
+
+
+class Softmax2d(Module):
+    """`Softmax` over the channels of (N, C, H, W) or (C, H, W)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input.softmax(-3)

@@ -9,7 +9,34 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.nn.functional_activation import (
+    alpha_dropout,
+    bilinear,
+    celu,
+    cosine_similarity,
+    dropout1d,
+    dropout2d,
+    dropout3d,
+    glu,
+    gumbel_softmax,
+    hardshrink,
+    hardsigmoid,
+    hardswish,
+    mish,
+    pairwise_distance,
+    prelu,
+    rrelu,
+    selu,
+    softmin,
+    softshrink,
+    softsign,
+    tanhshrink,
+    threshold,
+)
+from tinygrad_cuda.nn.functional_attention import (
+    scaled_dot_product_attention,
+)
 from tinygrad_cuda.nn.functional_conv import (
     conv1d,
     conv2d,
@@ -17,6 +44,14 @@ from tinygrad_cuda.nn.functional_conv import (
     conv_transpose1d,
     conv_transpose2d,
     conv_transpose3d,
+)
+from tinygrad_cuda.nn.functional_embedding import (
+    embedding,
+    embedding_bag,
+)
+from tinygrad_cuda.nn.functional_linear import (
+    dropout,
+    linear,
 )
 from tinygrad_cuda.nn.functional_normalization import (
     batch_norm,
@@ -42,6 +77,13 @@ from tinygrad_cuda.nn.functional_pooling import (
     max_pool2d,
     max_pool3d,
 )
+from tinygrad_cuda.nn.functional_vision import (
+    channel_shuffle,
+    interpolate,
+    pixel_shuffle,
+    pixel_unshuffle,
+    upsample,
+)
 from tinygrad_cuda.nn.losses import (
     binary_cross_entropy_with_logits,
     cross_entropy,
@@ -54,57 +96,34 @@ from tinygrad_cuda.nn.losses import (
 from tinygrad_cuda.nn.smooth import softplus as _softplus
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensor import math as tm
-from tinygrad_cuda.tensor.base import wrap
-from tinygrad_cuda.tensor.random import keep_mask
+from tinygrad_cuda.tensor.joining import (
+    pad,
+)
+from tinygrad_cuda.tensor.selecting import (
+    one_hot,
+)
 from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensor.windows import (
+    fold,
+    unfold,
+)
 
 __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool1d",
-    "adaptive_max_pool2d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
-    "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
-    "conv_transpose2d", "conv_transpose3d", "cross_entropy", "dropout", "elu", "gelu", "group_norm",
-    "hardtanh", "huber_loss", "instance_norm", "l1_loss", "layer_norm", "leaky_relu", "linear",
-    "local_response_norm", "log_softmax", "logsigmoid", "lp_pool1d", "lp_pool2d", "max_pool1d",
-    "max_pool2d", "max_pool3d", "mse_loss", "nll_loss", "normalize", "relu", "relu6", "rms_norm",
-    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh",
+    "adaptive_max_pool2d", "alpha_dropout", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm",
+    "bilinear", "binary_cross_entropy_with_logits", "celu", "channel_shuffle", "conv1d", "conv2d",
+    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cosine_similarity",
+    "cross_entropy", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "embedding",
+    "embedding_bag", "fold", "gelu", "glu", "group_norm", "gumbel_softmax", "hardshrink",
+    "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "instance_norm", "interpolate", "l1_loss",
+    "layer_norm", "leaky_relu", "linear", "local_response_norm", "log_softmax", "logsigmoid",
+    "lp_pool1d", "lp_pool2d", "max_pool1d", "max_pool2d", "max_pool3d", "mish", "mse_loss",
+    "nll_loss", "normalize", "one_hot", "pad", "pairwise_distance", "pixel_shuffle",
+    "pixel_unshuffle", "prelu", "relu", "relu6", "rms_norm", "rrelu",
+    "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "softmax",
+    "softmin", "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold", "unfold",
+    "upsample",
 ]  # fmt: skip
-
-
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``input @ weight.T + bias``.
-
-    Args:
-        input: shape (..., in).
-        weight: shape (out, in), or (in,).
-        bias: shape (out,).
-
-    Raises:
-        ShapeError: the last size of input is not that of weight.
-
-    Example:
-        >>> import tinygrad_cuda as tc
-        >>> x = tc.tensor([[1.0, 2.0]], device="cpu")
-        >>> linear(x, tc.tensor([[3.0, 4.0]], device="cpu")).tolist()
-        [[11.0]]
-    """
-    if not input.ndim or input.shape[-1] != weight.shape[-1]:
-        raise ShapeError(
-            "linear",
-            "the input does not fit the weight",
-            expect=f"(..., {weight.shape[-1]})",
-            actual=f"input: {tuple(input.shape)}  weight: {tuple(weight.shape)}",
-            hint=_flatten_hint(tuple(input.shape), weight.shape[-1]),
-        )
-    output = input @ weight.T
-    return output if bias is None else output + bias
-
-
-def _flatten_hint(shape: tuple[int, ...], features: int) -> str | None:
-    for start in range(len(shape) - 1):
-        if math.prod(shape[start:]) == features:
-            fitting = (*shape[:start], features)
-            return f"input.flatten({start}) has shape {fitting} and would fit"
-    return None
 
 
 # Activations --------------------------------------------------------------------------------
@@ -210,29 +229,3 @@ def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
 def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """``input - log(sum(exp(input)))`` along `dim`, computed in `dtype` if that is given."""
     return (input if dtype is None else input.to(dtype)).log_softmax(_axis("log_softmax", dim))
-
-
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Zeroes elements with probability `p` and scales the rest by ``1 / (1 - p)``.
-
-    Args:
-        input: any shape.
-        p: the probability of a zero.
-        training: without it the input itself is returned.
-
-    Raises:
-        ArgumentError: `p` is no probability.
-
-    Example:
-        >>> import tinygrad_cuda as tc
-        >>> x = tc.ones(1000, device="cpu")
-        >>> sorted(set(dropout(x, 0.5).tolist())), dropout(x, 0.5, training=False) is x
-        ([0.0, 2.0], True)
-    """
-    if not 0.0 <= p <= 1.0:
-        raise ArgumentError("dropout", "p is no probability", expect="0 <= p <= 1", actual=str(p))
-    if not training or p == 0.0:
-        return input
-    kept = wrap(keep_mask(input.node, 1.0 - p))
-    scaled = input * (1.0 / (1.0 - p)) if p < 1.0 else input
-    return _maybe_in_place(input, where(kept, scaled, 0.0), inplace)

@@ -1,4 +1,4 @@
-"""Linear and Identity."""
+"""Linear, Bilinear and Identity."""
 
 from __future__ import annotations
 
@@ -77,4 +77,50 @@ class Linear(Module):
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}"
+        )
+
+
+class Bilinear(Module):
+    """``y[o] = x1 W[o] x2 + b[o]``.
+
+    Args:
+        in1_features, in2_features, out_features: sizes of the last axes.
+        bias: whether there is a b.
+        device, dtype: of the parameters.
+    """
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.in1_features, self.in2_features = in1_features, in2_features
+        self.out_features = out_features
+        shape = (out_features, in1_features, in2_features)
+        self.weight = Parameter(empty(*shape, device=device, dtype=dtype))
+        value = Parameter(empty(out_features, device=device, dtype=dtype)) if bias else None
+        self.register_parameter("bias", value)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws new values from U(-k, k), ``k = 1 / sqrt(in1_features)``."""
+        bound = 1 / math.sqrt(self.in1_features)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
+        return functional.bilinear(input1, input2, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in1_features={self.in1_features}, in2_features={self.in2_features}, "
+            f"out_features={self.out_features}, bias={self.bias is not None}"
         )

@@ -1,6 +1,6 @@
 """Sliding windows over the trailing axes of a node, by index rewrites alone.
 
-Convolution, pooling and unfolding are built on them; the windows themselves are never stored.
+Convolution and pooling are built on them; the windows themselves are never stored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import movement, reduction
+from tinygrad_cuda.graph.ops import movement
 
 
 def per_axis(op: str, name: str, value: Any, rank: int, least: int = 0) -> tuple[int, ...]:
@@ -112,26 +112,3 @@ def _tiles(x: Node, kernel: Shape, lengths: Shape) -> Node:
     x = movement.reshape(x, shape=x.shape[:lead] + apart)
     axes = [*range(lead), *range(lead, lead + 2 * rank, 2), *range(lead + 1, lead + 2 * rank, 2)]
     return movement.permute(x, axes=tuple(axes))
-
-
-def overlaid(
-    x: Node, size: Shape, stride: Shape, dilation: Shape
-) -> Node:  # fmt: skip
-    """The adjoint of `windows`: windows of shape (..., *lengths, *kernel) summed where they lie.
-
-    Args:
-        x: the windows.
-        size: the spatial sizes of the result.
-        stride, dilation: as in `windows`.
-    """
-    rank = len(size)
-    lead = len(x.shape) - 2 * rank
-    for axis in reversed(range(rank)):
-        over = len(x.shape) - 1
-        x = movement.unwindow(
-            x, axis=lead + axis, over=over, length=size[axis], stride=stride[axis],
-            dilation=dilation[axis],
-        )  # fmt: skip
-        x = reduction.sum(x, axes=(over,))
-        x = movement.reshape(x, shape=x.shape[:over])
-    return x

@@ -1,0 +1,297 @@
+"""The less common activations, and layers on two inputs. The usual ones stand in `functional`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.nn.smooth import softplus, where
+from tinygrad_cuda.tensor import math as tm
+from tinygrad_cuda.tensor import reductions
+from tinygrad_cuda.tensor.creation import arange
+from tinygrad_cuda.tensor.random import rand_like
+from tinygrad_cuda.tensor.tensor import Tensor
+
+# Klambauer et al. (2017): with them mean 0 and variance 1 are a fixed point.
+SELU_ALPHA = 1.6732632423543772
+SELU_SCALE = 1.0507009873554805
+
+
+def _stored(input: Tensor, output: Tensor, inplace: bool) -> Tensor:
+    return tm.store("inplace", input, output.node) if inplace else output
+
+
+def _exponential(input: Tensor, alpha: float, rate: float, scale: float) -> Tensor:
+    """``scale * x`` where positive, else ``scale * alpha * (exp(rate * x) - 1)``."""
+    positive = input > 0
+    # The branch not taken must stay finite: its gradient is 0 times it.
+    negative = where(positive, 0.0, input)
+    return where(positive, input * scale, (negative * rate).expm1() * (scale * alpha))
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """Scaled `elu` that keeps mean 0 and variance 1 (Klambauer et al., 2017)."""
+    return _stored(input, _exponential(input, SELU_ALPHA, 1.0, SELU_SCALE), inplace)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """``input`` where positive, else ``alpha * (exp(input / alpha) - 1)`` (Barron, 2017)."""
+    return _stored(input, _exponential(input, alpha, 1.0 / alpha, 1.0), inplace)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """``input * tanh(log(1 + exp(input)))`` (Misra, 2019)."""
+    return _stored(input, input * softplus(input).tanh(), inplace)
+
+
+def softsign(input: Tensor) -> Tensor:
+    """``input / (1 + |input|)``."""
+    return input / (input.abs() + 1.0)
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """``input - tanh(input)``."""
+    return input - input.tanh()
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """``input`` where ``|input| > lambd``, else 0."""
+    return where((input > lambd) | (input < -lambd), input, 0.0)
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """``input`` moved towards 0 by `lambd`, and 0 where it would pass it.
+
+    Raises:
+        ArgumentError: `lambd` is negative.
+    """
+    if lambd < 0:
+        raise ArgumentError(
+            "softshrink", "lambd is negative", expect="lambd >= 0", actual=str(lambd)
+        )
+    above, below = input > lambd, input < -lambd
+    return where(above, input - lambd, where(below, input + lambd, 0.0))
+
+
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """``min(max(input / 6 + 1 / 2, 0), 1)``; the derivative at a bound is 0."""
+    inside = (input > -3.0) & (input < 3.0)
+    outside = where(input > 0, 1.0, 0.0).to(input.dtype)
+    return _stored(input, where(inside, input / 6.0 + 0.5, outside), inplace)
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """``input * hardsigmoid(input)`` (Howard et al., 2019)."""
+    low, high = input <= -3.0, input >= 3.0
+    middle = input * (input / 6.0 + 0.5)
+    return _stored(input, where(low, 0.0, where(high, input, middle)), inplace)
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """``input`` where it is greater than `threshold`, else `value`."""
+    return _stored(input, where(input > threshold, input, value), inplace)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    r"""``input`` where positive, else ``weight * input`` (He et al., 2015).
+
+    Args:
+        input: shape (N, C, \*), or any with one weight.
+        weight: shape (1,) or (C,).
+
+    Raises:
+        ShapeError: there are neither one weight nor C.
+    """
+    count = weight.numel()
+    channels = input.shape[1] if input.ndim > 1 else 1
+    if count not in (1, channels):
+        raise ShapeError(
+            "prelu", "the weights do not fit the channels", expect=f"1 or {channels}",
+            actual=str(count),
+        )  # fmt: skip
+    if input.ndim:
+        shape = [1] * input.ndim
+        shape[1 if input.ndim > 1 else 0] = count
+        weight = weight.reshape(shape)
+    else:
+        weight = weight.reshape(())
+    return where(input > 0, input, input * weight)
+
+
+def rrelu(
+    input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False,
+    inplace: bool = False,
+) -> Tensor:  # fmt: skip
+    """`leaky_relu` whose slopes are drawn from U(lower, upper) while training, else their mean."""
+    slope: Any = (lower + upper) / 2
+    if training:
+        slope = rand_like(input) * (upper - lower) + lower
+    return _stored(input, where(input >= 0, input, input * slope), inplace)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """``a * sigmoid(b)`` for the halves a and b of the input along `dim` (Dauphin et al., 2017).
+
+    Raises:
+        ShapeError: the size along `dim` is odd.
+    """
+    size = input.shape[dim]
+    if size % 2:
+        raise ShapeError("glu", "the halves differ", expect="an even size", actual=str(size))
+    first = input.narrow(dim, 0, size // 2)
+    return first * input.narrow(dim, size // 2, size // 2).sigmoid()
+
+
+def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """``softmax(-input)`` along `dim`."""
+    if dim is None:
+        raise ArgumentError(
+            "softmin", "the dimension must be given", expect="dim, an integer", actual="None",
+            hint="softmin(x, dim=-1)",
+        )  # fmt: skip
+    return (-(input if dtype is None else input.to(dtype))).softmax(dim)
+
+
+def gumbel_softmax(
+    logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1
+) -> Tensor:
+    """A draw from the Gumbel-softmax distribution (Jang et al., 2017).
+
+    Args:
+        logits: unnormalized log-probabilities.
+        tau: the temperature; near 0 a draw is nearly one-hot.
+        hard: the value is one-hot, the gradient that of the soft draw.
+        dim: the axis of the classes.
+    """
+    noise = -(-rand_like(logits).clamp(min=2.0**-24).log()).clamp(min=2.0**-24).log()
+    soft = ((logits + noise) / tau).softmax(dim)
+    if not hard:
+        return soft
+    shape = [1] * logits.ndim
+    shape[dim] = logits.shape[dim]
+    places = arange(logits.shape[dim], device=logits.device).reshape(shape)
+    best = (places == soft.argmax(dim, keepdim=True)).to(soft.dtype)
+    drawn: Tensor = best - soft.detach() + soft
+    return drawn
+
+
+# Two inputs ---------------------------------------------------------------------------------
+
+
+def bilinear(
+    input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:  # fmt: skip
+    r"""``y[o] = x1 W[o] x2 + b[o]``.
+
+    Args:
+        input1: shape (\*, in1).
+        input2: shape (\*, in2).
+        weight: shape (out, in1, in2).
+        bias: shape (out,).
+
+    Raises:
+        ShapeError: the inputs do not fit each other or the weight.
+    """
+    outputs, first, second = weight.shape
+    if (
+        input1.shape[:-1] != input2.shape[:-1]
+        or (input1.shape[-1], input2.shape[-1]) != (first, second)
+    ):  # fmt: skip
+        raise ShapeError(
+            "bilinear", "the inputs do not fit", expect=f"(*, {first}) and (*, {second})",
+            actual=f"{tuple(input1.shape)} and {tuple(input2.shape)}",
+        )  # fmt: skip
+    # (*, in1) @ (in1, out in2), then the inner product with x2.
+    mixed = input1 @ weight.permute(1, 0, 2).reshape(first, outputs * second)
+    mixed = mixed.reshape(*input1.shape[:-1], outputs, second)
+    output = (mixed @ input2.unsqueeze(-1)).squeeze(-1)
+    return output if bias is None else output + bias
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """``x1 . x2 / (max(|x1|, eps) max(|x2|, eps))`` along `dim`."""
+    lengths = [reductions.norm(x, 2, dim).clamp(min=eps) for x in (x1, x2)]
+    result: Tensor = (x1 * x2).sum(dim) / (lengths[0] * lengths[1])
+    return result
+
+
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    """The p-norm of ``x1 - x2 + eps`` along the last axis."""
+    return reductions.norm(x1 - x2 + eps, p, -1, keepdim)
+
+
+# Dropout ------------------------------------------------------------------------------------
+
+
+def _check_probability(op: str, p: float) -> None:
+    if not 0.0 <= p <= 1.0:
+        raise ArgumentError(op, "p is no probability", expect="0 <= p <= 1", actual=str(p))
+
+
+def _per_channel(op: str, input: Tensor, rank: int, batched: bool) -> Tensor:
+    """Uniform draws, one for each channel."""
+    if input.ndim != rank + 2 and (batched or input.ndim != rank + 1):
+        raise ShapeError(
+            op, "the number of dimensions does not fit", expect=f"{rank + 2}",
+            actual=str(tuple(input.shape)),
+        )  # fmt: skip
+    lead = input.ndim - rank
+    return rand_like(input[(slice(None),) * lead + (slice(0, 1),) * rank].detach())
+
+
+def _channel_dropout(
+    rank: int, input: Tensor, p: float, training: bool, inplace: bool
+) -> Tensor:  # fmt: skip
+    op = f"dropout{rank}d"
+    _check_probability(op, p)
+    if not training or p == 0.0:
+        return input
+    kept = _per_channel(op, input, rank, False) >= p
+    scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
+    return _stored(input, where(kept, input * scale, 0.0), inplace)
+
+
+def dropout1d(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:  # fmt: skip
+    """`dropout2d` of (N, C, L) or (C, L)."""
+    return _channel_dropout(1, input, p, training, inplace)
+
+
+def dropout2d(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:  # fmt: skip
+    """Zeroes whole channels of (N, C, H, W) with probability `p`, scales the rest by 1 / (1 - p).
+
+    Raises:
+        ArgumentError: `p` is no probability.
+        ShapeError: the number of dimensions does not fit.
+    """
+    return _channel_dropout(2, input, p, training, inplace)
+
+
+def dropout3d(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:  # fmt: skip
+    """`dropout2d` of (N, C, D, H, W)."""
+    return _channel_dropout(3, input, p, training, inplace)
+
+
+def alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:  # fmt: skip
+    """Dropout for `selu`: keeps mean 0 and variance 1 (Klambauer et al., 2017).
+
+    Dropped elements become ``-scale * alpha`` of selu; then all go through the affine map that
+    restores mean and variance.
+    """
+    _check_probability("alpha_dropout", p)
+    if not training or p == 0.0:
+        return input
+    low = -SELU_ALPHA * SELU_SCALE
+    a = 1.0 / math.sqrt((1.0 - p) * (1.0 + p * low * low)) if p < 1.0 else 0.0
+    kept = rand_like(input.detach()) >= p
+    return _stored(input, where(kept, input, low) * a - a * p * low, inplace)

@@ -1,0 +1,172 @@
+"""Rows of a table chosen by number: embedding and bags of embeddings."""
+
+from __future__ import annotations
+
+from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.graph.ops import indexing
+from tinygrad_cuda.nn.smooth import where
+from tinygrad_cuda.tensor import reductions
+from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensor.creation import arange, ones_like, zeros
+from tinygrad_cuda.tensor.indexing import position_node
+from tinygrad_cuda.tensor.tensor import Tensor
+
+
+def padding_row(op: str, padding_idx: int | None, count: int) -> int | None:
+    """padding_idx counted from the front."""
+    if padding_idx is None:
+        return None
+    if not -count <= padding_idx < count:
+        raise ArgumentError(
+            op, "padding_idx is no row", expect=f"{-count} <= padding_idx < {count}",
+            actual=str(padding_idx),
+        )  # fmt: skip
+    return padding_idx % count
+
+
+def refuse_sparse(op: str, sparse: bool) -> None:
+    if sparse:
+        raise ArgumentError(
+            op, "sparse gradients do not exist here", expect="sparse=False", actual="sparse=True"
+        )
+
+
+def _shortened(weight: Tensor, positions: Tensor, max_norm: float, norm_type: float) -> None:
+    """Scales the rows that are used, in place, to at most max_norm."""
+    with gradient_mode(False):
+        table = weight.detach()
+        lengths = reductions.norm(table, norm_type, 1, keepdim=True)
+        flat = positions.reshape(-1)
+        used = zeros(table.shape[0], device=table.device).index_fill(0, flat, 1.0).unsqueeze(1)
+        factor = where((used > 0) & (lengths > max_norm), max_norm / (lengths + 1e-7), 1.0)
+        weight.copy_(table * factor)
+
+
+def embedding(
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Tensor:  # fmt: skip
+    r"""``weight[input]``.
+
+    Args:
+        input: row numbers, any shape.
+        weight: shape (V, D).
+        padding_idx: a row that gets no gradient.
+        max_norm: rows that are used are first scaled, in place, to at most this norm.
+        norm_type: the p of that norm.
+        scale_grad_by_freq: divide the gradient of a row by how often it occurs in the input.
+        sparse: must be False.
+
+    Returns:
+        Shape (\*input.shape, D).
+
+    Raises:
+        IndexError: a row number is out of range (raised when the value is computed).
+        ArgumentError: padding_idx is no row, or sparse gradients are asked for.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> table = tc.tensor([[1.0, 2.0], [3.0, 4.0]], device="cpu")
+        >>> embedding(tc.tensor([1, 0], device="cpu"), table).tolist()
+        [[3.0, 4.0], [1.0, 2.0]]
+    """
+    refuse_sparse("embedding", sparse)
+    padding = padding_row("embedding", padding_idx, weight.shape[0])
+    checked = position_node("embedding", input, weight.shape[0], weight.node, wrap_negative=False)
+    positions = wrap(checked)
+    if max_norm is not None:
+        _shortened(weight, positions, max_norm, norm_type)
+    rows = wrap(indexing.gather(weight.node, checked))
+    if scale_grad_by_freq:
+        counts = zeros(weight.shape[0], device=weight.device, dtype=weight.dtype)
+        flat = positions.reshape(-1)
+        counts = counts.index_add(0, flat, ones_like(flat).to(weight.dtype))
+        often = wrap(indexing.gather(counts.node, checked)).unsqueeze(-1)
+        rows = rows.detach() + (rows - rows.detach()) / often
+    if padding is None:
+        return rows
+    return where((positions == padding).unsqueeze(-1), rows.detach(), rows)
+
+
+def embedding_bag(
+    input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None,
+    norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = "mean",
+    sparse: bool = False, per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False, padding_idx: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Sums, means or maxima of bags of rows.
+
+    Args:
+        input: row numbers, shape (B, L), or (L,) with `offsets`.
+        weight: shape (V, D).
+        offsets: where each bag begins, shape (B,), for an input of one dimension.
+        max_norm, norm_type, scale_grad_by_freq, sparse: as for `embedding`.
+        mode: ``sum``, ``mean`` or ``max``; an empty bag gives zeros.
+        per_sample_weights: a factor for each row, of input's shape; for ``sum`` only.
+        include_last_offset: the last offset is the end of the last bag.
+        padding_idx: a row that does not count.
+
+    Raises:
+        ArgumentError: the mode is unknown, or the arguments exclude each other.
+        ShapeError: the input has neither one nor two dimensions.
+    """
+    op = "embedding_bag"
+    if mode not in ("sum", "mean", "max"):
+        raise ArgumentError(op, "unknown mode", expect="sum, mean or max", actual=repr(mode))
+    if per_sample_weights is not None and mode != "sum":
+        raise ArgumentError(
+            op, "per_sample_weights needs mode='sum'", expect="mode='sum'", actual=repr(mode)
+        )
+    if input.ndim not in (1, 2) or (input.ndim == 1) != (offsets is not None):
+        raise ShapeError(
+            op, "input and offsets do not fit", expect="(B, L), or (L,) with offsets",
+            actual=f"input {tuple(input.shape)}, "
+            + ("no offsets" if offsets is None else f"offsets {tuple(offsets.shape)}"),
+        )  # fmt: skip
+    rows = embedding(
+        input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse
+    )  # fmt: skip
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    counts = _counting(op, input, padding_idx, weight.shape[0])
+    if offsets is None:
+        return _pooled(rows, counts.unsqueeze(1), mode).squeeze(1)
+    inside = _bags(offsets, input.shape[0], include_last_offset) & counts
+    return _pooled(rows, inside, mode)
+
+
+def _counting(op: str, input: Tensor, padding_idx: int | None, count: int) -> Tensor:
+    padding = padding_row(op, padding_idx, count)
+    counts: Tensor = input >= 0 if padding is None else input != padding
+    return counts
+
+
+def _bags(offsets: Tensor, length: int, last: bool) -> Tensor:
+    """Which elements belong to which bag: shape (B, L)."""
+    place = arange(length, device=offsets.device)
+    first = offsets[:-1] if last else offsets
+    count = first.shape[0]
+    begun = place >= first.unsqueeze(1)
+    inside: Tensor = begun
+    if last:
+        inside = inside & (place < offsets[1:].unsqueeze(1))
+    elif count > 1:
+        final = arange(count, device=offsets.device).unsqueeze(1) == count - 1
+        next_begun = begun.roll(-1, 0) & ~final
+        inside = inside & ~next_begun
+    return inside
+
+
+def _pooled(rows: Tensor, inside: Tensor, mode: str) -> Tensor:
+    """Rows (.., L, D) reduced over those inside, (.., B, L)."""
+    if mode == "max":
+        chosen = where(inside.unsqueeze(-1), rows.unsqueeze(-3), -float("inf"))
+        largest = chosen.max(-2).values
+        empty = ~inside.any(-1, keepdim=True)
+        return where(empty, 0.0, largest)
+    shares = inside.to(rows.dtype)
+    total: Tensor = shares @ rows
+    if mode == "mean":
+        total = total / shares.sum(-1, keepdim=True).clamp(min=1.0)
+    return total

@@ -1,0 +1,373 @@
+"""Recurrent layers: RNN, LSTM (Hochreiter and Schmidhuber, 1997), GRU (Cho et al., 2014).
+
+A loop over time is recorded step by step; the products with the inputs of all steps are one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.nn import init
+from tinygrad_cuda.nn.functional_linear import dropout, linear
+from tinygrad_cuda.nn.module import Module
+from tinygrad_cuda.nn.parameter import Parameter
+from tinygrad_cuda.tensor.creation import empty, zeros
+from tinygrad_cuda.tensor.joining import cat, stack
+from tinygrad_cuda.tensor.tensor import Tensor
+
+State = tuple[Tensor, ...]
+
+# One step --------------------------------------------------------------------------------------
+
+
+def _simple(inputs: Tensor, recurrent: Tensor, state: State, relu: bool) -> State:
+    """``h' = tanh(W x + U h)``, or ReLU."""
+    total = inputs + recurrent
+    return (total.relu() if relu else total.tanh(),)
+
+
+def _lstm(inputs: Tensor, recurrent: Tensor, state: State) -> State:
+    """``c' = f c + i g``, ``h' = o tanh(c')``; gates i, f, o and the candidate g."""
+    i, f, g, o = (inputs + recurrent).chunk(4, -1)
+    memory = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+    return o.sigmoid() * memory.tanh(), memory
+
+
+def _gru(inputs: Tensor, recurrent: Tensor, state: State) -> State:
+    """``h' = (1 - z) n + z h``, ``n = tanh(x_n + r h_n)``; reset gate r, update gate z."""
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = inputs.chunk(3, -1), recurrent.chunk(3, -1)
+    reset, update = (x_r + h_r).sigmoid(), (x_z + h_z).sigmoid()
+    new = (x_n + reset * h_n).tanh()
+    return (new + update * (state[0] - new),)
+
+
+# Layers ----------------------------------------------------------------------------------------
+
+
+class _Recurrent(Module):
+    gates: int
+    states = 1
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        proj_size: int = 0, device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        name = type(self).__name__
+        if hidden_size < 1 or num_layers < 1:
+            raise ArgumentError(
+                name, "sizes must be positive", expect="hidden_size and num_layers >= 1",
+                actual=f"{hidden_size} and {num_layers}",
+            )  # fmt: skip
+        if proj_size and (self.states != 2 or not 0 < proj_size < hidden_size):
+            raise ArgumentError(
+                name, "proj_size does not fit", expect="0, or for LSTM less than hidden_size",
+                actual=str(proj_size),
+            )  # fmt: skip
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout = bias, batch_first, dropout
+        self.bidirectional, self.proj_size = bidirectional, proj_size
+        output = proj_size or hidden_size
+        rows = self.gates * hidden_size
+        for layer in range(num_layers):
+            width = input_size if layer == 0 else output * self._directions
+            for suffix in self._suffixes(layer):
+                shapes: dict[str, tuple[int, ...]] = {
+                    "weight_ih": (rows, width),
+                    "weight_hh": (rows, output),
+                }
+                if bias:
+                    shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+                if proj_size:
+                    shapes |= {"weight_hr": (proj_size, hidden_size)}
+                for part, shape in shapes.items():
+                    value = Parameter(empty(*shape, device=device, dtype=dtype))
+                    self.register_parameter(part + suffix, value)
+        self.reset_parameters()
+
+    @property
+    def _directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def _suffixes(self, layer: int) -> list[str]:
+        return [f"_l{layer}", f"_l{layer}_reverse"][: self._directions]
+
+    def reset_parameters(self) -> None:
+        """Draws new values from U(-k, k), ``k = 1 / sqrt(hidden_size)``."""
+        bound = 1.0 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def flatten_parameters(self) -> None:
+        """Nothing to do: parameters need no common memory here."""
+
+    def _step(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
+        raise NotImplementedError(type(self).__name__)
+
+    def _widths(self) -> list[int]:
+        return [self.proj_size or self.hidden_size, self.hidden_size][: self.states]
+
+    def _first_state(self, input: Tensor, given: Any, single: bool) -> State:
+        """States of shape (layers * directions, N, H)."""
+        count = self.num_layers * self._directions
+        if given is None:
+            return tuple(
+                zeros(count, input.shape[1], width, device=input.device, dtype=input.dtype)
+                for width in self._widths()
+            )
+        states = (given,) if isinstance(given, Tensor) else tuple(given)
+        states = tuple(state.unsqueeze(1) for state in states) if single else states
+        wanted = [(count, input.shape[1], width) for width in self._widths()]
+        if [tuple(state.shape) for state in states] != wanted:
+            raise ShapeError(
+                type(self).__name__, "the first state does not fit",
+                expect=", ".join(map(str, wanted)),
+                actual=", ".join(str(tuple(state.shape)) for state in states),
+            )  # fmt: skip
+        return states
+
+    def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
+        """All outputs and the last states.
+
+        Args:
+            input: shape (L, N, input_size), (N, L, ...) if batch_first, or (L, input_size).
+            hx: the first state, (layers * directions, N, H); for LSTM a pair. Zeros if left out.
+
+        Returns:
+            Outputs (L, N, directions * H), and the states after the last step.
+        """
+        single = input.ndim == 2
+        if input.ndim not in (2, 3) or input.shape[-1] != self.input_size:
+            raise ShapeError(
+                type(self).__name__, "the input does not fit",
+                expect=f"(L, N, {self.input_size})", actual=str(tuple(input.shape)),
+            )  # fmt: skip
+        if single:
+            input = input.unsqueeze(1)
+        elif self.batch_first:
+            input = input.transpose(0, 1)
+        first = self._first_state(input, hx, single)
+        last: list[State] = []
+        for layer in range(self.num_layers):
+            if layer:
+                input = dropout(input, self.dropout, self.training)
+            outputs = []
+            for direction, suffix in enumerate(self._suffixes(layer)):
+                index = layer * self._directions + direction
+                state = tuple(part[index] for part in first)
+                output, state = self._along(input, state, suffix, bool(direction))
+                outputs.append(output)
+                last.append(state)
+            input = outputs[0] if len(outputs) == 1 else cat(outputs, -1)
+        finals = [stack([state[k] for state in last]) for k in range(self.states)]
+        if single:
+            input, finals = input.squeeze(1), [part.squeeze(1) for part in finals]
+        elif self.batch_first:
+            input = input.transpose(0, 1)
+        return input, finals[0] if self.states == 1 else tuple(finals)
+
+    def _along(
+        self, input: Tensor, state: State, suffix: str, backwards: bool
+    ) -> tuple[Tensor, State]:  # fmt: skip
+        """One layer in one direction."""
+        named = self._parameters
+        weight = named["weight_hh" + suffix]
+        bias = named.get("bias_hh" + suffix)
+        inputs = linear(input, named["weight_ih" + suffix], named.get("bias_ih" + suffix))
+        outputs: list[Tensor] = []
+        steps = range(input.shape[0])
+        for t in reversed(steps) if backwards else steps:
+            state = self._step(inputs[t], linear(state[0], weight, bias), state)
+            if self.proj_size:
+                state = (linear(state[0], named["weight_hr" + suffix]), *state[1:])
+            outputs.append(state[0])
+        return stack(outputs[::-1] if backwards else outputs), state
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        for name, usual in (
+            ("proj_size", 0), ("num_layers", 1), ("bias", True), ("batch_first", False),
+            ("dropout", 0.0), ("bidirectional", False),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            text += "" if value == usual else f", {name}={value}"
+        return text
+
+
+class RNN(_Recurrent):
+    """``h' = tanh(W x + b + U h + c)`` along a sequence; see `LSTM` for the arguments.
+
+    Args:
+        nonlinearity: ``tanh`` or ``relu``.
+    """
+
+    gates = 1
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1,
+        nonlinearity: str = "tanh", bias: bool = True, batch_first: bool = False,
+        dropout: float = 0.0, bidirectional: bool = False, device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        _check_nonlinearity("RNN", nonlinearity)
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0,
+            device, dtype,
+        )  # fmt: skip
+        self.nonlinearity = nonlinearity
+
+    def _step(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
+        return _simple(inputs, recurrent, state, self.nonlinearity == "relu")
+
+
+class LSTM(_Recurrent):
+    """Long short-term memory along a sequence.
+
+    Args:
+        input_size, hidden_size: widths of inputs and states.
+        num_layers: layers above each other, the outputs of one being the inputs of the next.
+        bias: whether the linear maps have one.
+        batch_first: (N, L, C) instead of (L, N, C); states are (layers, N, H) all the same.
+        dropout: the probability of a zero between layers.
+        bidirectional: a second set of layers from the end to the beginning.
+        proj_size: the output is projected to this width.
+        device, dtype: of the parameters.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> output, (h, c) = LSTM(3, 4, batch_first=True, device="cpu")(
+        ...     tc.rand(2, 5, 3, device="cpu")
+        ... )
+        >>> output.shape, h.shape
+        (Size([2, 5, 4]), Size([1, 2, 4]))
+    """
+
+    gates, states = 4, 2
+
+    def _step(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
+        return _lstm(inputs, recurrent, state)
+
+
+class GRU(_Recurrent):
+    """Gated recurrent units along a sequence; arguments as for `LSTM`."""
+
+    gates = 3
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+        batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+        device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0,
+            device, dtype,
+        )  # fmt: skip
+
+    def _step(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
+        return _gru(inputs, recurrent, state)
+
+
+def _check_nonlinearity(op: str, name: str) -> None:
+    if name not in ("tanh", "relu"):
+        raise ArgumentError(
+            op, "unknown nonlinearity", expect="'tanh' or 'relu'", actual=repr(name)
+        )
+
+
+# Cells -----------------------------------------------------------------------------------------
+
+
+class _Cell(Module):
+    gates: int
+    states = 1
+    weight_ih: Parameter
+    weight_hh: Parameter
+    bias_ih: Parameter | None
+    bias_hh: Parameter | None
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
+        rows = self.gates * hidden_size
+        own: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.weight_ih = Parameter(empty(rows, input_size, **own))
+        self.weight_hh = Parameter(empty(rows, hidden_size, **own))
+        for name in ("bias_ih", "bias_hh"):
+            self.register_parameter(name, Parameter(empty(rows, **own)) if bias else None)
+        bound = 1.0 / math.sqrt(hidden_size)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def _advance(
+        self, step: Callable[..., State], input: Tensor, given: Any
+    ) -> State:  # fmt: skip
+        if input.ndim not in (1, 2) or input.shape[-1] != self.input_size:
+            raise ShapeError(
+                type(self).__name__, "the input does not fit", expect=f"(N, {self.input_size})",
+                actual=str(tuple(input.shape)),
+            )  # fmt: skip
+        if given is None:
+            nothing = zeros(
+                *input.shape[:-1], self.hidden_size, device=input.device, dtype=input.dtype
+            )
+            given = (nothing,) * self.states
+        state = (given,) if isinstance(given, Tensor) else tuple(given)
+        return step(
+            linear(input, self.weight_ih, self.bias_ih),
+            linear(state[0], self.weight_hh, self.bias_hh),
+            state,
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
+
+
+class RNNCell(_Cell):
+    """One step of `RNN`: ``h' = tanh(W x + b + U h + c)``, or ReLU."""
+
+    gates = 1
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh",
+        device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        _check_nonlinearity("RNNCell", nonlinearity)
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        self.nonlinearity = nonlinearity
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """The next state, shape (N, H)."""
+
+        def step(inputs: Tensor, recurrent: Tensor, state: State) -> State:
+            return _simple(inputs, recurrent, state, self.nonlinearity == "relu")
+
+        return self._advance(step, input, hx)[0]
+
+
+class LSTMCell(_Cell):
+    """One step of `LSTM`."""
+
+    gates, states = 4, 2
+
+    def forward(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The next hidden state and memory, each of shape (N, H)."""
+        hidden, memory = self._advance(_lstm, input, hx)
+        return hidden, memory
+
+
+class GRUCell(_Cell):
+    """One step of `GRU`."""
+
+    gates = 3
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """The next state, shape (N, H)."""
+        return self._advance(_gru, input, hx)[0]
