@@ -11,6 +11,7 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
+from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.optim import lr_scheduler
 
 torch = pytest.importorskip("torch")
@@ -18,6 +19,12 @@ torch = pytest.importorskip("torch")
 rng = np.random.default_rng(2)
 START = [rng.standard_normal((4, 3)), rng.standard_normal(3), rng.standard_normal((3, 1))]
 X, Y = rng.standard_normal((16, 4)), rng.standard_normal((16, 1))
+
+
+@pytest.fixture(autouse=True)
+def default_dtype_restored() -> Iterator[None]:
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture
@@ -45,6 +52,41 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "Adam, maximize": ("Adam", {"lr": 0.01, "maximize": True}),
     "AdamW": ("AdamW", {"lr": 0.05}),
     "AdamW, decay": ("AdamW", {"lr": 0.05, "weight_decay": 0.2, "amsgrad": True}),
+    "RMSprop": ("RMSprop", {}),
+    "RMSprop, all": (
+        "RMSprop",
+        {"lr": 0.005, "alpha": 0.9, "momentum": 0.5, "centered": True, "weight_decay": 0.1},
+    ),
+    "RMSprop, maximize": ("RMSprop", {"maximize": True, "eps": 1e-3}),
+    "Adagrad": ("Adagrad", {}),
+    "Adagrad, all": (
+        "Adagrad",
+        {"lr": 0.1, "lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.5},
+    ),
+    "Adagrad, maximize": ("Adagrad", {"maximize": True}),
+    "Adadelta": ("Adadelta", {}),
+    "Adadelta, all": ("Adadelta", {"lr": 0.7, "rho": 0.8, "eps": 1e-4, "weight_decay": 0.1}),
+    "Adadelta, maximize": ("Adadelta", {"maximize": True}),
+    "Adamax": ("Adamax", {}),
+    "Adamax, all": ("Adamax", {"lr": 0.05, "betas": (0.8, 0.95), "weight_decay": 0.1}),
+    "Adamax, maximize": ("Adamax", {"maximize": True, "eps": 1e-3}),
+    "NAdam": ("NAdam", {}),
+    "NAdam, decay": ("NAdam", {"lr": 0.05, "weight_decay": 0.1, "momentum_decay": 0.1}),
+    "NAdam, decoupled": (
+        "NAdam",
+        {"lr": 0.05, "weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
+    ),
+    "RAdam": ("RAdam", {}),
+    "RAdam, decay": ("RAdam", {"lr": 0.05, "betas": (0.8, 0.9), "weight_decay": 0.1}),
+    "RAdam, decoupled": (
+        "RAdam",
+        {"lr": 0.05, "weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
+    ),
+    "ASGD": ("ASGD", {}),
+    "ASGD, averaging": (
+        "ASGD", {"lr": 0.1, "lambd": 0.1, "alpha": 0.5, "t0": 10, "weight_decay": 0.1},
+    ),
+    "ASGD, maximize": ("ASGD", {"maximize": True}),
 }  # fmt: skip
 
 
@@ -60,6 +102,9 @@ def trajectory(
 ) -> list[list[Any]]:
     """The parameters after each step."""
     make = lib.tensor
+    if lib is torch:
+        # Host numbers of a torch state have its default dtype; ours are float64.
+        torch.set_default_dtype(dtype)
     x, y = (make(a, dtype=dtype, device=device) for a in (X, Y))
     parameters = [make(a, dtype=dtype, device=device, requires_grad=True) for a in START]
     optimizer = getattr(lib.optim if lib is torch else optim, name)(parameters, **options)
@@ -118,7 +163,11 @@ def test_groups_with_options_and_late_gradients(on_cpu: None) -> None:
     assert_close([run(tc, tc.float64)], [run(torch, torch.float64)], 1e-9, 1e-12)
 
 
-@pytest.mark.parametrize("name", ["momentum", "Adam, amsgrad"])
+# One of each kind, and SGD with momentum.
+KINDS = {kind: name for name, (kind, _) in VARIANTS.items()} | {"SGD": "momentum"}
+
+
+@pytest.mark.parametrize("name", KINDS.values())
 def test_state_goes_on_elsewhere(name: str) -> None:
     """Half way, another optimizer takes over from `state_dict`, ours or torch's own."""
     kind, options = VARIANTS[name]
@@ -178,6 +227,98 @@ def test_closure_runs_with_gradients() -> None:
     with tc.no_grad():
         assert optimizer.step(closure).item() == 4.0
     assert x.tolist() == [1.0]
+
+
+def by_hand(name: str, options: dict[str, Any], steps: int) -> list[list[Any]]:
+    """Lion and Muon in NumPy, as their papers write them; gradients by torch."""
+    values = [a.copy() for a in (START if name == "Lion" else START[::2])]
+    moments = [np.zeros_like(a) for a in values]
+    found = []
+    for _ in range(steps):
+        leaves = [torch.tensor(a, requires_grad=True) for a in values]
+        bias = [] if name == "Lion" else [torch.tensor(START[1])]
+        loss_of([leaves[0], *bias, *leaves[1:]], torch.tensor(X), torch.tensor(Y)).backward()
+        for p, m, leaf in zip(values, moments, leaves):
+            g, lr, decay = leaf.grad.numpy(), options["lr"], options["weight_decay"]
+            p *= 1 - lr * decay
+            if name == "Lion":
+                first, second = options["betas"]
+                p -= lr * np.sign(first * m + (1 - first) * g)
+                m[...] = second * m + (1 - second) * g
+                continue
+            mu = options["momentum"]
+            m[...] = mu * m + (1 - mu) * g
+            x = (1 - mu) * g + mu * m if options["nesterov"] else m.copy()
+            x /= np.linalg.norm(x)
+            for _ in range(5):
+                gram = x @ x.T
+                x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+            rows, columns = p.shape
+            matched = options.get("adjust_lr_fn") == "match_rms_adamw"
+            size = 0.2 * max(rows, columns) ** 0.5 if matched else max(1, rows / columns) ** 0.5
+            p -= lr * size * x
+        found.append([p.copy() for p in values])
+    return found
+
+
+def ours_of(name: str, options: dict[str, Any], steps: int, lib: Any, dtype: Any) -> list[Any]:
+    """As `trajectory`; Muon gets the matrices only."""
+    parameters = [lib.tensor(a, dtype=dtype, requires_grad=True) for a in START]
+    x, y = (lib.tensor(a, dtype=dtype) for a in (X, Y))
+    trained = parameters if name == "Lion" else parameters[::2]
+    optimizer = getattr(lib.optim if lib is torch else optim, name)(trained, **options)
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(parameters, x, y).backward()
+        optimizer.step()
+        found.append([p.detach().numpy().copy() for p in trained])
+    return found
+
+
+BY_HAND: list[tuple[str, dict[str, Any]]] = [
+    ("Lion", {"lr": 0.01, "betas": (0.9, 0.99), "weight_decay": 0.1}),
+    ("Muon", {"lr": 0.02, "momentum": 0.95, "nesterov": True, "weight_decay": 0.1}),
+    (
+        "Muon",
+        {"lr": 0.02, "momentum": 0.9, "nesterov": False, "weight_decay": 0.0,
+         "adjust_lr_fn": "match_rms_adamw"},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(BY_HAND)))
+def test_fifty_steps_as_their_papers(case: int, on_cpu: None) -> None:
+    name, options = BY_HAND[case]
+    found = ours_of(name, options, 50, tc, tc.float64)
+    assert_close(found, by_hand(name, options, 50), 1e-9, 1e-11)
+
+
+def test_muon_as_torch_to_the_precision_of_bfloat16(on_cpu: None) -> None:
+    """Both iterate in bfloat16, with roundings at other places."""
+    options = {"lr": 0.02}
+    (wanted,) = ours_of("Muon", options, 1, torch, torch.float32)
+    (found,) = ours_of("Muon", options, 1, tc, tc.float32)
+    for start, ours, theirs in zip(START[::2], found, wanted):
+        moved = np.linalg.norm(theirs - start)
+        assert moved > 0.01
+        assert np.linalg.norm(ours - theirs) < 0.05 * moved
+
+
+@pytest.mark.parametrize("name", [*KINDS.values(), "Lion", "Muon"])
+def test_rates_and_counts_make_no_new_plan(name: str, on_cpu: None) -> None:
+    """Thirty steps, a new rate each, across RAdam's turn and ASGD's: found plans only."""
+    kind, options = VARIANTS.get(name, (name, {}))
+    matrix = tc.tensor(START[0], requires_grad=True)
+    optimizer = getattr(optim, kind)([matrix], **options)
+    for step in range(30):
+        if step == 3:
+            before = cache.made
+        optimizer.param_groups[0]["lr"] = 0.01 / (step + 1)
+        optimizer.zero_grad()
+        (matrix * matrix).sum().backward()
+        optimizer.step()
+    assert cache.made == before
 
 
 # A step that fails -------------------------------------------------------------------------------
@@ -275,6 +416,11 @@ def test_refusals() -> None:
         (lambda: optim.SGD([x], lr=-1.0), "lr is negative"),
         (lambda: optim.SGD([x], lr=0.1, nesterov=True), "Nesterov needs momentum"),
         (lambda: optim.Adam([x], betas=(1.0, 0.9)), "a beta is out of range"),
+        (lambda: optim.RAdam([x], betas=(0.9, -0.1)), "a beta is out of range"),
+        (lambda: optim.RMSprop([x], alpha=-0.1), "alpha is negative"),
+        (lambda: optim.Adadelta([x], rho=1.5), "1 - rho is negative"),
+        (lambda: optim.Muon([x]), "a parameter is no matrix"),
+        (lambda: optim.Muon([x], adjust_lr_fn="best"), "no such rule"),
         (
             lambda: optim.SGD([x]).load_state_dict({"param_groups": [], "state": {}}),
             r"groups of \[1\] parameters",

@@ -2,7 +2,25 @@
 
 from tinygrad_cuda.optim import lr_scheduler
 from tinygrad_cuda.optim.adam import Adam, AdamW
+from tinygrad_cuda.optim.adam_kin import Adamax, NAdam, RAdam
+from tinygrad_cuda.optim.adaptive import Adadelta, Adagrad, RMSprop
 from tinygrad_cuda.optim.optimizer import Optimizer
-from tinygrad_cuda.optim.sgd import SGD
+from tinygrad_cuda.optim.orthogonal import Lion, Muon
+from tinygrad_cuda.optim.sgd import ASGD, SGD
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "lr_scheduler"]
+__all__ = [
+    "ASGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Lion",
+    "Muon",
+    "NAdam",
+    "Optimizer",
+    "RAdam",
+    "RMSprop",
+    "SGD",
+    "lr_scheduler",
+]

@@ -59,10 +59,7 @@ class Adam(Optimizer):
     ) -> None:
         name = type(self).__name__
         check_options(name, lr=lr, eps=eps, weight_decay=weight_decay)
-        if not all(0.0 <= beta < 1.0 for beta in betas):
-            raise ArgumentError(
-                name, "a beta is out of range", expect="0 <= beta < 1", actual=str(betas)
-            )
+        check_betas(name, betas)
         defaults = {
             "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
             "amsgrad": amsgrad, "maximize": maximize,
@@ -128,3 +125,13 @@ class AdamW(Adam):
         maximize: bool = False,
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+
+
+def check_betas(op: str, betas: tuple[float, float]) -> None:
+    """Raises unless both means forget.
+
+    Raises:
+        ArgumentError: a beta is out of range.
+    """
+    if not all(0.0 <= beta < 1.0 for beta in betas):
+        raise ArgumentError(op, "a beta is out of range", expect="0 <= beta < 1", actual=str(betas))

@@ -265,7 +265,22 @@ def zeros(parameter: Tensor) -> Tensor:
     So every step is the same plan, the first one too, and what a step writes always replaces a
     value: where a bad index is found, the old one is kept, on devices that run ahead as well.
     """
-    return tensor(np.zeros(tuple(parameter.shape), parameter.dtype.numpy), device=parameter.device)
+    return filled(parameter, 0.0)
+
+
+def filled(parameter: Tensor, value: float) -> Tensor:
+    """A state's first value of the parameter's shape, all elements `value`; see `zeros`."""
+    array = np.full(tuple(parameter.shape), value, parameter.dtype.numpy)
+    return tensor(array, device=parameter.device)
+
+
+def decayed(gradient: Tensor, parameter: Tensor, group: Group, scalar: Any) -> Tensor:
+    """The gradient, upside down if the group maximizes, plus its weight decay."""
+    if group["maximize"]:
+        gradient = -gradient
+    if group["weight_decay"] != 0:
+        gradient = gradient + parameter * scalar(group["weight_decay"], "weight_decay")
+    return gradient
 
 
 def widened(value: Tensor) -> Tensor:

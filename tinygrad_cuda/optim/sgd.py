@@ -1,4 +1,4 @@
-"""SGD: stochastic gradient descent, with momentum if wanted."""
+"""SGD, with momentum if wanted, and ASGD, which averages (Polyak and Juditsky, 1992)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options, zeros
+from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options, decayed, zeros
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
@@ -75,10 +75,7 @@ class SGD(Optimizer):
         self, gradient: Tensor, parameter: Tensor, state: State, group: Group, scalar: Any
     ) -> tuple[Tensor, State]:
         momentum, dampening = group["momentum"], group["dampening"]
-        if group["maximize"]:
-            gradient = -gradient
-        if group["weight_decay"] != 0:
-            gradient = gradient + parameter * scalar(group["weight_decay"], "weight_decay")
+        gradient = decayed(gradient, parameter, group, scalar)
         if momentum != 0:
             buffer = state["momentum_buffer"]
             if buffer is None:
@@ -94,3 +91,66 @@ class SGD(Optimizer):
             else:
                 gradient = buffer
         return parameter - gradient * scalar(group["lr"], "lr"), state
+
+
+class ASGD(Optimizer):
+    r"""Averaged stochastic gradient descent; the average is in the state as ``ax``.
+
+    .. math::
+        p &\leftarrow (1 - \lambda_0 \eta_t) p - \eta_t (g + \lambda p), \quad
+        a \leftarrow a + \mu_t (p - a) \\
+        \eta_{t+1} &= \frac{lr}{(1 + \lambda_0 lr\, t)^\alpha}, \quad
+        \mu_{t+1} = \frac{1}{\max(1, t - t_0)}
+
+    Args:
+        params: Tensors that collect gradients, or dicts of them with options of their own.
+        lr: the learning rate.
+        lambd: :math:`\lambda_0`.
+        alpha: :math:`\alpha`.
+        t0: the step at which averaging begins.
+        weight_decay: :math:`\lambda`.
+        maximize: climb instead.
+
+    Raises:
+        ArgumentError: an option is negative.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-2,
+        lambd: float = 1e-4,
+        alpha: float = 0.75,
+        t0: float = 1e6,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        check_options("ASGD", lr=lr, weight_decay=weight_decay)
+        defaults = {
+            "lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0,
+            "weight_decay": weight_decay, "maximize": maximize,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def init_single(self, parameter: Tensor, group: Group) -> State:
+        return {"step": 0, "eta": float(group["lr"]), "mu": 1.0, "ax": zeros(parameter)}
+
+    def apply_single(
+        self, gradient: Tensor, parameter: Tensor, state: State, group: Group, scalar: Any
+    ) -> tuple[Tensor, State]:
+        gradient = decayed(gradient, parameter, group, scalar)
+        step, rate, lambd = int(state["step"]) + 1, group["lr"], group["lambd"]
+        eta, mu = float(state["eta"]), float(state["mu"])
+        # Parameters that began later have an eta and a mu of their own.
+        parameter = parameter * scalar(1.0 - lambd * eta, "kept", step)
+        parameter = parameter - gradient * scalar(eta, "eta", step)
+        # Weights that sum to one: with mu = 1 the average is the parameter, bit for bit.
+        average = state["ax"] * scalar(1.0 - mu, "1 - mu", step)
+        average = average + parameter * scalar(mu, "mu", step)
+        return parameter, {
+            "step": step,
+            "eta": rate / (1.0 + lambd * rate * step) ** group["alpha"],
+            "mu": 1.0 / max(1.0, step - group["t0"]),
+            "ax": average,
+        }
