@@ -93,9 +93,8 @@ def _packages() -> Iterator[Finding]:
         if "extra ==" in requirement:
             continue
         name, limits = _parse(requirement)
-        try:
-            version = metadata.version(name)
-        except metadata.PackageNotFoundError:
+        version = _installed(name)
+        if version is None:
             wrong.append((f"{name} is missing", requirement))
             continue
         if all(_holds(version, sign, limit) for sign, limit in limits):
@@ -107,6 +106,16 @@ def _packages() -> Iterator[Finding]:
         yield Finding("bad", "packages", f"{text}, and {requirement} is needed", command)
     if not wrong:
         yield Finding("ok", "packages", ", ".join(found))
+
+
+def _installed(name: str) -> str | None:
+    """The version of a distribution; cuda-python may be there as the bindings it consists of."""
+    for candidate in (name, *(["cuda-bindings"] if name == "cuda-python" else [])):
+        try:
+            return metadata.version(candidate)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 def _parse(requirement: str) -> tuple[str, list[tuple[str, str]]]:

@@ -320,12 +320,15 @@ template <class T> TGC_DEVICE T tgc_pow(T base, T exponent) {
   return T(result);
 }
 
-// Shifts with NumPy's meaning for a count outside 0 .. bits - 1.
+// Shifts with NumPy's meaning for a count outside 0 .. bits - 1 (a negative one is huge unsigned).
 template <class T> TGC_DEVICE T tgc_shift_left(T a, T count) {
-  return count >= T(0) && count < T(sizeof(T) * 8) ? T((unsigned long long)a << count) : T(0);
+  bool inside = (unsigned long long)count < sizeof(T) * 8;
+  return inside ? T((unsigned long long)a << count) : T(0);
 }
 template <class T> TGC_DEVICE T tgc_shift_right(T a, T count) {
-  return count >= T(0) && count < T(sizeof(T) * 8) ? T(a >> count) : a < T(0) ? T(-1) : T(0);
+  if ((unsigned long long)count < sizeof(T) * 8) return T(a >> count);
+  if constexpr (T(-1) > T(0)) return T(0);
+  else return a < T(0) ? T(-1) : T(0);
 }
 
 // 1 / (1 + exp(-x)) without overflow, and exact to the last bits on both sides.
