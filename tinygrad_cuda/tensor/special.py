@@ -101,23 +101,27 @@ def logaddexp2(input: Any, other: Any) -> Tensor:
 
 def xlogy(input: Any, other: Any) -> Tensor:
     """``input * log(other)``, which is 0 where input is 0 and other is not NaN."""
-    return _times_log("xlogy", input, other, elementwise.log)
+    return _times_log("xlogy", input, other, elementwise.log, 0)
 
 
 def xlog1py(input: Any, other: Any) -> Tensor:
     """``input * log1p(other)``, which is 0 where input is 0 and other is not NaN."""
-    return _times_log("xlog1py", input, other, elementwise.log1p)
+    return _times_log("xlog1py", input, other, elementwise.log1p, -1)
 
 
-def _times_log(name: str, input: Any, other: Any, log: Any) -> Tensor:
+def _times_log(name: str, input: Any, other: Any, log: Any, pole: float) -> Tensor:
     a, b = (as_float(node) for node in promote(name, input, other))
-    zero = elementwise.logical_and(
-        elementwise.eq(a, common.full_like(a, 0)), elementwise.logical_not(elementwise.isnan(b))
+    regular = elementwise.logical_and(
+        elementwise.gt(b, common.full_like(b, pole)), elementwise.isfinite(b)
     )
-    # The logarithm stays in the derivative with respect to the first operand.
-    safe = elementwise.where(zero, common.full_like(b, 1), b)
+    # Where the logarithm is finite the product is 0 by itself, and its slope is the logarithm.
+    masked = elementwise.logical_and(
+        elementwise.eq(a, common.full_like(a, 0)),
+        elementwise.logical_not(elementwise.logical_or(regular, elementwise.isnan(b))),
+    )
+    safe = elementwise.where(masked, common.full_like(b, 1), b)
     product = elementwise.mul(a, log(safe))
-    return wrap(elementwise.where(zero, common.full_like(a, 0), product))
+    return wrap(elementwise.where(masked, common.full_like(a, 0), product))
 
 
 def entr(input: Tensor) -> Tensor:
