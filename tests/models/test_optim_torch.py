@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.engine.plan import cache
-from tinygrad_cuda.optim import lr_scheduler
 
 torch = pytest.importorskip("torch")
 
@@ -436,75 +434,3 @@ def test_repr_lists_the_options() -> None:
     text = repr(optim.SGD([x], lr=0.5))
     assert text.startswith("SGD (\nParameter Group 0\n")
     assert "    lr: 0.5\n" in text
-
-
-# Schedules --------------------------------------------------------------------------------------
-
-SCHEDULES: dict[str, Callable[[Any, Any], Any]] = {
-    "lambda": lambda s, o: s.LambdaLR(o, lambda step: 0.95**step),
-    "step": lambda s, o: s.StepLR(o, 7, gamma=0.5),
-    "multi-step": lambda s, o: s.MultiStepLR(o, [5, 5, 30], gamma=0.3),
-    "exponential": lambda s, o: s.ExponentialLR(o, 0.9),
-    "cosine": lambda s, o: s.CosineAnnealingLR(o, 25, eta_min=0.01),
-    "linear": lambda s, o: s.LinearLR(o, 0.25, 0.75, total_iters=20),
-}
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_sixty_rates_as_torch(name: str) -> None:
-    def run(lib: Any, kinds: Any, schedules: Any) -> list[list[float]]:
-        parameters = [lib.tensor([1.0], requires_grad=True) for _ in range(2)]
-        optimizer = kinds.SGD([{"params": parameters[0]}, {"params": parameters[1], "lr": 0.5}],
-                              lr=0.1)  # fmt: skip
-        schedule = SCHEDULES[name](schedules, optimizer)
-        rates = []
-        for _ in range(60):
-            optimizer.step()
-            schedule.step()
-            assert schedule.get_last_lr() == [g["lr"] for g in optimizer.param_groups]
-            rates.append(schedule.get_last_lr())
-        return rates
-
-    wanted = run(torch, torch.optim, torch.optim.lr_scheduler)
-    np.testing.assert_allclose(run(tc, optim, lr_scheduler), wanted, rtol=1e-12)
-
-
-def one_parameter() -> optim.SGD:
-    return optim.SGD([tc.ones(1, device="cpu", requires_grad=True)], lr=1.0)
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_schedule_goes_on_from_its_state(name: str) -> None:
-    optimizer = one_parameter()
-    schedule = SCHEDULES[name](lr_scheduler, optimizer)
-    optimizer.step()
-    for _ in range(9):
-        schedule.step()
-    successor = one_parameter()
-    other = SCHEDULES[name](lr_scheduler, successor)
-    successor.load_state_dict(optimizer.state_dict())
-    other.load_state_dict(schedule.state_dict())
-    for _ in range(30):
-        schedule.step()
-        other.step()
-        assert schedule.get_last_lr() == other.get_last_lr()
-
-
-def test_wrong_order_warns_once() -> None:
-    schedule = lr_scheduler.StepLR(one_parameter(), 3)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        schedule.step()
-        schedule.step()
-    assert [str(w.message).partition(":")[0] for w in caught] == [
-        "lr_scheduler.step() was called before optimizer.step()"
-    ]
-    assert caught[0].filename == __file__
-    optimizer = one_parameter()
-    right = lr_scheduler.StepLR(optimizer, 3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        optimizer.step()
-        right.step()
-    with pytest.raises(tc.ArgumentError, match="initial_lr"):
-        lr_scheduler.StepLR(one_parameter(), 3, last_epoch=4)

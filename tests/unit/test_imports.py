@@ -49,6 +49,7 @@ SIBLINGS = {
     ("graph.memory", "graph.schedule"),
     ("graph.cost", "graph.schedule"),
     ("__main__", ""),
+    ("optim", "nn"),  # averages of a Module's weights
 }
 # The op table is one table in several files: the gradient of a sum is an expand, and the reverse.
 MUTUAL = {"graph.ops"}

@@ -1,6 +1,6 @@
 """Optimizers and learning-rate schedules."""
 
-from tinygrad_cuda.optim import lr_scheduler
+from tinygrad_cuda.optim import lr_scheduler, swa_utils
 from tinygrad_cuda.optim.adam import Adam, AdamW
 from tinygrad_cuda.optim.adam_kin import Adamax, NAdam, RAdam
 from tinygrad_cuda.optim.adaptive import Adadelta, Adagrad, RMSprop
@@ -23,4 +23,5 @@ __all__ = [
     "RMSprop",
     "SGD",
     "lr_scheduler",
+    "swa_utils",
 ]

@@ -1,4 +1,4 @@
-"""Learning rates that change with the step; the rules and their order of use are PyTorch's.
+"""Schedules by a simple rule of the step; the rules are PyTorch's.
 
 A rate is an argument of the plan, so a schedule makes no new one.
 """
@@ -6,91 +6,11 @@ A rate is an argument of the plan, so a schedule makes no new one.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.optim.lr_scheduler.base import LRScheduler, per_group_functions
 from tinygrad_cuda.optim.optimizer import Optimizer
-
-
-class LRScheduler:
-    """The base of schedules: a subclass gives the rates in `get_lr`.
-
-    Call `step` after ``optimizer.step()``.
-
-    Args:
-        optimizer: whose groups get new rates.
-        last_epoch: the number of the last step when going on; -1 starts anew.
-
-    Raises:
-        ArgumentError: going on, but a group has no ``initial_lr``.
-    """
-
-    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
-        self.optimizer = optimizer
-        for number, group in enumerate(optimizer.param_groups):
-            if last_epoch == -1:
-                group.setdefault("initial_lr", group["lr"])
-            elif "initial_lr" not in group:
-                raise ArgumentError(
-                    "lr_scheduler",
-                    f"param_groups[{number}] has no 'initial_lr' to go on from",
-                    expect="'initial_lr' in every group",
-                    actual=f"keys: {', '.join(group)}",
-                    hint="load the optimizer's state first, or leave last_epoch out",
-                )
-        self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
-        self.last_epoch = last_epoch
-        self._warned = False
-        self._steps = 0
-        self._advance()
-
-    def get_lr(self) -> list[float]:
-        """The rates at step `last_epoch`, a group each."""
-        raise NotImplementedError(f"{type(self).__name__} has no get_lr")
-
-    def get_last_lr(self) -> list[float]:
-        """The rates in force, a group each."""
-        return self._last_lr
-
-    def step(self) -> None:
-        """Sets the rates of the next step."""
-        if self._steps == 0 and self.optimizer.steps == 0 and not self._warned:
-            self._warned = True
-            warnings.warn(
-                "lr_scheduler.step() was called before optimizer.step(): "
-                "the first rate is never used",
-                UserWarning,
-                stacklevel=2,
-            )
-        self._steps += 1
-        self._advance()
-
-    def _advance(self) -> None:
-        self.last_epoch += 1
-        for group, rate in zip(self.optimizer.param_groups, self.get_lr()):
-            group["lr"] = rate
-        self._last_lr = self._rates()
-
-    def _rates(self) -> list[float]:
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer and functions."""
-        return {
-            key: value
-            for key, value in self.__dict__.items()
-            if key != "optimizer" and not _has_function(value)
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on where another schedule's `state_dict` was taken."""
-        self.__dict__.update(state_dict)
-
-
-def _has_function(value: Any) -> bool:
-    return callable(value) or (isinstance(value, list) and any(map(callable, value)))
 
 
 class LambdaLR(LRScheduler):
@@ -108,19 +28,40 @@ class LambdaLR(LRScheduler):
         lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
         last_epoch: int = -1,
     ) -> None:
-        count = len(optimizer.param_groups)
-        self.lr_lambdas = [lr_lambda] * count if callable(lr_lambda) else list(lr_lambda)
-        if len(self.lr_lambdas) != count:
-            raise ArgumentError(
-                "LambdaLR", "one function per group", expect=str(count),
-                actual=str(len(self.lr_lambdas)),
-            )  # fmt: skip
+        self.lr_lambdas = per_group_functions("LambdaLR", optimizer, lr_lambda)
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
         return [
             base * function(self.last_epoch)
             for base, function in zip(self.base_lrs, self.lr_lambdas)
+        ]
+
+
+class MultiplicativeLR(LRScheduler):
+    """The last rate times ``lr_lambda(step)``.
+
+    Args:
+        optimizer: whose groups get new rates.
+        lr_lambda: a function of the step, or one a group.
+        last_epoch: the number of the last step when going on.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
+    ) -> None:
+        self.lr_lambdas = per_group_functions("MultiplicativeLR", optimizer, lr_lambda)
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        if self._steps == 0:
+            return self._rates()
+        return [
+            rate * function(self.last_epoch)
+            for rate, function in zip(self._rates(), self.lr_lambdas)
         ]
 
 
@@ -167,6 +108,76 @@ class ExponentialLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         return [rate * self.gamma if self.last_epoch > 0 else rate for rate in self._rates()]
+
+
+class ConstantLR(LRScheduler):
+    """The initial rate times `factor` until step `total_iters`, and itself from there on.
+
+    Args:
+        optimizer: whose groups get new rates.
+        factor: from 0 to 1.
+        total_iters: how many steps have the smaller rate.
+        last_epoch: the number of the last step when going on.
+
+    Raises:
+        ArgumentError: the factor is out of range.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        factor: float = 1.0 / 3,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        if not 0.0 <= factor <= 1.0:
+            raise ArgumentError(
+                "ConstantLR", "the factor is out of range", expect="0 <= factor <= 1",
+                actual=str(factor),
+            )  # fmt: skip
+        self.factor = factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        if self.last_epoch == 0:
+            return [rate * self.factor for rate in self._rates()]
+        if self.last_epoch != self.total_iters:
+            return self._rates()
+        if self.factor == 0:
+            return list(self.base_lrs)
+        return [rate * (1.0 / self.factor) for rate in self._rates()]
+
+
+class PolynomialLR(LRScheduler):
+    r"""A power of the way that is left.
+
+    .. math:: \eta_0 (1 - \min(t, T) / T)^p
+
+    Args:
+        optimizer: whose groups get new rates.
+        total_iters: :math:`T`, the step at which the rate is zero.
+        power: :math:`p`.
+        last_epoch: the number of the last step when going on.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        total_iters: int = 5,
+        power: float = 1.0,
+        last_epoch: int = -1,
+    ) -> None:
+        self.total_iters = total_iters
+        self.power = power
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        step, total = self.last_epoch, self.total_iters
+        if self._steps == 0 or step == 0 or step > total:
+            return self._rates()
+        factor = ((1.0 - step / total) / (1.0 - (step - 1) / total)) ** self.power
+        return [rate * factor for rate in self._rates()]
 
 
 class LinearLR(LRScheduler):

@@ -1,0 +1,139 @@
+"""The base of schedules: they set the rates of an optimizer's groups, step by step.
+
+A rate is an argument of the plan, so a schedule makes no new one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.optim.optimizer import Optimizer
+
+
+class LRScheduler:
+    """The base of schedules: a subclass gives the rates in `get_lr`.
+
+    Call `step` after ``optimizer.step()``.
+
+    Args:
+        optimizer: whose groups get new rates.
+        last_epoch: the number of the last step when going on; -1 starts anew.
+
+    Raises:
+        ArgumentError: going on, but a group has no ``initial_lr``.
+    """
+
+    _steps = 0
+    _warned = False
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        self.optimizer = optimizer
+        for number, group in enumerate(optimizer.param_groups):
+            if last_epoch == -1:
+                group.setdefault("initial_lr", group["lr"])
+            elif "initial_lr" not in group:
+                raise ArgumentError(
+                    "lr_scheduler",
+                    f"param_groups[{number}] has no 'initial_lr' to go on from",
+                    expect="'initial_lr' in every group",
+                    actual=f"keys: {', '.join(group)}",
+                    hint="load the optimizer's state first, or leave last_epoch out",
+                )
+        self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
+        self.last_epoch = last_epoch
+        self._advance()
+
+    def get_lr(self) -> list[float]:
+        """The rates at step `last_epoch`, a group each."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_lr")
+
+    def get_last_lr(self) -> list[float]:
+        """The rates in force, a group each."""
+        return self._last_lr
+
+    def step(self) -> None:
+        """Sets the rates of the next step."""
+        self._check_order()
+        self._turn()
+
+    def _turn(self) -> None:
+        self._steps += 1
+        self._advance()
+
+    def _check_order(self) -> None:
+        """Warns at the caller of `step` where the optimizer has made no step."""
+        if self._steps == 0 and self.optimizer.steps == 0 and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "lr_scheduler.step() was called before optimizer.step(): "
+                "the first rate is never used",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def _undo(self) -> None:
+        """Takes the constructor's step back; `SequentialLR` begins schedules when it wants."""
+        self.last_epoch -= 1
+
+    def _begin(self) -> None:
+        """The first rates, from the initial ones, whatever the last schedule left."""
+        for group, rate in zip(self.optimizer.param_groups, self.base_lrs):
+            group["lr"] = rate
+        self.last_epoch = -1
+        self._advance()
+
+    def _advance(self) -> None:
+        self.last_epoch += 1
+        for group, rate in zip(self.optimizer.param_groups, self.get_lr()):
+            group["lr"] = rate
+        self._last_lr = self._rates()
+
+    def _rates(self) -> list[float]:
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimizer and functions."""
+        return {
+            key: value
+            for key, value in self.__dict__.items()
+            if key != "optimizer" and not _has_function(value)
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on where another schedule's `state_dict` was taken."""
+        self.__dict__.update(state_dict)
+
+
+def per_group(op: str, name: str, optimizer: Optimizer, value: Any) -> list[float]:
+    """One number for all groups, or a list with one a group.
+
+    Raises:
+        ArgumentError: the list has another length.
+    """
+    count = len(optimizer.param_groups)
+    if not isinstance(value, list | tuple):
+        return [value] * count
+    if len(value) != count:
+        raise ArgumentError(op, f"one {name} per group", expect=str(count), actual=str(len(value)))
+    return list(value)
+
+
+def per_group_functions(op: str, optimizer: Optimizer, given: Any) -> list[Any]:
+    """One function for all groups, or a sequence with one a group.
+
+    Raises:
+        ArgumentError: there is another number of them.
+    """
+    count = len(optimizer.param_groups)
+    functions = [given] * count if callable(given) else list(given)
+    if len(functions) != count:
+        raise ArgumentError(
+            op, "one function per group", expect=str(count), actual=str(len(functions))
+        )
+    return functions
+
+
+def _has_function(value: Any) -> bool:
+    return callable(value) or (isinstance(value, list) and any(map(callable, value)))
