@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tinygrad_cuda.nn import losses
+from collections.abc import Callable
+from typing import Any
+
+from tinygrad_cuda.nn import losses, losses_more
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -122,4 +125,229 @@ class BCEWithLogitsLoss(_Weighted):
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return losses.binary_cross_entropy_with_logits(
             input, target, self.weight, self.reduction, self.pos_weight
+        )
+
+
+class KLDivLoss(_Loss):
+    """`kl_div`: ``target * (log target - input)``."""
+
+    def __init__(
+        self,
+        reduction: str = "mean",
+        log_target: bool = False,
+    ) -> None:
+        super().__init__(reduction)
+        self.log_target = log_target
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return losses_more.kl_div(
+            input, target, reduction=self.reduction, log_target=self.log_target
+        )
+
+
+class PoissonNLLLoss(_Loss):
+    """`poisson_nll_loss`: ``exp(input) - target * input``."""
+
+    def __init__(
+        self,
+        log_input: bool = True,
+        full: bool = False,
+        eps: float = 1e-08,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.log_input = log_input
+        self.full = full
+        self.eps = eps
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return losses_more.poisson_nll_loss(
+            input,
+            target,
+            log_input=self.log_input,
+            full=self.full,
+            eps=self.eps,
+            reduction=self.reduction,
+        )
+
+
+class GaussianNLLLoss(_Loss):
+    """`gaussian_nll_loss`: for means and variances."""
+
+    def __init__(
+        self,
+        *,
+        full: bool = False,
+        eps: float = 1e-06,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.full = full
+        self.eps = eps
+
+    def forward(self, input: Tensor, target: Tensor, var: Any) -> Tensor:
+        return losses_more.gaussian_nll_loss(
+            input, target, var, full=self.full, eps=self.eps, reduction=self.reduction
+        )
+
+
+class SoftMarginLoss(_Loss):
+    """`soft_margin_loss`: ``log(1 + exp(-target * input))``."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return losses_more.soft_margin_loss(input, target, reduction=self.reduction)
+
+
+class HingeEmbeddingLoss(_Loss):
+    """`hinge_embedding_loss`: distances small where target is 1, large where it is -1."""
+
+    def __init__(
+        self,
+        margin: float = 1.0,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.margin = margin
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return losses_more.hinge_embedding_loss(
+            input, target, margin=self.margin, reduction=self.reduction
+        )
+
+
+class MarginRankingLoss(_Loss):
+    """`margin_ranking_loss`: input1 above input2 where target is 1."""
+
+    def __init__(
+        self,
+        margin: float = 0.0,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.margin = margin
+
+    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
+        return losses_more.margin_ranking_loss(
+            input1, input2, target, margin=self.margin, reduction=self.reduction
+        )
+
+
+class CosineEmbeddingLoss(_Loss):
+    """`cosine_embedding_loss`: vectors alike where target is 1."""
+
+    def __init__(
+        self,
+        margin: float = 0.0,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.margin = margin
+
+    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
+        return losses_more.cosine_embedding_loss(
+            input1, input2, target, margin=self.margin, reduction=self.reduction
+        )
+
+
+class TripletMarginLoss(_Loss):
+    """`triplet_margin_loss`: the anchor nearer to positive than to negative."""
+
+    def __init__(
+        self,
+        margin: float = 1.0,
+        p: float = 2.0,
+        eps: float = 1e-06,
+        swap: bool = False,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.margin = margin
+        self.p = p
+        self.eps = eps
+        self.swap = swap
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return losses_more.triplet_margin_loss(
+            anchor,
+            positive,
+            negative,
+            margin=self.margin,
+            p=self.p,
+            eps=self.eps,
+            swap=self.swap,
+            reduction=self.reduction,
+        )
+
+
+class CTCLoss(_Loss):
+    """`ctc_loss`: minus the log-probability of all alignments."""
+
+    def __init__(
+        self,
+        blank: int = 0,
+        reduction: str = "mean",
+        zero_infinity: bool = False,
+    ) -> None:
+        super().__init__(reduction)
+        self.blank = blank
+        self.zero_infinity = zero_infinity
+
+    def forward(
+        self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any
+    ) -> Tensor:
+        return losses_more.ctc_loss(
+            log_probs,
+            targets,
+            input_lengths,
+            target_lengths,
+            blank=self.blank,
+            reduction=self.reduction,
+            zero_infinity=self.zero_infinity,
+        )
+
+
+class TripletMarginWithDistanceLoss(_Loss):
+    """`triplet_margin_with_distance_loss`: `TripletMarginLoss` with a distance of one's own."""
+
+    def __init__(
+        self, *, distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+        margin: float = 1.0, swap: bool = False, reduction: str = "mean",
+    ) -> None:  # fmt: skip
+        super().__init__(reduction)
+        self.distance_function, self.margin, self.swap = distance_function, margin, swap
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        return losses_more.triplet_margin_with_distance_loss(
+            anchor, positive, negative, distance_function=self.distance_function,
+            margin=self.margin, swap=self.swap, reduction=self.reduction,
+        )  # fmt: skip
+
+
+class BCELoss(_Weighted):
+    """`binary_cross_entropy`: for independent yes-or-no targets and probabilities."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return losses_more.binary_cross_entropy(input, target, self.weight, self.reduction)
+
+
+class MultiLabelSoftMarginLoss(_Weighted):
+    """`multilabel_soft_margin_loss`: several classes may be right at once."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return losses_more.multilabel_soft_margin_loss(input, target, self.weight, self.reduction)
+
+
+class MultiMarginLoss(_Weighted):
+    """`multi_margin_loss`: the support vector machine's loss for several classes."""
+
+    def __init__(
+        self, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
+        reduction: str = "mean",
+    ) -> None:  # fmt: skip
+        super().__init__(weight, reduction)
+        self.p, self.margin = p, margin
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return losses_more.multi_margin_loss(
+            input, target, self.p, self.margin, self.weight, self.reduction
         )

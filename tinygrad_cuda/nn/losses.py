@@ -34,7 +34,8 @@ def reduce(op: str, losses: Tensor, reduction: str) -> Tensor:
 # Distances ----------------------------------------------------------------------------------
 
 
-def _same_shape(op: str, input: Tensor, target: Tensor) -> None:
+def same_shape(op: str, input: Tensor, target: Tensor) -> None:
+    """Raises unless both have one shape: nothing is broadcast."""
     a, b = tuple(input.shape), tuple(target.shape)
     if a == b:
         return
@@ -69,7 +70,7 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
         >>> mse_loss(x, tc.tensor([[0.0, 0.0]], device="cpu")).item()
         2.5
     """
-    _same_shape("mse_loss", input, target)
+    same_shape("mse_loss", input, target)
     difference = input - target
     return reduce("mse_loss", difference * difference, reduction)
 
@@ -84,7 +85,7 @@ def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     Raises:
         ShapeError: the shapes differ; unlike PyTorch, nothing is broadcast.
     """
-    _same_shape("l1_loss", input, target)
+    same_shape("l1_loss", input, target)
     return reduce("l1_loss", (input - target).abs(), reduction)
 
 
@@ -101,7 +102,7 @@ def huber_loss(
     Raises:
         ShapeError: the shapes differ; unlike PyTorch, nothing is broadcast.
     """
-    _same_shape("huber_loss", input, target)
+    same_shape("huber_loss", input, target)
     difference = input - target
     size = difference.abs()
     losses = where(size <= delta, 0.5 * difference * difference, delta * (size - 0.5 * delta))
@@ -136,7 +137,7 @@ def binary_cross_entropy_with_logits(
     Raises:
         ShapeError: the shapes differ.
     """
-    _same_shape("binary_cross_entropy_with_logits", input, target)
+    same_shape("binary_cross_entropy_with_logits", input, target)
     if pos_weight is None:
         losses = softplus(input) - input * target
     else:

@@ -1,0 +1,378 @@
+"""Losses between distributions, for margins, embeddings and sequences; the usual ones: `losses`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.nn.functional_activation import cosine_similarity, pairwise_distance
+from tinygrad_cuda.nn.losses import check_weight, reduce, same_shape
+from tinygrad_cuda.nn.smooth import softplus, where
+from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensor.creation import arange
+from tinygrad_cuda.tensor.indexing import position_node
+from tinygrad_cuda.tensor.tensor import Tensor
+
+# Distributions ------------------------------------------------------------------------------
+
+
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """``-(t log x + (1 - t) log(1 - x))``, each logarithm at least -100.
+
+    Args:
+        input: probabilities, any shape.
+        target: between 0 and 1, the same shape.
+        weight: a factor for each loss; broadcast.
+        reduction: ``mean``, ``sum`` or ``none``.
+
+    Raises:
+        ShapeError: the shapes differ.
+    """
+    same_shape("binary_cross_entropy", input, target)
+    losses = -(target * _floored_log(input) + (1 - target) * _floored_log(1 - input))
+    losses = losses if weight is None else losses * weight
+    return reduce("binary_cross_entropy", losses, reduction)
+
+
+def _floored_log(x: Tensor) -> Tensor:
+    """``max(log x, -100)``; below, its derivative is that of a line through 1e-12."""
+    tiny = x <= math.exp(-100)
+    safe = where(tiny, 1.0, x).log()
+    # At 0 the loss is constant, its gradient large but finite, as in PyTorch.
+    line = x * 1e12
+    return where(tiny, line - line.detach() - 100.0, safe)
+
+
+def kl_div(
+    input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False
+) -> Tensor:
+    """``target * (log target - input)``, with 0 log 0 = 0.
+
+    Args:
+        input: log-probabilities, any shape.
+        target: probabilities, or their logarithms if `log_target`, the same shape.
+        reduction: ``mean`` over all elements, ``batchmean`` (the sum over the first size), ``sum``
+            or ``none``.
+
+    Raises:
+        ShapeError: the shapes differ.
+    """
+    same_shape("kl_div", input, target)
+    if log_target:
+        losses = target.exp() * (target - input)
+    else:
+        positive = target > 0
+        entropy = where(positive, target * where(positive, target, 1.0).log(), 0.0)
+        losses = entropy - target * input
+    if reduction == "batchmean":
+        total: Tensor = losses.sum() / input.shape[0]
+        return total
+    return reduce("kl_div", losses, reduction)
+
+
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    r"""``(log var + (input - target) ** 2 / var) / 2`` with ``var`` at least `eps`.
+
+    Args:
+        input: means, shape (\*, D) or any.
+        target: the same shape.
+        var: variances of input's shape, with a last size of 1, without the last axis, or a number.
+        full: add ``log(2 pi) / 2``.
+        reduction: ``mean``, ``sum`` or ``none``.
+
+    Raises:
+        ShapeError: the shapes do not fit.
+    """
+    same_shape("gaussian_nll_loss", input, target)
+    if not isinstance(var, Tensor):
+        var = input.new_full((1,) * input.ndim, float(var))
+    elif var.shape != input.shape and tuple(var.shape) == tuple(input.shape[:-1]):
+        var = var.unsqueeze(-1)
+    elif var.shape != input.shape and tuple(var.shape) != (*input.shape[:-1], 1):
+        raise ShapeError(
+            "gaussian_nll_loss", "var does not fit", expect=str(tuple(input.shape)),
+            actual=str(tuple(var.shape)),
+        )  # fmt: skip
+    # As in PyTorch, the bound does not stop the gradient.
+    var = var + (var.detach().clamp(min=eps) - var.detach())
+    difference = input - target
+    losses = (var.log() + difference * difference / var) * 0.5
+    losses = losses + 0.5 * math.log(2 * math.pi) if full else losses
+    return reduce("gaussian_nll_loss", losses, reduction)
+
+
+def poisson_nll_loss(
+    input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-8,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """``exp(input) - target * input``; with rates themselves ``input - target log(input + eps)``.
+
+    Args:
+        input: (log-)rates, any shape.
+        target: counts, the same shape.
+        log_input: input is the logarithm of the rate.
+        full: add Stirling's approximation of ``log(target!)`` where target > 1.
+
+    Raises:
+        ShapeError: the shapes differ.
+    """
+    same_shape("poisson_nll_loss", input, target)
+    losses = input.exp() - target * input if log_input else input - target * (input + eps).log()
+    if full:
+        large = target > 1
+        n = where(large, target, 1.0)
+        losses = losses + where(large, n * n.log() - n + 0.5 * (n * (2 * math.pi)).log(), 0.0)
+    return reduce("poisson_nll_loss", losses, reduction)
+
+
+def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """``log(1 + exp(-target * input))`` for targets 1 and -1."""
+    same_shape("soft_margin_loss", input, target)
+    return reduce("soft_margin_loss", softplus(-target * input), reduction)
+
+
+def multilabel_soft_margin_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """Binary cross-entropy of logits (N, C) with 0 or 1, averaged over the classes of each row."""
+    same_shape("multilabel_soft_margin_loss", input, target)
+    losses = softplus(input) - input * target
+    losses = losses if weight is None else losses * weight
+    return reduce("multilabel_soft_margin_loss", losses.mean(-1), reduction)
+
+
+# Margins ------------------------------------------------------------------------------------
+
+
+def _positive(x: Tensor) -> Tensor:
+    return where(x > 0, x, 0.0)
+
+
+def hinge_embedding_loss(
+    input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
+) -> Tensor:
+    """``input`` where target is 1, ``max(margin - input, 0)`` where it is -1."""
+    same_shape("hinge_embedding_loss", input, target)
+    losses = where(target == 1, input, 0.0) + where(target == -1, _hinge(margin - input), 0.0)
+    return reduce("hinge_embedding_loss", losses, reduction)
+
+
+def _hinge(x: Tensor) -> Tensor:
+    """``max(x, 0)`` whose derivative at 0 is 1, as that of PyTorch's clamp."""
+    return where(x >= 0, x, 0.0)
+
+
+def margin_ranking_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """``max(margin - target * (input1 - input2), 0)``: input1 higher where target is 1."""
+    same_shape("margin_ranking_loss", input1, input2)
+    losses = _hinge(-target * (input1 - input2) + margin)
+    return reduce("margin_ranking_loss", losses, reduction)
+
+
+def multi_margin_loss(
+    input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The support vector machine's loss: ``sum_j max(margin - x_y + x_j, 0) ** p / C``, j != y.
+
+    Args:
+        input: scores, shape (N, C) or (C,).
+        target: class numbers, shape (N,) or ().
+        p: 1 or 2.
+        margin: how much higher the score of the right class should be.
+        weight: a factor for each right class, shape (C,).
+        reduction: ``mean``, ``sum`` or ``none``.
+
+    Raises:
+        ArgumentError: p is neither 1 nor 2.
+        IndexError: a label is out of range (raised when the value is computed).
+    """
+    op = "multi_margin_loss"
+    if p not in (1, 2):
+        raise ArgumentError(op, "unknown power", expect="p=1 or p=2", actual=str(p))
+    classes = input.shape[-1]
+    if tuple(target.shape) != tuple(input.shape[:-1]):
+        raise ShapeError(
+            op, "the target does not fit the input", expect=str(tuple(input.shape[:-1])),
+            actual=str(tuple(target.shape)),
+        )  # fmt: skip
+    labels = wrap(position_node(op, target, classes, input.node, wrap_negative=False))
+    right = arange(classes, device=input.device) == labels.unsqueeze(-1)
+    score = where(right, input, 0.0).sum(-1, keepdim=True)
+    losses = where(right, 0.0, _positive(input - score + margin))
+    losses = losses * losses if p == 2 else losses
+    if weight is not None:
+        check_weight(op, weight, classes)
+        losses = losses * where(right, weight, 0.0).sum(-1, keepdim=True)
+    return reduce(op, losses.sum(-1) / classes, reduction)
+
+
+# Embeddings ---------------------------------------------------------------------------------
+
+
+def cosine_embedding_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """``1 - cos`` where target is 1, ``max(cos - margin, 0)`` where it is -1.
+
+    Args:
+        input1, input2: shape (N, D) or (D,).
+        target: shape (N,) or ().
+    """
+    same_shape("cosine_embedding_loss", input1, input2)
+    similar = cosine_similarity(input1, input2, -1, 1e-12)
+    losses = where(target == 1, 1 - similar, 0.0) + where(
+        target == -1, _positive(similar - margin), 0.0
+    )
+    return reduce("cosine_embedding_loss", losses, reduction)
+
+
+def triplet_margin_loss(
+    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
+    eps: float = 1e-6, swap: bool = False, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """``max(d(anchor, positive) - d(anchor, negative) + margin, 0)`` with the p-norm's distance.
+
+    Args:
+        anchor, positive, negative: shape (N, D) or (D,).
+        swap: take the distance of positive and negative if it is smaller.
+    """
+    for other in (positive, negative):
+        same_shape("triplet_margin_loss", anchor, other)
+
+    def distance(a: Tensor, b: Tensor) -> Tensor:
+        return pairwise_distance(a, b, p, eps)
+
+    return triplet_margin_with_distance_loss(
+        anchor, positive, negative, distance_function=distance, margin=margin, swap=swap,
+        reduction=reduction,
+    )  # fmt: skip
+
+
+def triplet_margin_with_distance_loss(
+    anchor: Tensor, positive: Tensor, negative: Tensor, *,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0,
+    swap: bool = False, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """`triplet_margin_loss` with a distance of the user's own."""
+    distance = pairwise_distance if distance_function is None else distance_function
+    near, far = distance(anchor, positive), distance(anchor, negative)
+    if swap:
+        far = far.minimum(distance(positive, negative))
+    return reduce("triplet_margin_loss", _hinge(near - far + margin), reduction)
+
+
+# Sequences ----------------------------------------------------------------------------------
+
+
+def ctc_loss(
+    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
+    reduction: str = "mean", zero_infinity: bool = False,
+) -> Tensor:  # fmt: skip
+    """Minus the log-probability of all alignments of targets (Graves et al., 2006).
+
+    Args:
+        log_probs: shape (T, N, C), or (T, C).
+        targets: classes, shape (N, S), or all in one row (sum of target_lengths,).
+        input_lengths, target_lengths: integers for each of the batch; tensors are read at the call.
+        blank: the class that stands for nothing.
+        reduction: ``mean`` divides each loss by its target's length, then averages; ``sum``;
+            ``none``.
+        zero_infinity: a target that does not fit its input counts 0, not infinity.
+
+    Raises:
+        ShapeError: lengths do not fit the batch.
+    """
+    single = log_probs.ndim == 2
+    if single:
+        log_probs = log_probs.unsqueeze(1)
+    inputs, lengths = _numbers(input_lengths), _numbers(target_lengths)
+    batch = log_probs.shape[1]
+    if len(inputs) != batch or len(lengths) != batch:
+        raise ShapeError(
+            "ctc_loss", "one length for each of the batch", expect=str(batch),
+            actual=f"{len(inputs)} input_lengths, {len(lengths)} target_lengths",
+        )  # fmt: skip
+    labels = _label_rows(targets, lengths, batch, single)
+    losses = _alignments(log_probs, labels, inputs, lengths, blank)
+    if zero_infinity:
+        losses = where(losses == float("inf"), 0.0, losses)
+    if reduction == "mean":
+        divisors = losses.new_tensor([float(max(n, 1)) for n in lengths])
+        return reduce("ctc_loss", losses / divisors, "mean")
+    return reduce("ctc_loss", losses.squeeze(0) if single else losses, reduction)
+
+
+def _numbers(lengths: Any) -> list[int]:
+    values = lengths.tolist() if isinstance(lengths, Tensor) else lengths
+    return [int(n) for n in (values if isinstance(values, list | tuple) else [values])]
+
+
+def _label_rows(targets: Tensor, lengths: list[int], batch: int, single: bool) -> Tensor:
+    """Targets as rows (N, S), filled up with zeros."""
+    if targets.ndim == 2:
+        return targets
+    if single:
+        return targets.unsqueeze(0)
+    longest, start = max(lengths, default=0), 0
+    rows = targets.new_zeros(batch, longest)
+    for row, length in enumerate(lengths):
+        rows[row, :length] = targets[start : start + length]
+        start += length
+    return rows
+
+
+def _alignments(
+    log_probs: Tensor, labels: Tensor, inputs: list[int], lengths: list[int], blank: int
+) -> Tensor:
+    """The forward recursion over states blank, y1, blank, y2, ..., blank."""
+    time, batch, classes = log_probs.shape
+    count = 2 * labels.shape[1] + 1
+    device = log_probs.device
+    states = labels.new_full((batch, count), blank)
+    if labels.shape[1]:
+        states[:, 1::2] = labels
+    places = arange(count, device=device)
+    # A state may be reached from two before it unless that is the same class.
+    before = states.roll(2, 1)
+    skips = (places >= 2) & (states != before) & (states != blank)
+    checked = wrap(position_node("ctc_loss", states, classes, states.node, wrap_negative=False))
+    emitted = log_probs.gather(2, checked.unsqueeze(0).expand(time, batch, count))
+    never = -float("inf")
+    alpha = where(places < 2, emitted[0], never)
+    ends = labels.new_tensor(inputs).unsqueeze(1)
+    for t in range(1, time):
+        one = where(places >= 1, alpha.roll(1, 1), never)
+        two = where(skips, alpha.roll(2, 1), never)
+        moved = _sum_exp((alpha, one, two)) + emitted[t]
+        alpha = where(ends > t, moved, alpha)
+    last = labels.new_tensor([2 * n for n in lengths]).unsqueeze(1)
+    final = (places == last) | ((places == last - 1) & (last > 0))
+    return -_sum_exp((where(final, alpha, never),), 1)
+
+
+def _sum_exp(terms: tuple[Tensor, ...], dim: int | None = None) -> Tensor:
+    """The log of a sum of exponentials that may all be zero, with gradients of 0 there."""
+    largest = terms[0].detach()
+    for term in terms[1:]:
+        largest = largest.maximum(term.detach())
+    if dim is not None:
+        largest = largest.amax(dim, keepdim=True)
+    nothing = largest == -float("inf")
+    shift = where(nothing, 0.0, largest)
+    total: Any = None
+    for term in terms:
+        part = where(term == -float("inf"), 0.0, (term - shift).exp())
+        total = part if total is None else total + part
+    if dim is not None:
+        total, nothing, shift = total.sum(dim), nothing.squeeze(dim), shift.squeeze(dim)
+    return where(nothing, -float("inf"), where(nothing, 1.0, total).log() + shift)
