@@ -110,3 +110,14 @@ def test_mlp_on_cuda(digits: Path, cuda_device: str) -> None:
                "--batch-size", "50", "--target", "70")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "on cuda:0" in done.stdout
+
+
+def test_lenet(digits: Path, tmp_path: Path) -> None:
+    """Learns in a few steps, draws its filters and where it looks."""
+    done = run("lenet.py", "--data", str(digits), "--smoke", "--batch-size", "50",
+               "--target", "50", "--out", str(tmp_path / "lenet"))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "LeNet, 61,706 parameters, on cpu" in done.stdout
+    assert re.search(r"epoch 1  loss [\d.]+  test accuracy [\d.]+ %", done.stdout)
+    assert_picture(tmp_path / "lenet" / "filters.png")
+    assert_picture(tmp_path / "lenet" / "attention.png")
