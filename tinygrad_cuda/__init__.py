@@ -408,6 +408,7 @@ from tinygrad_cuda.tensor.writing import (
     slice_scatter,
     unravel_index,
 )
+from tinygrad_cuda.utils.checkpoints import load, save
 
 __version__ = "0.1.0"
 
@@ -632,6 +633,7 @@ __all__ = [
     "lgamma",
     "linalg",
     "linspace",
+    "load",
     "log",
     "log10",
     "log1p",
@@ -733,6 +735,7 @@ __all__ = [
     "round",
     "rsqrt",
     "rsub",
+    "save",
     "scatter",
     "scatter_add",
     "scatter_reduce",

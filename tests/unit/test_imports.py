@@ -64,7 +64,7 @@ LATE = {
     "tensor.factorizing": {"scipy"},
     "utils.compat": {"torch"},
 }
-LAZY = {"cuda", "networkx", "matplotlib", "scipy", "torch"}
+LAZY = {"cuda", "networkx", "matplotlib", "safetensors", "scipy", "torch"}
 
 
 def modules() -> dict[str, Path]:

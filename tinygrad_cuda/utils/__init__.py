@@ -1,1 +1,1 @@
-"""Tools around training: checks of the machine."""
+"""Tools around training: checkpoints, metrics, checks of the machine."""

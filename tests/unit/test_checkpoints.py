@@ -1,0 +1,259 @@
+"""`save` and `load`: every kind of value, sharing, foreign files, and a resumed training run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import nn, optim
+
+
+@pytest.fixture(autouse=True)
+def on_cpu() -> Iterator[None]:
+    tc.set_default_device("cpu")
+    yield
+    tc.set_default_device(None)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.safetensors"
+
+
+def again(value: Any, path: Path) -> Any:
+    tc.save(value, path)
+    return tc.load(path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 3, 2**70, -0.1, "text \u00e9\n", [], {}, (), [1, (2, [None])],
+        {"a": {"b": (1, 2.5)}, 3: "three", None: 0, (1, "x"): [False], 1.5: {}},
+        {"dict": [[1, 2]], "tensor": "x", "tuple": ()},
+        5e-324, 1.7976931348623157e308,
+    ],
+)  # fmt: skip
+def test_plain_values_come_back(value: Any, path: Path) -> None:
+    found = again(value, path)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_kinds_are_kept_apart(path: Path) -> None:
+    """1, 1.0 and True are equal, a list is no tuple, and special floats are numbers too."""
+    found = again([1, 1.0, True, (1,), [1], math.inf, math.nan, np.float32(0.5), np.int8(3)], path)
+    assert [type(x) for x in found] == [int, float, bool, tuple, list, float, float, float, int]
+    assert found[5] == math.inf
+    assert math.isnan(found[6])
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32",
+              "int64", "bool"],
+)  # fmt: skip
+@pytest.mark.parametrize("shape", [(), (0, 3), (2, 3), (1, 1, 5)])
+def test_tensors_come_back(dtype: str, shape: tuple[int, ...], path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 100, shape)
+    tensor = tc.tensor(values).to(getattr(tc, dtype))
+    found = again({"x": [tensor]}, path)["x"][0]
+    assert found.dtype is tensor.dtype
+    assert found.shape == shape
+    assert found.device == tensor.device
+    assert found.tolist() == tensor.tolist()
+
+
+def test_views_pending_values_and_flags(path: Path) -> None:
+    base = tc.arange(12).reshape(3, 4)
+    leaf = tc.ones(2, requires_grad=True)
+    module = nn.Linear(2, 2)
+    found = again([base.T, base[1:, ::2], leaf * 2 + 1, leaf, module.weight], path)
+    assert [found[0].tolist(), found[1].tolist()] == [base.T.tolist(), base[1:, ::2].tolist()]
+    assert found[2].tolist() == [3.0, 3.0]
+    assert found[3].requires_grad
+    assert found[3].is_leaf
+    assert isinstance(found[4], nn.Parameter)
+    assert found[4].requires_grad
+    assert not isinstance(found[3], nn.Parameter)
+
+
+def test_shared_cells_are_stored_once_and_shared_again(path: Path) -> None:
+    """Tied weights: one copy in the file, and a write through one shows in the other."""
+    weight = nn.Parameter(tc.ones(1000))
+    tc.save(
+        {"in": weight, "out": weight.detach(), "part": weight[:2], "copy": weight.clone()}, path
+    )
+    assert path.stat().st_size < 2 * 4000 + 1500
+    found = tc.load(path)
+    with tc.no_grad():
+        found["in"].mul_(3)
+    assert found["out"][5].item() == 3
+    assert found["copy"][5].item() == 1
+    assert found["part"].tolist() == [1, 1]
+
+
+def test_names_that_meet(path: Path) -> None:
+    value = {"a.b": tc.zeros(1), "a": {"b": tc.ones(1)}, "__metadata__": tc.full((1,), 2.0)}
+    found = again(value, path)
+    assert [found["a.b"].item(), found["a"]["b"].item(), found["__metadata__"].item()] == [0, 1, 2]
+
+
+def test_state_dict_is_read_by_others_by_name(path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    tc.save(model.state_dict(), path)
+    with safe_open(path, framework="np") as file:
+        assert set(file.keys()) == set(model.state_dict())
+        np.testing.assert_array_equal(file.get_tensor("0.weight"), model[0].weight.detach().numpy())
+
+
+def test_files_of_others_are_dicts_of_tensors(path: Path) -> None:
+    arrays = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(4)}
+    save_file(arrays, path, metadata={"format": "pt"})
+    found = tc.load(path)
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+        "w": [[0, 1, 2], [3, 4, 5]], "n": 4,
+    }  # fmt: skip
+    assert tc.load(path, map_location="cpu")["w"].device == tc.device("cpu")
+
+
+def test_torch_checkpoint_loads_into_a_module(path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file as torch_save
+
+    theirs = torch.nn.Linear(3, 2).to(torch.bfloat16)
+    torch_save(theirs.state_dict(), path)
+    ours = nn.Linear(3, 2)
+    ours.load_state_dict(tc.load(path))
+    assert ours.weight.tolist() == theirs.weight.float().tolist()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{1, 2}, object(), {"a": [np.zeros(3)]}, b"bytes", 1j, {("a", b"x"): 1}, nn.Linear(1, 1)],
+)
+def test_other_kinds_are_refused_before_anything_is_written(value: Any, path: Path) -> None:
+    tc.save("old", path)
+    with pytest.raises(tc.ArgumentError, match="cannot be stored"):
+        tc.save(value, path)
+    assert tc.load(path) == "old"
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_container_inside_itself_is_refused(path: Path) -> None:
+    value: list[Any] = [1]
+    value.append({"x": value})
+    with pytest.raises(tc.ArgumentError, match=r"1\.x cannot be stored(.|\n)*inside itself"):
+        tc.save(value, path)
+    twice = [1]
+    assert again([twice, twice], path) == [[1], [1]]
+
+
+def test_foreign_and_damaged_files(path: Path) -> None:
+    """Cut anywhere, or of another kind: a DataError that names the file, and no crash."""
+    with pytest.raises(tc.DataError, match="cannot be read"):
+        tc.load(path)
+    tc.save({"x": tc.arange(50), "y": [1, 2, 3]}, path)
+    whole = path.read_bytes()
+    for length in (0, 1, 7, 8, 20, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(tc.DataError, match="no whole safetensors file"):
+            tc.load(path)
+    path.write_bytes(b"\x80\x04\x95" + bytes(100))
+    with pytest.raises(tc.DataError, match=r"a pickle(.|\n)*save_file"):
+        tc.load(path)
+    for metadata, text in (
+        ({"tinygrad_cuda": "{"}, "damaged"),
+        ({"tinygrad_cuda": json.dumps({"version": 1})}, "damaged"),
+        (
+            {"tinygrad_cuda": json.dumps({"version": 1, "structure": {"tensor": "z"}})},
+            "damaged",
+        ),
+        ({"tinygrad_cuda": json.dumps({"version": 99})}, "another version"),
+    ):
+        save_file({"x": np.zeros(1)}, path, metadata=metadata)
+        with pytest.raises(tc.DataError, match=text):
+            tc.load(path)
+    save_file({"x": np.zeros(1, np.uint16)}, path)
+    with pytest.raises(tc.DataError, match="dtype that is unknown"):
+        tc.load(path)
+
+
+def test_a_write_that_fails_leaves_the_old_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tc.save([1], path)
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space left"):
+        tc.save([2], path)
+    assert tc.load(path) == [1]
+    assert os.listdir(path.parent) == [path.name]
+
+
+class Run:
+    """A small training run with everything that has state."""
+
+    def __init__(self) -> None:
+        self.model = nn.Sequential(
+            nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 1)
+        )
+        self.optimizer = optim.AdamW(self.model.parameters(), lr=0.01, amsgrad=True)
+        warmup = optim.lr_scheduler.LinearLR(self.optimizer, 0.1, total_iters=3)
+        cosine = optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 20)
+        self.schedule = optim.lr_scheduler.SequentialLR(self.optimizer, [warmup, cosine], [3])
+
+    def train(self, steps: int) -> list[float]:
+        losses = []
+        for _ in range(steps):
+            x = tc.randn(16, 4)
+            self.optimizer.zero_grad()
+            loss = ((self.model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+            loss.backward()
+            self.optimizer.step()
+            self.schedule.step()
+            losses.append(loss.item())
+        return losses
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "random": tc.get_rng_state(),
+        }
+
+    def resume(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        tc.set_rng_state(state["random"])
+
+
+def test_training_goes_on_byte_for_byte(path: Path) -> None:
+    """Model, optimizer, schedule and random numbers, before and after a change of rules."""
+    tc.manual_seed(3)
+    first = Run()
+    first.train(7)
+    tc.save(first.state(), path)
+    wanted = first.train(8)
+    tc.manual_seed(99)
+    second = Run()
+    second.train(2)
+    second.resume(tc.load(path))
+    assert second.train(8) == wanted
+    for name, value in first.model.state_dict().items():
+        other = second.model.state_dict()[name]
+        assert value.detach().numpy().tobytes() == other.detach().numpy().tobytes(), name

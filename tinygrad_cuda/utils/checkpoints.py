@@ -1,0 +1,209 @@
+"""`save` and `load`: nested values with Tensors as one safetensors file, never a pickle.
+
+The structure is JSON in the file's metadata, so loading a file runs no code of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.core.device import CPU, Device, as_device
+from tinygrad_cuda.core.errors import ArgumentError, DataError
+from tinygrad_cuda.nn.parameter import Parameter
+from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.creation import buffer_node
+from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.utils.safetensors_file import pack, unpack
+
+KEY = "tinygrad_cuda"  # of the structure in the metadata
+VERSION = 1
+
+
+def save(obj: Any, path: str | os.PathLike[str]) -> None:
+    """Writes dicts, lists, tuples, numbers, strings, None and Tensors to one safetensors file.
+
+    The file appears whole or not at all. Tensors that share a storage cell are stored once, and
+    share it again when loaded. A plain dict of Tensors, such as a state dict, is a file that other
+    programs read by its names.
+
+    Args:
+        obj: the value, nested as deep as you like; dict keys are numbers, strings, None or tuples.
+        path: the file, replaced if it exists.
+
+    Raises:
+        ArgumentError: something in it is of another kind.
+        OSError: the file cannot be written.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> import tinygrad_cuda as tc
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "state.safetensors"
+        >>> tc.save({"step": 3, "weights": [tc.arange(3, device="cpu")]}, path)
+        >>> tc.load(path)["weights"][0].tolist()
+        [0, 1, 2]
+    """
+    writer = _Writer()
+    structure = writer.encode(obj, ())
+    metadata = {"format": "pt", KEY: json.dumps({"version": VERSION, "structure": structure})}
+    _write(Path(os.path.realpath(path)), pack(writer.arrays, metadata))
+
+
+def _write(path: Path, parts: Iterable[bytes]) -> None:
+    """All of it, or nothing: a reader never meets half a file."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class _Writer:
+    """Turns a value into JSON and a table of Tensors.
+
+    None, booleans, numbers, strings and lists stand for themselves; an object has one key that
+    says what it is: "dict" (pairs), "tuple", or "tensor" (the name in the table).
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self._names: dict[Any, str] = {}
+        self._open: set[int] = set()
+
+    def encode(self, value: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(value, TensorBase):
+            return self._tensor(value, path)  # type: ignore[arg-type]
+        if isinstance(value, np.bool_ | np.integer | np.floating):
+            value = value.item()
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if not isinstance(value, dict | list | tuple) or id(value) in self._open:
+            raise ArgumentError(
+                "save", f"{'.'.join(path) or 'the object'} cannot be stored",
+                expect="dicts, lists, tuples, numbers, strings, None and Tensors",
+                actual="a container inside itself" if id(value) in self._open
+                else f"{type(value).__module__}.{type(value).__name__}",
+                hint="store its state_dict()" if hasattr(value, "state_dict") else None,
+            )  # fmt: skip
+        self._open.add(id(value))
+        found = self._container(value, path)
+        self._open.discard(id(value))
+        return found
+
+    def _container(self, value: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(value, dict):
+            pairs = [
+                [self.encode(key, (*path, "key")), self.encode(item, (*path, str(key)))]
+                for key, item in value.items()
+            ]
+            return {"dict": pairs}
+        items = [self.encode(item, (*path, str(k))) for k, item in enumerate(value)]
+        return {"tuple": items} if isinstance(value, tuple) else items
+
+    def _tensor(self, tensor: Tensor, path: tuple[str, ...]) -> Any:
+        views = [(op.name, repr(detail)) for op, detail in tensor.chain if op.kind == "movement"]
+        place = (id(tensor.cell), tuple(views))
+        name = self._names.get(place)
+        if name is None:
+            name = self._names[place] = self._free_name(".".join(path) or "tensor")
+            self.arrays[name] = tensor.array()
+        found: dict[str, Any] = {"tensor": name, "device": str(tensor.device)}
+        if isinstance(tensor, Parameter):
+            found["parameter"] = True
+        if tensor.requires_grad:
+            found["requires_grad"] = True
+        return found
+
+    def _free_name(self, name: str) -> str:
+        number = 1
+        while name in self.arrays or name == "__metadata__":
+            number += 1
+            name = f"{name.partition('#')[0]}#{number}"
+        return name
+
+
+def load(path: str | os.PathLike[str], map_location: Any = None) -> Any:
+    """Reads what `save` wrote, or any safetensors file as a dict of Tensors.
+
+    Args:
+        path: the file.
+        map_location: the device for all Tensors; by default each its own, which must be there.
+
+    Raises:
+        DataError: the file is missing, truncated or of another kind.
+        DeviceError: a Tensor's device cannot be used here.
+    """
+    arrays, metadata = unpack(_read(Path(path)), str(path))
+    device = None if map_location is None else as_device(map_location)
+    if KEY not in metadata:
+        return {name: _made(array, device or CPU) for name, array in arrays.items()}
+    try:
+        document = json.loads(metadata[KEY])
+        if document["version"] == VERSION:
+            return _Reader(arrays, device).decode(document["structure"])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise DataError(
+            "load", f"{path}: the structure in the metadata is damaged", expect="what save wrote",
+            actual=f"{type(error).__name__}: {error}",
+        ) from None  # fmt: skip
+    raise DataError(
+        "load", f"{path} was written by another version", expect=f"version {VERSION}",
+        actual=f"version {document['version']}",
+    )  # fmt: skip
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            "load",
+            f"{path} cannot be read",
+            expect="a safetensors file",
+            actual=str(error.strerror),
+        ) from None
+
+
+def _made(array: np.ndarray[Any, Any], device: Device) -> Tensor:
+    return wrap(buffer_node(array, device))
+
+
+class _Reader:
+    """The way back; Tensors of one name share a cell."""
+
+    def __init__(self, arrays: dict[str, np.ndarray[Any, Any]], device: Device | None) -> None:
+        self.arrays, self.device = arrays, device
+        self._made: dict[str, Tensor] = {}
+
+    def decode(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.decode(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if "dict" in value:
+            return {self.decode(key): self.decode(item) for key, item in value["dict"]}
+        if "tuple" in value:
+            return tuple(self.decode(item) for item in value["tuple"])
+        return self._tensor(value)
+
+    def _tensor(self, value: dict[str, Any]) -> Tensor:
+        name = value["tensor"]
+        tensor = self._made.get(name)
+        if tensor is None:
+            device = self.device or as_device(value["device"])
+            tensor = self._made[name] = _made(self.arrays[name], device)
+        wanted = bool(value.get("requires_grad"))
+        if value.get("parameter"):
+            return Parameter(tensor, wanted)
+        # Handles of their own, so that a flag set on one is not the other's.
+        return tensor.detach().requires_grad_(wanted)
