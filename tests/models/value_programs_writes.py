@@ -262,6 +262,39 @@ def detached_then_trained(lib: Any) -> Values:
         yield array(out), array(w.grad), x.grad is None, out.requires_grad
 
 
+def branches_of_a_detached_tensor(lib: Any) -> Values:
+    # What is written through detach() has its history there and in its views, nowhere else.
+    x, w = counting(lib, 3, 2).requires_grad_(), parameter(lib, 13, 3, 2)
+    for _ in range(6):
+        x.grad, w.grad = None, None
+        base = x * 1.0
+        branch = base.detach()
+        view = branch.t()
+        branch *= w
+        branch[0].add_(w[1] * 2)
+        with lib.no_grad():
+            base += 1
+        again = branch.detach()
+        flags = [t.requires_grad for t in (base, branch, view, again, base.detach())]
+        (view * view.detach()).sum().backward()
+        branch.zero_()
+        yield array(base), array(view), array(w.grad), x.grad is None, flags
+
+
+def views_made_without_history(lib: Any) -> Values:
+    w = parameter(lib, 14, 3, 2)
+    view = w[1:]
+    for _ in range(6):
+        w.grad = None
+        with lib.no_grad():
+            w += 0.1
+            # Computed anew where nothing is recorded, the view still has its history.
+            array(view.exp())
+            silent = w[1:]
+        (view * silent).sum().backward()
+        yield array(w.grad), view.requires_grad, array(silent)
+
+
 def written_into_a_clone(lib: Any) -> Values:
     w = parameter(lib, 6, 3)
     for turn in range(6):
@@ -384,7 +417,8 @@ PROGRAMS = (
     write_over_a_pending_reader, swap, swap_of_values, exchange_without_a_third, ping_pong,
     chain_of_writes, clones_of_clones, written_with_its_own_view, statistics_of_batches,
     written_with_history, buffer_written_with_history, written_unseen_by_history,
-    detached_then_trained, written_into_a_clone, leaves_refuse,
+    detached_then_trained, branches_of_a_detached_tensor, views_made_without_history,
+    written_into_a_clone, leaves_refuse,
     leaf_used_before_and_after_a_write, view_of_a_leaf_kept, requires_grad_later,
     data_set_to_another, shared_with_an_array, array_of_a_batch_reused, copied_from_an_array,
 )  # fmt: skip

@@ -54,6 +54,38 @@ class Leaf:
         self._source = self._node = None
 
 
+class Branch:
+    """The history of what was written through one `detach()`; others see the value alone.
+
+    Attributes:
+        node: the value with its history, or None while there is none.
+    """
+
+    __slots__ = ("node", "_current", "__weakref__")
+
+    def __init__(self) -> None:
+        self.node: Node | None = None
+        self._current = False
+
+    def take(self, node: Node) -> None:
+        """A value with history has been written."""
+        self.node = node
+        self._current = True
+
+    def value(self, source: Node) -> Node:
+        """What the detached handle and its views see of `source`."""
+        if self.node is None:
+            return detached(source)
+        if not self._current:
+            # Others have written since: their value, and the history from before.
+            self.take(common.with_history(detached(source), self.node))
+        return self.node
+
+    def forget_node(self) -> None:
+        """Called by the cell when its value is replaced."""
+        self._current = False
+
+
 class Cell:
     """One place.
 

@@ -16,15 +16,16 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType, bool_
 from tinygrad_cuda.core.errors import GradientError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
-from tinygrad_cuda.engine.cell import Cell, Leaf, detached, local
+from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, detached, local
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
-from tinygrad_cuda.graph.node import Node, Op, made_by, mode
+from tinygrad_cuda.graph.node import Node, Op, gradient_mode, made_by, mode
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
 
-# One aliasing step: a movement op with its attributes, `detach`, or `variable` with its Leaf.
+# One aliasing step: a movement op with its attributes, `detach` with its Branch, or `variable`
+# with its Leaf.
 Step = tuple[Op, Any]
 
 
@@ -35,7 +36,8 @@ def apply_step(step: Step, node: Node) -> Node:
         leaf: Leaf = detail
         return leaf.variable(node)
     if op is common.detach:
-        return detached(node)
+        branch: Branch = detail
+        return branch.value(node)
     return op(node, **detail)
 
 
@@ -107,14 +109,19 @@ class TensorBase:
         if not self.chain:
             return node
         if self._node is None:
-            node = cell.node
-            for step in self.chain:
-                if step[0] is common.variable:
-                    cell.add_alias(step[1])
-                node = apply_step(step, node)
-            self._node = node
+            self._node = self._fold(self.chain)
             cell.add_alias(self)
         return self._node
+
+    def _fold(self, chain: tuple[Step, ...]) -> Node:
+        """A chain applied to the cell's node; a view keeps its history where none is recorded."""
+        node = self.cell.node
+        with gradient_mode(True):
+            for step in chain:
+                if step[0] is common.variable or step[0] is common.detach:
+                    self.cell.add_alias(step[1])
+                node = apply_step(step, node)
+        return node
 
     def _settle(self) -> None:
         """The value waits in another thread's list, or its realization failed."""
@@ -132,7 +139,7 @@ class TensorBase:
 
         Raises:
             GradientError: the Tensor is a leaf that requires grad, or a view of one, outside
-                `no_grad`; or the write would lose the value's history.
+                `no_grad`.
         """
         cell, chain = self.cell, self.chain
         ops = [step[0] for step in chain]
@@ -148,16 +155,18 @@ class TensorBase:
             )
         if not mode.gradients:
             value = detached(value)
-        elif value.requires_grad and 0 < depth < len(ops):
-            raise GradientError(
-                op,
-                "a view of a detached tensor cannot take a value with history",
-                expect="a value without grad",
-                actual=made_by(value),
-                hint="clone() the detached tensor first",
-            )
         old = base = cell.node
-        new = put_through(old, chain, value)
+        branch: Branch | None = chain[depth - 1][1] if depth else None
+        if branch is not None and mode.gradients and (value.requires_grad or branch.node):
+            # The detached handle and its views see the history, the others the value alone.
+            seen = self._fold(chain[:depth])
+            value = put_through(seen, chain[depth:], value)
+            if not value.requires_grad:
+                value = common.with_history(value, seen, passes=False)
+            new = put_through(old, chain[:depth], value)
+        else:
+            branch = None
+            new = put_through(old, chain, value)
         if old.requires_grad and not new.requires_grad and common.variable not in ops:
             # The tensor still has its history: under no_grad that of the value before.
             new = common.with_history(new, old, passes=not mode.gradients)
@@ -167,10 +176,9 @@ class TensorBase:
             new = common.assign(detached(base), new)
         count_nodes(1)
         cell.put(new)
-        if depth and value.requires_grad:
-            # The others see the value alone.
-            self._node = value
-            cell.add_alias(self)
+        if branch is not None:
+            branch.take(value)
+            cell.add_alias(branch)
         if settings.eager:
             _compute_now(new.device)
 
@@ -185,26 +193,40 @@ class TensorBase:
 
     def alias(self, op: Op, strides: Shape | None = None, **attributes: Any) -> Tensor:
         """Another Tensor on the same cell, seen through one more movement."""
-        # Applied at once, so that a bad argument is an error here; the node is kept.
-        node = op(self.node, **attributes)
+        source, chain = self.node, self.chain
+        if not mode.gradients and source.requires_grad:
+            # A view made under no_grad has no history, now or later.
+            source, chain = detached(source), self.chain_without_history()
         tensor = object.__new__(TensorBase._concrete)
         tensor.cell = self.cell
-        tensor.chain = (*self.chain, (op, attributes))
-        tensor._node = node
+        tensor.chain = (*chain, (op, attributes))
+        # Applied at once, so that a bad argument is an error here; the node is kept.
+        tensor._node = op(source, **attributes)
         tensor._strides = strides
         tensor._retained = None
         self.cell.add_alias(tensor)
         return tensor
 
-    def with_step(self, step: Step) -> Tensor:
-        """Another Tensor on the same cell, through `detach` or `variable`."""
+    def chain_without_history(self) -> tuple[Step, ...]:
+        """The chain of `detach()`."""
+        chain = self.chain if self.leaf is None else self.chain[:-1]
+        if chain and chain[-1][0] is common.detach and chain[-1][1].node is None:
+            chain = chain[:-1]
+        return (*chain, (common.detach, Branch()))
+
+    def with_chain(self, chain: tuple[Step, ...]) -> Tensor:
+        """Another Tensor on the same cell, of the same strides, seen through a chain."""
         tensor = object.__new__(TensorBase._concrete)
         tensor.cell = self.cell
-        tensor.chain = (*self.chain, step)
+        tensor.chain = chain
         tensor._node = None
         tensor._strides = self._strides
         tensor._retained = None
         return tensor
+
+    def with_step(self, step: Step) -> Tensor:
+        """Another Tensor on the same cell, seen through one more step."""
+        return self.with_chain((*self.chain, step))
 
     # Facts ---------------------------------------------------------------------------------
 

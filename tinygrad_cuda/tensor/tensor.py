@@ -334,11 +334,7 @@ class Tensor(
 
     def detach(self) -> Tensor:
         """The same value (and the same cell) without history."""
-        if self.leaf is not None:
-            tensor = self.with_step((common.detach, None))
-            tensor.chain = self.chain[:-1]
-            return tensor
-        return self.with_step((common.detach, None))
+        return self.with_chain(self.chain_without_history())
 
     def detach_(self) -> Tensor:
         """Drops this Tensor's history."""
