@@ -380,8 +380,8 @@ class Device:
             # From pageable memory the driver stages the bytes before it returns, and does not wait
             # for the stream; measured, that is cheaper than staging them in pinned slots here.
             self.call("cuMemcpyHtoDAsync", address, pointer, nbytes, self.stream)
-            status, _ = self.driver.cuPointerGetAttribute(self._memory_type, pointer)
-            if not status:  # the driver knows this memory: it is pinned and still being read
+            (kind,) = self.call("cuPointerGetAttributes", 1, [self._memory_type], pointer)
+            if int(kind):  # the driver knows this memory: it is pinned and still being read
                 self.call("cuStreamSynchronize", self.stream)
 
     def copy_out(self, address: int, destination: npt.NDArray[Any]) -> None:
