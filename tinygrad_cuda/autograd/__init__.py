@@ -1,5 +1,6 @@
 """Autograd as the user calls it: modes, grad, backward, Function, gradcheck."""
 
+from tinygrad_cuda.autograd import functional
 from tinygrad_cuda.autograd.anomaly import detect_nan, set_detect_nan
 from tinygrad_cuda.autograd.function import Function
 from tinygrad_cuda.autograd.gradcheck import gradcheck, gradgradcheck
@@ -17,6 +18,7 @@ __all__ = [
     "backward",
     "detect_nan",
     "enable_grad",
+    "functional",
     "grad",
     "gradcheck",
     "gradgradcheck",
