@@ -220,6 +220,11 @@ STATISTICS: dict[str, Row] = {
     "trapezoid": Row(lambda lib, x, y: lib.trapezoid(x, y, dim=1), ("matrix", "matrix2")),
     "cumulative_trapezoid": Row(lambda lib, x: lib.cumulative_trapezoid(x, dx=0.5)),
     "gradient": Row(lambda lib, x: lib.gradient(x, spacing=0.5)),
+    "gradient of order 2": Row(lambda lib, x: x.square() + lib.gradient(x, edge_order=2)[1]),
+    "gradient by coordinates": Row(
+        lambda lib, x, v: lib.gradient(x, spacing=(v.detach(),), dim=1, edge_order=2),
+        ("matrix", "vector"),
+    ),
     "diff": Row(lambda lib, x: lib.diff(x, 2, 0)),
     "diff prepend": Row(lambda lib, x: x.diff(prepend=x[:, :1])),
     "bincount": Row(lambda lib, c: lib.bincount(c, minlength=4), ("counts",)),
@@ -278,6 +283,9 @@ SHAPES: dict[str, Row] = {
         )
         for mode in ("constant", "reflect", "replicate", "circular")
     },
+    "pad takes off and repeats": Row(
+        lambda lib, x: _namespace(lib).pad(x, (-4, 5, 2, -3), "replicate"), ("image",)
+    ),
     "linspace": Row(lambda lib: lib.linspace(-1, 2, 7, **_place(lib)), ()),
     "logspace": Row(lambda lib: lib.logspace(0, 2, 5, **_place(lib)), ()),
     "linspace of one": Row(lambda lib: lib.linspace(3, 5, 1, **_place(lib)), ()),
@@ -400,6 +408,8 @@ LINALG: dict[str, Row] = {
     "logdet": Row(lambda lib, a: lib.logdet(a), ("definite",)),
     "cholesky": Row(lambda lib, a: lib.linalg.cholesky(a @ a.mT), ("squares",)),
     "cholesky upper": Row(lambda lib, a: lib.linalg.cholesky(a @ a.mT, upper=True), ("square",)),
+    "cholesky_solve": Row(lambda lib, b, a: lib.cholesky_solve(b, a.tril()), ("square2", "square")),
+    "cholesky_inverse": Row(lambda lib, a: lib.cholesky_inverse(a.triu(), True), ("square",)),
     "qr": Row(lambda lib, a: lib.linalg.qr(a), ("tall",)),
     "qr flat": Row(lambda lib, a: lib.linalg.qr(a), ("flat",)),
     "qr square": Row(lambda lib, a: lib.linalg.qr(a), ("square",)),

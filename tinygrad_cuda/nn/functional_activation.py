@@ -8,8 +8,9 @@ from typing import Any
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn.smooth import softplus, where
 from tinygrad_cuda.tensor import math as tm
-from tinygrad_cuda.tensor import reductions
 from tinygrad_cuda.tensor.creation import arange
+from tinygrad_cuda.tensor.products import cosine_similarity as cosine_similarity
+from tinygrad_cuda.tensor.products import pairwise_distance as pairwise_distance
 from tinygrad_cuda.tensor.random import rand_like
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -207,20 +208,6 @@ def bilinear(
     mixed = mixed.reshape(*input1.shape[:-1], outputs, second)
     output = (mixed @ input2.unsqueeze(-1)).squeeze(-1)
     return output if bias is None else output + bias
-
-
-def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """``x1 . x2 / (max(|x1|, eps) max(|x2|, eps))`` along `dim`."""
-    lengths = [reductions.norm(x, 2, dim).clamp(min=eps) for x in (x1, x2)]
-    result: Tensor = (x1 * x2).sum(dim) / (lengths[0] * lengths[1])
-    return result
-
-
-def pairwise_distance(
-    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
-) -> Tensor:
-    """The p-norm of ``x1 - x2 + eps`` along the last axis."""
-    return reductions.norm(x1 - x2 + eps, p, -1, keepdim)
 
 
 # Dropout ------------------------------------------------------------------------------------

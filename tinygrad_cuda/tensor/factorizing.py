@@ -16,6 +16,7 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import float32, float64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensor import math, rearranging, selecting
@@ -267,18 +268,25 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     return L.mT if upper else L
 
 
+def _lower_factor(L: Tensor, upper: bool) -> Tensor:
+    """One triangle of the factor; as in PyTorch, the gradient goes to the whole matrix."""
+    triangle = rearranging.triu(L) if upper else rearranging.tril(L)
+    low = (
+        wrap(common.with_history(detached(triangle.node), L.node)) if L.requires_grad else triangle
+    )
+    return low.mT if upper else low
+
+
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
     """The inverse of the matrix whose Cholesky factor is given."""
-    factor = require_matrix("cholesky_inverse", L, square=True)
-    low = rearranging.triu(factor).mT if upper else rearranging.tril(factor)
+    low = _lower_factor(require_matrix("cholesky_inverse", L, square=True), upper)
     return inv(low @ low.mT)
 
 
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """X with ``A @ X == B``, from the Cholesky factor of A."""
-    low = rearranging.triu(L).mT if upper else rearranging.tril(L)
-    half = solve_triangular(low, B, upper=False)
-    return solve_triangular(low.mT, half, upper=True)
+    low = _lower_factor(require_matrix("cholesky_solve", L, square=True), upper)
+    return _solved(low.mT, _solved(low, B))
 
 
 def qr(A: Tensor, mode: str = "reduced") -> QR:

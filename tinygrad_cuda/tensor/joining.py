@@ -280,14 +280,14 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
     for k in range(0, len(widths), 2):
         axis = len(node.shape) - 1 - k // 2
         before, after = widths[k], widths[k + 1]
-        node = _cropped(node, axis, min(before, 0), min(after, 0))
-        before, after = max(before, 0), max(after, 0)
-        if not before and not after:
-            continue
-        if mode == "constant":
-            node = pad_axis(node, axis, before, after, 0 if value is None else value)
-        else:
-            node = _extended(node, axis, before, after, mode)
+        less, more = (min(before, 0), min(after, 0)), (max(before, 0), max(after, 0))
+        # Only the border element may be repeated after it has itself been taken off.
+        node = node if mode == "replicate" else _cropped(node, axis, *less)
+        if any(more) and mode == "constant":
+            node = pad_axis(node, axis, *more, 0 if value is None else value)
+        elif any(more):
+            node = _extended(node, axis, *more, mode)
+        node = _cropped(node, axis, *less) if mode == "replicate" else node
     return wrap(another(node) if node is input.node else node)
 
 

@@ -216,7 +216,8 @@ def gradient(
     """Slopes along each dimension by central differences, one-sided at the borders.
 
     Args:
-        spacing: the distance of neighbours: one number, or one for each of `dim`.
+        spacing: the distance of neighbours: one number, or one for each of `dim`; or a vector of
+            coordinates for each.
         dim: the dimensions; all when left out.
         edge_order: 1 or 2, the order of the one-sided differences.
     """
@@ -224,18 +225,18 @@ def gradient(
     input = wrap(as_float(input.node))
     spacing = 1 if spacing is None else spacing
     steps = list(spacing) if isinstance(spacing, list | tuple) else [spacing] * len(axes)
-    if len(steps) != len(axes) or any(isinstance(step, TensorBase) for step in steps):
+    if len(steps) != len(axes):
         raise ArgumentError(
             "gradient",
-            "spacing is not a number for each dim",
-            expect=f"{len(axes)} numbers",
-            actual=str(spacing),
-            hint="coordinates as tensors are not supported",
+            "spacing does not fit the dims",
+            expect=f"{len(axes)} numbers or vectors",
+            actual=f"{len(steps)}",
         )
     return tuple(_slope(input, axis, step, edge_order) for axis, step in zip(axes, steps))
 
 
-def _slope(input: Tensor, axis: int, step: float, edge_order: int) -> Tensor:
+def _slope(input: Tensor, axis: int, step: Any, edge_order: int) -> Tensor:
+    """(f[i+1] (h1/h2) - f[i-1] (h2/h1) + f[i] (h2/h1 - h1/h2)) / (h1 + h2), h1 before, h2 after."""
     size = input.shape[axis]
     if size < edge_order + 1:
         raise ShapeError(
@@ -245,15 +246,37 @@ def _slope(input: Tensor, axis: int, step: float, edge_order: int) -> Tensor:
     def part(start: int, length: int) -> Any:
         return input.narrow(axis, start, length)
 
-    first, last = part(1, 1) - part(0, 1), part(size - 1, 1) - part(size - 2, 1)
-    if edge_order == 2:
-        first = (-3 * part(0, 1) + 4 * part(1, 1) - part(2, 1)) / 2
-        last = (3 * part(size - 1, 1) - 4 * part(size - 2, 1) + part(size - 3, 1)) / 2
-    pieces = [first]
+    gaps: Any = step
+    if isinstance(step, TensorBase) and step.node.shape:
+        line: Any = wrap(to_dtype(step.node, input.dtype))
+        steps = line.narrow(0, 1, size - 1) - line.narrow(0, 0, size - 1)
+        gaps = steps.reshape(tuple(-1 if k == axis else 1 for k in range(input.ndim)))
+
+    def gap(start: int, length: int = 1) -> Any:
+        return gaps.narrow(axis, start, length) if isinstance(gaps, TensorBase) else gaps
+
+    pieces = [_edge(part, gap, 0, 1, edge_order)]
     if size > 2:
-        pieces.append((part(2, size - 2) - part(0, size - 2)) / 2)
-    pieces.append(last)
-    return math.div(wrap(join([piece.node for piece in pieces], axis)), step)
+        before, after = gap(0, size - 2), gap(1, size - 2)
+        ratio = before / after
+        middle = part(2, size - 2) * ratio - part(0, size - 2) / ratio
+        middle = middle + part(1, size - 2) * (1 / ratio - ratio)
+        pieces.append(middle / (before + after))
+    pieces.append(_edge(part, gap, size - 1, -1, edge_order))
+    return wrap(join([piece.node for piece in pieces], axis))
+
+
+def _edge(part: Any, gap: Any, at: int, towards: int, edge_order: int) -> Any:
+    """The slope at a border, from the two or three elements next to it."""
+    near = gap(min(at, at + towards))
+    if edge_order == 1:
+        return (part(at + towards, 1) - part(at, 1)) * towards / near
+    far = gap(min(at + towards, at + 2 * towards))
+    first = -(2 * near + far) / (near * (near + far))
+    second = (near + far) / (near * far)
+    third = -near / (far * (near + far))
+    total = part(at, 1) * first + part(at + towards, 1) * second + part(at + 2 * towards, 1) * third
+    return total * towards
 
 
 # Counts -------------------------------------------------------------------------------------------
