@@ -8,8 +8,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.tensor import creation
+from tinygrad_cuda.tensor.creation import empty, eye
+from tinygrad_cuda.tensor.factorizing import qr
+from tinygrad_cuda.tensor.special import erfinv
 from tinygrad_cuda.tensor.tensor import Tensor
 
 _GAINS = {
@@ -162,3 +168,112 @@ def kaiming_normal_(
     """
     fan = max(_correct_fan(tensor, mode), 1)
     return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(fan), generator)
+
+
+def trunc_normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0,
+    generator: Any = None,
+) -> Tensor:  # fmt: skip
+    r"""Writes draws from N(mean, std\ :sup:`2`) that lie between a and b.
+
+    Args:
+        tensor: any shape.
+        mean, std: of the normal distribution before it is cut.
+        a, b: the least and the largest value.
+    """
+
+    def below(x: float) -> float:
+        return (1.0 + math.erf((x - mean) / std / math.sqrt(2.0))) / 2.0
+
+    low, high = 2 * below(a) - 1, 2 * below(b) - 1
+    with gradient_mode(False):
+        uniform_(tensor, low, high, generator)
+        drawn = erfinv(tensor.detach()) * (std * math.sqrt(2.0)) + mean
+        return tensor.copy_(drawn.clamp(a, b))
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """Writes the identity, a one on the diagonal of a matrix.
+
+    Raises:
+        ShapeError: the tensor is no matrix.
+    """
+    if tensor.ndim != 2:
+        raise ShapeError("eye_", "needs a matrix", expect="2-d", actual=str(tuple(tensor.shape)))
+    with gradient_mode(False):
+        return tensor.copy_(eye(*tensor.shape, device=tensor.device))
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    r"""Writes kernels of a convolution that passes channels through unchanged.
+
+    Args:
+        tensor: shape (out, in, \*kernel) of three to five dimensions.
+        groups: must divide the output channels.
+
+    Raises:
+        ShapeError: the shape does not fit.
+    """
+    shape = tuple(tensor.shape)
+    if len(shape) not in (3, 4, 5) or shape[0] % groups:
+        raise ShapeError(
+            "dirac_", "the shape does not fit", expect=f"(out, in, *kernel), out % {groups} == 0",
+            actual=str(shape),
+        )  # fmt: skip
+    each = shape[0] // groups
+    values = np.zeros(shape)
+    middle = tuple(size // 2 for size in shape[2:])
+    for group in range(groups):
+        for channel in range(min(each, shape[1])):
+            values[(group * each + channel, channel, *middle)] = 1.0
+    with gradient_mode(False):
+        return tensor.copy_(values)
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Tensor:
+    r"""Writes a matrix with orthonormal rows or columns, times gain (Saxe et al., 2014).
+
+    Args:
+        tensor: shape (out, \*rest); rest counts as one dimension.
+        gain: see `calculate_gain`.
+
+    Raises:
+        ShapeError: the tensor has fewer than two dimensions.
+    """
+    if tensor.ndim < 2:
+        raise ShapeError(
+            "orthogonal_", "needs two dimensions", expect="at least 2-d",
+            actual=str(tuple(tensor.shape)),
+        )  # fmt: skip
+    rows = tensor.shape[0]
+    columns = tensor.numel() // max(rows, 1)
+    with gradient_mode(False):
+        flat = empty(rows, columns, device=tensor.device).normal_(generator=generator)
+        q, r = qr(flat.T if rows < columns else flat)
+        # With the signs of R's diagonal, Q is uniformly distributed.
+        q = q * r.diagonal().sign()
+        q = q.T if rows < columns else q
+        return tensor.copy_(q.reshape(tensor.shape) * gain)
+
+
+def sparse_(
+    tensor: Tensor, sparsity: float, std: float = 0.01, generator: Any = None
+) -> Tensor:  # fmt: skip
+    """Writes draws from N(0, std ** 2) with a share `sparsity` of zeros in each column.
+
+    Raises:
+        ShapeError: the tensor is no matrix.
+    """
+    if tensor.ndim != 2:
+        raise ShapeError("sparse_", "needs a matrix", expect="2-d", actual=str(tuple(tensor.shape)))
+    zeros = math.ceil(sparsity * tensor.shape[0])
+    with gradient_mode(False):
+        normal_(tensor, 0.0, std, generator)
+        drawn = empty(*tensor.shape, device="cpu").uniform_(generator=generator).numpy()
+        kept = drawn.argsort(0).argsort(0) >= zeros
+        return tensor.mul_(_given(kept, tensor))
+
+
+def _given(array: Any, like: Tensor) -> Tensor:
+    """An array with the dtype and on the device of a Tensor."""
+    return creation.tensor(array, dtype=like.dtype, device=like.device)

@@ -17,6 +17,7 @@ from tinygrad_cuda.core.dtypes import DType, as_dtype, bfloat16, float16, float3
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, TgcError, user_site
 from tinygrad_cuda.engine.realize import begin_call
 from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.nn.hooks import GradientHooks
 from tinygrad_cuda.nn.parameter import Parameter, place
 from tinygrad_cuda.nn.state import IncompatibleKeys, load
 from tinygrad_cuda.tensor.backward import clear
@@ -24,6 +25,7 @@ from tinygrad_cuda.tensor.base import TensorBase
 from tinygrad_cuda.tensor.tensor import RemovableHandle, Tensor
 
 _hook_numbers = itertools.count()
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class _Calls(threading.local):
@@ -72,6 +74,8 @@ class Module:
         fields["_temporary"] = set()  # names of buffers that are not part of the state
         fields["_forward_hooks"] = {}
         fields["_forward_pre_hooks"] = {}
+        fields["_backward_hooks"] = {}
+        fields["_backward_pre_hooks"] = {}
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The computation; subclasses write it, callers call the module itself."""
@@ -84,7 +88,7 @@ class Module:
         _calls.depth += 1
         try:
             fields = self.__dict__
-            if not fields["_forward_pre_hooks"] and not fields["_forward_hooks"]:
+            if not any(fields[name] for name in _HOOKS):
                 return self.forward(*inputs, **options)
             return self._call_with_hooks(inputs, options)
         except TgcError as error:
@@ -113,11 +117,16 @@ class Module:
             replaced = hook(self, inputs)
             if replaced is not None:
                 inputs = replaced if isinstance(replaced, tuple) else (replaced,)
+        before = list(self._backward_pre_hooks.values())
+        after = list(self._backward_hooks.values())
+        gradients = GradientHooks(self, before, after) if before or after else None
+        if gradients is not None:
+            inputs = gradients.inputs(inputs)
         output = self.forward(*inputs, **options)
         for hook in list(self._forward_hooks.values()):
             replaced = hook(self, inputs, output)
             output = output if replaced is None else replaced
-        return output
+        return output if gradients is None else gradients.outputs(output)
 
     # Attributes ------------------------------------------------------------------------------
 
@@ -463,6 +472,30 @@ class Module:
             A handle whose `remove()` takes the hook away.
         """
         return _add_hook(self._forward_pre_hooks, hook)
+
+    def register_full_backward_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """Calls ``hook(module, grad_input, grad_output)`` when the inputs' gradients are known.
+
+        Its result, a tuple, replaces grad_input.
+
+        Returns:
+            A handle whose `remove()` takes the hook away.
+        """
+        return _add_hook(self._backward_hooks, hook)
+
+    def register_full_backward_pre_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> RemovableHandle:
+        """Calls ``hook(module, grad_output)`` before the backward pass through the module.
+
+        Its result, a tuple, replaces grad_output.
+
+        Returns:
+            A handle whose `remove()` takes the hook away.
+        """
+        return _add_hook(self._backward_pre_hooks, hook)
 
     # Text ------------------------------------------------------------------------------------
 

@@ -1,0 +1,22 @@
+"""Helpers around modules and parameters, with PyTorch's names."""
+
+from tinygrad_cuda.nn.utils.clip import (
+    clip_grad_norm_,
+    clip_grad_value_,
+    clip_grads_with_norm_,
+    get_total_norm,
+)
+from tinygrad_cuda.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+from tinygrad_cuda.nn.utils.reparametrize import (
+    remove_spectral_norm,
+    remove_weight_norm,
+    spectral_norm,
+    weight_norm,
+)
+from tinygrad_cuda.nn.utils.vector import parameters_to_vector, vector_to_parameters
+
+__all__ = [
+    "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "fuse_conv_bn_eval",
+    "fuse_linear_bn_eval", "get_total_norm", "parameters_to_vector", "remove_spectral_norm",
+    "remove_weight_norm", "spectral_norm", "vector_to_parameters", "weight_norm",
+]  # fmt: skip
