@@ -361,12 +361,13 @@ def adversaries_frozen(lib: Any) -> Values:
         loss_g = ((critic(generator(noise)) - 1) ** 2).mean()
         loss_g.backward()
         descend(lib, generator.all())
+        critic.w2.grad = None
         for p in critic.all():
             p.requires_grad_(True)
         # The gradient from before the freeze is still there.
         kept = array(critic.w1.grad)
-        descend(lib, critic.all())
-        yield loss_g.item(), kept, array(generator.w1), array(critic.w1)
+        descend(lib, [critic.w1, critic.b1, critic.b2])
+        yield loss_g.item(), kept, critic.w2.grad is None, array(generator.w1), array(critic.w1)
 
 
 def average_of_parameters(lib: Any) -> Values:

@@ -269,15 +269,20 @@ class TensorBase:
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        leaf = self.leaf
+        # A leaf that is frozen for a while still has the place of its gradient.
+        leaf = self.leaf or self._retained
         if leaf is None:
-            raise GradientError(
-                "grad",
-                "only a leaf that requires grad holds a gradient",
-                expect="a leaf that requires grad",
-                actual=made_by(self.node),
-                hint="requires_grad_() makes a leaf, retain_grad() keeps a result's gradient",
-            )
+            if value is None:
+                return
+            if not self.is_leaf:
+                raise GradientError(
+                    "grad",
+                    "only a leaf holds a gradient",
+                    expect="a leaf",
+                    actual=made_by(self.node),
+                    hint="retain_grad() keeps a result's gradient",
+                )
+            leaf = self._retained = Leaf()
         if value is not None and value.shape != self.shape:
             raise ShapeError(
                 "grad", "shapes differ", expect=str(self.shape), actual=str(value.shape)
