@@ -462,6 +462,8 @@ EXACT: dict[str, Row] = {
             "isneginf",
             "isreal",
             "signbit",
+            "sgn",
+            "sign",
             "nan_to_num",
             "frexp",
             "erfc",

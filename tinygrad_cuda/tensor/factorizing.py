@@ -63,7 +63,7 @@ class SlogDet(NamedTuple):
 
 
 def require_matrix(op: str, value: Any, square: bool = False) -> Tensor:
-    """The Tensor, if it holds matrices of float32 or float64."""
+    """The Tensor's value, if it holds matrices of float32 or float64."""
     if not isinstance(value, TensorBase):
         raise DTypeError(
             op, "the operand is not a tensor", expect="a Tensor", actual=type(value).__name__
@@ -84,7 +84,8 @@ def require_matrix(op: str, value: Any, square: bool = False) -> Tensor:
             actual=dtype.name,
             hint="cast first, e.g. x.float()",
         )
-    return value  # type: ignore[return-value]
+    # A handle of its own: a gradient needs the value of now, whatever is written later.
+    return wrap(value.node)
 
 
 def _on_host(op: str, function: Callable[..., Any], *tensors: Tensor) -> list[np.ndarray[Any, Any]]:

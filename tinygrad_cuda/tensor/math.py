@@ -268,7 +268,18 @@ def logical_not(input: Tensor) -> Tensor:
 
 neg = _unary(elementwise.neg, "neg", "``-input``.", False)
 abs = _unary(elementwise.abs, "abs", "``|input|``.", False)
-sign = _unary(elementwise.sign, "sign", "-1, 0 or 1 by the sign.", False)
+_sign = _unary(elementwise.sign, "sign", "", False)
+
+
+def sign(input: Tensor) -> Tensor:
+    """-1, 0 or 1 by the sign; 0 for NaN, as in PyTorch."""
+    node = input.node
+    if not node.dtype.is_floating:
+        return _sign(input)
+    nan, zero = elementwise.isnan(node), common.full_like(node, 0)
+    return _strides_like(wrap(elementwise.where(nan, zero, elementwise.sign(node))), input)
+
+
 bitwise_not = _unary(elementwise.bitwise_not, "bitwise_not", "Bitwise complement.", False)
 reciprocal = _unary(elementwise.reciprocal, "reciprocal", "``1 / input``.")
 exp = _unary(elementwise.exp, "exp", "e to the power of each element.")

@@ -247,13 +247,14 @@ def _slope(input: Tensor, axis: int, step: Any, edge_order: int) -> Tensor:
         return input.narrow(axis, start, length)
 
     gaps: Any = step
-    if isinstance(step, TensorBase) and step.node.shape:
+    varied = isinstance(step, TensorBase) and bool(step.node.shape)
+    if varied:
         line: Any = wrap(to_dtype(step.node, input.dtype))
         steps = line.narrow(0, 1, size - 1) - line.narrow(0, 0, size - 1)
         gaps = steps.reshape(tuple(-1 if k == axis else 1 for k in range(input.ndim)))
 
     def gap(start: int, length: int = 1) -> Any:
-        return gaps.narrow(axis, start, length) if isinstance(gaps, TensorBase) else gaps
+        return gaps.narrow(axis, start, length) if varied else gaps
 
     pieces = [_edge(part, gap, 0, 1, edge_order)]
     if size > 2:

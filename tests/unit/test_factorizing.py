@@ -1,0 +1,99 @@
+"""Factorizations: defining equations, what is refused, values that are written to later."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda.autograd import gradcheck, gradgradcheck
+
+
+def matrix(*shape: int, kind: str = "cpu", grad: bool = False) -> tc.Tensor:
+    array = np.random.default_rng([*shape]).standard_normal(shape)
+    if shape[-1] == shape[-2]:
+        array = array + 3 * np.eye(shape[-1])
+    return tc.tensor(array, device=kind, requires_grad=grad)
+
+
+def near(a: tc.Tensor, b: tc.Tensor) -> bool:
+    return bool(np.allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-10, atol=1e-10))
+
+
+@pytest.mark.parametrize("kind", ["cpu", "emu"])
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5), (2, 3, 4, 2)])
+def test_defining_equations(shape: tuple[int, ...], kind: str) -> None:
+    A = matrix(*shape, kind=kind)
+    m, n = shape[-2:]
+    U, S, Vh = tc.linalg.svd(A, full_matrices=False)
+    assert near((U * S.unsqueeze(-2)) @ Vh, A)
+    U, S, Vh = tc.linalg.svd(A)
+    assert near(U @ U.mT, tc.eye(m, dtype=tc.float64, device=kind).expand(*shape[:-2], m, m))
+    assert near(Vh @ Vh.mT, tc.eye(n, dtype=tc.float64, device=kind).expand(*shape[:-2], n, n))
+    Q, R = tc.linalg.qr(A)
+    assert near(Q @ R, A)
+    assert near(R.triu(), R)
+    P = tc.linalg.pinv(A)
+    assert near(A @ P @ A, A)
+    assert near(P @ A @ P, P)
+    G = A @ A.mT + tc.eye(m, dtype=tc.float64, device=kind)
+    L = tc.linalg.cholesky(G)
+    assert near(L @ L.mT, G)
+    values, vectors = tc.linalg.eigh(G)
+    assert near((vectors * values.unsqueeze(-2)) @ vectors.mT, G)
+    assert near(tc.linalg.inv(G) @ G, tc.linalg.solve(G, G))
+    assert near(tc.linalg.slogdet(G).logabsdet, tc.linalg.det(G).log())
+
+
+@pytest.mark.parametrize("name", ["inv", "det", "cholesky", "eigvalsh", "svdvals", "pinv"])
+def test_gradients_by_differences_twice(name: str) -> None:
+    """First and second derivatives of a symmetric function of a matrix."""
+    function = getattr(tc.linalg, name)
+
+    def symmetric(A: tc.Tensor) -> tc.Tensor:
+        return function(A @ A.mT)
+
+    A = matrix(3, 3, grad=True)
+    assert gradcheck(symmetric, (A,))
+    assert gradgradcheck(symmetric, (A,))
+
+
+def test_what_fails_is_an_error_that_says_so() -> None:
+    flat = tc.ones(3, 3, device="cpu")
+    for call in (
+        lambda: tc.linalg.inv(flat), lambda: tc.linalg.solve(flat, flat),
+        lambda: tc.linalg.cholesky(-flat), lambda: tc.linalg.qr(flat, "thin"),
+    ):  # fmt: skip
+        with pytest.raises(tc.ArgumentError):
+            call()
+    with pytest.raises(tc.ShapeError, match="square"):
+        tc.linalg.det(matrix(2, 3))
+    with pytest.raises(tc.DTypeError, match="float32 or float64"):
+        tc.linalg.inv(tc.eye(2, dtype=tc.int64, device="cpu"))
+
+
+def test_a_later_write_does_not_change_the_gradient() -> None:
+    leaf = matrix(3, 3, grad=True)
+    A = leaf * 1
+    value = tc.linalg.det(A)
+    A.zero_()
+    value.backward()
+    expected = np.linalg.det(leaf.detach().numpy()) * np.linalg.inv(leaf.detach().numpy()).T
+    np.testing.assert_allclose(leaf.grad.numpy(), expected, rtol=1e-10)
+
+
+def test_history_is_released() -> None:
+    """No cycle holds a result: its value goes with the last handle."""
+    leaf = matrix(3, 3, grad=True)
+    gc.collect()
+    gc.disable()
+    try:
+        before = len([x for x in gc.get_objects() if type(x).__name__ == "Cell"])
+        for _ in range(5):
+            tc.linalg.svd(leaf).S.sum().backward()
+        after = len([x for x in gc.get_objects() if type(x).__name__ == "Cell"])
+    finally:
+        gc.enable()
+    assert after - before < 5
