@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.graph.node import Node, current_site
+from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 
 
@@ -40,9 +40,9 @@ class Leaf:
         if self._source is not source or node is None:
             value = detached(source)
             attributes = {"leaf": self}
-            site = current_site()
+            # Its line is that where the value was made or written.
             node = Node(
-                common.variable, (value,), attributes, value.outputs, value.device, True, site
+                common.variable, (value,), attributes, value.outputs, value.device, True, value.site
             )
             self._source = source
             self._node = weakref.ref(node)

@@ -18,7 +18,7 @@ from tinygrad_cuda.core.errors import GradientError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, detached, local
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
-from tinygrad_cuda.graph.node import Node, Op, gradient_mode, made_by, mode
+from tinygrad_cuda.graph.node import Node, Op, made_by, mode
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 
 if TYPE_CHECKING:
@@ -115,12 +115,16 @@ class TensorBase:
 
     def _fold(self, chain: tuple[Step, ...]) -> Node:
         """A chain applied to the cell's node; a view keeps its history where none is recorded."""
-        node = self.cell.node
-        with gradient_mode(True):
+        cell = self.cell
+        node = cell.node
+        old, mode.gradients = mode.gradients, True
+        try:
             for step in chain:
                 if step[0] is common.variable or step[0] is common.detach:
-                    self.cell.add_alias(step[1])
+                    cell.add_alias(step[1])
                 node = apply_step(step, node)
+        finally:
+            mode.gradients = old
         return node
 
     def _settle(self) -> None:
@@ -142,10 +146,14 @@ class TensorBase:
                 `no_grad`.
         """
         cell, chain = self.cell, self.chain
-        ops = [step[0] for step in chain]
         # What follows the last detach decides how the write meets history.
-        depth = len(ops) - ops[::-1].index(common.detach) if common.detach in ops else 0
-        if mode.gradients and common.variable in ops[depth:]:
+        depth, to_leaf, of_leaf = 0, False, False
+        for place, (step, _) in enumerate(chain):
+            if step is common.detach:
+                depth, to_leaf = place + 1, False
+            elif step is common.variable:
+                to_leaf = of_leaf = True
+        if mode.gradients and to_leaf:
             raise GradientError(
                 op,
                 "a leaf that requires grad was written in place",
@@ -167,7 +175,7 @@ class TensorBase:
         else:
             branch = None
             new = put_through(old, chain, value)
-        if old.requires_grad and not new.requires_grad and common.variable not in ops:
+        if old.requires_grad and not new.requires_grad and not of_leaf:
             # The tensor still has its history: under no_grad that of the value before.
             new = common.with_history(new, old, passes=not mode.gradients)
         if base.storage is None and base.op is common.assign:
