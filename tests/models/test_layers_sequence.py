@@ -77,6 +77,19 @@ LAYERS: dict[str, Case] = {
         (SEQUENCE, real(3, 2, 6))),
     "Transformer": (
         lambda lib: lib.Transformer(6, 2, 1, 2, 9, dropout=0.0), (SEQUENCE, real(3, 2, 6))),
+    "CosineSimilarity": (lambda lib: lib.CosineSimilarity(2), (SEQUENCE, SEQUENCE**2)),
+    "PairwiseDistance": (lambda lib: lib.PairwiseDistance(1.0), (SEQUENCE, SEQUENCE**2)),
+    "MaxUnpool2d": (
+        lambda lib: lib.MaxUnpool2d(2, 3), (real(2, 3, 2, 2), np.array([0, 3, 17, 20] * 6).reshape(
+            2, 3, 2, 2))),
+    "MaxUnpool1d": (
+        lambda lib: lib.MaxUnpool1d(2), (real(2, 3, 2), np.array([[1, 2]] * 6).reshape(2, 3, 2))),
+    "AdaptiveMaxPool3d": (
+        lambda lib: lib.AdaptiveMaxPool3d((2, 3, 1), True), (real(2, 3, 5, 4, 3),)),
+    "LPPool3d": (lambda lib: lib.LPPool3d(2, 2), (real(2, 3, 5, 4, 3),)),
+    "ReflectionPad3d": (lambda lib: lib.ReflectionPad3d(1), (real(2, 3, 5, 4, 3),)),
+    "ReplicationPad3d": (lambda lib: lib.ReplicationPad3d(2), (real(2, 3, 5, 4, 3),)),
+    "CircularPad3d": (lambda lib: lib.CircularPad3d((1, 0, 2, 1, 0, 1)), (real(2, 3, 5, 4, 3),)),
     "Bilinear": (lambda lib: lib.Bilinear(4, 3, 5), (real(2, 6, 4), real(2, 6, 3))),
     "PReLU": (lambda lib: lib.PReLU(4), (KINKS,)),
     "PReLU, one": (lambda lib: lib.PReLU(init=0.1), (KINKS,)),
@@ -183,6 +196,26 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "attention, fewer keys": (
         lambda F, q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
         (QUERY, KEY[:, :2], VALUE[:, :2])),
+    **{
+        f"grid_sample, {mode}, {padding}, {aligned}": (
+            lambda F, x, g, m=mode, p=padding, a=aligned: F.grid_sample(
+                x, g, m, p, align_corners=a),
+            (IMAGES, real(2, 5, 3, 2) * 0.8))
+        for mode in ("bilinear", "nearest")
+        for padding in ("zeros", "border")
+        for aligned in (False, True)
+    },
+    "affine_grid": (
+        lambda F, t: F.affine_grid(t, (2, 3, 4, 5), align_corners=False), (real(2, 2, 3),)),
+    "affine_grid, aligned": (
+        lambda F, t: F.affine_grid(t, (2, 3, 4, 3), align_corners=True), (real(2, 2, 3),)),
+    **{
+        f"{name}": (lambda F, x, n=name, r=rest: getattr(F, n)(x * 1.5, *r), (KINKS,))
+        for name, rest in (
+            ("relu_", ()), ("leaky_relu_", (0.3,)), ("elu_", ()), ("selu_", ()), ("celu_", (1.5,)),
+            ("hardtanh_", ()), ("threshold_", (0.5, 2.0)),
+        )
+    },
     "cosine_similarity": (
         lambda F, a, b: F.cosine_similarity(a, b), (real(4, 5), real(4, 5, seed=1))),
     "pairwise_distance": (

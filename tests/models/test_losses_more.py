@@ -23,6 +23,8 @@ SHARES = rng.dirichlet(np.ones(5), 6)
 SHARES[0] = [1, 0, 0, 0, 0]
 COUNTS = rng.integers(0, 5, (6, 5)).astype(np.float64)
 LABELS = rng.integers(0, 5, 6)
+SEVERAL = np.array([[1, -1, 2, 0], [3, 0, -1, 1], [-1, 0, 0, 0], [0, 1, 2, 3], [2, 2, -1, 0],
+                    [1, 0, 3, -1]])  # fmt: skip
 WEIGHTS = rng.uniform(0.2, 2.0, 5)
 SPEECH = real(9, 3, 5)
 WORDS = np.array([[1, 2, 2, 4], [3, 3, 1, 1], [2, 1, 4, 3]])
@@ -71,6 +73,8 @@ LOSSES: dict[str, Case] = {
         "multi_margin_loss, squared": (
             lambda F, x, t, w, **o: F.multi_margin_loss(x, t, 2, 0.6, w.detach(), **o),
             (A, LABELS, WEIGHTS)),
+        "multilabel_margin_loss": (
+            lambda F, *t, **o: F.multilabel_margin_loss(*t, **o), (A[:, :4], SEVERAL)),
         "cosine_embedding_loss": (
             lambda F, a, b, t, **o: F.cosine_embedding_loss(a, b, t.detach(), -0.1, **o),
             (A, B, SIDES)),

@@ -259,6 +259,13 @@ def lp_pool2d(
     return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
 
 
+def lp_pool3d(
+    input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
+) -> Tensor:
+    """`lp_pool2d` over three axes."""
+    return _lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)
+
+
 # Adaptive -----------------------------------------------------------------------------------
 
 
@@ -373,3 +380,8 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
         return_indices: also return the positions, in each flattened plane of the input.
     """
     return _adaptive_max(2, input, output_size, return_indices)
+
+
+def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """`adaptive_max_pool2d` over three axes."""
+    return _adaptive_max(3, input, output_size, return_indices)

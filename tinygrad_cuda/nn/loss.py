@@ -351,3 +351,10 @@ class MultiMarginLoss(_Weighted):
         return losses_more.multi_margin_loss(
             input, target, self.p, self.margin, self.weight, self.reduction
         )
+
+
+class MultiLabelMarginLoss(_Loss):
+    """`multilabel_margin_loss`: every right class above every wrong one."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return losses_more.multilabel_margin_loss(input, target, self.reduction)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn.functional_activation import cosine_similarity, pairwise_distance
 from tinygrad_cuda.nn.losses import check_weight, reduce, same_shape
@@ -214,6 +215,33 @@ def multi_margin_loss(
         check_weight(op, weight, classes)
         losses = losses * where(right, weight, 0.0).sum(-1, keepdim=True)
     return reduce(op, losses.sum(-1) / classes, reduction)
+
+
+def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """``sum max(1 - (x_y - x_i), 0) / C`` over right classes y and wrong ones i.
+
+    Args:
+        input: scores, shape (N, C) or (C,).
+        target: the right classes of each row, ended by -1; the same shape.
+        reduction: ``mean``, ``sum`` or ``none``.
+
+    Raises:
+        ShapeError: the shapes differ.
+        IndexError: a class is out of range (raised when the value is computed).
+    """
+    op = "multilabel_margin_loss"
+    same_shape(op, input, target)
+    classes = input.shape[-1]
+    listed = (target >= 0).to(int64).cumprod(-1) > 0
+    chosen = where(listed, target, 0)
+    labels = wrap(position_node(op, chosen, classes, input.node, wrap_negative=False))
+    right = arange(classes, device=input.device) == labels.unsqueeze(-1)  # (N, J, C)
+    right = right & listed.unsqueeze(-1)
+    scores = where(right, input.unsqueeze(-2), 0.0).sum(-1, keepdim=True)
+    wrong = ~right.any(-2, keepdim=True) & listed.unsqueeze(-1)
+    margins = _positive(1.0 - (scores - input.unsqueeze(-2)))
+    losses = where(wrong, margins, 0.0).sum((-2, -1)) / classes
+    return reduce(op, losses, reduction)
 
 
 # Embeddings ---------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.nn import functional_pooling as F
+from tinygrad_cuda.nn import functional_sampling
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -194,3 +195,41 @@ class AdaptiveMaxPool2d(AdaptiveMaxPool1d):
     """`adaptive_max_pool2d`: the largest elements of `output_size` windows along each axis."""
 
     function = staticmethod(F.adaptive_max_pool2d)
+
+
+class MaxUnpool1d(Module):
+    """`max_unpool1d`: values put back where `MaxPool1d` found them."""
+
+    function: Callable[..., Tensor] = staticmethod(functional_sampling.max_unpool1d)
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+        self.stride = kernel_size if stride is None else stride
+        self.padding = padding
+
+    def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
+        return type(self).function(
+            input, indices, self.kernel_size, self.stride, self.padding, output_size
+        )
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class MaxUnpool2d(MaxUnpool1d):
+    """`max_unpool2d`: values put back where `MaxPool2d` found them."""
+
+    function = staticmethod(functional_sampling.max_unpool2d)
+
+
+class AdaptiveMaxPool3d(AdaptiveMaxPool1d):
+    """`adaptive_max_pool3d`: the largest elements of `output_size` windows along each axis."""
+
+    function = staticmethod(F.adaptive_max_pool3d)
+
+
+class LPPool3d(LPPool1d):
+    """`lp_pool3d`: ``(sum x ** p) ** (1 / p)`` of windows of (N, C, D, H, W)."""
+
+    function = staticmethod(F.lp_pool3d)

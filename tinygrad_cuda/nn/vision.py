@@ -225,3 +225,21 @@ class CircularPad2d(CircularPad1d):
     """`pad` of the last two axes with elements from the other end."""
 
     rank = 2
+
+
+class ReflectionPad3d(ReflectionPad1d):
+    """`pad` of the last three axes, mirrored at the border's elements."""
+
+    rank = 3
+
+
+class ReplicationPad3d(ReplicationPad1d):
+    """`pad` of the last three axes with the border's elements."""
+
+    rank = 3
+
+
+class CircularPad3d(CircularPad1d):
+    """`pad` of the last three axes with elements from the other end."""
+
+    rank = 3

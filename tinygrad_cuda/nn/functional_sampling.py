@@ -1,0 +1,175 @@
+"""Images read at computed places: grid_sample and affine_grid; and unpooling, which writes there.
+
+Reference: Jaderberg et al. (2015), spatial transformer networks.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tinygrad_cuda.core.dtypes import int64
+from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.nn.smooth import where
+from tinygrad_cuda.nn.windows import per_axis
+from tinygrad_cuda.tensor.creation import arange, ones, zeros
+from tinygrad_cuda.tensor.joining import stack
+from tinygrad_cuda.tensor.tensor import Tensor
+
+
+def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> Tensor:
+    """Where the pixels of an output lie in an input that is mapped affinely.
+
+    Args:
+        theta: shape (N, 2, 3), the maps of (x, y, 1).
+        size: (N, C, H, W) of the output.
+        align_corners: -1 and 1 are the centres of the corner pixels, not their outer edges.
+
+    Returns:
+        Shape (N, H, W, 2), for `grid_sample`.
+
+    Raises:
+        ShapeError: theta and size do not fit.
+    """
+    sizes = tuple(size)
+    if len(sizes) != 4 or tuple(theta.shape) != (sizes[0], 2, 3):
+        raise ShapeError(
+            "affine_grid", "theta and size do not fit", expect="(N, 2, 3) and (N, C, H, W)",
+            actual=f"{tuple(theta.shape)} and {sizes}",
+        )  # fmt: skip
+    batch, _, height, width = sizes
+    x, y = (_centres(n, bool(align_corners), theta) for n in (width, height))
+    x = x.reshape(1, width).expand(height, width)
+    y = y.reshape(height, 1).expand(height, width)
+    one = ones(height, width, device=theta.device, dtype=theta.dtype)
+    base = stack([x, y, one], -1).reshape(1, height * width, 3).expand(batch, -1, -1)
+    return (base @ theta.transpose(1, 2)).reshape(batch, height, width, 2)
+
+
+def _centres(count: int, aligned: bool, like: Tensor) -> Tensor:
+    """Coordinates between -1 and 1 of pixels in a row."""
+    place = arange(count, device=like.device, dtype=like.dtype)
+    if aligned:
+        return place * (2.0 / max(count - 1, 1)) - (1.0 if count > 1 else 0.0)
+    return (place * 2.0 + 1.0) / count - 1.0
+
+
+def grid_sample(
+    input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
+    align_corners: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """The input read at the places of a grid.
+
+    Args:
+        input: shape (N, C, H, W).
+        grid: shape (N, h, w, 2), x and y between -1 (left, top) and 1.
+        mode: ``bilinear`` or ``nearest``.
+        padding_mode: what lies outside: ``zeros`` or ``border`` (the nearest pixel).
+        align_corners: -1 and 1 are the centres of the corner pixels, not their outer edges.
+
+    Returns:
+        Shape (N, C, h, w).
+
+    Raises:
+        ArgumentError: a mode is unknown.
+        ShapeError: input and grid do not fit.
+    """
+    if mode not in ("bilinear", "nearest") or padding_mode not in ("zeros", "border"):
+        raise ArgumentError(
+            "grid_sample", "unknown mode", expect="bilinear or nearest, zeros or border",
+            actual=f"mode={mode!r}, padding_mode={padding_mode!r}",
+        )  # fmt: skip
+    if input.ndim != 4 or grid.ndim != 4 or (grid.shape[0], grid.shape[3]) != (input.shape[0], 2):
+        raise ShapeError(
+            "grid_sample", "input and grid do not fit", expect="(N, C, H, W) and (N, h, w, 2)",
+            actual=f"{tuple(input.shape)} and {tuple(grid.shape)}",
+        )  # fmt: skip
+    height, width = input.shape[2:]
+    x, y = (
+        _pixels(grid[..., k], size, bool(align_corners), padding_mode)
+        for k, size in ((0, width), (1, height))
+    )
+    if mode == "nearest":
+        return _read(input, x.detach().round(), y.detach().round())
+    left, top = x.detach().floor(), y.detach().floor()
+    total: Any = None
+    for right in (0, 1):
+        for below in (0, 1):
+            share_x = x - left if right else 1.0 - (x - left)
+            share_y = y - top if below else 1.0 - (y - top)
+            part = _read(input, left + right, top + below) * (share_x * share_y).unsqueeze(1)
+            total = part if total is None else total + part
+    found: Tensor = total
+    return found
+
+
+def _pixels(coordinate: Tensor, size: int, aligned: bool, padding: str) -> Tensor:
+    """From -1 .. 1 to numbers of pixels."""
+    scaled = (coordinate + 1.0) * ((size - 1) / 2 if aligned else size / 2)
+    place = scaled if aligned else scaled - 0.5
+    if padding == "zeros":
+        return place
+    inside = (place > 0) & (place < size - 1)
+    return where(inside, place, place.detach().clamp(0.0, size - 1.0))
+
+
+def _read(input: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Pixels at whole places, shape (N, h, w); zero outside."""
+    batch, channels, height, width = input.shape
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    place = where(inside, y * width + x, 0.0).to(int64).reshape(batch, 1, -1)
+    flat = input.reshape(batch, channels, height * width)
+    values = flat.gather(2, place.expand(batch, channels, place.shape[2]))
+    return where(inside.unsqueeze(1), values.reshape(batch, channels, *x.shape[1:]), 0.0)
+
+
+# Unpooling ----------------------------------------------------------------------------------
+
+
+def _unpool(
+    rank: int, input: Tensor, indices: Tensor, kernel_size: Any, stride: Any, padding: Any,
+    output_size: Any,
+) -> Tensor:  # fmt: skip
+    op = f"max_unpool{rank}d"
+    if input.shape != indices.shape or input.ndim not in (rank + 1, rank + 2):
+        raise ShapeError(
+            op, "input and indices do not fit", expect="what max pooling returned",
+            actual=f"{tuple(input.shape)} and {tuple(indices.shape)}",
+        )  # fmt: skip
+    lead, spatial = input.shape[: input.ndim - rank], input.shape[input.ndim - rank :]
+    kernel = per_axis(op, "kernel_size", kernel_size, rank, 1)
+    steps = per_axis(op, "stride", kernel if stride is None else stride, rank, 1)
+    around = per_axis(op, "padding", padding, rank)
+    usual = tuple((n - 1) * s - 2 * p + k for n, s, p, k in zip(spatial, steps, around, kernel))
+    sizes = usual if output_size is None else tuple(output_size)[-rank:]
+    empty = zeros(*lead, prod(sizes), device=input.device, dtype=input.dtype)
+    filled = empty.scatter(
+        input.ndim - rank, indices.reshape(*lead, -1), input.reshape(*lead, -1)
+    )  # fmt: skip
+    return filled.reshape(*lead, *sizes)
+
+
+def max_unpool1d(
+    input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    output_size: Any = None,
+) -> Tensor:  # fmt: skip
+    """`max_unpool2d` over one axis."""
+    return _unpool(1, input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool2d(
+    input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    output_size: Any = None,
+) -> Tensor:  # fmt: skip
+    """Values put back where max pooling found them, zeros elsewhere.
+
+    Args:
+        input, indices: what `max_pool2d` with return_indices gave.
+        kernel_size, stride, padding: of that pooling.
+        output_size: the sizes before it, where several give the same result.
+
+    Raises:
+        ShapeError: input and indices have different shapes.
+        IndexError: an index is out of range (raised when the value is computed).
+    """
+    return _unpool(2, input, indices, kernel_size, stride, padding, output_size)
