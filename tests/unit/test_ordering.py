@@ -54,10 +54,12 @@ def test_long_rows_go_through_the_host_and_keep_their_gradients(size: int) -> No
 def test_short_rows_are_not_computed_at_the_call() -> None:
     """The order of a short row is a part of the graph like anything else."""
     x = tc.tensor([3.0, 1.0, 2.0], device="cpu") * 2
-    values = x.sort().values
+    values, middle = x.sort().values, x.quantile(0.5)
     assert values.node.storage is None
+    assert middle.node.storage is None
     assert x.node.storage is None
     assert values.tolist() == [2.0, 4.0, 6.0]
+    assert middle.item() == 4.0
 
 
 def test_what_cannot_be_chosen_is_refused() -> None:

@@ -197,21 +197,25 @@ def _quantile(
 
 
 def _fractions(op: str, q: Any, like: Node) -> Node:
-    """The fractions as a vector node, checked."""
+    """The fractions as a vector node, checked; a number is not realized for it."""
     if not isinstance(q, TensorBase):
-        q = wrap(common.full(float(q), (), like))
-    if len(q.node.shape) > 1 or q.dtype is not like.dtype:
+        _require_fractions(op, np.asarray(float(q)))
+        return common.full(float(q), (1,), like)
+    node = q.node
+    if len(node.shape) > 1 or node.dtype is not like.dtype:
         raise ArgumentError(
             op,
             "q is not a number or a vector of the input's dtype",
             expect=like.dtype.name,
-            actual=f"{tuple(q.shape)} {q.dtype.name}",
+            actual=f"{node.shape} {node.dtype.name}",
         )
-    values = q.array()
-    if values.size and not ((values >= 0) & (values <= 1)).all():
-        raise ArgumentError(op, "q is not a fraction", expect="0 <= q <= 1", actual=str(values))
-    node: Node = q.node
+    _require_fractions(op, q.array())
     return movement.reshape(node, shape=(prod(node.shape),))
+
+
+def _require_fractions(op: str, values: Any) -> None:
+    if not ((values >= 0) & (values <= 1)).all():
+        raise ArgumentError(op, "q is not a fraction", expect="0 <= q <= 1", actual=str(values))
 
 
 def _between(ordered: Node, position: Node, between: str) -> Node:

@@ -212,7 +212,8 @@ def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """``input * 2**other``."""
-    return math.mul(input, math.pow(2.0, other))
+    a, b = (as_float(node) for node in promote("ldexp", input, other))
+    return wrap(elementwise.mul(a, elementwise.pow(common.full_like(b, 2), b)))
 
 
 def signbit(input: Tensor) -> Tensor:
