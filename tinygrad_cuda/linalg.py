@@ -84,8 +84,22 @@ class Lstsq(NamedTuple):
     singular_values: Tensor
 
 
-class WithInfo(NamedTuple):
-    """A result and an int32 0 for each matrix: a failure raises here."""
+class InverseInfo(NamedTuple):
+    """What `inv_ex` gives."""
+
+    inverse: Tensor
+    info: Tensor
+
+
+class CholeskyInfo(NamedTuple):
+    """What `cholesky_ex` gives."""
+
+    L: Tensor
+    info: Tensor
+
+
+class SolutionInfo(NamedTuple):
+    """What `solve_ex` gives."""
 
     result: Tensor
     info: Tensor
@@ -257,19 +271,21 @@ def _info(A: Tensor) -> Tensor:
     return wrap(buffer_node(np.zeros(tuple(A.shape[:-2]), np.int32), A.device))
 
 
-def inv_ex(A: Tensor, *, check_errors: bool = False) -> WithInfo:
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> InverseInfo:
     """`inv` with an int32 that is 0 for each matrix; a singular one raises."""
-    return WithInfo(inv(A), _info(A))
+    return InverseInfo(inv(A), _info(A))
 
 
-def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> WithInfo:
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyInfo:
     """`cholesky` with an int32 that is 0 for each matrix; one not positive definite raises."""
-    return WithInfo(cholesky(A, upper=upper), _info(A))
+    return CholeskyInfo(cholesky(A, upper=upper), _info(A))
 
 
-def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> WithInfo:
+def solve_ex(
+    A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False
+) -> SolutionInfo:
     """`solve` with an int32 that is 0 for each matrix; a singular one raises."""
-    return WithInfo(solve(A, B, left=left), _info(A))
+    return SolutionInfo(solve(A, B, left=left), _info(A))
 
 
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:

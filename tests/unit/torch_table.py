@@ -430,6 +430,14 @@ LINALG: dict[str, Row] = {
     "matrix_exp": Row(lambda lib, a: lib.matrix_exp(a / 4), ("squares",)),
     "matrix_rank": Row(lambda lib, a: lib.linalg.matrix_rank(a @ a.mT), ("tall",)),
     "cond": Row(lambda lib, a: [lib.linalg.cond(a), lib.linalg.cond(a, -2)], ("square",)),
+    "with info": Row(
+        lambda lib, a: [
+            lib.linalg.inv_ex(a).inverse,
+            lib.linalg.cholesky_ex(a @ a.mT).L,
+            lib.linalg.inv_ex(a.detach()).info,
+        ],
+        ("squares",),
+    ),
     "tensorinv": Row(lambda lib, a: lib.linalg.tensorinv(a.reshape(2, 2, 4)), ("square",)),
     "tensorsolve": Row(
         lambda lib, a, v: lib.linalg.tensorsolve(a.reshape(4, 2, 2), v[:4]),

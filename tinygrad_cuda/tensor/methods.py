@@ -16,7 +16,6 @@ from tinygrad_cuda.tensor import (
     quantiles,
     rearranging,
     searching,
-    selecting,
     shaping,
     special,
     statistics,
@@ -294,11 +293,6 @@ class WritingMethods:
     def bernoulli(self, p: Any = None, *, generator: Any = None) -> Tensor:
         """1 with probability `p`, or that of each element, else 0."""
         return distributions.bernoulli(self, p, generator=generator)  # type: ignore[arg-type]
-
-    def index_fill_(self, dim: int, index: Any, value: Any) -> Tensor:
-        """`index_fill` in place."""
-        filled = selecting.index_fill(self, dim, index, value)  # type: ignore[arg-type]
-        return math.store("index_fill_", self, filled.node)  # type: ignore[arg-type]
 
 
 class ProductMethods:
