@@ -99,7 +99,9 @@ def backward(
         create_graph=create_graph,
         retain_graph=keep,
     )
-    for node, g in found.items():
+    # The last layer first: its weights' gradient is taken as soon as the cotangent is there, and
+    # with it both its operands are done with. The other way round all of them wait for the end.
+    for node, g in reversed(found.items()):
         if node.op is common.variable:
             accumulate(node.attributes["leaf"], g, create_graph)
     end_backward()
