@@ -81,6 +81,8 @@ def batch_norm(
             expect="more than 1 value per channel", actual=str(tuple(input.shape)),
             hint="model.eval() uses the running values",
         )  # fmt: skip
+    if count == 0:
+        return _scaled(input, weight, bias, shape)
     variance, mean = _moments(input, axes)
     if running_mean is not None and running_var is not None:
         with gradient_mode(False):
@@ -207,9 +209,9 @@ def group_norm(
             "group_norm", "the groups do not divide the channels",
             expect=f"channels divisible by {num_groups}", actual=str(tuple(input.shape)),
         )  # fmt: skip
-    groups = input.reshape(input.shape[0], num_groups, input.numel() // max(
-        input.shape[0] * num_groups, 1
-    ))  # fmt: skip
+    if not input.numel():
+        return _scaled(input, weight, bias, (-1, *(1,) * (input.ndim - 2)))
+    groups = input.reshape(input.shape[0], num_groups, -1)
     variance, mean = _moments(groups, (2,))
     normal = ((groups - mean) * (variance + eps).rsqrt()).reshape(input.shape)
     return _scaled(normal, weight, bias, (-1, *(1,) * (input.ndim - 2)))
