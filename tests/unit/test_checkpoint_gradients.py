@@ -12,6 +12,9 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
+from tinygrad_cuda.engine.trace import Trace
+from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.utils.checkpoint import checkpoint, checkpoint_sequential
 
 rng = np.random.default_rng(0)
@@ -161,6 +164,34 @@ def test_a_step_needs_less_memory(look: bool) -> None:
     assert less < 26
     # Without checkpoints a layer's values go as soon as its gradients are there.
     assert whole < 50
+
+
+def products(call: Any) -> int:
+    """How many matrix products a step of three layers has after equal nodes were merged."""
+    weights = [tc.tensor(rng.standard_normal((4, 4)), requires_grad=True) for _ in range(3)]
+
+    def block(x: Any) -> Any:
+        for w in weights:
+            x = (x @ w).tanh()
+        return x
+
+    x = tc.tensor(X, requires_grad=True)
+    call(block, x).sum().backward()
+    trace = Trace([t.grad.node for t in (x, *weights)])
+    outputs = [trace.places[t.grad.node] for t in (x, *weights)]
+    program = trace.program(x.device, outputs, {}, set(trace.always))
+    nodes = topological(simplify(program.outputs))
+    return sum(node.op.kind == "contraction" for node in nodes)
+
+
+def test_the_second_computation_is_not_merged_with_the_first() -> None:
+    """In one plan the values of the first would stay otherwise."""
+    assert products(plain) == 3 + 6
+
+    def both(block: Any, x: Any) -> Any:
+        return checkpoint(block, x) ** 2  # its gradient reads the first output
+
+    assert products(both) == 3 + 3 + 6
 
 
 @pytest.mark.parametrize("segments", [1, 2, 5])
