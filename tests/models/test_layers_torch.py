@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from layers import compare_layer, real
+from layers import compare_layer, real, torch
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn
@@ -84,6 +85,8 @@ LAYERS: dict[str, Case] = {
     "BatchNorm2d": (lambda lib: lib.BatchNorm2d(4), (IMAGES,)),
     "BatchNorm2d, average": (lambda lib: lib.BatchNorm2d(4, momentum=None), (IMAGES,)),
     "BatchNorm2d, plain": (lambda lib: lib.BatchNorm2d(4, affine=False, eps=1e-3), (IMAGES,)),
+    "BatchNorm2d, no bias": (lambda lib: lib.BatchNorm2d(4, bias=False), (IMAGES,)),
+    "GroupNorm, no bias": (lambda lib: lib.GroupNorm(2, 4, bias=False), (IMAGES,)),
     "BatchNorm2d, untracked": (
         lambda lib: lib.BatchNorm2d(4, track_running_stats=False), (IMAGES,)),
     "BatchNorm3d": (lambda lib: lib.BatchNorm3d(3), (VOLUMES,)),
@@ -116,6 +119,17 @@ def test_evaluation(name: str) -> None:
     """Normalization in evaluation mode uses the running values."""
     make, arrays = LAYERS[name]
     compare_layer(make, arrays, "float64", evaluate=True)
+
+
+def test_text() -> None:
+    """repr shows what torch's shows, where norms tell of their bias only lately."""
+
+    def text(layer: Any) -> str:
+        return re.sub(r", bias=(True|False)", "", repr(layer))
+
+    for name, (make, _) in LAYERS.items():
+        if not name.startswith("AvgPool1d"):  # torch makes tuples of its numbers
+            assert text(make(nn)) == text(make(torch.nn)), name
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,8 @@ class _Table(Module):
         text = f"{self.num_embeddings}, {self.embedding_dim}"
         if self.padding_idx is not None:
             text += f", padding_idx={self.padding_idx}"
-        return text + (f", max_norm={self.max_norm}" if self.max_norm is not None else "")
+        text += f", max_norm={self.max_norm}" if self.max_norm is not None else ""
+        return text + (", scale_grad_by_freq=True" if self.scale_grad_by_freq else "")
 
 
 class Embedding(_Table):

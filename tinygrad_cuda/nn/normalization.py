@@ -27,13 +27,13 @@ class _Norm(Module):
 
     def __init__(
         self, num_features: int, eps: float, momentum: float | None, affine: bool,
-        track_running_stats: bool, device: Any, dtype: Any,
+        track_running_stats: bool, device: Any, dtype: Any, bias: bool,
     ) -> None:  # fmt: skip
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
-        for name in ("weight", "bias"):
-            value = empty(num_features, device=device, dtype=dtype) if affine else None
+        for name, wanted in (("weight", affine), ("bias", affine and bias)):
+            value = empty(num_features, device=device, dtype=dtype) if wanted else None
             self.register_parameter(name, None if value is None else Parameter(value))
         tracked = track_running_stats
         mean = zeros(num_features, device=device, dtype=dtype) if tracked else None
@@ -74,7 +74,8 @@ class _Norm(Module):
     def extra_repr(self) -> str:
         return (
             f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
-            f"affine={self.affine}, track_running_stats={self.track_running_stats}"
+            f"affine={self.affine}, bias={self.bias is not None}, "
+            f"track_running_stats={self.track_running_stats}"
         )
 
 
@@ -82,9 +83,11 @@ class _BatchNorm(_Norm):
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
         affine: bool = True, track_running_stats: bool = True, device: Any = None,
-        dtype: Any = None,
+        dtype: Any = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device, dtype, bias
+        )
 
     def _factor(self) -> Any:
         """The share of this batch in the running values; counts the batch."""
@@ -123,7 +126,7 @@ class BatchNorm2d(_BatchNorm):
         num_features: C.
         eps: added to the variance.
         momentum: the share of a batch in the running values; None for the plain average.
-        affine: whether there are a weight and a bias.
+        affine: whether there are a weight and, unless `bias` is false, a bias.
         track_running_stats: whether there are running values; without, every batch uses its own.
         device, dtype: of parameters and buffers.
 
@@ -146,9 +149,12 @@ class BatchNorm3d(_BatchNorm):
 class _InstanceNorm(_Norm):
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
-        track_running_stats: bool = False, device: Any = None, dtype: Any = None,
+        track_running_stats: bool = False, device: Any = None, dtype: Any = None, *,
+        bias: bool = True,
     ) -> None:  # fmt: skip
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device, dtype, bias
+        )
 
     def forward(self, input: Tensor) -> Tensor:
         self._check(input)
@@ -222,7 +228,8 @@ class LayerNorm(Module):
 
     def extra_repr(self) -> str:
         return (
-            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+            f"{self.normalized_shape}, eps={self.eps}, "
+            f"elementwise_affine={self.elementwise_affine}, bias={self.bias is not None}"
         )
 
 
@@ -260,7 +267,7 @@ class GroupNorm(Module):
         num_groups: must divide num_channels.
         num_channels: C.
         eps: added to the variance.
-        affine: whether there are a weight and a bias.
+        affine: whether there are a weight and, unless `bias` is false, a bias.
         device, dtype: of the parameters.
 
     Raises:
@@ -272,7 +279,7 @@ class GroupNorm(Module):
 
     def __init__(
         self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True,
-        device: Any = None, dtype: Any = None,
+        device: Any = None, dtype: Any = None, *, bias: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
         if num_groups < 1 or num_channels % num_groups:
@@ -283,7 +290,7 @@ class GroupNorm(Module):
         self.num_groups, self.num_channels = num_groups, num_channels
         self.eps, self.affine = eps, affine
         scale = ones(num_channels, device=device, dtype=dtype) if affine else None
-        shift = zeros(num_channels, device=device, dtype=dtype) if affine else None
+        shift = zeros(num_channels, device=device, dtype=dtype) if affine and bias else None
         self.register_parameter("weight", None if scale is None else Parameter(scale))
         self.register_parameter("bias", None if shift is None else Parameter(shift))
 
@@ -291,7 +298,10 @@ class GroupNorm(Module):
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+        return (
+            f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, "
+            f"bias={self.bias is not None}"
+        )
 
 
 class LocalResponseNorm(Module):
