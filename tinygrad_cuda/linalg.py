@@ -233,6 +233,7 @@ def diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> T
 
 def vander(x: Tensor, N: int | None = None) -> Tensor:
     """The powers 0 ... N - 1 of each element as a row."""
+    x = x if x.is_floating_point() else x.long()
     return _vander(x if x.ndim else x.reshape(1), N, increasing=True)
 
 

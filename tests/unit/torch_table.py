@@ -73,6 +73,7 @@ INPUTS: dict[str, np.ndarray[Any, Any]] = {
     "counts": np.array([0, 5, 2, 2, 9, 0]),
     "mask": _numbers(5, 7, seed=4) > 0.3,
     "integers": np.random.default_rng(6).integers(-9, 9, (5, 7)),
+    "bytes": np.random.default_rng(9).integers(0, 2, (5, 7)).astype(np.uint8),
     "integers2": np.random.default_rng(8).integers(1, 6, (5, 7)),
 }
 
@@ -539,6 +540,19 @@ EXACT: dict[str, Row] = {
     "nansum empty": Row(lambda lib, x: [x.nansum(), x.nansum(0)], ("empty",)),
     "inv empty": Row(lambda lib, x: lib.linalg.inv(x[:, :0]), ("empty",)),
     "det empty": Row(lambda lib, x: lib.linalg.det(x[:, :0]), ("empty",)),
+    "any and all of bytes": Row(lambda lib, x: [x.any(0), x.all(), x.any()], ("bytes",)),
+    "square of bools": Row(lambda lib, x: [x.square(), x.sign(), x.sgn()], ("mask",)),
+    "isclose of bools": Row(lambda lib, x: lib.isclose(x, x.roll(1)), ("mask",)),
+    "sum_to_size of bytes": Row(lambda lib, x: x.sum_to_size(1, 7), ("bytes",)),
+    "ndtri of bytes": Row(lambda lib, x: lib.special.ndtri(x), ("bytes",)),
+    "vander of integers": Row(lambda lib, x: lib.linalg.vander(x[0], N=3), ("integers",)),
+    "arange in whole numbers": Row(
+        lambda lib: [
+            lib.arange(0.0, -8.000001, -4.0, dtype=kind, device="cpu")
+            for kind in (lib.int64, lib.int32)
+        ],
+        (),
+    ),
     "ravel scalar": Row(lambda lib, x: x.ravel(), ("scalar",)),
     "trace integers": Row(lambda lib, x: x.trace(), ("integers",)),
     "bincount empty": Row(lambda lib, c: lib.bincount(c[:0], minlength=2), ("counts",)),

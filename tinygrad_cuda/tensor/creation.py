@@ -305,7 +305,7 @@ def arange(
     if end is None:
         start, end = 0, start
     start, end, step = _number(start), _number(end), _number(step)
-    if dtype is not None and as_dtype(dtype).is_integer:
+    if dtype is not None and as_dtype(dtype) is dtypes.int64:
         start, end, step = int(start), int(end), int(step)
     if step == 0 or (end - start) / step < 0:
         raise ArgumentError(
@@ -316,6 +316,9 @@ def arange(
             hint="use step=-1 to count down" if step > 0 else None,
         )
     length = math.ceil((end - start) / step)
+    if dtype is not None and as_dtype(dtype).is_integer:
+        # As in PyTorch, the length is that of the real numbers, the elements count in whole ones.
+        start, step = int(start), int(step)
     if dtype is None:
         whole = all(isinstance(value, int) for value in (start, end, step))
         found = dtypes.int64 if whole else _Defaults.dtype

@@ -386,8 +386,11 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
         )
     padded = (1,) * missing + target
     axes = tuple(k for k, (a, b) in enumerate(zip(padded, node.shape)) if a != b)
+    if node.shape == target:
+        return input
+    node = to_dtype(node, int64) if not node.dtype.is_floating else node
     summed = reduction.sum(node, axes=axes) if axes else node
-    return input if node.shape == target else wrap(movement.reshape(summed, shape=target))
+    return wrap(movement.reshape(summed, shape=target))
 
 
 # In place -----------------------------------------------------------------------------------------

@@ -274,6 +274,8 @@ _sign = _unary(elementwise.sign, "sign", "", False)
 def sign(input: Tensor) -> Tensor:
     """-1, 0 or 1 by the sign; 0 for NaN, as in PyTorch."""
     node = input.node
+    if node.dtype is dtypes.bool_:
+        return wrap(node)
     if not node.dtype.is_floating:
         return _sign(input)
     nan, zero = elementwise.isnan(node), common.full_like(node, 0)
@@ -337,6 +339,8 @@ def log10(input: Tensor) -> Tensor:
 
 def square(input: Tensor) -> Tensor:
     """``input * input``."""
+    if input.dtype is dtypes.bool_:
+        input = wrap(to_dtype(input.node, dtypes.int64))
     return mul(input, input)
 
 
@@ -416,6 +420,8 @@ def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """``|input - other| <= atol + rtol * |other|``, or equal."""
+    if input.dtype is dtypes.bool_ and other.dtype is dtypes.bool_:
+        return eq(input, other)
     near = le(abs(sub(input, other)), add(mul(abs(other), rtol), atol))
     result = logical_or(eq(input, other), logical_and(near, isfinite(sub(input, other))))
     return logical_or(result, logical_and(isnan(input), isnan(other))) if equal_nan else result

@@ -192,9 +192,9 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
                 )
             # As in PyTorch, a dimension of size 1 is summed over on the other side first.
             if sizes[0] == 1:
-                b = b.sum(right, True)
+                b = b.sum(right, True, dtype=b.dtype)
             else:
-                a = a.sum(left, True)
+                a = a.sum(left, True, dtype=a.dtype)
     rest_a = [axis for axis in range(a.ndim) if axis not in of_a]
     rest_b = [axis for axis in range(b.ndim) if axis not in of_b]
     inside = prod(a.shape[axis] for axis in of_a)

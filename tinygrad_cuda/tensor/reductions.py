@@ -11,7 +11,7 @@ from math import inf
 from math import prod as count_of
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tinygrad_cuda.core.dtypes import as_dtype, bool_, int64
+from tinygrad_cuda.core.dtypes import as_dtype, bool_, int64, uint8
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
 from tinygrad_cuda.engine.cell import detached
@@ -183,7 +183,9 @@ def any(
     """Whether an element along `dim`, or any at all, is not zero."""
     node = _as_bool(input.node)
     axes = _axes("any", node, dim, axis)
-    return wrap(finish(reduced(ops.any, node, axes), axes, keepdim or keepdims))
+    found = finish(reduced(ops.any, node, axes), axes, keepdim or keepdims)
+    # As in PyTorch, bytes give bytes.
+    return wrap(to_dtype(found, uint8) if input.dtype is uint8 else found)
 
 
 def all(
@@ -197,7 +199,9 @@ def all(
     """Whether no element along `dim`, or none at all, is zero."""
     node = _as_bool(input.node)
     axes = _axes("all", node, dim, axis)
-    return wrap(finish(reduced(ops.all, node, axes), axes, keepdim or keepdims))
+    found = finish(reduced(ops.all, node, axes), axes, keepdim or keepdims)
+    # As in PyTorch, bytes give bytes.
+    return wrap(to_dtype(found, uint8) if input.dtype is uint8 else found)
 
 
 # Extremes -----------------------------------------------------------------------------------------

@@ -156,7 +156,8 @@ def ndtr(input: Tensor) -> Tensor:
 
 def ndtri(input: Tensor) -> Tensor:
     """The inverse of `ndtr`."""
-    return math.mul(erfinv(math.sub(math.mul(input, 2), 1)), _math.sqrt(2.0))
+    x = wrap(as_float(input.node))
+    return math.mul(erfinv(math.sub(math.mul(x, 2), 1)), _math.sqrt(2.0))
 
 
 def sinc(input: Tensor) -> Tensor:
