@@ -92,7 +92,7 @@ def test_branches_nest() -> None:
     assert lines[1].startswith("├─ ")
     assert lines[2].startswith("│  ├─ ")
     assert lines[3].startswith("│  │  ├─ ")
-    assert lines[4].startswith("│  │  ") and "buffer" in lines[4]  # noqa: PT018
+    assert lines[4].startswith("│  │  ") and "buffer" in lines[4]
 
 
 def test_deep_chain_as_text() -> None:

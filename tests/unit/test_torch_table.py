@@ -91,7 +91,12 @@ def test_values_and_gradients(name: str, dtype: str) -> None:
     if total is None:
         return
     total.backward()
-    expected.backward()
+    try:
+        expected.backward()
+    except RuntimeError as error:
+        if "is not implemented" not in str(error):
+            raise
+        pytest.skip(f"torch {torch.__version__}: {error}")  # aminmax, before torch 2.13
     for a, b in zip(inputs, reference):
         if b.requires_grad:
             none = np.zeros(tuple(b.shape))

@@ -103,9 +103,7 @@ def full_like(node: Node, value: Any) -> Node:
 def with_history(value: Node, history: Node, passes: bool = True) -> Node:
     """The value of one node with the gradient of another, also in `no_grad` (a write there, or
     through ``detach()``); without `passes` that gradient is zero (a write of a constant)."""
-    node = custom(
-        value, history, results=1, function=lambda g: (g if passes else full_like(g, 0),)
-    )
+    node = custom(value, history, results=1, function=lambda g: (g if passes else full_like(g, 0),))
     node.requires_grad = history.requires_grad
     return node
 
