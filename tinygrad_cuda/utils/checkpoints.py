@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +54,12 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
     _write(Path(os.path.realpath(path)), pack(writer.arrays, metadata))
 
 
-def _write(path: Path, parts: Iterable[bytes]) -> None:
+def _write(path: Path, content: bytes) -> None:
     """All of it, or nothing: a reader never meets half a file."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("xb") as file:
-            file.writelines(parts)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
