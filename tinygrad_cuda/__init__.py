@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
-from tinygrad_cuda import autograd, cuda, linalg, nn, optim, special
+from tinygrad_cuda import autograd, cuda, linalg, special
 from tinygrad_cuda.autograd import (
     detect_nan,
     enable_grad,
@@ -408,7 +409,6 @@ from tinygrad_cuda.tensor.writing import (
     slice_scatter,
     unravel_index,
 )
-from tinygrad_cuda.utils.checkpoints import load, save
 
 __version__ = "0.1.0"
 
@@ -515,6 +515,7 @@ __all__ = [
     "cov",
     "cross",
     "cuda",
+    "data",
     "cummax",
     "cummin",
     "cumprod",
@@ -815,9 +816,21 @@ __all__ = [
     "zeros_like",
 ]
 
-if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+# Imported when first used: layers, optimizers and data sets are half of the import time.
+_LATE_MODULES = ("nn", "optim", "data")
+_LATE_NAMES = {"load": "utils.checkpoints", "save": "utils.checkpoints"}
+
+if TYPE_CHECKING:
+    from tinygrad_cuda import data, nn, optim
+    from tinygrad_cuda.utils.checkpoints import load, save
+else:  # for a type checker an unknown name stays an error
 
     def __getattr__(name: str) -> object:
+        if name in _LATE_MODULES:
+            return importlib.import_module(f"{__name__}.{name}")
+        if name in _LATE_NAMES:
+            module = importlib.import_module(f"{__name__}.{_LATE_NAMES[name]}")
+            return globals().setdefault(name, getattr(module, name))
         if name.startswith("_"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         raise unknown_name(__name__, name, __all__)
