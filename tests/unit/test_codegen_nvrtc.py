@@ -6,7 +6,7 @@ import pytest
 from programs import family, scheduled
 
 from tinygrad_cuda.backend.cuda.codegen import stages
-from tinygrad_cuda.backend.cuda.compiler import compile_source, resources
+from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources
 from tinygrad_cuda.backend.cuda.pack import packed, translation_unit
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -18,7 +18,7 @@ def test_every_family_of_kernels_compiles(architectures: list[str]) -> None:
         launches += packed([stages(kernel) for kernel in scheduled(program).kernels])
     source = translation_unit(launches)
     for arch in architectures:
-        used = resources(compile_source(source, arch).log)
+        used = resources(compile_source(source, arch, REPORT).log)
         assert {launch.name for launch in launches} <= set(used)
         assert not [name for name, r in used.items() if r.spill_stores or r.spill_loads]
 

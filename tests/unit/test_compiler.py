@@ -69,7 +69,7 @@ def test_resources_come_from_the_log(cache: Path) -> None:
         __syncthreads();
         p[threadIdx.x] = line[255 - threadIdx.x];
     }"""
-    table = compiler.resources(compiler.compile_source(source, "sm_90").log)
+    table = compiler.resources(compiler.compile_source(source, "sm_90", compiler.REPORT).log)
     assert set(table) == {"plain", "shares"}
     assert table["shares"].shared >= 1024
     assert table["plain"].shared < 1024
@@ -115,10 +115,13 @@ def test_many_keeps_the_order_and_compiles_equal_ones_once(cache: Path, runs: li
     assert [binary.cubin for binary in many] == [binary.cubin for binary in singly]
 
 
-def test_many_kernels_in_one_unit_give_the_same_code_however_compiled(cache: Path) -> None:
+def test_many_kernels_in_one_unit_all_arrive_however_compiled(cache: Path) -> None:
     source = "".join(SOURCE.replace("add", f"add{i}").replace("1.0f", f"{i}.5f") for i in range(6))
-    table = compiler.resources(compiler.compile_source(source, "sm_90").log)
-    assert sorted(table) == [f"add{i}" for i in range(6)]
+    in_threads = compiler.compile_source(source, "sm_90")
+    with_report = compiler.compile_source(source, "sm_90", compiler.REPORT)
+    names = [f"add{i}" for i in range(6)]
+    assert all(name.encode() in in_threads.cubin for name in names)
+    assert sorted(compiler.resources(with_report.log)) == names
 
 
 def test_a_second_process_compiles_nothing(cache: Path) -> None:

@@ -14,7 +14,7 @@ MULTIPROCESSORS = 132
 
 def resources(text: str) -> dict[str, compiler.Resources]:
     """Registers and spills of every kernel in a translation unit."""
-    return compiler.resources(compiler.compile_source(text, ARCH).log)
+    return compiler.resources(compiler.compile_source(text, ARCH, compiler.REPORT).log)
 
 
 @pytest.mark.parametrize("edge", EDGES, ids=list(EDGES.values()))
@@ -33,7 +33,7 @@ def test_every_launch_shape_compiles() -> None:
     pieces = [("maps.cu", maps[0::3]), ("maps.cu", maps[1::3]), ("maps.cu", maps[2::3])]
     pieces += [("maps.cu", columns[0::2]), ("maps.cu", columns[1::2]), ("rows.cu", rows)]
     texts = [source(f, tail=bandwidth.row_text(p), edge=WAIT_SIGNAL) for f, p in pieces]
-    for binary, (_, piece) in zip(compiler.compile_many(texts, ARCH), pieces):
+    for binary, (_, piece) in zip(compiler.compile_many(texts, ARCH, compiler.REPORT), pieces):
         found = compiler.resources(binary.log)
         assert set(found) == {k.name for v in piece for k in v.kernels}
         assert all(r.spill_stores == 0 for r in found.values()), found
@@ -53,6 +53,6 @@ def test_products_compile() -> None:
     small = [*forward, *products.weight_gradient(), *ends]
     best = products.large()[0]
     texts = [products.product_source(p, PLAIN) for p in (small, [best])]
-    for binary in compiler.compile_many(texts, ARCH):
+    for binary in compiler.compile_many(texts, ARCH, compiler.REPORT):
         found = compiler.resources(binary.log)
         assert all(r.stack == r.spill_stores == 0 for r in found.values()), found

@@ -12,7 +12,7 @@ import numpy as np
 from tinygrad_cuda.backend.base import BadIndex, Program
 from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.cuda.arena import Piece
-from tinygrad_cuda.backend.cuda.compiler import compile_source, resources
+from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
 from tinygrad_cuda.backend.cuda.frame import Frame, bad_index
 from tinygrad_cuda.backend.cuda.pack import Launch
@@ -89,8 +89,9 @@ class CudaBackend:
         return self.gpu.arena(nbytes)
 
     def load(self, source: str) -> runtime.Module:
-        binary = compile_source(source, self.gpu.properties.arch)
-        if settings.debug >= 5:
+        report = settings.debug >= 5
+        binary = compile_source(source, self.gpu.properties.arch, REPORT if report else ())
+        if report:
             for name, used in resources(binary.log).items():
                 print(taken(name, used))
         return self.gpu.load(binary.cubin)

@@ -24,7 +24,10 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
 
 FORMAT = "1"  # of a cache entry; part of the key, so a change of it makes old entries misses
-OPTIONS = ("--std=c++17", "--ptxas-options=-v")
+OPTIONS = ("--std=c++17",)
+# The assembler's report, see `resources`. NVRTC 13.0 loses it when it compiles in threads of its
+# own, so a source is compiled for its report in one thread, as an entry of its own.
+REPORT = ("--ptxas-options=-v",)
 SLOW = 0.5  # seconds of compiling after which the user is told
 
 INSTALL = "pip install 'nvidia-cuda-nvrtc>=13,<14' 'cuda-python>=13,<14'"
@@ -85,7 +88,8 @@ def compile_many(sources: Sequence[str], arch: str, options: tuple[str, ...] = (
     missing = {key: text for key, text in zip(keys, sources) if key not in found}
     if missing:
         _check_arch(arch)
-        split = len(missing) == 1  # several units already fill the cores with a thread each
+        # Several units already fill the cores with a thread each.
+        split = len(missing) == 1 and not set(REPORT) & set(options)
         with _SlowNotice(sum(count_kernels(text) for text in missing.values())):
             outcomes = _in_threads(list(missing.values()), arch, options, split)
         for (key, text), outcome in zip(missing.items(), outcomes):
@@ -115,7 +119,10 @@ def _kernels(number: int) -> str:
 
 
 def resources(log: str) -> dict[str, Resources]:
-    """Registers, stack, spills and static shared memory of each kernel, from a `Binary.log`."""
+    """Registers, stack, spills and static shared memory of each kernel of a `Binary.log`.
+
+    The source must have been compiled with the options `REPORT`.
+    """
     table = {}
     for block in log.split("Compiling entry function '")[1:]:
         number = {
