@@ -43,6 +43,12 @@ from tinygrad_cuda.core.errors import (
     TgcError,
 )
 from tinygrad_cuda.core.names import unknown_name
+from tinygrad_cuda.tensor.autocast import (
+    autocast,
+    get_autocast_dtype,
+    is_autocast_enabled,
+    set_autocast_dtype,
+)
 from tinygrad_cuda.tensor.creation import (
     arange,
     as_tensor,
@@ -443,6 +449,7 @@ __all__ = [
     "all",
     "allclose",
     "amax",
+    "amp",
     "amin",
     "aminmax",
     "angle",
@@ -468,6 +475,7 @@ __all__ = [
     "atleast_1d",
     "atleast_2d",
     "atleast_3d",
+    "autocast",
     "autograd",
     "baddbmm",
     "bernoulli",
@@ -578,6 +586,7 @@ __all__ = [
     "gather",
     "ge",
     "ger",
+    "get_autocast_dtype",
     "get_default_device",
     "get_default_dtype",
     "get_device",
@@ -606,6 +615,7 @@ __all__ = [
     "int64",
     "int8",
     "inverse",
+    "is_autocast_enabled",
     "is_complex",
     "is_conj",
     "is_floating_point",
@@ -744,6 +754,7 @@ __all__ = [
     "seed",
     "select",
     "select_scatter",
+    "set_autocast_dtype",
     "set_default_device",
     "set_default_dtype",
     "set_grad_enabled",
@@ -817,11 +828,11 @@ __all__ = [
 ]
 
 # Imported when first used: layers, optimizers and data sets are half of the import time.
-_LATE_MODULES = ("nn", "optim", "data")
+_LATE_MODULES = ("nn", "optim", "data", "amp")
 _LATE_NAMES = {"load": "utils.checkpoints", "save": "utils.checkpoints"}
 
 if TYPE_CHECKING:
-    from tinygrad_cuda import data, nn, optim
+    from tinygrad_cuda import amp, data, nn, optim
     from tinygrad_cuda.utils.checkpoints import load, save
 else:  # for a type checker an unknown name stays an error
 

@@ -14,6 +14,7 @@ import numpy as np
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
 from tinygrad_cuda.tensor import math, products, reductions
+from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import DTypeLike, buffer_node
 from tinygrad_cuda.tensor.dividing import vander as _vander
@@ -108,6 +109,7 @@ class SolutionInfo(NamedTuple):
 # Norms --------------------------------------------------------------------------------------------
 
 
+@in_float32
 def vector_norm(
     x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: DTypeLike = None
 ) -> Tensor:
@@ -119,6 +121,7 @@ def vector_norm(
     return reductions.norm(x, float(ord), dim, keepdim, dtype=dtype)
 
 
+@in_float32
 def matrix_norm(
     A: Tensor,
     ord: Any = "fro",
@@ -163,6 +166,7 @@ def matrix_norm(
     return extreme if keepdim else extreme.squeeze((row, column))
 
 
+@in_float32
 def norm(
     A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: DTypeLike = None
 ) -> Tensor:

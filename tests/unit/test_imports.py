@@ -32,6 +32,7 @@ RANKS = {
     "backend": 6,
     "engine": 7,
     "tensor": 8,
+    "amp": 9,
     "autograd": 9,
     "cuda": 9,
     "linalg": 9,
@@ -49,6 +50,7 @@ SIBLINGS = {
     ("graph.memory", "graph.schedule"),
     ("graph.cost", "graph.schedule"),
     ("__main__", ""),
+    ("cuda", "amp"),  # the older name
     ("optim", "nn"),  # averages of a Module's weights
 }
 # The op table is one table in several files: the gradient of a sum is an expand, and the reverse.

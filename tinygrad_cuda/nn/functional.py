@@ -123,6 +123,7 @@ from tinygrad_cuda.nn.losses_more import (
 from tinygrad_cuda.nn.smooth import softplus as _softplus
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensor import math as tm
+from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.joining import (
     pad,
 )
@@ -229,6 +230,7 @@ def tanh(input: Tensor) -> Tensor:
     return tm.tanh(input)
 
 
+@in_float32
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """``log(1 + exp(beta * input)) / beta``; ``input`` itself where beta * input > threshold."""
     scaled = input if beta == 1 else input * beta

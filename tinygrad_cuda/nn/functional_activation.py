@@ -8,6 +8,7 @@ from typing import Any
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn.smooth import softplus, where
 from tinygrad_cuda.tensor import math as tm
+from tinygrad_cuda.tensor.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.products import cosine_similarity as cosine_similarity
 from tinygrad_cuda.tensor.products import pairwise_distance as pairwise_distance
@@ -94,6 +95,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     return _stored(input, where(input > threshold, input, value), inplace)
 
 
+@in_half
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     r"""``input`` where positive, else ``weight * input`` (He et al., 2015).
 
@@ -144,6 +146,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return first * input.narrow(dim, size // 2, size // 2).sigmoid()
 
 
+@in_float32
 def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """``softmax(-input)`` along `dim`."""
     if dim is None:
@@ -154,6 +157,7 @@ def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     return (-(input if dtype is None else input.to(dtype))).softmax(dim)
 
 
+@in_float32
 def gumbel_softmax(
     logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1
 ) -> Tensor:
@@ -180,6 +184,7 @@ def gumbel_softmax(
 # Two inputs ---------------------------------------------------------------------------------
 
 
+@in_widest
 def bilinear(
     input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:  # fmt: skip

@@ -9,6 +9,7 @@ from tinygrad_cuda.core.dtypes import bool_
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn.functional_linear import dropout, linear
 from tinygrad_cuda.nn.smooth import where
+from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.creation import arange, zeros
 from tinygrad_cuda.tensor.joining import cat
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -35,6 +36,7 @@ def _attention_weights(
     return scores.softmax(-1)
 
 
+@in_half
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,

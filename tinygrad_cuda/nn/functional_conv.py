@@ -15,6 +15,7 @@ from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, gradient_mode
 from tinygrad_cuda.graph.ops import common, contraction, movement
 from tinygrad_cuda.nn.windows import count, padded, per_axis, windows
+from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -198,6 +199,7 @@ def _conv(
     return _with_bias(y, bias, rank, whole)
 
 
+@in_half
 def conv1d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, groups: int = 1,
@@ -206,6 +208,7 @@ def conv1d(
     return _conv(1, input, weight, bias, stride, padding, dilation, groups)
 
 
+@in_half
 def conv2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, groups: int = 1,
@@ -234,6 +237,7 @@ def conv2d(
     return _conv(2, input, weight, bias, stride, padding, dilation, groups)
 
 
+@in_half
 def conv3d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, groups: int = 1,
@@ -273,6 +277,7 @@ def _conv_transpose(
     return _with_bias(_transposed(x, w, size, at), bias, rank, whole)
 
 
+@in_half
 def conv_transpose1d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
     output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
@@ -283,6 +288,7 @@ def conv_transpose1d(
     )  # fmt: skip
 
 
+@in_half
 def conv_transpose2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
     output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
@@ -307,6 +313,7 @@ def conv_transpose2d(
     )  # fmt: skip
 
 
+@in_half
 def conv_transpose3d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
     output_padding: Any = 0, groups: int = 1, dilation: Any = 1,

@@ -7,11 +7,13 @@ import math
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensor import math as tm
+from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.random import keep_mask
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
+@in_half
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``input @ weight.T + bias``.
 

@@ -16,6 +16,7 @@ from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.functional_pooling import avg_pool1d
 from tinygrad_cuda.tensor import reductions
+from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.joining import pad
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -29,6 +30,12 @@ def _scaled(normal: Tensor, weight: Tensor | None, bias: Tensor | None, shape: A
 def _moments(input: Tensor, axes: Any) -> tuple[Tensor, Tensor]:
     """Biased variance and mean, with the axes kept."""
     return reductions.var_mean(input, axes, keepdim=True, correction=0)
+
+
+def _is_mixed(input: Tensor, *parameters: Tensor | None) -> bool:
+    """A half input beside float32 parameters: computed in float32, the result is half."""
+    wide = (p is not None and p.dtype.itemsize > 2 for p in parameters)
+    return input.dtype.is_floating and input.dtype.itemsize == 2 and any(wide)
 
 
 def batch_norm(
@@ -63,6 +70,12 @@ def batch_norm(
         )  # fmt: skip
     axes = (0, *range(2, input.ndim))
     shape = (-1, *(1,) * (input.ndim - 2))
+    if _is_mixed(input, running_mean, weight):
+        wide = batch_norm(
+            input.float(), running_mean, running_var, weight, bias, training, momentum, eps
+        )
+        narrow: Tensor = wide.to(input.dtype)
+        return narrow
     if not training:
         if running_mean is None or running_var is None:
             raise ArgumentError(
@@ -111,6 +124,12 @@ def instance_norm(
         weight, bias: shape (C,), or None.
         use_input_stats: otherwise the running values are used.
     """
+    if _is_mixed(input, running_mean, weight):
+        wide = instance_norm(
+            input.float(), running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+        )
+        narrow: Tensor = wide.to(input.dtype)
+        return narrow
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     axes = tuple(range(2, input.ndim))
@@ -142,6 +161,7 @@ def _last_axes(op: str, input: Tensor, normalized_shape: Sequence[int]) -> tuple
     return tuple(range(input.ndim - len(wanted), input.ndim))
 
 
+@in_float32
 def layer_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -169,6 +189,7 @@ def layer_norm(
     return _scaled(normal, weight, bias, tuple(normalized_shape))
 
 
+@in_float32
 def rms_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -187,6 +208,7 @@ def rms_norm(
     return _scaled(normal, weight, None, tuple(normalized_shape))
 
 
+@in_float32
 def group_norm(
     input: Tensor,
     num_groups: int,
@@ -238,6 +260,7 @@ def local_response_norm(
     return input / (mean * alpha + k).pow(beta)
 
 
+@in_float32
 def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
     """``x / max(norm(x, p), eps)`` along `dim`."""
     length = reductions.norm(input, p, dim, keepdim=True)

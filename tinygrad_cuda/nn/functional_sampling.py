@@ -12,6 +12,7 @@ from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.nn.windows import per_axis
+from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.creation import arange, ones, zeros
 from tinygrad_cuda.tensor.joining import stack
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -54,6 +55,7 @@ def _centres(count: int, aligned: bool, like: Tensor) -> Tensor:
     return (place * 2.0 + 1.0) / count - 1.0
 
 
+@in_widest
 def grid_sample(
     input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
     align_corners: bool | None = None,

@@ -18,6 +18,7 @@ from tinygrad_cuda.nn.functional_pooling import (
     adaptive_avg_pool3d,
 )
 from tinygrad_cuda.nn.smooth import where
+from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -56,6 +57,7 @@ def _sizes(
     return sizes, tuple(float(factor) for factor in numbers)
 
 
+@in_float32
 def interpolate(
     input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: bool | None = None, recompute_scale_factor: bool | None = None,

@@ -13,6 +13,7 @@ from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.engine.realize import register_check
 from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.nn.smooth import softplus, where
+from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -54,6 +55,7 @@ def same_shape(op: str, input: Tensor, target: Tensor) -> None:
     )
 
 
+@in_float32
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``(input - target) ** 2``, averaged over all elements.
 
@@ -75,6 +77,7 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     return reduce("mse_loss", difference * difference, reduction)
 
 
+@in_float32
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``|input - target|``, averaged over all elements.
 
@@ -89,6 +92,7 @@ def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     return reduce("l1_loss", (input - target).abs(), reduction)
 
 
+@in_float32
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0
 ) -> Tensor:
@@ -109,6 +113,7 @@ def huber_loss(
     return reduce("huber_loss", losses, reduction)
 
 
+@in_float32
 def smooth_l1_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0
 ) -> Tensor:
@@ -118,6 +123,7 @@ def smooth_l1_loss(
     return huber_loss(input, target, reduction, beta) / beta
 
 
+@in_float32
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
@@ -244,6 +250,7 @@ def _squeeze_hint(shape: tuple[int, ...], expected: tuple[int, ...]) -> str | No
     return None
 
 
+@in_float32
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -268,6 +275,7 @@ def nll_loss(
     return picked.reduce("nll_loss", picked.weighted(-picked.pick(input)), reduction)
 
 
+@in_float32
 def cross_entropy(
     input: Tensor,
     target: Tensor,

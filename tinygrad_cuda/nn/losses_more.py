@@ -11,6 +11,7 @@ from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn.functional_activation import cosine_similarity, pairwise_distance
 from tinygrad_cuda.nn.losses import check_weight, reduce, same_shape
 from tinygrad_cuda.nn.smooth import softplus, where
+from tinygrad_cuda.tensor.autocast import in_float32, refuse_float16
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.indexing import position_node
@@ -19,6 +20,8 @@ from tinygrad_cuda.tensor.tensor import Tensor
 # Distributions ------------------------------------------------------------------------------
 
 
+@refuse_float16("binary_cross_entropy_with_logits takes the logits, and is safe")
+@in_float32
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
@@ -48,6 +51,7 @@ def _floored_log(x: Tensor) -> Tensor:
     return where(tiny, line - line.detach() - 100.0, safe)
 
 
+@in_float32
 def kl_div(
     input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False
 ) -> Tensor:
@@ -75,6 +79,7 @@ def kl_div(
     return reduce("kl_div", losses, reduction)
 
 
+@in_float32
 def gaussian_nll_loss(
     input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6,
     reduction: str = "mean",
@@ -109,6 +114,7 @@ def gaussian_nll_loss(
     return reduce("gaussian_nll_loss", losses, reduction)
 
 
+@in_float32
 def poisson_nll_loss(
     input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-8,
     reduction: str = "mean",
@@ -133,12 +139,14 @@ def poisson_nll_loss(
     return reduce("poisson_nll_loss", losses, reduction)
 
 
+@in_float32
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``log(1 + exp(-target * input))`` for targets 1 and -1."""
     same_shape("soft_margin_loss", input, target)
     return reduce("soft_margin_loss", softplus(-target * input), reduction)
 
 
+@in_float32
 def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
@@ -156,6 +164,7 @@ def _positive(x: Tensor) -> Tensor:
     return where(x > 0, x, 0.0)
 
 
+@in_float32
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
@@ -170,6 +179,7 @@ def _hinge(x: Tensor) -> Tensor:
     return where(x >= 0, x, 0.0)
 
 
+@in_float32
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -179,6 +189,7 @@ def margin_ranking_loss(
     return reduce("margin_ranking_loss", losses, reduction)
 
 
+@in_float32
 def multi_margin_loss(
     input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
     reduction: str = "mean",
@@ -217,6 +228,7 @@ def multi_margin_loss(
     return reduce(op, losses.sum(-1) / classes, reduction)
 
 
+@in_float32
 def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``sum max(1 - (x_y - x_i), 0) / C`` over right classes y and wrong ones i.
 
@@ -247,6 +259,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
 # Embeddings ---------------------------------------------------------------------------------
 
 
+@in_float32
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -264,6 +277,7 @@ def cosine_embedding_loss(
     return reduce("cosine_embedding_loss", losses, reduction)
 
 
+@in_float32
 def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
     eps: float = 1e-6, swap: bool = False, reduction: str = "mean",
@@ -286,6 +300,7 @@ def triplet_margin_loss(
     )  # fmt: skip
 
 
+@in_float32
 def triplet_margin_with_distance_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, *,
     distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0,
@@ -302,6 +317,7 @@ def triplet_margin_with_distance_loss(
 # Sequences ----------------------------------------------------------------------------------
 
 
+@in_float32
 def ctc_loss(
     log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
     reduction: str = "mean", zero_infinity: bool = False,

@@ -14,6 +14,7 @@ from tinygrad_cuda.nn import init
 from tinygrad_cuda.nn.functional_linear import dropout, linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
+from tinygrad_cuda.tensor.autocast import operands_in_half
 from tinygrad_cuda.tensor.creation import empty, zeros
 from tinygrad_cuda.tensor.joining import cat, stack
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -146,6 +147,7 @@ class _Recurrent(Module):
                 type(self).__name__, "the input does not fit",
                 expect=f"(L, N, {self.input_size})", actual=str(tuple(input.shape)),
             )  # fmt: skip
+        input, hx = operands_in_half(input, hx)
         if single:
             input = input.unsqueeze(1)
         elif self.batch_first:
@@ -312,6 +314,7 @@ class _Cell(Module):
                 type(self).__name__, "the input does not fit", expect=f"(N, {self.input_size})",
                 actual=str(tuple(input.shape)),
             )  # fmt: skip
+        input, given = operands_in_half(input, given)
         if given is None:
             nothing = zeros(
                 *input.shape[:-1], self.hidden_size, device=input.device, dtype=input.dtype

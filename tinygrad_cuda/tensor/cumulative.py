@@ -9,6 +9,7 @@ from tinygrad_cuda.core.shapes import normalize_axis
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import elementwise, movement
 from tinygrad_cuda.graph.ops import reduction as ops
+from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import DTypeLike
 from tinygrad_cuda.tensor.joining import another, pad_axis
@@ -55,6 +56,7 @@ def _windowed(node: Node, axis: int, row: Op, identity: int) -> Node:
     return movement.reshape(row(windows, axes=(rank,)), shape=shape)
 
 
+@in_float32
 def cumsum(
     input: Tensor, dim: int = 0, *, dtype: DTypeLike = None, axis: int | None = None
 ) -> Tensor:
@@ -71,6 +73,7 @@ def cumsum(
     return _cumulative("cumsum", input, dim if axis is None else axis, dtype, True)
 
 
+@in_float32
 def cumprod(
     input: Tensor, dim: int = 0, *, dtype: DTypeLike = None, axis: int | None = None
 ) -> Tensor:

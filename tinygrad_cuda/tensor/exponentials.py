@@ -14,6 +14,7 @@ from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.ops import reduction as ops
+from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import DTypeLike
 from tinygrad_cuda.tensor.joining import another
@@ -30,6 +31,7 @@ def _shifted(node: Node, axes: Axes) -> tuple[Node, Node]:
     return elementwise.sub(node, to_shape(largest, node.shape)), largest
 
 
+@in_float32
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     r"""log sum exp x along `dim`, computed as max x + log sum exp(x - max x)."""
     node = as_float(input.node)
@@ -46,6 +48,7 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     return wrap(finish(elementwise.add(elementwise.log(total), largest), axes, keepdim))
 
 
+@in_float32
 def softmax(input: Tensor, dim: int, dtype: DTypeLike = None) -> Tensor:
     r"""exp(x - max x) / sum exp(x - max x) along `dim`.
 
@@ -67,6 +70,7 @@ def softmax(input: Tensor, dim: int, dtype: DTypeLike = None) -> Tensor:
     return wrap(elementwise.div(powers, to_shape(total, node.shape)))
 
 
+@in_float32
 def log_softmax(input: Tensor, dim: int, dtype: DTypeLike = None) -> Tensor:
     r"""x - max x - log sum exp(x - max x) along `dim`: the log of `softmax`, without underflow."""
     node = require_float("log_softmax", cast(input.node, dtype))

@@ -14,6 +14,7 @@ from tinygrad_cuda.core.errors import ArgumentError, DeviceError, DTypeError, Sh
 from tinygrad_cuda.core.shapes import Shape, as_int, normalize_axis
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement
+from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.math import to_dtype
 
@@ -94,6 +95,7 @@ def _nodes(op: str, tensors: Any) -> list[Node]:
     return [to_dtype(node, dtype) for node in nodes]
 
 
+@in_widest
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
     """The tensors one after the other along an existing dimension.
 
@@ -151,6 +153,7 @@ def another(node: Node) -> Node:
     return copy
 
 
+@in_widest
 def stack(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
     """The tensors one after the other along a new dimension.
 

@@ -9,6 +9,7 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, contraction, elementwise, movement, reduction
+from tinygrad_cuda.tensor.autocast import in_half, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.math import promote, to_shape
 
@@ -118,6 +119,7 @@ def _require_rank(op: str, name: str, node: Node, rank: int) -> Node:
     return node
 
 
+@in_half
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     r"""The matrix product: ``c[.., i, j] = sum_k a[.., i, k] b[.., k, j]``.
 
@@ -145,11 +147,13 @@ def _product(op: str, a: Any, b: Any, rank_a: int, rank_b: int) -> Node:
     return matmul_nodes(op, left, right)
 
 
+@in_half
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """The product of two matrices, (m, k) and (k, n)."""
     return wrap(_product("mm", input, mat2, 2, 2))
 
 
+@in_half
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """The products of two batches of matrices, (b, m, k) and (b, k, n)."""
     if input.ndim == mat2.ndim == 3 and input.shape[0] != mat2.shape[0]:
@@ -162,11 +166,13 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     return wrap(_product("bmm", input, mat2, 3, 3))
 
 
+@in_half
 def mv(input: Tensor, vec: Tensor) -> Tensor:
     """The product of a matrix (m, k) and a vector (k,)."""
     return wrap(_product("mv", input, vec, 2, 1))
 
 
+@in_widest
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """The inner product of two vectors (k,)."""
     return wrap(_product("dot", input, tensor, 1, 1))
@@ -181,6 +187,7 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
     return wrap(elementwise.mul(left, right))
 
 
+@in_half
 def addmm(
     input: Tensor,
     mat1: Tensor,
@@ -211,6 +218,7 @@ def addmm(
 # einsum -------------------------------------------------------------------------------------------
 
 
+@in_half
 def einsum(equation: str, *operands: Any) -> Tensor:
     """Sums of products by Einstein's convention, as permutations and matrix products.
 

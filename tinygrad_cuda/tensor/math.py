@@ -14,6 +14,7 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, elementwise, movement
+from tinygrad_cuda.tensor.autocast import in_float32, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype, tensor
 
@@ -207,8 +208,12 @@ remainder = _binary(
     elementwise.remainder, "remainder", "Remainder with the sign of `other` (Python's ``%``)."
 )
 fmod = _binary(elementwise.fmod, "fmod", "Remainder with the sign of `input` (C's ``fmod``).")
-pow = _binary(elementwise.pow, "pow", "``input ** other``, elementwise with broadcasting.")
-atan2 = _binary(elementwise.atan2, "atan2", "The angle of the point (other, input).", True)
+pow = in_float32(
+    _binary(elementwise.pow, "pow", "``input ** other``, elementwise with broadcasting.")
+)
+atan2 = in_widest(
+    _binary(elementwise.atan2, "atan2", "The angle of the point (other, input).", True)
+)
 eq = _binary(elementwise.eq, "eq", "``input == other`` as bool.")
 ne = _binary(elementwise.ne, "ne", "``input != other`` as bool.")
 lt = _binary(elementwise.lt, "lt", "``input < other`` as bool.")
@@ -283,23 +288,23 @@ def sign(input: Tensor) -> Tensor:
 
 
 bitwise_not = _unary(elementwise.bitwise_not, "bitwise_not", "Bitwise complement.", False)
-reciprocal = _unary(elementwise.reciprocal, "reciprocal", "``1 / input``.")
-exp = _unary(elementwise.exp, "exp", "e to the power of each element.")
+reciprocal = in_float32(_unary(elementwise.reciprocal, "reciprocal", "``1 / input``."))
+exp = in_float32(_unary(elementwise.exp, "exp", "e to the power of each element."))
 exp2 = _unary(elementwise.exp2, "exp2", "2 to the power of each element.")
-expm1 = _unary(elementwise.expm1, "expm1", "``exp(input) - 1``, accurate near 0.")
-log = _unary(elementwise.log, "log", "Natural logarithm.")
-log2 = _unary(elementwise.log2, "log2", "Logarithm to base 2.")
-log1p = _unary(elementwise.log1p, "log1p", "``log(1 + input)``, accurate near 0.")
+expm1 = in_float32(_unary(elementwise.expm1, "expm1", "``exp(input) - 1``, accurate near 0."))
+log = in_float32(_unary(elementwise.log, "log", "Natural logarithm."))
+log2 = in_float32(_unary(elementwise.log2, "log2", "Logarithm to base 2."))
+log1p = in_float32(_unary(elementwise.log1p, "log1p", "``log(1 + input)``, accurate near 0."))
 sqrt = _unary(elementwise.sqrt, "sqrt", "Square root.")
-rsqrt = _unary(elementwise.rsqrt, "rsqrt", "``1 / sqrt(input)``.")
+rsqrt = in_float32(_unary(elementwise.rsqrt, "rsqrt", "``1 / sqrt(input)``."))
 sin = _unary(elementwise.sin, "sin", "Sine, in radians.")
 cos = _unary(elementwise.cos, "cos", "Cosine, in radians.")
-tan = _unary(elementwise.tan, "tan", "Tangent, in radians.")
-asin = _unary(elementwise.asin, "asin", "Inverse sine, in radians.")
-acos = _unary(elementwise.acos, "acos", "Inverse cosine, in radians.")
+tan = in_float32(_unary(elementwise.tan, "tan", "Tangent, in radians."))
+asin = in_float32(_unary(elementwise.asin, "asin", "Inverse sine, in radians."))
+acos = in_float32(_unary(elementwise.acos, "acos", "Inverse cosine, in radians."))
 atan = _unary(elementwise.atan, "atan", "Inverse tangent, in radians.")
-sinh = _unary(elementwise.sinh, "sinh", "Hyperbolic sine.")
-cosh = _unary(elementwise.cosh, "cosh", "Hyperbolic cosine.")
+sinh = in_float32(_unary(elementwise.sinh, "sinh", "Hyperbolic sine."))
+cosh = in_float32(_unary(elementwise.cosh, "cosh", "Hyperbolic cosine."))
 tanh = _unary(elementwise.tanh, "tanh", "Hyperbolic tangent.")
 sigmoid = _unary(elementwise.sigmoid, "sigmoid", "``1 / (1 + exp(-input))``.")
 erf = _unary(elementwise.erf, "erf", "The error function.")
@@ -332,6 +337,7 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     return mul(_round_whole(div(input, factor)), factor)
 
 
+@in_float32
 def log10(input: Tensor) -> Tensor:
     """Logarithm to base 10."""
     return mul(log2(input), _math.log10(2.0))
@@ -406,11 +412,13 @@ def lerp(input: Tensor, end: Any, weight: Any) -> Tensor:
     return add(input, mul(weight, sub(end, input)))
 
 
+@in_widest
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """``input + value * tensor1 * tensor2``."""
     return add(input, mul(tensor1, tensor2), alpha=value)
 
 
+@in_widest
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """``input + value * tensor1 / tensor2``."""
     return add(input, div(tensor1, tensor2), alpha=value)

@@ -10,6 +10,7 @@ from tinygrad_cuda.core.shapes import broadcast, normalize_axis
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor import linalg, math, reductions, shaping
+from tinygrad_cuda.tensor.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.joining import join, slice_axis
 from tinygrad_cuda.tensor.math import promote, to_shape
@@ -46,6 +47,7 @@ def _added(op: str, input: Tensor, product: Node, beta: Scalar, alpha: Scalar) -
     return wrap(elementwise.add(to_shape(_scaled(base, beta), product.shape), product))
 
 
+@in_half
 def baddbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
 ) -> Tensor:
@@ -53,6 +55,7 @@ def baddbmm(
     return _added("baddbmm", input, linalg.bmm(batch1, batch2).node, beta, alpha)
 
 
+@in_half
 def addbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
 ) -> Tensor:
@@ -63,6 +66,7 @@ def addbmm(
     return _added("addbmm", input, linalg.mm(left, right).node, beta, alpha)
 
 
+@in_half
 def addmv(
     input: Tensor, mat: Tensor, vec: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
 ) -> Tensor:
@@ -70,6 +74,7 @@ def addmv(
     return _added("addmv", input, linalg.mv(mat, vec).node, beta, alpha)
 
 
+@in_half
 def addr(
     input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Scalar = 1, alpha: Scalar = 1
 ) -> Tensor:
@@ -81,6 +86,7 @@ def addr(
 # Vectors ------------------------------------------------------------------------------------------
 
 
+@in_widest
 def vdot(input: Tensor, other: Tensor) -> Tensor:
     """The inner product of two vectors: `dot`, since nothing is complex."""
     return linalg.dot(input, other)
@@ -89,6 +95,7 @@ def vdot(input: Tensor, other: Tensor) -> Tensor:
 ger = linalg.outer
 
 
+@in_widest
 def inner(input: Tensor, other: Tensor) -> Tensor:
     """The inner products of vectors in the last dimension of both."""
     if not input.ndim or not other.ndim:
@@ -103,11 +110,13 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     return tensordot(input, other, ([-1], [-1]))
 
 
+@in_half
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """The inner products of vectors along `dim`; the others are broadcast."""
     return math.mul(x, y).sum(dim)
 
 
+@in_widest
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross products of vectors of 3 elements along `dim`.
 
@@ -146,6 +155,7 @@ def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
 # Tensors ------------------------------------------------------------------------------------------
 
 
+@in_widest
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """The sum of products over several dimensions of both, as one matrix product.
 
@@ -216,6 +226,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     return shaping.reshape(product, tuple(m * n for m, n in zip(a.shape, b.shape)))
 
 
+@in_half
 def chain_matmul(*matrices: Any) -> Tensor:
     """The product of several matrices in the cheapest order; see `multi_dot`."""
     if len(matrices) == 1 and isinstance(matrices[0], list | tuple):
@@ -226,6 +237,7 @@ def chain_matmul(*matrices: Any) -> Tensor:
     return multi_dot(matrices)
 
 
+@in_half
 def multi_dot(tensors: Any) -> Tensor:
     """The product of several matrices in the order with the fewest multiplications.
 
@@ -273,6 +285,7 @@ def _chain(matrices: list[Tensor], cuts: dict[tuple[int, int], int], i: int, j: 
 # Distances ----------------------------------------------------------------------------------------
 
 
+@in_float32
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Tensor:
     """The p-norm distance of each row of `x1` to each row of `x2`.
 
@@ -296,6 +309,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> T
     return reductions.norm(gap, p, -1)
 
 
+@in_float32
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distances of all pairs of rows, as a vector: (0, 1), (0, 2), ..."""
     count = input.shape[0]
@@ -305,6 +319,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     return reductions.norm(gap, p, -1)
 
 
+@in_float32
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -312,6 +327,7 @@ def pairwise_distance(
     return reductions.norm(math.add(math.sub(x1, x2), eps), p, -1, keepdim)
 
 
+@in_float32
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle of vectors along `dim`, their lengths taken as at least `eps`."""
     a, b = (wrap(node) for node in promote("cosine_similarity", x1, x2))

@@ -18,6 +18,7 @@ from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import reduction as ops
+from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import DTypeLike
 from tinygrad_cuda.tensor.factorizing import svdvals
@@ -90,6 +91,7 @@ def reduced(row: Op, node: Node, axes: Axes) -> Node:
 # Sums and products --------------------------------------------------------------------------------
 
 
+@in_float32
 def sum(
     input: Tensor,
     dim: Any = None,
@@ -140,6 +142,7 @@ def mean(
     return wrap(finish(result, axes, keepdim or keepdims))
 
 
+@in_float32
 def prod(
     input: Tensor,
     dim: int | None = None,
@@ -469,6 +472,7 @@ def _root_of_powers(node: Node, order: float, axes: Axes) -> Node:
     return elementwise.where(empty, common.full_like(total, 0 if order > 0 else inf), root)
 
 
+@in_float32
 def norm(
     input: Tensor,
     p: Any = "fro",

@@ -17,6 +17,7 @@ from tinygrad_cuda.core.shapes import Shape, broadcast, contiguous_strides, norm
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import indexing as ops
+from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype
 from tinygrad_cuda.tensor.indexing import nonzero, number_of, position_node
@@ -219,6 +220,7 @@ def scatter(
     return _scattered("scatter", input, dim, index, given, reduce == "add")
 
 
+@in_widest
 def scatter_add(input: Tensor, dim: int, index: Any, src: Tensor) -> Tensor:
     """The input with `src` added at chosen places: ``out[index[i][j]][j] += src[i][j]``."""
     return _scattered("scatter_add", input, dim, index, src, True)

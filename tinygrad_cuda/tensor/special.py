@@ -15,6 +15,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.ops import special as ops
 from tinygrad_cuda.tensor import math
+from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.math import _binary, _unary, as_float, promote, to_dtype
 
@@ -25,7 +26,7 @@ asinh = _unary(ops.asinh, "asinh", "Inverse hyperbolic sine.")
 acosh = _unary(ops.acosh, "acosh", "Inverse hyperbolic cosine.")
 atanh = _unary(ops.atanh, "atanh", "Inverse hyperbolic tangent.")
 erfc = _unary(ops.erfc, "erfc", "``1 - erf(input)``, accurate where erf is nearly 1.")
-erfinv = _unary(ops.erfinv, "erfinv", "The inverse of `erf` on (-1, 1).")
+erfinv = in_float32(_unary(ops.erfinv, "erfinv", "The inverse of `erf` on (-1, 1)."))
 lgamma = _unary(ops.lgamma, "lgamma", "The logarithm of the absolute gamma function.")
 hypot = _binary(ops.hypot, "hypot", "``sqrt(input**2 + other**2)`` without overflow.")
 copysign = _binary(ops.copysign, "copysign", "The magnitude of `input`, the sign of `other`.", True)
@@ -347,6 +348,7 @@ def fmin(input: Tensor, other: Tensor) -> Tensor:
     return _ignoring_nan("fmin", input, other, False)
 
 
+@in_float32
 def float_power(input: Any, exponent: Any) -> Tensor:
     """``input ** exponent`` in float64."""
     a, b = promote("float_power", input, exponent, dtype=float64)

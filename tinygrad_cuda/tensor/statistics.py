@@ -13,6 +13,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
 from tinygrad_cuda.graph.ops import reduction as ops
 from tinygrad_cuda.tensor import math, reductions
+from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import DTypeLike
 from tinygrad_cuda.tensor.cumulative import cumsum
@@ -143,11 +144,13 @@ def corrcoef(input: Tensor) -> Tensor:
     return math.clamp(result, -1, 1)
 
 
+@in_float32
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of the difference."""
     return reductions.norm(math.sub(input, other), p)
 
 
+@in_float32
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """The slices along `dim`, those with a larger p-norm scaled down to `maxnorm`."""
     axis = normalize_axis("renorm", dim, input.ndim)
@@ -162,6 +165,7 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
 # Along a line -------------------------------------------------------------------------------------
 
 
+@in_float32
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """Running `logsumexp` along `dim`, by doubling (Hillis and Steele, 1986)."""
     node = require_float("logcumsumexp", input.node)

@@ -36,6 +36,7 @@ from tinygrad_cuda.tensor import (
     shaping,
     transfer,
 )
+from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.methods import (
     ElementwiseMethods,
@@ -428,7 +429,8 @@ class Tensor(
     __mul__ = math.mul
     __rmul__ = _reflected(math.mul)
     __truediv__ = math.div
-    __rtruediv__ = _reflected(math.div)
+    # As PyTorch does: the reciprocal is what needs the range.
+    __rtruediv__ = _reflected(in_float32(math.div))
     __floordiv__ = math.floor_divide
     __rfloordiv__ = _reflected(math.floor_divide)
     __mod__ = math.remainder

@@ -16,6 +16,7 @@ from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, elementwise, movement, reduction
 from tinygrad_cuda.graph.ops import indexing as ops
 from tinygrad_cuda.tensor import indexing, joining, rearranging, shaping
+from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import as_tensor
 from tinygrad_cuda.tensor.cumulative import cumsum
@@ -246,6 +247,7 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
     return store("put_", input, put(input, index, source, accumulate).node)
 
 
+@in_widest
 def index_put(
     input: Tensor, indices: Sequence[Any], values: Tensor, accumulate: bool = False
 ) -> Tensor:

@@ -7,6 +7,12 @@ from typing import Any
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.cuda import amp
+
+__all__ = [
+    "amp", "device_count", "empty_cache", "is_available", "max_memory_allocated",
+    "memory_allocated", "synchronize",
+]  # fmt: skip
 
 
 def is_available() -> bool:

@@ -1,0 +1,7 @@
+"""Training in mixed precision, by PyTorch's names: autocast, GradScaler, custom_fwd, custom_bwd."""
+
+from tinygrad_cuda.amp.grad_scaler import GradScaler
+from tinygrad_cuda.amp.within_function import custom_bwd, custom_fwd
+from tinygrad_cuda.tensor.autocast import autocast, is_autocast_available
+
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
