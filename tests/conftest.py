@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ["TGC_CACHE_DIR"] = str(
     Path(tempfile.gettempdir()) / f"tinygrad_cuda_tests_{getpass.getuser()}"
 )
+# Most of what the emulator compiles here runs once or twice.
+os.environ["TGC_EMU_OPTIMIZE"] = "0"
 os.environ["MPLBACKEND"] = "Agg"
 
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)

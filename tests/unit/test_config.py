@@ -46,6 +46,7 @@ def test_defaults() -> None:
         ("TGC_DATA", "/data", "data", Path("/data")),
         ("TGC_DEVICE", "cuda:1", "device", "cuda:1"),
         ("TGC_EMU_ORDER", "7", "emu_order", 7),
+        ("TGC_EMU_OPTIMIZE", "no", "emu_optimize", False),
         ("TGC_EMU_LAUNCHES", "3", "emu_launches", 3),
         ("TGC_POOL_LIMIT", "1048576", "pool_limit", 1 << 20),
     ],

@@ -68,6 +68,13 @@ VARIABLES: tuple[Variable, ...] = (
         "0",
         "seed that picks an order of launches on emu, of those a plan allows; 0 is the plan's own",
     ),
+    Variable(
+        "TGC_EMU_OPTIMIZE",
+        "emu_optimize",
+        _boolean,
+        "1",
+        "0 has emu's kernels compiled three times as fast, for programs that run only a few steps",
+    ),
     Variable("TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit"),
 )
 
@@ -85,6 +92,7 @@ class Settings:
     data: Path | None
     emu_order: int
     emu_launches: int
+    emu_optimize: bool
     pool_limit: int
 
     def __init__(self) -> None:

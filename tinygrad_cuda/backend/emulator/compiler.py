@@ -31,10 +31,16 @@ HEADERS = (HERE / "device_twin.h", HERE / "device_twin_math.h")
 # Without C++ headers, errno, exceptions and type information a kernel compiles in half the time.
 # No contraction, wrapping integers: what separately rounded and integer device code means.
 OPTIONS = shlex.split(
-    "-x c++ -std=c++20 -O1 -fPIC -shared -nostdinc++ -DTGC_EMULATOR -fvisibility=hidden "
+    "-x c++ -std=c++20 -fPIC -shared -nostdinc++ -DTGC_EMULATOR -fvisibility=hidden "
     "-ffp-contract=off -fno-math-errno -fno-trapping-math -fno-exceptions -fno-rtti "
     "-fno-strict-aliasing -fwrapv -fsigned-char -Werror=return-type"
 )
+
+
+def options() -> list[str]:
+    """The compiler's options; every level gives the same results."""
+    return [*OPTIONS, "-O1" if settings.emu_optimize else "-O0"]
+
 
 _MAGIC = b"tgc-emu1"
 _FOOTER = struct.Struct(f"<32s{len(_MAGIC)}s")  # sha256 of the library before it, magic
@@ -113,7 +119,7 @@ def cache_key(source: str) -> str:
     """The name of a cache entry: a hash of all that decides the machine code."""
     tools = toolchain()
     digest = hashlib.sha256()
-    for part in (*tools.command, tools.version, *OPTIONS, _headers(), source):
+    for part in (*tools.command, tools.version, *options(), _headers(), source):
         data = part.encode()
         digest.update(struct.pack("<Q", len(data)) + data)
     return digest.hexdigest()[:40]
@@ -198,7 +204,7 @@ def _build(source: str, folder: Path, key: str) -> None:
     text, library = folder / f"{own}.cpp", folder / f"{own}.so"
     try:
         text.write_text(source)
-        command = [*toolchain().command, *OPTIONS, "-include", str(HEADERS[0])]
+        command = [*toolchain().command, *options(), "-include", str(HEADERS[0])]
         answer = subprocess.run(
             [*command, str(text), "-o", str(library), "-lm"],
             capture_output=True,
