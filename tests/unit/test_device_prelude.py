@@ -470,7 +470,7 @@ EVERYTHING = kernel(
   k += tgc_block_reduce_once(k, tgc_sum_op(), smem + 1024);
   tgc_grid_signal();
   auto v = tgc_load_vector<4>(p.f, i * 4);
-  for (int j = 0; j < 4; j++) v.at[j] += moments.mean;
+  for (int j = 0; j < 4; j++) v.at[j] += moments.mean * tgc_share_of(moments.n);
   tgc_store_vector(p.fo, i * 4, v);
   *tgc_address_write(p.dout, i) = *tgc_address(p.d, i) + best.value;
   tgc_store(p.ho, i, y); tgc_store(p.bo, i, y);

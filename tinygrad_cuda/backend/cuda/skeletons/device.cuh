@@ -536,8 +536,20 @@ struct tgc_argmin_op {
 template <class T> struct tgc_welford {
   T n, mean, m2;
 };
+// 1 / n of a count. A division for each value would cost more than the memory that it comes from;
+// an error in the last place moves the mean by as much of a difference, which shrinks with n.
+TGC_DEVICE double tgc_share_of(double n) { return 1 / n; }
+TGC_DEVICE float tgc_share_of(float n) {
+#ifdef TGC_EMULATOR
+  return 1 / n;
+#else
+  float share;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(n));
+  return n == 1 ? 1 : share;
+#endif
+}
 template <class T> TGC_DEVICE tgc_welford<T> tgc_welford_add(tgc_welford<T> a, T value) {
-  T n = a.n + T(1), delta = value - a.mean, mean = a.mean + delta / n;
+  T n = a.n + T(1), delta = value - a.mean, mean = a.mean + delta * tgc_share_of(n);
   return {n, mean, a.m2 + delta * (value - mean)};
 }
 struct tgc_welford_op {
