@@ -1,0 +1,308 @@
+"""What one traced call reads, runs and writes, so that it can be done again without recording.
+
+A Capture belongs to one thread; nothing here costs anything while none is under way.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.errors import CompileError, RawSite
+from tinygrad_cuda.graph.node import Node
+
+# Where a value of a replay comes from: ("place", k), ("constant", k) or ("run", run, output).
+Source = tuple[Any, ...]
+
+
+class _Watching:
+    """How many captures are under way, in all threads."""
+
+    on: int = 0
+
+
+class _Structure:
+    """Raised whenever the structure of any Module changes; see `Program`."""
+
+    version: int = 0
+
+
+watching = _Watching()
+structure = _Structure()
+_lock = threading.Lock()
+
+
+class _Mine(threading.local):
+    capture: Capture | None = None
+
+
+_mine = _Mine()
+
+
+class SuppliedFloat(float):
+    """A number that each replay computes anew; `source` says which."""
+
+    source: tuple[Any, ...] = ()
+
+
+class SuppliedInt(int):
+    """An integer that each replay computes anew; `source` says which."""
+
+    source: tuple[Any, ...] = ()
+
+
+def supplied(value: Any, *source: Any) -> Any:
+    """The number, with where a replay gets it from: an event and a name of the event's own."""
+    kind = SuppliedInt if isinstance(value, int) else SuppliedFloat
+    number = kind(value)
+    number.source = source
+    return number
+
+
+class Stale(Exception):
+    """A replay does not fit any more; the text says why."""
+
+
+class StepEvent:
+    """What an optimizer's step does on the host.
+
+    Attributes:
+        unsteady: what the step has made that another one will not make; or None.
+    """
+
+    unsteady: str | None = None
+
+
+class Run(NamedTuple):
+    """One run of a plan."""
+
+    device: Device
+    executable: Any
+    inputs: list[Source]
+    numbers: list[Any]
+    overwrites: dict[int, int]
+    outputs: int
+    sites: list[RawSite | None]
+
+
+class Draws:
+    """Random numbers taken from one Generator between two other events.
+
+    Args:
+        generator: it has `reserve(count) -> (seed, first)`.
+    """
+
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+        self.count = 0
+
+
+class Call(NamedTuple):
+    """A call of the host that is repeated as it is: a scheduler's step, a seed."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+class Commit(NamedTuple):
+    """The end of an event in two parts, such as an optimizer's step."""
+
+    event: Any
+
+
+class LeafRecord:
+    """A leaf whose gradient was looked at, added to or dropped.
+
+    Attributes:
+        leaf: the place of the gradient; weak, like all here.
+        before, cell: its gradient before the call and that one's cell, or None.
+        dropped: the first thing that happened to the gradient was to be dropped.
+    """
+
+    def __init__(self, leaf: Any, dropped: bool) -> None:
+        self.leaf = weakref.ref(leaf)
+        self.before = None if leaf.grad is None else weakref.ref(leaf.grad)
+        self.cell = None if leaf.grad is None else weakref.ref(leaf.grad.cell)
+        self.dropped = dropped
+
+
+class Capture:
+    """What the calls between `begin` and `end` do in this thread.
+
+    Attributes:
+        places: cells that were there before: those given to `begin` first, others as they are met.
+        handles: Tensors through which these were seen, with cell and chain as they were.
+        leaves: by identity, the leaves met.
+        events: runs of plans and what the host does, in order.
+        constants: storages made inside from Python data.
+        born: cells made inside.
+        modules: Modules called, with what `snapshot` said of them.
+    """
+
+    def __init__(self, places: Sequence[Any], snapshot: Callable[[Any], Any]) -> None:
+        self.places: dict[Any, int] = {}
+        self.outputs: list[Any] = []
+        self.handles: dict[int, tuple[weakref.ref[Any], Any, Any]] = {}
+        self.leaves: dict[int, LeafRecord] = {}
+        self.events: list[Any] = []
+        self.constants: list[Any] = []
+        self.born: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.modules: list[tuple[Any, Any]] = []
+        self.snapshot = snapshot
+        self._sources: dict[int, tuple[weakref.ref[Any], Source]] = {}
+        for cell in places:
+            self._place(cell)
+
+    # What is met -------------------------------------------------------------------------------
+
+    def _place(self, cell: Any) -> None:
+        node = cell.node
+        self.places[cell] = number = len(self.places)
+        self.outputs.append(node.outputs)
+        self._sources[id(node.storage)] = weakref.ref(node.storage), ("place", number)
+
+    def met(self, cell: Any) -> None:
+        """A realized cell is read, or any cell is about to be written."""
+        if cell not in self.places and cell not in self.born and cell.node.storage is not None:
+            self._place(cell)
+
+    def saw(self, handle: Any) -> None:
+        """A Tensor on a realized cell is read."""
+        self.met(handle.cell)
+        known = self.handles.get(id(handle))
+        if known is None or known[0]() is not handle:
+            self.handles[id(handle)] = weakref.ref(handle), handle.cell, handle.chain
+            leaf = handle.leaf
+            if leaf is not None:
+                self.saw_leaf(leaf)
+
+    def saw_leaf(self, leaf: Any, dropped: bool = False) -> None:
+        """A leaf is about to have its gradient read, written or dropped."""
+        known = self.leaves.get(id(leaf))
+        if known is None or known.leaf() is not leaf:
+            self.leaves[id(leaf)] = LeafRecord(leaf, dropped)
+
+    def saw_module(self, module: Any) -> None:
+        """An outermost Module is called."""
+        if all(module is not known for known, _ in self.modules):
+            self.modules.append((module, self.snapshot(module)))
+
+    # What happens --------------------------------------------------------------------------------
+
+    def draw(self, generator: Any, seed: int, number: int) -> tuple[int, int]:
+        """The same numbers, with where a replay gets them from."""
+        last = self.events[-1] if self.events else None
+        if not isinstance(last, Draws) or last.generator is not generator:
+            last = Draws(generator)
+            self.events.append(last)
+        last.count += 1
+        return supplied(seed, last, None), supplied(number, last, last.count - 1)
+
+    def keep(self, overwrites: dict[int, int], storages: list[Any]) -> dict[int, int]:
+        """The overwrites without those of constants, which every replay needs."""
+        return {
+            output: slot
+            for output, slot in overwrites.items()
+            if self.source(storages[slot])[0] != "constant"
+        }
+
+    def source(self, storage: Any) -> Source:
+        """Where a storage comes from; an unknown one is a constant from now on."""
+        known = self._sources.get(id(storage))
+        if known is not None and known[0]() is storage:
+            return known[1]
+        return ("constant", -1)
+
+    def constant(self, storage: Any) -> Source:
+        """Enters a storage among the constants."""
+        self.constants.append(storage)
+        found = ("constant", len(self.constants) - 1)
+        self._sources[id(storage)] = weakref.ref(storage), found
+        return found
+
+    def settled(self, storage: Any) -> Source:
+        """Where a storage comes from; an unknown one is entered among the constants."""
+        found = self.source(storage)
+        return self.constant(storage) if found == ("constant", -1) else found
+
+    def ran(
+        self,
+        device: Device,
+        executable: Any,
+        inputs: list[Any],
+        numbers: list[Any],
+        overwrites: dict[int, int],
+        outputs: list[Any],
+        sites: list[RawSite | None],
+    ) -> None:
+        """A plan has run."""
+        run = sum(isinstance(event, Run) for event in self.events)
+        sources = [self.settled(storage) for storage in inputs]
+        count = len(outputs)
+        self.events.append(Run(device, executable, sources, numbers, overwrites, count, sites))
+        for number, storage in enumerate(outputs):
+            self._sources[id(storage)] = weakref.ref(storage), ("run", run, number)
+
+    def refuse(self, node: Node) -> None:
+        """Raises if a value that is looked at depends on the call's inputs.
+
+        Raises:
+            CompileError: it does.
+        """
+        seen, stack = {node}, [node]
+        while stack:
+            node = stack.pop()
+            storage = node.storage
+            if node.op.kind == "leaf" and node.op.name.startswith("random"):
+                break
+            if storage is not None and type(storage) is not tuple:
+                if self.source(storage)[0] != "constant":
+                    break
+                continue
+            fresh = [source for source in node.sources if source not in seen]
+            seen.update(fresh)
+            stack += fresh
+        else:
+            return
+        raise CompileError(
+            "compile",
+            "a value is looked at inside a compiled function",
+            expect="no print, item(), bool(), numpy() or move between devices on values that "
+            "depend on the inputs, parameters or random numbers",
+            actual=f"{node.op.name} {tuple(node.shape)} {node.dtype.name}",
+            hint="return the tensor and look at it outside, or choose with tc.where(...)",
+        )
+
+
+# One thread's capture -------------------------------------------------------------------------
+
+
+def capturing() -> Capture | None:
+    """This thread's capture, if one is under way."""
+    return _mine.capture if watching.on else None
+
+
+def begin(places: Sequence[Any], snapshot: Callable[[Any], Any]) -> Capture:
+    """Starts to capture in this thread."""
+    capture = Capture(places, snapshot)
+    with _lock:
+        watching.on += 1
+    _mine.capture = capture
+    return capture
+
+
+def end() -> None:
+    """Stops to capture in this thread."""
+    _mine.capture = None
+    with _lock:
+        watching.on -= 1
+
+
+def repeated(function: Callable[..., Any], *arguments: Any) -> None:
+    """Notes a call of the host that each replay repeats."""
+    capture = capturing()
+    if capture is not None:
+        capture.events.append(Call(function, arguments))
