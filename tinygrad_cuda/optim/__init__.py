@@ -4,6 +4,7 @@ from tinygrad_cuda.optim import lr_scheduler, swa_utils
 from tinygrad_cuda.optim.adam import Adam, AdamW
 from tinygrad_cuda.optim.adam_kin import Adamax, NAdam, RAdam
 from tinygrad_cuda.optim.adaptive import Adadelta, Adagrad, RMSprop
+from tinygrad_cuda.optim.lbfgs import LBFGS
 from tinygrad_cuda.optim.optimizer import Optimizer
 from tinygrad_cuda.optim.orthogonal import Lion, Muon
 from tinygrad_cuda.optim.sgd import ASGD, SGD
@@ -15,6 +16,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "LBFGS",
     "Lion",
     "Muon",
     "NAdam",
