@@ -14,6 +14,7 @@ from tinygrad_cuda.autograd import (
     no_grad,
     set_grad_enabled,
 )
+from tinygrad_cuda.autograd.batched import vmap
 from tinygrad_cuda.core.device import as_device as device
 from tinygrad_cuda.core.dtypes import DType as dtype
 from tinygrad_cuda.core.dtypes import (
@@ -583,6 +584,7 @@ __all__ = [
     "from_numpy",
     "full",
     "full_like",
+    "func",
     "gather",
     "ge",
     "ger",
@@ -819,6 +821,7 @@ __all__ = [
     "var",
     "var_mean",
     "vdot",
+    "vmap",
     "vsplit",
     "vstack",
     "where",
@@ -828,11 +831,11 @@ __all__ = [
 ]
 
 # Imported when first used: layers, optimizers and data sets are half of the import time.
-_LATE_MODULES = ("nn", "optim", "data", "amp")
+_LATE_MODULES = ("nn", "optim", "data", "amp", "func")
 _LATE_NAMES = {"load": "utils.checkpoints", "save": "utils.checkpoints"}
 
 if TYPE_CHECKING:
-    from tinygrad_cuda import amp, data, nn, optim
+    from tinygrad_cuda import amp, data, func, nn, optim
     from tinygrad_cuda.utils.checkpoints import load, save
 else:  # for a type checker an unknown name stays an error
 

@@ -12,6 +12,7 @@ from tinygrad_cuda.backend.base import BadIndex
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import IndexError, RawSite
 from tinygrad_cuda.engine.cell import Cell, local
+from tinygrad_cuda.engine.examples import refuse_examples, tracing
 from tinygrad_cuda.engine.finite import check_finite, watch
 from tinygrad_cuda.engine.history import keep_history, release
 from tinygrad_cuda.engine.overwrite import overwritable
@@ -34,6 +35,12 @@ def realize(device: Device, extra: Iterable[Node] = ()) -> None:
     Raises:
         IndexError: a computed index or label was out of range; no cell has changed.
     """
+    if tracing.stack:
+        # Inside vmap: what stands for one example has no value, and the rest can wait.
+        if nodes := refuse_examples(extra):
+            with _lock(device):
+                _run(device, [], nodes)
+        return
     with _lock(device):
         cells = _pending_cells(device)
         local.recorder.clear_lines()

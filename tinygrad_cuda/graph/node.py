@@ -204,10 +204,14 @@ class Op:
             for a source without a gradient; a string says why there is none at all.
         literals: attributes that are numbers: in a plan's key at first, arguments once they vary.
         arguments: attributes that are arguments of a plan from the start.
+        batch: what `vmap` needs where the kind does not say it. For a movement,
+            ``(size, **attributes) -> attributes`` with a leading axis; for a contraction or kernel
+            ``(size, sources, batched) -> node``, where `batched` tells which sources have one.
     """
 
     __slots__ = (
         "name", "kind", "infer", "numpy", "cuda", "gradient", "literals", "arguments", "cost",
+        "batch",
     )  # fmt: skip
 
     def __init__(
@@ -222,7 +226,9 @@ class Op:
         literals: tuple[str, ...] = (),
         arguments: tuple[str, ...] = (),
         cost: int = 1,
+        batch: Callable[..., Any] | None = None,
     ) -> None:
+        self.batch = batch
         self.name = name
         self.kind = kind
         self.infer = infer

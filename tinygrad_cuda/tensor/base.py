@@ -17,6 +17,7 @@ from tinygrad_cuda.core.dtypes import DType, bool_
 from tinygrad_cuda.core.errors import GradientError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, detached, local
+from tinygrad_cuda.engine.examples import check_write, tracing
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
 from tinygrad_cuda.graph.node import Node, Op, made_by, mode
 from tinygrad_cuda.graph.ops import common, elementwise, movement
@@ -146,6 +147,8 @@ class TensorBase:
                 `no_grad`.
         """
         cell, chain = self.cell, self.chain
+        if tracing.stack:
+            check_write(op, cell, value)
         # What follows the last detach decides how the write meets history.
         depth, to_leaf, of_leaf = 0, False, False
         for place, (step, _) in enumerate(chain):

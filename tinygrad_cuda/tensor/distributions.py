@@ -23,7 +23,7 @@ from tinygrad_cuda.tensor.cumulative import cumsum
 from tinygrad_cuda.tensor.joining import slice_axis
 from tinygrad_cuda.tensor.math import to_dtype, to_shape
 from tinygrad_cuda.tensor.ordering import topk
-from tinygrad_cuda.tensor.random import Generator, default_generator, normal_node, uniform_node
+from tinygrad_cuda.tensor.random import Generator, normal_node, numbered, uniform_node
 from tinygrad_cuda.tensor.searching import searchsorted
 
 if TYPE_CHECKING:
@@ -196,9 +196,8 @@ def random_(
         raise ArgumentError(
             "random_", "the range is empty", expect="from < to", actual=f"[{from_}, {to})"
         )
-    seed, number = (generator or default_generator).take()
     drawn = ops.random_integer.leaf(
-        node.shape, int64, node.device, seed=seed, number=number, low=from_, high=to
+        node.shape, int64, node.device, low=from_, high=to, **numbered(generator)
     )
     return _stored(input, drawn, "random_")
 
@@ -215,6 +214,5 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
         raise ArgumentError(
             "poisson", "a rate is negative", expect="rates >= 0", actual=str(rates.min())
         )
-    seed, number = (generator or default_generator).take()
-    drawn = np.random.default_rng([seed, number]).poisson(rates)
+    drawn = np.random.default_rng([*numbered(generator, on_host=True).values()]).poisson(rates)
     return wrap(buffer_node(drawn.astype(node.dtype.numpy), node.device))

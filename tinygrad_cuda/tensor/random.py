@@ -15,6 +15,7 @@ from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.core.dtypes import DType, as_dtype, float32, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.core.shapes import Shape, as_shape
+from tinygrad_cuda.engine.examples import note_draw, tracing
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, philox
 from tinygrad_cuda.graph.ops import random as ops
@@ -147,8 +148,11 @@ def set_rng_state(new_state: Tensor) -> None:
 # Nodes --------------------------------------------------------------------------------------------
 
 
-def _numbered(generator: Generator | None) -> dict[str, int]:
+def numbered(generator: Generator | None, on_host: bool = False) -> dict[str, int]:
+    """What makes a random node the next of its stream; `on_host` if NumPy draws instead."""
     seed, number = (generator or default_generator).take()
+    if tracing.stack:
+        note_draw(seed, number, on_host)
     return {"seed": seed, "number": number}
 
 
@@ -167,14 +171,14 @@ def uniform_node(
     shape: Shape, dtype: DType, device: Device, generator: Generator | None = None
 ) -> Node:
     """Uniform numbers in [0, 1)."""
-    return ops.random_uniform.leaf(shape, dtype, device, **_numbered(generator))
+    return ops.random_uniform.leaf(shape, dtype, device, **numbered(generator))
 
 
 def normal_node(
     shape: Shape, dtype: DType, device: Device, generator: Generator | None = None
 ) -> Node:
     """Standard normal numbers."""
-    return ops.random_normal.leaf(shape, dtype, device, **_numbered(generator))
+    return ops.random_normal.leaf(shape, dtype, device, **numbered(generator))
 
 
 def keep_mask(like: Node, probability: float, generator: Generator | None = None) -> Node:
@@ -277,7 +281,7 @@ def randint(
         as_shape("randint", size),
         int64,
         resolve_device(device),
-        **_numbered(generator),
+        **numbered(generator),
         low=low,
         high=high,
     )
@@ -294,7 +298,7 @@ def randperm(
     """A random permutation of 0 ... n - 1, drawn on the host: the same on every device."""
     if n < 0:
         raise ArgumentError("randperm", "n is negative", expect="n >= 0", actual=str(n))
-    numbers = _numbered(generator)
+    numbers = numbered(generator)
     found = int64 if dtype is None else as_dtype(dtype)
     order = philox.permutation(numbers["seed"], numbers["number"], n)
     return wrap(buffer_node(order.astype(found.numpy), resolve_device(device)))

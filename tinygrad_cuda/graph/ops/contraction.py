@@ -9,7 +9,7 @@ import numpy as np
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
 from tinygrad_cuda.graph.node import Node, Op, Outputs
 from tinygrad_cuda.graph.ops.common import require_dtype
-from tinygrad_cuda.graph.ops.movement import permute
+from tinygrad_cuda.graph.ops.movement import batched, permute, reshape
 
 
 def _infer_matmul(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
@@ -35,6 +35,15 @@ def transpose(x: Node) -> Node:
     return permute(x, axes=(*range(rank - 2), rank - 1, rank - 2))
 
 
+def _batch_matmul(size: int, sources: tuple[Node, Node], on: tuple[bool, bool]) -> Node:
+    a, b = sources
+    if len(b.shape) == 2 and not on[1]:
+        # One matrix for all: a single product of all rows.
+        rows = reshape(a, shape=(size * a.shape[1], a.shape[2]))
+        return reshape(matmul(rows, b), shape=(*a.shape[:2], b.shape[1]))
+    return matmul(a if on[0] else batched(a, size), b if on[1] else batched(b, size))
+
+
 # c[.., m, n] = sum over k of a[.., m, k] * b[.., k, n]; batch axes are equal.
 matmul: Op = Op(
     "matmul", "contraction", _infer_matmul, numpy=np.matmul, cuda="matmul",
@@ -42,6 +51,7 @@ matmul: Op = Op(
         lambda g, out, a, b: matmul(g, transpose(b)),
         lambda g, out, a, b: matmul(transpose(a), g),
     ),
+    batch=_batch_matmul,
 )  # fmt: skip
 
 ROWS: tuple[Op, ...] = (matmul,)

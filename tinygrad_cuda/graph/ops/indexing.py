@@ -46,6 +46,47 @@ def _infer_gather(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any])
     return ((index.shape + source.shape[1:], source.dtype),)
 
 
+def _apart(index: Node, size: int, limit: int) -> Node:
+    """Positions in the rows of each example as positions in the rows of all, one after another."""
+    place = ew.cast(index, dtype=int64)
+    first = arange.leaf((size,), int64, index.device, start=0, step=limit)
+    first = mv.reshape(first, shape=(size,) + (1,) * (len(place.shape) - 1))
+    return ew.add(place, mv.expand(first, shape=place.shape))
+
+
+def _swapped(x: Node, axis: int) -> Node:
+    """The batch axis behind `axis` others: examples stand beside each other in each row."""
+    rest = range(axis + 1, len(x.shape))
+    return mv.permute(x, axes=(*range(1, axis + 1), 0, *rest))
+
+
+def _swapped_back(x: Node, axis: int) -> Node:
+    return mv.permute(x, axes=(axis, *range(axis), *range(axis + 1, len(x.shape))))
+
+
+def _batch_gather(size: int, sources: tuple[Node, Node], on: tuple[bool, bool]) -> Node:
+    source, index = sources
+    if not on[0]:
+        return gather(source, index)
+    if not on[1]:
+        return _swapped_back(gather(_swapped(source, 1), index), len(index.shape))
+    count = source.shape[1]
+    rows = mv.reshape(source, shape=(size * count, *source.shape[2:]))
+    return gather(rows, _apart(index, size, count))
+
+
+def _batch_scatter(op: Op, size: int, sources: tuple[Node, ...], on: tuple[bool, ...]) -> Node:
+    base, index, values = sources
+    base = base if on[0] else mv.batched(base, size)
+    values = values if on[2] else mv.batched(values, size)
+    if not on[1]:
+        rank = len(index.shape)
+        return _swapped_back(op(_swapped(base, 1), index, _swapped(values, rank)), 1)
+    rows = mv.reshape(base, shape=(size * base.shape[1], *base.shape[2:]))
+    result = op(rows, _apart(index, size, base.shape[1]), values)
+    return mv.reshape(result, shape=base.shape)
+
+
 # out[i.., j..] = source[index[i..], j..]
 gather: Op = Op(
     "gather", "kernel", _infer_gather,
@@ -56,6 +97,7 @@ gather: Op = Op(
         lambda g, out, source, index: scatter_add(full(0, source.shape, g), index, g),
         None,
     ),
+    batch=_batch_gather,
 )  # fmt: skip
 
 
@@ -97,6 +139,7 @@ scatter_add: Op = Op(
         None,
         lambda g, out, base, index, values: gather(g, index),
     ),
+    batch=lambda size, sources, on: _batch_scatter(scatter_add, size, sources, on),
 )  # fmt: skip
 
 
@@ -120,6 +163,7 @@ scatter: Op = Op(
             _remains(base, index, values), gather(g, index), full(0, values.shape, g)
         ),
     ),
+    batch=lambda size, sources, on: _batch_scatter(scatter, size, sources, on),
 )  # fmt: skip
 
 ROWS: tuple[Op, ...] = (check_index, gather, scatter_add, scatter)

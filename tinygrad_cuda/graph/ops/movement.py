@@ -33,6 +33,7 @@ reshape: Op = Op(
     "reshape", "movement", _infer_reshape,
     numpy=lambda x, shape: x.reshape(shape),
     gradient=(lambda g, out, x, shape: reshape(g, shape=x.shape),),
+    batch=lambda size, shape: {"shape": (size, *shape)},
 )  # fmt: skip
 
 
@@ -59,6 +60,7 @@ permute: Op = Op(
     "permute", "movement", _infer_permute,
     numpy=lambda x, axes: x.transpose(axes),
     gradient=(lambda g, out, x, axes: permute(g, axes=_inverse(axes)),),
+    batch=lambda size, axes: {"axes": (0, *(axis + 1 for axis in axes))},
 )  # fmt: skip
 
 
@@ -84,6 +86,7 @@ expand: Op = Op(
     gradient=(
         lambda g, out, x, shape: reduction.sum(g, axes=_expanded_axes(x.shape, shape)),
     ),
+    batch=lambda size, shape: {"shape": (size, *shape)},
 )  # fmt: skip
 
 
@@ -120,6 +123,9 @@ slice_: Op = Op(
         ),
     ),
     literals=("starts",),
+    batch=lambda size, starts, shape, steps: {
+        "starts": (0, *starts), "shape": (size, *shape), "steps": (1, *steps),
+    },
 )  # fmt: skip
 
 
@@ -153,6 +159,9 @@ pad: Op = Op(
         ),
     ),
     literals=("starts", "value"),
+    batch=lambda size, starts, shape, steps, value: {
+        "starts": (0, *starts), "shape": (size, *shape), "steps": (1, *steps), "value": value,
+    },
 )  # fmt: skip
 
 
@@ -164,6 +173,7 @@ flip: Op = Op(
     "flip", "movement", _infer_flip,
     numpy=lambda x, axes: np.flip(x, axes),
     gradient=(lambda g, out, x, axes: flip(g, axes=axes),),
+    batch=lambda size, axes: {"axes": tuple(axis + 1 for axis in axes)},
 )  # fmt: skip
 
 
@@ -198,6 +208,7 @@ window: Op = Op(
             g, axis=axis, over=over, length=x.shape[axis], stride=stride, dilation=dilation
         ),
     ),
+    batch=lambda size, axis, over, **rest: {"axis": axis + 1, "over": over + 1, **rest},
 )  # fmt: skip
 
 
@@ -230,9 +241,15 @@ unwindow: Op = Op(
             g, axis=axis, over=over, length=x.shape[axis], stride=stride, dilation=dilation
         ),
     ),
+    batch=lambda size, axis, over, **rest: {"axis": axis + 1, "over": over + 1, **rest},
 )  # fmt: skip
 
 ROWS: tuple[Op, ...] = (reshape, permute, expand, slice_, pad, flip, window, unwindow)
+
+
+def batched(x: Node, size: int) -> Node:
+    """x repeated along a new leading axis."""
+    return expand(reshape(x, shape=(1, *x.shape)), shape=(size, *x.shape))
 
 
 def shifted(x: Node, axis: int, by: int, value: Any) -> Node:

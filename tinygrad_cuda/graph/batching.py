@@ -1,0 +1,228 @@
+"""The graph of one example as the graph of a batch: what `vmap` does to what it has recorded.
+
+Everything that depends on the example is recorded anew with a leading axis, by its op's rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tinygrad_cuda.core.errors import ArgumentError, GradientError
+from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.node import LeafOp, Node, Op, Outputs, gradient_mode, recorded_at
+from tinygrad_cuda.graph.ops import common, movement, reduction
+from tinygrad_cuda.graph.order import topological
+
+
+def _no_inference(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    raise AssertionError("leaves are given their shape")
+
+
+# One example of a batch: it has a shape and a dtype but never a value, so it is in no plan and
+# not in the table.
+example = LeafOp("example", "leaf", _no_inference)
+
+
+def dependent(roots: Iterable[Node], on: Callable[[Node], bool]) -> set[Node]:
+    """The nodes, behind the roots or among them, whose values depend on leaves chosen by `on`."""
+    found: set[Node] = set()
+    for node in topological(roots, stop=lambda node: node.storage is not None):
+        if on(node) or (node.storage is None and not found.isdisjoint(node.sources)):
+            found.add(node)
+    return found
+
+
+class Rewriting:
+    """Records anew what depends on some nodes, with others in their place.
+
+    Args:
+        replaced: nodes and what stands for them.
+        size: the size of a leading axis that the replacements have, or None if they have none.
+        draws: whether a random leaf is to be drawn for each example.
+    """
+
+    def __init__(
+        self,
+        replaced: dict[Node, Node],
+        size: int | None,
+        draws: Callable[[Node], bool] = lambda node: False,
+    ) -> None:
+        self.found = dict(replaced)
+        self.size = size
+        self.draws = draws
+        self._independent: set[Node] = set()
+
+    def __call__(self, roots: Iterable[Node]) -> list[Node]:
+        """The roots as they are now; those that depend on nothing replaced are themselves."""
+        roots = list(roots)
+        found, independent = self.found, self._independent
+        for node in topological(roots, stop=self._is_known):
+            if node in found or node in independent:
+                continue
+            if node.storage is None and node.op.kind == "leaf" and self.draws(node):
+                found[node] = self._drawn(node)
+            elif node.storage is not None or found.keys().isdisjoint(node.sources):
+                independent.add(node)
+            else:
+                found[node] = self._recorded(node)
+        return [found.get(root, root) for root in roots]
+
+    def _is_known(self, node: Node) -> bool:
+        return node.storage is not None or node in self.found or node in self._independent
+
+    def batched(self, node: Node) -> Node:
+        """What stands for a node, repeated for each example where it is the same for all."""
+        found = self.found.get(node)
+        if found is not None:
+            return found
+        return node if self.size is None else movement.batched(node, self.size)
+
+    def _drawn(self, node: Node) -> Node:
+        assert isinstance(node.op, LeafOp)
+        with recorded_at(node.site):
+            shape: Shape = node.shape if self.size is None else (self.size, *node.shape)
+            return node.op.leaf(shape, node.dtype, node.device, **node.attributes)
+
+    def _recorded(self, node: Node) -> Node:
+        with recorded_at(node.site), gradient_mode(True):
+            if node.op.kind == "identity":
+                new = self._identity(node)
+            elif self.size is None:
+                new = node.op(*map(self.batched, node.sources), **node.attributes)
+            else:
+                new = self._operation(node, self.size)
+            if new.requires_grad and not node.requires_grad:
+                new = common.detach(new)
+                new.requires_grad = False
+        _check_hooks(node, new)
+        return new
+
+    def _operation(self, node: Node, size: int) -> Node:
+        op, attributes = node.op, node.attributes
+        if op.kind == "elementwise":
+            return op(*map(self.batched, node.sources), **attributes)
+        if op.kind == "reduction":
+            axes = tuple(axis + 1 for axis in attributes["axes"])
+            return op(self.found[node.sources[0]], axes=axes)
+        if op.batch is None:
+            raise ArgumentError(
+                "vmap",
+                f"there is no batching rule for {op.name}",
+                expect="operations of the op table that have one",
+                actual=f"{node.label} of shape {node.shape}",
+                site=node.site,
+                hint="call the function on each example in a loop, and stack the results",
+            )
+        if op.kind == "movement":
+            return op(self.found[node.sources[0]], **op.batch(size, **attributes))
+        sources = tuple(self.found.get(source, source) for source in node.sources)
+        new: Node = op.batch(size, sources, tuple(s in self.found for s in node.sources))
+        return new
+
+    def _identity(self, node: Node) -> Node:
+        op = node.op
+        if op is common.output:
+            return common.output(self.found[node.sources[0]], index=node.attributes["index"])
+        if op is common.custom:
+            return self._custom(node)
+        if op is common.assign:
+            # The place is one for all examples; the value has none of its own here.
+            return self.batched(node.sources[1])
+        # A leaf inside the function collects no gradient outside.
+        new = common.detach(self.found[node.sources[0]])
+        new.requires_grad = False
+        return new
+
+    def _custom(self, node: Node) -> Node:
+        """The same values, and a gradient that is the example's rewritten when it is asked for."""
+        count = node.attributes["results"]
+        history = node.sources[count:]
+        function = node.attributes["function"]
+
+        def gradients(*cotangents: Node | None) -> list[Node | None]:
+            replaced = dict(self.found)
+            examples: list[Node | None] = []
+            for g, (shape, dtype) in zip(cotangents, node.outputs):
+                one = None
+                if g is not None:
+                    one = example.leaf(shape, dtype, g.device)
+                    one.requires_grad = g.requires_grad
+                    replaced[one] = g
+                examples.append(one)
+            parts = function(*examples)
+            again = Rewriting(replaced, self.size, self.draws)
+            again([part for part in parts if part is not None])
+            return [
+                None if part is None else self._collected(again, part, source)
+                for part, source in zip(parts, history, strict=True)
+            ]
+
+        attributes = {**node.attributes, "function": gradients}
+        values = [self.batched(value) for value in node.sources[:count]]
+        behind = [self.found.get(source, source) for source in history]
+        new = common.custom(*values, *behind, **attributes)
+        new.requires_grad = any(source.requires_grad for source in behind)
+        return new
+
+    def _collected(self, again: Rewriting, part: Node, source: Node) -> Node:
+        """The cotangent of a source: its own for each example, or the sum over all."""
+        g = again.batched(part)
+        if self.size is None or source in self.found:
+            return g
+        return movement.reshape(reduction.sum(g, axes=(0,)), shape=g.shape[1:])
+
+
+def _check_hooks(node: Node, new: Node) -> None:
+    if new.requires_grad and getattr(node, "watchers", None):
+        raise GradientError(
+            "vmap",
+            "a tensor hook inside the function would see one example of many",
+            expect="hooks on the results of vmap, or gradients taken inside the function",
+            actual=f"a hook on {node.label} of shape {node.shape}",
+            site=node.site,
+        )
+
+
+def leading(node: Node, axis: int) -> Node:
+    """The node with an axis moved to the front."""
+    if axis == 0:
+        return node
+    rest = (k for k in range(len(node.shape)) if k != axis)
+    return movement.permute(node, axes=(axis, *rest))
+
+
+def placed(node: Node, axis: int) -> Node:
+    """The node with its first axis moved to a place."""
+    if axis == 0:
+        return node
+    axes = list(range(1, len(node.shape)))
+    axes.insert(axis, 0)
+    return movement.permute(node, axes=tuple(axes))
+
+
+def marked(node: Node) -> Node:
+    """The same value as a node of its own, with history from here on."""
+    new = common.custom(node, node, results=1, function=lambda g: (g,), name="input")
+    new.requires_grad = True
+    return new
+
+
+def begins_only_at(marks: set[Node], outputs: Iterable[Node]) -> bool:
+    """Whether nothing but the marks and what lies behind them gives the outputs a history."""
+    stack = [node for node in outputs if node.requires_grad]
+    seen: set[Node] = set(stack)
+    while stack:
+        node = stack.pop()
+        behind = [source for source in node.sources if source.requires_grad]
+        if node in marks:
+            if behind:
+                return False
+            continue
+        if not behind or node.op is common.variable:
+            return False
+        for source in behind:
+            if source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return True
