@@ -15,6 +15,7 @@ from tinygrad_cuda.autograd import (
     set_grad_enabled,
 )
 from tinygrad_cuda.autograd.batched import vmap
+from tinygrad_cuda.compile import compile
 from tinygrad_cuda.core.device import as_device as device
 from tinygrad_cuda.core.dtypes import DType as dtype
 from tinygrad_cuda.core.dtypes import (
@@ -511,6 +512,7 @@ __all__ = [
     "clone",
     "column_stack",
     "combinations",
+    "compile",
     "concat",
     "concatenate",
     "conj",

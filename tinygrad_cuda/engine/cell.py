@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 
@@ -110,9 +111,13 @@ class Cell:
                 recorder.pending[node.device].append(weakref.ref(self))
             except KeyError:
                 recorder.pending[node.device] = [weakref.ref(self)]
+        elif watching.on and (capture := capturing()) is not None:
+            capture.born.add(self)
 
     def put(self, node: Node) -> None:
         """Replaces the value; every alias sees it."""
+        if watching.on and (capture := capturing()) is not None:
+            capture.met(self)
         self.node = node
         self.error = None
         self.forget_aliases()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.base import BadIndex
+from tinygrad_cuda.backend.base import BadIndex, Executable, Number
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import IndexError, RawSite
+from tinygrad_cuda.engine.capture import capturing
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.examples import refuse_examples, tracing
 from tinygrad_cuda.engine.finite import check_finite, watch
@@ -59,10 +61,13 @@ def realize(device: Device, extra: Iterable[Node] = ()) -> None:
 def _pending_cells(device: Device) -> list[Cell]:
     """This thread's cells that wait for a value on `device`; they wait no longer."""
     cells = []
+    capture = capturing()
     for reference in local.recorder.pending.pop(device, ()):
         cell = reference()
         if cell is not None:
             cell.recorder = None
+            if capture is not None and cell not in capture.places:
+                capture.born.add(cell)
             node = cell.node
             if node.storage is None:
                 if node.device is device:
@@ -98,6 +103,21 @@ def explain(nodes: list[Node]) -> str:
     return cache.find(wanted[0].device, trace, outputs, {})[0].describe()
 
 
+def run_again(
+    device: Device, executable: Executable, storages: Sequence[Any], numbers: Sequence[Number]
+) -> list[Any]:
+    """Runs a plan without a trace.
+
+    Raises:
+        IndexError: a computed index or label was out of range.
+    """
+    with _lock(device):
+        try:
+            return executable.run(storages, numbers)
+        except BadIndex as error:
+            raise _index_error(error) from None
+
+
 def _queue_again(cells: Iterable[Cell]) -> None:
     for cell in cells:
         if cell.node.storage is None and cell.recorder is None:
@@ -123,8 +143,15 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
         if watch.active:
             check_finite(device, trace, storages)
         overwrites = overwritable(trace, wanted, outputs, storages, device)
+        capture = capturing()
+        if capture is not None:
+            overwrites = capture.keep(overwrites, storages)
         executable, numbers = cache.find(device, trace, outputs, overwrites)
-        found = dict(zip(outputs, executable.run(storages, numbers)))
+        results = executable.run(storages, numbers)
+        found = dict(zip(outputs, results))
+        if capture is not None:
+            sites = [owner.site for owner in trace.owners]
+            capture.ran(device, executable, storages, numbers, overwrites, results, sites)
     else:
         found = {}
     for node in wanted:
@@ -254,5 +281,5 @@ def check_errors(device: Device, wait: bool = True) -> None:
 
 __all__ = [
     "begin_backward", "begin_call", "check_errors", "count_nodes", "end_backward", "realize",
-    "realize_all", "realize_cell", "register_check", "storage_of",
+    "realize_all", "realize_cell", "register_check", "run_again", "storage_of",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any, Self
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, TgcError, user_site
+from tinygrad_cuda.engine.capture import capturing, structure
 from tinygrad_cuda.engine.realize import begin_call
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.hooks import GradientHooks
@@ -83,6 +84,8 @@ class Module:
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         if _calls.depth == 0:
+            if (capture := capturing()) is not None:
+                capture.saw_module(self)
             # A loop without optimizer.step() comes round here: its last turn is realized.
             begin_call(user_site())
         _calls.depth += 1
@@ -151,6 +154,7 @@ class Module:
 
     def _set_plain(self, name: str, value: Any) -> None:
         """Assigns what is neither a Parameter nor a Module."""
+        structure.version += 1
         fields = self.__dict__
         if name in fields.get("_parameters", ()):
             if value is not None:
@@ -168,6 +172,7 @@ class Module:
             object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
+        structure.version += 1
         for table in (self._parameters, self._buffers, self._modules):
             if name in table:
                 del table[name]
@@ -182,6 +187,7 @@ class Module:
         return sorted({*super().__dir__(), *names})
 
     def _register(self, table: str, name: str, value: Any) -> None:
+        structure.version += 1
         fields = self.__dict__
         if table not in fields:
             raise AttributeError(
@@ -387,6 +393,7 @@ class Module:
 
     def _convert(self, convert: Callable[[Tensor], Tensor]) -> Self:
         """Replaces the value of every parameter, gradient and buffer; Parameters stay objects."""
+        structure.version += 1
         with gradient_mode(False):
             for module in self.modules():
                 for parameter in module._parameters.values():
@@ -518,8 +525,10 @@ class Module:
 def _add_hook(hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
     number = next(_hook_numbers)
     hooks[number] = hook
+    structure.version += 1
 
     def remove() -> None:
+        structure.version += 1
         hooks.pop(number, None)
 
     return RemovableHandle(remove)

@@ -8,7 +8,6 @@ from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options, zeros
-from tinygrad_cuda.tensor.math import maximum
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
@@ -87,7 +86,7 @@ class Adam(Optimizer):
         square = square + gradient * gradient * scalar(1.0 - second, "1 - beta2")
         new = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
         if group["amsgrad"]:
-            square = new["max_exp_avg_sq"] = maximum(state["max_exp_avg_sq"], square)
+            square = new["max_exp_avg_sq"] = state["max_exp_avg_sq"].maximum(square)
         # In float64, and rounded once; parameters that began later have steps of their own.
         size = scalar(rate / (1.0 - first**step), "size", step)
         correction = scalar(math.sqrt(1.0 - second**step), "correction", step)

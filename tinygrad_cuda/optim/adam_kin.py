@@ -18,7 +18,6 @@ from tinygrad_cuda.optim.optimizer import (
     decayed,
     zeros,
 )
-from tinygrad_cuda.tensor.math import maximum
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
@@ -71,9 +70,8 @@ class Adamax(Optimizer):
         gradient = decayed(gradient, parameter, group, scalar)
         mean = state["exp_avg"] * scalar(first, "beta1")
         mean = mean + gradient * scalar(1.0 - first, "1 - beta1")
-        top = maximum(
-            state["exp_inf"] * scalar(second, "beta2"),
-            gradient.abs() + scalar(group["eps"], "eps"),
+        top = (state["exp_inf"] * scalar(second, "beta2")).maximum(
+            gradient.abs() + scalar(group["eps"], "eps")
         )
         size = scalar(group["lr"] / (1.0 - first**step), "size", step)
         new = {"step": step, "exp_avg": mean, "exp_inf": top}

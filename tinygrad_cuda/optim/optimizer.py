@@ -16,9 +16,11 @@ import numpy as np
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType, float32
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.engine.capture import Commit, capturing
 from tinygrad_cuda.engine.realize import check_errors, realize
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.optim.replay import StepReplay
 from tinygrad_cuda.tensor.backward import clear
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import tensor
@@ -37,8 +39,9 @@ class Scalars:
     must not make another graph.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, replay: StepReplay | None = None) -> None:
         self._made: dict[Any, Tensor] = {}
+        self._replay = replay
 
     def of(self, like: Tensor) -> Callable[..., Tensor]:
         """``scalar(value, *name)`` for numbers that broadcast to `like`, of its dtype."""
@@ -50,7 +53,10 @@ class Scalars:
             key = (shape, dtype, device, name)
             found = self._made.get(key)
             if found is None:
-                found = wrap(common.scalar.leaf(shape, dtype, device, value=float(value)))
+                number = float(value)
+                if self._replay is not None:
+                    number = self._replay.supply(number, name)
+                found = wrap(common.scalar.leaf(shape, dtype, device, value=number))
                 self._made[key] = found
             return found
 
@@ -72,6 +78,9 @@ class Optimizer:
     Raises:
         ArgumentError: there are no parameters, or one appears twice or cannot be trained.
     """
+
+    # What the numbers of a step depend on besides group and state: "shape", of the parameter.
+    numbers_depend_on: tuple[str, ...] = ()
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
@@ -133,8 +142,13 @@ class Optimizer:
         devices = self._devices()
         for device in devices:
             check_errors(device, wait=False)
+        capture = capturing()
+        replay = None
+        if capture is not None:
+            replay = StepReplay(self, devices)
+            capture.events.append(replay)
         try:
-            fresh = self._record()
+            fresh = self._record(replay)
             for device in devices:
                 realize(device)
         except BaseException:
@@ -143,12 +157,15 @@ class Optimizer:
         for parameter, state in fresh:
             self.state[parameter].update(state)
         self.steps += 1
+        if capture is not None and replay is not None:
+            replay.finish()
+            capture.events.append(Commit(replay))
         return loss
 
     def _devices(self) -> list[Device]:
         return list(dict.fromkeys(p.device for group in self.param_groups for p in group["params"]))
 
-    def _record(self) -> list[tuple[Tensor, State]]:
+    def _record(self, replay: StepReplay | None) -> list[tuple[Tensor, State]]:
         """Records all updates; returns what is to enter the state once they are realized.
 
         No node of the old values stays referenced here: whether a parameter's storage may be
@@ -156,11 +173,15 @@ class Optimizer:
         """
         fresh = []
         with gradient_mode(False):
-            for group in self.param_groups:
-                scalars = Scalars()
+            for number, group in enumerate(self.param_groups):
+                scalars = Scalars(replay)
                 for parameter in group["params"]:
                     if parameter.grad is not None:
+                        if replay is not None:
+                            replay.begin(number, parameter)
                         fresh.append((parameter, self._update(parameter, group, scalars)))
+                        if replay is not None:
+                            replay.join(parameter)
         return fresh
 
     def _update(self, parameter: Tensor, group: Group, scalars: Scalars) -> State:

@@ -13,7 +13,6 @@ from tinygrad_cuda.core.dtypes import bfloat16, float64
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.optim.adam import check_betas
 from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options, zeros
-from tinygrad_cuda.tensor.math import clamp, sign
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
@@ -72,7 +71,7 @@ class Lion(Optimizer):
             parameter = parameter * scalar(1.0 - rate * group["weight_decay"], "kept")
         mixed = old * scalar(first, "beta1") + gradient * scalar(1.0 - first, "1 - beta1")
         mean = old * scalar(second, "beta2") + gradient * scalar(1.0 - second, "1 - beta2")
-        return parameter - sign(mixed) * scalar(rate, "lr"), {"exp_avg": mean}
+        return parameter - mixed.sign() * scalar(rate, "lr"), {"exp_avg": mean}
 
 
 class Muon(Optimizer):
@@ -127,6 +126,8 @@ class Muon(Optimizer):
         }  # fmt: skip
         super().__init__(params, defaults)
 
+    numbers_depend_on = ("shape",)
+
     def add_param_group(self, param_group: Group) -> None:
         """Adds matrices with options of their own.
 
@@ -170,7 +171,7 @@ def _orthogonal(matrix: Tensor, group: Group) -> Tensor:
     dtype = matrix.dtype
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if tall else matrix
-    x = x / clamp((x * x).sum().sqrt(), min=group["eps"])
+    x = x / (x * x).sum().sqrt().clamp(min=group["eps"])
     x = x if dtype is float64 else x.to(bfloat16)
     for _ in range(group["ns_steps"]):
         gram = x @ x.T

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.errors import ArgumentError, GradientError, ShapeError, user_site
+from tinygrad_cuda.engine.capture import capturing
 from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.engine.realize import begin_backward, end_backward
 from tinygrad_cuda.graph import gradient
@@ -109,6 +110,8 @@ def backward(
 
 def accumulate(leaf: Leaf, g: Node, create_graph: bool = False) -> None:
     """``leaf.grad = g`` or, if there is one already, ``leaf.grad += g``."""
+    if (capture := capturing()) is not None:
+        capture.saw_leaf(leaf)
     with gradient_mode(create_graph):
         tensor = wrap(g)
         for hook in list(leaf.hooks.values()):
@@ -127,6 +130,8 @@ def accumulate(leaf: Leaf, g: Node, create_graph: bool = False) -> None:
 def clear(parameter: Tensor, set_to_none: bool = True) -> None:
     """Drops the gradient of a leaf, or writes zeros to it."""
     leaf = parameter.leaf
+    if leaf is not None and (capture := capturing()) is not None:
+        capture.saw_leaf(leaf, dropped=set_to_none)
     if leaf is None or leaf.grad is None:
         return
     if set_to_none:

@@ -16,6 +16,7 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType, bool_
 from tinygrad_cuda.core.errors import GradientError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
+from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, detached, local
 from tinygrad_cuda.engine.examples import check_write, tracing
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
@@ -104,9 +105,12 @@ class TensorBase:
         """The value as a node of the graph."""
         cell = self.cell
         node = cell.node
-        if node.storage is None and cell.recorder is not local.recorder:
-            self._settle()
-            node = cell.node
+        if node.storage is None:
+            if cell.recorder is not local.recorder:
+                self._settle()
+                node = cell.node
+        elif watching.on and (capture := capturing()) is not None:
+            capture.saw(self)
         if not self.chain:
             return node
         if self._node is None:
@@ -276,6 +280,8 @@ class TensorBase:
     def grad(self) -> Tensor | None:
         """The gradient accumulated by `backward`, of the same shape, or None."""
         leaf = self.leaf if self.leaf is not None else self._retained
+        if watching.on and leaf is not None and (capture := capturing()) is not None:
+            capture.saw_leaf(leaf)
         return None if leaf is None else leaf.grad
 
     @grad.setter
@@ -294,6 +300,8 @@ class TensorBase:
                     hint="retain_grad() keeps a result's gradient",
                 )
             leaf = self._retained = Leaf()
+        if watching.on and (capture := capturing()) is not None:
+            capture.saw_leaf(leaf, dropped=value is None)
         if value is not None and value.shape != self.shape:
             raise ShapeError(
                 "grad", "shapes differ", expect=str(self.shape), actual=str(value.shape)
@@ -316,6 +324,8 @@ class TensorBase:
 
     def array(self) -> np.ndarray[Any, Any]:
         """The value in host memory: a read-only view on cpu, a copy elsewhere."""
+        if watching.on and (capture := capturing()) is not None:
+            capture.refuse(self.node)
         if self.device.kind == "cpu" and self.chain:
             return self._host_view()
         node = self.realized()

@@ -15,6 +15,7 @@ from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.core.dtypes import DType, as_dtype, float32, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.core.shapes import Shape, as_shape
+from tinygrad_cuda.engine.capture import capturing, repeated
 from tinygrad_cuda.engine.examples import note_draw, tracing
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, philox
@@ -64,6 +65,7 @@ class Generator:
         """Begins the stream of `seed` (taken modulo 2**64) anew."""
         with self._lock:
             self._seed, self._next = int(seed) % 2**64, 0
+        repeated(self.manual_seed, seed)
         return self
 
     def seed(self) -> int:
@@ -81,7 +83,16 @@ class Generator:
         with self._lock:
             number = self._next
             self._next = number + 1
-            return self._seed, number
+            seed = self._seed
+        capture = capturing()
+        return (seed, number) if capture is None else capture.draw(self, seed, number)
+
+    def reserve(self, count: int) -> tuple[int, int]:
+        """The seed, and the first of `count` numbers of random nodes in a row."""
+        with self._lock:
+            first = self._next
+            self._next = first + count
+            return self._seed, first
 
     def get_state(self) -> Tensor:
         """Seed and next number as a uint8 Tensor on cpu."""

@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 class EmuBuffer:
     """Memory of the emulated device, or a part of it."""
 
-    __slots__ = ("bytes", "address", "nbytes")
+    __slots__ = ("bytes", "address", "nbytes", "__weakref__")
 
     def __init__(self, memory: Array) -> None:
         self.bytes = memory

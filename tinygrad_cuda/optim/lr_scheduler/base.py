@@ -9,6 +9,7 @@ import warnings
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.engine.capture import repeated
 from tinygrad_cuda.optim.optimizer import Optimizer
 
 
@@ -57,6 +58,7 @@ class LRScheduler:
         """Sets the rates of the next step."""
         self._check_order()
         self._turn()
+        repeated(self.step)
 
     def _turn(self) -> None:
         self._steps += 1

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.engine.capture import repeated
 from tinygrad_cuda.optim.lr_scheduler.base import LRScheduler, per_group
 from tinygrad_cuda.optim.optimizer import Optimizer
 
@@ -71,6 +72,7 @@ class ReduceLROnPlateau(LRScheduler):
             self._reduce()
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
         self._last_lr = self._rates()
+        repeated(self.step, current)
 
     def _is_better(self, current: float) -> bool:
         margin = self.threshold if self.mode == "max" else -self.threshold

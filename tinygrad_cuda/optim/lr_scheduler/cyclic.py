@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.engine.capture import repeated
 from tinygrad_cuda.optim.lr_scheduler.base import LRScheduler, per_group
 from tinygrad_cuda.optim.optimizer import Optimizer
 
@@ -56,6 +57,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self._check_order()
         if epoch is None:
             self._turn()
+            repeated(self.step)
             return
         if epoch < 0:
             raise ArgumentError(
@@ -73,6 +75,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self.last_epoch = math.floor(epoch) - 1
         self._steps += 1
         super()._advance()
+        repeated(self.step, epoch)
 
     def _advance(self) -> None:
         self.T_cur += 1

@@ -1,0 +1,248 @@
+"""tc.compile: the first calls of a signature are recorded, the later ones replayed."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from tinygrad_cuda.compile.program import Program
+from tinygrad_cuda.compile.results import History
+from tinygrad_cuda.compile.signature import (
+    Given,
+    changed_module,
+    changed_name,
+    difference,
+    names_of,
+    owner_module,
+    snapshot,
+)
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.errors import CompileError
+from tinygrad_cuda.engine.capture import Capture, Stale, StepEvent, begin, capturing, end
+from tinygrad_cuda.engine.cell import local
+from tinygrad_cuda.engine.finite import watch
+from tinygrad_cuda.engine.realize import realize_all
+from tinygrad_cuda.graph.node import mode
+
+SIGNATURES = 64  # kept for one function; the least recently used goes first
+PROGRAMS = 8  # kept for one signature: training and evaluation, frozen and not, ...
+ATTEMPTS = 3  # calls in a row that leave something new behind
+
+_Names = Any
+
+
+class Compiled:
+    """A function or Module whose calls are replayed; `tc.compile` makes it.
+
+    Attributes that it does not have are those of what it was made from.
+
+    Args:
+        function: what is compiled.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._programs: OrderedDict[Any, list[Program] | None] = OrderedDict()
+        self._attempts = 0
+        self._lock = threading.RLock()
+        if not hasattr(function, "parameters"):
+            functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        if capturing() is not None or settings.eager or watch.active:
+            return self.function(*args, **options)
+        with self._lock:
+            if local.recorder.pending:
+                realize_all()
+            given = Given(args, options)
+            if given.history:
+                return self.function(*args, **options)
+            key = given.key
+            programs = self._programs.get(key, [])
+            if programs is None:
+                return self.function(*args, **options)
+            reason = ""
+            for program in programs:
+                try:
+                    frame = program.frame(given)
+                except Stale as stale:
+                    reason = reason or str(stale)
+                    continue
+                if programs[0] is not program:
+                    programs.remove(program)
+                    programs.insert(0, program)
+                if settings.validate:
+                    return self._validated(given, program)
+                return program.run(given, frame)
+            return self._trace(given, reason or self._why(key))[0]
+
+    def _why(self, key: Any) -> str:
+        """Why there is no program for a key."""
+        if not self._programs:
+            return "its first call"
+        return difference(key, next(reversed(self._programs)))
+
+    def _trace(self, given: Given, reason: str) -> tuple[Any, Program | None]:
+        """Calls the function as it is, and keeps what it did if another call can repeat it."""
+        names = names_of(self.function, given.args)
+        gradients = mode.gradients
+        self._report(f"is traced: {reason}")
+        capture = begin(given.cells, snapshot)
+        try:
+            module = owner_module(self.function)
+            if module is not None:
+                capture.saw_module(module)
+            result = self.function(*given.args, **given.options)
+            realize_all()
+        finally:
+            end()
+        try:
+            program = Program(capture, given, result, names)
+        except History:
+            self._keep(given.key, None)
+            self._report("is recorded each time: a gradient may still pass through what it returns")
+            return result, None
+        unsteady = _unsteady(capture, program, names)
+        if gradients is not mode.gradients:
+            unsteady = "gradient mode"
+        if unsteady is not None:
+            self._attempts += 1
+            self._report(f"is traced again: its call has changed {unsteady}")
+            if self._attempts >= ATTEMPTS:
+                raise _never_steady(unsteady)
+            return result, None
+        self._attempts = 0
+        programs = self._programs.get(given.key) or []
+        self._keep(given.key, [program, *programs][:PROGRAMS])
+        return result, program
+
+    def _validated(self, given: Given, known: Program) -> Any:
+        """Traces the call although a program is known, and compares."""
+        result, program = self._trace(given, "TGC_VALIDATE compares")
+        line = None if program is None else known.departs(program)
+        if line is not None:
+            raise CompileError(
+                "compile",
+                "the function does something else than when it was traced",
+                expect="the same operations with the same Python values",
+                actual=f"another graph from here on: {line}",
+                hint="Python values that change are read once; pass them as tensors",
+            )
+        return result
+
+    def _keep(self, key: Any, programs: list[Program] | None) -> None:
+        self._programs[key] = programs
+        self._programs.move_to_end(key)
+        if len(self._programs) > SIGNATURES:
+            self._programs.popitem(last=False)
+
+    def _report(self, text: str) -> None:
+        if settings.debug >= 1:
+            name = getattr(self.function, "__qualname__", type(self.function).__name__)
+            print(f"compile: {name} {text}", file=sys.stderr)
+
+    # As what it was made from ---------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "function" or (name.startswith("__") and name.endswith("__")):
+            raise AttributeError(name)
+        return getattr(self.function, name)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        return Compiled(copy.deepcopy(self.function, memo))
+
+    def __repr__(self) -> str:
+        return f"compiled {self.function!r}"
+
+
+def _unsteady(capture: Capture, program: Program, names: _Names) -> str | None:
+    """What the call has changed besides values of Tensors, so that no replay does it; or None."""
+    name = changed_name(names)
+    if name is not None:
+        return f"the Python value {name}"
+    for module, known in capture.modules:
+        name = changed_module(module, known)
+        if name is not None:
+            return f"the Module's attribute {name}"
+    for event in capture.events:
+        if isinstance(event, StepEvent) and event.unsteady is not None:
+            return event.unsteady
+    for reference, cell, chain in capture.handles.values():
+        handle = reference()
+        if handle is not None and (handle.cell is not cell or handle.chain != chain):
+            return f"what a tensor of shape {tuple(handle.shape)} refers to"
+    if program.escaped is not None:
+        return f"what holds a tensor made inside: {program.escaped}"
+    return None
+
+
+def _never_steady(what: str) -> CompileError:
+    return CompileError(
+        "compile",
+        "each call leaves something behind that a replay would not",
+        expect="tensors written in place, results returned, and Python values left alone",
+        actual=f"{ATTEMPTS} calls in a row have changed {what}",
+        hint="return tensors instead of keeping them, write state with copy_(), count outside",
+    )
+
+
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    disable: bool = False,
+) -> Any:
+    """A function or Module that is recorded once for each signature and then replayed.
+
+    A whole training step may be compiled. The first call runs as it is (a second one where an
+    optimizer makes its state in the first); from then on a call checks that nothing has changed
+    and launches the plans that are known, the same as without `compile`, to the same bits.
+
+    Each call does again: the computation; writes to parameters, buffers, gradients and other
+    Tensors; ``optimizer.step()`` with its step counts, with the rates of the moment; a
+    scheduler's ``step()``; the numbers taken from random Generators. Other Python code runs
+    while recording only: numbers, lists and attributes that it reads are constants, and if it
+    changes some, that is an error. Arguments are Tensors (their values may differ), or Python
+    values (each makes a program of its own).
+
+    Args:
+        model: a function, method or Module; left out where it is used as a decorator with ().
+        fullgraph, dynamic, mode: accepted as in PyTorch; a program is always whole, and of one
+            shape.
+        disable: return the function as it is.
+
+    Raises:
+        CompileError: at a call: a value is looked at inside, or calls leave things behind that
+            no replay can make.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> model = tc.nn.Linear(3, 1).to("cpu")
+        >>> optimizer = tc.optim.SGD(model.parameters(), lr=0.1)
+        >>> @tc.compile
+        ... def step(x, y):
+        ...     loss = ((model(x) - y) ** 2).mean()
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        ...     return loss.detach()
+        >>> x, y = tc.ones(4, 3, device="cpu"), tc.zeros(4, 1, device="cpu")
+        >>> losses = [step(x, y) for _ in range(5)]
+        >>> losses[4].item() < losses[0].item()
+        True
+    """
+    if model is None:
+        return functools.partial(
+            compile, fullgraph=fullgraph, dynamic=dynamic, mode=mode, disable=disable
+        )
+    return model if disable else Compiled(model)

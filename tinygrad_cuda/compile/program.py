@@ -1,0 +1,468 @@
+"""A captured call as a program: what it depends on, the plans to run, where their results go."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Callable
+from itertools import repeat
+from operator import attrgetter, is_
+from sys import getrefcount
+from typing import Any
+
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.compile.results import Fresh, History, Mould, Moulds, has_history
+from tinygrad_cuda.compile.signature import Given, Names, changed_module, changed_name
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.errors import CompileError, describe_site
+from tinygrad_cuda.engine.capture import Call, Capture, Commit, Draws, Run, Stale, structure
+from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.engine.realize import realize_cell, run_again
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.tensor.base import TensorBase
+
+Event = Callable[["Frame"], None]
+
+node_of = attrgetter("node")
+storage_of = attrgetter("storage")
+outputs_of = attrgetter("outputs")
+# How often a thing counts as referred to that only a list holds.
+(LISTED,) = map(getrefcount, [object()])
+
+
+class Frame:
+    """One replay under way.
+
+    Attributes:
+        places: the cells of all places.
+        nodes: what they held at the beginning.
+        values: their storages, the constants, then the outputs of each run.
+    """
+
+    __slots__ = ("places", "nodes", "values")
+
+    def __init__(self, places: list[Cell]) -> None:
+        self.places = places
+        self.nodes: list[Node] = list(map(node_of, places))
+        self.values: list[Any] = list(map(storage_of, self.nodes))
+        if any(map(is_, self.values, repeat(None))):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Some value is another thread's, or could not be computed."""
+        for cell in self.places:
+            if cell.node.storage is None:
+                if cell.error is not None:
+                    raise cell.error
+                realize_cell(cell)
+        self.nodes = list(map(node_of, self.places))
+        self.values = list(map(storage_of, self.nodes))
+
+    def own(self, places: list[int]) -> None:
+        """Gives places storages that nobody else can read, since they will be overwritten."""
+        for place in places:
+            if self.places[place].aliases is not None:
+                self.places[place].forget_aliases()
+        nodes = list(map(getrefcount, self.nodes))
+        storages = list(map(getrefcount, self.values))
+        for place in places:
+            # Besides the lists: the cell refers to the node, the node to the storage.
+            if nodes[place] - LISTED > 1 or storages[place] - LISTED > 1:
+                self._copy(place)
+
+    def _copy(self, place: int) -> None:
+        old = self.nodes[place]
+        backend: Any = registry.get(old.device)
+        storage = backend.allocate(old.storage.nbytes)
+        backend.copy(storage, old.storage)
+        node = Node(common.buffer, (), NO_ATTRIBUTES, old.outputs, old.device, False, old.site)
+        node.storage = storage
+        self.places[place].node = self.nodes[place] = node
+        self.values[place] = storage
+        if settings.debug >= 3:
+            line = describe_site(old.site)
+            print(f"compile: copied before it is overwritten: {line}", file=sys.stderr)
+
+    def write(self, place: int, mould: Mould) -> None:
+        """Puts a new value into a cell that was there before."""
+        new, node = self.values[mould.source], self.nodes[place]
+        if new is node.storage:
+            return
+        cell = self.places[place]
+        if cell.aliases is not None:
+            cell.forget_aliases()
+        # The list, the cell, this variable and the argument: nobody else has this node.
+        if getrefcount(node) == 4 and type(cell) is Cell and mould.plain and not node.requires_grad:
+            node.storage = new
+        else:
+            cell.put(mould.node(new))
+
+
+class _Run:
+    """Runs one plan, and writes what it computed for cells."""
+
+    __slots__ = ("device", "executable", "inputs", "numbers", "writes")
+
+    def __init__(self, run: Run, inputs: list[int], writes: list[tuple[int, Mould]]) -> None:
+        self.device, self.executable = run.device, run.executable
+        self.inputs, self.numbers, self.writes = inputs, run.numbers, writes
+
+    def __call__(self, frame: Frame) -> None:
+        values = frame.values
+        storages = [values[number] for number in self.inputs]
+        values += run_again(self.device, self.executable, storages, self.numbers)
+        for place, mould in self.writes:
+            frame.write(place, mould)
+
+
+class _Draws:
+    """Takes numbers of random nodes from a Generator."""
+
+    __slots__ = ("generator", "count", "targets")
+
+    def __init__(self, draws: Draws) -> None:
+        self.generator, self.count = draws.generator, draws.count
+        self.targets: list[tuple[list[Any], int, int | None]] = []
+
+    def target(self, numbers: list[Any], position: int, offset: int | None) -> None:
+        """Has the seed (offset None) or a number written to ``numbers[position]``."""
+        self.targets.append((numbers, position, offset))
+
+    def __call__(self, frame: Frame) -> None:
+        seed, first = self.generator.reserve(self.count)
+        for numbers, position, offset in self.targets:
+            numbers[position] = seed if offset is None else first + offset
+
+
+class _Gradient:
+    """A leaf whose gradient a call leaves as a fresh Tensor, or drops."""
+
+    __slots__ = ("leaf", "mould", "build", "kept")
+
+    def __init__(self, leaf: Any, mould: Mould | None, build: Callable[[Fresh], Any]) -> None:
+        self.leaf, self.mould, self.build = leaf, mould, build
+        self.kept: Any = None
+
+    def drop(self) -> None:
+        """Frees the old gradient's memory before the plan wants it, if nobody else holds it."""
+        old, self.leaf.grad = self.leaf.grad, None
+        if old is None or self.mould is None or type(old.cell) is not Cell or old.chain:
+            return
+        # This variable and the argument; likewise the attribute.
+        if getrefcount(old) != 2 or getrefcount(old.cell) != 2 or getrefcount(old.cell.node) != 2:
+            return
+        if old.cell.node.outputs == self.mould.outputs and not old.cell.node.requires_grad:
+            old.cell.forget_aliases()
+            old.cell.node.storage = None
+            self.kept = old
+
+    def leave(self, fresh: Fresh) -> None:
+        """Sets the new gradient."""
+        kept, self.kept = self.kept, None
+        if kept is None or self.mould is None:
+            self.leaf.grad = self.build(fresh)
+        else:
+            kept.cell.node.storage = fresh.values[self.mould.source]
+            self.leaf.grad = kept
+
+
+class Program:
+    """What one captured call did, for calls with the same key.
+
+    Args:
+        capture: the call, everything realized.
+        given: its arguments.
+        result: what it returned.
+        names: Python values it read, as they were.
+
+    Raises:
+        History: something it leaves has a history that a gradient could pass through.
+        CompileError: it leaves what no replay can make.
+    """
+
+    def __init__(self, capture: Capture, given: Given, result: Any, names: Names) -> None:
+        self.version = structure.version
+        self.names, self.modules, self.key = names, capture.modules, given.key
+        self.runs = [event for event in capture.events if isinstance(event, Run)]
+        for cell in [*capture.places, *capture.born]:
+            if cell.node.storage is not None:
+                capture.settled(cell.node.storage)
+        self.capture = capture
+        self.constants = list(capture.constants)
+        self.offsets = [len(capture.places) + len(self.constants)]
+        for run in self.runs:
+            self.offsets.append(self.offsets[-1] + run.outputs)
+        moulds = Moulds(self._number_of, capture.places, given.tensors, given.cells)
+        self.build = moulds.of(result)
+        self._find_places(given)
+        self._find_gradients(moulds)
+        self.escaped = escaped(capture, moulds)
+        self._find_writes(given)
+        self._find_handles(given)
+        self.fixed = [_fixed(run.numbers) for run in self.runs]
+        self._lay_out()
+        # Of a call that is over nothing stays but its state.
+        del self.capture
+
+    # Making it ------------------------------------------------------------------------------------
+
+    def _number_of(self, storage: Any) -> int:
+        """The number of a storage among the values of a replay."""
+        return self._number(self.capture.source(storage))
+
+    def _number(self, source: tuple[Any, ...]) -> int:
+        if source[0] == "place":
+            return int(source[1])
+        if source[0] == "constant":
+            return len(self.capture.places) + int(source[1])
+        return int(self.offsets[source[1]] + source[2])
+
+    def _find_places(self, given: Given) -> None:
+        """Which cells are found through the leaf whose gradient they hold, not by themselves."""
+        self.cells = list(self.capture.places)[len(given.cells) :]
+        self.outputs = self.capture.outputs[len(given.cells) :]
+        self.leaf_places: list[tuple[int, Any]] = []
+        for record in self.capture.leaves.values():
+            leaf, cell = record.leaf(), record.cell and record.cell()
+            if leaf is not None and cell in self.cells:
+                self.leaf_places.append((self.cells.index(cell), leaf))
+
+    def _find_gradients(self, moulds: Moulds) -> None:
+        self.with_gradient: list[Any] = []
+        self.without_gradient: list[Any] = []
+        self.gradients: list[_Gradient] = []
+        self.late: list[_Gradient] = []
+        shown = Counter(moulds.moulds)
+        records = [r for r in self.capture.leaves.values() if r.leaf() is not None]
+        leaves: list[Any] = [record.leaf() for record in records]
+        shown.update(leaf.grad.cell for leaf in leaves if leaf.grad is not None)
+        for record, leaf in zip(records, leaves):
+            if not record.dropped:
+                (self.with_gradient if record.before else self.without_gradient).append(leaf)
+            after = leaf.grad
+            if after is not None and record.before is not None and record.before() is after:
+                continue
+            if after is None and record.before is None and not record.dropped:
+                continue
+            build = moulds.of(after)
+            simple = after is not None and not after.chain and shown[after.cell] == 1
+            mould = moulds.moulds.get(after.cell) if simple else None
+            gradient = _Gradient(leaf, mould, build)
+            # An old gradient that is read is dropped at the end.
+            read = any(leaf is other for _, other in self.leaf_places)
+            (self.late if read else self.gradients).append(gradient)
+
+    def _find_writes(self, given: Given) -> None:
+        """Which cells that were there before hold something else now, by the run behind it."""
+        self.writes: dict[int, list[tuple[int, Mould]]] = {}
+        for cell, place in self.capture.places.items():
+            node = cell.node
+            source = self.capture.source(node.storage)
+            if source == ("place", place):
+                continue
+            if cell in given.substitutes:
+                raise CompileError(
+                    "compile",
+                    "a view that is an argument is written in place",
+                    expect="writes to whole tensors, or to tensors that are not arguments",
+                    actual=f"a view of shape {tuple(node.shape)}",
+                    hint="pass the whole tensor and take the view inside",
+                )
+            if has_history(node):
+                raise History
+            run = source[1] if source[0] == "run" else -1
+            self.writes.setdefault(run, []).append((place, Mould(node, self._number(source))))
+        self.overwritten = sorted(
+            {
+                run.inputs[slot][1]
+                for run in self.runs
+                for slot in run.overwrites.values()
+                if run.inputs[slot][0] == "place"
+            }
+        )
+
+    def _find_handles(self, given: Given) -> None:
+        """Tensors that must still show the same cells; arguments that are also read otherwise."""
+        state = set(self.cells) - {self.cells[place] for place, _ in self.leaf_places}
+        self.handles: list[tuple[Any, Cell, Any]] = []
+        self.bound: list[tuple[int, Any]] = []
+        for reference, cell, chain in self.capture.handles.values():
+            handle = reference()
+            if handle is None or any(handle is tensor for tensor in given.tensors):
+                continue
+            if cell in state:
+                self.handles.append((handle, cell, chain))
+            elif cell in given.cells:
+                number = next(n for n, tensor in enumerate(given.tensors) if tensor.cell is cell)
+                self.bound.append((number, given.tensors[number]))
+        named = {thing.cell for _, _, thing in self.names if isinstance(thing, TensorBase)}
+        for module, _ in self.modules:
+            named.update(thing.cell for thing in (*module.parameters(), *module.buffers()))
+        changed = [gradient.leaf for gradient in (*self.gradients, *self.late)]
+        changed += [*self.with_gradient, *self.without_gradient]
+        for number, tensor in enumerate(given.tensors):
+            leaf = tensor.leaf
+            own = leaf is not None and any(leaf is other for other in changed)
+            if own or tensor.cell in named:
+                self.bound.append((number, tensor))
+
+    def _lay_out(self) -> None:
+        """The events in order, with numbers wired to what supplies them."""
+        self.early: list[Any] = []
+        self.events: list[Event] = []
+        suppliers: dict[int, Any] = {}
+        host_has_acted = False
+        for event in self.capture.events:
+            if isinstance(event, Run):
+                number = sum(isinstance(other, _Run) for other in self.events)
+                inputs = [self._number(source) for source in event.inputs]
+                self.events.append(_Run(event, inputs, self.writes.pop(number, [])))
+                for position, value in enumerate(event.numbers):
+                    source = getattr(value, "source", None)
+                    if source:
+                        supplier = suppliers[id(source[0])]
+                        supplier.target(event.numbers, position, *source[1:])
+            elif isinstance(event, Draws):
+                draws = suppliers[id(event)] = _Draws(event)
+                self.events.append(draws)
+            elif isinstance(event, Commit):
+                self.events.append(_committed(event.event))
+                host_has_acted = True
+            elif isinstance(event, Call):
+                self.events.append(_called(event))
+                host_has_acted = True
+            else:
+                suppliers[id(event)] = event
+                if host_has_acted:
+                    self.events.append(_prepared(event))
+                else:
+                    self.early.append(event)
+        self.last = [write for writes in self.writes.values() for write in writes]
+
+    # Running it -----------------------------------------------------------------------------------
+
+    def frame(self, given: Given) -> Frame:
+        """The cells of a call and what they hold, if it may be replayed.
+
+        Raises:
+            Stale: it may not; the text says why.
+        """
+        self._check(given)
+        cells = self.cells
+        if self.leaf_places:
+            cells = list(cells)
+            for place, leaf in self.leaf_places:
+                if leaf.grad.chain:
+                    raise Stale("a gradient is a view now")
+                cells[place] = leaf.grad.cell
+        places = given.cells + cells
+        if len(set(places)) != len(places):
+            raise Stale("an argument shares memory with the function's state")
+        frame = Frame(places)
+        if list(map(outputs_of, frame.nodes[len(given.cells) :])) != self.outputs:
+            raise Stale("the shape of a tensor that it reads has changed")
+        for step in self.early:
+            step.prepare()
+        return frame
+
+    def _check(self, given: Given) -> None:
+        if self.version != structure.version:
+            for module, known in self.modules:
+                name = changed_module(module, known)
+                if name is not None:
+                    raise Stale(f"{name} has changed")
+            self.version = structure.version
+        name = changed_name(self.names)
+        if name is not None:
+            raise Stale(f"{name} is another value")
+        for handle, cell, chain in self.handles:
+            if handle.cell is not cell or (handle.chain is not chain and handle.chain != chain):
+                raise Stale(f"a tensor of shape {tuple(cell.node.shape)} was replaced")
+        for leaf in self.with_gradient:
+            if leaf.grad is None:
+                raise Stale("a parameter has no gradient")
+        for leaf in self.without_gradient:
+            if leaf.grad is not None:
+                raise Stale("a parameter has a gradient")
+        for number, tensor in self.bound:
+            if given.tensors[number] is not tensor:
+                raise Stale(f"tensor {number} among the arguments is also the function's state")
+
+    def run(self, given: Given, frame: Frame) -> Any:
+        """Does again what the captured call did; returns what it returned."""
+        for gradient in self.gradients:
+            gradient.drop()
+        if self.overwritten:
+            frame.own(self.overwritten)
+        frame.values += self.constants
+        for event in self.events:
+            event(frame)
+        for place, mould in self.last:
+            frame.write(place, mould)
+        fresh = Fresh(frame.values, given.tensors)
+        for gradient in self.gradients:
+            gradient.leave(fresh)
+        for gradient in self.late:
+            gradient.leave(fresh)
+        return self.build(fresh)
+
+    # Comparing ------------------------------------------------------------------------------------
+
+    def departs(self, other: Program) -> str | None:
+        """Where another capture of the same call did something else, as a line; or None."""
+        for number, (mine, theirs) in enumerate(zip(self.runs, other.runs)):
+            same = mine.executable is theirs.executable and mine.inputs == theirs.inputs
+            if not same or self.fixed[number] != other.fixed[number]:
+                lines = zip(mine.sites, theirs.sites)
+                site = next((b for a, b in lines if a != b), theirs.sites[-1])
+                return describe_site(site)
+        if len(self.runs) != len(other.runs):
+            return f"{len(other.runs)} plans instead of {len(self.runs)}"
+        return None
+
+
+def escaped(capture: Capture, moulds: Moulds) -> str | None:
+    """The line of a Tensor made inside that something outside holds, besides the result."""
+
+    def strays() -> list[Cell]:
+        return [cell for cell in capture.born if cell not in moulds.moulds]
+
+    if strays():
+        gc.collect()
+    for cell in strays():
+        return describe_site(cell.node.site)
+    return None
+
+
+def _fixed(numbers: list[Any]) -> list[Any]:
+    """The numbers that no event supplies."""
+    return [None if getattr(number, "source", None) else number for number in numbers]
+
+
+def _committed(step: Any) -> Event:
+    def commit(frame: Frame) -> None:
+        step.commit()
+
+    return commit
+
+
+def _called(call: Call) -> Event:
+    def repeat_call(frame: Frame) -> None:
+        call.function(*call.arguments)
+
+    return repeat_call
+
+
+def _prepared(step: Any) -> Event:
+    def prepare(frame: Frame) -> None:
+        try:
+            step.prepare()
+        except Stale as stale:
+            raise CompileError(
+                "compile", f"{stale}, between two steps of one call",
+                expect="the same steps as when the function was traced", actual=str(stale),
+            ) from None  # fmt: skip
+
+    return prepare

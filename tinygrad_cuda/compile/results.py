@@ -1,0 +1,177 @@
+"""What a compiled function returns: fresh Tensors in the shape of the first result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinygrad_cuda.core.errors import CompileError
+from tinygrad_cuda.engine.cell import Branch, Cell
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.tensor.base import TensorBase
+
+Build = Callable[["Fresh"], Any]
+
+
+class Mould:
+    """A cell that each replay makes anew: everything about its node but the storage.
+
+    Args:
+        node: realized, without a history that a gradient could pass through.
+        source: number of its storage among the values of a replay.
+    """
+
+    __slots__ = ("op", "outputs", "device", "requires_grad", "site", "spent", "source", "plain")
+
+    def __init__(self, node: Node, source: int) -> None:
+        self.op = node.op
+        self.outputs, self.device, self.site = node.outputs, node.device, node.site
+        self.requires_grad, self.spent = node.requires_grad, node.spent
+        self.source = source
+        self.plain = not node.requires_grad
+
+    def node(self, storage: Any) -> Node:
+        """A node that holds the storage."""
+        found = Node(
+            self.op, (), NO_ATTRIBUTES, self.outputs, self.device, self.requires_grad, self.site
+        )
+        found.storage, found.spent = storage, self.spent
+        return found
+
+
+class Fresh:
+    """The cells and Tensors that one replay makes; equal ones are made once.
+
+    Args:
+        values: storages, by number.
+        given: the Tensors among the arguments.
+    """
+
+    __slots__ = ("values", "given", "cells", "tensors")
+
+    def __init__(self, values: list[Any], given: list[Any]) -> None:
+        self.values, self.given = values, given
+        self.cells: dict[int, Cell] = {}
+        self.tensors: dict[int, Any] = {}
+
+    def cell(self, mould: Mould) -> Cell:
+        """The cell cast in a mould."""
+        found = self.cells.get(id(mould))
+        if found is None:
+            found = Cell(mould.node(self.values[mould.source]))
+            self.cells[id(mould)] = found
+        return found
+
+
+def has_history(node: Node) -> bool:
+    """Whether a gradient could pass through."""
+    return node.requires_grad and node.spent is None
+
+
+class History(Exception):
+    """A result has a history that a gradient could pass through: no replay can give it."""
+
+
+class Moulds:
+    """Finds how to make anew what a call has returned.
+
+    Args:
+        source: the number of a storage among the values of a replay.
+        known: cells that were there before the call.
+        given: the Tensors among the arguments.
+        cells: theirs.
+    """
+
+    def __init__(
+        self,
+        source: Callable[[Any], int],
+        known: dict[Cell, int],
+        given: list[Any],
+        cells: list[Cell],
+    ) -> None:
+        self.source, self.known, self.argument_cells = source, known, cells
+        self.given = {id(tensor): number for number, tensor in enumerate(given)}
+        self.moulds: dict[Cell, Mould] = {}
+
+    def mould(self, cell: Cell) -> Mould:
+        """The mould of a cell made inside.
+
+        Raises:
+            History: its value has one.
+        """
+        found = self.moulds.get(cell)
+        if found is None:
+            node = cell.node
+            if has_history(node):
+                raise History
+            found = self.moulds[cell] = Mould(node, self.source(node.storage))
+        return found
+
+    def of(self, result: Any) -> Build:
+        """How to make a result again.
+
+        Raises:
+            History: a Tensor of it has one.
+            CompileError: it holds what cannot be made again.
+        """
+        if isinstance(result, TensorBase):
+            return self._of_tensor(result)
+        if type(result) in (list, tuple):
+            parts = [self.of(item) for item in result]
+            kind = type(result)
+            return lambda fresh: kind([part(fresh) for part in parts])
+        if isinstance(result, tuple) and hasattr(result, "_fields"):
+            parts, named = [self.of(item) for item in result], type(result)
+            return lambda fresh: named(*[part(fresh) for part in parts])
+        if isinstance(result, dict):
+            items = {key: self.of(item) for key, item in result.items()}
+            mapping = type(result)
+            return lambda fresh: mapping({key: part(fresh) for key, part in items.items()})
+        return lambda fresh: result
+
+    def _of_tensor(self, tensor: Any) -> Build:
+        number = self.given.get(id(tensor))
+        if number is not None:
+            return lambda fresh: fresh.given[number]
+        cell, key, kind, strides = tensor.cell, id(tensor), type(tensor), tensor._strides
+        chain = tensor.chain
+        if tensor.leaf is not None:
+            if cell not in self.known:
+                raise CompileError(
+                    "compile",
+                    "a compiled function returns a leaf that it makes itself",
+                    expect="results of operations, or tensors from outside",
+                    actual=f"a leaf of shape {tuple(tensor.shape)} that requires grad",
+                    hint="return it without grad and call requires_grad_() outside",
+                )
+            return lambda fresh: tensor
+        if cell in self.known:
+            if cell in self.argument_cells:
+                raise CompileError(
+                    "compile",
+                    "a compiled function returns a view of an argument",
+                    expect="an argument itself, or a value of its own",
+                    actual=f"a view of shape {tuple(tensor.shape)}",
+                    hint="return x.clone()",
+                )
+            return lambda fresh: tensor
+        mould = self.mould(cell)
+        if chain and tensor.requires_grad and has_history(tensor.node):
+            raise History
+
+        def build(fresh: Fresh) -> Any:
+            made = fresh.tensors.get(key)
+            if made is None:
+                made = fresh.tensors[key] = object.__new__(kind)
+                made.cell = fresh.cell(mould)
+                made.chain = tuple([_fresh_step(step) for step in chain]) if chain else ()
+                made._node = made._retained = None
+                made._strides = strides
+            return made
+
+        return build
+
+
+def _fresh_step(step: Any) -> Any:
+    return (common.detach, Branch()) if step[0] is common.detach else step

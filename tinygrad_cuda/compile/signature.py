@@ -1,0 +1,236 @@
+"""What a compiled function looks at before it replays: arguments, modes, Python values, Modules."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.graph.node import mode
+from tinygrad_cuda.tensor.autocast import state as autocast
+from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.creation import get_default_device, get_default_dtype
+
+PLAIN = (bool, int, float, str, bytes, complex, type(None))
+
+
+class Given:
+    """The arguments of one call.
+
+    Attributes:
+        tensors: all Tensors among them, in order.
+        cells: their cells, each once; views stand in a cell of their own.
+        args, options: as the function gets them.
+        substitutes: cells that stand for views.
+        key: equal for calls that may share a program.
+        history: one of them has a history that a gradient could pass through.
+    """
+
+    __slots__ = ("tensors", "cells", "args", "options", "key", "history", "substitutes")
+
+    def __init__(self, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        self.tensors: list[Any] = []
+        self.history = False
+        self.substitutes: list[Any] = []
+        facts: list[Any] = [
+            mode.gradients,
+            get_default_device(),
+            get_default_dtype(),
+            *sorted(autocast.on.items()),
+        ]
+        self.args, self.options = args, options
+        taken = [self._take(value, facts) for value in args]
+        named = {}
+        if options:
+            facts.append(tuple(options))
+            named = {name: self._take(value, facts) for name, value in options.items()}
+        if self.substitutes:
+            self.args, self.options = tuple(taken), named
+        cells = [tensor.cell for tensor in self.tensors]
+        self.cells = list(dict.fromkeys(cells))
+        if len(self.cells) != len(cells):
+            facts.append(tuple([self.cells.index(cell) for cell in cells]))
+        self.key = tuple(facts)
+
+    def _take(self, value: Any, facts: list[Any]) -> Any:
+        """Notes the facts of one argument; a view is replaced by its value."""
+        if isinstance(value, TensorBase):
+            return self._take_tensor(value, facts)
+        kind = type(value)
+        if kind in PLAIN:
+            # Tells 0.0 from -0.0, and NaN is equal to itself.
+            facts.append((kind, value if value and value == value else repr(value)))
+        elif kind in (list, tuple):
+            facts.append((kind, len(value)))
+            return kind([self._take(item, facts) for item in value])
+        elif isinstance(value, tuple) and hasattr(value, "_fields"):
+            facts.append((kind, len(value)))
+            return kind(*[self._take(item, facts) for item in value])
+        elif kind is dict:
+            facts.append((dict, tuple(value)))
+            return {key: self._take(item, facts) for key, item in value.items()}
+        elif isinstance(value, np.ndarray | np.generic):
+            raise ArgumentError(
+                "compile",
+                "a NumPy array is an argument of a compiled function",
+                expect="Tensors, Python numbers and strings, and lists, tuples and dicts of them",
+                actual=f"{kind.__name__} of shape {value.shape}",
+                hint="tc.from_numpy(array) shares its memory and is read anew at each call",
+            )
+        else:
+            facts.append(_Same(value))
+        return value
+
+    def _take_tensor(self, value: Any, facts: list[Any]) -> Any:
+        chain = value.chain
+        node = value.node if chain else value.cell.node
+        steps: Any = ()
+        if chain:
+            steps = tuple([step[0] for step in chain])
+            if any(op.kind == "movement" for op in steps):
+                self.history = self.history or (node.requires_grad and mode.gradients)
+                node = value.realized()
+                value = wrap(node)
+                self.substitutes.append(value.cell)
+                steps = "view"
+        if node.requires_grad and mode.gradients and value.leaf is None:
+            self.history = True
+        self.tensors.append(value)
+        facts.append((node.shape, node.dtype, node.device, node.requires_grad, steps, type(value)))
+        return value
+
+
+class _Same:
+    """An argument that is compared by identity."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def difference(new: tuple[Any, ...], old: tuple[Any, ...]) -> str:
+    """The first thing in which two keys differ, in words."""
+    names = ("gradient mode", "the default device", "the default dtype")
+    for number, (now, before) in enumerate(zip(new, old)):
+        if now != before:
+            what = names[number] if number < len(names) else "an argument"
+            return f"{what} is {_shown(now)}, before {_shown(before)}"
+    return f"there are {len(new)} facts about arguments, before {len(old)}"
+
+
+def _shown(fact: Any) -> str:
+    if isinstance(fact, tuple) and len(fact) == 6:
+        shape, dtype, device, requires_grad, steps, _ = fact
+        grad = " that requires grad" if requires_grad else ""
+        return f"a {'view' if steps == 'view' else 'tensor'} {shape} {dtype.name} {device}{grad}"
+    if isinstance(fact, tuple) and len(fact) == 2:
+        return repr(fact[1])
+    return repr(fact.value) if isinstance(fact, _Same) else str(fact)
+
+
+# Python values that the function itself names ---------------------------------------------------
+
+
+Names = list[tuple[str, Any, Any]]  # a name, the dict or closure cell it lives in, the value
+
+
+def names_of(function: Any, arguments: Sequence[Any]) -> Names:
+    """Globals, closure variables and attributes of ``self`` that a function's code names."""
+    function = inspect.unwrap(function)
+    owners = [getattr(function, "__self__", None), *arguments]
+    function = getattr(function, "__func__", function)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return []
+    found: Names = []
+    places = [function.__globals__]
+    for owner in owners:
+        if not isinstance(owner, TensorBase) and isinstance(getattr(owner, "__dict__", 0), dict):
+            places.append(vars(owner))
+    for name in code.co_names:
+        found += [(name, place, place[name]) for place in places if name in place]
+    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+        try:
+            found.append((name, cell, cell.cell_contents))
+        except ValueError:  # not assigned yet
+            continue
+    return found
+
+
+def changed_name(names: Names) -> str | None:
+    """The first name whose value is another one now."""
+    for name, place, value in names:
+        now = place.get(name) if type(place) is dict else place.cell_contents
+        if now is not value and not _equal(now, value):
+            return name
+    return None
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and type(a) in PLAIN and bool(a == b)
+
+
+# Modules ----------------------------------------------------------------------------------------
+
+
+def snapshot(module: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """All that a Module and those below hold: flags, parameters, buffers, hooks, attributes."""
+    return [
+        (one, {k: _copied(value) for k, value in vars(one).items()}) for one in module.modules()
+    ]
+
+
+def _copied(value: Any) -> Any:
+    return type(value)(value) if type(value) in (dict, set, list) else value
+
+
+def changed_module(module: Any, known: list[tuple[Any, dict[str, Any]]]) -> str | None:
+    """The first attribute in which a Module differs from its snapshot."""
+    now = list(module.modules())
+    if len(now) != len(known) or any(a is not b for a, (b, _) in zip(now, known)):
+        return "modules"
+    for one, fields in known:
+        if vars(one).keys() != fields.keys():
+            names = vars(one).keys() ^ fields.keys()
+            return f"{type(one).__name__}.{min(names)}"
+        for name, value in vars(one).items():
+            if not _alike(value, fields[name]):
+                return f"{type(one).__name__}.{name}"
+    return None
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Identical, equal plain values, or containers of such."""
+    if a is b and type(a) not in (dict, list):
+        return True
+    if type(a) is not type(b):
+        return False
+    if type(a) is dict:
+        return a.keys() == b.keys() and all(_alike(a[k], b[k]) for k in a)
+    if type(a) in (list, tuple):
+        return len(a) == len(b) and all(map(_alike, a, b))
+    return type(a) in (*PLAIN, set) and bool(a == b)
+
+
+def owner_module(function: Callable[..., Any]) -> Any:
+    """The Module that is called, or whose method is called; or None."""
+    for thing in (function, getattr(function, "__self__", None)):
+        if hasattr(thing, "named_modules") and hasattr(thing, "forward"):
+            return thing
+    return None
+
+
+__all__ = [
+    "Given", "Names", "changed_module", "changed_name", "difference", "names_of",
+    "owner_module", "snapshot",
+]  # fmt: skip
