@@ -185,6 +185,22 @@ def test_integers_convert_as_numpy_does(casts: Module, source: str, target: str)
     same(apply(casts, f"{source}_{target}", target, x), expected)
 
 
+def test_quotients_by_one_number_are_quotients() -> None:
+    """Random bit patterns and every pair of special values; only subnormals may be off, by one."""
+    unit = module(elementwise("quotient", ["float32", "float32"], "float32", "tgc_divide(a, tgc_divisor_of(b))"))  # fmt: skip
+    special = np.float32([0, -0.0, 1, -3, 1e-45, 1e-39, 3e38, np.inf, -np.inf, np.nan])
+    pairs = np.array(np.meshgrid(special, special)).reshape(2, -1)
+    x, by = np.concatenate([pairs, random_floats(400_000).reshape(2, -1)], axis=1)
+    near = np.random.default_rng(6).uniform(0.5, 2, (2, 100_000)).astype(np.float32)
+    for a, b in ((x, by), near):
+        expected = a / b
+        got = apply(unit, "quotient", "float32", a, b)
+        normal = ~((np.abs(expected) < 1e-37) | (np.abs(a) < 1e-30) | (np.abs(b) < 1e-30))
+        normal |= (a == 0) | np.isnan(expected) | np.isinf(a) | np.isinf(b)
+        same(got[normal], expected[normal])
+        np.testing.assert_allclose(got, expected, rtol=2e-7, atol=3e-45)
+
+
 @pytest.mark.parametrize("source", [*FLOATS, *HALVES])
 def test_true_is_what_is_not_zero(casts: Module, source: str) -> None:
     x = np.array([0, -0.0, 1, 0.5, 1e-7, np.inf, np.nan]).astype(numpy_dtype(source))
@@ -470,7 +486,8 @@ EVERYTHING = kernel(
   k += tgc_block_reduce_once(k, tgc_sum_op(), smem + 1024);
   tgc_grid_signal();
   auto v = tgc_load_vector<4>(p.f, i * 4);
-  for (int j = 0; j < 4; j++) v.at[j] += moments.mean * tgc_share_of(moments.n);
+  for (int j = 0; j < 4; j++) v.at[j] += tgc_divide(moments.mean, tgc_divisor_of(moments.n));
+  v.at[0] += tgc_share_of(moments.n);
   tgc_store_vector(p.fo, i * 4, v);
   *tgc_address_write(p.dout, i) = *tgc_address(p.d, i) + best.value;
   tgc_store(p.ho, i, y); tgc_store(p.bo, i, y);

@@ -67,6 +67,7 @@ class Evaluator:
         self.loaded: list[tuple[Node, Index]] = []
         self.held: Held | None = None
         self._homes: dict[str, int] = {}
+        self._made: dict[str, int] = {}  # the depth at which a name was made
         self._count = 0
 
     # Scopes
@@ -93,6 +94,7 @@ class Evaluator:
 
     def emit(self, depth: int, ctype: str, text: str, stem: str = "x") -> str:
         name = self.fresh(stem)
+        self._made[name] = depth
         self.scopes[depth].lines.append(f"const {ctype} {name} = {text};")
         return name
 
@@ -268,6 +270,8 @@ class Evaluator:
         operands = [self.value(source, at, guard) for source in node.sources]
         if node.op is indexing.check_index:
             text = self._check(node, operands[0], at, guard)
+        elif node.op is ew.div and node.dtype.compute == "float":
+            text = self._quotient(node, operands, depth)
         else:
             text = expression(node, operands)
         memo = self.scopes[depth].memo
@@ -276,6 +280,16 @@ class Evaluator:
         kept = self._hold(key, depth, ctype, text) if dear else None
         memo[key] = kept or self.emit(depth, ctype, text)
         return memo[key]
+
+    def _quotient(self, node: Node, operands: list[str], depth: int) -> str:
+        """A division; by the same number in a whole loop it costs a few multiplications."""
+        dividend, divisor = operands
+        settled = divisor in self.anchored.values() or divisor in self.fields.values()
+        home = 0 if settled else self._made.get(divisor, depth)
+        if home >= depth:
+            return expression(node, operands)
+        name = self._named(home, ("divisor", divisor), "tgc_divisor", f"tgc_divisor_of({divisor})")
+        return f"tgc_divide({dividend}, {name})"
 
     def _check(self, node: Node, operand: str, at: Coordinates, guard: Guard) -> str:
         limit = int(node.attributes["limit"])
