@@ -140,6 +140,14 @@ def test_sum_of_everything_with_epilogue_and_stored_prologue(
     bench.check(ew.sqrt(ew.abs(rd.sum(y, axes=tuple(range(len(shape)))))), y, tolerance=1e-3)
 
 
+def test_every_kind_of_reduction_in_parts(bench: Bench) -> None:
+    """A row that several blocks share: moments, places of extremes, products."""
+    x = bench(2, 40001)
+    moments = [common.output(rd.welford(x, axes=(1,)), index=i) for i in (0, 1)]
+    bench.check(*moments, rd.argmax(x, axes=(1,)), rd.min(x, axes=(1,)), tolerance=1e-4)
+    bench.check(rd.any(ew.lt(x, common.full_like(x, -9)), axes=(1,)))
+
+
 @pytest.mark.parametrize("shape", [(5000, 10), (1000, 129), (64, 256), (7, 1024), (3, 2, 640)])
 def test_columns_share_a_pass(bench: Bench, shape: tuple[int, ...]) -> None:
     """A sum, a largest value and statistics of the same columns, one or two stages."""

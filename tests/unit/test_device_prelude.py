@@ -487,7 +487,8 @@ EVERYTHING = kernel(
   tgc_grid_signal();
   auto v = tgc_load_vector<4>(p.f, i * 4);
   for (int j = 0; j < 4; j++) v.at[j] += tgc_divide(moments.mean, tgc_divisor_of(moments.n));
-  v.at[0] += tgc_share_of(moments.n);
+  v.at[0] += tgc_share_of(moments.n) + tgc_exp_short(x) * tgc_sigmoid_short(x);
+  v.at[1] = tgc_divide_short(x, tgc_divisor_of(best.value));
   tgc_store_vector(p.fo, i * 4, v);
   *tgc_address_write(p.dout, i) = *tgc_address(p.d, i) + best.value;
   tgc_store(p.ho, i, y); tgc_store(p.bo, i, y);

@@ -1,11 +1,11 @@
 // ROW, 64 rows of 1000, 3 loops, in registers: max sub exp sum div.
 // Stores div (64, 1000) float32.
 // Grid 64 x 256 threads, 512000 bytes moved at least.
-struct row_max_sum_sub_exp_div_d18eae0929_params {
+struct row_max_sum_sub_exp_div_b9ce49d63a_params {
   const float* in0;
   float* out0;
 };
-__device__ __forceinline__ void row_max_sum_sub_exp_div_d18eae0929_stage(int virtual_block, const row_max_sum_sub_exp_div_d18eae0929_params& p,
+__device__ __forceinline__ void row_max_sum_sub_exp_div_b9ce49d63a_stage(int virtual_block, const row_max_sum_sub_exp_div_b9ce49d63a_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 256;
   const int line = virtual_block * 1 + threadIdx.x / 256;
@@ -41,17 +41,18 @@ __device__ __forceinline__ void row_max_sum_sub_exp_div_d18eae0929_stage(int vir
     }
   }
   r1 = tgc_block_reduce_once(r1, tgc_sum_op(), smem + 128);
+  const tgc_divisor x6 = tgc_divisor_of(r1);
 #pragma unroll 1
   for (int k = 0; k < 1; k++) {
     const int item = k * 256 + thread;
     if (item < 250) {
-      tgc_vector<float, 4> y7;
+      tgc_vector<float, 4> y8;
 #pragma unroll
       for (int v = 0; v < 4; v++) {
-        const float x6 = h5[k][v] / r1;
-        y7.at[v] = tgc_to_storage<float>(x6);
+        const float x7 = tgc_divide(h5[k][v], x6);
+        y8.at[v] = tgc_to_storage<float>(x7);
       }
-      tgc_store_vector(p.out0, line * 1000 + item * 4, y7);
+      tgc_store_vector(p.out0, line * 1000 + item * 4, y8);
     }
   }
 }

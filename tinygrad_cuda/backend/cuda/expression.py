@@ -289,7 +289,8 @@ class Evaluator:
         if home >= depth:
             return expression(node, operands)
         name = self._named(home, ("divisor", divisor), "tgc_divisor", f"tgc_divisor_of({divisor})")
-        return f"tgc_divide({dividend}, {name})"
+        short = "_short" if node.dtype.itemsize == 2 else ""
+        return f"tgc_divide{short}({dividend}, {name})"
 
     def _check(self, node: Node, operand: str, at: Coordinates, guard: Guard) -> str:
         limit = int(node.attributes["limit"])

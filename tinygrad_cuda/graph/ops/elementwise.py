@@ -274,7 +274,16 @@ def _times(g: Node, factor: Node, number: float) -> Node:
     return mul(g, mul(factor, full_like(factor, number)))
 
 
-exp: Op = _op("exp", np.exp, "exp({0})", lambda g, out, x: mul(g, out), domain="float", cost=8)
+def _short(name: str) -> Callable[[DType], str]:
+    """A function with a quicker form for values that are kept in 16 bits."""
+    return lambda t: f"tgc_{name}_short({{0}})" if t.itemsize == 2 else f"tgc_{name}({{0}})"
+
+
+exp: Op = _op(
+    "exp", np.exp, _short("exp"),
+    lambda g, out, x: mul(g, out),
+    domain="float", cost=8,
+)  # fmt: skip
 exp2: Op = _op(
     "exp2", np.exp2, "exp2({0})",
     lambda g, out, x: _times(g, out, 0.6931471805599453),
@@ -373,7 +382,7 @@ def _special(name: str) -> Callable[..., Any]:
 
 
 sigmoid: Op = _op(
-    "sigmoid", _special("expit"), "tgc_sigmoid({0})",
+    "sigmoid", _special("expit"), _short("sigmoid"),
     lambda g, out, x: mul(g, mul(out, sub(full_like(out, 1), out))),
     domain="float", cost=12,
 )  # fmt: skip
