@@ -14,18 +14,17 @@ from tinygrad_cuda.backend.cuda.lines import (
 )
 from tinygrad_cuda.backend.cuda.store import Stores, comment, stem, vector_width
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
-from tinygrad_cuda.graph.fusion import length_of, rows_of
+from tinygrad_cuda.graph.fusion import LONG_ROW, length_of, rows_of
 from tinygrad_cuda.graph.schedule import Kernel
 
 HELD = 32  # values of each operand that a thread keeps in registers
 PART = 4096  # elements that a block takes at least, of a row that is split
-LONG = 8 * PART  # from here on a second stage costs less than the longer walk of one block
 
 
 def row_stages(kernel: Kernel) -> list[Stage]:
     """A warp or a block for each row; several blocks and a second stage for few long rows."""
     lines, length = rows_of(kernel.sign), length_of(kernel.sign)
-    parts = min(-(-length // PART), max(1, ENOUGH_BLOCKS // lines)) if length >= LONG else 1
+    parts = min(-(-length // PART), max(1, ENOUGH_BLOCKS // lines)) if length > LONG_ROW else 1
     single = all(phase <= 1 for phase in Lines(kernel).phase.values())
     tainted_wide = any(Lines(kernel).phase[node] for node in Lines(kernel).wide_stores)
     if parts > 1 and single and not tainted_wide:
