@@ -23,7 +23,7 @@ from tinygrad_cuda.compile.signature import (
 )
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
-from tinygrad_cuda.engine.capture import Capture, Stale, StepEvent, begin, capturing, end
+from tinygrad_cuda.engine.capture import Capture, Stale, StepEvent, begin, capturing, end, watching
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.finite import watch
 from tinygrad_cuda.engine.realize import realize_all
@@ -54,7 +54,8 @@ class Compiled:
             functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        if capturing() is not None or settings.eager or watch.active:
+        inside = watching.on and capturing() is not None
+        if inside or settings.eager or watch.active:
             return self.function(*args, **options)
         with self._lock:
             if local.recorder.pending:

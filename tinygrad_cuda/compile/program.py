@@ -18,7 +18,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, describe_site
 from tinygrad_cuda.engine.capture import Call, Capture, Commit, Draws, Run, Stale, structure
 from tinygrad_cuda.engine.cell import Cell
-from tinygrad_cuda.engine.realize import realize_cell, run_again
+from tinygrad_cuda.engine.realize import lock_of, realize_cell, run_again
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensor.base import TensorBase
@@ -85,36 +85,38 @@ class Frame:
             line = describe_site(old.site)
             print(f"compile: copied before it is overwritten: {line}", file=sys.stderr)
 
-    def write(self, place: int, mould: Mould) -> None:
-        """Puts a new value into a cell that was there before."""
-        new, node = self.values[mould.source], self.nodes[place]
-        if new is node.storage:
-            return
-        cell = self.places[place]
-        if cell.aliases is not None:
-            cell.forget_aliases()
-        # The list, the cell, this variable and the argument: nobody else has this node.
-        if getrefcount(node) == 4 and type(cell) is Cell and mould.plain and not node.requires_grad:
-            node.storage = new
-        else:
-            cell.put(mould.node(new))
+    def write(self, writes: list[tuple[int, Mould]]) -> None:
+        """Puts new values into cells that were there before."""
+        places, nodes, values = self.places, self.nodes, self.values
+        for place, mould in writes:
+            new, node = values[mould.source], nodes[place]
+            if new is node.storage:
+                continue
+            cell = places[place]
+            if cell.aliases is not None:
+                cell.forget_aliases()
+            # The list, the cell, this variable and the argument: nobody else has this node.
+            alone = getrefcount(node) == 4 and type(cell) is Cell
+            if alone and mould.plain and not node.requires_grad:
+                node.storage = new
+            else:
+                cell.put(mould.node(new))
 
 
 class _Run:
     """Runs one plan, and writes what it computed for cells."""
 
-    __slots__ = ("device", "executable", "inputs", "numbers", "writes")
+    __slots__ = ("lock", "executable", "inputs", "numbers", "writes")
 
     def __init__(self, run: Run, inputs: list[int], writes: list[tuple[int, Mould]]) -> None:
-        self.device, self.executable = run.device, run.executable
+        self.lock, self.executable = lock_of(run.device), run.executable
         self.inputs, self.numbers, self.writes = inputs, run.numbers, writes
 
     def __call__(self, frame: Frame) -> None:
         values = frame.values
         storages = [values[number] for number in self.inputs]
-        values += run_again(self.device, self.executable, storages, self.numbers)
-        for place, mould in self.writes:
-            frame.write(place, mould)
+        values += run_again(self.lock, self.executable, storages, self.numbers)
+        frame.write(self.writes)
 
 
 class _Draws:
@@ -285,7 +287,7 @@ class Program:
 
     def _find_handles(self, given: Given) -> None:
         """Tensors that must still show the same cells; arguments that are also read otherwise."""
-        state = set(self.cells) - {self.cells[place] for place, _ in self.leaf_places}
+        state = self.known = set(self.cells) - {self.cells[k] for k, _ in self.leaf_places}
         self.handles: list[tuple[Any, Cell, Any]] = []
         self.bound: list[tuple[int, Any]] = []
         for reference, cell, chain in self.capture.handles.values():
@@ -358,7 +360,9 @@ class Program:
                     raise Stale("a gradient is a view now")
                 cells[place] = leaf.grad.cell
         places = given.cells + cells
-        if len(set(places)) != len(places):
+        if not self.known.isdisjoint(given.cells) or (
+            self.leaf_places and len(set(places)) != len(places)
+        ):
             raise Stale("an argument shares memory with the function's state")
         frame = Frame(places)
         if list(map(outputs_of, frame.nodes[len(given.cells) :])) != self.outputs:
@@ -373,13 +377,13 @@ class Program:
                 name = changed_module(module, known)
                 if name is not None:
                     raise Stale(f"{name} has changed")
+            for handle, cell, chain in self.handles:
+                if handle.cell is not cell or handle.chain != chain:
+                    raise Stale(f"a tensor of shape {tuple(cell.node.shape)} was replaced")
             self.version = structure.version
         name = changed_name(self.names)
         if name is not None:
             raise Stale(f"{name} is another value")
-        for handle, cell, chain in self.handles:
-            if handle.cell is not cell or (handle.chain is not chain and handle.chain != chain):
-                raise Stale(f"a tensor of shape {tuple(cell.node.shape)} was replaced")
         for leaf in self.with_gradient:
             if leaf.grad is None:
                 raise Stale("a parameter has no gradient")
@@ -399,8 +403,7 @@ class Program:
         frame.values += self.constants
         for event in self.events:
             event(frame)
-        for place, mould in self.last:
-            frame.write(place, mould)
+        frame.write(self.last)
         fresh = Fresh(frame.values, given.tensors)
         for gradient in self.gradients:
             gradient.leave(fresh)

@@ -35,23 +35,30 @@ class Given:
         self.tensors: list[Any] = []
         self.history = False
         self.substitutes: list[Any] = []
-        facts: list[Any] = [
-            mode.gradients,
-            get_default_device(),
-            get_default_dtype(),
-            *sorted(autocast.on.items()),
-        ]
+        # Devices by identity: their hash is Python, and every call hashes the key.
+        facts: list[Any] = [mode.gradients, id(get_default_device()), get_default_dtype()]
+        if autocast.on:
+            facts += sorted(autocast.on.items())
         self.args, self.options = args, options
-        taken = [self._take(value, facts) for value in args]
-        named = {}
+        taken, named = [], {}
+        for value in args:
+            # What most arguments are, without a call.
+            if isinstance(value, TensorBase) and not value.chain:
+                node = value.cell.node
+                if not node.requires_grad:
+                    self.tensors.append(value)
+                    facts.append((node.shape, node.dtype, id(node.device), False, (), type(value)))
+                    taken.append(value)
+                    continue
+            taken.append(self._take(value, facts))
         if options:
             facts.append(tuple(options))
             named = {name: self._take(value, facts) for name, value in options.items()}
         if self.substitutes:
             self.args, self.options = tuple(taken), named
-        cells = [tensor.cell for tensor in self.tensors]
-        self.cells = list(dict.fromkeys(cells))
-        if len(self.cells) != len(cells):
+        cells = self.cells = [tensor.cell for tensor in self.tensors]
+        if len(set(cells)) != len(cells):
+            self.cells = list(dict.fromkeys(cells))
             facts.append(tuple([self.cells.index(cell) for cell in cells]))
         self.key = tuple(facts)
 
@@ -99,7 +106,8 @@ class Given:
         if node.requires_grad and mode.gradients and value.leaf is None:
             self.history = True
         self.tensors.append(value)
-        facts.append((node.shape, node.dtype, node.device, node.requires_grad, steps, type(value)))
+        device = id(node.device)
+        facts.append((node.shape, node.dtype, device, node.requires_grad, steps, type(value)))
         return value
 
 
@@ -124,15 +132,16 @@ def difference(new: tuple[Any, ...], old: tuple[Any, ...]) -> str:
     for number, (now, before) in enumerate(zip(new, old)):
         if now != before:
             what = names[number] if number < len(names) else "an argument"
-            return f"{what} is {_shown(now)}, before {_shown(before)}"
+            now, before = _shown(now), _shown(before)
+            return f"{what} is {now}, before {before}" if now != before else f"{what} has changed"
     return f"there are {len(new)} facts about arguments, before {len(old)}"
 
 
 def _shown(fact: Any) -> str:
     if isinstance(fact, tuple) and len(fact) == 6:
-        shape, dtype, device, requires_grad, steps, _ = fact
+        shape, dtype, _, requires_grad, steps, _ = fact
         grad = " that requires grad" if requires_grad else ""
-        return f"a {'view' if steps == 'view' else 'tensor'} {shape} {dtype.name} {device}{grad}"
+        return f"a {'view' if steps == 'view' else 'tensor'} {shape} {dtype.name}{grad}"
     if isinstance(fact, tuple) and len(fact) == 2:
         return repr(fact[1])
     return repr(fact.value) if isinstance(fact, _Same) else str(fact)

@@ -25,7 +25,10 @@ class _Watching:
 
 
 class _Structure:
-    """Raised whenever the structure of any Module changes; see `Program`."""
+    """Raised when a Module changes, or a Tensor shows another cell or becomes a leaf or none.
+
+    So that a replay compares one number, and looks at the Modules only if it has moved.
+    """
 
     version: int = 0
 

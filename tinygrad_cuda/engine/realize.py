@@ -27,7 +27,8 @@ from tinygrad_cuda.graph.order import topological
 _locks: dict[Device, threading.RLock] = {}
 
 
-def _lock(device: Device) -> threading.RLock:
+def lock_of(device: Device) -> threading.RLock:
+    """What a thread holds while it realizes on a device."""
     return _locks.setdefault(device, threading.RLock())
 
 
@@ -40,10 +41,10 @@ def realize(device: Device, extra: Iterable[Node] = ()) -> None:
     if tracing.stack:
         # Inside vmap: what stands for one example has no value, and the rest can wait.
         if nodes := refuse_examples(extra):
-            with _lock(device):
+            with lock_of(device):
                 _run(device, [], nodes)
         return
-    with _lock(device):
+    with lock_of(device):
         cells = _pending_cells(device)
         local.recorder.clear_lines()
         nodes = [node for node in extra if node.storage is None]
@@ -86,7 +87,7 @@ def realize_all() -> None:
 
 def realize_cell(cell: Cell) -> None:
     """Realizes one cell that another thread recorded."""
-    with _lock(cell.node.device):
+    with lock_of(cell.node.device):
         if cell.node.storage is None:
             _run(cell.node.device, [cell], [])
 
@@ -104,14 +105,17 @@ def explain(nodes: list[Node]) -> str:
 
 
 def run_again(
-    device: Device, executable: Executable, storages: Sequence[Any], numbers: Sequence[Number]
+    lock: threading.RLock,
+    executable: Executable,
+    storages: Sequence[Any],
+    numbers: Sequence[Number],
 ) -> list[Any]:
     """Runs a plan without a trace.
 
     Raises:
         IndexError: a computed index or label was out of range.
     """
-    with _lock(device):
+    with lock:
         try:
             return executable.run(storages, numbers)
         except BadIndex as error:
@@ -280,6 +284,6 @@ def check_errors(device: Device, wait: bool = True) -> None:
 
 
 __all__ = [
-    "begin_backward", "begin_call", "check_errors", "count_nodes", "end_backward", "realize",
-    "realize_all", "realize_cell", "register_check", "run_again", "storage_of",
+    "begin_backward", "begin_call", "check_errors", "count_nodes", "end_backward", "lock_of",
+    "realize", "realize_all", "realize_cell", "register_check", "run_again", "storage_of",
 ]  # fmt: skip

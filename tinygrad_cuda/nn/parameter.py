@@ -11,6 +11,7 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.engine.capture import structure
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import empty, tensor
@@ -82,6 +83,7 @@ def place(parameter: Tensor, source: Tensor) -> None:
     """Points a Parameter to the cell of another Tensor; its leaf, if it has one, stays."""
     leaf = parameter.leaf if hasattr(parameter, "chain") else None
     value = source.detach() if source.requires_grad else source
+    structure.version += 1
     parameter.cell = value.cell
     parameter.chain = value.chain if leaf is None else (*value.chain, (common.variable, leaf))
     parameter._node = None

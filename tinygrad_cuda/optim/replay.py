@@ -74,16 +74,30 @@ class _Alike:
         self.targets: list[tuple[list[Any], int, int]] = []
         self.parameters = len(optimizer.param_groups[number]["params"])
         self.group = dict(optimizer.param_groups[number])
+        # Options that are numbers may change: what depends on them is compared by its log.
+        options = [key for key in self.group if key != "params"]
+        self.fixed = [key for key in options if not _numeric(self.group[key])]
         self.log: list[Any] = []
-        self.values, self.names, self.new = self.compute(self.group, host)
-        self.log_kept = self.log
+        self.absent = Absent(self.log, parameter)
+        state = optimizer.state.get(parameter) or {}
+        self.given = {k: self.absent for k, v in state.items() if isinstance(v, Tensor)}
+        self.states: list[Any] = []
+        self.state_ids: list[int] = []
+        # The Tensors in the states: where each is found. Kept, so that no other has its identity.
+        self.holders: list[dict[str, Any]] = []
+        self.keys: list[str] = []
+        self.tensors: list[Tensor] = []
+        self.tensor_ids: list[int] = []
+        self.names: list[Any] = []
+        self.values, self.new = self.compute(self.group, host)
+        self.log_kept = list(self.log)
 
-    def compute(self, group: Any, host: dict[str, Any]) -> tuple[list[float], list[Any], Any]:
+    def compute(self, group: Any, host: dict[str, Any]) -> tuple[list[float], Any]:
         """The numbers of a step in the order in which they are asked for, and the new state."""
-        log: list[Any] = []
-        absent: Any = Absent(log, self.first)
-        values: list[float] = []
-        names: list[Any] = []
+        absent: Any = self.absent
+        log, values, names = self.log, [], self.names
+        log.clear()
+        names.clear()
 
         def scalar(value: float, *name: Any) -> Any:
             values.append(float(value))
@@ -91,9 +105,8 @@ class _Alike:
             log.append(name[0])
             return absent
 
-        state = self.optimizer.state.get(self.first) or {}
-        given = {k: absent if isinstance(v, Tensor) else host[k] for k, v in state.items()}
         try:
+            given = {**self.given, **host}
             _, new = self.optimizer.apply_single(absent, absent, given, group, scalar)
         except (TypeError, AttributeError, ValueError) as error:
             raise CompileError(
@@ -103,13 +116,19 @@ class _Alike:
                 actual=str(error),
                 hint="write x.maximum(y) instead of maximum(x, y)",
             ) from error
-        self.log = log
-        return values, names, {k: v for k, v in new.items() if v is not absent}
+        return values, {k: v for k, v in new.items() if v is not absent}
 
     def join(self, parameter: Tensor, state: Any) -> None:
         """One more parameter; what its state holds must stay where it is."""
-        tensors = [(k, v) for k, v in (state or {}).items() if isinstance(v, Tensor)]
-        self.members.append((parameter, state, tensors))
+        self.members.append(parameter)
+        self.states.append(state)
+        self.state_ids.append(id(state))
+        for key, value in (state or {}).items():
+            if isinstance(value, Tensor):
+                self.holders.append(state)
+                self.keys.append(key)
+                self.tensors.append(value)
+                self.tensor_ids.append(id(value))
 
     def prepare(self, group: Any) -> None:
         """Computes the numbers of the next step.
@@ -117,23 +136,27 @@ class _Alike:
         Raises:
             Stale: the step would be another graph.
         """
-        mapping = self.optimizer.state
-        host = self.members[0][1] if self.host else self.host
-        for parameter, state, tensors in self.members:
-            if mapping.get(parameter) is not state:
-                raise Stale("the optimizer's state was replaced")
-            for key, tensor in tensors:
-                if state.get(key) is not tensor:
-                    raise Stale(f"the optimizer's {key} was replaced")
-            for key in self.host:
-                if state.get(key) != host[key]:
-                    raise Stale(f"the optimizer's {key} differs between parameters")
-        now = {key: host[key] for key in self.host}
-        if group == self.group and now == self.host:
+        # By identity, and all at once: every step of a steady loop comes here.
+        if list(map(id, map(self.optimizer.state.get, self.members))) != self.state_ids:
+            raise Stale("the optimizer's state was replaced")
+        if list(map(id, map(dict.get, self.holders, self.keys))) != self.tensor_ids:
+            raise Stale("a tensor of the optimizer's state was replaced")
+        now = self.host
+        if now:
+            first = self.states[0]
+            now = {key: first[key] for key in now}
+            for key, value in now.items():
+                for state in self.states:
+                    if state.get(key) != value:
+                        raise Stale(f"the optimizer's {key} differs between parameters")
+        if now == self.host and group == self.group:
             return
-        if len(group["params"]) != self.parameters or not _fits(group, self.group):
-            raise Stale("an option of the optimizer has changed")
-        values, _, new = self.compute(group, now)
+        if len(group["params"]) != self.parameters or group.keys() != self.group.keys():
+            raise Stale("the optimizer's parameters or options have changed")
+        for key in self.fixed:
+            if group[key] != self.group[key]:
+                raise Stale(f"the optimizer's {key} has changed")
+        values, new = self.compute(group, now)
         if self.log != self.log_kept:
             raise Stale("the optimizer's update is another one")
         self.host, self.group, self.values, self.new = now, dict(group), values, new
@@ -147,17 +170,8 @@ class _Alike:
     def commit(self) -> None:
         """Writes the new host state."""
         if self.new:
-            for _, state, _ in self.members:
+            for state in self.states:
                 state.update(self.new)
-
-
-def _fits(group: Any, known: Any) -> bool:
-    """Whether two groups differ in nothing but numbers."""
-    return group.keys() == known.keys() and all(
-        value == known[key] or (_numeric(value) and _numeric(known[key]))
-        for key, value in group.items()
-        if key != "params"
-    )
 
 
 def _numeric(value: Any) -> bool:

@@ -16,7 +16,7 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType, bool_
 from tinygrad_cuda.core.errors import GradientError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
-from tinygrad_cuda.engine.capture import capturing, watching
+from tinygrad_cuda.engine.capture import capturing, structure, watching
 from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, detached, local
 from tinygrad_cuda.engine.examples import check_write, tracing
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
@@ -199,6 +199,7 @@ class TensorBase:
 
     def show(self, source: Tensor) -> None:
         """Shows the cell of another Tensor from now on; the leaf, if there is one, stays."""
+        structure.version += 1
         value = source.detach()
         self.cell = value.cell
         leaf = self.leaf

@@ -15,6 +15,7 @@ from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError
 from tinygrad_cuda.core.names import unknown_name
 from tinygrad_cuda.core.shapes import is_contiguous
+from tinygrad_cuda.engine.capture import structure
 from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.graph.node import Node, made_by
@@ -307,6 +308,7 @@ class Tensor(
         """Makes this Tensor a leaf that collects gradients, or no longer one."""
         if requires_grad == self.requires_grad:
             return self
+        structure.version += 1
         if not requires_grad:
             if self.leaf is None:
                 raise GradientError(
