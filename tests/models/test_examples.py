@@ -121,3 +121,35 @@ def test_lenet(digits: Path, tmp_path: Path) -> None:
     assert re.search(r"epoch 1  loss [\d.]+  test accuracy [\d.]+ %", done.stdout)
     assert_picture(tmp_path / "lenet" / "filters.png")
     assert_picture(tmp_path / "lenet" / "attention.png")
+
+
+def test_gpt(tmp_path: Path) -> None:
+    """Learns the letters of a given text in a few steps, and writes in its alphabet."""
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question.\n" * 40)
+    done = run(
+        "gpt.py", "--text", str(tmp_path / "text.txt"), "--smoke", "--layers", "1", "--width", "16",
+        "--heads", "2", "--context", "16", "--batch-size", "8", "--steps", "30", "--lr", "0.02",
+        "--sample", "9", "--target", "2.65", "--out", str(tmp_path / "gpt"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "1,680 characters, 16 different ones" in done.stdout
+    assert "model: GPT, 3,680 parameters, on cpu" in done.stdout
+    assert len(re.findall(r"step \d+  loss [\d.]+  validation [\d.]+", done.stdout)) == 10
+    written = (tmp_path / "gpt" / "sample.txt").read_text()
+    assert len(written) == 10
+    assert set(written) <= set("to be or not to be, that is the question.\n")
+    assert_picture(tmp_path / "gpt" / "loss.png")
+
+
+def test_vae(digits: Path, tmp_path: Path) -> None:
+    """Learns in a few steps; draws what it rebuilds, dreams and passes through."""
+    done = run(
+        "vae.py", "--data", str(digits), "--smoke", "--max-batches", "25", "--batch-size", "30",
+        "--hidden", "64", "--latent", "4", "--lr", "0.01", "--target", "290",
+        "--out", str(tmp_path / "vae"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"data: MNIST from {digits}" in done.stdout
+    assert re.search(r"negative ELBO [\d.]+ = [\d.]+ rebuilding \+ [\d.]+ div", done.stdout)
+    for name in ("reconstructions", "samples", "walk"):
+        assert_picture(tmp_path / "vae" / f"{name}.png")
