@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from math import inf, nan, pi
 from typing import TYPE_CHECKING
 
 from tinygrad_cuda import autograd, cuda, linalg, special
@@ -16,13 +17,15 @@ from tinygrad_cuda.autograd import (
 )
 from tinygrad_cuda.autograd.batched import vmap
 from tinygrad_cuda.compile import compile
-from tinygrad_cuda.core.device import as_device as device
+from tinygrad_cuda.core.device import Device as device
 from tinygrad_cuda.core.dtypes import DType as dtype
 from tinygrad_cuda.core.dtypes import (
     bfloat16,
+    finfo,
     float16,
     float32,
     float64,
+    iinfo,
     int8,
     int16,
     int32,
@@ -30,6 +33,12 @@ from tinygrad_cuda.core.dtypes import (
     uint8,
 )
 from tinygrad_cuda.core.dtypes import bool_ as bool
+from tinygrad_cuda.core.dtypes import float16 as half
+from tinygrad_cuda.core.dtypes import float32 as float
+from tinygrad_cuda.core.dtypes import float64 as double
+from tinygrad_cuda.core.dtypes import int16 as short
+from tinygrad_cuda.core.dtypes import int32 as int
+from tinygrad_cuda.core.dtypes import int64 as long
 from tinygrad_cuda.core.errors import (
     ArgumentError,
     CompileError,
@@ -51,6 +60,7 @@ from tinygrad_cuda.tensor.autocast import (
     is_autocast_enabled,
     set_autocast_dtype,
 )
+from tinygrad_cuda.tensor.base import Size
 from tinygrad_cuda.tensor.creation import (
     arange,
     as_tensor,
@@ -155,6 +165,7 @@ from tinygrad_cuda.tensor.joining import (
     stack,
     vstack,
 )
+from tinygrad_cuda.tensor.joining import vstack as row_stack
 from tinygrad_cuda.tensor.linalg import addmm, bmm, dot, einsum, matmul, mm, mv, outer
 from tinygrad_cuda.tensor.math import (
     abs,
@@ -433,6 +444,7 @@ __all__ = [
     "NonFiniteError",
     "OutOfMemoryError",
     "ShapeError",
+    "Size",
     "Tensor",
     "TgcError",
     "__version__",
@@ -451,9 +463,9 @@ __all__ = [
     "all",
     "allclose",
     "amax",
-    "amp",
     "amin",
     "aminmax",
+    "amp",
     "angle",
     "any",
     "arange",
@@ -526,12 +538,12 @@ __all__ = [
     "cov",
     "cross",
     "cuda",
-    "data",
     "cummax",
     "cummin",
     "cumprod",
     "cumsum",
     "cumulative_trapezoid",
+    "data",
     "default_generator",
     "deg2rad",
     "det",
@@ -549,6 +561,7 @@ __all__ = [
     "div",
     "divide",
     "dot",
+    "double",
     "draw",
     "dsplit",
     "dstack",
@@ -567,11 +580,13 @@ __all__ = [
     "explain",
     "expm1",
     "eye",
+    "finfo",
     "fix",
     "flatten",
     "flip",
     "fliplr",
     "flipud",
+    "float",
     "float16",
     "float32",
     "float64",
@@ -600,20 +615,24 @@ __all__ = [
     "greater",
     "greater_equal",
     "gt",
+    "half",
     "heaviside",
     "histc",
     "hsplit",
     "hstack",
     "hypot",
+    "iinfo",
     "index_add",
     "index_copy",
     "index_fill",
     "index_put",
     "index_reduce",
     "index_select",
+    "inf",
     "inference_mode",
     "initial_seed",
     "inner",
+    "int",
     "int16",
     "int32",
     "int64",
@@ -665,6 +684,7 @@ __all__ = [
     "logit",
     "logspace",
     "logsumexp",
+    "long",
     "lt",
     "manual_seed",
     "masked_fill",
@@ -690,6 +710,7 @@ __all__ = [
     "multiply",
     "mv",
     "mvlgamma",
+    "nan",
     "nan_to_num",
     "nanmean",
     "nanmedian",
@@ -716,6 +737,7 @@ __all__ = [
     "pairwise_distance",
     "pdist",
     "permute",
+    "pi",
     "pinverse",
     "poisson",
     "polygamma",
@@ -748,6 +770,7 @@ __all__ = [
     "roll",
     "rot90",
     "round",
+    "row_stack",
     "rsqrt",
     "rsub",
     "save",
@@ -764,6 +787,7 @@ __all__ = [
     "set_grad_enabled",
     "set_rng_state",
     "sgn",
+    "short",
     "sigmoid",
     "sign",
     "signbit",
@@ -819,6 +843,7 @@ __all__ = [
     "unsafe_split",
     "unsafe_split_with_sizes",
     "unsqueeze",
+    "utils",
     "vander",
     "var",
     "var_mean",
@@ -833,11 +858,11 @@ __all__ = [
 ]
 
 # Imported when first used: layers, optimizers and data sets are half of the import time.
-_LATE_MODULES = ("nn", "optim", "data", "amp", "func")
+_LATE_MODULES = ("nn", "optim", "data", "amp", "func", "utils")
 _LATE_NAMES = {"load": "utils.checkpoints", "save": "utils.checkpoints"}
 
 if TYPE_CHECKING:
-    from tinygrad_cuda import amp, data, func, nn, optim
+    from tinygrad_cuda import amp, data, func, nn, optim, utils
     from tinygrad_cuda.utils.checkpoints import load, save
 else:  # for a type checker an unknown name stays an error
 

@@ -1,5 +1,7 @@
 """tc.func: functions made of functions, as in `torch.func`."""
 
+from typing import TYPE_CHECKING
+
 from tinygrad_cuda.autograd.batched import vmap
 from tinygrad_cuda.autograd.transforms import (
     grad,
@@ -10,6 +12,7 @@ from tinygrad_cuda.autograd.transforms import (
     jvp,
     vjp,
 )
+from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.nn.stateless import functional_call, stack_module_state
 
 __all__ = [
@@ -24,3 +27,7 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+
+
+if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+    __getattr__ = missing_from(__name__, lambda: __all__)

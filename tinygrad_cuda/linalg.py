@@ -7,11 +7,12 @@ and run on the device.
 from __future__ import annotations
 
 from math import inf, prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
 from tinygrad_cuda.tensor import math, products, reductions
 from tinygrad_cuda.tensor.autocast import in_float32
@@ -335,3 +336,7 @@ def eig(A: Tensor) -> Any:
 def eigvals(A: Tensor) -> Any:
     """Raises: eigenvalues of general matrices are complex, which is out of scope."""
     raise _complex("eigvals")
+
+
+if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+    __getattr__ = missing_from(__name__, lambda: __all__)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.tensor.exponentials import log_softmax, logsumexp, softmax
 from tinygrad_cuda.tensor.math import erf, exp2, expm1, log1p, round
 from tinygrad_cuda.tensor.special import (
@@ -48,3 +51,7 @@ __all__ = [
     "xlog1py",
     "xlogy",
 ]
+
+
+if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+    __getattr__ = missing_from(__name__, lambda: __all__)

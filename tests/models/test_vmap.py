@@ -378,6 +378,18 @@ def test_grad_is_differentiable_outside_and_works_under_no_grad() -> None:
     assert x.grad is not None and x.requires_grad
 
 
+def test_a_batch_of_seeds_as_torch() -> None:
+    torch = pytest.importorskip("torch")
+    results = []
+    for t in (tc, torch):
+        x = t.tensor(A[0], requires_grad=True)
+        y = (x.softmax(1) @ t.tensor(B[0])).tanh()
+        seeds = t.tensor(B[:, :3].repeat(2, 0)[:4] + 1)
+        (g,) = t.autograd.grad(y, x, seeds, is_grads_batched=True)
+        results.append(g.numpy())
+    np.testing.assert_allclose(*results, rtol=1e-9, atol=1e-12)
+
+
 def test_autograd_inside() -> None:
     """Leaves made, and gradients taken, inside the function belong to the example."""
 

@@ -117,3 +117,64 @@ def test_an_error_inside_a_property_is_not_hidden() -> None:
 
 def test_modules_of_the_package_are_still_found() -> None:
     assert nn.Linear is tc.nn.Linear
+
+
+NEAR = {
+    "nn": ("Lineer", "Linear"),
+    "nn.functional": ("cross_entropi", "cross_entropy"),
+    "nn.init": ("xavier_unifrom_", "xavier_uniform_"),
+    "nn.utils": ("clip_grad_norm", "clip_grad_norm_"),
+    "optim": ("Adamm", "Adam"),
+    "optim.lr_scheduler": ("StepLr", "StepLR"),
+    "linalg": ("solv", "solve"),
+    "data": ("Dataloader", "DataLoader"),
+    "autograd": ("Functions", "Function"),
+    "amp": ("GradScale", "GradScaler"),
+    "func": ("vmapp", "vmap"),
+    "cuda": ("is_availabel", "is_available"),
+    "special": ("erfinf", "erfinv"),
+}
+
+
+@pytest.mark.parametrize("part", NEAR)
+def test_every_part_names_the_nearest(part: str) -> None:
+    owner: Any = tc
+    for step in part.split("."):
+        owner = getattr(owner, step)
+    name, near = NEAR[part]
+    hint = text(owner, name).partition("hint:")[2]
+    assert near in hint.replace(",", " ").split()
+    assert f"[tinygrad_cuda.{part}] there is no {name!r}" in text(owner, name)
+    assert not hasattr(owner, name)
+    with pytest.raises(AttributeError, match="has no attribute '_private'"):
+        _ = owner._private
+
+
+def test_dtypes_and_constants_under_all_their_names() -> None:
+    torch = pytest.importorskip("torch")
+    for name in ("half", "float", "double", "short", "int", "long"):
+        assert str(getattr(torch, name)).split(".")[1] == getattr(tc, name).name
+    assert (tc.pi, tc.inf) == (torch.pi, torch.inf) and math.isnan(tc.nan)
+    for name in ("float16", "bfloat16", "float32", "float64"):
+        ours, theirs = tc.finfo(getattr(tc, name)), torch.finfo(getattr(torch, name))
+        for what in ("bits", "eps", "max", "min", "tiny", "smallest_normal", "dtype"):
+            assert getattr(ours, what) == getattr(theirs, what), (name, what)
+    for name in ("uint8", "int8", "int16", "int32", "int64"):
+        ours, theirs = tc.iinfo(getattr(tc, name)), torch.iinfo(getattr(torch, name))
+        for what in ("bits", "max", "min", "dtype"):
+            assert getattr(ours, what) == getattr(theirs, what), (name, what)
+    with pytest.raises(tc.DTypeError, match="not a floating dtype"):
+        tc.finfo(tc.int32)
+    with pytest.raises(tc.DTypeError, match="not an integer dtype"):
+        tc.iinfo(tc.float32)
+
+
+def test_device_is_a_type() -> None:
+    device = tc.device("cuda", 1)
+    assert isinstance(device, tc.device) and (device.type, device.index) == ("cuda", 1)
+    assert tc.device(device) is device is tc.device("cuda:1") is copy.deepcopy(device)
+    assert pickle.loads(pickle.dumps(device)) is device
+    with pytest.raises(tc.DeviceError):
+        tc.device("tpu")
+    assert tc.Size([2, 3]).numel() == 6
+    assert tc.ones(2, 3, device="cpu").shape == tc.Size([2, 3])

@@ -55,6 +55,18 @@ def test_layer_norm_is_one_kernel() -> None:
     assert kinds(scheduled(new.program(layer_norm(new(64, 256), new(256), new(256))))) == ["row"]
 
 
+def test_the_gradients_of_layer_norm_read_each_operand_twice_and_store_only_themselves() -> None:
+    """The columns' sums make the normalized values again, from two numbers a row, in one pass."""
+    new = Inputs()
+    x, weight, bias = (variable(new(*shape)) for shape in ((640, 256), (256,), (256,)))
+    y = layer_norm(x, weight, bias)
+    found = scheduled(new.program(*gradients(y, [x, weight, bias], new(640, 256))))
+    assert sorted(kinds(found)) == ["col", "row"]
+    wide = [node for kernel in found.kernels for node in kernel.stores if node.shape == x.shape]
+    assert len(wide) == 1
+    assert all(len([n for n in k.reads if n.shape == x.shape]) == 2 for k in found.kernels)
+
+
 def test_cross_entropy_with_its_gradient_is_two_kernels() -> None:
     """Rows of loss and gradient in one, the mean over the rows in the other."""
     new = Inputs()

@@ -1,5 +1,7 @@
 """Autograd as the user calls it: modes, grad, backward, Function, gradcheck."""
 
+from typing import TYPE_CHECKING
+
 from tinygrad_cuda.autograd import functional
 from tinygrad_cuda.autograd.anomaly import detect_nan, set_detect_nan
 from tinygrad_cuda.autograd.function import Function
@@ -11,6 +13,7 @@ from tinygrad_cuda.autograd.modes import (
     no_grad,
     set_grad_enabled,
 )
+from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.tensor.backward import backward, grad
 
 __all__ = [
@@ -28,3 +31,7 @@ __all__ = [
     "set_detect_nan",
     "set_grad_enabled",
 ]
+
+
+if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+    __getattr__ = missing_from(__name__, lambda: __all__)

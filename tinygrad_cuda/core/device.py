@@ -11,13 +11,30 @@ _interned: dict[tuple[str, int], Device] = {}
 
 
 class Device:
-    """A place where values live and kernels run; made by `as_device`."""
+    """A place where values live and kernels run: ``device("cuda", 1)`` or ``device("cuda:1")``.
+
+    Args:
+        type: a text such as ``cpu``, ``cuda`` or ``cuda:1``, a number (of a GPU), or a Device.
+        index: the number of the GPU.
+
+    Raises:
+        DeviceError: there is no such kind of device.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.device("cuda", 1)
+        device('cuda:1')
+        >>> tc.device("cuda", 1) is tc.device("cuda:1")
+        True
+    """
 
     __slots__ = ("kind", "index", "__weakref__")
 
-    def __init__(self, kind: str, index: int) -> None:
-        self.kind = kind
-        self.index = index
+    kind: str
+    index: int
+
+    def __new__(cls, type: Any, index: int | None = None) -> Device:
+        return as_device(type if index is None else f"{type}:{index}")
 
     @property
     def type(self) -> str:
@@ -69,7 +86,8 @@ def as_device(value: Any) -> Device:
         )
     key = (kind, int(index or 0))
     if key not in _interned:
-        _interned[key] = Device(*key)
+        made = _interned[key] = object.__new__(Device)
+        made.kind, made.index = key
     return _interned[key]
 
 

@@ -169,6 +169,61 @@ def result_type(operands: list[tuple[DType, int]]) -> DType:
     return result
 
 
+class finfo:
+    """What a floating dtype can hold: bits, eps, max, min, tiny, smallest_normal, resolution.
+
+    Raises:
+        DTypeError: the dtype is not floating.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.finfo(tc.float16).max, tc.finfo(tc.bfloat16).eps
+        (65504.0, 0.0078125)
+    """
+
+    def __init__(self, type: Any = float32) -> None:
+        dtype = as_dtype(type)
+        if not dtype.is_floating:
+            raise DTypeError(
+                "finfo", "not a floating dtype", expect="a floating dtype", actual=dtype.name,
+                hint="iinfo has the limits of integers",
+            )  # fmt: skip
+        found: Any = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
+        self.dtype = dtype.name
+        self.bits = 8 * dtype.itemsize
+        self.eps = float(found.eps)
+        self.max = float(found.max)
+        self.min = float(found.min)
+        self.tiny = self.smallest_normal = float(found.smallest_normal)
+        self.resolution = float(found.resolution)
+
+
+class iinfo:
+    """What an integer dtype can hold: bits, max, min.
+
+    Raises:
+        DTypeError: the dtype is no integer.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.iinfo(tc.int8).min, tc.iinfo(tc.uint8).max
+        (-128, 255)
+    """
+
+    def __init__(self, type: Any) -> None:
+        dtype = as_dtype(type)
+        if not dtype.is_integer:
+            raise DTypeError(
+                "iinfo", "not an integer dtype", expect="an integer dtype", actual=dtype.name,
+                hint="finfo has the limits of floating dtypes",
+            )  # fmt: skip
+        found = np.iinfo(dtype.numpy)
+        self.dtype = dtype.name
+        self.bits = 8 * dtype.itemsize
+        self.max = int(found.max)
+        self.min = int(found.min)
+
+
 FLOAT_LIMITS: dict[str, tuple[float, float]] = {
     "float16": (-65504.0, 65504.0),
     "bfloat16": (-3.3895313892515355e38, 3.3895313892515355e38),

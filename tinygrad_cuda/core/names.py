@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from typing import Any
 
 from tinygrad_cuda.core.errors import UnknownNameError
 
@@ -16,21 +17,9 @@ TENSOR = {
 # PyTorch's functions.
 MODULE = {
     "asarray": "tc.as_tensor",
-    "double": "tc.float64",
-    "finfo": "np.finfo(dtype.numpy)",
-    "float": "tc.float32",
-    "half": "tc.float16",
-    "iinfo": "np.iinfo(dtype.numpy)",
-    "inf": "math.inf",
-    "int": "tc.int32",
-    "long": "tc.int64",
-    "nan": "math.nan",
-    "pi": "math.pi",
     "range": "tc.arange",
-    "row_stack": "tc.vstack",
     "scalar_tensor": "tc.tensor",
     "set_anomaly_enabled": "tc.autograd.set_detect_nan",
-    "short": "tc.int16",
     "FloatTensor": "tc.tensor(data, dtype=tc.float32)",
     "LongTensor": "tc.tensor(data, dtype=tc.int64)",
 }
@@ -60,6 +49,29 @@ def unknown_name(owner: str, name: str, known: Iterable[str]) -> UnknownNameErro
         actual=name,
         hint=_spelling(owner, name, names),
     )
+
+
+def missing_from(
+    module: str, known: Callable[[], Iterable[str]]
+) -> Callable[[str], UnknownNameError]:
+    """The ``__getattr__`` of a module: raises for a name that it does not have.
+
+    Args:
+        module: its ``__name__``.
+        known: gives the names there are.
+    """
+
+    def __getattr__(name: str) -> UnknownNameError:  # noqa: N807 (what it is to be)
+        if name.startswith("_"):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        raise unknown_name(module, name, known())
+
+    return __getattr__
+
+
+def public(names: dict[str, Any]) -> list[str]:
+    """The functions that a module without ``__all__`` offers, of what stands in it."""
+    return [name for name, value in names.items() if callable(value) and name.islower()]
 
 
 # Parts of PyTorch that are left out on purpose, by words of their names.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.cuda import amp
 
 __all__ = [
@@ -49,3 +50,7 @@ def max_memory_allocated(device: Any = None) -> int:
 def empty_cache(device: Any = None) -> None:
     """Returns unused pool memory to the driver."""
     _runtime(device).empty_cache()
+
+
+if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+    __getattr__ = missing_from(__name__, lambda: __all__)

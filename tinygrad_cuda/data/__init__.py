@@ -1,5 +1,8 @@
 """Data sets, samplers and the loader that makes batches of Tensors from them."""
 
+from typing import TYPE_CHECKING
+
+from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.data.dataloader import DataLoader, default_collate
 from tinygrad_cuda.data.dataset import (
     ConcatDataset,
@@ -41,3 +44,7 @@ __all__ = [
     "read_idx",
     "write_idx",
 ]
+
+
+if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+    __getattr__ = missing_from(__name__, lambda: __all__)

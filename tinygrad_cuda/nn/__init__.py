@@ -1,5 +1,8 @@
 """Modules: layers, containers, losses, and their initial values."""
 
+from typing import TYPE_CHECKING
+
+from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.nn import functional, init, utils
 from tinygrad_cuda.nn.activation import (
     CELU,
@@ -191,3 +194,7 @@ __all__ = [
     "Unfold", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d", "ZeroPad1d", "ZeroPad2d",
     "ZeroPad3d", "functional", "init", "utils",
 ]  # fmt: skip
+
+
+if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+    __getattr__ = missing_from(__name__, lambda: __all__)

@@ -7,9 +7,10 @@ Compositions of ops only: fusion makes kernels of them and gradients follow. Los
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.nn.functional_activation import (
     alpha_dropout,
     bilinear,
@@ -275,3 +276,7 @@ celu_ = in_place(celu)
 hardtanh_ = in_place(hardtanh)
 threshold_ = in_place(threshold)
 rrelu_ = in_place(rrelu)
+
+
+if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+    __getattr__ = missing_from(__name__, lambda: __all__)

@@ -6,11 +6,12 @@ References: Glorot and Bengio (2010) for Xavier, He et al. (2015) for Kaiming.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.core.names import missing_from, public
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.tensor import creation
 from tinygrad_cuda.tensor.creation import empty, eye
@@ -277,3 +278,7 @@ def sparse_(
 def _given(array: Any, like: Tensor) -> Tensor:
     """An array with the dtype and on the device of a Tensor."""
     return creation.tensor(array, dtype=like.dtype, device=like.device)
+
+
+if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+    __getattr__ = missing_from(__name__, lambda: public(globals()))

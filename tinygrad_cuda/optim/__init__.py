@@ -1,5 +1,8 @@
 """Optimizers and learning-rate schedules."""
 
+from typing import TYPE_CHECKING
+
+from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.optim import lr_scheduler, swa_utils
 from tinygrad_cuda.optim.adam import Adam, AdamW
 from tinygrad_cuda.optim.adam_kin import Adamax, NAdam, RAdam
@@ -27,3 +30,7 @@ __all__ = [
     "lr_scheduler",
     "swa_utils",
 ]
+
+
+if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+    __getattr__ = missing_from(__name__, lambda: __all__)

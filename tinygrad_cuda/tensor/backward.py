@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.errors import ArgumentError, GradientError, ShapeError, user_site
 from tinygrad_cuda.engine.capture import capturing
 from tinygrad_cuda.engine.cell import Leaf
+from tinygrad_cuda.engine.examples import Recording
 from tinygrad_cuda.engine.realize import begin_backward, end_backward
 from tinygrad_cuda.graph import gradient
+from tinygrad_cuda.graph.batching import Rewriting, example
 from tinygrad_cuda.graph.node import Node, gradient_mode, made_by
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.base import TensorBase, wrap
@@ -147,7 +150,9 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of `outputs` with respect to `inputs`, without touching ``.grad``.
@@ -157,7 +162,9 @@ def grad(
         grad_outputs: seeds; may be left out for outputs of one element.
         retain_graph: keep the history for another pass; defaults to `create_graph`.
         create_graph: make the gradients differentiable themselves.
+        only_inputs: accepted as in PyTorch, where it does nothing.
         allow_unused: give None for an input that the outputs do not depend on.
+        is_grads_batched: the seeds have a leading dimension, and so have the gradients.
         materialize_grads: give zeros instead of None.
 
     Raises:
@@ -177,13 +184,21 @@ def grad(
             )
     sources = as_list(outputs)
     nodes = [tensor.node for tensor in targets]
-    found = gradient.backward(
-        [tensor.node for tensor in sources],
-        _seeds("grad", sources, grad_outputs),
-        nodes,
-        create_graph=create_graph,
-        retain_graph=create_graph if retain_graph is None else retain_graph,
-    )
+    keep = create_graph if retain_graph is None else retain_graph
+
+    def found_for(seeds: Any) -> dict[Node, Node]:
+        return gradient.backward(
+            [tensor.node for tensor in sources],
+            _seeds("grad", sources, seeds),
+            nodes,
+            create_graph=create_graph,
+            retain_graph=keep,
+        )
+
+    if is_grads_batched:
+        found = _for_each_seed(found_for, as_list(grad_outputs))
+    else:
+        found = found_for(grad_outputs)
     result: list[Tensor | None] = []
     for position, node in enumerate(nodes):
         g = found.get(node)
@@ -200,3 +215,22 @@ def grad(
         result.append(None if g is None else wrap(g))
     end_backward()
     return tuple(result)
+
+
+def _for_each_seed(
+    found_for: Callable[[Any], dict[Node, Node]], grad_outputs: list[Any]
+) -> dict[Node, Node]:
+    """The gradients for a batch of seeds: recorded for one of them, and rewritten for all."""
+    replaced: dict[Node, Node] = {}
+    with Recording("error") as recording:
+        seeds = []
+        for whole in [seed.node for seed in grad_outputs]:
+            one = example.leaf(whole.shape[1:], whole.dtype, whole.device)
+            one.requires_grad = whole.requires_grad
+            replaced[one] = whole
+            recording.examples.add(one)
+            seeds.append(wrap(one))
+        found = found_for(seeds)
+    rewriting = Rewriting(replaced, grad_outputs[0].shape[0])
+    rewriting(found.values())
+    return {node: rewriting.batched(g) for node, g in found.items()}

@@ -131,12 +131,15 @@ class _Writer:
         return name
 
 
-def load(path: str | os.PathLike[str], map_location: Any = None) -> Any:
+def load(
+    path: str | os.PathLike[str], map_location: Any = None, *, weights_only: bool = True
+) -> Any:
     """Reads what `save` wrote, or any safetensors file as a dict of Tensors.
 
     Args:
         path: the file.
         map_location: the device for all Tensors; by default each its own, which must be there.
+        weights_only: accepted as in PyTorch: no file holds anything that could run.
 
     Raises:
         DataError: the file is missing, truncated or of another kind.

@@ -1,5 +1,8 @@
 """Helpers around modules and parameters, with PyTorch's names."""
 
+from typing import TYPE_CHECKING
+
+from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.nn.utils.clip import (
     clip_grad_norm_,
     clip_grad_value_,
@@ -20,3 +23,7 @@ __all__ = [
     "fuse_linear_bn_eval", "get_total_norm", "parameters_to_vector", "remove_spectral_norm",
     "remove_weight_norm", "spectral_norm", "vector_to_parameters", "weight_norm",
 ]  # fmt: skip
+
+
+if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+    __getattr__ = missing_from(__name__, lambda: __all__)

@@ -1,5 +1,8 @@
 """Learning rates that change with the step; the rules and their order of use are PyTorch's."""
 
+from typing import TYPE_CHECKING
+
+from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.optim.lr_scheduler.base import LRScheduler
 from tinygrad_cuda.optim.lr_scheduler.combined import (
     ChainedScheduler,
@@ -41,3 +44,7 @@ __all__ = [
     "SequentialLR",
     "StepLR",
 ]
+
+
+if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
+    __getattr__ = missing_from(__name__, lambda: __all__)
