@@ -30,6 +30,7 @@ from tinygrad_cuda.graph.ops import common, indexing, movement
 from tinygrad_cuda.graph.order import topological
 
 REMAKE_COST = 24  # of a value that its readers make again from others in memory
+SMALL_SHARE = 64  # a value with this many times fewer elements is stored for a reader at no cost
 SIBLINGS = 64  # groups of one space that are compared with each other
 
 
@@ -298,13 +299,18 @@ class _Builder:
         )
 
     def _share(self, a: Group, b: Group) -> bool:
+        """Whether both read one value, or what the other may make of it again."""
+
         def flat(group: Group) -> set[Node]:
-            return {
-                edge.base
-                for node in group.members
-                for edge in self.edges[node]
-                if edge.kind == FLAT and prod(edge.base.shape) == group.numel
-            }
+            found, nodes = set[Node](), list(group.members)
+            for node in nodes:
+                for edge in self.edges[node]:
+                    base = edge.base
+                    if edge.kind == FLAT and prod(base.shape) == group.numel and base not in found:
+                        found.add(base)
+                        if base.op.kind == "elementwise" and self.owner.get(base) is not group:
+                            nodes.append(base)
+            return found
 
         return not flat(a).isdisjoint(flat(b))
 
@@ -352,6 +358,7 @@ class _Builder:
                 if self.owner.get(edge.base) is not self.owner[node]:
                     readers.setdefault(edge.base, []).append(node)
         self.kept = {node for node in self.order if node in self.wanted or node in readers}
+        needed = set[Node]()
         for group in self._sorted(set(self.after)):
             for node in reversed(group.members):
                 if node not in self.kept or node in self.wanted or node in group.anchors:
@@ -360,27 +367,38 @@ class _Builder:
                 often = any(r.op.kind in ("contraction", "kernel") for r in readers[node])
                 limit, loads = (CHEAP_COST, 1) if often else (REMAKE_COST, 2)
                 self.kept.remove(node)
-                if not self._can_remake(node, limit, loads):
+                small = self._remade_from(node, limit, loads)
+                if small is None:
                     self.kept.add(node)
+                else:
+                    needed |= small
+        self.kept |= needed
 
-    def _can_remake(self, node: Node, limit: int, most: int) -> bool:
-        """Whether a value follows from `most` full-sized values in memory at a cost in `limit`."""
+    def _remade_from(self, node: Node, limit: int, most: int) -> set[Node] | None:
+        """The small values to store so that readers can make a value again; None if they cannot.
+
+        It must follow from `most` full-sized values in memory at a cost within `limit`.
+        """
         stack, seen, cost, loads = [Edge(node, FLAT)], {node}, 0, 0
+        small = set[Node]()
         while stack:
             edge = stack.pop()
             base = edge.base
             if edge.kind == OTHER or base in self.overwritten:
-                return False
-            if base in self.inline or (base in self.owner and base not in self.kept):
+                return None
+            few = prod(base.shape) * SMALL_SHARE <= prod(node.shape)
+            if few and base in self.owner and base not in self.inline:
+                small.add(base)
+            elif base in self.inline or (base in self.owner and base not in self.kept):
                 if base.op.kind != "elementwise":
-                    return False
+                    return None
                 cost += base.op.cost
                 fresh = [inner for inner in self.edges[base] if inner.base not in seen]
                 seen.update(inner.base for inner in fresh)
                 stack.extend(fresh)
             elif base.op is common.buffer or base in self.kept:
                 loads += prod(base.shape) == prod(node.shape)
-        return cost <= limit and loads <= most
+        return small if cost <= limit and loads <= most else None
 
     def _reads(self, group: Group) -> list[tuple[Node, Edge]]:
         """What the kernel loads: (the member that needs it, the value in memory)."""
