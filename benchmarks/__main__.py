@@ -1,0 +1,156 @@
+"""The command line: `python -m benchmarks --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import benchmarks.peers.ours as ours
+import tinygrad_cuda as tc
+from benchmarks import host, report, start
+from benchmarks.floor import floor_of, peak_flops
+from benchmarks.harness import SMOKE, Effort, Row, Suite
+from benchmarks.peers import MODULES, installed
+from benchmarks.workload import Repetition, Training
+from benchmarks.workloads import WORKLOADS
+from tinygrad_cuda.backend.cuda import runtime
+
+ROOT = Path(__file__).resolve().parents[1]
+EXTRA = ("host", "start")
+
+
+def arguments(given: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    add = parser.add_argument
+    names = ", ".join([*WORKLOADS, *EXTRA])
+    add("--only", metavar="NAMES", help=f"some of, with * and ?, separated by commas: {names}")
+    add("--peers", default="torch,jax,tinygrad", help="beside ours (default: %(default)s)")
+    add("--device", default="cuda" if tc.cuda.is_available() else "cpu", help="cuda or cpu")
+    add("--json", type=Path, metavar="FILE", help="where the results go")
+    add("--smoke", action="store_true", help="tiny shapes, 2 steps: only to see that it runs")
+    add("--seconds", type=float, default=float("inf"), help="begin no measurement after so long")
+    add("--without", default="", metavar="PATTERNS", help="such as tinygrad/unet*: left out, named")
+    add("--report", type=Path, metavar="FILE", help="write docs/benchmarks.md from these results")
+    return parser.parse_args(given)
+
+
+def about(device: str, peers: dict[str, ModuleType], missing: dict[str, str]) -> dict[str, Any]:
+    """Where and on what this run measured."""
+    git = ["git", "-C", str(ROOT)]
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+    changed = subprocess.run(
+        [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True
+    ).stdout
+    changes = " and changes" if changed.strip() else ""
+    found: dict[str, Any] = {
+        "commit": commit.stdout.strip() + changes or "unknown",
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}",
+        "versions": {name: module.version() for name, module in peers.items()}
+        | {"numpy": np.__version__},
+        "missing": missing,
+        "copy_bytes_per_second": ours.copy_bandwidth(device),
+        "peak_flops": peak_flops(device),
+    }
+    if device == "cuda":
+        properties = runtime.device(0).properties
+        driver = Path("/proc/driver/nvidia/version")
+        found["gpu"] = f"{properties.name}, {properties.multiprocessors} multiprocessors"
+        found["driver"] = driver.read_text().split("\n")[0] if driver.exists() else smi()
+    return found
+
+
+def smi() -> str:
+    """The driver's version as nvidia-smi has it."""
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+
+
+def chosen(only: str | None) -> list[str]:
+    """The names that fit; one that fits nothing is an error."""
+    names = [*WORKLOADS, *EXTRA]
+    if only is None:
+        return names
+    patterns = only.split(",")
+    for pattern in patterns:
+        if not any(fnmatch(name, pattern) for name in names):
+            sys.exit(f"--only: no workload is called {pattern!r}; there are {', '.join(names)}")
+    return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
+
+
+def say(row: Row) -> None:
+    wall, device = (report.time_text(t and vars(t)) for t in (row.wall, row.device))
+    state = row.failure or f"wall {wall}, device {device} us, difference {row.difference}"
+    warning = "" if row.agrees else "  DIFFERS"
+    print(f"{row.workload:<24} {row.title:<24} {state}{warning}", file=sys.stderr, flush=True)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Measures what was asked for; results are written after each workload."""
+    names = chosen(args.only)
+    wanted = ["ours", *(name for name in args.peers.split(",") if name)]
+    if unknown := set(wanted) - set(MODULES):
+        sys.exit(f"--peers: unknown {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
+    peers, missing = installed(wanted)
+    for name, why in missing.items():
+        print(f"not installed, so not measured: {name} ({why})", file=sys.stderr)
+    effort = SMOKE if args.smoke else Effort()
+    found: dict[str, Any] = {"about": about(args.device, peers, missing), "floors": {}, "rows": []}
+    rates, found["about"]["repeats"] = found["about"], effort.repeats
+    variants = {key: v for module in peers.values() for key, v in module.VARIANTS.items()}
+    # What others are compared with comes first: PyTorch where it is installed.
+    variants = {k: variants[k] for k in sorted(variants, key=lambda k: k != "torch")}
+    suite = Suite(args.device, effort, args.seconds, args.without)
+    for name in (name for name in names if name in WORKLOADS):
+        workload = WORKLOADS[name](args.smoke)
+        if args.smoke and isinstance(workload, Training | Repetition):
+            workload = replace(workload, together=effort.compared)
+        peak = rates["peak_flops"] or float("inf")
+        floor = floor_of(workload).microseconds(rates["copy_bytes_per_second"], peak)
+        found["floors"][name] = floor
+        found["rows"] += [row.as_json() for row in suite.rows(name, workload, variants, say)]
+        write(args.json, found)
+    if "host" in names:
+        found["host"] = host.overheads(args.device, args.smoke)
+    if "start" in names:
+        found["start"] = start.starts(list(peers), args.device)
+    write(args.json, found)
+    return found
+
+
+def write(path: Path | None, found: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def main(given: list[str] | None = None) -> int:
+    args = arguments(given)
+    if args.report is not None:
+        found = json.loads(args.report.read_text())
+        (ROOT / "docs" / "benchmarks.md").write_text(report.page(found))
+        report.plot(found, ROOT / "docs" / "benchmarks.png")
+        return 0
+    found = run(args)
+    print(report.summary(found))
+    if args.json is not None:
+        report.plot(found, args.json.with_suffix(".png"))
+    bad = [row for row in found["rows"] if not row["agrees"] or row["failure"]]
+    for row in bad:
+        why = row["failure"] or f"results differ by {row['difference']:.1e}"
+        print(f"{row['workload']}, {row['title']}: {why}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""Runs workloads on the peers: the same results first, then medians of wall and device time."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatch
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.program import Program, Variant
+from benchmarks.workload import Array, Function, Repetition, Training, Workload
+
+COMPARED_STEPS = 20
+# Single operations are the device's alone, so that fewer steps tell as much.
+WARM_UP_SECONDS, REPEAT_SECONDS, OPERATION_SECONDS = 0.1, 0.2, 0.05
+REPEATS, STEPS_AT_MOST = 7, 1000
+DEVICE_CALLS, DEVICE_REPEATS = 10, 7
+TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
+
+
+@dataclass
+class Times:
+    """Microseconds a step: the quartiles of some repeats."""
+
+    median: float
+    lower: float
+    upper: float
+    repeats: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Times:
+        if len(samples) == 1:
+            return cls(samples[0], samples[0], samples[0], 1)
+        lower, median, upper = statistics.quantiles(samples, n=4, method="inclusive")
+        return cls(median, lower, upper, len(samples))
+
+
+@dataclass
+class Row:
+    """One workload on one variant of a peer.
+
+    Attributes:
+        first: seconds from nothing to the end of the first three calls, compiling included.
+        wall: host included, synchronized at the end of each repeat.
+        device: the GPU's time alone, data on the device; None where it cannot be told apart.
+        together: steps of one call.
+        difference: largest relative difference of losses or results from the first peer's.
+        losses: of the first steps, for training.
+        failure: why there is nothing here.
+    """
+
+    workload: str
+    variant: str
+    title: str
+    first: float | None = None
+    wall: Times | None = None
+    device: Times | None = None
+    together: int = 1
+    difference: float | None = None
+    agrees: bool = True
+    losses: list[float] = field(default_factory=list)
+    failure: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure: fully, or just so that the suite is known to run."""
+
+    compared: int = COMPARED_STEPS
+    warm_up: float = WARM_UP_SECONDS
+    repeat: float = REPEAT_SECONDS
+    operation: float = OPERATION_SECONDS
+    repeats: int = REPEATS
+    at_most: int = STEPS_AT_MOST
+    device_repeats: int = DEVICE_REPEATS
+
+
+SMOKE = Effort(2, warm_up=0, repeat=0, operation=0, repeats=1, at_most=1, device_repeats=0)
+
+
+class Suite:
+    """Runs one workload on every variant and keeps what the first one computed."""
+
+    def __init__(
+        self, device: str, effort: Effort, seconds: float = float("inf"), without: str = ""
+    ) -> None:
+        self.device, self.effort, self.without = device, effort, without
+        self.end = time.monotonic() + seconds
+
+    def rows(
+        self,
+        name: str,
+        workload: Workload,
+        variants: dict[str, Variant],
+        done: Callable[[Row], Any],
+    ) -> list[Row]:
+        """Measures each variant that can run the workload; `done` hears of each row."""
+        rows: list[Row] = []
+        self.reference: list[Array] | None = None
+        for key, variant in variants.items():
+            if not variant.runs(workload):
+                continue
+            row = Row(name, key, variant.title)
+            if any(fnmatch(f"{key}/{name}", pattern) for pattern in self.without.split(",")):
+                row.failure = "left out by --without"
+            elif time.monotonic() > self.end:
+                row.failure = "not measured: the time given to the suite was over"
+            else:
+                self._fill(row, workload, variant)
+            done(row)
+            rows.append(row)
+        return rows
+
+    def _fill(self, row: Row, workload: Workload, variant: Variant) -> None:
+        try:
+            self._measure(row, workload, variant)
+        except Exception as error:
+            row.failure = f"{type(error).__name__}: {str(error).strip()[:300]}"
+            traceback.print_exc(limit=-6, file=sys.stderr)
+        gc.collect()
+
+    def _measure(self, row: Row, workload: Workload, variant: Variant) -> None:
+        start = time.perf_counter()
+        program = variant.build(workload, self.device)
+        row.together = program.steps
+        found: list[Array] = []
+        calls = 0
+        compared = self.effort.compared if isinstance(workload, Training) else 1
+        if isinstance(workload, Repetition):
+            compared = workload.together
+        while calls * program.steps < compared or calls < 3:
+            program.call(calls)
+            calls += 1
+            if isinstance(workload, Training):
+                found += program.results()[:1]
+            elif calls * program.steps == compared:
+                found = program.results()
+            if calls == 3:
+                program.synchronize()
+                row.first = time.perf_counter() - start
+        self._compare(row, workload, found)
+        seconds = self.effort.operation if isinstance(workload, Function) else self.effort.repeat
+        row.wall = self._wall(program, seconds)
+        if self.effort.device_repeats:
+            row.device = self._device(program, row.wall.median * program.steps)
+
+    def _compare(self, row: Row, workload: Workload, found: list[Array]) -> None:
+        if isinstance(workload, Training):
+            losses = np.concatenate([x.reshape(-1) for x in found])[: self.effort.compared]
+            row.losses = [float(value) for value in losses]
+            found = [losses]
+        if not found:
+            return
+        if self.reference is None:
+            self.reference = found
+        row.difference = max(map(difference, found, self.reference))
+        dtype = getattr(workload, "dtype", "float32")
+        row.agrees = row.difference <= TOLERANCE[dtype]
+
+    def _wall(self, program: Program, seconds: float) -> Times:
+        effort, calls = self.effort, 0
+
+        def run(count: int) -> float:
+            nonlocal calls
+            start = time.perf_counter()
+            for _ in range(count):
+                program.call(calls)
+                calls += 1
+            program.synchronize()
+            return (time.perf_counter() - start) / count
+
+        each = run(1)
+        end = time.perf_counter() + effort.warm_up
+        while time.perf_counter() < end:
+            each = run(1 if each > effort.warm_up else 5)
+        count = max(1, min(round(seconds / each), effort.at_most))
+        return Times.of([1e6 * run(count) / program.steps for _ in range(effort.repeats)])
+
+    def _device(self, program: Program, host: float) -> Times | None:
+        calls = DEVICE_CALLS if host < 30_000 else 2
+        samples = []
+        for _ in range(self.effort.device_repeats):
+            sample = program.device_microseconds(calls, host)
+            program.synchronize()
+            if sample is None:
+                return None
+            samples.append(sample / program.steps)
+        return Times.of(samples)
+
+
+def difference(found: Array, expected: Array) -> float:
+    """The largest difference, relative to the largest expected value; NaN counts as infinite."""
+    if found.shape != expected.shape:
+        return float("inf")
+    scale = float(np.abs(expected).max(initial=0)) or 1.0
+    worst = float(np.abs(found - expected).max(initial=0)) / scale
+    return worst if np.isfinite(worst) else float("inf")

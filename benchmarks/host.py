@@ -1,0 +1,109 @@
+"""What the host pays: to record a node, to find a known plan, to replay a compiled step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import tinygrad_cuda as tc
+from benchmarks.harness import Times
+from benchmarks.peers.ours import Plain
+from benchmarks.workloads import WORKLOADS
+from tinygrad_cuda.core.device import CPU
+from tinygrad_cuda.engine.overwrite import overwritable
+from tinygrad_cuda.engine.plan import cache
+from tinygrad_cuda.engine.realize import realize_all
+from tinygrad_cuda.engine.trace import Trace
+from tinygrad_cuda.graph.ops import elementwise
+
+NODES, REPEATS, CALLS = 1000, 21, 300
+
+
+def measured(work: Callable[[], Any], per: int, prepare: Callable[[], Any] = realize_all) -> Times:
+    """Microseconds a piece, `per` pieces at a time; a first time is not counted."""
+    samples = []
+    for _ in range(REPEATS + 1):
+        prepare()
+        start = time.perf_counter()
+        work()
+        samples.append((time.perf_counter() - start) * 1e6 / per)
+    return Times.of(samples[1:])
+
+
+def recording() -> dict[str, Times]:
+    """Nodes and Tensors of a long elementwise chain, and the plan of such a trace."""
+    a, b = (tc.ones(8, device="cpu").clone() for _ in range(2))
+    realize_all()
+
+    def nodes() -> Any:
+        x = a.node
+        for _ in range(NODES // 2):
+            x = elementwise.mul(elementwise.add(x, b.node), b.node)
+        return x
+
+    def tensors() -> Any:
+        x = a
+        for _ in range(NODES // 2):
+            x = (x + b) * b
+        return x
+
+    root = nodes()
+
+    def find() -> None:
+        trace = Trace([root])
+        place = trace.places[root]
+        cache.find(CPU, trace, [place], overwritable(trace, [root], [place], trace.storages(), CPU))
+
+    return {
+        "record an elementwise node, us": measured(nodes, NODES),
+        "record Tensor op Tensor, us": measured(tensors, NODES),
+        "find a known plan, us a node": measured(find, NODES),
+    }
+
+
+def calls(step: Callable[[], Any], synchronize: Callable[[], Any]) -> Times:
+    """Host time of single calls, the device idle at the start of each."""
+    samples = []
+    for _ in range(CALLS):
+        synchronize()
+        start = time.perf_counter()
+        step()
+        samples.append((time.perf_counter() - start) * 1e6)
+    return Times.of(samples[CALLS // 10 :])
+
+
+def replaying(device: str, smoke: bool) -> dict[str, Times]:
+    """A perceptron's training step, plain and compiled: until the call returns."""
+    found = {}
+    for title, compiled in (("plain", False), ("tc.compile", True)):
+        program = Plain(WORKLOADS["mlp_64"](smoke), device, compiled)
+        for number in range(10):
+            program.call_on_device(number)
+        found[f"a step of mlp_64, {title}, us of host"] = calls(
+            lambda program=program: program.call_on_device(0), program.synchronize
+        )
+    return found
+
+
+def torch_add(device: str) -> dict[str, Times]:
+    """PyTorch's 64 x 64 addition, the yardstick of this host."""
+    try:
+        import torch
+    except ImportError:
+        return {}
+    x = torch.ones(64, 64, device=device)
+
+    def add() -> None:
+        for _ in range(NODES):
+            x + x
+
+    prepare = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    return {"torch: one 64 x 64 addition, us": measured(add, NODES, prepare)}
+
+
+def overheads(device: str, smoke: bool) -> dict[str, Any]:
+    """All of them, for the report."""
+    found = recording() | replaying(device, smoke) | torch_add(device)
+    return {what: asdict(times) for what, times in found.items()}

@@ -1,0 +1,97 @@
+"""tinygrad_cuda: the plain program, and the same program through tc.compile."""
+
+from __future__ import annotations
+
+import struct
+import time
+from functools import partial
+from typing import Any
+
+import tinygrad_cuda as tc
+import tinygrad_cuda.autograd
+from benchmarks.peers.program import Program, Variant, host_data
+from benchmarks.peers.torchlike import Work
+from benchmarks.workload import Array, Training, Workload
+from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda.compiler import compile_source
+from tinygrad_cuda.backend.cuda.handles import Event
+from tinygrad_cuda.backend.cuda.timing import SOURCE
+from tinygrad_cuda.engine.realize import realize_all
+
+
+def version() -> str:
+    return tc.__version__
+
+
+class Plain(Program):
+    """Recorded anew by each call, as a user writes it."""
+
+    def __init__(self, workload: Workload, device: str, compiled: bool = False) -> None:
+        self.work = Work(tc, workload, device)
+        self.device = device
+        self.step = tc.compile(self.work.call) if compiled else self.work.call
+        self.host = host_data(workload)
+        self.fresh = isinstance(workload, Training)
+        self.given = self.work.data[0]
+
+    def call(self, number: int) -> None:
+        if self.fresh:
+            batch = self.host[number % len(self.host)]
+            self.given = tuple(tc.tensor(array, device=self.device) for array in batch)
+        self.call_on_device(number)
+
+    def call_on_device(self, number: int) -> None:
+        self.outputs = self.step(*self.given)
+        realize_all()
+        if self.work.feeds_back:
+            self.given = self.outputs
+
+    def results(self) -> list[Array]:
+        return self.work.on_host(self.outputs)
+
+    def synchronize(self) -> None:
+        if self.device.startswith("cuda"):
+            tc.cuda.synchronize(self.device)
+
+    def device_microseconds(self, calls: int, host: float) -> float | None:
+        if not self.device.startswith("cuda"):
+            return None
+        gpu = runtime.device(0)
+
+        def submit() -> None:
+            for number in range(calls):
+                self.call_on_device(number)
+
+        return behind_delay(gpu, submit, calls * host) / calls
+
+
+def behind_delay(gpu: runtime.Device, submit: Any, host: float) -> float:
+    """Microseconds of GPU time of what `submit` submits, the GPU kept busy until it all is."""
+    delay = gpu.load(compile_source(SOURCE, gpu.properties.arch).cubin).function("tgc_delay")
+    nanoseconds = int(1.5e3 * host + 1e6)
+    start, end = Event(gpu), Event(gpu)
+    gpu.launch(delay, 1, 1, 0, struct.pack("<q", nanoseconds), "the delay before timed launches")
+    start.record()
+    submit()
+    end.record()
+    return end.microseconds_since(start)
+
+
+def copy_bandwidth(device: str) -> float:
+    """Bytes a second of a big copy on the device, read and written."""
+    if not device.startswith("cuda"):
+        a = tc.ones(1 << 22, device="cpu").numpy()
+        start = time.perf_counter()
+        a.copy()
+        return 2 * a.nbytes / (time.perf_counter() - start)
+    gpu, nbytes = runtime.device(0), 1 << 30
+    source, target = gpu.allocate(nbytes), gpu.allocate(nbytes)
+    gpu.fill(source.address, nbytes, 1)
+    times = [gpu.timed(lambda: gpu.copy(target.address, source.address, nbytes)) for _ in range(9)]
+    return 2e6 * nbytes / sorted(times)[4]
+
+
+VARIANTS = {
+    "ours": Variant("ours, plain", Plain),
+    "ours_compiled": Variant("ours, tc.compile", partial(Plain, compiled=True)),
+}

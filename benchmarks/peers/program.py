@@ -1,0 +1,70 @@
+"""What the harness asks of every peer: a workload, built and ready to be stepped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from benchmarks.workload import Array, Function, Training, Workload
+
+
+class Program:
+    """A workload on one peer's variant.
+
+    Attributes:
+        steps: how many steps one call runs.
+    """
+
+    steps = 1
+
+    def call(self, number: int) -> None:
+        """Submits a call; a training step takes host batch `number`, in turn."""
+        raise NotImplementedError
+
+    def call_on_device(self, number: int) -> None:
+        """The same call on data that lies on the device already."""
+        self.call(number)
+
+    def results(self) -> list[Array]:
+        """What the last call computed: the losses of its steps, or the outputs; float32."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Waits for the device."""
+
+    def device_microseconds(self, calls: int, host: float) -> float | None:
+        """Device time of a call, or None where it cannot be told from the host's.
+
+        Args:
+            calls: how many are measured together.
+            host: the wall time of a call, to know how long the host needs to submit them.
+        """
+        return None
+
+
+class Variant(NamedTuple):
+    """One way to use a peer.
+
+    Attributes:
+        title: its name in reports.
+        build: makes a Program of a workload, on a device.
+        runs: whether the variant can run a workload.
+    """
+
+    title: str
+    build: Callable[[Workload, str], Program]
+    runs: Callable[[Workload], bool] = lambda workload: True
+
+
+def host_data(workload: Workload) -> list[tuple[Array, ...]]:
+    """The arrays of each call, in turn."""
+    if isinstance(workload, Training):
+        return list(workload.batches)
+    if isinstance(workload, Function):
+        return [workload.inputs]
+    return [getattr(workload, "state", ())]
+
+
+def parts(workload: Workload) -> tuple[Any, Any]:
+    """Parameters and buffers by name."""
+    return getattr(workload, "parameters", {}), getattr(workload, "buffers", {})

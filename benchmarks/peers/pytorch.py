@@ -1,0 +1,126 @@
+"""PyTorch: eager, the whole step as one CUDA graph, and that with a compiled model (its best)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.peers.program import Program, Variant, host_data, parts
+from benchmarks.peers.torchlike import Work
+from benchmarks.workload import Array, Training, Workload
+
+torch.backends.cuda.matmul.allow_tf32 = False
+torch.backends.cudnn.allow_tf32 = False
+torch.backends.cudnn.benchmark = True
+
+SLEEP_CYCLES_PER_MICROSECOND = 2000
+WARM_UPS = 3
+
+
+def version() -> str:
+    return str(torch.__version__)
+
+
+class Eager(Program):
+    """Each operation launched as it is called."""
+
+    def __init__(self, workload: Workload, device: str, **options: Any) -> None:
+        self.device = device
+        self.work = Work(torch, workload, device, **options)
+        self.fresh = isinstance(workload, Training)
+        pin = device == "cuda"
+        self.host = [
+            tuple(torch.from_numpy(x).pin_memory() if pin else torch.from_numpy(x) for x in given)
+            for given in (host_data(workload) if self.fresh else [])
+        ]
+        self.given = self.work.data[0]
+
+    def call(self, number: int) -> None:
+        if self.fresh:
+            batch = self.host[number % len(self.host)]
+            self.given = tuple(x.to(self.device, non_blocking=True) for x in batch)
+        self.call_on_device(number)
+
+    def call_on_device(self, number: int) -> None:
+        self.outputs = self.work.call(*self.given)
+        if self.work.feeds_back:
+            self.given = self.outputs
+
+    def results(self) -> list[Array]:
+        return self.work.on_host(self.outputs)
+
+    def synchronize(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def device_microseconds(self, calls: int, host: float) -> float | None:
+        if self.device != "cuda":
+            return None
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(int(SLEEP_CYCLES_PER_MICROSECOND * (1.5 * calls * host + 1000)))
+        start.record()
+        for number in range(calls):
+            self.call_on_device(number)
+        end.record()
+        end.synchronize()
+        return 1e3 * start.elapsed_time(end) / calls
+
+
+class Graph(Eager):
+    """The whole call captured once; batches are copied into its inputs."""
+
+    def __init__(self, workload: Workload, device: str, compiled: bool = False) -> None:
+        options: dict[str, Any] = {"capturable": True, "fused": True}
+        if compiled:
+            torch._dynamo.reset()
+            options["compile"] = torch.compile
+        super().__init__(workload, device, **options)
+        self.given = tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in self.given)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                self.work.call(*self.given)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.outputs = self.work.call(*self.given)
+            if self.work.feeds_back:
+                for old, new in zip(self.given, self.outputs):
+                    old.copy_(new)
+        self._begin_again(workload)
+
+    @torch.no_grad()
+    def _begin_again(self, workload: Workload) -> None:
+        """Undoes what warming up has done to parameters and optimizer."""
+        values = {**self.work.parameters, **self.work.buffers}
+        for arrays in parts(workload):
+            for name, array in arrays.items():
+                values[name].copy_(torch.from_numpy(array))
+        if self.work.optimizer is not None:
+            for state in self.work.optimizer.state.values():
+                for value in state.values():
+                    if isinstance(value, torch.Tensor):
+                        value.zero_()
+        if self.work.feeds_back:
+            for x, array in zip(self.given, host_data(workload)[0]):
+                x.copy_(torch.from_numpy(array))
+
+    def call(self, number: int) -> None:
+        if self.fresh:
+            for x, array in zip(self.given, self.host[number % len(self.host)]):
+                x.copy_(array, non_blocking=True)
+        self.graph.replay()
+
+    def call_on_device(self, number: int) -> None:
+        self.graph.replay()
+
+
+VARIANTS = {"torch": Variant("torch eager", Eager)}
+if torch.cuda.is_available():
+    VARIANTS |= {
+        "torch_graph": Variant("torch graph", Graph),
+        "torch_compiled": Variant("torch compiled + graph", partial(Graph, compiled=True)),
+    }

@@ -1,0 +1,179 @@
+"""The adapter for libraries with PyTorch's names: ours and PyTorch's are the same text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.program import host_data, parts
+from benchmarks.workload import Array, Function, Repetition, Rule, Training, Update, Workload
+
+
+class Net:
+    """The vocabulary of workloads, and arrays by name."""
+
+    def __init__(self, library: Any, values: dict[str, Any]) -> None:
+        self.library, self.functions, self.values = library, library.nn.functional, values
+        for name in ("relu", "silu", "gelu", "cross_entropy", "mse_loss", "max_pool2d"):
+            setattr(self, name, getattr(self.functions, name))
+        for name in ("reshape", "cat", "sin", "cos", "tanh", "sqrt", "clamp", "sum", "mean"):
+            setattr(self, name, getattr(library, name))
+        self.conv2d_of = self.functions.conv2d
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def linear(self, x: Any, name: str) -> Any:
+        return self.functions.linear(x, self[f"{name}.weight"], self[f"{name}.bias"])
+
+    def conv2d(self, x: Any, name: str, stride: int = 1, padding: int = 0) -> Any:
+        weight, bias = self[f"{name}.weight"], self[f"{name}.bias"]
+        return self.functions.conv2d(x, weight, bias, stride, padding)
+
+    def batch_norm(self, x: Any, name: str) -> Any:
+        parts = [self[f"{name}.{part}"] for part in ("mean", "var", "weight", "bias")]
+        return self.functions.batch_norm(x, *parts, training=True)
+
+    def batch_norm_of(self, x: Any, weight: Any, bias: Any) -> Any:
+        return self.functions.batch_norm(x, None, None, weight, bias, training=True)
+
+    def group_norm(self, x: Any, name: str, groups: int) -> Any:
+        weight, bias = self[f"{name}.weight"], self[f"{name}.bias"]
+        return self.functions.group_norm(x, groups, weight, bias)
+
+    def layer_norm_of(self, x: Any, weight: Any, bias: Any) -> Any:
+        return self.functions.layer_norm(x, x.shape[-1:], weight, bias)
+
+    def rms_norm_of(self, x: Any, weight: Any) -> Any:
+        return self.functions.rms_norm(x, x.shape[-1:], weight, eps=1e-6)
+
+    def softmax(self, x: Any) -> Any:
+        return self.functions.softmax(x, dim=-1)
+
+    def take(self, table: str, t: Any) -> Any:
+        return self.library.index_select(self[table], 0, t)
+
+    def to_float(self, t: Any) -> Any:
+        return t.to(self.library.float32)
+
+    def double(self, x: Any) -> Any:
+        return self.functions.interpolate(x, scale_factor=2, mode="nearest")
+
+
+def optimizer(library: Any, rule: Rule, parameters: list[Any], **options: Any) -> Any:
+    """The library's optimizer of this rule."""
+    if rule.kind == "adam":
+        return library.optim.Adam(parameters, lr=rule.rate, **options)
+    return library.optim.SGD(parameters, lr=rule.rate, momentum=rule.momentum)
+
+
+class Work:
+    """A workload's state on a device, and the plain program of one call.
+
+    Attributes:
+        call: takes what `data` gives and returns a tuple of results.
+        data: the arguments of each call, in turn, on the device.
+        feeds_back: the results are the next call's arguments.
+
+    Args:
+        library: `torch` or `tinygrad_cuda`.
+        compile: applied to the function that is differentiated.
+        options: for Adam.
+    """
+
+    def __init__(
+        self,
+        library: Any,
+        workload: Workload,
+        device: str,
+        compile: Callable[[Any], Any] = lambda function: function,
+        **options: Any,
+    ) -> None:
+        self.library, self.device = library, device
+        parameters, buffers = parts(workload)
+        self.trains = isinstance(workload, Training | Update)
+        self.parameters = {
+            k: self.put(v).requires_grad_(self.trains) for k, v in parameters.items()
+        }
+        self.buffers = {k: self.put(v) for k, v in buffers.items()}
+        self.net = Net(library, {**self.parameters, **self.buffers})
+        self.feeds_back = isinstance(workload, Repetition)
+        self.optimizer: Any = None
+        dtype = getattr(workload, "dtype", "float32")
+        self.data = [tuple(self.put(x, dtype) for x in given) for given in host_data(workload)]
+        if isinstance(workload, Training | Update):
+            weights = list(self.parameters.values())
+            self.optimizer = optimizer(library, workload.rule, weights, **options)
+        if isinstance(workload, Training):
+            self.call = self.training(compile(workload.loss))
+        elif isinstance(workload, Update):
+            for name, parameter in self.parameters.items():
+                parameter.grad = self.put(workload.gradients[name])
+            self.call = self.update
+        elif isinstance(workload, Repetition):
+            self.call = self.repetition(compile(workload.advance))
+        else:
+            self.call = self.function(workload, compile(workload.function), dtype)
+
+    def put(self, array: Array, dtype: str = "float32") -> Any:
+        """A copy on the device; floating arrays in `dtype`, index arrays as they are."""
+        tensor = self.library.tensor(array, device=self.device)
+        return tensor.to(getattr(self.library, dtype)) if array.dtype.kind == "f" else tensor
+
+    def training(self, loss: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+        def step(*batch: Any) -> tuple[Any, ...]:
+            self.optimizer.zero_grad()
+            value = loss(self.net, *batch)
+            value.backward()
+            self.optimizer.step()
+            return (value.detach(),)
+
+        return step
+
+    def update(self) -> tuple[Any, ...]:
+        self.optimizer.step()
+        return (self.parameters["places"].detach()[:1],)
+
+    def repetition(self, advance: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+        def step(*state: Any) -> tuple[Any, ...]:
+            with self.library.no_grad():
+                return tuple(advance(self.net, *state))
+
+        return step
+
+    def function(
+        self, workload: Function, function: Callable[..., Any], dtype: str
+    ) -> Callable[..., tuple[Any, ...]]:
+        if workload.cotangent is None:
+
+            def forward(*inputs: Any) -> tuple[Any, ...]:
+                with self.library.no_grad():
+                    return (function(self.net, *inputs),)
+
+            return forward
+        cotangent = self.put(workload.cotangent, dtype)
+        floating = [x.dtype.kind == "f" for x in workload.inputs]
+        for given in self.data:
+            for x, is_floating in zip(given, floating):
+                x.requires_grad_(is_floating)
+
+        def both(*inputs: Any) -> tuple[Any, ...]:
+            out = function(self.net, *inputs)
+            wanted = [x for x, is_floating in zip(inputs, floating) if is_floating]
+            gradients = self.library.autograd.grad(out, wanted, cotangent)
+            return (out.detach(), *gradients)
+
+        return both
+
+    def on_host(self, results: tuple[Any, ...]) -> list[Array]:
+        """Results as float32 NumPy arrays; of big ones the first 65536 values."""
+        found = []
+        for value in results:
+            part = value.detach().reshape(-1)[:65536].to(self.library.float32)
+            found.append(np.array(part.cpu().numpy()))
+        return found

@@ -1,0 +1,215 @@
+"""What was measured, as text, as a page of the documentation, and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+OURS = "ours"
+
+
+def time_text(times: Json | None) -> str:
+    """Median microseconds with quartiles."""
+    if times is None:
+        return "-"
+    return f"{number(times['median'])} ({number(times['lower'])}-{number(times['upper'])})"
+
+
+def number(value: float) -> str:
+    """Three significant digits without an exponent."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if value >= 0.001 else f"{value:.1e}"
+
+
+def rows_of(found: Json, name: str) -> list[Json]:
+    return [row for row in found["rows"] if row["workload"] == name]
+
+
+def measured(rows: Sequence[Json]) -> list[Json]:
+    return [row for row in rows if row["wall"] is not None]
+
+
+def best(rows: Sequence[Json], ours: bool, together: bool = False) -> Json | None:
+    """The fastest of our variants or of the peers', by wall time; whole runs of steps apart."""
+    chosen = [
+        row for row in measured(rows)
+        if row["variant"].startswith(OURS) == ours and (row["together"] > 1) == together
+    ]  # fmt: skip
+    return min(chosen, key=lambda row: float(row["wall"]["median"]), default=None)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, aligned."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |"
+        for row in [header, *rows]
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def row_cells(row: Json, floor: float | None) -> list[str]:
+    """One line of the details."""
+    if row["wall"] is None:
+        return [row["workload"], row["title"], row["failure"].replace("|", "/")[:90], *["-"] * 5]
+    device = row["device"] or (row["wall"] if row["together"] > 1 else None)
+    over = f"{device['median'] / floor:.2f}" if device and floor else "-"
+    same = "-" if row["difference"] is None else f"{row['difference']:.0e}"
+    if not row["agrees"]:
+        same = f"DIFFERS: {same}"
+    steps = f" x {row['together']}" if row["together"] > 1 else ""
+    return [
+        row["workload"], row["title"] + steps, time_text(row["wall"]), time_text(row["device"]),
+        "-" if floor is None else number(floor), over, f"{row['first']:.2f}", same,
+    ]  # fmt: skip
+
+
+DETAILS = (
+    "workload", "variant", "wall us", "device us", "floor us", "over floor", "first 3 calls s",
+    "difference",
+)  # fmt: skip
+
+
+def details(found: Json) -> str:
+    """Every row."""
+    cells = [row_cells(row, found["floors"].get(row["workload"])) for row in found["rows"]]
+    return table(DETAILS, cells)
+
+
+def ratios(found: Json) -> str:
+    """Ours beside the fastest peer, a call a step and many steps a call."""
+    lines = []
+    for name in dict.fromkeys(row["workload"] for row in found["rows"]):
+        rows = rows_of(found, name)
+        for together in (False, True):
+            ours, peer = (best(rows, mine, together) for mine in (True, False))
+            if ours is None or peer is None:
+                continue
+            lines.append([
+                name + (" (many steps a call)" if together else ""),
+                f"{number(ours['wall']['median'])} ({ours['title']})",
+                f"{number(peer['wall']['median'])} ({peer['title']})",
+                f"{ours['wall']['median'] / peer['wall']['median']:.2f}",
+                device_ratio(rows, ours),
+            ])  # fmt: skip
+    return table(
+        ("workload", "ours, wall us", "best peer, wall us", "ours / peer", "device: ours / peer"),
+        lines,
+    )
+
+
+def device_ratio(rows: Sequence[Json], ours: Json) -> str:
+    """Our device time over the least of the peers that have one."""
+    times = [
+        row["device"]["median"] for row in measured(rows)
+        if row["device"] and not row["variant"].startswith(OURS)
+    ]  # fmt: skip
+    if not times or not ours["device"]:
+        return "-"
+    return f"{ours['device']['median'] / min(times):.2f}"
+
+
+def other_tables(found: Json) -> str:
+    """Host overhead and start of a process."""
+    parts = []
+    for key, title in (("host", "Host overhead"), ("start", "Start of a process")):
+        if found.get(key):
+            lines = [[what, time_text(times)] for what, times in found[key].items()]
+            parts.append(f"## {title}\n\n{table(('what', 'median (quartiles)'), lines)}\n")
+    return "\n".join(parts)
+
+
+def summary(found: Json) -> str:
+    """What the command prints at the end."""
+    about = "\n".join(f"{key}: {value}" for key, value in found["about"].items())
+    text = f"{about}\n"
+    if found["rows"]:
+        text += f"\n{details(found)}\n\n{ratios(found)}\n"
+    return f"{text}\n{other_tables(found)}"
+
+
+PAGE = """# Benchmarks
+
+Generated by `python -m benchmarks --report FILE.json` from the results of
+`python -m benchmarks --json FILE.json`; not edited by hand.
+
+{about}
+
+Each workload is defined once (`benchmarks/workloads/`) and run by every peer that is installed, with
+the same shapes, initial values, data and hyper-parameters, in float32 without tf32 unless `bf16`
+is in its name. Wall time includes the host and is synchronized at the end of each repeat; training
+steps take a fresh batch from the host each, except where one call runs many steps over data on the
+device. Device time is that of calls queued behind a busy GPU, on data that lies there already. Medians of
+{repeats} repeats after warming up, quartiles in brackets. "First 3 calls" includes making and
+compiling the program. "Difference" is that of the losses of the first 20 steps, or of the results,
+relative to the largest, from the first row of the workload; beyond 1e-4 (2e-2 for bfloat16) it says
+DIFFERS. The floor is the larger of FLOPs over {peak} and bytes over the copy bandwidth
+measured in the same run, {bandwidth}: every input and result once, everything between on the chip.
+
+## Ratios
+
+Below 1 ours is faster.
+
+{ratios}
+
+![wall time over the fastest peer's](benchmarks.png)
+
+## All rows
+
+{details}
+
+{others}"""
+
+
+def page(found: Json) -> str:
+    """docs/benchmarks.md."""
+    about = found["about"]
+    missing = about.get("missing", {})
+    lines = [f"- {key}: {value}" for key, value in about.items() if key != "missing"]
+    lines += [f"- not installed there: {', '.join(missing) or 'none of the peers'}"]
+    peak, bandwidth = about.get("peak_flops"), about["copy_bytes_per_second"]
+    return PAGE.format(
+        about="\n".join(lines), repeats=about["repeats"], ratios=ratios(found),
+        details=details(found), others=other_tables(found),
+        peak=f"{peak / 1e12:.1f} TFLOP/s (the float32 units' peak)" if peak else "the peak",
+        bandwidth=f"{bandwidth / 1e12:.2f} TB/s",
+    )  # fmt: skip
+
+
+def plot(found: Json, path: Path) -> None:
+    """Bars of each workload: wall time of every variant over the fastest peer's."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = list(dict.fromkeys(row["workload"] for row in measured(found["rows"])))
+    titles = list(dict.fromkeys(row["title"] for row in measured(found["rows"])))
+    if not names:
+        return
+    height = 0.8 / len(titles)
+    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.16 * len(names) * len(titles)))
+    for number_of, title in enumerate(titles):
+        places, values = [], []
+        for place, name in enumerate(names):
+            rows = measured(rows_of(found, name))
+            peers = [r["wall"]["median"] for r in rows if not r["variant"].startswith(OURS)]
+            for row in rows:
+                if row["title"] == title:
+                    base = min(peers, default=row["wall"]["median"])
+                    places.append(place + number_of * height)
+                    values.append(row["wall"]["median"] / base)
+        axes.barh(places, values, height, label=title)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yticks([place + 0.4 for place in range(len(names))], names)
+    axes.invert_yaxis()
+    axes.set_xlabel("wall time over the fastest peer's")
+    axes.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

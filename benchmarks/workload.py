@@ -1,0 +1,143 @@
+"""What a workload is, defined once in NumPy and in a small vocabulary that every peer speaks.
+
+A workload's functions take a `net` (see peers/vocabulary.py): `net.linear(x, "fc")` and the like.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+NONE: Arrays = {}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How parameters are updated.
+
+    Attributes:
+        kind: "sgd" or "adam", with PyTorch's formulas and default constants.
+        rate: the learning rate.
+        momentum: of "sgd".
+    """
+
+    kind: str
+    rate: float
+    momentum: float = 0.0
+
+    @property
+    def bytes_per_parameter(self) -> int:
+        """The parameter and its state in float32, each read and written once."""
+        values = 3 if self.kind == "adam" else 2 if self.momentum else 1
+        return 2 * 4 * values
+
+
+@dataclass(frozen=True)
+class Training:
+    """Whole training steps: forward, backward and update, on a fresh batch each.
+
+    Attributes:
+        loss: (net, *batch) to a scalar.
+        parameters: initial values by name.
+        batches: host data; steps take them in turn.
+        buffers: what is not trained, running statistics and tables.
+        together: steps of one call, for peers that can run many.
+    """
+
+    loss: Callable[..., Any]
+    parameters: Arrays
+    rule: Rule
+    batches: Sequence[tuple[Array, ...]]
+    buffers: Arrays = field(default_factory=dict)
+    together: int = 100
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """A function applied again and again to its own result, such as reverse diffusion.
+
+    Attributes:
+        advance: (net, *state) to the next state.
+        state: initial values.
+        together: steps of one call, for peers that can run many.
+    """
+
+    advance: Callable[..., Any]
+    parameters: Arrays
+    buffers: Arrays
+    state: tuple[Array, ...]
+    together: int = 1000
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of data on the device, or that and its gradients.
+
+    Attributes:
+        function: (net, *inputs) to one array.
+        inputs: floating ones get gradients.
+        cotangent: what is passed back, shaped as the result; None measures the function alone.
+        dtype: "float32" or "bfloat16": what floating inputs and the cotangent are cast to.
+    """
+
+    function: Callable[..., Any]
+    inputs: tuple[Array, ...]
+    cotangent: Array | None = None
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Update:
+    """An optimizer's step alone, the gradients given.
+
+    Attributes:
+        gradients: by the parameters' names.
+    """
+
+    parameters: Arrays
+    gradients: Arrays
+    rule: Rule
+
+
+Workload = Training | Repetition | Function | Update
+# Makes a workload; True asks for tiny shapes.
+Maker = Callable[[bool], Workload]
+
+
+class Initial:
+    """Initial values by layer, PyTorch's default distributions, drawn by NumPy."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.values: dict[str, Array] = {}
+
+    def _layer(self, name: str, shape: tuple[int, ...]) -> None:
+        bound = 1 / np.sqrt(np.prod(shape[1:]))
+        for part, size in (("weight", shape), ("bias", shape[:1])):
+            drawn = self.rng.uniform(-bound, bound, size)
+            self.values[f"{name}.{part}"] = drawn.astype(np.float32)
+
+    def linear(self, name: str, inputs: int, outputs: int) -> None:
+        self._layer(name, (outputs, inputs))
+
+    def conv2d(self, name: str, inputs: int, outputs: int, kernel: int) -> None:
+        self._layer(name, (outputs, inputs, kernel, kernel))
+
+    def norm(self, name: str, channels: int) -> None:
+        self.values[f"{name}.weight"] = np.ones(channels, np.float32)
+        self.values[f"{name}.bias"] = np.zeros(channels, np.float32)
+
+
+@functools.lru_cache(maxsize=4)
+def normal(shape: tuple[int, ...], seed: int = 0) -> Array:
+    """Standard normal float32 values, not to be written to."""
+    values = np.random.default_rng(seed).standard_normal(shape, np.float32)
+    values.flags.writeable = False
+    return values

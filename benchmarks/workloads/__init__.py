@@ -1,0 +1,25 @@
+"""All workloads by name, in the order of the report."""
+
+from __future__ import annotations
+
+from benchmarks.workload import Maker
+from benchmarks.workloads import (
+    adam,
+    denoiser,
+    lenet,
+    mlp,
+    normalizations,
+    pointwise,
+    products,
+    resnet,
+    softmaxes,
+    sums,
+    unet,
+)
+
+MODULES = (
+    mlp, lenet, resnet, denoiser, unet, softmaxes, normalizations, pointwise, sums, products, adam,
+)  # fmt: skip
+WORKLOADS: dict[str, Maker] = {
+    name: make for module in MODULES for name, make in module.WORKLOADS.items()
+}
