@@ -41,20 +41,25 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     add("--smoke", action="store_true", help="tiny shapes, 2 steps: only to see that it runs")
     add("--seconds", type=float, default=float("inf"), help="begin no measurement after so long")
     add("--without", default="", metavar="PATTERNS", help="such as tinygrad/unet*: left out, named")
+    add("--commit", help="what is measured, where there is no git to ask")
     add("--report", type=Path, metavar="FILE", help="write docs/benchmarks.md from these results")
     return parser.parse_args(given)
 
 
-def about(device: str, peers: dict[str, ModuleType], missing: dict[str, str]) -> dict[str, Any]:
-    """Where and on what this run measured."""
+def commit() -> str:
+    """What is checked out, and whether it has changed since."""
     git = ["git", "-C", str(ROOT)]
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-    changed = subprocess.run(
-        [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True
-    ).stdout
-    changes = " and changes" if changed.strip() else ""
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+    state = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True)
+    return head.stdout.strip() + " and changes" * bool(state.stdout.strip()) or "unknown"
+
+
+def about(
+    device: str, commit: str, peers: dict[str, ModuleType], missing: dict[str, str]
+) -> dict[str, Any]:
+    """Where and on what this run measured."""
     found: dict[str, Any] = {
-        "commit": commit.stdout.strip() + changes or "unknown",
+        "commit": commit,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}",
         "versions": {name: module.version() for name, module in peers.items()}
@@ -106,7 +111,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     for name, why in missing.items():
         print(f"not installed, so not measured: {name} ({why})", file=sys.stderr)
     effort = SMOKE if args.smoke else Effort()
-    found: dict[str, Any] = {"about": about(args.device, peers, missing), "floors": {}, "rows": []}
+    found: dict[str, Any] = {
+        "about": about(args.device, args.commit or commit(), peers, missing),
+        "floors": {},
+        "rows": [],
+    }
     rates, found["about"]["repeats"] = found["about"], effort.repeats
     variants = {key: v for module in peers.values() for key, v in module.VARIANTS.items()}
     # What others are compared with comes first: PyTorch where it is installed.
