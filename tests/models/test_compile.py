@@ -194,6 +194,25 @@ def test_parameters_keep_their_storage_on_emu() -> None:
     assert pending.tolist() == [-10.0] * 3
 
 
+def test_constants_that_a_plan_overwrites() -> None:
+    """A tensor made inside and written in place begins anew in each call."""
+
+    def count(x: Any) -> Any:
+        total = tc.tensor([1.0, 2.0])
+        for _ in range(3):
+            total += x
+        return total
+
+    for name in ("cpu", "emu"):
+        tc.set_default_device(name)
+        call = tc.compile(count)
+        try:
+            found = [call(tc.full((2,), float(n))).tolist() for n in range(4)]
+        except tc.DeviceError as error:
+            pytest.skip(str(error))
+        assert found == [[1.0 + 3 * n, 2.0 + 3 * n] for n in range(4)]
+
+
 # Traps --------------------------------------------------------------------------------------------
 
 

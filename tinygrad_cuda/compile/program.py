@@ -11,12 +11,20 @@ from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any
 
-from tinygrad_cuda.backend import registry
 from tinygrad_cuda.compile.results import Fresh, History, Mould, Moulds, has_history
 from tinygrad_cuda.compile.signature import Given, Names, changed_module, changed_name
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, describe_site
-from tinygrad_cuda.engine.capture import Call, Capture, Commit, Draws, Run, Stale, structure
+from tinygrad_cuda.engine.capture import (
+    Call,
+    Capture,
+    Commit,
+    Draws,
+    Run,
+    Stale,
+    duplicate,
+    structure,
+)  # fmt: skip
 from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.engine.realize import lock_of, realize_cell, run_again
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
@@ -74,9 +82,7 @@ class Frame:
 
     def _copy(self, place: int) -> None:
         old = self.nodes[place]
-        backend: Any = registry.get(old.device)
-        storage = backend.allocate(old.storage.nbytes)
-        backend.copy(storage, old.storage)
+        storage = duplicate(old.device, old.storage)
         node = Node(common.buffer, (), NO_ATTRIBUTES, old.outputs, old.device, False, old.site)
         node.storage = storage
         self.places[place].node = self.nodes[place] = node
@@ -106,15 +112,18 @@ class Frame:
 class _Run:
     """Runs one plan, and writes what it computed for cells."""
 
-    __slots__ = ("lock", "executable", "inputs", "numbers", "writes")
+    __slots__ = ("device", "lock", "executable", "inputs", "numbers", "writes", "copies")
 
     def __init__(self, run: Run, inputs: list[int], writes: list[tuple[int, Mould]]) -> None:
-        self.lock, self.executable = lock_of(run.device), run.executable
+        self.device, self.lock, self.executable = run.device, lock_of(run.device), run.executable
+        self.copies = [slot for slot, source in enumerate(run.inputs) if source[0] == "copy"]
         self.inputs, self.numbers, self.writes = inputs, run.numbers, writes
 
     def __call__(self, frame: Frame) -> None:
         values = frame.values
         storages = [values[number] for number in self.inputs]
+        for slot in self.copies:
+            storages[slot] = duplicate(self.device, storages[slot])
         values += run_again(self.lock, self.executable, storages, self.numbers)
         frame.write(self.writes)
 
@@ -217,7 +226,7 @@ class Program:
     def _number(self, source: tuple[Any, ...]) -> int:
         if source[0] == "place":
             return int(source[1])
-        if source[0] == "constant":
+        if source[0] in ("constant", "copy"):
             return len(self.capture.places) + int(source[1])
         return int(self.offsets[source[1]] + source[2])
 

@@ -10,11 +10,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import CompileError, RawSite
 from tinygrad_cuda.graph.node import Node
 
-# Where a value of a replay comes from: ("place", k), ("constant", k) or ("run", run, output).
+# Where a value of a replay comes from: ("place", k), ("constant", k), ("copy", k) of a constant,
+# or ("run", run, output).
 Source = tuple[Any, ...]
 
 
@@ -156,6 +158,7 @@ class Capture:
         self.modules: list[tuple[Any, Any]] = []
         self.snapshot = snapshot
         self._sources: dict[int, tuple[weakref.ref[Any], Source]] = {}
+        self._copied: dict[int, Source] = {}
         for cell in places:
             self._place(cell)
 
@@ -204,13 +207,16 @@ class Capture:
         last.count += 1
         return supplied(seed, last, None), supplied(number, last, last.count - 1)
 
-    def keep(self, overwrites: dict[int, int], storages: list[Any]) -> dict[int, int]:
-        """The overwrites without those of constants, which every replay needs."""
-        return {
-            output: slot
-            for output, slot in overwrites.items()
-            if self.source(storages[slot])[0] != "constant"
-        }
+    def protect(self, device: Device, storages: list[Any], overwrites: dict[int, int]) -> None:
+        """Copies constants that a plan is about to overwrite: every replay needs them anew.
+
+        The plan stays the one of the plain program, and with it every bit.
+        """
+        for slot in overwrites.values():
+            storage = storages[slot]
+            if self.source(storage)[0] == "constant":
+                self.constants.append(duplicate(device, storage))
+                self._copied[id(storage)] = ("copy", len(self.constants) - 1)
 
     def source(self, storage: Any) -> Source:
         """Where a storage comes from; an unknown one is a constant from now on."""
@@ -243,7 +249,8 @@ class Capture:
     ) -> None:
         """A plan has run."""
         run = sum(isinstance(event, Run) for event in self.events)
-        sources = [self.settled(storage) for storage in inputs]
+        sources = [self._copied.get(id(x)) or self.settled(x) for x in inputs]
+        self._copied = {}
         count = len(outputs)
         self.events.append(Run(device, executable, sources, numbers, overwrites, count, sites))
         for number, storage in enumerate(outputs):
@@ -278,6 +285,14 @@ class Capture:
             actual=f"{node.op.name} {tuple(node.shape)} {node.dtype.name}",
             hint="return the tensor and look at it outside, or choose with tc.where(...)",
         )
+
+
+def duplicate(device: Device, storage: Any) -> Any:
+    """Memory of its own with the same content, on a device whose plans overwrite."""
+    backend: Any = registry.get(device)
+    copy = backend.allocate(storage.nbytes)
+    backend.copy(copy, storage)
+    return copy
 
 
 # One thread's capture -------------------------------------------------------------------------

@@ -149,7 +149,7 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
         overwrites = overwritable(trace, wanted, outputs, storages, device)
         capture = capturing()
         if capture is not None:
-            overwrites = capture.keep(overwrites, storages)
+            capture.protect(device, storages, overwrites)
         executable, numbers = cache.find(device, trace, outputs, overwrites)
         results = executable.run(storages, numbers)
         found = dict(zip(outputs, results))
