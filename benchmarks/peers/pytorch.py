@@ -32,7 +32,7 @@ class Eager(Program):
         self.fresh = isinstance(workload, Training)
         pin = device == "cuda"
         self.host = [
-            tuple(torch.from_numpy(x).pin_memory() if pin else torch.from_numpy(x) for x in given)
+            tuple(torch.tensor(x).pin_memory() if pin else torch.tensor(x) for x in given)
             for given in (host_data(workload) if self.fresh else [])
         ]
         self.given = self.work.data[0]
@@ -98,7 +98,7 @@ class Graph(Eager):
         values = {**self.work.parameters, **self.work.buffers}
         for arrays in parts(workload):
             for name, array in arrays.items():
-                values[name].copy_(torch.from_numpy(array))
+                values[name].copy_(torch.tensor(array))
         if self.work.optimizer is not None:
             for state in self.work.optimizer.state.values():
                 for value in state.values():
@@ -106,7 +106,7 @@ class Graph(Eager):
                         value.zero_()
         if self.work.feeds_back:
             for x, array in zip(self.given, host_data(workload)[0]):
-                x.copy_(torch.from_numpy(array))
+                x.copy_(torch.tensor(array))
 
     def call(self, number: int) -> None:
         if self.fresh:
