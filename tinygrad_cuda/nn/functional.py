@@ -175,7 +175,19 @@ def _maybe_in_place(input: Tensor, output: Tensor, inplace: bool) -> Tensor:
 def hardtanh(
     input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Tensor:
-    """``min(max(input, min_val), max_val)``; the derivative at a bound is 0."""
+    """``min(max(input, min_val), max_val)``; the derivative at a bound is 0.
+
+    Raises:
+        ArgumentError: the input is unsigned and a bound negative.
+    """
+    if not input.dtype.is_floating:
+        low, high = int(min_val), int(max_val)
+        if input.dtype.name == "uint8" and min(low, high) < 0:
+            raise ArgumentError(
+                "hardtanh", "an unsigned input has no negative bounds", expect="bounds >= 0",
+                actual=f"{min_val} and {max_val}",
+            )  # fmt: skip
+        return _maybe_in_place(input, input.clamp(low, high), inplace)
     inside = tm.logical_and(input > min_val, input < max_val)
     return _maybe_in_place(
         input, where(inside, input, input.detach().clamp(min_val, max_val)), inplace

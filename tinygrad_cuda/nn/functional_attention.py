@@ -25,7 +25,7 @@ def _causal(queries: int, keys: int, like: Tensor) -> Tensor:
 def _attention_weights(
     query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None
 ) -> Tensor:
-    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    factor = 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
     scores = (query * factor) @ key.transpose(-2, -1)
     if is_causal:
         scores = where(_causal(query.shape[-2], key.shape[-2], query), scores, -float("inf"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from tinygrad_cuda.core.dtypes import bool_
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.ops import movement
@@ -187,8 +188,12 @@ def _avg_pool(
 ) -> Tensor:  # fmt: skip
     pool = _Pool(op, input, kernel_size, stride, padding, 1, ceil_mode, rank, 0)
     total = pool.flat.sum(-1)
-    result: Tensor = total / (divisor_override or pool.divisor(count_include_pad))
-    return result
+    count = divisor_override or pool.divisor(count_include_pad)
+    if input.dtype.is_floating or input.dtype is bool_:
+        result: Tensor = total / count
+        return result
+    whole: Tensor = total.div(count, rounding_mode="trunc").to(input.dtype)
+    return whole
 
 
 def avg_pool1d(
@@ -205,7 +210,7 @@ def avg_pool2d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The mean of each window.
+    """The mean of each window; of integers cut to an integer.
 
     Args:
         input: shape (N, C, H, W) or (C, H, W).

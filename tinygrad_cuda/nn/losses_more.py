@@ -168,9 +168,9 @@ def _positive(x: Tensor) -> Tensor:
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
-    """``input`` where target is 1, ``max(margin - input, 0)`` where it is -1."""
-    same_shape("hinge_embedding_loss", input, target)
-    losses = where(target == 1, input, 0.0) + where(target == -1, _hinge(margin - input), 0.0)
+    """``input`` where target is 1, ``max(margin - input, 0)`` where it is -1; both broadcast."""
+    # Of any other target both, as in PyTorch.
+    losses = where(target != -1, input, 0.0) + where(target != 1, _hinge(margin - input), 0.0)
     return reduce("hinge_embedding_loss", losses, reduction)
 
 
@@ -197,8 +197,8 @@ def multi_margin_loss(
     """The support vector machine's loss: ``sum_j max(margin - x_y + x_j, 0) ** p / C``, j != y.
 
     Args:
-        input: scores, shape (N, C) or (C,).
-        target: class numbers, shape (N,) or ().
+        input: scores, shape (N, C), (C,) or () for one class.
+        target: class numbers, shape (N,), or () or (1,) for a single row.
         p: 1 or 2.
         margin: how much higher the score of the right class should be.
         weight: a factor for each right class, shape (C,).
@@ -211,7 +211,11 @@ def multi_margin_loss(
     op = "multi_margin_loss"
     if p not in (1, 2):
         raise ArgumentError(op, "unknown power", expect="p=1 or p=2", actual=str(p))
-    classes = input.shape[-1]
+    single = input.ndim < 2 and target.ndim < 2 and target.numel() == 1
+    shape = tuple(target.shape)
+    if single:
+        input, target = input.reshape(1, -1), target.reshape(1)
+    classes = input.shape[-1] if input.ndim else 1
     if tuple(target.shape) != tuple(input.shape[:-1]):
         raise ShapeError(
             op, "the target does not fit the input", expect=str(tuple(input.shape[:-1])),
@@ -225,7 +229,8 @@ def multi_margin_loss(
     if weight is not None:
         check_weight(op, weight, classes)
         losses = losses * where(right, weight, 0.0).sum(-1, keepdim=True)
-    return reduce(op, losses.sum(-1) / classes, reduction)
+    losses = losses.sum(-1) / classes
+    return reduce(op, losses.reshape(shape) if single else losses, reduction)
 
 
 @in_float32
@@ -325,7 +330,8 @@ def ctc_loss(
     """Minus the log-probability of all alignments of targets (Graves et al., 2006).
 
     Args:
-        log_probs: shape (T, N, C), or (T, C).
+        log_probs: shape (T, N, C), or (T, C), each row normalized, as `log_softmax` makes it; as
+            in PyTorch the gradient is that of logits whose log_softmax this is.
         targets: classes, shape (N, S), or all in one row (sum of target_lengths,).
         input_lengths, target_lengths: integers for each of the batch; tensors are read at the call.
         blank: the class that stands for nothing.
@@ -348,6 +354,7 @@ def ctc_loss(
         )  # fmt: skip
     labels = _label_rows(targets, lengths, batch, single)
     losses = _alignments(log_probs, labels, inputs, lengths, blank)
+    losses = losses + _normalization(log_probs, inputs)
     if zero_infinity:
         losses = where(losses == float("inf"), 0.0, losses)
     if reduction == "mean":
@@ -402,6 +409,19 @@ def _alignments(
     last = labels.new_tensor([2 * n for n in lengths]).unsqueeze(1)
     final = (places == last) | ((places == last - 1) & (last > 0))
     return -_sum_exp((where(final, alpha, never),), 1)
+
+
+def _normalization(log_probs: Tensor, inputs: list[int]) -> Tensor:
+    """Zero for each of the batch, with the probabilities as its gradient.
+
+    It passes through log_softmax as nothing, since there the sum is constant.
+    """
+    time = log_probs.shape[0]
+    ends = log_probs.new_tensor([float(n) for n in inputs])
+    used = arange(time, device=log_probs.device).unsqueeze(1) < ends
+    total = where(used, log_probs.exp().sum(-1), 0.0).sum(0)
+    result: Tensor = total - total.detach()
+    return result
 
 
 def _sum_exp(terms: tuple[Tensor, ...], dim: int | None = None) -> Tensor:

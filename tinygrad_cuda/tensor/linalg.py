@@ -58,9 +58,7 @@ def matmul_nodes(op: str, a: Node, b: Node) -> Node:
 
 def _batched(op: str, left: Node, right: Node) -> Node:
     if left.shape[-1] == 0:
-        # An empty sum; the constant keeps the operands' history out of it, as its gradient is 0.
-        batch = _batch(op, left, right)
-        return common.full(0, (*batch, left.shape[-2], right.shape[-1]), left)
+        return _empty_sum(left, right, _batch(op, left, right))
     batch = left.shape[:-2]
     if len(right.shape) == 2 and batch:
         # One matrix for the whole batch: a single product of all rows.
@@ -72,6 +70,19 @@ def _batched(op: str, left: Node, right: Node) -> Node:
         left = to_shape(left, (*batch, *left.shape[-2:]))
         right = to_shape(right, (*batch, *right.shape[-2:]))
     return contraction.matmul(left, right)
+
+
+def _empty_sum(left: Node, right: Node, batch: Shape) -> Node:
+    """Zeros, with the history of both operands, whose gradients are empty."""
+    shape = (*batch, left.shape[-2], right.shape[-1])
+    if not (left.requires_grad or right.requires_grad):
+        return common.full(0, shape, left)
+    parts = []
+    for node, axis in ((left, len(left.shape) - 1), (right, len(right.shape) - 2)):
+        kept = tuple(1 if n == axis else size for n, size in enumerate(node.shape))
+        total = movement.reshape(reduction.sum(node, axes=(axis,)), shape=kept)
+        parts.append(to_shape(total, shape))
+    return elementwise.add(*parts)
 
 
 def _batch(op: str, left: Node, right: Node) -> Shape:

@@ -1,0 +1,102 @@
+"""Functions of nn where they are seldom called: integers, no dimensions, nothing in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from layers import compare, real
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import nn
+
+WHOLE = np.arange(-8, 8).reshape(1, 1, 4, 4)
+ONE, SEVERAL = np.array(0.3), np.array([0.3, 2.0, -1.0])
+NO_KEYS = (np.ones((2, 3, 4)), np.zeros((2, 0, 4)), np.zeros((2, 0, 5)))
+Case = tuple[Callable[..., Any], tuple[Any, ...]]
+
+CASES: dict[str, Case] = {
+    "avg_pool1d, whole": (lambda F, x: F.avg_pool1d(x[0], 2), (WHOLE,)),
+    "avg_pool2d, whole": (lambda F, x: F.avg_pool2d(x, 3, 1, 1), (WHOLE,)),
+    "avg_pool2d, whole, not counted": (
+        lambda F, x: F.avg_pool2d(x, 3, 2, 1, True, False), (WHOLE,)),
+    "avg_pool2d, whole, divisor": (
+        lambda F, x: F.avg_pool2d(x, 2, divisor_override=3), (WHOLE,)),
+    "avg_pool3d, whole": (lambda F, x: F.avg_pool3d(x, (1, 2, 2)), (WHOLE,)),
+    **{
+        f"{kind}, {dtype}": (call, (WHOLE.astype(dtype),))
+        for dtype in ("int8", "int32", "int64")
+        for kind, call in {
+            "hardtanh": lambda F, x: F.hardtanh(x),
+            "hardtanh, fractions": lambda F, x: F.hardtanh(x, -2.5, 3.5),
+            "relu6": lambda F, x: F.relu6(x),
+        }.items()
+    },
+    "relu6, uint8": (lambda F, x: F.relu6(x), (WHOLE.astype("uint8"),)),
+    **{
+        f"{kind}, {reduction}": (lambda F, *t, f=call, r=reduction: f(F, *t, reduction=r), arrays)
+        for kind, (call, arrays) in {
+            "hinge, one": (
+                lambda F, x, **o: F.hinge_embedding_loss(x, x.new_tensor(-1.0), **o), (ONE,)),
+            "hinge, one target": (
+                lambda F, x, **o: F.hinge_embedding_loss(x, x.new_tensor(-1.0), **o), (SEVERAL,)),
+            "hinge, one input": (
+                lambda F, x, **o: F.hinge_embedding_loss(x, x.new_tensor([1.0, -1.0]), **o),
+                (ONE,)),
+            "hinge, other targets": (
+                lambda F, x, **o: F.hinge_embedding_loss(x, x.new_tensor([0.0, 1.0, 2.0]), **o),
+                (SEVERAL,)),
+            "multi_margin, one": (
+                lambda F, *t, **o: F.multi_margin_loss(*t, **o), (ONE, np.array(0))),
+            "multi_margin, one of one": (
+                lambda F, *t, **o: F.multi_margin_loss(*t, **o), (ONE.reshape(1), np.array([0]))),
+            "multi_margin, row": (
+                lambda F, *t, **o: F.multi_margin_loss(*t, p=2, **o), (SEVERAL, np.array(1))),
+            "multi_margin, row of one": (
+                lambda F, *t, **o: F.multi_margin_loss(*t, **o), (SEVERAL, np.array([1]))),
+        }.items()
+        for reduction in ("mean", "sum", "none")
+    },
+    "attention, no queries": (
+        lambda F, q, k, v: F.scaled_dot_product_attention(q, k, v),
+        (np.zeros((2, 0, 4)), real(2, 3, 4), real(2, 3, 5))),
+    "attention, no keys": (
+        lambda F, q, k, v: F.scaled_dot_product_attention(q, k, v), NO_KEYS),
+    "attention, nothing": (
+        lambda F, q: F.scaled_dot_product_attention(q, q, q), (np.zeros((2, 0, 4)),)),
+    "attention, no batch": (
+        lambda F, q: F.scaled_dot_product_attention(q, q, q), (np.zeros((0, 3, 4)),)),
+    "attention, no width": (
+        lambda F, q, v: F.scaled_dot_product_attention(q, q, v),
+        (np.zeros((2, 3, 0)), real(2, 3, 5))),
+    "linear, no features": (
+        lambda F, x, w, b: F.linear(x, w, b), (np.zeros((2, 0)), np.zeros((3, 0)), real(3))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_torch(name: str) -> None:
+    call, arrays = CASES[name]
+    compare(call, arrays, "float64")
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((2, 3, 0), (2, 0, 4)), ((2, 3, 0), (0, 4)), ((0,), (0,)), ((0,), (0, 3)), ((3, 0), (0,))],
+)
+def test_products_of_nothing_keep_their_history(
+    left: tuple[int, ...], right: tuple[int, ...]
+) -> None:
+    """Every operand gets its empty gradient."""
+    a, b = (tc.zeros(*shape, device="cpu", requires_grad=True) for shape in (left, right))
+    product = a @ b
+    assert not product.detach().numpy().any()
+    product.sum().backward()
+    assert (a.grad.shape, b.grad.shape) == (left, right)
+
+
+def test_unsigned_bounds_are_not_negative() -> None:
+    with pytest.raises(tc.ArgumentError, match="no negative bounds"):
+        nn.functional.hardtanh(tc.ones(2, dtype=tc.uint8, device="cpu"))
