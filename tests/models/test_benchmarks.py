@@ -1,0 +1,92 @@
+"""The benchmark suite runs from its command line, on tiny shapes, and notices another program."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import benchmarks.__main__ as command
+from benchmarks import report
+from benchmarks.floor import floor_of
+from benchmarks.harness import SMOKE, Suite, difference
+from benchmarks.peers.ours import VARIANTS
+from benchmarks.workload import Training
+from benchmarks.workloads import WORKLOADS
+
+
+def results(arguments: list[str], path: Path) -> dict[str, Any]:
+    """What the command writes, having said that all is well."""
+    assert command.main([*arguments, "--device", "cpu", "--smoke", "--json", str(path)]) == 0
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_command_measures_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = results(["--only", "mlp_64,softmax_backward", "--peers", ""], tmp_path / "all.json")
+    assert [row["workload"] for row in found["rows"]] == ["mlp_64"] * 2 + ["softmax_backward"] * 2
+    assert all(row["wall"]["median"] > 0 and row["first"] > 0 for row in found["rows"])
+    plain, compiled = (row["losses"] for row in found["rows"][:2])
+    assert plain == compiled and len(plain) == 2 and plain[1] != plain[0]
+    assert found["about"]["versions"].keys() == {"ours", "numpy"} and found["about"]["commit"]
+    assert "softmax_backward | ours, tc.compile |" in capsys.readouterr().out
+    assert (tmp_path / "all.png").stat().st_size > 1000
+    page = report.page(found)
+    assert f"- commit: {found['about']['commit']}" in page and "| mlp_64 " in page
+
+
+def test_losses_are_those_of_torch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        given = ["--only", "mlp_64,denoiser_sample", "--peers", "torch"]
+        found = results(given, tmp_path / "all.json")
+    finally:
+        torch.set_num_threads(threads)
+    rows = found["rows"]
+    assert {row["variant"] for row in rows} == {"torch", "ours", "ours_compiled"}
+    assert all(row["agrees"] and row["difference"] < 1e-5 for row in rows)
+    theirs, ours, _ = (row["losses"] for row in rows if row["workload"] == "mlp_64")
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_another_program_is_noticed() -> None:
+    workload = WORKLOADS["mlp_64"](True)
+    assert isinstance(workload, Training)
+    suite = Suite("cpu", SMOKE)
+    others = {name: value + 0.01 for name, value in workload.parameters.items()}
+    changed = VARIANTS["ours"]._replace(
+        build=lambda _, device: VARIANTS["ours"].build(replace(workload, parameters=others), device)
+    )
+    both = {"ours": VARIANTS["ours"], "moved": changed}
+    same, differs = suite.rows("mlp_64", workload, both, lambda row: None)
+    assert same.agrees and not differs.agrees and differs.difference > 1e-4
+    assert difference(np.array([np.nan]), np.array([1.0])) == float("inf")
+    assert difference(np.zeros(2), np.zeros(3)) == float("inf")
+
+
+def test_a_failure_is_a_row_and_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(workload: Any, device: str) -> Any:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setitem(VARIANTS, "ours", VARIANTS["ours"]._replace(build=broken))
+    path = tmp_path / "all.json"
+    given = ["--only", "sum", "--peers", "", "--device", "cpu", "--smoke", "--json", str(path)]
+    assert command.main(given) == 1
+    first = json.loads(path.read_text())["rows"][0]
+    assert first["wall"] is None and first["failure"] == "RuntimeError: no such kernel"
+
+
+def test_floor_counts_products_and_bytes() -> None:
+    floor = floor_of(WORKLOADS["matmul_1024"](True))
+    assert (floor.flops, floor.nbytes) == (2 * 8**3, 3 * 4 * 8**2)
+    assert floor.microseconds(1e6, 1e9) == 768.0
+    with pytest.raises(SystemExit, match="no workload is called 'nothing'"):
+        command.chosen("nothing")
