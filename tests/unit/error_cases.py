@@ -580,6 +580,55 @@ def idx_damaged(tmp_path: Path) -> None:
     idx.read_idx(path)  # here
 
 
+# Transforms and mixed precision -------------------------------------------------------------------
+
+
+@case
+def vmap_looks_at_an_example() -> None:
+    def sign(v: Any) -> Any:
+        return v if v.sum() > 0 else -v  # here
+
+    tc.vmap(sign)(t(3, 2))
+
+
+@case
+def vmap_writes_outside() -> None:
+    total = t(2)
+
+    def add(v: Any) -> Any:
+        return total.add_(v)  # here
+
+    tc.vmap(add)(t(3, 2))
+
+
+@case
+def vmap_draws() -> None:
+    tc.vmap(lambda v: tc.nn.functional.dropout(v))(t(3, 2))  # here
+
+
+@case
+def vmap_counts() -> None:
+    tc.vmap(tc.mul)(t(3, 2), t(4, 2))  # here
+
+
+@case
+def grad_of_several() -> None:
+    tc.func.grad(tc.sin)(t(3))  # here
+
+
+@case
+def autocast_unsafe_loss() -> None:
+    p = t(2).half()
+    with tc.autocast("cpu", dtype=tc.float16):
+        tc.nn.functional.binary_cross_entropy(p, p)  # here
+
+
+@case
+def scaler_out_of_order() -> None:
+    scaler = tc.amp.GradScaler("cpu")
+    scaler.update()  # here
+
+
 # Others -------------------------------------------------------------------------------------------
 
 
