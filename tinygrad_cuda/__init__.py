@@ -16,7 +16,7 @@ from tinygrad_cuda.autograd import (
     set_grad_enabled,
 )
 from tinygrad_cuda.autograd.batched import vmap
-from tinygrad_cuda.compile import compile
+from tinygrad_cuda.compile import compile, loop
 from tinygrad_cuda.core.device import Device as device
 from tinygrad_cuda.core.dtypes import DType as dtype
 from tinygrad_cuda.core.dtypes import (
@@ -685,6 +685,7 @@ __all__ = [
     "logspace",
     "logsumexp",
     "long",
+    "loop",
     "lt",
     "manual_seed",
     "masked_fill",

@@ -748,3 +748,64 @@ def test_nested() -> None:
     inner = tc.compile(lambda x: x + 1)
     outer = tc.compile(lambda x: inner(x) * 2)
     assert [outer(tc.tensor([float(n)])).item() for n in range(3)] == [2.0, 4.0, 6.0]
+
+
+# Many steps in one call ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cpu", "emu"])
+def test_steps_in_one_call(name: str) -> None:
+    """An epoch over data on the device: the bits of a loop, losses in one tensor."""
+    tc.set_default_device(name)
+    try:
+        registry.get(as_device(name))
+    except tc.DeviceError as error:
+        pytest.skip(str(error))
+    count = 6
+    images, labels = batch(0, 20)
+    order = tc.tensor(np.random.default_rng(3).permutation(20)[: count * 3].reshape(count, 3))
+
+    def train(compiled: bool) -> list[bytes]:
+        task = Task(compiled=False)
+
+        def step(index: Any, scale: float) -> Any:
+            loss = task.step(images[index] * scale, labels[index])
+            return {"loss": loss, "index": index + 0}
+
+        if not compiled:
+            parts = [step(order[k % count], 0.5) for k in range(2 * count)]
+            losses = tc.stack([part["loss"] for part in parts[count:]])
+            return [_bytes(losses), _bytes(order), *task.state()]
+        epoch = tc.compile(step, steps=count)
+        epoch(order, 0.5)
+        found = epoch(order, 0.5)
+        return [_bytes(found["loss"]), _bytes(found["index"]), *task.state()]
+
+    assert train(True) == train(False)
+    with pytest.raises(tc.ShapeError, match="not the data of 4 steps"):
+        tc.compile(lambda x: x, steps=4)(tc.ones(3))
+    with pytest.raises(tc.ArgumentError, match="no steps"):
+        tc.compile(lambda x: x, steps=0)
+
+
+def test_loop() -> None:
+    """State goes round, random numbers advance, and the function is traced once."""
+    calls = []
+
+    def turn(x: Any, t: Any) -> Any:
+        calls.append(None)
+        return x * 0.5 + tc.randn(3) * t, t - 1
+
+    tc.manual_seed(4)
+    x, t = tc.ones(3), tc.tensor(5.0)
+    for _ in range(5):
+        x, t = turn(x, t)
+    wanted = [_bytes(x), _bytes(t)]
+    calls.clear()
+    tc.manual_seed(4)
+    assert [_bytes(v) for v in tc.loop(5, turn, tc.ones(3), tc.tensor(5.0))] == wanted
+    tc.loop(3, turn, tc.ones(3), tc.tensor(5.0))
+    assert len(calls) == 1
+    assert tc.loop(0, turn, tc.ones(3), t)[1] is t
+    with pytest.raises(tc.ArgumentError, match="another number of values"):
+        tc.loop(2, lambda x: (x, x), tc.ones(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from tinygrad_cuda.compile.compiled import Compiled, compile
+from tinygrad_cuda.compile.compiled import Compiled
+from tinygrad_cuda.compile.repeat import Steps, compile, loop
 
-__all__ = ["Compiled", "compile"]
+__all__ = ["Compiled", "Steps", "compile", "loop"]
