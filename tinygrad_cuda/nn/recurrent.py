@@ -13,6 +13,7 @@ from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn import init
 from tinygrad_cuda.nn.functional_linear import dropout, linear
 from tinygrad_cuda.nn.module import Module
+from tinygrad_cuda.nn.packed import PackedSequence
 from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensor.autocast import operands_in_half
 from tinygrad_cuda.tensor.creation import empty, zeros
@@ -131,16 +132,20 @@ class _Recurrent(Module):
             )  # fmt: skip
         return states
 
-    def forward(self, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
+    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
         """All outputs and the last states.
 
         Args:
-            input: shape (L, N, input_size), (N, L, ...) if batch_first, or (L, input_size).
+            input: shape (L, N, input_size), (N, L, ...) if batch_first, or (L, input_size); or a
+                PackedSequence, whose sequences each end where they end.
             hx: the first state, (layers * directions, N, H); for LSTM a pair. Zeros if left out.
 
         Returns:
-            Outputs (L, N, directions * H), and the states after the last step.
+            Outputs (L, N, directions * H), packed if the input is, and the states after the last
+            step.
         """
+        if isinstance(input, PackedSequence):
+            return self._packed(input, hx)
         single = input.ndim == 2
         if input.ndim not in (2, 3) or input.shape[-1] != self.input_size:
             raise ShapeError(
@@ -153,6 +158,37 @@ class _Recurrent(Module):
         elif self.batch_first:
             input = input.transpose(0, 1)
         first = self._first_state(input, hx, single)
+        input, finals = self._layers(input, first, [input.shape[1]] * input.shape[0])
+        if single:
+            input, finals = input.squeeze(1), [part.squeeze(1) for part in finals]
+        elif self.batch_first:
+            input = input.transpose(0, 1)
+        return input, finals[0] if self.states == 1 else tuple(finals)
+
+    def _packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
+        """The same step by step for the sequences that reach it; states in the user's order."""
+        data, sizes, order, back = packed
+        if data.ndim != 2 or data.shape[-1] != self.input_size:
+            raise ShapeError(
+                type(self).__name__, "the packed input does not fit",
+                expect=f"data of shape (*, {self.input_size})", actual=str(tuple(data.shape)),
+            )  # fmt: skip
+        data, hx = operands_in_half(data, hx)
+        counts = sizes.tolist()
+        # Only for its shape: (1, N, C).
+        first = self._first_state(data[: counts[0]].unsqueeze(0), hx, False)
+        if order is not None and hx is not None:
+            first = tuple(part.index_select(1, order) for part in first)
+        data, finals = self._layers(data, first, counts)
+        if back is not None:
+            finals = [part.index_select(1, back) for part in finals]
+        result = PackedSequence(data, sizes, order, back)
+        return result, finals[0] if self.states == 1 else tuple(finals)
+
+    def _layers(
+        self, input: Tensor, first: State, counts: list[int]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """All layers; `counts` are the numbers of sequences at each step."""
         last: list[State] = []
         for layer in range(self.num_layers):
             if layer:
@@ -161,33 +197,36 @@ class _Recurrent(Module):
             for direction, suffix in enumerate(self._suffixes(layer)):
                 index = layer * self._directions + direction
                 state = tuple(part[index] for part in first)
-                output, state = self._along(input, state, suffix, bool(direction))
+                output, state = self._along(input, state, suffix, bool(direction), counts)
                 outputs.append(output)
                 last.append(state)
             input = outputs[0] if len(outputs) == 1 else cat(outputs, -1)
-        finals = [stack([state[k] for state in last]) for k in range(self.states)]
-        if single:
-            input, finals = input.squeeze(1), [part.squeeze(1) for part in finals]
-        elif self.batch_first:
-            input = input.transpose(0, 1)
-        return input, finals[0] if self.states == 1 else tuple(finals)
+        return input, [stack([state[k] for state in last]) for k in range(self.states)]
 
     def _along(
-        self, input: Tensor, state: State, suffix: str, backwards: bool
-    ) -> tuple[Tensor, State]:  # fmt: skip
+        self, input: Tensor, state: State, suffix: str, backwards: bool, counts: list[int]
+    ) -> tuple[Tensor, State]:
         """One layer in one direction."""
         named = self._parameters
         weight = named["weight_hh" + suffix]
         bias = named.get("bias_hh" + suffix)
         inputs = linear(input, named["weight_ih" + suffix], named.get("bias_ih" + suffix))
+        packed = input.ndim == 2
+        pieces: Any = inputs.split(counts) if packed else inputs
         outputs: list[Tensor] = []
-        steps = range(input.shape[0])
+        steps = range(len(counts))
         for t in reversed(steps) if backwards else steps:
-            state = self._step(inputs[t], linear(state[0], weight, bias), state)
+            # Sequences that have ended, or not begun from behind, keep their state.
+            rest = tuple(part[counts[t] :] for part in state) if counts[t] < counts[0] else None
+            state = state if rest is None else tuple(part[: counts[t]] for part in state)
+            state = self._step(pieces[t], linear(state[0], weight, bias), state)
             if self.proj_size:
                 state = (linear(state[0], named["weight_hr" + suffix]), *state[1:])
             outputs.append(state[0])
-        return stack(outputs[::-1] if backwards else outputs), state
+            if rest is not None:
+                state = tuple(cat([part, kept]) for part, kept in zip(state, rest))
+        outputs = outputs[::-1] if backwards else outputs
+        return cat(outputs) if packed else stack(outputs), state
 
     def extra_repr(self) -> str:
         text = f"{self.input_size}, {self.hidden_size}"
