@@ -7,11 +7,13 @@ import time
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 import tinygrad_cuda as tc
 import tinygrad_cuda.autograd
 from benchmarks.peers.program import Program, Variant, host_data
 from benchmarks.peers.torchlike import Work
-from benchmarks.workload import Array, Training, Workload
+from benchmarks.workload import Array, Repetition, Training, Workload
 from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.handles import Event
@@ -65,6 +67,28 @@ class Plain(Program):
         return behind_delay(gpu, submit, calls * host) / calls
 
 
+class Together(Plain):
+    """Many steps in one call: `steps=n` over data on the device, or `tc.loop`."""
+
+    def __init__(self, workload: Training | Repetition, device: str) -> None:
+        super().__init__(workload, device)
+        self.steps, self.fresh = workload.together, False
+        if isinstance(workload, Repetition):
+            self.step = partial(tc.loop, self.steps, tc.compile(self.work.call))
+            return
+        self.step = tc.compile(self.work.call, steps=self.steps)
+        turns = np.arange(self.steps) % len(self.host)
+        stacked = (np.stack(arrays)[turns] for arrays in zip(*self.host))
+        self.given = tuple(tc.tensor(array, device=device) for array in stacked)
+
+    def device_microseconds(self, calls: int, host: float) -> float | None:
+        return super().device_microseconds(1, host)
+
+
+def repeats(workload: Workload) -> bool:
+    return isinstance(workload, Training | Repetition)
+
+
 def behind_delay(gpu: runtime.Device, submit: Any, host: float) -> float:
     """Microseconds of GPU time of what `submit` submits, the GPU kept busy until it all is."""
     delay = gpu.load(compile_source(SOURCE, gpu.properties.arch).cubin).function("tgc_delay")
@@ -94,4 +118,5 @@ def copy_bandwidth(device: str) -> float:
 VARIANTS = {
     "ours": Variant("ours, plain", Plain),
     "ours_compiled": Variant("ours, tc.compile", partial(Plain, compiled=True)),
+    "ours_together": Variant("ours, many steps a call", Together, repeats),
 }

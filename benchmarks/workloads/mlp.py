@@ -23,7 +23,9 @@ def training(batch: int, smoke: bool) -> Training:
     initial.linear("out", 128, 10)
     labels = np.random.default_rng(1).integers(0, 10, (8, batch))
     batches = [(normal((batch, 784), seed), labels[seed]) for seed in range(8)]
-    return Training(loss, initial.values, Rule("sgd", 0.01, 0.9), batches, together=1000)
+    return Training(
+        loss, initial.values, Rule("sgd", 0.01, 0.9), batches, together=64_000 // len(labels[0])
+    )
 
 
 WORKLOADS = {"mlp_64": partial(training, 64), "mlp_1024": partial(training, 1024)}

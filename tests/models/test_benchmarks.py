@@ -28,10 +28,10 @@ def results(arguments: list[str], path: Path) -> dict[str, Any]:
 
 def test_command_measures_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = results(["--only", "mlp_64,softmax_backward", "--peers", ""], tmp_path / "all.json")
-    assert [row["workload"] for row in found["rows"]] == ["mlp_64"] * 2 + ["softmax_backward"] * 2
+    assert [row["workload"] for row in found["rows"]] == ["mlp_64"] * 3 + ["softmax_backward"] * 2
     assert all(row["wall"]["median"] > 0 and row["first"] > 0 for row in found["rows"])
-    plain, compiled = (row["losses"] for row in found["rows"][:2])
-    assert plain == compiled and len(plain) == 2 and plain[1] != plain[0]
+    plain, compiled, together = (row["losses"] for row in found["rows"][:3])
+    assert plain == compiled == together and len(plain) == 2 and plain[1] != plain[0]
     assert found["about"]["versions"].keys() == {"ours", "numpy"} and found["about"]["commit"]
     assert "softmax_backward | ours, tc.compile |" in capsys.readouterr().out
     assert (tmp_path / "all.png").stat().st_size > 1000
@@ -49,9 +49,9 @@ def test_losses_are_those_of_torch(tmp_path: Path) -> None:
     finally:
         torch.set_num_threads(threads)
     rows = found["rows"]
-    assert {row["variant"] for row in rows} == {"torch", "ours", "ours_compiled"}
+    assert {row["variant"] for row in rows} == {"torch", "ours", "ours_compiled", "ours_together"}
     assert all(row["agrees"] and row["difference"] < 1e-5 for row in rows)
-    theirs, ours, _ = (row["losses"] for row in rows if row["workload"] == "mlp_64")
+    theirs, ours, *_ = (row["losses"] for row in rows if row["workload"] == "mlp_64")
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
