@@ -6,7 +6,7 @@ import importlib
 from math import inf, nan, pi
 from typing import TYPE_CHECKING
 
-from tinygrad_cuda import autograd, cuda, linalg, special
+from tinygrad_cuda import autograd, backends, cuda, linalg, random, special
 from tinygrad_cuda.autograd import (
     detect_nan,
     enable_grad,
@@ -16,6 +16,10 @@ from tinygrad_cuda.autograd import (
     set_grad_enabled,
 )
 from tinygrad_cuda.autograd.batched import vmap
+from tinygrad_cuda.backends import (
+    are_deterministic_algorithms_enabled,
+    use_deterministic_algorithms,
+)
 from tinygrad_cuda.compile import compile, loop
 from tinygrad_cuda.core.device import Device as device
 from tinygrad_cuda.core.dtypes import DType as dtype
@@ -82,6 +86,7 @@ from tinygrad_cuda.tensor.creation import (
     zeros,
     zeros_like,
 )
+from tinygrad_cuda.tensor.creation import as_tensor as asarray
 from tinygrad_cuda.tensor.cumulative import cumprod, cumsum
 from tinygrad_cuda.tensor.distributions import (
     multinomial,
@@ -476,11 +481,13 @@ __all__ = [
     "arctan",
     "arctan2",
     "arctanh",
+    "are_deterministic_algorithms_enabled",
     "argmax",
     "argmin",
     "argsort",
     "argwhere",
     "as_tensor",
+    "asarray",
     "asin",
     "asinh",
     "atan",
@@ -491,6 +498,7 @@ __all__ = [
     "atleast_3d",
     "autocast",
     "autograd",
+    "backends",
     "baddbmm",
     "bernoulli",
     "bfloat16",
@@ -756,6 +764,7 @@ __all__ = [
     "randint_like",
     "randn",
     "randn_like",
+    "random",
     "randperm",
     "ravel",
     "real",
@@ -844,6 +853,7 @@ __all__ = [
     "unsafe_split",
     "unsafe_split_with_sizes",
     "unsqueeze",
+    "use_deterministic_algorithms",
     "utils",
     "vander",
     "var",

@@ -73,7 +73,7 @@ def test_known_spellings_and_near_names() -> None:
     x = tc.ones(2, device="cpu")
     assert "hint:   torch's conj_physical_ is spelled x here" in text(x, "conj_physical_")
     assert "hint:   NumPy's astype is spelled x.to(dtype) here" in text(x, "astype")
-    assert "hint:   torch's asarray is spelled tc.as_tensor here" in text(tc, "asarray")
+    assert "hint:   torch's scalar_tensor is spelled tc.tensor here" in text(tc, "scalar_tensor")
     assert "near to it: matmul" in text(tc, "matmull")
     assert "near to it: reshape" in text(x, "reshap")
     assert "x = x.softmax(...)" in text(x, "softmax_")

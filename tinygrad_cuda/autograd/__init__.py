@@ -3,7 +3,12 @@
 from typing import TYPE_CHECKING
 
 from tinygrad_cuda.autograd import functional
-from tinygrad_cuda.autograd.anomaly import detect_nan, set_detect_nan
+from tinygrad_cuda.autograd.anomaly import (
+    detect_anomaly,
+    detect_nan,
+    set_detect_anomaly,
+    set_detect_nan,
+)
 from tinygrad_cuda.autograd.function import Function
 from tinygrad_cuda.autograd.gradcheck import gradcheck, gradgradcheck
 from tinygrad_cuda.autograd.modes import (
@@ -19,6 +24,7 @@ from tinygrad_cuda.tensor.backward import backward, grad
 __all__ = [
     "Function",
     "backward",
+    "detect_anomaly",
     "detect_nan",
     "enable_grad",
     "functional",
@@ -28,6 +34,7 @@ __all__ = [
     "inference_mode",
     "is_grad_enabled",
     "no_grad",
+    "set_detect_anomaly",
     "set_detect_nan",
     "set_grad_enabled",
 ]

@@ -83,3 +83,39 @@ def set_detect_nan(mode: bool) -> None:
     """
     realize_all()
     watch.active = mode
+
+
+class set_detect_anomaly:
+    """`set_detect_nan` under PyTorch's name; as a context manager until the block ends.
+
+    Args:
+        mode: whether to check.
+        check_nan: with False nothing is checked; errors name their lines in any case.
+    """
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self._before = watch.active
+        set_detect_nan(mode and check_nan)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        watch.active = self._before
+
+
+class detect_anomaly(set_detect_anomaly):
+    """As ``set_detect_anomaly(True)``, for a `with` block.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> with tc.autograd.detect_anomaly():
+        ...     tc.tensor([0.0], device="cpu").log().tolist()
+        Traceback (most recent call last):
+        ...
+        tinygrad_cuda.NonFiniteError: [log] made -inf from finite values
+        ...
+    """
+
+    def __init__(self, check_nan: bool = True) -> None:
+        super().__init__(True, check_nan)

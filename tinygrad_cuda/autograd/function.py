@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError, ShapeError
@@ -113,6 +114,42 @@ class Function:
         if mode.gradients and any(needs):
             values = _recorded(cls, context, args, values)
         return tuple(values) if several else values[0]
+
+
+def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a ``backward`` that is not differentiable itself: asking for that is an error.
+
+    Raises:
+        GradientError: the gradient that it gave is differentiated.
+    """
+
+    @functools.wraps(fn)
+    def backward(ctx: Any, *grads: Any) -> Any:
+        with gradient_mode(False):
+            found = fn(ctx, *grads)
+        behind = [g.node for g in grads if isinstance(g, TensorBase) and g.requires_grad]
+        if not mode.gradients or not behind:
+            return found
+        parts = found if isinstance(found, tuple | list) else (found,)
+        ended = tuple(
+            _once(fn, part, behind) if isinstance(part, TensorBase) else part for part in parts
+        )
+        return ended if isinstance(found, tuple | list) else ended[0]
+
+    return backward
+
+
+def _once(fn: Callable[..., Any], part: TensorBase, behind: list[Node]) -> Any:
+    def refuse(g: Node) -> list[Node | None]:
+        raise GradientError(
+            fn.__qualname__.removesuffix(".backward"),
+            "the backward is differentiable once only",
+            expect="a backward without once_differentiable",
+            actual="a gradient of its gradient",
+            site=mode.site,
+        )
+
+    return wrap(common.custom(part.node, *behind, results=1, function=refuse, name="once"))
 
 
 def _recorded(

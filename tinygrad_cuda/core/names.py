@@ -16,7 +16,6 @@ TENSOR = {
 }
 # PyTorch's functions.
 MODULE = {
-    "asarray": "tc.as_tensor",
     "range": "tc.arange",
     "scalar_tensor": "tc.tensor",
     "set_anomaly_enabled": "tc.autograd.set_detect_nan",

@@ -9,10 +9,11 @@ from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.cuda import amp
+from tinygrad_cuda.tensor import random
 
 __all__ = [
-    "amp", "device_count", "empty_cache", "is_available", "max_memory_allocated",
-    "memory_allocated", "synchronize",
+    "amp", "device_count", "empty_cache", "is_available", "is_bf16_supported", "manual_seed",
+    "manual_seed_all", "max_memory_allocated", "memory_allocated", "synchronize",
 ]  # fmt: skip
 
 
@@ -24,6 +25,21 @@ def is_available() -> bool:
 def device_count() -> int:
     """The number of usable GPUs."""
     return runtime.device_count() if runtime.available() else 0
+
+
+def is_bf16_supported() -> bool:
+    """Whether there is a GPU: bfloat16 is stored and computed on every one."""
+    return is_available()
+
+
+def manual_seed(seed: int) -> None:
+    """`tc.manual_seed`: one stream of random numbers serves every device."""
+    random.manual_seed(seed)
+
+
+def manual_seed_all(seed: int) -> None:
+    """`tc.manual_seed`, again."""
+    random.manual_seed(seed)
 
 
 def _runtime(device: Any) -> runtime.Device:

@@ -1,1 +1,18 @@
-"""Tools around training: checkpoints, metrics, checks of the machine."""
+"""Around training: checkpoints, metrics, and `data` and `checkpoint` where PyTorch has them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from tinygrad_cuda.core.names import missing_from
+
+__all__ = ["checkpoint", "data", "metrics"]
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.utils import checkpoint, data, metrics
+else:  # imported when first used; for a type checker an unknown name stays an error
+    _missing = missing_from(__name__, lambda: __all__)
+
+    def __getattr__(name: str) -> object:
+        return importlib.import_module(f"{__name__}.{name}") if name in __all__ else _missing(name)
