@@ -6,7 +6,6 @@ Names, keys of the state and the text of `repr` are PyTorch's.
 from __future__ import annotations
 
 import difflib
-import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -18,14 +17,13 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError, TgcError, user_
 from tinygrad_cuda.engine.capture import capturing, structure
 from tinygrad_cuda.engine.realize import begin_call
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.nn.hooks import GradientHooks
+from tinygrad_cuda.nn.hooks import GradientHooks, add_hook
 from tinygrad_cuda.nn.parameter import Parameter, place
-from tinygrad_cuda.nn.state import IncompatibleKeys, load
+from tinygrad_cuda.nn.state_hooks import KINDS, StateHooks
 from tinygrad_cuda.tensor.backward import clear
 from tinygrad_cuda.tensor.base import TensorBase
 from tinygrad_cuda.tensor.tensor import RemovableHandle, Tensor
 
-_hook_numbers = itertools.count()
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -38,7 +36,7 @@ class _Calls(threading.local):
 _calls = _Calls()
 
 
-class Module:
+class Module(StateHooks):
     """The base of every layer and model: subclasses write ``__init__`` and ``forward``.
 
     Attributes that are Parameters, Modules or registered buffers are found by `parameters`,
@@ -77,6 +75,7 @@ class Module:
         fields["_forward_pre_hooks"] = {}
         fields["_backward_hooks"] = {}
         fields["_backward_pre_hooks"] = {}
+        fields["_state_hooks"] = {kind: {} for kind in KINDS}
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """The computation; subclasses write it, callers call the module itself."""
@@ -297,25 +296,6 @@ class Module:
         """The buffers of this module and of those below, each once."""
         return (value for _, value in self.named_buffers(recurse=recurse))
 
-    def get_submodule(self, target: str) -> Module:
-        """The module below that has the dotted name `target`; "" is this one."""
-        module: Any = self
-        for name in target.split(".") if target else ():
-            module = getattr(module, name)
-            if not isinstance(module, Module):
-                raise AttributeError(f"{name!r} in {target!r} is not a Module")
-        found: Module = module
-        return found
-
-    def get_parameter(self, target: str) -> Parameter:
-        """The Parameter with the dotted name `target`."""
-        path, _, name = target.rpartition(".")
-        found = self.get_submodule(path)._parameters.get(name)
-        if found is None:
-            raise AttributeError(f"there is no parameter {target!r}")
-        result: Parameter = found
-        return result
-
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Calls `fn` with each module of the tree, children first."""
         for module in self.children():
@@ -337,36 +317,19 @@ class Module:
             keep_vars: give the Parameters themselves instead of detached handles.
         """
         found = OrderedDict() if destination is None else destination
+        self._before_saving(prefix, keep_vars)
         for name, value in self._persistent():
             found[prefix + name] = value if keep_vars else value.detach()
         for name, module in self._modules.items():
             if module is not None:
                 module.state_dict(destination=found, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+        self._after_saving(found, prefix)
         return found
 
     def _persistent(self) -> list[tuple[str, Tensor]]:
         """What belongs to the state of this module alone."""
         buffers = [item for item in self._buffers.items() if item[0] not in self._temporary]
         return [(name, v) for name, v in (*self._parameters.items(), *buffers) if v is not None]
-
-    def load_state_dict(
-        self, state_dict: dict[str, Any], strict: bool = True, assign: bool = False
-    ) -> IncompatibleKeys:
-        """Copies values by name into parameters and buffers; nothing is written if one is wrong.
-
-        Args:
-            state_dict: Tensors or NumPy arrays by the names that `state_dict` gives.
-            strict: refuse names that are missing or unknown.
-            assign: take the given Tensors themselves, with their dtype and device.
-
-        Returns:
-            missing_keys and unexpected_keys.
-
-        Raises:
-            ArgumentError: names are missing or unknown, and strict is true.
-            ShapeError: a value has another shape.
-        """
-        return load(self.state_dict(keep_vars=True), state_dict, strict, assign)
 
     # Changing the whole tree -------------------------------------------------------------------
 
@@ -470,7 +433,7 @@ class Module:
         Returns:
             A handle whose `remove()` takes the hook away.
         """
-        return _add_hook(self._forward_hooks, hook)
+        return add_hook(self._forward_hooks, hook)
 
     def register_forward_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Calls ``hook(module, inputs)`` before `forward`; its result replaces the inputs.
@@ -478,7 +441,7 @@ class Module:
         Returns:
             A handle whose `remove()` takes the hook away.
         """
-        return _add_hook(self._forward_pre_hooks, hook)
+        return add_hook(self._forward_pre_hooks, hook)
 
     def register_full_backward_hook(
         self, hook: Callable[..., Any], prepend: bool = False
@@ -490,7 +453,7 @@ class Module:
         Returns:
             A handle whose `remove()` takes the hook away.
         """
-        return _add_hook(self._backward_hooks, hook)
+        return add_hook(self._backward_hooks, hook)
 
     def register_full_backward_pre_hook(
         self, hook: Callable[..., Any], prepend: bool = False
@@ -502,7 +465,7 @@ class Module:
         Returns:
             A handle whose `remove()` takes the hook away.
         """
-        return _add_hook(self._backward_pre_hooks, hook)
+        return add_hook(self._backward_pre_hooks, hook)
 
     # Text ------------------------------------------------------------------------------------
 
@@ -520,18 +483,6 @@ class Module:
             return f"{type(self).__name__}({''.join(lines)})"
         body = "".join(f"\n  {line}" for line in (*lines, *children))
         return f"{type(self).__name__}({body}\n)"
-
-
-def _add_hook(hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
-    number = next(_hook_numbers)
-    hooks[number] = hook
-    structure.version += 1
-
-    def remove() -> None:
-        structure.version += 1
-        hooks.pop(number, None)
-
-    return RemovableHandle(remove)
 
 
 def _refused(wanted: str, name: str, value: Any) -> ArgumentError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
@@ -21,9 +21,17 @@ class IncompatibleKeys(NamedTuple):
 
 
 def load(
-    own: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool, assign: bool
-) -> IncompatibleKeys:
+    own: Mapping[str, Tensor], given: Mapping[str, Any], strict: bool, assign: bool,
+    report: Callable[[IncompatibleKeys], None] | None = None,
+) -> IncompatibleKeys:  # fmt: skip
     """Writes the Tensors or arrays `given` into the Tensors `own`.
+
+    Args:
+        own: what is written to.
+        given: the values.
+        strict: refuse names that differ.
+        assign: take the Tensors themselves.
+        report: sees the names that differ when the others are written, and may change them.
 
     Raises:
         ArgumentError: names differ, and strict is true; or a value is no array.
@@ -31,7 +39,7 @@ def load(
     """
     missing = [name for name in own if name not in given]
     unexpected = [name for name in given if name not in own]
-    if strict and (missing or unexpected):
+    if report is None and strict and (missing or unexpected):
         raise _names_differ(missing, unexpected, own)
     values = {name: given[name] for name in own if name in given}
     for name, value in values.items():
@@ -48,7 +56,12 @@ def load(
                 place(target, value if isinstance(value, Tensor) else tensor(value))
             else:
                 target.copy_(value)
-    return IncompatibleKeys(missing, unexpected)
+    keys = IncompatibleKeys(missing, unexpected)
+    if report is not None:
+        report(keys)
+        if strict and (missing or unexpected):
+            raise _names_differ(missing, unexpected, own)
+    return keys
 
 
 def _names_differ(
