@@ -16,6 +16,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine.plan import cache as plans
 from tinygrad_cuda.nn import functional as F
+from tinygrad_cuda.utils.checkpoint import checkpoint
 
 SIZES = (6, 5, 3)
 BATCH = 4
@@ -510,6 +511,31 @@ def test_seed_set_inside_and_a_generator() -> None:
         return [found, generator.get_state().tolist(), tc.get_rng_state().tolist()]
 
     assert draw(True) == draw(False)
+
+
+def test_random_numbers_drawn_again() -> None:
+    """A checkpoint inside a step draws the numbers of its first pass, in every call."""
+
+    def train(compiled: bool) -> list[Any]:
+        tc.manual_seed(6)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Tanh())
+        optimizer = optim.SGD(model.parameters(), lr=0.5)
+
+        def step(x: Any) -> Any:
+            loss = (checkpoint(model, x, use_reentrant=False) * tc.rand(4)).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        call = tc.compile(step) if compiled else step
+        losses = [_bytes(call(tc.ones(3, 4) * n)) for n in range(5)]
+        return [losses, *map(_bytes, model.parameters()), tc.get_rng_state().tolist()]
+
+    assert train(True) == train(False)
+    state = tc.get_rng_state()
+    with pytest.raises(tc.CompileError):
+        tc.compile(lambda: tc.set_rng_state(state))()
 
 
 def test_scheduler_inside() -> None:

@@ -94,14 +94,19 @@ class Run(NamedTuple):
 
 
 class Draws:
-    """Random numbers taken from one Generator between two other events.
+    """Random numbers taken from one stream of a Generator.
 
     Args:
         generator: it has `reserve(count) -> (seed, first)`.
+        seed, first: of the stream, and its next number, when the first one was taken.
+
+    Attributes:
+        count: by how much the stream has advanced in the end.
     """
 
-    def __init__(self, generator: Any) -> None:
+    def __init__(self, generator: Any, seed: int, first: int) -> None:
         self.generator = generator
+        self.seed, self.first = seed, first
         self.count = 0
 
 
@@ -159,6 +164,7 @@ class Capture:
         self.snapshot = snapshot
         self._sources: dict[int, tuple[weakref.ref[Any], Source]] = {}
         self._copied: dict[int, Source] = {}
+        self._streams: dict[int, Draws] = {}
         for cell in places:
             self._place(cell)
 
@@ -179,7 +185,7 @@ class Capture:
         """A Tensor on a realized cell is read."""
         self.met(handle.cell)
         known = self.handles.get(id(handle))
-        if known is None or known[0]() is not handle:
+        if handle.cell in self.places and (known is None or known[0]() is not handle):
             self.handles[id(handle)] = weakref.ref(handle), handle.cell, handle.chain
             leaf = handle.leaf
             if leaf is not None:
@@ -200,12 +206,37 @@ class Capture:
 
     def draw(self, generator: Any, seed: int, number: int) -> tuple[int, int]:
         """The same numbers, with where a replay gets them from."""
-        last = self.events[-1] if self.events else None
-        if not isinstance(last, Draws) or last.generator is not generator:
-            last = Draws(generator)
-            self.events.append(last)
-        last.count += 1
-        return supplied(seed, last, None), supplied(number, last, last.count - 1)
+        draws = self._streams.get(id(generator))
+        if draws is None:
+            draws = self._streams[id(generator)] = Draws(generator, seed, number)
+            self.events.append(draws)
+        offset = number - draws.first
+        draws.count = offset + 1
+        return supplied(seed, draws, None), supplied(number, draws, offset)
+
+    def seeded(self, generator: Any) -> None:
+        """The Generator has begun another stream."""
+        self._streams.pop(id(generator), None)
+
+    def rewound(self, generator: Any, seed: int, number: int) -> None:
+        """The Generator was set to another place, such as one that it was at before.
+
+        Raises:
+            CompileError: it was not there within this call.
+        """
+        draws = self._streams.get(id(generator))
+        if draws is None:
+            draws = self._streams[id(generator)] = Draws(generator, *generator.place())
+            self.events.append(draws)
+        if seed != draws.seed or number < draws.first:
+            raise CompileError(
+                "set_state",
+                "a Generator goes to a place from outside the compiled function",
+                expect="a state that get_state() gave within the same call",
+                actual=f"number {number} of seed {seed}",
+                hint="set the state before the call, or use manual_seed()",
+            )
+        draws.count = number - draws.first
 
     def protect(self, device: Device, storages: list[Any], overwrites: dict[int, int]) -> None:
         """Copies constants that a plan is about to overwrite: every replay needs them anew.

@@ -65,7 +65,9 @@ class Generator:
         """Begins the stream of `seed` (taken modulo 2**64) anew."""
         with self._lock:
             self._seed, self._next = int(seed) % 2**64, 0
-        repeated(self.manual_seed, seed)
+        if (capture := capturing()) is not None:
+            capture.seeded(self)
+            repeated(self.manual_seed, seed)
         return self
 
     def seed(self) -> int:
@@ -96,8 +98,7 @@ class Generator:
 
     def get_state(self) -> Tensor:
         """Seed and next number as a uint8 Tensor on cpu."""
-        with self._lock:
-            words = np.array([self._seed, self._next], dtype="<u8")
+        words = np.array(self.place(), dtype="<u8")
         return wrap(buffer_node(words.view(np.uint8), CPU))
 
     def set_state(self, state: Tensor) -> None:
@@ -115,8 +116,15 @@ class Generator:
                 actual=f"{array.shape} {array.dtype}",
             )
         seed, number = np.ascontiguousarray(array).view("<u8").tolist()
+        if (capture := capturing()) is not None:
+            capture.rewound(self, seed, number)
         with self._lock:
             self._seed, self._next = seed, number
+
+    def place(self) -> tuple[int, int]:
+        """The seed and the number that comes next."""
+        with self._lock:
+            return self._seed, self._next
 
 
 default_generator = Generator()
