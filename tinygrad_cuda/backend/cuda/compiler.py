@@ -25,9 +25,9 @@ from tinygrad_cuda.core.errors import CompileError
 
 FORMAT = "1"  # of a cache entry; part of the key, so a change of it makes old entries misses
 OPTIONS = ("--std=c++17",)
-# The assembler's report, see `resources`. NVRTC 13.0 loses it when it compiles in threads of its
-# own, so a source is compiled for its report in one thread, as an entry of its own.
-REPORT = ("--ptxas-options=-v",)
+# The assembler's report, see `resources`: an entry of its own, since NVRTC has a cache too, from
+# which machine code comes without it.
+REPORT = ("--ptxas-options=-v", "--no-cache")
 SLOW = 0.5  # seconds of compiling after which the user is told
 
 INSTALL = "pip install 'nvidia-cuda-nvrtc>=13,<14' 'cuda-python>=13,<14'"
@@ -88,8 +88,7 @@ def compile_many(sources: Sequence[str], arch: str, options: tuple[str, ...] = (
     missing = {key: text for key, text in zip(keys, sources) if key not in found}
     if missing:
         _check_arch(arch)
-        # Several units already fill the cores with a thread each.
-        split = len(missing) == 1 and not set(REPORT) & set(options)
+        split = len(missing) == 1  # several units already fill the cores with a thread each
         with _SlowNotice(sum(count_kernels(text) for text in missing.values())):
             outcomes = _in_threads(list(missing.values()), arch, options, split)
         for (key, text), outcome in zip(missing.items(), outcomes):
