@@ -40,7 +40,7 @@ def vmap(
         func: takes Tensors (nested in tuples, lists and dicts as you like) and returns such.
         in_dims: the dimension that counts the examples, or None for an argument that is the same
             for all; one for all positional arguments, or a tuple with one (or a structure) for
-            each. Keyword arguments are mapped along dimension 0.
+            each. Keyword arguments are the same for all, as in PyTorch.
         out_dims: where the new dimension goes in the results; None for a result that is the same
             for all. One for all, or a structure like that of the result.
         randomness: what a random function inside does: ``error``, ``different`` (draws for each
@@ -91,12 +91,12 @@ class _Call:
     """The arguments of one call, flat, with the dimension along which each is mapped."""
 
     def __init__(self, args: tuple[Any, ...], options: dict[str, Any], in_dims: Any) -> None:
-        self.like = (args, options)
-        self.given = leaves(self.like)
+        self.like, self.options = args, options
+        self.given = leaves(args)
         if isinstance(in_dims, list):
             in_dims = tuple(in_dims)
         try:
-            self.dims = [*spread(in_dims, args), *spread(0, options)]
+            self.dims = spread(in_dims, args)
         except ValueError:
             raise ArgumentError(
                 "vmap",
@@ -164,8 +164,7 @@ def _run(
             replaced[one] = whole
             recording.examples.add(one)
             values.append(wrap(one))
-        args, options = rebuilt(call.like, iter(values))
-        found = func(*args, **options)
+        found = func(*rebuilt(call.like, iter(values)), **call.options)
         flat = [_output(value) for value in leaves(found)]
         draws = recording.draws
     rewriting = Rewriting(replaced, size, draws)
