@@ -7,7 +7,8 @@ import json
 import platform
 import subprocess
 import sys
-from dataclasses import replace
+import tempfile
+import time
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
@@ -20,9 +21,9 @@ import benchmarks.peers.ours as ours
 import tinygrad_cuda as tc
 from benchmarks import host, report, start
 from benchmarks.floor import floor_of, peak_flops
-from benchmarks.harness import SMOKE, Effort, Row, Suite
+from benchmarks.harness import LEFT_OUT, SMOKE, Effort, Row
 from benchmarks.peers import MODULES, installed
-from benchmarks.workload import Repetition, Training
+from benchmarks.worker import Job, made
 from benchmarks.workloads import WORKLOADS
 from tinygrad_cuda.backend.cuda import runtime
 
@@ -103,7 +104,7 @@ def say(row: Row) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Measures what was asked for; results are written after each workload."""
-    names = chosen(args.only)
+    names, end = chosen(args.only), time.time() + args.seconds
     wanted = ["ours", *(name for name in args.peers.split(",") if name)]
     if unknown := set(wanted) - set(MODULES):
         sys.exit(f"--peers: unknown {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
@@ -117,19 +118,21 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "rows": [],
     }
     rates, found["about"]["repeats"] = found["about"], effort.repeats
-    variants = {key: v for module in peers.values() for key, v in module.VARIANTS.items()}
-    # What others are compared with comes first: PyTorch where it is installed.
-    variants = {k: variants[k] for k in sorted(variants, key=lambda k: k != "torch")}
-    suite = Suite(args.device, effort, args.seconds, args.without)
-    for name in (name for name in names if name in WORKLOADS):
-        workload = WORKLOADS[name](args.smoke)
-        if args.smoke and isinstance(workload, Training | Repetition):
-            workload = replace(workload, together=effort.compared)
+    chosen_workloads = [name for name in names if name in WORKLOADS]
+    for name in chosen_workloads:
+        floor = floor_of(made(name, args.smoke))
         peak = rates["peak_flops"] or float("inf")
-        floor = floor_of(workload).microseconds(rates["copy_bytes_per_second"], peak)
-        found["floors"][name] = floor
-        found["rows"] += [row.as_json() for row in suite.rows(name, workload, variants, say)]
-        write(args.json, found)
+        found["floors"][name] = floor.microseconds(rates["copy_bytes_per_second"], peak)
+    with tempfile.TemporaryDirectory() as folder:
+        # What others are compared with comes first: PyTorch where it is installed.
+        for peer in sorted(peers, key=lambda peer: peer != "torch"):
+            job = Job(peer, chosen_workloads, args.device, args.smoke, folder, end, args.without)
+            for row in job.rows():
+                say(row)
+                found["rows"].append(row.as_json())
+                write(args.json, found)
+    order = {name: number for number, name in enumerate(chosen_workloads)}
+    found["rows"].sort(key=lambda row: order[row["workload"]])
     if "host" in names:
         found["host"] = host.overheads(args.device, args.smoke)
     if "start" in names:
@@ -154,7 +157,7 @@ def main(given: list[str] | None = None) -> int:
     print(report.summary(found))
     if args.json is not None:
         report.plot(found, args.json.with_suffix(".png"))
-    bad = [row for row in found["rows"] if not row["agrees"] or row["failure"]]
+    bad = [r for r in found["rows"] if not r["agrees"] or r["failure"] not in ("", LEFT_OUT)]
     for row in bad:
         why = row["failure"] or f"results differ by {row['difference']:.1e}"
         print(f"{row['workload']}, {row['title']}: {why}", file=sys.stderr)

@@ -7,9 +7,10 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from benchmarks.workload import Array, Function, Repetition, Training, Workload
 COMPARED_STEPS = 20
 # Single operations are the device's alone, so that fewer steps tell as much.
 WARM_UP_SECONDS, REPEAT_SECONDS, OPERATION_SECONDS = 0.1, 0.2, 0.05
-REPEATS, STEPS_AT_MOST = 7, 1000
-DEVICE_CALLS, DEVICE_REPEATS = 10, 7
+REPEATS, STEPS_AT_MOST = 5, 1000
+DEVICE_CALLS, DEVICE_REPEATS = 10, 5
+FIRST_CALLS = 3
+LEFT_OUT = "left out by --without"
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
 
 
@@ -47,7 +50,8 @@ class Row:
     """One workload on one variant of a peer.
 
     Attributes:
-        first: seconds from nothing to the end of the first three calls, compiling included.
+        first: seconds from nothing to the end of the first three calls, or of the first one that
+            runs many steps; compiling included.
         wall: host included, synchronized at the end of each repeat.
         device: the GPU's time alone, data on the device; None where it cannot be told apart.
         together: steps of one call.
@@ -89,37 +93,40 @@ SMOKE = Effort(2, warm_up=0, repeat=0, operation=0, repeats=1, at_most=1, device
 
 
 class Suite:
-    """Runs one workload on every variant and keeps what the first one computed."""
+    """Runs workloads on the variants of peers.
+
+    Args:
+        device: "cuda" or "cpu".
+        effort: how long to measure.
+        folder: where the first result of each workload is kept, for others to be compared with.
+        end: when to begin no further measurement, on the clock `time.time`.
+        without: patterns of "variant/workload" that are left out, separated by commas.
+    """
 
     def __init__(
-        self, device: str, effort: Effort, seconds: float = float("inf"), without: str = ""
-    ) -> None:
-        self.device, self.effort, self.without = device, effort, without
-        self.end = time.monotonic() + seconds
-
-    def rows(
         self,
-        name: str,
-        workload: Workload,
-        variants: dict[str, Variant],
-        done: Callable[[Row], Any],
-    ) -> list[Row]:
-        """Measures each variant that can run the workload; `done` hears of each row."""
-        rows: list[Row] = []
-        self.reference: list[Array] | None = None
+        device: str,
+        effort: Effort,
+        folder: Path,
+        end: float = float("inf"),
+        without: str = "",
+    ) -> None:
+        self.device, self.effort, self.folder = device, effort, folder
+        self.end, self.without = end, without.split(",")
+
+    def rows(self, name: str, workload: Workload, variants: dict[str, Variant]) -> Iterator[Row]:
+        """Measures each variant that can run the workload."""
         for key, variant in variants.items():
             if not variant.runs(workload):
                 continue
             row = Row(name, key, variant.title)
-            if any(fnmatch(f"{key}/{name}", pattern) for pattern in self.without.split(",")):
-                row.failure = "left out by --without"
-            elif time.monotonic() > self.end:
+            if any(fnmatch(f"{key}/{name}", pattern) for pattern in self.without):
+                row.failure = LEFT_OUT
+            elif time.time() > self.end:
                 row.failure = "not measured: the time given to the suite was over"
             else:
                 self._fill(row, workload, variant)
-            done(row)
-            rows.append(row)
-        return rows
+            yield row
 
     def _fill(self, row: Row, workload: Workload, variant: Variant) -> None:
         try:
@@ -138,14 +145,15 @@ class Suite:
         compared = self.effort.compared if isinstance(workload, Training) else 1
         if isinstance(workload, Repetition):
             compared = workload.together
-        while calls * program.steps < compared or calls < 3:
+        first = FIRST_CALLS if program.steps == 1 else 1
+        while calls * program.steps < compared or calls < first:
             program.call(calls)
             calls += 1
             if isinstance(workload, Training):
                 found += program.results()[:1]
             elif calls * program.steps == compared:
                 found = program.results()
-            if calls == 3:
+            if calls == first:
                 program.synchronize()
                 row.first = time.perf_counter() - start
         self._compare(row, workload, found)
@@ -161,9 +169,11 @@ class Suite:
             found = [losses]
         if not found:
             return
-        if self.reference is None:
-            self.reference = found
-        row.difference = max(map(difference, found, self.reference))
+        path = self.folder / f"{row.workload}.npz"
+        if not path.exists():
+            np.savez(path, *found)
+        with np.load(path) as reference:
+            row.difference = max(map(difference, found, reference.values()))
         dtype = getattr(workload, "dtype", "float32")
         row.agrees = row.difference <= TOLERANCE[dtype]
 

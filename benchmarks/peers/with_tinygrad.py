@@ -108,7 +108,8 @@ class Jitted(Program):
         self.parameters, buffers = ({k: put(v) for k, v in a.items()} for a in parts(workload))
         self.net = Net({**self.parameters, **buffers})
         self.buffers = list(buffers.values())
-        self.host = host_data(workload)
+        # tinygrad wants memory that may be written to.
+        self.host = [tuple(map(np.array, given)) for given in host_data(workload)]
         self.fresh = isinstance(workload, Training)
         self.feeds_back = isinstance(workload, Repetition)
         self.given = tuple(put(x, self.dtype) for x in self.host[0])
@@ -191,7 +192,7 @@ def put(array: Array, dtype: str = "float32") -> Tensor:
     """A realized Tensor; floating arrays in `dtype`, index arrays as int32."""
     if array.dtype.kind != "f":
         array = array.astype(np.int32)
-    tensor = Tensor(array)
+    tensor = Tensor(array if array.flags.writeable else array.copy())
     return (tensor.cast(getattr(dtypes, dtype)) if array.dtype.kind == "f" else tensor).realize()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 import benchmarks.__main__ as command
 from benchmarks import report
 from benchmarks.floor import floor_of
-from benchmarks.harness import SMOKE, Suite, difference
+from benchmarks.harness import LEFT_OUT, SMOKE, Suite, difference
 from benchmarks.peers.ours import VARIANTS
+from benchmarks.worker import Job
 from benchmarks.workload import Training
 from benchmarks.workloads import WORKLOADS
 
@@ -33,10 +35,10 @@ def test_command_measures_and_reports(tmp_path: Path, capsys: pytest.CaptureFixt
     plain, compiled, together = (row["losses"] for row in found["rows"][:3])
     assert plain == compiled == together and len(plain) == 2 and plain[1] != plain[0]
     assert found["about"]["versions"].keys() == {"ours", "numpy"} and found["about"]["commit"]
-    assert "softmax_backward | ours, tc.compile |" in capsys.readouterr().out
+    assert re.search(r"softmax_backward +\| ours, tc.compile +\|", capsys.readouterr().out)
     assert (tmp_path / "all.png").stat().st_size > 1000
     page = report.page(found)
-    assert f"- commit: {found['about']['commit']}" in page and "| mlp_64 " in page
+    assert f"- commit: {found['about']['commit']}" in page and "| mlp_64" in page
 
 
 def test_losses_are_those_of_torch(tmp_path: Path) -> None:
@@ -55,19 +57,29 @@ def test_losses_are_those_of_torch(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
-def test_another_program_is_noticed() -> None:
+def test_another_program_is_noticed(tmp_path: Path) -> None:
     workload = WORKLOADS["mlp_64"](True)
     assert isinstance(workload, Training)
-    suite = Suite("cpu", SMOKE)
+    suite = Suite("cpu", SMOKE, tmp_path, without="left*")
     others = {name: value + 0.01 for name, value in workload.parameters.items()}
-    changed = VARIANTS["ours"]._replace(
-        build=lambda _, device: VARIANTS["ours"].build(replace(workload, parameters=others), device)
+    ours = VARIANTS["ours"]
+    changed = ours._replace(
+        build=lambda _, device: ours.build(replace(workload, parameters=others), device)
     )
-    both = {"ours": VARIANTS["ours"], "moved": changed}
-    same, differs = suite.rows("mlp_64", workload, both, lambda row: None)
-    assert same.agrees and not differs.agrees and differs.difference > 1e-4
+    variants = {"ours": ours, "moved": changed, "left": ours}
+    same, differs, left = suite.rows("mlp_64", workload, variants)
+    assert same.agrees and same.difference == 0
+    assert not differs.agrees and differs.difference is not None and differs.difference > 1e-4
+    assert left.wall is None and left.failure == LEFT_OUT
     assert difference(np.array([np.nan]), np.array([1.0])) == float("inf")
     assert difference(np.zeros(2), np.zeros(3)) == float("inf")
+
+
+def test_process_of_its_own_and_time_that_is_over(tmp_path: Path) -> None:
+    job = Job("ours", ["sum", "mlp_64"], "cpu", False, str(tmp_path), end=0.0)
+    rows = list(job.rows())
+    assert [row.workload for row in rows] == ["sum"] * 2 + ["mlp_64"] * 3
+    assert all("time given to the suite was over" in row.failure for row in rows)
 
 
 def test_a_failure_is_a_row_and_an_exit_code(
