@@ -479,6 +479,12 @@ def test_gradients_flow_through_a_compiled_module() -> None:
     for _ in range(3):
         model(tc.tensor([[1.0, 2.0]])).sum().backward()
     assert model.weight.grad.tolist() == [[3.0, 6.0]]
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(None))
+    model.requires_grad_(False)
+    for _ in range(3):
+        assert not model(tc.tensor([[1.0, 2.0]])).requires_grad
+    assert len(calls) == 1, "frozen, it is replayed"
 
 
 def test_seed_set_between_calls() -> None:

@@ -23,7 +23,16 @@ from tinygrad_cuda.compile.signature import (
 )
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
-from tinygrad_cuda.engine.capture import Capture, Stale, StepEvent, begin, capturing, end, watching
+from tinygrad_cuda.engine.capture import (
+    Capture,
+    Stale,
+    StepEvent,
+    begin,
+    capturing,
+    end,
+    structure,
+    watching,
+)
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.finite import watch
 from tinygrad_cuda.engine.realize import realize_all
@@ -47,7 +56,9 @@ class Compiled:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self._programs: OrderedDict[Any, list[Program] | None] = OrderedDict()
+        self._programs: OrderedDict[Any, list[Program]] = OrderedDict()
+        # Signatures that cannot be replayed, and the version of structure at which that was so.
+        self._recorded: dict[Any, int] = {}
         self._attempts = 0
         self._lock = threading.RLock()
         if not hasattr(function, "parameters"):
@@ -65,7 +76,7 @@ class Compiled:
                 return self.function(*args, **options)
             key = given.key
             programs = self._programs.get(key, [])
-            if programs is None:
+            if self._recorded and self._recorded.get(key) == structure.version:
                 return self.function(*args, **options)
             reason = ""
             for program in programs:
@@ -105,7 +116,7 @@ class Compiled:
         try:
             program = Program(capture, given, result, names)
         except History:
-            self._keep(given.key, None)
+            self._recorded[given.key] = structure.version
             self._report("is recorded each time: a gradient may still pass through what it returns")
             return result, None
         unsteady = _unsteady(capture, program, names)
@@ -118,7 +129,8 @@ class Compiled:
                 raise _never_steady(unsteady)
             return result, None
         self._attempts = 0
-        programs = self._programs.get(given.key) or []
+        self._recorded.pop(given.key, None)
+        programs = self._programs.get(given.key, [])
         self._keep(given.key, [program, *programs][:PROGRAMS])
         return result, program
 
@@ -136,7 +148,7 @@ class Compiled:
             )
         return result
 
-    def _keep(self, key: Any, programs: list[Program] | None) -> None:
+    def _keep(self, key: Any, programs: list[Program]) -> None:
         self._programs[key] = programs
         self._programs.move_to_end(key)
         if len(self._programs) > SIGNATURES:

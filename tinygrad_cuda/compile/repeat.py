@@ -44,7 +44,8 @@ def compile(
     values (each makes a program of its own).
 
     Args:
-        model: a function, method or Module; left out where it is used as a decorator with ().
+        model: a function, method or Module (the outermost one: what comes back is no Module that
+            another could hold); left out where it is used as a decorator with ().
         fullgraph, dynamic, mode: accepted as in PyTorch; a program is always whole, and of one
             shape.
         disable: return the function as it is.
