@@ -20,7 +20,7 @@ from benchmarks.workload import Array, Function, Repetition, Training, Workload
 
 COMPARED_STEPS = 20
 # Single operations are the device's alone, so that fewer steps tell as much.
-WARM_UP_SECONDS, REPEAT_SECONDS, OPERATION_SECONDS = 0.1, 0.2, 0.05
+WARM_UP_SECONDS, REPEAT_SECONDS, OPERATION_SECONDS = 0.1, 0.1, 0.05
 REPEATS, STEPS_AT_MOST = 5, 1000
 DEVICE_CALLS, DEVICE_REPEATS = 10, 5
 FIRST_CALLS = 3

@@ -63,23 +63,23 @@ class Job:
 
 def _process(job: Job, left: list[str]) -> Generator[Row, None, int]:
     """Rows of a process; takes the names of finished workloads from `left`."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "benchmarks.worker"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdin is not None and process.stdout is not None
-    with process.stdin as out:
-        out.write(json.dumps(asdict(job)))
-    for line in process.stdout:
-        if not line.startswith(MARK):
-            continue
-        found = json.loads(line.removeprefix(MARK))
-        while left[0] != found["workload"]:
-            left.pop(0)
-        for part in ("wall", "device"):
-            found[part] = found[part] and Times(**found[part])
-        yield Row(**found)
-    code = process.wait()
+    ) as process:  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        with process.stdin as out:
+            out.write(json.dumps(asdict(job)))
+        for line in process.stdout:
+            if not line.startswith(MARK):
+                continue
+            found = json.loads(line.removeprefix(MARK))
+            while left[0] != found["workload"]:
+                left.pop(0)
+            for part in ("wall", "device"):
+                found[part] = found[part] and Times(**found[part])
+            yield Row(**found)
+        code = process.wait()
     if code == 0:
         left.clear()
     return code
