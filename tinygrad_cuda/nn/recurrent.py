@@ -207,10 +207,14 @@ class _Recurrent(Module):
         self, input: Tensor, state: State, suffix: str, backwards: bool, counts: list[int]
     ) -> tuple[Tensor, State]:
         """One layer in one direction."""
-        named = self._parameters
-        weight = named["weight_hh" + suffix]
-        bias = named.get("bias_hh" + suffix)
-        inputs = linear(input, named["weight_ih" + suffix], named.get("bias_ih" + suffix))
+
+        def named(part: str) -> Tensor:
+            found: Tensor = getattr(self, part + suffix)  # may be parametrized
+            return found
+
+        weight, bias = named("weight_hh"), named("bias_hh") if self.bias else None
+        projection = named("weight_hr") if self.proj_size else None
+        inputs = linear(input, named("weight_ih"), named("bias_ih") if self.bias else None)
         packed = input.ndim == 2
         pieces: Any = inputs.split(counts) if packed else inputs
         outputs: list[Tensor] = []
@@ -220,8 +224,8 @@ class _Recurrent(Module):
             rest = tuple(part[counts[t] :] for part in state) if counts[t] < counts[0] else None
             state = state if rest is None else tuple(part[: counts[t]] for part in state)
             state = self._step(pieces[t], linear(state[0], weight, bias), state)
-            if self.proj_size:
-                state = (linear(state[0], named["weight_hr" + suffix]), *state[1:])
+            if projection is not None:
+                state = (linear(state[0], projection), *state[1:])
             outputs.append(state[0])
             if rest is not None:
                 state = tuple(cat([part, kept]) for part, kept in zip(state, rest))

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tinygrad_cuda.core.names import missing_from
-from tinygrad_cuda.nn.utils import rnn
+from tinygrad_cuda.nn.utils import parametrizations, parametrize, rnn
 from tinygrad_cuda.nn.utils.clip import (
     clip_grad_norm_,
     clip_grad_value_,
@@ -21,8 +21,9 @@ from tinygrad_cuda.nn.utils.vector import parameters_to_vector, vector_to_parame
 
 __all__ = [
     "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "fuse_conv_bn_eval",
-    "fuse_linear_bn_eval", "get_total_norm", "parameters_to_vector", "remove_spectral_norm",
-    "remove_weight_norm", "rnn", "spectral_norm", "vector_to_parameters", "weight_norm",
+    "fuse_linear_bn_eval", "get_total_norm", "parameters_to_vector", "parametrizations",
+    "parametrize", "remove_spectral_norm", "remove_weight_norm", "rnn", "spectral_norm",
+    "vector_to_parameters", "weight_norm",
 ]  # fmt: skip
 
 

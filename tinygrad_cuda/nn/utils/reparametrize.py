@@ -65,7 +65,7 @@ def _remove(op: str, module: Any, name: str, parts: tuple[str, ...]) -> Any:
 # Weight norm --------------------------------------------------------------------------------
 
 
-def _lengths(weight: Tensor, dim: int | None) -> Tensor:
+def lengths(weight: Tensor, dim: int | None) -> Tensor:
     """Norms over all axes but `dim`."""
     if dim is None or dim == -1:  # -1 means all, as in PyTorch
         return reductions.norm(weight)
@@ -89,13 +89,13 @@ def weight_norm(module: Any, name: str = "weight", dim: int | None = 0) -> Any:
     """
     weight = _start("weight_norm", module, name)
     with gradient_mode(False):
-        lengths = _lengths(weight.detach(), dim)
-    module.register_parameter(f"{name}_g", Parameter(lengths))
+        length = lengths(weight.detach(), dim)
+    module.register_parameter(f"{name}_g", Parameter(length))
     module.register_parameter(f"{name}_v", Parameter(weight.detach()))
 
     def compute(owner: Any) -> Tensor:
         direction: Tensor = getattr(owner, f"{name}_v")
-        result: Tensor = direction * (getattr(owner, f"{name}_g") / _lengths(direction, dim))
+        result: Tensor = direction * (getattr(owner, f"{name}_g") / lengths(direction, dim))
         return result
 
     _install(module, name, "weight_norm", compute, weight.detach())
