@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,6 +139,48 @@ def test_range_wants_float32(name: str) -> None:
         wide = IN_FLOAT32[name](tc, tc.tensor(A), tc.tensor(B).bfloat16().float())
     assert dtype == "float32"
     np.testing.assert_allclose(value, wide.double().numpy(), rtol=1e-5, atol=1e-6)
+
+
+# Ours that are spelled otherwise, or are one function for several.
+SPELLED = {
+    "linalg_vecdot": "linalg.vecdot", "linalg_multi_dot": "linalg.multi_dot",
+    "linalg_vector_norm": "linalg.vector_norm", "linalg_matrix_norm": "linalg.matrix_norm",
+    "frobenius_norm": "linalg.norm", "nuclear_norm": "norm", "nll_loss2d": "nn.functional.nll_loss",
+    "native_layer_norm": "nn.functional.layer_norm", "grid_sampler": "nn.functional.grid_sample",
+    "upsample_bilinear2d": "nn.functional.interpolate",
+}  # fmt: skip
+LISTS = {
+    "LOWER_PRECISION_FP": "half", "FP32": "float32", "FP32_SET_OPT_DTYPE": "float32",
+    "PROMOTE": "widest",
+}  # fmt: skip
+
+
+def found_by(name: str) -> Any:
+    """The function of that name, here or in a part of the package."""
+    if name in SPELLED:
+        owner = tc
+        for step in SPELLED[name].split("."):
+            owner = getattr(owner, step)
+        return owner
+    return getattr(tc, name, None) or getattr(F, name, None)
+
+
+def test_lists_are_those_that_torch_has_for_cuda() -> None:
+    """Read from the header that torch brings; cells and internal names apart."""
+    torch = pytest.importorskip("torch")
+    header = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+    if not header.exists():
+        pytest.skip("this torch brings no headers")
+    text = header.read_text().replace("\\\n", "\n")
+    compared = 0
+    for list_name, policy in LISTS.items():
+        body = text.partition(f"#define AT_FORALL_{list_name}(_)")[2].partition("#define")[0]
+        for name in re.findall(r"_\((\w+)[,)]", body):
+            function = None if name.startswith("_") else found_by(name)
+            if function is not None:
+                assert getattr(function, "autocast", None) == policy, name
+                compared += 1
+    assert compared >= 85
 
 
 def test_nothing_is_cast_outside_or_elsewhere() -> None:

@@ -153,7 +153,7 @@ def set_autocast_dtype(device_type: str, dtype: Any) -> None:
 # What a function wants ----------------------------------------------------------------------------
 
 
-def _policy(choose: Callable[[dict[str, DType], Any], Callable[[Any], Any]]) -> Any:
+def _policy(name: str, choose: Callable[[dict[str, DType], Any], Callable[[Any], Any]]) -> Any:
     """A decorator; ``choose(on, arguments)`` gives the cast of one Tensor.
 
     Inside the function nothing more is cast: it is one operation, whatever it is made of.
@@ -175,6 +175,7 @@ def _policy(choose: Callable[[dict[str, DType], Any], Callable[[Any], Any]]) -> 
             finally:
                 state.on = on
 
+        wrapper.autocast = name  # type: ignore[attr-defined]
         return wrapper  # type: ignore[return-value]
 
     return decorator
@@ -226,11 +227,11 @@ def _choose_widest(on: dict[str, DType], arguments: Any) -> Callable[[Any], Any]
 
 
 # Matrix products and what is made of them: fast in a half type, and safe, since sums are float32.
-in_half: Callable[[F], F] = _policy(_choose_half)
+in_half: Callable[[F], F] = _policy("half", _choose_half)
 # What needs range or precision: exponentials, logarithms, powers, sums, norms, losses.
-in_float32: Callable[[F], F] = _policy(_choose_float32)
+in_float32: Callable[[F], F] = _policy("float32", _choose_float32)
 # Several operands that must agree.
-in_widest: Callable[[F], F] = _policy(_choose_widest)
+in_widest: Callable[[F], F] = _policy("widest", _choose_widest)
 
 
 def operands_in_half(*values: Any) -> Any:

@@ -165,7 +165,6 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
 # Along a line -------------------------------------------------------------------------------------
 
 
-@in_float32
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """Running `logsumexp` along `dim`, by doubling (Hillis and Steele, 1986)."""
     node = require_float("logcumsumexp", input.node)
