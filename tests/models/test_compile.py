@@ -275,6 +275,49 @@ def test_requires_grad_flipped() -> None:
     both(program)
 
 
+def test_hooks() -> None:
+    """On gradients and on Modules, added and removed."""
+
+    def program(task: Task) -> list[Any]:
+        found = [task.step(*batch(n)) for n in range(3)]
+        handle = task.model[0].weight.register_hook(lambda g: g * 3)
+        found += [task.step(*batch(n)) for n in range(2)]
+        handle.remove()
+        handle = task.model[4].register_forward_hook(lambda m, x, y: y * 0.5)
+        found += [task.step(*batch(n)) for n in range(2)]
+        handle.remove()
+        return found + [task.step(*batch(n)) for n in range(2)]
+
+    both(program)
+
+
+def test_parameters_added_to_the_optimizer() -> None:
+    def program(task: Task) -> list[Any]:
+        found = [task.step(*batch(n)) for n in range(3)]
+        task.model.add_module("more", nn.Linear(SIZES[-1], SIZES[-1]))
+        task.optimizer.add_param_group({"params": task.model.more.parameters(), "lr": 0.2})
+        return found + [task.step(*batch(n)) for n in range(4)]
+
+    both(program)
+
+
+def test_callable_objects() -> None:
+    """Attributes that `__call__` names are looked at."""
+
+    class Scale:
+        factor = None
+
+        def __call__(self, x: Any) -> Any:
+            return x * self.factor
+
+    scale = Scale()
+    scale.factor = 2.0
+    call = tc.compile(scale)
+    assert [call(tc.ones(1)).item() for _ in range(2)] == [2.0, 2.0]
+    scale.factor = tc.tensor([5.0])
+    assert call(tc.ones(1)).item() == 5.0
+
+
 def test_optimizer_state_reset() -> None:
     """A loaded state, an emptied one, a moment written in place, another option."""
 

@@ -178,13 +178,13 @@ class Compiled:
 
 def _unsteady(capture: Capture, program: Program, names: _Names) -> str | None:
     """What the call has changed besides values of Tensors, so that no replay does it; or None."""
-    name = changed_name(names)
-    if name is not None:
-        return f"the Python value {name}"
     for module, known in capture.modules:
         name = changed_module(module, known)
         if name is not None:
             return f"the Module's attribute {name}"
+    name = changed_name(names)
+    if name is not None:
+        return f"the Python value {name}"
     for event in capture.events:
         if isinstance(event, StepEvent) and event.unsteady is not None:
             return event.unsteady

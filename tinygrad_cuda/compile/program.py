@@ -249,6 +249,8 @@ class Program:
         records = [r for r in self.capture.leaves.values() if r.leaf() is not None]
         leaves: list[Any] = [record.leaf() for record in records]
         shown.update(leaf.grad.cell for leaf in leaves if leaf.grad is not None)
+        self.hooks = [hooks for leaf in leaves for hooks in (leaf.hooks, leaf.after)]
+        self.hooked = list(map(list, self.hooks))
         for record, leaf in zip(records, leaves):
             if not record.dropped:
                 (self.with_gradient if record.before else self.without_gradient).append(leaf)
@@ -393,6 +395,8 @@ class Program:
         name = changed_name(self.names)
         if name is not None:
             raise Stale(f"{name} is another value")
+        if list(map(list, self.hooks)) != self.hooked:
+            raise Stale("a gradient has other hooks")
         for leaf in self.with_gradient:
             if leaf.grad is None:
                 raise Stale("a parameter has no gradient")

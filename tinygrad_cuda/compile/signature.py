@@ -155,7 +155,9 @@ Names = list[tuple[str, Any, Any]]  # a name, the dict or closure cell it lives 
 
 def names_of(function: Any, arguments: Sequence[Any]) -> Names:
     """Globals, closure variables and attributes of ``self`` that a function's code names."""
-    function = inspect.unwrap(function)
+    function = inspect.unwrap(getattr(function, "func", function))
+    if not hasattr(function, "__code__") and not hasattr(function, "__func__"):
+        function = getattr(function, "forward", None) or function.__call__
     owners = [getattr(function, "__self__", None), *arguments]
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)

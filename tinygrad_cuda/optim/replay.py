@@ -149,9 +149,10 @@ class _Alike:
                 for state in self.states:
                     if state.get(key) != value:
                         raise Stale(f"the optimizer's {key} differs between parameters")
-        if now == self.host and group == self.group:
+        whole = len(group["params"]) == self.parameters  # the list itself may have been changed
+        if whole and now == self.host and group == self.group:
             return
-        if len(group["params"]) != self.parameters or group.keys() != self.group.keys():
+        if not whole or group.keys() != self.group.keys():
             raise Stale("the optimizer's parameters or options have changed")
         for key in self.fixed:
             if group[key] != self.group[key]:
