@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.graph.batching import Rewriting
-from tinygrad_cuda.graph.node import Op
+from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common
 
 RNG = np.random.default_rng(11)
@@ -300,6 +301,29 @@ def test_a_steady_loop_makes_no_new_plan() -> None:
     before = cache.made
     per_sample(tc, model, "cpu")[0]["1.weight"].numpy()
     assert cache.made == before
+
+
+def test_live_nodes_stay_constant_without_the_garbage_collector() -> None:
+    """Neither gradients taken inside nor a backward pass outside leave a reference cycle."""
+    model = convnet(tc)
+    optimizer = tc.optim.SGD(model.parameters(), lr=0.01)
+    x, y = tc.tensor(IMAGES), tc.tensor(LABELS)
+    _, loss_of = per_sample(tc, model, "cpu")
+    counts = []
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(6):
+            per_sample(tc, model, "cpu")[0]["0.weight"].numpy()
+            optimizer.zero_grad()
+            losses = tc.vmap(loss_of, (None, 0, 0))(dict(model.named_parameters()), x, y)
+            losses.mean().backward()
+            optimizer.step()
+            del losses
+            counts.append(sum(isinstance(thing, Node) for thing in gc.get_objects()))
+    finally:
+        gc.enable()
+    assert counts[2:] == counts[2:3] * 4
 
 
 def test_ensemble() -> None:

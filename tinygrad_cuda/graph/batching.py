@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakValueDictionary
 
 from tinygrad_cuda.core.errors import ArgumentError, GradientError
 from tinygrad_cuda.core.shapes import Shape
@@ -51,6 +52,9 @@ class Rewriting:
         self.found = dict(replaced)
         self.size = size
         self.draws = draws
+        self._replaced = replaced
+        # What a recorded gradient looks things up in: weak, since it is part of what was found.
+        self._known: WeakValueDictionary[Node, Node] = WeakValueDictionary()
         self._independent: set[Node] = set()
 
     def __call__(self, roots: Iterable[Node]) -> list[Node]:
@@ -65,7 +69,7 @@ class Rewriting:
             elif node.storage is not None or found.keys().isdisjoint(node.sources):
                 independent.add(node)
             else:
-                found[node] = self._recorded(node)
+                found[node] = self._known[node] = self._recorded(node)
         return [found.get(root, root) for root in roots]
 
     def _is_known(self, node: Node) -> bool:
@@ -138,12 +142,14 @@ class Rewriting:
         """The same values, and a gradient that is the example's rewritten when it is asked for."""
         count = node.attributes["results"]
         history = node.sources[count:]
-        function = node.attributes["function"]
+        function, outputs = node.attributes["function"], node.outputs
+        given, known, size, draws = self._replaced, self._known, self.size, self.draws
+        apart = tuple(source in self.found for source in history)
 
         def gradients(*cotangents: Node | None) -> list[Node | None]:
-            replaced = dict(self.found)
+            replaced = {**given, **known}
             examples: list[Node | None] = []
-            for g, (shape, dtype) in zip(cotangents, node.outputs):
+            for g, (shape, dtype) in zip(cotangents, outputs):
                 one = None
                 if g is not None:
                     one = example.leaf(shape, dtype, g.device)
@@ -151,11 +157,11 @@ class Rewriting:
                     replaced[one] = g
                 examples.append(one)
             parts = function(*examples)
-            again = Rewriting(replaced, self.size, self.draws)
+            again = Rewriting(replaced, size, draws)
             again([part for part in parts if part is not None])
             return [
-                None if part is None else self._collected(again, part, source)
-                for part, source in zip(parts, history, strict=True)
+                None if part is None else _collected(again, part, own)
+                for part, own in zip(parts, apart, strict=True)
             ]
 
         attributes = {**node.attributes, "function": gradients}
@@ -165,12 +171,13 @@ class Rewriting:
         new.requires_grad = any(source.requires_grad for source in behind)
         return new
 
-    def _collected(self, again: Rewriting, part: Node, source: Node) -> Node:
-        """The cotangent of a source: its own for each example, or the sum over all."""
-        g = again.batched(part)
-        if self.size is None or source in self.found:
-            return g
-        return movement.reshape(reduction.sum(g, axes=(0,)), shape=g.shape[1:])
+
+def _collected(again: Rewriting, part: Node, own: bool) -> Node:
+    """The cotangent of a source: its own for each example, or the sum over all."""
+    g = again.batched(part)
+    if again.size is None or own:
+        return g
+    return movement.reshape(reduction.sum(g, axes=(0,)), shape=g.shape[1:])
 
 
 def _check_hooks(node: Node, new: Node) -> None:
