@@ -19,6 +19,12 @@ LINES = real(2, 4, 11)
 VOLUMES = real(2, 3, 5, 6, 4)
 FLAT = np.maximum(IMAGES, 0)  # many equal elements
 
+
+def drawn(lib: Any, *shape: int) -> Any:
+    """Fixed numbers from 0 to 1, a Tensor of the library."""
+    return (tc if lib is nn else torch).tensor(np.random.default_rng(5).random(shape))
+
+
 Case = tuple[Callable[[Any], Any], tuple[Any, ...]]
 LAYERS: dict[str, Case] = {
     "Conv1d": (lambda lib: lib.Conv1d(4, 6, 3, padding=1), (LINES,)),
@@ -73,6 +79,18 @@ LAYERS: dict[str, Case] = {
     "AvgPool3d": (lambda lib: lib.AvgPool3d(2), (VOLUMES,)),
     "LPPool1d": (lambda lib: lib.LPPool1d(2, 3, 2), (LINES,)),
     "LPPool2d": (lambda lib: lib.LPPool2d(2, (3, 2), 2), (IMAGES,)),
+    "FractionalMaxPool2d": (
+        lambda lib: lib.FractionalMaxPool2d((3, 2), (4, 5), None, True, drawn(lib, 2, 4, 2)),
+        (IMAGES,)),
+    "FractionalMaxPool2d, ratio, ties": (
+        lambda lib: lib.FractionalMaxPool2d(
+            2, output_ratio=(0.5, 0.6), _random_samples=drawn(lib, 2, 4, 2)), (FLAT,)),
+    "FractionalMaxPool2d, one, unbatched": (
+        lambda lib: lib.FractionalMaxPool2d(3, (1, 3), _random_samples=drawn(lib, 1, 4, 2)),
+        (IMAGES[0],)),
+    "FractionalMaxPool3d": (
+        lambda lib: lib.FractionalMaxPool3d(2, (3, 4, 2), None, True, drawn(lib, 2, 3, 3)),
+        (VOLUMES,)),
     "AdaptiveAvgPool1d": (lambda lib: lib.AdaptiveAvgPool1d(4), (LINES,)),
     "AdaptiveAvgPool2d, 1": (lambda lib: lib.AdaptiveAvgPool2d(1), (IMAGES,)),
     "AdaptiveAvgPool2d, uneven": (lambda lib: lib.AdaptiveAvgPool2d((5, None)), (IMAGES,)),
@@ -172,3 +190,18 @@ def test_windows_are_never_stored() -> None:
     columns = {str(2 * 12 * 12 * 3 * 25), "75, 288", "288, 75", "100, 288", "288, 100"}
     assert "contract" in text
     assert not any(size in text for size in columns), text
+
+
+def test_fractional_windows_are_drawn_anew() -> None:
+    """Two calls look at other windows; what cannot be is refused."""
+    tc.manual_seed(0)
+    x = tc.tensor(real(1, 3, 20, 20), device="cpu")
+    pool = nn.FractionalMaxPool2d(2, output_ratio=0.7)
+    assert pool(x).shape == (1, 3, 14, 14)
+    assert not tc.equal(pool(x), pool(x))
+    with pytest.raises(tc.ArgumentError, match="needs one of two"):
+        nn.FractionalMaxPool2d(2)
+    with pytest.raises(tc.ArgumentError, match="a ratio is out of range"):
+        nn.FractionalMaxPool2d(2, output_ratio=1.5)
+    with pytest.raises(tc.ShapeError, match="the windows do not fit"):
+        nn.functional.fractional_max_pool2d(x, 3, 19)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.nn import functional_fractional, functional_sampling
 from tinygrad_cuda.nn import functional_pooling as F
-from tinygrad_cuda.nn import functional_sampling
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -233,3 +234,58 @@ class LPPool3d(LPPool1d):
     """`lp_pool3d`: ``(sum x ** p) ** (1 / p)`` of windows of (N, C, D, H, W)."""
 
     function = staticmethod(F.lp_pool3d)
+
+
+class FractionalMaxPool2d(Module):
+    """`fractional_max_pool2d`: the largest elements of windows a random step apart.
+
+    Args:
+        kernel_size: of the windows.
+        output_size: how many along each axis; or
+        output_ratio: a part of the input's size, between 0 and 1.
+        return_indices: also return positions.
+
+    Raises:
+        ArgumentError: not one of output_size and output_ratio, or a ratio is out of range.
+    """
+
+    rank = 2
+    function: Callable[..., Any] = staticmethod(functional_fractional.fractional_max_pool2d)
+
+    def __init__(
+        self, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
+        return_indices: bool = False, _random_samples: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        name = type(self).__name__
+        if (output_size is None) == (output_ratio is None):
+            raise ArgumentError(
+                name, "needs one of two", expect="output_size or output_ratio",
+                actual="neither" if output_size is None else "both",
+            )  # fmt: skip
+
+        def per(value: Any) -> Any:
+            several = value is None or isinstance(value, tuple | list)
+            return value if several else (value,) * self.rank
+
+        self.kernel_size, self.return_indices = per(kernel_size), return_indices
+        self.output_size, self.output_ratio = per(output_size), per(output_ratio)
+        if not all(0 < ratio < 1 for ratio in self.output_ratio or ()):
+            raise ArgumentError(
+                name, "a ratio is out of range", expect="0 < output_ratio < 1",
+                actual=str(output_ratio),
+            )  # fmt: skip
+        self.register_buffer("_random_samples", _random_samples)
+
+    def forward(self, input: Tensor) -> Any:
+        return self.function(
+            input, self.kernel_size, self.output_size, self.output_ratio, self.return_indices,
+            _random_samples=self._random_samples,
+        )  # fmt: skip
+
+
+class FractionalMaxPool3d(FractionalMaxPool2d):
+    """`FractionalMaxPool2d` over three axes."""
+
+    rank = 3
+    function = staticmethod(functional_fractional.fractional_max_pool3d)
