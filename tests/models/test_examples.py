@@ -153,3 +153,47 @@ def test_vae(digits: Path, tmp_path: Path) -> None:
     assert re.search(r"negative ELBO [\d.]+ = [\d.]+ rebuilding \+ [\d.]+ div", done.stdout)
     for name in ("reconstructions", "samples", "walk"):
         assert_picture(tmp_path / "vae" / f"{name}.png")
+
+
+@pytest.fixture(scope="module")
+def resnet(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What the residual network's example prints, and its folder."""
+    out = tmp_path_factory.mktemp("resnet")
+    done = run("resnet_mnist.py", "--data", str(digits), "--smoke", "--batch-size", "16",
+               "--max-batches", "4", "--max-test", "50", "--out", str(out))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout, out
+
+
+def test_resnet(resnet: tuple[str, Path]) -> None:
+    """Trains, folds its batch norms to the same logits, saves itself and draws."""
+    printed, out = resnet
+    assert "ResNet, 19,714 parameters, on cpu" in printed
+    assert re.search(r"epoch 1  loss [\d.]+  test accuracy [\d.]+ %", printed)
+    assert re.search(r"folded: largest difference \S+ of the largest logit, 50 of 50", printed)
+    assert_picture(out / "loss.png")
+    assert_picture(out / "doubts.png")
+
+
+def test_denoiser(digits: Path, tmp_path: Path) -> None:
+    """Its loss falls after each update, or the program would fail."""
+    done = run("diffusion.py", "--data", str(digits), "--part", "denoiser", "--smoke",
+               "--steps", "10", "--max-batches", "4", "--out", str(tmp_path))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "after 10 reverse steps" in done.stdout
+    assert_picture(tmp_path / "denoiser_loss.png")
+
+
+def test_unet(digits: Path, resnet: tuple[str, Path], tmp_path: Path) -> None:
+    """Trains, saves, draws, and the residual network judges its samples."""
+    done = run("diffusion.py", "--data", str(digits), "--part", "unet", "--smoke", "--evaluate",
+               "--steps", "10", "--batch-size", "4", "--max-batches", "2", "--samples", "10",
+               "--classifier", str(resnet[1] / "resnet.safetensors"), "--target", "101",
+               "--out", str(tmp_path))  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "the target of 101.0 % was missed" in done.stderr
+    assert re.search(r"epoch 1 .* held-out noise MSE [\d.]+", done.stdout)
+    assert "evaluation: 10 samples in" in done.stdout
+    assert (tmp_path / "unet.safetensors").is_file()
+    for name in ("unet_loss", "samples", "classes"):
+        assert_picture(tmp_path / f"{name}.png")
