@@ -178,6 +178,9 @@ def test_state_goes_on_elsewhere(on_cpu: None) -> None:
         for key, value in layout["state"][0].items() if key != "al"
     }  # fmt: skip
     begun = [tc.tensor(p.detach(), requires_grad=True) for p in ours.parameters]
+    for run in (theirs, ours):
+        kept = run.optimizer.state[run.parameters[0]]
+        assert (kept["func_evals"], kept["n_iter"]) == (9, 6)
     wanted = theirs.steps(2)
     assert_close([row[2:] for row in ours.steps(2)], [row[2:] for row in wanted], 1e-9)
     for taken in (state, {**state, "state": {0: given}}):

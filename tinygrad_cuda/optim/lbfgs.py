@@ -131,6 +131,7 @@ class LBFGS(Optimizer):
             loss = _Step(self, group, closure).run()
             realize(device)
         self.steps += 1
+        self.state[group["params"][0]].update(self.memory().counts())
         return loss
 
     def memory(self) -> Memory:
@@ -163,6 +164,7 @@ class LBFGS(Optimizer):
         if given:
             with gradient_mode(False):
                 self.memory().load(given)
+            self.state[self.param_groups[0]["params"][0]].update(self.memory().counts())
 
 
 class _Step:

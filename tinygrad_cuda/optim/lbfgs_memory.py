@@ -166,13 +166,16 @@ class Memory:
 
     # State -------------------------------------------------------------------------------------
 
+    def counts(self) -> dict[str, int]:
+        """Evaluations and directions so far, by PyTorch's names."""
+        return {"func_evals": self.evaluations, "n_iter": self.turns}
+
     def as_state(self) -> dict[str, Any]:
         """PyTorch's names; vectors of all parameters, the oldest pair first."""
-        counts = {"func_evals": self.evaluations, "n_iter": self.turns}
         if not self.turns:
-            return counts
+            return dict(self.counts())
         return {
-            **counts,
+            **self.counts(),
             "d": self.direction.clone(),
             "t": self.step,
             "old_dirs": [self.pairs[1, place].clone() for place in self.order],
