@@ -5,7 +5,7 @@ A Program is a plan's own graph: fresh nodes whose leaves are numbered inputs, f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ class Argument(NamedTuple):
 
 
 Number = bool | int | float
+NOTHING: Mapping[int, Any] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +71,18 @@ class BadIndex(Exception):
 class Executable(Protocol):
     """A compiled program."""
 
-    def run(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> list[Any]:
-        """Storages of the outputs; work may still be under way on the device."""
+    def run(
+        self,
+        inputs: Sequence[Any],
+        arguments: Sequence[Number],
+        spare: Mapping[int, Any] = NOTHING,
+    ) -> list[Any]:
+        """Storages of the outputs; work may still be under way on the device.
+
+        Args:
+            inputs, arguments: as the program numbers them.
+            spare: for some outputs a storage that may be used again, such as the last run's.
+        """
         ...
 
     def describe(self) -> str:

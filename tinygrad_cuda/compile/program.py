@@ -14,6 +14,7 @@ from typing import Any
 from tinygrad_cuda.compile.results import Fresh, History, Mould, Moulds, has_history
 from tinygrad_cuda.compile.signature import Given, Names, changed_module, changed_name
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import CompileError, describe_site
 from tinygrad_cuda.engine.capture import (
     Call,
@@ -112,19 +113,30 @@ class Frame:
 class _Run:
     """Runs one plan, and writes what it computed for cells."""
 
-    __slots__ = ("device", "lock", "executable", "inputs", "numbers", "writes", "copies")
+    __slots__ = (
+        "device", "lock", "executable", "inputs", "numbers", "writes", "copies", "unused", "spare",
+    )  # fmt: skip
 
-    def __init__(self, run: Run, inputs: list[int], writes: list[tuple[int, Mould]]) -> None:
+    def __init__(
+        self, run: Run, inputs: list[int], writes: list[tuple[int, Mould]], unused: list[int]
+    ) -> None:
         self.device, self.lock, self.executable = run.device, lock_of(run.device), run.executable
         self.copies = [slot for slot, source in enumerate(run.inputs) if source[0] == "copy"]
         self.inputs, self.numbers, self.writes = inputs, run.numbers, writes
+        # Outputs that nobody sees, such as gradients dropped by zero_grad(): their memory stays
+        # with the program, which spares asking for it in each call.
+        self.unused = [] if run.device is CPU else unused
+        self.spare: dict[int, Any] = {}
 
     def __call__(self, frame: Frame) -> None:
         values = frame.values
         storages = [values[number] for number in self.inputs]
         for slot in self.copies:
             storages[slot] = duplicate(self.device, storages[slot])
-        values += run_again(self.lock, self.executable, storages, self.numbers)
+        found = run_again(self.lock, self.executable, storages, self.numbers, self.spare)
+        values += found
+        if self.unused:
+            self.spare = {output: found[output] for output in self.unused}
         frame.write(self.writes)
 
 
@@ -213,7 +225,7 @@ class Program:
         self._find_writes(given)
         self._find_handles(given)
         self.fixed = [_fixed(run.numbers) for run in self.runs]
-        self._lay_out()
+        self._lay_out(moulds)
         # Of a call that is over nothing stays but its state.
         del self.capture
 
@@ -321,17 +333,29 @@ class Program:
             if own or tensor.cell in named:
                 self.bound.append((number, tensor))
 
-    def _lay_out(self) -> None:
+    def _unused(self, run: Run, offset: int) -> list[int]:
+        """Outputs in memory of their own that neither a result, a place nor a later run reads."""
+        return [
+            output
+            for output in range(run.outputs)
+            if offset + output not in self.used and output not in run.overwrites
+        ]
+
+    def _lay_out(self, moulds: Moulds) -> None:
         """The events in order, with numbers wired to what supplies them."""
         self.early: list[Any] = []
         self.events: list[Event] = []
+        self.used = {self._number(source) for run in self.runs for source in run.inputs}
+        self.used.update(mould.source for mould in moulds.moulds.values())
+        self.used.update(mould.source for writes in self.writes.values() for _, mould in writes)
         suppliers: dict[int, Any] = {}
         host_has_acted = False
         for event in self.capture.events:
             if isinstance(event, Run):
                 number = sum(isinstance(other, _Run) for other in self.events)
                 inputs = [self._number(source) for source in event.inputs]
-                self.events.append(_Run(event, inputs, self.writes.pop(number, [])))
+                unused = self._unused(event, self.offsets[number])
+                self.events.append(_Run(event, inputs, self.writes.pop(number, []), unused))
                 for position, value in enumerate(event.numbers):
                     source = getattr(value, "source", None)
                     if source:

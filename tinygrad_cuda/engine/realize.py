@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tinygrad_cuda.backend import registry
@@ -109,6 +109,7 @@ def run_again(
     executable: Executable,
     storages: Sequence[Any],
     numbers: Sequence[Number],
+    spare: Mapping[int, Any],
 ) -> list[Any]:
     """Runs a plan without a trace.
 
@@ -117,7 +118,7 @@ def run_again(
     """
     with lock:
         try:
-            return executable.run(storages, numbers)
+            return executable.run(storages, numbers, spare)
         except BadIndex as error:
             raise _index_error(error) from None
 

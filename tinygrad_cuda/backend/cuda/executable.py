@@ -5,13 +5,13 @@ The machine below (a GPU, or the emulator) only has memory, a compiler and launc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from tinygrad_cuda.backend.base import Argument, Number, Program
+from tinygrad_cuda.backend.base import NOTHING, Argument, Number, Program
 from tinygrad_cuda.backend.cuda.arena import plan_arena
 from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.frame import OWN_CODES, Frame, Place, dependencies, first_uses
@@ -159,12 +159,17 @@ class CudaExecutable:
         self.replay: Any = None
         self._changed: set[int] = set()  # launches whose parameters the replay does not have yet
 
-    def run(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> list[Any]:
+    def run(
+        self,
+        inputs: Sequence[Any],
+        arguments: Sequence[Number],
+        spare: Mapping[int, Any] = NOTHING,
+    ) -> list[Any]:
         machine = self.machine
         expected = self._expected(inputs, arguments) if settings.validate else {}
         codes, arguments = self._own_codes(arguments)
         arena = machine.arena(self.arena.nbytes)
-        results = self._outputs(inputs)
+        results = self._outputs(inputs, spare)
         memory = [*inputs, *results, machine.error, arena]
         self._changed |= self.frame.fill([piece.address for piece in memory], arguments)
         self.runs += 1
@@ -186,10 +191,16 @@ class CudaExecutable:
             numbers[position] = OWN_CODES + number
         return codes, numbers
 
-    def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
+    def _outputs(self, inputs: Sequence[Any], spare: Mapping[int, Any]) -> list[Any]:
         """Memory for the outputs, the same as in the last run where it is free again."""
         results = [None if slot is None else inputs[slot] for slot in self.results]
-        for number, piece in zip(self.fresh, self.machine.reuse(list(self._last.values()))):
+        fresh = self.fresh
+        if spare:
+            for number, piece in spare.items():
+                results[number] = piece
+            fresh = [number for number in fresh if number not in spare]
+        last = [self._last[number] for number in fresh]
+        for number, piece in zip(fresh, self.machine.reuse(last)):
             if piece is None:
                 nbytes = self.sizes[number]
                 piece = self.machine.allocate(nbytes)

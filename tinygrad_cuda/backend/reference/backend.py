@@ -5,12 +5,12 @@ Half types are computed in float32 and rounded once a node; values are freed as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.backend.base import Argument, BadIndex, Number, Program
+from tinygrad_cuda.backend.base import NOTHING, Argument, BadIndex, Number, Program
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
@@ -134,7 +134,12 @@ class ReferenceExecutable:
             if place not in kept:
                 step.free += (place,)
 
-    def run(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> list[Any]:
+    def run(
+        self,
+        inputs: Sequence[Any],
+        arguments: Sequence[Number],
+        spare: Mapping[int, Any] = NOTHING,
+    ) -> list[Any]:
         values: list[Any] = [None] * self.size
         for slot, place in self.inputs:
             values[place] = inputs[slot]
