@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,28 @@ def test_as_decorator() -> None:
     assert product(tc.tensor(A)).dtype is tc.bfloat16
     assert product.__doc__ == "A product."
     assert not tc.is_autocast_enabled("cpu")
+
+
+def test_decorated_in_two_threads_at_once() -> None:
+    """Each call restores what its own thread had."""
+    inside, left = threading.Barrier(2), []
+
+    @tc.autocast("cpu", dtype=tc.float16)
+    def meet() -> Any:
+        inside.wait(timeout=10)
+        return tc.get_autocast_dtype("cpu")
+
+    def work(outer: bool) -> None:
+        with tc.autocast("cpu", enabled=outer):
+            assert meet() is tc.float16
+            left.append((outer, tc.is_autocast_enabled("cpu")))
+
+    threads = [threading.Thread(target=work, args=(outer,)) for outer in (True, False)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(left) == [(False, False), (True, True)]
 
 
 def test_an_operation_made_of_others_is_cast_as_one() -> None:

@@ -97,7 +97,8 @@ class autocast:
     def __call__(self, function: F) -> F:
         @functools.wraps(function)
         def wrapper(*args: Any, **options: Any) -> Any:
-            with self:
+            # One of its own for each call: threads may call at the same time.
+            with autocast(self.device, self.fast_dtype, self.enabled, self.cache_enabled):
                 return function(*args, **options)
 
         return wrapper  # type: ignore[return-value]
