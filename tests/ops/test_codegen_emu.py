@@ -140,6 +140,13 @@ def test_sum_of_everything_with_epilogue_and_stored_prologue(
     bench.check(ew.sqrt(ew.abs(rd.sum(y, axes=tuple(range(len(shape)))))), y, tolerance=1e-3)
 
 
+def test_columns_are_divided_by_their_own_sums(bench: Bench) -> None:
+    """A column's reduction is known in the loop over the lanes only."""
+    x = bench(40, 256)
+    total = rd.sum(ew.abs(x), axes=(0,))
+    bench.check(ew.div(x, mv.expand(total, shape=x.shape)), ew.div(rd.max(x, axes=(0,)), total))
+
+
 def test_every_kind_of_reduction_in_parts(bench: Bench) -> None:
     """A row that several blocks share: moments, places of extremes, products."""
     x = bench(2, 40001)

@@ -285,6 +285,7 @@ class Evaluator:
         """A division; by the same number in a whole loop it costs a few multiplications."""
         dividend, divisor = operands
         settled = divisor in self.anchored.values() or divisor in self.fields.values()
+        settled = settled and "[" not in divisor  # an accumulator of each lane
         home = 0 if settled else self._made.get(divisor, depth)
         if home >= depth:
             return expression(node, operands)
