@@ -69,7 +69,7 @@ def arguments() -> argparse.Namespace:
     add("--out", type=Path, default=Path("diffusion"), metavar="DIR", help="for all files")
     args = parser.parse_args()
     if args.smoke:
-        args.epochs, args.max_batches = 1, args.max_batches or 20
+        args.epochs, args.max_batches = 1, args.max_batches or 8
         args.batch_size = min(args.batch_size, 16)
     args.width = args.width or (8 if args.smoke else 32)
     args.steps = args.steps or (40 if args.smoke else 1000)

@@ -103,7 +103,7 @@ def arguments() -> argparse.Namespace:
     add("--width", type=int, help="channels of the first block (default: 32; 8 with --smoke)")
     add("--max-batches", type=int, metavar="N", help="stop each epoch after N steps")
     add("--max-test", type=int, metavar="N", help="test on the first N images only")
-    add("--smoke", action="store_true", help="30 steps, 8 channels, 1000 tests: see that it works")
+    add("--smoke", action="store_true", help="20 small steps, 8 channels, 300 tests")
     add("--target", type=float, metavar="ACC", help="fail below this accuracy, in percent")
     add("--device", help="cpu, cuda, cuda:1, ... or emu (default: a usable GPU, else cpu)")
     add("--data", metavar="DIR", help="folder with MNIST's files (default: $TGC_DATA, the cache)")
@@ -111,8 +111,8 @@ def arguments() -> argparse.Namespace:
     add("--out", type=Path, default=Path("resnet_mnist"), metavar="DIR", help="for all files")
     args = parser.parse_args()
     if args.smoke:
-        args.epochs, args.max_batches = 1, args.max_batches or 30
-        args.max_test = args.max_test or 1000
+        args.epochs, args.max_batches = 1, args.max_batches or 20
+        args.max_test, args.batch_size = args.max_test or 300, min(args.batch_size, 64)
     args.width = args.width or (8 if args.smoke else 32)
     return args
 
