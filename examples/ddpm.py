@@ -195,7 +195,6 @@ class UNet(nn.Module):
         self.norm = _norm(width)
         self.last = nn.Conv2d(width, 1, 3, padding=1)
         nn.init.zeros_(self.last.weight)
-        nn.init.zeros_(self.last.bias)
 
     def forward(self, x: tc.Tensor, t: tc.Tensor) -> tc.Tensor:
         time = F.silu(self.time(self.frequencies[t]))
