@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine.plan import cache as plans
+from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.utils.checkpoint import checkpoint
 
@@ -776,6 +779,10 @@ def test_validate_finds_a_stale_value(monkeypatch: pytest.MonkeyPatch) -> None:
 
     call = tc.compile(lambda x: inner(x))
     monkeypatch.setattr(settings, "validate", True)
+    task = Task(kind="Adam")
+    for number in range(5):
+        task.step(*batch(number))
+    assert task.traced == 5
     assert [call(tc.ones(1)).item() for _ in range(2)] == [1.0, 1.0]
     factors["now"] = 5.0
     with pytest.raises(tc.CompileError, match="something else than when it was traced"):
@@ -890,3 +897,56 @@ def test_loop() -> None:
     assert tc.loop(0, turn, tc.ones(3), t)[1] is t
     with pytest.raises(tc.ArgumentError, match="another number of values"):
         tc.loop(2, lambda x: (x, x), tc.ones(1))
+
+
+# Running on ---------------------------------------------------------------------------------------
+
+
+def test_nothing_is_kept_from_call_to_call() -> None:
+    """Nodes alive are as many after 20 calls as after 4, with the collector switched off."""
+    task, counts = Task(), []
+    x, y = batch(0)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(20):
+            task.step(x, y)
+            if number in (4, 19):
+                counts.append(sum(type(thing) is Node for thing in gc.get_objects()))
+    finally:
+        gc.enable()
+    assert counts[0] == counts[1]
+
+
+def test_threads() -> None:
+    """One compiled function in four threads at once."""
+    call = tc.compile(lambda x: (x * 2 + 1).sum())
+    wrong = []
+
+    def work(base: int) -> None:
+        for number in range(base, base + 20):
+            found = call(tc.full((3,), float(number))).item()
+            if found != 6 * number + 3:
+                wrong.append((number, found))
+
+    threads = [threading.Thread(target=work, args=(100 * k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_the_modes_that_look_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TGC_EAGER and detect_nan record each call; the values are the same."""
+    x, y = batch(0)
+    plain = Task(compiled=False)
+    wanted = [plain.step(x, y).item() for _ in range(6)]
+    task = Task()
+    found = [task.step(x, y).item() for _ in range(3)]
+    with tc.detect_nan():
+        found.append(task.step(x, y).item())
+    found.append(task.step(x, y).item())
+    monkeypatch.setattr(settings, "eager", True)
+    found.append(task.step(x, y).item())
+    assert found == wanted

@@ -89,6 +89,7 @@ class Compiled:
                     programs.remove(program)
                     programs.insert(0, program)
                 if settings.validate:
+                    del frame  # it holds values, which a plan then would not overwrite
                     return self._validated(given, program)
                 return program.run(given, frame)
             return self._trace(given, reason or self._why(key))[0]

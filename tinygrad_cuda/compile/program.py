@@ -23,6 +23,8 @@ from tinygrad_cuda.engine.capture import (
     Draws,
     Run,
     Stale,
+    SuppliedFloat,
+    SuppliedInt,
     duplicate,
     structure,
 )  # fmt: skip
@@ -477,8 +479,8 @@ def escaped(capture: Capture, moulds: Moulds) -> str | None:
 
 
 def _fixed(numbers: list[Any]) -> list[Any]:
-    """The numbers that no event supplies."""
-    return [None if getattr(number, "source", None) else number for number in numbers]
+    """The numbers that are the same in every call."""
+    return [None if isinstance(n, SuppliedInt | SuppliedFloat) else n for n in numbers]
 
 
 def _committed(step: Any) -> Event:

@@ -12,7 +12,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import BadIndex, Executable, Number
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import IndexError, RawSite
-from tinygrad_cuda.engine.capture import capturing
+from tinygrad_cuda.engine.capture import SuppliedInt, capturing
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.examples import refuse_examples, tracing
 from tinygrad_cuda.engine.finite import check_finite, watch
@@ -227,7 +227,8 @@ def register_check(op: str, what: str, site: RawSite | None, negative: bool = Fa
     _checks[code] = (op, what, site, negative)
     if len(_checks) > CHECKS_REMEMBERED:
         _checks.popitem(last=False)
-    return code
+    # A compiled function may keep its code for ever: another one is no other program.
+    return code if capturing() is None else SuppliedInt(code)
 
 
 def _index_error(error: BadIndex) -> IndexError:
