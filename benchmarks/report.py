@@ -54,8 +54,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def row_cells(row: Json, floor: float | None) -> list[str]:
     """One line of the details."""
-    if row["wall"] is None:
-        return [row["workload"], row["title"], row["failure"].replace("|", "/")[:90], *["-"] * 5]
     device = row["device"] or (row["wall"] if row["together"] > 1 else None)
     over = f"{device['median'] / floor:.2f}" if device and floor else "-"
     same = "-" if row["difference"] is None else f"{row['difference']:.0e}"
@@ -75,9 +73,16 @@ DETAILS = (
 
 
 def details(found: Json) -> str:
-    """Every row."""
-    cells = [row_cells(row, found["floors"].get(row["workload"])) for row in found["rows"]]
-    return table(DETAILS, cells)
+    """Every row that was measured, and why the others were not."""
+    rows = measured(found["rows"])
+    text = table(DETAILS, [row_cells(row, found["floors"][row["workload"]]) for row in rows])
+    reasons: dict[str, list[str]] = {}
+    for row in found["rows"]:
+        if row["wall"] is None:
+            name = f"{row['workload']} ({row['title']})"
+            reasons.setdefault(row["failure"], []).append(name)
+    lines = [f"- {reason}: {', '.join(names)}" for reason, names in reasons.items()]
+    return "\n".join([text, "", "Not measured:", "", *lines] if lines else [text])
 
 
 def ratios(found: Json) -> str:
@@ -150,7 +155,8 @@ program. "Difference" is that of the losses of the first 20 steps, or of the res
 the largest, from the first row of the workload; beyond 1e-4 (2e-2 for bfloat16) it says DIFFERS.
 The floor is the larger of FLOPs over {peak} and bytes over the copy
 bandwidth measured in the same run, {bandwidth}: every input and result once, everything
-between on the chip.
+between on the chip. Convolutions count as direct ones; algorithms that need fewer FLOPs
+(Winograd's) can be below it.
 
 ## Ratios
 
@@ -167,11 +173,19 @@ Below 1 ours is faster.
 {others}"""
 
 
+def plain(value: Any) -> str:
+    """A value of `about` in one line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {version}" for name, version in value.items())
+    return " ".join(str(value).split())
+
+
 def page(found: Json) -> str:
     """docs/benchmarks.md."""
     about = found["about"]
     missing = about.get("missing", {})
-    lines = [f"- {key}: {value}" for key, value in about.items() if key != "missing"]
+    aside = ("missing", "copy_bytes_per_second", "peak_flops", "repeats")
+    lines = [f"- {key}: {plain(value)}" for key, value in about.items() if key not in aside]
     lines += [f"- not installed there: {', '.join(missing) or 'none of the peers'}"]
     peak, bandwidth = about.get("peak_flops"), about["copy_bytes_per_second"]
     return PAGE.format(
@@ -183,35 +197,32 @@ def page(found: Json) -> str:
 
 
 def plot(found: Json, path: Path) -> None:
-    """Bars of each workload: wall time of every variant over the fastest peer's."""
+    """A dot for each variant of each workload: wall time over that of the best peer a call."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    names = list(dict.fromkeys(row["workload"] for row in measured(found["rows"])))
-    titles = list(dict.fromkeys(row["title"] for row in measured(found["rows"])))
-    if not names:
+    points: dict[str, tuple[list[float], list[str]]] = {}
+    for name in dict.fromkeys(row["workload"] for row in measured(found["rows"])):
+        rows = measured(rows_of(found, name))
+        base = best(rows, ours=False) or rows[0]
+        for row in rows:
+            ratios_of, names = points.setdefault(row["title"], ([], []))
+            ratios_of.append(row["wall"]["median"] / base["wall"]["median"])
+            names.append(name)
+    if not points:
         return
-    height = 0.8 / len(titles)
-    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.16 * len(names) * len(titles)))
-    for number_of, title in enumerate(titles):
-        places, values = [], []
-        for place, name in enumerate(names):
-            rows = measured(rows_of(found, name))
-            peers = [r["wall"]["median"] for r in rows if not r["variant"].startswith(OURS)]
-            for row in rows:
-                if row["title"] == title:
-                    base = min(peers, default=row["wall"]["median"])
-                    places.append(place + number_of * height)
-                    values.append(row["wall"]["median"] / base)
-        axes.barh(places, values, height, label=title)
+    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.25 * len(found["floors"])))
+    for title, (values, names) in points.items():
+        mark = "D" if title.startswith(OURS) else "o"
+        axes.plot(values, names, mark, label=title, markersize=5, alpha=0.8)
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xscale("log")
-    axes.set_yticks([place + 0.4 for place in range(len(names))], names)
     axes.invert_yaxis()
-    axes.set_xlabel("wall time over the fastest peer's")
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_xlabel("wall time over that of the best peer (one call a step)")
     axes.legend(fontsize=7)
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -19,7 +19,14 @@ from benchmarks.harness import Times
 from benchmarks.peers import installed
 
 REPEATS = {"ours": 3}  # of peers, which take long, one
-CACHES = ("TGC_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR", "CACHEDB", "XDG_CACHE_HOME")
+# NVRTC and the driver keep a cache of their own.
+CACHES = (
+    "TGC_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "JAX_COMPILATION_CACHE_DIR",
+    "CACHEDB",
+    "XDG_CACHE_HOME",
+)
 # One variant of each peer: how its users begin.
 FIRST = {"ours": "ours", "torch": "torch", "jax": "jax", "tinygrad": "tinygrad"}
 

@@ -48,7 +48,7 @@ class Training:
         parameters: initial values by name.
         batches: host data; steps take them in turn.
         buffers: what is not trained, running statistics and tables.
-        together: steps of one call, for peers that can run many.
+        together: steps of one call, for peers that can run many; whole rounds of the batches.
     """
 
     loss: Callable[..., Any]

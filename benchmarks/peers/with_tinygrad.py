@@ -109,10 +109,10 @@ class Jitted(Program):
         self.net = Net({**self.parameters, **buffers})
         self.buffers = list(buffers.values())
         # tinygrad wants memory that may be written to.
-        self.host = [tuple(map(np.array, given)) for given in host_data(workload)]
+        self.host = [tuple(map(writable, given)) for given in host_data(workload)]
         self.fresh = isinstance(workload, Training)
-        self.feeds_back = isinstance(workload, Repetition)
         self.given = tuple(put(x, self.dtype) for x in self.host[0])
+        self.places = [x._buffer() for x in self.given]
         self.step = TinyJit(self._step(workload))
 
     def _step(self, workload: Workload) -> Callable[..., Any]:
@@ -143,11 +143,12 @@ class Jitted(Program):
 
             return update
         if isinstance(workload, Repetition):
+            state, self.given = self.given, ()
 
-            def advance(*state: Tensor) -> tuple[Tensor, ...]:
-                new = tuple(workload.advance(net, *state))
-                Tensor.realize(*new)
-                return new
+            def advance() -> tuple[Tensor, ...]:
+                new = [x.contiguous() for x in workload.advance(net, *state)]
+                Tensor.realize(*(old.assign(x) for old, x in zip(state, new)))
+                return state
 
             return advance
         return self._function(workload)
@@ -169,15 +170,13 @@ class Jitted(Program):
 
     def call(self, number: int) -> None:
         if self.fresh:
-            self.given = tuple(put(x) for x in self.host[number % len(self.host)])
+            for buffer, array in zip(self.places, self.host[number % len(self.host)]):
+                buffer.allocator._copyin(buffer._buf, memoryview(array).cast("B"))
         self.call_on_device(number)
 
     def call_on_device(self, number: int) -> None:
         with Context(TRAINING=1):
             self.outputs = self.step(*self.given)
-        if self.feeds_back:
-            # A jitted call may not be given its own results.
-            self.given = tuple(x.clone().realize() for x in self.outputs)
 
     def results(self) -> list[Array]:
         if isinstance(self.workload, Update):
@@ -188,11 +187,14 @@ class Jitted(Program):
         Device[Device.DEFAULT].synchronize()
 
 
+def writable(array: Array) -> Array:
+    """A copy, since tinygrad takes no read-only memory; index arrays as int32."""
+    return np.array(array, None if array.dtype.kind == "f" else np.int32)
+
+
 def put(array: Array, dtype: str = "float32") -> Tensor:
     """A realized Tensor; floating arrays in `dtype`, index arrays as int32."""
-    if array.dtype.kind != "f":
-        array = array.astype(np.int32)
-    tensor = Tensor(array if array.flags.writeable else array.copy())
+    tensor = Tensor(writable(array))
     return (tensor.cast(getattr(dtypes, dtype)) if array.dtype.kind == "f" else tensor).realize()
 
 

@@ -24,7 +24,9 @@ def tables() -> dict[str, Array]:
 
 def reverse(net: Any, x: Any, t: Any, noise: Any) -> tuple[Any, Any]:
     """The sample one step earlier, and that step's number, which comes round after the last."""
-    clean = (x - net.take("added", t) * noise) / net.take("kept", t)
-    clean = net.clamp(clean, -1.0, 1.0)
+    kept, added = net.take("kept", t), net.take("added", t)
+    clean = net.clamp((x - added * noise) / kept, -1.0, 1.0)
+    # The noise that goes with the clamped image: this way samples of any network stay bounded.
+    noise = (x - kept * clean) / added
     x = net.take("kept_before", t) * clean + net.take("added_before", t) * noise
     return x, (t + (STEPS - 1)) % STEPS

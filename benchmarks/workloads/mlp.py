@@ -24,7 +24,7 @@ def training(batch: int, smoke: bool) -> Training:
     labels = np.random.default_rng(1).integers(0, 10, (8, batch))
     batches = [(normal((batch, 784), seed), labels[seed]) for seed in range(8)]
     return Training(
-        loss, initial.values, Rule("sgd", 0.01, 0.9), batches, together=64_000 // len(labels[0])
+        loss, initial.values, Rule("sgd", 0.01, 0.9), batches, together=8_000 // len(labels[0]) * 8
     )
 
 

@@ -83,7 +83,7 @@ def training(smoke: bool) -> Training:
     steps = np.random.default_rng(1).integers(0, diffusion.STEPS, (4, batch), np.int32)
     batches = [(normal(shape, seed), normal(shape, 100 + seed), steps[seed]) for seed in range(4)]
     rule = Rule("adam", 1e-4)
-    return Training(loss, parameters(base), rule, batches, buffers(base), together=10)
+    return Training(loss, parameters(base), rule, batches, buffers(base), together=20)
 
 
 def sampling(smoke: bool) -> Repetition:
