@@ -8,6 +8,7 @@ from __future__ import annotations
 import samples_compositions
 import samples_elementwise
 import samples_movement
+import samples_rare
 import samples_reduction
 import samples_rest
 import samples_special
@@ -18,6 +19,7 @@ from tinygrad_cuda.graph.node import Op
 FAMILIES: dict[str, tuple[Sample, ...]] = {
     "elementwise": tuple(samples_elementwise.samples()),
     "special": tuple(samples_special.samples()),
+    "rare": tuple(samples_rare.samples()),
     "movement": tuple(samples_movement.samples()),
     "reduction": tuple(samples_reduction.samples()),
     "leaf": tuple(samples_rest.leaves()),

@@ -67,6 +67,7 @@ LATE = {
     "graph.draw": {"networkx", "matplotlib"},
     "graph.ops.elementwise": {"scipy"},
     "graph.schedule": {"networkx"},
+    "tensor.decomposing": {"scipy"},
     "tensor.factorizing": {"scipy"},
     "utils.compat": {"torch"},
     "utils.safetensors_file": {"safetensors"},

@@ -10,14 +10,11 @@ from tinygrad_cuda.core.errors import UnknownNameError
 
 # PyTorch's methods of Tensors that are spelled otherwise here; x is the Tensor, y another.
 TENSOR = {
-    "conj_physical_": "x",
     "hardshrink": "tc.where(x.abs() > 0.5, x, 0.0)",
-    "narrow_copy": "x.narrow(dim, 0, 1).clone()",
 }
 # PyTorch's functions.
 MODULE = {
     "range": "tc.arange",
-    "scalar_tensor": "tc.tensor",
     "set_anomaly_enabled": "tc.autograd.set_detect_nan",
     "FloatTensor": "tc.tensor(data, dtype=tc.float32)",
     "LongTensor": "tc.tensor(data, dtype=tc.int64)",

@@ -510,8 +510,8 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     if n < 0:
         return matrix_power(inv(A), -n)
     if n == 0:
-        shape = tuple(A.shape)
-        return _eye(A).expand(shape).clone()
+        one = _eye(A).expand(tuple(A.shape)).node
+        return wrap(common.with_history(one, A.node, passes=False) if A.requires_grad else one)
     result: Any = None
     square = A
     while n:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.tensor import (
     cumulative,
+    decomposing,
     distributions,
     dividing,
     factorizing,
+    histograms,
     linalg,
     math,
     ordering,
@@ -18,7 +20,9 @@ from tinygrad_cuda.tensor import (
     searching,
     shaping,
     special,
+    special_rare,
     statistics,
+    strided,
     writing,
 )
 from tinygrad_cuda.tensor.math import in_place
@@ -42,7 +46,9 @@ class FactMethods:
 
     __slots__ = ()
 
-    conj = conj_physical = resolve_conj = resolve_neg = to_dense = coalesce = _itself
+    conj = conj_physical = conj_physical_ = resolve_conj = resolve_neg = to_dense = coalesce = (
+        _itself
+    )
     is_complex = is_conj = is_neg = is_inference = is_pinned = _no
     is_sparse = is_quantized = is_nested = is_meta = False
     real = property(_itself, doc="The tensor itself.")
@@ -125,6 +131,11 @@ class ElementwiseMethods:
     angle = special.angle
     fmax = special.fmax
     fmin = special.fmin
+    i0 = special_rare.i0
+    igamma = special_rare.igamma
+    igammac = special_rare.igammac
+    gcd = special_rare.gcd
+    lcm = special_rare.lcm
     float_power = special.float_power
     clamp_min = special.clamp_min
     clamp_max = special.clamp_max
@@ -135,6 +146,15 @@ class ElementwiseMethods:
         """The n-th derivative of `digamma`; see `tc.polygamma`."""
         return special.polygamma(n, self)  # type: ignore[arg-type]
 
+    def polygamma_(self: Tensor, n: int) -> Tensor:  # type: ignore[misc]
+        """`polygamma` in place."""
+        return math.store("polygamma_", self, special.polygamma(n, self).node)
+
+    i0_ = in_place(special_rare.i0)
+    igamma_ = in_place(special_rare.igamma)
+    igammac_ = in_place(special_rare.igammac)
+    gcd_ = in_place(special_rare.gcd)
+    lcm_ = in_place(special_rare.lcm)
     asinh_ = arcsinh_ = in_place(special.asinh)
     acosh_ = arccosh_ = in_place(special.acosh)
     atanh_ = arctanh_ = in_place(special.atanh)
@@ -231,6 +251,7 @@ class OrderMethods:
     renorm_ = in_place(statistics.renorm)
     bincount = statistics.bincount
     histc = statistics.histc
+    histogram = histograms.histogram
     diff = dividing.diff
 
 
@@ -239,6 +260,14 @@ class ShapeMethods:
 
     __slots__ = ()
 
+    as_strided = strided.as_strided
+    as_strided_ = strided.as_strided_
+    as_strided_scatter = strided.as_strided_scatter
+    new_empty_strided = strided.new_empty_strided
+    storage_offset = strided.storage_offset
+    narrow_copy = strided.narrow_copy
+    resize_ = strided.resize_
+    resize_as_ = strided.resize_as_
     tensor_split = dividing.tensor_split
     hsplit = dividing.hsplit
     vsplit = dividing.vsplit
@@ -270,6 +299,7 @@ class WritingMethods:
     __slots__ = ()
 
     argwhere = writing.argwhere
+    nonzero_static = writing.nonzero_static
     scatter_reduce = writing.scatter_reduce
     scatter_reduce_ = in_place(writing.scatter_reduce)
     index_reduce = writing.index_reduce
@@ -323,6 +353,12 @@ class ProductMethods:
     pinverse = factorizing.pinv
     matrix_power = factorizing.matrix_power
     matrix_exp = factorizing.matrix_exp
+    lu = decomposing.lu_packed
+    lu_solve = decomposing.lu_solve_of
+    geqrf = decomposing.geqrf
+    orgqr = decomposing.householder_product
+    ormqr = decomposing.ormqr
+    triangular_solve = decomposing.triangular_solve
 
     cholesky = factorizing.cholesky_of
     qr = factorizing.qr_of

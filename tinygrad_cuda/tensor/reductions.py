@@ -508,8 +508,10 @@ def norm(
     if order == 2:
         result = _safe_sqrt(reduced(ops.sum, elementwise.mul(node, node), axes))
     elif order == 0:
-        nonzero = elementwise.ne(detached(node), common.full_like(node, 0))
-        result = reduced(ops.sum, to_dtype(nonzero, node.dtype), axes)
+        zero = elementwise.eq(node, common.full_like(node, 0))
+        # The sign has a gradient: zero.
+        count = elementwise.where(zero, elementwise.sign(node), common.full_like(node, 1))
+        result = reduced(ops.sum, count, axes)
     else:
         size = elementwise.abs(node)
         if order in (inf, -inf):

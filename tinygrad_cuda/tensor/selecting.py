@@ -102,7 +102,8 @@ def gather(input: Tensor, dim: int, index: Any) -> Tensor:
 def _gathered(op: str, input: Tensor, dim: int, index: Any, negative: bool) -> Tensor:
     shape = tuple(index.node.shape if isinstance(index, TensorBase) else np.shape(index))
     if not prod(shape):
-        return wrap(common.full(0, shape, input.node))
+        nothing = movement.slice_(_flat(input.node), starts=(0,), shape=(0,), steps=(1,))
+        return wrap(movement.reshape(nothing, shape=shape))
     node, dim, index = _with_axis(op, input, dim, index)
     result = ops.gather(_flat(node), _flat_positions(op, node, dim, index, negative))
     return wrap(movement.reshape(result, shape=shape))
@@ -197,7 +198,7 @@ def scatter(
         index: integers, of as many dimensions as `input`; of repeated places the last stays.
         src: a Tensor at least as large as `index`, or a number.
         value: a number, instead of `src`.
-        reduce: ``"add"`` adds to the old elements; for products see `scatter_reduce`.
+        reduce: ``"add"`` adds to the old elements; `tc.scatter` knows ``"multiply"`` too.
 
     Example:
         >>> import tinygrad_cuda as tc

@@ -450,13 +450,15 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """
     shape, strides = input.node.shape, input.strides
     axis = normalize_axis("unfold", dimension, len(shape))
-    if not shape or not 0 <= size <= shape[axis] or step < 1:
+    if not 0 <= size <= (shape[axis] if shape else 1) or step < 1:
         raise ShapeError(
             "unfold",
             "the window does not fit",
-            expect=f"0 <= size <= {shape[axis] if shape else 0} and step >= 1",
+            expect=f"0 <= size <= {shape[axis] if shape else 1} and step >= 1",
             actual=f"size {size}, step {step}",
         )
+    if not shape:
+        return narrow(unsqueeze(input, 0), 0, 0, size)
     length = (shape[axis] - size) // step + 1
     wide = expand(unsqueeze(input, -1), (*shape, size))
     moved = strides[:axis] + (strides[axis] * step,) + strides[axis + 1 :]

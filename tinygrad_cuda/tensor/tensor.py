@@ -36,6 +36,7 @@ from tinygrad_cuda.tensor import (
     selecting,
     shaping,
     transfer,
+    writing,
 )
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import TensorBase, wrap
@@ -546,7 +547,7 @@ class Tensor(
     uniform_ = random.uniform_
     normal_ = random.normal_
     bernoulli_ = random.bernoulli_
-    scatter_ = math.in_place(selecting.scatter)
+    scatter_ = math.in_place(writing.scatter)
     scatter_add_ = math.in_place(selecting.scatter_add)
     index_add_ = math.in_place(selecting.index_add)
     index_copy_ = math.in_place(selecting.index_copy)
@@ -642,7 +643,7 @@ class Tensor(
     take_along_dim = selecting.take_along_dim
     take = selecting.take
     index_select = selecting.index_select
-    scatter = selecting.scatter
+    scatter = writing.scatter
     scatter_add = selecting.scatter_add
     index_add = selecting.index_add
     index_copy = selecting.index_copy

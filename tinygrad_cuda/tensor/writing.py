@@ -15,9 +15,9 @@ from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, elementwise, movement, reduction
 from tinygrad_cuda.graph.ops import indexing as ops
-from tinygrad_cuda.tensor import indexing, joining, rearranging, shaping
+from tinygrad_cuda.tensor import indexing, joining, rearranging, selecting, shaping
 from tinygrad_cuda.tensor.autocast import in_widest
-from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import as_tensor
 from tinygrad_cuda.tensor.cumulative import cumsum
 from tinygrad_cuda.tensor.math import store, to_dtype, to_shape
@@ -33,6 +33,15 @@ def argwhere(input: Tensor) -> Tensor:
     return found
 
 
+def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
+    """The first `size` rows of `nonzero`, filled up with rows of `fill_value`."""
+    rows: Tensor = indexing.nonzero(input)[:size]
+    missing = size - rows.shape[0]
+    if missing <= 0:
+        return rows
+    return joining.cat([rows, rows.new_full((missing, rows.shape[1]), fill_value)], 0)
+
+
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     """Positions in the flattened shape as one coordinate Tensor for each dimension."""
     sizes = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
@@ -42,6 +51,37 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
         found.append(wrap(elementwise.remainder(rest, divisor)))
         rest = elementwise.floor_divide(rest, divisor)
     return tuple(reversed(found))
+
+
+def scatter(
+    input: Tensor,
+    dim: int,
+    index: Any,
+    src: Any = None,
+    *,
+    value: Any = None,
+    reduce: str | None = None,
+) -> Tensor:
+    """The input with elements replaced: ``out[index[i][j]][j] = src[i][j]`` for dim 0.
+
+    Args:
+        dim: the dimension along which `index` chooses.
+        index: integers, of as many dimensions as `input`; of repeated places the last stays.
+        src: a Tensor at least as large as `index`, or a number.
+        value: a number, instead of `src`.
+        reduce: ``"add"`` adds to the old elements, ``"multiply"`` multiplies them.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.scatter(tc.zeros(3, device="cpu"), 0, tc.tensor([2], device="cpu"), 1.0).tolist()
+        [0.0, 0.0, 1.0]
+    """
+    if reduce != "multiply" or (src is None) == (value is None):
+        return selecting.scatter(input, dim, index, src, value=value, reduce=reduce)
+    given = value if src is None else src
+    if not isinstance(given, TensorBase):
+        given = input.new_full(tuple(index.shape), given)
+    return scatter_reduce(input, dim, index, given, "prod")
 
 
 # Reductions of what meets at a place --------------------------------------------------------------
@@ -112,6 +152,8 @@ def scatter_reduce(
     axis = normalize_axis("scatter_reduce", dim, input.ndim)
     if not index.numel():
         return rearranging.clone(input)
+    if input.dtype is bool_ and reduce == "prod":
+        reduce = "amin"
     if reduce in ("sum", "mean"):
         return _scattered_sum(input, axis, index, src, reduce == "mean", include_self)
     return _scattered_extreme(input, axis, index, src, reduce, include_self)

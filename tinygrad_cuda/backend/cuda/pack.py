@@ -133,6 +133,12 @@ def random_prelude() -> str:
     return (FOLDER / "random.cuh").read_text()
 
 
+@lru_cache(maxsize=1)
+def special_prelude() -> str:
+    """What kernels with rare special functions need besides."""
+    return (FOLDER / "special.cuh").read_text()
+
+
 def translation_unit(launches: Sequence[Launch]) -> str:
     """All that the compiler gets: each stage once, each kernel once."""
     texts: dict[str, None] = {}
@@ -149,4 +155,5 @@ def translation_unit(launches: Sequence[Launch]) -> str:
         wrappers[text] = None
     body = "\n".join((*texts, *wrappers))
     before = prelude() + (random_prelude() if "tgc_random" in body else "")
+    before += special_prelude() if "tgc_special_" in body else ""
     return f"{before}\n{body}"

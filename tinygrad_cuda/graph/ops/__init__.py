@@ -12,6 +12,7 @@ from tinygrad_cuda.graph.ops import (
     random,
     reduction,
     special,
+    special_rare,
 )
 
 TABLE: dict[str, Op] = {
@@ -20,6 +21,7 @@ TABLE: dict[str, Op] = {
         common,
         elementwise,
         special,
+        special_rare,
         movement,
         reduction,
         contraction,

@@ -1,0 +1,95 @@
+"""Samples of the rare special functions: where series change over, poles, smooth places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from samples_elementwise import by_element
+from sampling import FLOATS, INTEGERS, VIEWS, Sample, cast, edge_pairs, generator, plain
+
+from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.graph.node import Node, Op
+from tinygrad_cuda.graph.ops import special_rare as rare
+from tinygrad_cuda.graph.ops.common import full_like
+
+BOTH_SIDES = [0, -0.0, 0.1, -0.5, 1, -2, 5, 8, -20, 29.9, -30.1, 100, math.inf, -math.inf, math.nan]
+RIGHT = [0, 0.01, 0.5, 1, 2, 3.5, 8, 20, 60, math.nan]
+
+
+class Spec(NamedTuple):
+    """One row: values for each operand, where it is smooth, and torch's name for it."""
+
+    values: tuple[list[float], ...]
+    smooth: tuple[tuple[float, float], ...]
+    torch: Callable[..., Any] | None
+
+
+SPECS: dict[Op, Spec] = {
+    rare.i0e: Spec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i0e(x)),
+    rare.i1e: Spec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i1e(x)),
+    rare.k0e: Spec(
+        (RIGHT,), ((0.5, 3),), lambda t, x: t.special.scaled_modified_bessel_k0(x)
+    ),
+    rare.k1e: Spec(
+        (RIGHT,), ((0.5, 3),), lambda t, x: t.special.scaled_modified_bessel_k1(x)
+    ),
+    rare.j0: Spec(([*RIGHT, -3],), ((0.5, 3),), lambda t, x: t.special.bessel_j0(x)),
+    rare.j1: Spec(([*RIGHT, -3],), ((0.5, 3),), lambda t, x: t.special.bessel_j1(x)),
+    rare.y0: Spec(([*RIGHT, -3],), ((0.5, 3),), lambda t, x: t.special.bessel_y0(x)),
+    rare.y1: Spec(([*RIGHT, -3],), ((0.5, 3),), lambda t, x: t.special.bessel_y1(x)),
+    rare.erfcx: Spec(
+        ([0, 0.5, -1, 2, 7.9, 8.1, -5, 60, math.inf, math.nan],), ((-1, 2),),
+        lambda t, x: t.special.erfcx(x),
+    ),
+    rare.igamma: Spec(
+        ([0, 0.5, 1, 3, 10, 10, 2, 2, 1, 1], [1, 0.2, 1, 9, 4, 30, 0, math.inf, -1, math.nan]),
+        ((0.5, 3), (0.5, 3)), lambda t, a, x: t.igamma(a, x),
+    ),
+    rare.igammac: Spec(
+        ([0, 0.5, 1, 3, 10, 10, 2, 2, 1, 1], [1, 0.2, 1, 9, 4, 30, 0, math.inf, -1, math.nan]),
+        ((0.5, 3), (0.5, 3)), lambda t, a, x: t.igammac(a, x),
+    ),
+    rare.hurwitz: Spec(
+        ([2, 3, 1.5, 1, 0.5, 2, 2, 3, 2.5, 2], [1, 0.5, 4, 1, 1, 0, -1.5, -2, -0.5, math.nan]),
+        ((2, 4), (0.5, 3)), lambda t, s, q: t.special.zeta(s, q),
+    ),
+}  # fmt: skip
+
+# In torch right to ten digits only.
+FLAWED = (rare.j0, rare.j1, rare.y0, rare.y1)
+
+
+def _of_the_last(op: Op, *held: np.ndarray[Any, Any]) -> Callable[..., tuple[Node, ...]]:
+    """The row as a function of its last operand: there is no derivative by the others."""
+    firsts = [float(array.flat[0]) for array in held]
+    return lambda x: (op(*(full_like(x, value) for value in firsts), x),)
+
+
+def samples() -> Iterator[Sample]:
+    for op, spec in SPECS.items():
+        for dtype in FLOATS:
+            known = (dtypes.float32,) if op in FLAWED else (dtypes.float32, dtypes.float64)
+            arrays = (cast(np.array(values), dtype) for values in spec.values)
+            yield Sample(
+                op, f"{dtype.name} values", tuple(plain(x) for x in arrays),
+                torch=spec.torch if dtype in known else None, loose=4.0,
+            )  # fmt: skip
+        for view, shape in (("transposed", (3, 4)), ("plain", ())):
+            rng = generator(op.name, view)
+            *held, x = (np.asarray(rng.uniform(*bounds, shape)) for bounds in spec.smooth)
+            yield Sample(
+                op, f"smooth {view}", (VIEWS[view](x),), build=_of_the_last(op, *held),
+                differentiate=True, loose=4.0,
+            )  # fmt: skip
+    for dtype in INTEGERS:
+        a, b = edge_pairs(dtype)
+        # The magnitude of the lowest number is no number of the dtype.
+        kept = (a != np.iinfo(dtype.numpy).min) & (b != np.iinfo(dtype.numpy).min)
+        a, b = (a[kept], b[kept]) if dtype is not dtypes.uint8 else (a, b)
+        yield Sample(
+            rare.gcd, dtype.name, (plain(a), plain(b)), exact=True, expected=by_element(math.gcd),
+            torch=lambda t, a, b: t.gcd(a, b),
+        )  # fmt: skip

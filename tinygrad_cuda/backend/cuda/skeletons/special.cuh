@@ -1,0 +1,118 @@
+// Special functions that few kernels need: Bessel functions, incomplete gamma, gcd. Included only
+// where used. In double throughout, which their series and fractions need.
+
+#define TGC_SPECIAL1(NAME) \
+  template <class T> TGC_DEVICE T tgc_special_##NAME(T x) { return T(tgc_##NAME(double(x))); }
+#define TGC_SPECIAL2(NAME) \
+  template <class T> TGC_DEVICE T tgc_special_##NAME(T a, T x) { \
+    return T(tgc_##NAME(double(a), double(x))); \
+  }
+
+// exp(-|x|) I_n(x): the power series, or Hankel's expansion where that has converged to the last
+// digit before it diverges.
+TGC_DEVICE double tgc_scaled_i(int n, double x) {
+  double size = tgc_fabs(x), result;
+  if (tgc_isnan(x)) return x;
+  if (tgc_isinf(x)) return n && x < 0.0 ? -0.0 : 0.0;
+  if (size <= 30.0) {
+    double z = size * size / 4, term = n ? size / 2 : 1.0, sum = term;
+    for (int k = 1; k < 200 && term > sum * 1e-18; k++) sum += term *= z / (double(k) * (k + n));
+    result = sum * tgc_exp(-size);
+  } else {
+    double term = 1.0, sum = 1.0;
+    for (int k = 1; k < 60 && tgc_fabs(term) > 1e-18; k++) {
+      double odd = 2 * k - 1;
+      sum += term *= -(4.0 * n - odd * odd) / (8.0 * k * size);
+    }
+    result = sum / tgc_sqrt(6.283185307179586 * size);
+  }
+  return n && x < 0.0 ? -result : result;
+}
+TGC_DEVICE double tgc_i0e(double x) { return tgc_scaled_i(0, x); }
+TGC_DEVICE double tgc_i1e(double x) { return tgc_scaled_i(1, x); }
+TGC_SPECIAL1(i0e) TGC_SPECIAL1(i1e)
+
+// exp(x) K_n(x), the integral of exp(x - x cosh t) cosh(n t): the trapezoidal rule converges
+// faster than any power of the step.
+TGC_DEVICE double tgc_scaled_k(int n, double x) {
+  if (!(x > 0.0)) return x == 0.0 ? double(INFINITY) : double(NAN);
+  if (tgc_isinf(x)) return 0.0;
+  double step = 0.25 / tgc_sqrt(1.0 + x), sum = 0.5;
+  for (int k = 1; k < 100000; k++) {
+    double half_sine = tgc_sinh(0.5 * step * k), depth = 2.0 * x * half_sine * half_sine;
+    sum += tgc_exp(-depth) * (n ? tgc_cosh(step * k) : 1.0);
+    if (depth > 50.0 + step * k) break;
+  }
+  return sum * step;
+}
+TGC_DEVICE double tgc_k0e(double x) { return tgc_scaled_k(0, x); }
+TGC_DEVICE double tgc_k1e(double x) { return tgc_scaled_k(1, x); }
+TGC_SPECIAL1(k0e) TGC_SPECIAL1(k1e)
+
+// The library's; y is NaN below zero.
+TGC_DEVICE double tgc_j0(double x) { return j0(x); }
+TGC_DEVICE double tgc_j1(double x) { return j1(x); }
+TGC_DEVICE double tgc_y0(double x) { return x < 0.0 ? double(NAN) : y0(x); }
+TGC_DEVICE double tgc_y1(double x) { return x < 0.0 ? double(NAN) : y1(x); }
+TGC_SPECIAL1(j0) TGC_SPECIAL1(j1) TGC_SPECIAL1(y0) TGC_SPECIAL1(y1)
+
+// exp(x^2) erfc(x): far right by its continued fraction.
+TGC_DEVICE double tgc_erfcx(double x) {
+  if (x < 8.0 || tgc_isnan(x)) return tgc_exp(x * x) * tgc_erfc(x);
+  double tail = x;
+  for (int k = 30; k > 0; k--) tail = x + 0.5 * k / tail;
+  return 0.5641895835477563 / tail;
+}
+TGC_SPECIAL1(erfcx)
+
+// The lower (part 0) and upper (part 1) incomplete gamma function over gamma(a).
+TGC_DEVICE double tgc_incomplete_gamma(double a, double x, int part) {
+  if (!(a >= 0.0) || !(x >= 0.0) || (a == 0.0 && x == 0.0)) return NAN;
+  if (tgc_isinf(a)) return tgc_isinf(x) ? double(NAN) : double(part);
+  if (x == 0.0) return part;
+  if (a == 0.0 || tgc_isinf(x)) return 1 - part;
+  double front = tgc_exp(a * tgc_log(x) - x - tgc_lgamma(a)), found;
+  int side;
+  if (x <= a + 1.0) {
+    double term = 1.0 / a, sum = term;
+    for (int k = 1; k < 100000 && term > sum * 1e-17; k++) sum += term *= x / (a + k);
+    found = front * sum, side = 0;
+  } else {  // Lentz's continued fraction
+    double b = x + 1.0 - a, c = 1e300, d = 1.0 / b, h = d;
+    for (int k = 1; k < 100000; k++) {
+      double top = -k * (k - a);
+      b += 2.0;
+      d = top * d + b;
+      c = b + top / c;
+      d = 1.0 / (d == 0.0 ? 1e-300 : d);
+      c = c == 0.0 ? 1e-300 : c;
+      h *= d * c;
+      if (tgc_fabs(d * c - 1.0) < 1e-16) break;
+    }
+    found = front * h, side = 1;
+  }
+  return side == part ? found : 1.0 - found;
+}
+TGC_DEVICE double tgc_igamma(double a, double x) { return tgc_incomplete_gamma(a, x, 0); }
+TGC_DEVICE double tgc_igammac(double a, double x) { return tgc_incomplete_gamma(a, x, 1); }
+TGC_SPECIAL2(igamma) TGC_SPECIAL2(igammac)
+
+// The Hurwitz zeta function, the sum of (q + k)^-s, for q > -1000.
+TGC_DEVICE double tgc_hurwitz(double s, double q) {
+  if (s == 1.0) return INFINITY;
+  if (!(s > 1.0) || !(q > -1000.0)) return NAN;
+  if (q <= 0.0 && q != tgc_floor(q) && s != tgc_floor(s)) return NAN;
+  return tgc_isinf(q) ? 0.0 : tgc_zeta(s, q);
+}
+TGC_SPECIAL2(hurwitz)
+
+#undef TGC_SPECIAL1
+#undef TGC_SPECIAL2
+
+template <class T> TGC_DEVICE T tgc_special_gcd(T a, T b) {
+  while (b != T(0)) {
+    T rest = T(-1) < T(0) && b == T(-1) ? T(0) : T(a % b);  // the quotient may not fit
+    a = b, b = rest;
+  }
+  return a < T(0) ? T(-a) : a;
+}
