@@ -140,6 +140,17 @@ def test_sum_of_everything_with_epilogue_and_stored_prologue(
     bench.check(ew.sqrt(ew.abs(rd.sum(y, axes=tuple(range(len(shape)))))), y, tolerance=1e-3)
 
 
+def test_stages_of_one_text_share_a_launch_that_holds_it_once(bench: Bench) -> None:
+    """Twenty sums of one shape and one of another, in turn: each block finds its operands."""
+    xs = [bench(64, 40 if number == 7 else 96) for number in range(21)]
+    sums = [rd.sum(x, axes=(0,)) for x in xs]
+    (launch,) = bench.compile(*sums).launches
+    assert len(launch.stages) == 21
+    assert "stage0[20];" in launch.text
+    assert launch.text.count("_stage(int virtual_block") == 3  # two kinds, and the launch itself
+    bench.check(*sums)
+
+
 def test_columns_are_divided_by_their_own_sums(bench: Bench) -> None:
     """A column's reduction is known in the loop over the lanes only."""
     x = bench(40, 256)

@@ -86,10 +86,11 @@ def _merged(stages: list[Stage]) -> list[Launch]:
             continue
         for group in groups:
             fits = sum(len(s.words) for s in (*group, stage)) <= WORDS
-            fits = fits and (stage.kernel.update or len(group) < STAGES)
-            alike = group[0].kernel.update == stage.kernel.update
+            kinds = {s.name for s in (*group, stage)}
+            fits = fits and (stage.kernel.update or len(kinds) <= STAGES)
+            of_a_sort = group[0].kernel.update == stage.kernel.update
             small = stage.kernel.update or group[0].blocks <= SMALL_GRID
-            if fits and alike and small:
+            if fits and of_a_sort and small:
                 group.append(stage)
                 break
         else:
@@ -100,19 +101,30 @@ def _merged(stages: list[Stage]) -> list[Launch]:
 def _launch(group: list[Stage]) -> Launch:
     if len(group) == 1:
         return Launch(group, group[0].name, group[0].text, list(group[0].words))
-    choices, start = [], 0
-    for number, stage in enumerate(group):
-        test = f"if (virtual_block < {start + stage.blocks}) " if number < len(group) - 1 else ""
+    # Stages of one text stand side by side: the kernel holds it once, however many they are.
+    alike: dict[str, list[Stage]] = {}
+    for stage in group:
+        alike.setdefault(stage.name, []).append(stage)
+    params, choices, start = [], [], 0
+    for number, stages in enumerate(alike.values()):
+        stage, count = stages[0], len(stages)
         block = f"virtual_block - {start}" if start else "virtual_block"
+        start += stage.blocks * count
+        test = f"if (virtual_block < {start}) " if number < len(alike) - 1 else ""
+        place = f"p.stage{number}"
+        if count > 1:
+            place += f"[({block}) / {stage.blocks}]"
+            block = f"({block}) % {stage.blocks}"
+        params.append(f"{stage.name}_params stage{number}{f'[{count}]' if count > 1 else ''};")
         prefix = "else " if number else ""
-        choices.append(f"{prefix}{test}{stage.name}_stage({block}, p.stage{number}, smem);")
-        start += stage.blocks
+        choices.append(f"{prefix}{test}{stage.name}_stage({block}, {place}, smem);")
+    group = [stage for stages in alike.values() for stage in stages]
     text = fill(
         "stage.cuh",
         "pack",
         comment=f"{len(group)} independent stages in one launch of {start} x {THREADS} threads.",
         name=NAME,
-        params=[f"{stage.name}_params stage{number};" for number, stage in enumerate(group)],
+        params=params,
         choices=choices,
     )
     stem = "pack_update" if group[0].kernel.update else "pack"
