@@ -306,7 +306,9 @@ class _Builder:
             for node in nodes:
                 for edge in self.edges[node]:
                     base = edge.base
-                    if edge.kind == FLAT and prod(base.shape) == group.numel and base not in found:
+                    if edge.kind != FLAT or prod(base.shape) != group.numel or base in found:
+                        continue
+                    if base.op is common.buffer or base in self.owner:
                         found.add(base)
                         if base.op.kind == "elementwise" and self.owner.get(base) is not group:
                             nodes.append(base)
@@ -375,7 +377,7 @@ class _Builder:
         self.kept |= needed
 
     def _remade_from(self, node: Node, limit: int, most: int) -> set[Node] | None:
-        """The small values to store so that readers can make a value again; None if they cannot.
+        """The small values to store beside it so that readers can make a value again, or None.
 
         It must follow from `most` full-sized values in memory at a cost within `limit`.
         """
@@ -387,7 +389,7 @@ class _Builder:
             if edge.kind == OTHER or base in self.overwritten:
                 return None
             few = prod(base.shape) * SMALL_SHARE <= prod(node.shape)
-            if few and base in self.owner and base not in self.inline:
+            if few and base not in self.inline and self.owner.get(base) is self.owner[node]:
                 small.add(base)
             elif base in self.inline or (base in self.owner and base not in self.kept):
                 if base.op.kind != "elementwise":
