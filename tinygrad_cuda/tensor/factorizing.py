@@ -442,7 +442,9 @@ def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
         middle = eye * 0 if gL is None else eye * gL.unsqueeze(-1)
         if gV is not None:
             gap = values.unsqueeze(-2) - values.unsqueeze(-1) + eye
-            middle = middle + (vectors.mT @ gV) / gap * (1 - eye)
+            inner = vectors.mT @ gV
+            # The part that turns the vectors: A and its gradient are symmetric.
+            middle = middle + (inner - inner.mT) / (2 * gap)
         return [vectors @ middle @ vectors.mT]
 
     return Eigh(*_recorded(arrays, (A,), backward))
