@@ -56,7 +56,8 @@ class Job:
         """Measures in this process."""
         effort = SMOKE if self.smoke else Effort()
         suite = Suite(self.device, effort, Path(self.folder), self.end, self.without)
-        variants = import_module(MODULES[self.peer]).VARIANTS
+        found = import_module(MODULES[self.peer]).VARIANTS
+        variants = {name: v for name, v in found.items() if self.device in v.devices}
         for name in self.names:
             yield from suite.rows(name, made(name, self.smoke), variants)
 

@@ -49,11 +49,13 @@ class Variant(NamedTuple):
         title: its name in reports.
         build: makes a Program of a workload, on a device.
         runs: whether the variant can run a workload.
+        devices: where it can run.
     """
 
     title: str
     build: Callable[[Workload, str], Program]
     runs: Callable[[Workload], bool] = lambda workload: True
+    devices: tuple[str, ...] = ("cpu", "cuda")
 
 
 def host_data(workload: Workload) -> list[tuple[Array, ...]]:

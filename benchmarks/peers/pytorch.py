@@ -123,9 +123,10 @@ def beyond_one_kernel(workload: Workload) -> bool:
     return not isinstance(workload, Function)
 
 
-VARIANTS = {"torch": Variant("torch eager", Eager)}
-if torch.cuda.is_available():
-    VARIANTS |= {
-        "torch_graph": Variant("torch graph", Graph, beyond_one_kernel),
-        "torch_compiled": Variant("torch compiled + graph", partial(Graph, compiled=True)),
-    }
+VARIANTS = {
+    "torch": Variant("torch eager", Eager),
+    "torch_graph": Variant("torch graph", Graph, beyond_one_kernel, devices=("cuda",)),
+    "torch_compiled": Variant(
+        "torch compiled + graph", partial(Graph, compiled=True), devices=("cuda",)
+    ),
+}
