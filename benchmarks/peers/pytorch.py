@@ -11,10 +11,6 @@ from benchmarks.peers.program import Program, Variant, host_data, parts
 from benchmarks.peers.torchlike import Work
 from benchmarks.workload import Array, Function, Training, Workload
 
-torch.backends.cuda.matmul.allow_tf32 = False
-torch.backends.cudnn.allow_tf32 = False
-torch.backends.cudnn.benchmark = True
-
 SLEEP_CYCLES_PER_MICROSECOND = 2000
 WARM_UPS = 3
 
@@ -23,11 +19,20 @@ def version() -> str:
     return str(torch.__version__)
 
 
+def _set_precision() -> None:
+    """Full float32, and the fastest algorithms for it."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+
+
 class Eager(Program):
     """Each operation launched as it is called."""
 
     def __init__(self, workload: Workload, device: str, **options: Any) -> None:
         self.device = device
+        if device == "cuda":
+            _set_precision()
         self.work = Work(torch, workload, device, **options)
         self.fresh = isinstance(workload, Training)
         pin = device == "cuda"
