@@ -132,7 +132,7 @@ class Step:
             self.memory[name] = gpu.empty(BATCH * width * 4)
         self.memory["partials"] = gpu.empty(self.tile.split * BATCH * HIDDEN * 4)
         self.memory["losses"] = gpu.empty(4 * len(data["x"]))
-        self.memory["error"] = gpu.put(np.zeros(4, np.uint64))
+        self.memory["error"] = gpu.put(np.zeros(8, np.uint64))
 
     def reset(self) -> None:
         """Parameters as at the start, velocities zero."""

@@ -431,13 +431,15 @@ def test_check_index_records_the_first_bad_index() -> None:
         )
     )
     index = np.arange(32)
-    error, out = np.zeros(4, np.uint64), np.full(32, -1)
+    error, out = np.zeros(8, np.uint64), np.full(32, -1)
+    mirror = np.zeros(4, np.int64)
+    error[4] = mirror.ctypes.data
     launch(unit, "gather", index, error, out, 32)
     np.testing.assert_array_equal(out, index)
-    assert not error.any()
+    assert not error[:4].any() and not mirror.any()
     index[[5, 9]] = [-3, 40]
     launch(unit, "gather", index, error, out, 32)
-    assert error.view(np.int64).tolist() == [7, -3, 32, 0]
+    assert error[:4].view(np.int64).tolist() == mirror.tolist() == [7, -3, 32, 0]
     np.testing.assert_array_equal(out, np.where((index < 0) | (index > 31), 0, index))
 
 

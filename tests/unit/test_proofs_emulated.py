@@ -35,7 +35,7 @@ def run(unit: Module, kernels: tuple[str, ...], data: dict[str, Any], order: int
     memory |= {n: np.full((64, width), np.nan, np.float32) for n, width in widths.items()}
     memory["partials"] = np.full((mlp.Tile().split, 64, 128), np.nan, np.float32)
     memory["losses"] = np.zeros(len(data["x"]), np.float32)
-    memory["error"] = np.zeros(4, np.uint64)
+    memory["error"] = np.zeros(8, np.uint64)
     state = [n for name in NAMES for n in (name, f"{name}_velocity")]
     gradients = ("hidden", "d_hidden", "d_logits", "row_loss")
     for step in range(len(data["x"])):
@@ -86,4 +86,4 @@ def test_bad_label_changes_no_parameter(unit: Module) -> None:
     memory = run(unit, mlp.FUSED, data, 0)
     for name in NAMES:
         assert (memory[name] == data[name]).all(), name
-    assert memory["error"].astype(np.int64).tolist() == [1, -3, 10, 0]
+    assert memory["error"].astype(np.int64).tolist() == [1, -3, 10, 0, 0, 0, 0, 0]

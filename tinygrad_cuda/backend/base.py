@@ -54,6 +54,9 @@ class Storage(Protocol):
     def nbytes(self) -> int: ...
 
 
+LINE = 32  # a check's code, without these lower bits, says which line of the user's it stands for
+
+
 class BadIndex(Exception):
     """A position outside its range, found by a run that therefore changed nothing.
 

@@ -109,7 +109,8 @@ class RunEvent:
         self.copies = [slot for slot, source in enumerate(run.inputs) if source[0] == "copy"]
         self.inputs, self.numbers, self.writes = inputs, run.numbers, writes
         # Outputs that nobody sees, such as gradients dropped by zero_grad(): their memory stays
-        # with the program, which spares asking for it in each call.
+        # with the program, which spares asking for it in each call. That of gradients which are
+        # replaced comes here just before the run.
         self.unused = [] if run.device is CPU else unused
         self.spare: dict[int, Any] = {}
 
@@ -120,6 +121,8 @@ class RunEvent:
             storages[slot] = duplicate(self.device, storages[slot])
         found = run_again(self.lock, self.executable, storages, self.numbers, self.spare)
         values += found
+        if self.spare:
+            self.spare = {}
         if self.unused:
             self.spare = {output: found[output] for output in self.unused}
         frame.write(self.writes)
@@ -145,13 +148,19 @@ class DrawsEvent:
 
 
 class GradientPlace:
-    """A leaf whose gradient a call leaves as a fresh Tensor, or drops."""
+    """A leaf whose gradient a call leaves as a fresh Tensor, or drops.
 
-    __slots__ = ("leaf", "mould", "build", "kept")
+    Attributes:
+        run, output: what computes the new gradient, if its memory may be the old one's.
+    """
+
+    __slots__ = ("leaf", "mould", "build", "kept", "run", "output")
 
     def __init__(self, leaf: Any, mould: Mould | None, build: Callable[[Fresh], Any]) -> None:
         self.leaf, self.mould, self.build = leaf, mould, build
         self.kept: Any = None
+        self.run: RunEvent | None = None
+        self.output = 0
 
     def drop(self) -> None:
         """Frees the old gradient's memory before the plan wants it, if nobody else holds it."""
@@ -162,9 +171,14 @@ class GradientPlace:
         if getrefcount(old) != 2 or getrefcount(old.cell) != 2 or getrefcount(old.cell.node) != 2:
             return
         if old.cell.node.outputs == self.mould.outputs and not old.cell.node.requires_grad:
-            old.cell.forget_aliases()
-            old.cell.node.storage = None
+            if old.cell.aliases is not None:
+                old.cell.forget_aliases()
+            node = old.cell.node
+            storage, node.storage = node.storage, None
             self.kept = old
+            # This variable and the argument.
+            if self.run is not None and getrefcount(storage) == 2:
+                self.run.spare[self.output] = storage
 
     def leave(self, fresh: Fresh) -> None:
         """Sets the new gradient."""

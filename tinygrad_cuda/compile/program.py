@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from tinygrad_cuda.compile.frame import DrawsEvent, Frame, GradientPlace, RunEvent, outputs_of
 from tinygrad_cuda.compile.results import Fresh, History, Mould, Moulds, has_history
 from tinygrad_cuda.compile.signature import Given, Names, changed_module, changed_name
+from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import CompileError, describe_site
 from tinygrad_cuda.engine.capture import (
     Call,
@@ -214,6 +216,19 @@ class Program:
                 else:
                     self.early.append(event)
         self.last = [write for writes in self.writes.values() for write in writes]
+        self._lend_memory()
+
+    def _lend_memory(self) -> None:
+        """Lets the run that computes a new gradient have the memory of the old one."""
+        events = [event for event in self.events if isinstance(event, RunEvent)]
+        for gradient in self.gradients:
+            if gradient.mould is None or gradient.mould.source < self.offsets[0]:
+                continue
+            number = bisect_right(self.offsets, gradient.mould.source) - 1
+            output = gradient.mould.source - self.offsets[number]
+            run = self.runs[number]
+            if run.device is not CPU and output not in run.overwrites:
+                gradient.run, gradient.output = events[number], output
 
     # Running it -----------------------------------------------------------------------------------
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.base import BadIndex, Executable, Number
+from tinygrad_cuda.backend.base import LINE, BadIndex, Executable, Number
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import IndexError, RawSite
 from tinygrad_cuda.engine.capture import SuppliedInt, capturing
@@ -209,9 +208,13 @@ def count_nodes(count: int) -> None:
 
 # Bad indices ------------------------------------------------------------------------------------
 
-_codes = itertools.count()
-_checks: OrderedDict[int, tuple[str, str, RawSite | None, bool]] = OrderedDict()
-CHECKS_REMEMBERED = 65536
+# What is said of a check: the operation, the name of its positions, the line, from the end or not.
+_Check = tuple[str, str, RawSite | None, bool]
+
+_serials = itertools.count()
+_lines: list[_Check] = [("index", "index", None, False)]
+_numbers: dict[Any, int] = {}  # of a line
+_lines_lock = threading.Lock()
 
 
 def register_check(op: str, what: str, site: RawSite | None, negative: bool = False) -> int:
@@ -223,16 +226,21 @@ def register_check(op: str, what: str, site: RawSite | None, negative: bool = Fa
         site: the user's line.
         negative: positions may count from the end.
     """
-    code = next(_codes)
-    _checks[code] = (op, what, site, negative)
-    if len(_checks) > CHECKS_REMEMBERED:
-        _checks.popitem(last=False)
+    # The code object by identity: its hash is slow, and the list keeps it alive.
+    key = op, what, negative, site and (id(site[0]), *site[1:])
+    line = _numbers.get(key)
+    if line is None:
+        with _lines_lock:
+            line = len(_lines)
+            _lines.append((op, what, site, negative))
+        _numbers[key] = line
+    code = line << LINE | next(_serials) & (1 << LINE) - 1
     # A compiled function may keep its code for ever: another one is no other program.
     return code if capturing() is None else SuppliedInt(code)
 
 
 def _index_error(error: BadIndex) -> IndexError:
-    op, what, site, negative = _checks.get(error.code, ("index", "index", None, False))
+    op, what, site, negative = _lines[error.code >> LINE]
     return IndexError(
         op,
         f"{what}[{error.position}] is out of range",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.backend.base import BadIndex, Program
+from tinygrad_cuda.backend.base import LINE, BadIndex, Program
 from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.cuda.arena import Piece
 from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources
@@ -25,8 +24,9 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
 
-ERROR_BYTES = 32
-ERROR_SLOTS = 16  # plans with index checks that may be under way without a look at their outcome
+ERROR_BYTES = 64
+HOST_MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP: kernels may write it
+RUNS_REMEMBERED = 1024  # programs with index checks that may be under way
 
 Array = np.ndarray[Any, Any]
 
@@ -41,13 +41,12 @@ class CudaBackend:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.gpu = runtime.device(device.index)
-        self.error = self.gpu.allocate(ERROR_BYTES)
-        self.gpu.fill(self.error.address, ERROR_BYTES)
+        self._mirror = _ErrorMirror(self.gpu)
+        self.error = self._mirror.word
         gpu = self.gpu.properties
         # A multiplication and an addition a clock in each lane.
         flops = 2.0 * LANES * gpu.multiprocessors * gpu.clock_hz
         self.roof: Roof | None = Roof(gpu.bandwidth, flops)
-        self._copies = _ErrorCopies(self.gpu)
 
     # The backend
 
@@ -68,11 +67,7 @@ class CudaBackend:
         self.gpu.synchronize()
 
     def take_error(self, wait: bool = True) -> BadIndex | None:
-        error = self._copies.look(wait)
-        if error is not None:
-            self.gpu.fill(self.error.address, ERROR_BYTES)
-            self._copies.forget()
-        return error
+        return self._mirror.look(wait)
 
     # The machine under the executable
 
@@ -122,60 +117,62 @@ class CudaBackend:
     def copy(self, target: runtime.Allocation, source: runtime.Allocation) -> None:
         self.gpu.copy(target.address, source.address, source.nbytes)
 
-    def watch_error(self, codes: Sequence[int]) -> None:
-        self._copies.add(self.error.address, codes)
+    def watch_error(self, first: int, codes: Sequence[int]) -> None:
+        self._mirror.watch(first, codes)
 
     def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[float]:
         return times(self.gpu, work)
 
 
-class _ErrorCopies:
-    """Copies of the error word in host memory, each behind a plan that may have set it."""
+class _ErrorMirror:
+    """The error word's copy in host memory, which a kernel with a bad index writes.
+
+    So a look costs no call of the driver, and what follows a clean run waits for nothing.
+
+    Args:
+        gpu: whose kernels write it.
+    """
 
     def __init__(self, gpu: runtime.Device) -> None:
         self.gpu = gpu
-        self.memory = int(gpu.call("cuMemHostAlloc", ERROR_BYTES * ERROR_SLOTS, 0))
-        self.slots = [
-            (ctypes.c_longlong * 4).from_address(self.memory + ERROR_BYTES * slot)
-            for slot in range(ERROR_SLOTS)
-        ]
-        self.events = [runtime.Event(gpu, timing=False) for _ in range(ERROR_SLOTS)]
-        self.free = list(range(ERROR_SLOTS))
-        self.pending: deque[tuple[int, Sequence[int]]] = deque()
+        self.word = gpu.allocate(ERROR_BYTES)
+        self.address = int(gpu.call("cuMemHostAlloc", ERROR_BYTES, HOST_MAPPED))
+        self.words = (ctypes.c_longlong * 4).from_address(self.address)
+        self.clear()
+        there = np.array([self.address], np.uint64)
+        gpu.copy_in(self.word.address + 4 * there.itemsize, there)
+        # Of runs that may be under way: the first code of a program, what its codes stand for.
+        self.runs: dict[int, Sequence[int]] = {}
         self.found: BadIndex | None = None
 
-    def add(self, address: int, codes: Sequence[int]) -> None:
-        """Copies the word as it will be when all work so far is done."""
-        if not self.free:
-            self.events[self.pending[0][0]].synchronize()
-            self._take()
-        slot = self.free.pop()
-        target = self.memory + ERROR_BYTES * slot
-        self.gpu.call("cuMemcpyDtoHAsync", target, address, ERROR_BYTES, self.gpu.stream)
-        self.events[slot].record()
-        self.pending.append((slot, codes))
+    def clear(self) -> None:
+        ctypes.memset(self.address, 0, ERROR_BYTES)
+        self.gpu.fill(self.word.address, 4 * 8)
+
+    def watch(self, first: int, codes: Sequence[int]) -> None:
+        """A run begins whose checks have these codes."""
+        known = self.runs.get(first)
+        if known is None:
+            if len(self.runs) >= RUNS_REMEMBERED:
+                self.found = self.look(wait=True)
+        elif known != codes and [c >> LINE for c in known] != [c >> LINE for c in codes]:
+            # The same program from other lines: an error of the earlier run must not be theirs.
+            self.found = self.look(wait=True)
+        self.runs[first] = codes
 
     def look(self, wait: bool) -> BadIndex | None:
-        """The first error among the copies that have arrived, or None."""
-        if wait and self.pending:
-            self.events[self.pending[-1][0]].synchronize()
-        while self.pending and self.found is None:
-            if not (wait or self.events[self.pending[0][0]].done()):
-                break
-            self._take()
-        return self.found
-
-    def _take(self) -> None:
-        """Reads the oldest copy, which has arrived."""
-        slot, codes = self.pending.popleft()
-        self.free.append(slot)
-        if self.slots[slot][0] and self.found is None:
-            self.found = bad_index(list(self.slots[slot]), codes)
-
-    def forget(self) -> None:
-        """What is under way would report the same error again."""
-        self.found = None
-        while self.pending:
-            slot, _ = self.pending.popleft()
-            self.events[slot].synchronize()
-            self.free.append(slot)
+        """The first error since the last look, or None."""
+        if self.found is not None:
+            error, self.found = self.found, None
+            return error
+        if wait and self.runs:
+            self.gpu.synchronize()
+        if not self.words[0]:
+            if wait:
+                self.runs.clear()
+            return None
+        self.gpu.synchronize()  # what is under way writes no more, and all words are there
+        error = bad_index(list(self.words), self.runs)
+        self.runs.clear()
+        self.clear()
+        return error

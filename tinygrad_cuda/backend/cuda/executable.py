@@ -5,6 +5,7 @@ The machine below (a GPU, or the emulator) only has memory, a compiler and launc
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Protocol
@@ -88,17 +89,22 @@ class Machine(Protocol):
         """Copies memory after the work so far."""
         ...
 
-    def watch_error(self, codes: Sequence[int]) -> None:
-        """Takes note of the error word as it is after the work so far.
+    def watch_error(self, first: int, codes: Sequence[int]) -> None:
+        """A run that may set the error word has begun.
 
         Args:
-            codes: what `OWN_CODES` + 0, 1, ... stand for in this run.
+            first: the program's first code.
+            codes: what this one and the next ones stand for in this run.
         """
         ...
 
     def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[float | None]:
         """Does each piece of work; its microseconds, where the machine can tell."""
         ...
+
+
+CODES = 1 << 16  # a program has fewer checks than that
+_first_codes = itertools.count(OWN_CODES, CODES)
 
 
 class CudaExecutable:
@@ -127,6 +133,7 @@ class CudaExecutable:
             for node in topological(program.outputs)
             if node.op is indexing.check_index and isinstance(node.attributes["code"], Argument)
         ]
+        self.first_code = next(_first_codes)
         # Where an output could not be written in place, its value is copied there at the end.
         self.copies = [
             (number, slot)
@@ -176,7 +183,7 @@ class CudaExecutable:
         if not self._replayed():
             self._launch_singly(memory, expected)
         if self.checks:
-            machine.watch_error(codes)
+            machine.watch_error(self.first_code, codes)
         for number, slot in self.copies:
             machine.copy(inputs[slot], results[number])
             results[number] = inputs[slot]
@@ -188,7 +195,7 @@ class CudaExecutable:
             return [], arguments
         codes, numbers = [int(arguments[position]) for position in self.codes], list(arguments)
         for number, position in enumerate(self.codes):
-            numbers[position] = OWN_CODES + number
+            numbers[position] = self.first_code + number
         return codes, numbers
 
     def _outputs(self, inputs: Sequence[Any], spare: Mapping[int, Any]) -> list[Any]:

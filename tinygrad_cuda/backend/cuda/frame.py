@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tinygrad_cuda.backend.base import BadIndex, Number
 from tinygrad_cuda.backend.cuda.pack import Launch
 
-OWN_CODES = 1 << 40  # from here on, a check's code is its number within the program
+OWN_CODES = 1 << 62  # from here on, a check's code is a number that its program has for it
 _MASK = 2**64 - 1
 _double = struct.Struct("<d")
 _word = struct.Struct("<Q")
@@ -31,11 +31,20 @@ def _integer_bits(value: Number) -> int:
     return int(value) & _MASK
 
 
-def bad_index(words: Sequence[int], codes: Sequence[int]) -> BadIndex:
-    """What an error word says; `codes` are those of the run that wrote it."""
+def bad_index(words: Sequence[int], runs: Mapping[int, Sequence[int]]) -> BadIndex:
+    """What an error word says.
+
+    Args:
+        words: the first four of it.
+        runs: for the first code of each program that has run, what its codes stand for.
+    """
     code, index, limit, position = words
     code -= 1
-    return BadIndex(codes[code - OWN_CODES] if code >= OWN_CODES else code, position, index, limit)
+    for first, codes in runs.items():
+        if first <= code < first + len(codes):
+            code = codes[code - first]
+            break
+    return BadIndex(code, position, index, limit)
 
 
 class Frame:

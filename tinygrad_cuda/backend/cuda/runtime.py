@@ -22,6 +22,7 @@ from tinygrad_cuda.backend.cuda.handles import (
     Module,
 )
 from tinygrad_cuda.backend.cuda.pool import Allocation, Pool, size_class
+from tinygrad_cuda.backend.cuda.staging import LARGEST, Staging
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError, CudaError, DeviceError
 
@@ -216,6 +217,7 @@ class Device:
         self._parameters = ctypes.addressof(self._pointer)
         self._modules: dict[bytes, Module] = {}
         self._memory_type = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        self._staging: Staging | None = None
         self._lock = threading.RLock()
 
     # Calls and errors
@@ -377,8 +379,14 @@ class Device:
         nbytes, pointer = _host_bytes(source)
         if nbytes:
             self.enter()
+            if nbytes <= LARGEST:
+                with self._lock:
+                    if self._staging is None:
+                        self._staging = Staging(self)
+                    self._staging.copy_in(address, pointer, nbytes)
+                return
             # From pageable memory the driver stages the bytes before it returns, and does not wait
-            # for the stream; measured, that is cheaper than staging them in pinned slots here.
+            # for the stream.
             self.call("cuMemcpyHtoDAsync", address, pointer, nbytes, self.stream)
             (kind,) = self.call("cuPointerGetAttributes", 1, [self._memory_type], pointer)
             if int(kind):  # the driver knows this memory: it is pinned and still being read

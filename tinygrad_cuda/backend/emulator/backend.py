@@ -58,10 +58,10 @@ class EmuBackend:
     def __init__(self, device: Device) -> None:
         toolchain()
         self.device = device
-        self.error = new_buffer(32, 0)
+        self.error = new_buffer(64, 0)
         self.roof: Roof | None = None
         self._arena = new_buffer(0)
-        self._codes: Sequence[int] | None = None
+        self._runs: dict[int, Sequence[int]] = {}  # the one that has set the error word
 
     # The backend
 
@@ -85,8 +85,8 @@ class EmuBackend:
         if not words[0]:
             return None
         self.error.bytes.fill(0)
-        codes, self._codes = self._codes, None
-        return bad_index(words, codes or ())
+        runs, self._runs = self._runs, {}
+        return bad_index(words[:4], runs)
 
     # The machine under the executable
 
@@ -112,10 +112,10 @@ class EmuBackend:
     def copy(self, target: EmuBuffer, source: EmuBuffer) -> None:
         target.bytes[:] = source.bytes
 
-    def watch_error(self, codes: Sequence[int]) -> None:
+    def watch_error(self, first: int, codes: Sequence[int]) -> None:
         """The word is looked at directly; its codes are those of the run that wrote it."""
-        if self._codes is None and self.error.bytes.any():
-            self._codes = codes
+        if not self._runs and self.error.bytes.any():
+            self._runs[first] = codes
 
     def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[None]:
         """Does the work; the emulator's times say nothing about a GPU."""

@@ -198,7 +198,7 @@ TGC_DEVICE void tgc_store_vector(T* base, I index, const tgc_vector<T, N>& value
 }
 
 // `index` if 0 <= index < limit; else 0, and the first bad index of the launch is recorded as
-// error = {code + 1, index, limit, position}.
+// error = {code + 1, index, limit, position, address of a copy in host memory or 0, ...}, 8 words.
 TGC_DEVICE long long tgc_check_index(long long index, long long limit, unsigned long long* error,
                                      long long code, long long position = 0) {
   if (index >= 0 && index < limit) return index;
@@ -206,6 +206,13 @@ TGC_DEVICE long long tgc_check_index(long long index, long long limit, unsigned 
     tgc_store(error, 1, (unsigned long long)index);
     tgc_store(error, 2, (unsigned long long)limit);
     tgc_store(error, 3, (unsigned long long)position);
+    auto* host = (unsigned long long*)tgc_load(error, 4);
+    if (host) {  // the host looks at this copy without waiting or asking for one
+      host[1] = (unsigned long long)index;
+      host[2] = (unsigned long long)limit;
+      host[3] = (unsigned long long)position;
+      host[0] = (unsigned long long)(code + 1);
+    }
   }
   return 0;
 }
