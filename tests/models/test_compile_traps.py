@@ -500,3 +500,22 @@ def test_accumulation_over_calls() -> None:
         return [value_bytes(weight)]
 
     assert train(False) == train(True)
+
+
+def test_what_is_returned_without_being_read() -> None:
+    """A tensor from outside is handed through; one made inside is another one in each call."""
+    outside = tc.tensor(2.0)
+
+    @tc.compile
+    def function(x: Any) -> Any:
+        return x * 2, outside, tc.tensor([1.0, 3.0])
+
+    kept = []
+    for number in range(4):
+        doubled, same, made = function(tc.tensor(float(number)))
+        assert (doubled.item(), same.item(), made.tolist()) == (2 * number, 2 + number, [1, 3])
+        assert same is outside
+        outside.add_(1)
+        made.add_(5)
+        kept.append(made)
+    assert [made.tolist() for made in kept] == [[6, 8]] * 4

@@ -8,8 +8,10 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from tinygrad_cuda.compile.chain import Chained, chained
+from tinygrad_cuda.compile.frame import Frame
 from tinygrad_cuda.compile.program import Program
 from tinygrad_cuda.compile.results import History
 from tinygrad_cuda.compile.signature import (
@@ -43,6 +45,14 @@ PROGRAMS = 8  # kept for one signature: training and evaluation, frozen and not,
 ATTEMPTS = 3  # calls in a row that leave something new behind
 
 _Names = Any
+
+
+class Ready(NamedTuple):
+    """A program to run many times, the first call's arguments, and that call under way."""
+
+    turns: Chained
+    given: Given
+    frame: Frame
 
 
 class Compiled:
@@ -93,6 +103,28 @@ class Compiled:
                     return self._validated(given, program)
                 return program.run(given, frame)
             return self._trace(given, reason or self._why(key))[0]
+
+    def ready(self, args: tuple[Any, ...], options: dict[str, Any]) -> Ready | None:
+        """A program that many calls like this one can repeat behind one another, if there is one.
+
+        The caller holds the lock, and runs at least one turn.
+        """
+        inside = watching.on and capturing() is not None
+        if inside or settings.eager or settings.validate or watch.active:
+            return None
+        if local.recorder.pending:
+            realize_all()
+        given = Given(args, options)
+        if given.history:
+            return None
+        for program in self._programs.get(given.key, ()):
+            turns = chained(program)
+            if turns is not None:
+                try:
+                    return Ready(turns, given, program.frame(given))
+                except Stale:
+                    continue
+        return None
 
     def _why(self, key: Any) -> str:
         """Why there is no program for a key."""

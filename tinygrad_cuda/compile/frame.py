@@ -151,13 +151,16 @@ class GradientPlace:
     """A leaf whose gradient a call leaves as a fresh Tensor, or drops.
 
     Attributes:
+        none: the call leaves no gradient.
         run, output: what computes the new gradient, if its memory may be the old one's.
     """
 
-    __slots__ = ("leaf", "mould", "build", "kept", "run", "output")
+    __slots__ = ("leaf", "mould", "build", "none", "kept", "run", "output")
 
-    def __init__(self, leaf: Any, mould: Mould | None, build: Callable[[Fresh], Any]) -> None:
-        self.leaf, self.mould, self.build = leaf, mould, build
+    def __init__(
+        self, leaf: Any, mould: Mould | None, build: Callable[[Fresh], Any], none: bool
+    ) -> None:
+        self.leaf, self.mould, self.build, self.none = leaf, mould, build, none
         self.kept: Any = None
         self.run: RunEvent | None = None
         self.output = 0

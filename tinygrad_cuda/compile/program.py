@@ -13,6 +13,7 @@ from tinygrad_cuda.compile.results import Fresh, History, Mould, Moulds, has_his
 from tinygrad_cuda.compile.signature import Given, Names, changed_module, changed_name
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import CompileError, describe_site
+from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.engine.capture import (
     Call,
     Capture,
@@ -51,6 +52,10 @@ class Program:
         for cell in [*capture.places, *capture.born]:
             if cell.node.storage is not None:
                 capture.settled(cell.node.storage)
+        for leaf in leaves(result):
+            # From outside, and never read: it is handed through, not made anew.
+            if isinstance(leaf, TensorBase) and capture.unknown(leaf.cell.node.storage):
+                capture.saw(leaf)
         self.capture = capture
         self.constants = list(capture.constants)
         self.offsets = [len(capture.places) + len(self.constants)]
@@ -58,6 +63,10 @@ class Program:
             self.offsets.append(self.offsets[-1] + run.outputs)
         moulds = Moulds(self._number_of, capture.places, given.tensors, given.cells)
         self.build = moulds.of(result)
+        self.arguments = len(given.cells)
+        self.leaves = [moulds.result(leaf) for leaf in leaves(result)]
+        self.structure = rebuilt(result, iter([None] * len(self.leaves)))
+        self.chained: Any = None  # how its replays follow one another, once somebody asks
         self._find_places(given)
         self._find_gradients(moulds)
         self.escaped = escaped(capture, moulds)
@@ -98,11 +107,11 @@ class Program:
         self.late: list[GradientPlace] = []
         shown = Counter(moulds.moulds)
         records = [r for r in self.capture.leaves.values() if r.leaf() is not None]
-        leaves: list[Any] = [record.leaf() for record in records]
-        shown.update(leaf.grad.cell for leaf in leaves if leaf.grad is not None)
-        self.hooks = [hooks for leaf in leaves for hooks in (leaf.hooks, leaf.after)]
+        found: list[Any] = [record.leaf() for record in records]
+        shown.update(leaf.grad.cell for leaf in found if leaf.grad is not None)
+        self.hooks = [hooks for leaf in found for hooks in (leaf.hooks, leaf.after)]
         self.hooked = list(map(list, self.hooks))
-        for record, leaf in zip(records, leaves):
+        for record, leaf in zip(records, found):
             if not record.dropped:
                 (self.with_gradient if record.before else self.without_gradient).append(leaf)
             after = leaf.grad
@@ -113,7 +122,7 @@ class Program:
             build = moulds.of(after)
             simple = after is not None and not after.chain and shown[after.cell] == 1
             mould = moulds.moulds.get(after.cell) if simple else None
-            gradient = GradientPlace(leaf, mould, build)
+            gradient = GradientPlace(leaf, mould, build, after is None)
             # An old gradient that is read is dropped at the end.
             read = any(leaf is other for _, other in self.leaf_places)
             (self.late if read else self.gradients).append(gradient)

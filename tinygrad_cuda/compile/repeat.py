@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.compile.compiled import Compiled
+from tinygrad_cuda.compile.chain import Chained, whole_words
+from tinygrad_cuda.compile.compiled import ATTEMPTS, Compiled
+from tinygrad_cuda.compile.results import Result
+from tinygrad_cuda.compile.signature import Given
+from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.graph.node import Node
@@ -105,19 +110,48 @@ class Steps(Compiled):
     def __call__(self, *args: Any, **options: Any) -> Any:
         given = leaves((args, options))
         data = {k: self._data(k, x) for k, x in enumerate(given) if isinstance(x, TensorBase)}
-        whole: list[Any] = []
-        for step in range(self.count):
-            values = [_slice(data[k], step) if k in data else x for k, x in enumerate(given)]
-            one_args, one_options = rebuilt((args, options), iter(values))
-            result = super().__call__(*one_args, **one_options)
-            found = leaves(result)
-            if not whole:
-                whole = [_Whole(self.count, x) if isinstance(x, TensorBase) else x for x in found]
-            for place, value in zip(whole, found):
-                if isinstance(place, _Whole):
-                    place.take(step, value)
-        tensors = [x.tensor() if isinstance(x, _Whole) else last for x, last in zip(whole, found)]
-        return rebuilt(result, iter(tensors))
+
+        def step(number: int, slice_of: Callable[[Node, int], Any]) -> Any:
+            values = [slice_of(data[k], number) if k in data else x for k, x in enumerate(given)]
+            return rebuilt((args, options), iter(values))
+
+        result = _Results(self.count)
+        misses = 0
+        while result.done < self.count:
+            if misses < ATTEMPTS and self._chained(step, list(data.values()), result):
+                continue
+            misses += 1
+            one_args, one_options = step(result.done, _slice)
+            result.take(super().__call__(*one_args, **one_options))
+        return result.whole()
+
+    def _chained(self, step: Any, data: list[Node], result: _Results) -> bool:
+        """Does as many of the steps that remain as one known program can; whether any."""
+        if not all(whole_words(node.shape[1:], node.dtype.itemsize) for node in data):
+            return False
+        with self._lock:
+            ready = self.ready(*step(result.done, _part))
+            if ready is None:
+                return False
+            turns, given, frame = ready
+            sources = [x.source for x in turns.results]
+            if min(sources, default=0) < 0 or len(set(sources)) < len(sources):
+                return False
+            if not result.expect(turns):
+                return False
+            parts = _Parts(turns.backend)
+            first, places = result.done, result.places(turns)
+
+            def place(turn: int, values: list[Any]) -> None:
+                for number, node in enumerate(data):
+                    values[number] = parts.of(node, node.storage, first + turn)
+                for number, whole in places:
+                    values[number] = parts.of(whole.node, whole.node.storage, first + turn)
+
+            done, values = turns.run(frame, self.count - first, place)
+            turns.finish(given, values)
+            result.done += done
+            return True
 
     def _data(self, number: int, tensor: Any) -> Node:
         node: Node = tensor.detach().realized()
@@ -157,23 +191,46 @@ def _slice(data: Node, step: int) -> Any:
     return wrap(node)
 
 
+def _part(data: Node, step: int) -> Any:
+    """What one step gets of the data, where it is: for steps that do not write to it."""
+    node = common.buffer.leaf(data.shape[1:], data.dtype, data.device)
+    if data.device.kind == "cpu":
+        node.storage = data.storage[step]
+    else:
+        node.storage = _Parts(registry.get(data.device)).of(data, data.storage, step)
+    return wrap(node)
+
+
+class _Parts:
+    """Memory of single steps within that of all."""
+
+    def __init__(self, backend: Any) -> None:
+        self.part = backend.part
+
+    def of(self, node: Node, storage: Any, step: int) -> Any:
+        nbytes = prod(node.shape[1:]) * node.dtype.itemsize
+        return self.part(storage, step * nbytes, nbytes)
+
+
 class _Whole:
     """The results of all steps in one piece of memory.
 
     Args:
         count: how many steps there are.
-        like: the result of one.
+        outputs, device: of the result of one.
+        memory: given a number of bytes, where they shall be; left out, anywhere.
     """
 
-    def __init__(self, count: int, like: Any) -> None:
-        one = like.detach().node
-        self.one = one.outputs
-        self.node = common.buffer.leaf((count, *one.shape), one.dtype, one.device)
-        if one.device.kind == "cpu":
-            self.node.storage = np.empty(self.node.shape, one.dtype.numpy)
+    def __init__(self, count: int, outputs: Any, device: Device, memory: Any = None) -> None:
+        self.one = outputs
+        ((shape, dtype),) = outputs
+        self.node = common.buffer.leaf((count, *shape), dtype, device)
+        if device.kind == "cpu":
+            self.node.storage = np.empty(self.node.shape, dtype.numpy)
         else:
-            backend: Any = registry.get(one.device)
-            self.node.storage = backend.allocate(count * prod(one.shape) * one.dtype.itemsize)
+            backend: Any = registry.get(device)
+            nbytes = count * prod(shape) * dtype.itemsize
+            self.node.storage = (memory or backend.allocate)(nbytes)
 
     def take(self, step: int, value: Any) -> None:
         """The result of a step."""
@@ -191,6 +248,72 @@ class _Whole:
 
     def tensor(self) -> Any:
         return wrap(self.node)
+
+
+class _Results:
+    """What the steps of one call have returned so far.
+
+    Args:
+        count: how many steps there will be.
+
+    Attributes:
+        done: how many there were.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count, self.done = count, 0
+        self.structure: Any = None
+        self.leaves: list[Any] = []
+
+    def take(self, result: Any) -> None:
+        """What the next step has returned."""
+        found = leaves(result)
+        if not self.done:
+            self.structure, self.leaves = result, list(found)
+            for k, x in enumerate(found):
+                if isinstance(x, TensorBase):
+                    tensor: Any = x
+                    one = tensor.detach()
+                    self.leaves[k] = _Whole(self.count, one.node.outputs, one.node.device)
+        for k, value in enumerate(found):
+            if isinstance(self.leaves[k], _Whole):
+                self.leaves[k].take(self.done, value)
+            else:
+                self.leaves[k] = value
+        self.done += 1
+
+    def expect(self, turns: Chained) -> bool:
+        """Makes room for what a program returns; whether its results fit to those so far."""
+        found = turns.program.leaves
+        for x in turns.results:
+            if len(x.outputs) != 1 or not whole_words(x.outputs[0][0], x.outputs[0][1].itemsize):
+                return False
+        if not self.done:
+            self.structure, self.leaves = turns.program.structure, list(found)
+            for k, x in enumerate(found):
+                if isinstance(x, Result):
+                    memory = partial(turns.memory, x.source)
+                    self.leaves[k] = _Whole(self.count, x.outputs, x.device, memory)
+        fits = [
+            isinstance(mine, _Whole) and mine.one == x.outputs
+            if isinstance(x, Result)
+            else not isinstance(mine, _Whole)
+            for mine, x in zip(self.leaves, found)
+        ]
+        if len(self.leaves) != len(found) or not all(fits):
+            return False
+        self.leaves = [m if isinstance(m, _Whole) else x for m, x in zip(self.leaves, found)]
+        return True
+
+    def places(self, turns: Chained) -> list[tuple[int, _Whole]]:
+        """Which value of a replay goes where."""
+        pairs = zip(turns.program.leaves, self.leaves)
+        return [(x.source, whole) for x, whole in pairs if isinstance(x, Result)]
+
+    def whole(self) -> Any:
+        """The results of all steps, in the structure of one."""
+        found = [x.tensor() if isinstance(x, _Whole) else x for x in self.leaves]
+        return rebuilt(self.structure, iter(found))
 
 
 # Loops ------------------------------------------------------------------------------------------
@@ -228,13 +351,71 @@ def loop(n: int, fn: Callable[..., Any], *state: Any) -> Any:
     """
     call = fn if isinstance(fn, Compiled) else _compiled(fn)
     result: Any = state[0] if len(state) == 1 else state
-    for _ in range(n):
+    done = misses = 0
+    while done < n:
+        if misses < ATTEMPTS:
+            turns, found = _turned(call, state, n - done)
+            if turns:
+                done, result = done + turns, found
+                state = result if isinstance(result, tuple) else (result,)
+                continue
+            misses += 1
         result = call(*state)
-        found = result if isinstance(result, tuple) else (result,)
-        if len(found) != len(state):
+        done += 1
+        values = result if isinstance(result, tuple) else (result,)
+        if len(values) != len(state):
             raise ArgumentError(
                 "loop", "the function returns another number of values than it takes",
-                expect=str(len(state)), actual=str(len(found)),
+                expect=str(len(state)), actual=str(len(values)),
             )  # fmt: skip
-        state = found
+        state = values
     return result
+
+
+def _turned(call: Compiled, state: tuple[Any, ...], count: int) -> tuple[int, Any]:
+    """Turns of a loop whose program is known: how many, and what the last one returned."""
+    with call._lock:
+        ready = call.ready(state, {})
+        if ready is None:
+            return 0, None
+        turns, given, frame = ready
+        if not _goes_round(turns, given):
+            return 0, None
+        results = turns.results
+        # A result is written to one place while the turn reads the other.
+        rooms = {
+            x.source: [turns.memory(sign * x.source, turns.sizes[x.source]) for sign in (1, -1)]
+            for x in results
+            if x.source >= 0
+        }
+        arguments = frame.values[: len(given.cells)]
+
+        def place(turn: int, values: list[Any]) -> None:
+            if turn:
+                for number, x in enumerate(results):
+                    if x.source >= 0:
+                        arguments[number] = values[x.source]
+            values[: len(arguments)] = arguments
+            for source, pair in rooms.items():
+                values[source] = pair[turn % 2]
+
+        done, values = turns.run(frame, count, place)
+        return done, turns.program.build(turns.finish(given, values))
+
+
+def _goes_round(turns: Chained, given: Given) -> bool:
+    """Whether the results of a turn can be the arguments of the next, and of the same program."""
+    if len(turns.results) != len(given.tensors) or len(given.cells) != len(given.tensors):
+        return False
+    if len(turns.program.leaves) != len(turns.results) or given.substitutes:
+        return False
+    for number, (x, tensor) in enumerate(zip(turns.results, given.tensors)):
+        if x.given >= 0:
+            if x.given != number:
+                return False
+            continue
+        node = tensor.cell.node
+        alike = x.outputs == node.outputs and x.device is node.device and not x.requires_grad
+        if not alike or x.steps != tuple([step[0] for step in tensor.chain]):
+            return False
+    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.cell import Branch, Cell
@@ -38,6 +38,24 @@ class Mould:
         )
         found.storage, found.spent = storage, self.spent
         return found
+
+
+class Result(NamedTuple):
+    """A Tensor that a call has returned.
+
+    Attributes:
+        source: the number of its storage among the values of a replay; -1 if it was there before.
+        given: its number among the Tensor arguments, or -1.
+        outputs, device, requires_grad: its node's.
+        steps: the operations between its cell and it.
+    """
+
+    source: int
+    given: int
+    outputs: Any
+    device: Any
+    requires_grad: bool
+    steps: tuple[Any, ...]
 
 
 class Fresh:
@@ -129,6 +147,20 @@ class Moulds:
             mapping = type(result)
             return lambda fresh: mapping({key: part(fresh) for key, part in items.items()})
         return lambda fresh: result
+
+    def result(self, leaf: Any) -> Any:
+        """A leaf of what was returned; a Tensor as a `Result`."""
+        if not isinstance(leaf, TensorBase):
+            return leaf
+        tensor: Any = leaf
+        given = self.given.get(id(tensor), -1)
+        mould = self.moulds.get(tensor.cell) if given < 0 else None
+        steps = tuple([step[0] for step in tensor.chain])
+        moved = any(op.kind == "movement" for op in steps)
+        source = -1 if mould is None or moved else mould.source
+        node = tensor.cell.node
+        requires_grad = bool(tensor.requires_grad)
+        return Result(source, given, node.outputs, node.device, requires_grad, steps)
 
     def _of_tensor(self, tensor: Any) -> Build:
         number = self.given.get(id(tensor))

@@ -256,6 +256,10 @@ class Capture:
             return known[1]
         return ("constant", -1)
 
+    def unknown(self, storage: Any) -> bool:
+        """Whether a storage was there before the call and has not been met."""
+        return storage is not None and self.source(storage) == ("constant", -1)
+
     def constant(self, storage: Any) -> Source:
         """Enters a storage among the constants."""
         self.constants.append(storage)

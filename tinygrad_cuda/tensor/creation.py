@@ -14,6 +14,7 @@ from tinygrad_cuda.core.device import CPU, Device, as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.core.shapes import Shape, as_shape
+from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.engine.shared import SharedCell
 from tinygrad_cuda.graph.node import Node
@@ -87,6 +88,8 @@ def buffer_node(array: np.ndarray[Any, Any], device: Device) -> Node:
     """A realized node with the value of an array."""
     node = common.buffer.leaf(tuple(array.shape), dtypes.from_numpy(array.dtype), device)
     node.storage = registry.get(device).from_host(array)
+    if watching.on and (capture := capturing()) is not None:
+        capture.constant(node.storage)
     return node
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 from tinygrad_cuda.backend.base import LINE, BadIndex, Program
 from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.cuda.arena import Piece
+from tinygrad_cuda.backend.cuda.chain import Chain
 from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
 from tinygrad_cuda.backend.cuda.frame import Frame, bad_index
@@ -26,6 +29,7 @@ from tinygrad_cuda.core.shapes import Shape
 
 ERROR_BYTES = 64
 HOST_MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP: kernels may write it
+UPLOADS, UPLOAD_SIZES = 4, 256  # places remembered of uploads of one size; sizes
 RUNS_REMEMBERED = 1024  # programs with index checks that may be under way
 
 Array = np.ndarray[Any, Any]
@@ -41,6 +45,8 @@ class CudaBackend:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.gpu = runtime.device(device.index)
+        self._lock = threading.Lock()
+        self._uploads: dict[int, deque[int]] = {}  # by size, where recent ones were, oldest first
         self._mirror = _ErrorMirror(self.gpu)
         self.error = self._mirror.word
         gpu = self.gpu.properties
@@ -51,9 +57,31 @@ class CudaBackend:
     # The backend
 
     def from_host(self, array: Array) -> runtime.Allocation:
-        allocation = self.gpu.allocate(array.nbytes)
+        allocation = self._for_upload(array.nbytes)
         self.gpu.copy_in(allocation.address, np.ascontiguousarray(array))
         return allocation
+
+    def _for_upload(self, nbytes: int) -> runtime.Allocation:
+        """Memory where an earlier upload of that size was, if it is free: graphs know its address.
+
+        The oldest first, so that several arrays of one size keep their places from step to step.
+        """
+        with self._lock:
+            places = self._uploads.get(nbytes)
+            if places is None:
+                if len(self._uploads) >= UPLOAD_SIZES:
+                    self._uploads.clear()
+                places = self._uploads[nbytes] = deque(maxlen=UPLOADS)
+            for number, address in enumerate(places):
+                (found,) = self.gpu.pool.reuse(((nbytes, address),))
+                if found is not None:
+                    del places[number]
+                    places.append(address)
+                    return found
+            found = self.gpu.allocate(nbytes)
+            if found.address not in places:
+                places.append(found.address)
+            return found
 
     def to_host(self, storage: runtime.Allocation | Piece, shape: Shape, dtype: DType) -> Array:
         array = np.empty(shape, dtype.numpy)
@@ -113,6 +141,9 @@ class CudaBackend:
         frame: Frame,
     ) -> Replay:
         return Replay(self.gpu, unit, launches, after, frame)
+
+    def chain(self, programs: Sequence[CudaExecutable], length: int) -> Chain:
+        return Chain(self.gpu, programs, length)
 
     def copy(self, target: runtime.Allocation, source: runtime.Allocation) -> None:
         self.gpu.copy(target.address, source.address, source.nbytes)

@@ -14,6 +14,7 @@ import numpy as np
 
 from tinygrad_cuda.backend.base import NOTHING, Argument, Number, Program
 from tinygrad_cuda.backend.cuda.arena import plan_arena
+from tinygrad_cuda.backend.cuda.chain import Chain, Singly
 from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.frame import OWN_CODES, Frame, Place, dependencies, first_uses
 from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
@@ -83,6 +84,10 @@ class Machine(Protocol):
         self, unit: Any, launches: Sequence[Launch], after: Sequence[tuple[int, ...]], frame: Frame
     ) -> Any:
         """All launches as one thing to `run` again and again; None where there is no such thing."""
+        ...
+
+    def chain(self, programs: Sequence[CudaExecutable], length: int) -> Chain | None:
+        """Turns of some runs as one thing to start; None where there is no such thing."""
         ...
 
     def copy(self, target: Any, source: Any) -> None:
@@ -156,7 +161,8 @@ class CudaExecutable:
         slots = {node: slot for slot, node in enumerate(self.program.inputs)}
         self.results = [slots[self.places[node]] if node in self.places else None for node in nodes]
         self.sizes = [prod(node.shape) * node.dtype.itemsize for node in nodes]
-        self.frame = Frame(self.launches, places, len(items) + 1)
+        self._frame_places = places, len(items) + 1
+        self.frame = self.new_frame()
         self.after = dependencies(self.launches)
         self.first = first_uses(self.launches, self.arena.places)
         self.fresh = [number for number, slot in enumerate(self.results) if slot is None]
@@ -172,24 +178,32 @@ class CudaExecutable:
         arguments: Sequence[Number],
         spare: Mapping[int, Any] = NOTHING,
     ) -> list[Any]:
-        machine = self.machine
-        expected = self._expected(inputs, arguments) if settings.validate else {}
-        codes, arguments = self._own_codes(arguments)
-        arena = machine.arena(self.arena.nbytes)
         results = self._outputs(inputs, spare)
-        memory = [*inputs, *results, machine.error, arena]
-        self._changed |= self.frame.fill([piece.address for piece in memory], arguments)
-        self.runs += 1
-        if not self._replayed():
-            self._launch_singly(memory, expected)
-        if self.checks:
-            machine.watch_error(self.first_code, codes)
+        self.start(inputs, results, arguments)
         for number, slot in self.copies:
-            machine.copy(inputs[slot], results[number])
+            self.machine.copy(inputs[slot], results[number])
             results[number] = inputs[slot]
         return results
 
-    def _own_codes(self, arguments: Sequence[Number]) -> tuple[list[int], Sequence[Number]]:
+    def start(
+        self, inputs: Sequence[Any], results: Sequence[Any], arguments: Sequence[Number]
+    ) -> None:
+        """Runs it with outputs in memory that was chosen outside."""
+        expected = self._expected(inputs, arguments) if settings.validate else {}
+        memory = self.memory(inputs, results)
+        codes, numbers = self.numbers(arguments)
+        self._changed |= self.frame.fill([piece.address for piece in memory], numbers)
+        self.runs += 1
+        if not self._replayed():
+            self._launch_singly(memory, expected)
+        self.watch(codes)
+
+    def memory(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """All memory of a run, in the order of the frame's addresses."""
+        machine = self.machine
+        return [*inputs, *results, machine.error, machine.arena(self.arena.nbytes)]
+
+    def numbers(self, arguments: Sequence[Number]) -> tuple[list[int], Sequence[Number]]:
         """The codes of the checks, and the numbers of the run with the same codes in every run."""
         if not self.codes:
             return [], arguments
@@ -198,6 +212,21 @@ class CudaExecutable:
             numbers[position] = self.first_code + number
         return codes, numbers
 
+    def watch(self, codes: Sequence[int]) -> None:
+        """A run with these codes has been started."""
+        if self.checks:
+            self.machine.watch_error(self.first_code, codes)
+
+    def new_frame(self) -> Frame:
+        """Parameters of the launches that nobody else writes."""
+        return Frame(self.launches, *self._frame_places)
+
+    def chain(self, programs: Sequence[CudaExecutable], length: int) -> Singly | Chain:
+        """Many turns of some runs, this one among them, behind one another."""
+        single = settings.debug >= 2 or settings.sync or settings.validate
+        chain = None if single else self.machine.chain(programs, length)
+        return Singly(programs) if chain is None else chain
+
     def _outputs(self, inputs: Sequence[Any], spare: Mapping[int, Any]) -> list[Any]:
         """Memory for the outputs, the same as in the last run where it is free again."""
         results = [None if slot is None else inputs[slot] for slot in self.results]
@@ -205,7 +234,9 @@ class CudaExecutable:
         if spare:
             for number, piece in spare.items():
                 results[number] = piece
-            fresh = [number for number in fresh if number not in spare]
+            fresh = [number for number in fresh if results[number] is None]
+        if not fresh:
+            return results
         last = [self._last[number] for number in fresh]
         for number, piece in zip(fresh, self.machine.reuse(last)):
             if piece is None:

@@ -57,6 +57,8 @@ class Graph:
     def __init__(self, device: Device, nodes: Sequence[KernelNode]) -> None:
         self.device = device
         self.updates = 0
+        self.edges = sum(len(node.after) for node in nodes)
+        self.programmatic_edges = sum(len(node.after_signal) for node in nodes)
         self._graph: Any = None
         self._executable: Any = None
         self._account = [Launch(node.function.name, node.label) for node in nodes[-16:]]

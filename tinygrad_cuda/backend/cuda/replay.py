@@ -27,12 +27,41 @@ class Label:
         return self.launch.site
 
 
-class Replay:
-    """A program's launches as a graph.
+def launch_graph(
+    gpu: Device, parts: Sequence[tuple[Module, Launch, tuple[int, ...], bytes]]
+) -> Graph:
+    """A graph of generated kernels.
 
     Every generated kernel waits for its predecessors before it touches memory and signals after
     that, so from sm_90 on all edges are programmatic: when a kernel may start, all that stands
     behind its direct predecessors is complete, and it waits for these by itself.
+
+    Args:
+        gpu: where it runs.
+        parts: for each launch the compiled kernels, the launch, the earlier ones that it waits
+            for, and its parameters.
+    """
+    early = gpu.properties.capability >= PROGRAMMATIC
+    return Graph(
+        gpu,
+        [
+            KernelNode(
+                unit.function(launch.name),
+                launch.blocks,
+                THREADS,
+                launch.shared,
+                words,
+                () if early else before,
+                before if early else (),
+                Label(launch),
+            )
+            for unit, launch, before, words in parts
+        ],
+    )
+
+
+class Replay:
+    """A program's launches as a graph.
 
     Args:
         gpu: where it runs.
@@ -50,24 +79,12 @@ class Replay:
         after: Sequence[tuple[int, ...]],
         frame: Frame,
     ) -> None:
-        self.early = gpu.properties.capability >= PROGRAMMATIC
         self.frame = frame
-        self.graph = Graph(
-            gpu,
-            [
-                KernelNode(
-                    unit.function(launch.name),
-                    launch.blocks,
-                    THREADS,
-                    launch.shared,
-                    frame.words(number),
-                    () if self.early else before,
-                    before if self.early else (),
-                    Label(launch),
-                )
-                for number, (launch, before) in enumerate(zip(launches, after))
-            ],
-        )
+        parts = [
+            (unit, launch, before, frame.words(number))
+            for number, (launch, before) in enumerate(zip(launches, after))
+        ]
+        self.graph = launch_graph(gpu, parts)
         self.count = len(launches)
 
     def run(self, changed: Iterable[int]) -> None:

@@ -13,9 +13,9 @@ from tinygrad_cuda.backend.cuda.handles import Event
 if TYPE_CHECKING:
     from tinygrad_cuda.backend.cuda.runtime import Device
 
-LARGEST = 1 << 20  # bytes; of larger arrays the driver's own staging overlaps with the copy
+LARGEST = 512 << 10  # bytes; of larger arrays the driver's own staging overlaps with the copy
 PARTS = 4
-PART = 4 << 20  # bytes of one part of the ring
+PART = LARGEST  # bytes of one part of the ring, which is small so that it stays in the cache
 ALIGNMENT = 256
 
 

@@ -109,6 +109,9 @@ class EmuBackend:
     def load(self, source: str) -> Module:
         return Module(source)
 
+    def chain(self, programs: Sequence[CudaExecutable], length: int) -> None:
+        """There are no graphs."""
+
     def copy(self, target: EmuBuffer, source: EmuBuffer) -> None:
         target.bytes[:] = source.bytes
 

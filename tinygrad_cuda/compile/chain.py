@@ -1,0 +1,189 @@
+"""Replays of one program behind one another: what steps=n and tc.loop do once a program is known.
+
+The guards are checked once, the memory of all replays is laid out before the first, and the host
+writes only the parameters in which one replay differs from the one that stood in its place before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.compile.frame import Frame, RunEvent
+from tinygrad_cuda.compile.program import Program
+from tinygrad_cuda.compile.results import Fresh, Result
+from tinygrad_cuda.compile.signature import Given
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import CPU
+from tinygrad_cuda.engine.capture import Stale
+from tinygrad_cuda.engine.realize import lock_of
+
+LENGTH = 32  # turns in one graph; even, since a loop's results change between two places
+ALIGNMENT = 16  # bytes that kernels may read at once
+
+
+class Chained:
+    """What is the same in all replays of a program that follow one another.
+
+    Args:
+        program: one for which `chainable` holds.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.events = [event for event in program.events if isinstance(event, RunEvent)]
+        self.device = self.events[0].device
+        backend: Any = registry.get(self.device)
+        self.backend = backend
+        self.executables = [event.executable for event in self.events]
+        self.arguments = program.arguments
+        # An output that overwrites an input is that input, also where a later run reads it.
+        same: dict[int, int] = {}
+        self.inputs: dict[RunEvent, list[int]] = {}
+        self.outputs: dict[RunEvent, list[int]] = {}
+        self.sizes: dict[int, int] = {}
+        for event, start in zip(self.events, program.offsets):
+            inputs = self.inputs[event] = [same.get(number, number) for number in event.inputs]
+            for output, slot in enumerate(event.executable.results):
+                if slot is not None:
+                    same[start + output] = inputs[slot]
+                else:
+                    self.sizes[start + output] = event.executable.sizes[output]
+            places = range(start, start + len(event.executable.results))
+            self.outputs[event] = [same.get(number, number) for number in places]
+        self.gradients = {g.mould.source for g in program.gradients if g.mould is not None}
+        self.results = [x for x in program.leaves if isinstance(x, Result)]
+        returned = {result.source for result in self.results}
+        hidden = [k for k in self.sizes if k not in returned and k not in self.gradients]
+        self.hidden = {k: backend.allocate(self.sizes[k]) for k in hidden}
+        self.chains: dict[tuple[int, bool], Any] = {}
+        self.last: dict[int, int] = {}  # where memory that went outside was, by number
+
+    def _chain(self, length: int) -> Any:
+        key = length, settings.debug >= 2 or settings.sync
+        if key not in self.chains:
+            self.chains[key] = self.executables[0].chain(self.executables, length)
+        return self.chains[key]
+
+    def memory(self, number: int, nbytes: int) -> Any:
+        """Memory that a caller keeps; where it was in the last call, if that is free."""
+        (found,) = self.backend.reuse(((nbytes, self.last.get(number, 0)),))
+        if found is None:
+            found = self.backend.allocate(nbytes)
+            self.last[number] = found.address
+        return found
+
+    def run(
+        self, frame: Frame, count: int, place: Callable[[int, list[Any]], None]
+    ) -> tuple[int, list[Any]]:
+        """Runs up to `count` turns.
+
+        Args:
+            frame: from ``program.frame``, which has prepared the first turn.
+            count: at least 1.
+            place: given a turn's number and the list of values, puts there the memory of the
+                arguments and of what is returned.
+
+        Returns:
+            how many turns ran: fewer if the next one would be another program; the values.
+        """
+        program = self.program
+        for gradient in program.gradients:
+            gradient.drop()
+        if program.overwritten:
+            frame.own(program.overwritten)
+        values = frame.values + program.constants
+        values += [None] * (program.offsets[-1] - len(values))
+        for number, memory in self.hidden.items():
+            values[number] = memory
+        for event, start in zip(self.events, program.offsets):
+            for output, memory in event.spare.items():
+                values[start + output] = memory
+            event.spare = {}
+        for number in self.gradients:
+            if values[number] is None:
+                values[number] = self.memory(number, self.sizes[number])
+        with lock_of(self.device):
+            return self._turns(frame, count, place, values), values
+
+    def _turns(
+        self, frame: Frame, count: int, place: Callable[[int, list[Any]], None], values: list[Any]
+    ) -> int:
+        program, done = self.program, 0
+        while done < count:
+            chain = self._chain(min(count - done, LENGTH))
+            try:
+                for _ in range(min(count - done, LENGTH)):
+                    if done:
+                        for step in program.early:
+                            step.prepare()
+                    place(done, values)
+                    for event in program.events:
+                        if type(event) is RunEvent:
+                            inputs = [values[number] for number in self.inputs[event]]
+                            outputs = [values[number] for number in self.outputs[event]]
+                            chain.add(inputs, outputs, event.numbers)
+                        else:
+                            event(frame)
+                    done += 1
+            except Stale:
+                return done
+            finally:
+                chain.flush()
+        return done
+
+    def finish(self, given: Given, values: list[Any]) -> Fresh:
+        """Leaves the last turn's gradients."""
+        fresh = Fresh(values, given.tensors)
+        for gradient in self.program.gradients:
+            gradient.leave(fresh)
+        return fresh
+
+
+def chained(program: Program) -> Chained | None:
+    """How a program's replays follow one another; None if they must be single calls."""
+    if program.chained is None:
+        program.chained = Chained(program) if chainable(program) else False
+    return program.chained or None
+
+
+def chainable(program: Program) -> bool:
+    """Whether all that a replay leaves behind is written in place, returned, or a gradient."""
+    events = [event for event in program.events if isinstance(event, RunEvent)]
+    if not events or program.late or program.last:
+        return False
+    device = events[0].device
+    if device is CPU or any(e.device is not device or e.copies for e in events):
+        return False
+    if any(event.executable.copies for event in events):
+        return False
+    if any(place < program.arguments for place in program.overwritten):
+        return False
+    for event, run, start in zip(events, program.runs, program.offsets):
+        for place, mould in event.writes:
+            slot = run.overwrites.get(mould.source - start)
+            if slot is None or run.inputs[slot] != ("place", place):
+                return False
+    results = [x for x in program.leaves if isinstance(x, Result)]
+    sources = {result.source for result in results if result.given < 0}
+    gradients = {g.mould.source for g in program.gradients if g.mould is not None}
+    fresh = _fresh_outputs(program, events)
+    simple = all(gradient.none or gradient.mould is not None for gradient in program.gradients)
+    return simple and sources | gradients <= fresh and sources.isdisjoint(gradients)
+
+
+def _fresh_outputs(program: Program, events: list[RunEvent]) -> set[int]:
+    """The values that are in memory of their own."""
+    return {
+        start + output
+        for event, start in zip(events, program.offsets)
+        for output, slot in enumerate(event.executable.results)
+        if slot is None
+    }
+
+
+def whole_words(shape: tuple[int, ...], itemsize: int) -> bool:
+    """Whether one value after another keeps the alignment that kernels count on."""
+    return prod(shape) == 1 or prod(shape) * itemsize % ALIGNMENT == 0
