@@ -64,6 +64,8 @@ MUTUAL = {"graph.ops"}
 LATE = {
     "backend.cuda.compiler": {"cuda"},
     "backend.cuda.runtime": {"cuda"},
+    "data.transforms.colour": {"scipy"},
+    "data.transforms.warping": {"scipy"},
     "graph.draw": {"networkx", "matplotlib"},
     "graph.ops.elementwise": {"scipy"},
     "graph.schedule": {"networkx"},

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tinygrad_cuda.core.names import missing_from
+from tinygrad_cuda.data.cifar import CIFAR10, CIFAR100
 from tinygrad_cuda.data.dataloader import DataLoader, default_collate
 from tinygrad_cuda.data.dataset import (
     ConcatDataset,
@@ -24,6 +25,8 @@ from tinygrad_cuda.data.sampler import (
 from tinygrad_cuda.data.transforms import Compose, Normalize
 
 __all__ = [
+    "CIFAR10",
+    "CIFAR100",
     "MNIST",
     "BatchSampler",
     "Compose",
