@@ -22,6 +22,7 @@ from tinygrad_cuda.backend.cuda.replay import Label, Replay
 from tinygrad_cuda.backend.cuda.report import LANES, Roof, taken
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.backend.cuda.timing import times
+from tinygrad_cuda.backend.cuda.uploads import Upload, Uploader
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
@@ -47,6 +48,7 @@ class CudaBackend:
         self.gpu = runtime.device(device.index)
         self._lock = threading.Lock()
         self._uploads: dict[int, deque[int]] = {}  # by size, where recent ones were, oldest first
+        self._uploader: Uploader | None = None
         self._mirror = _ErrorMirror(self.gpu)
         self.error = self._mirror.word
         gpu = self.gpu.properties
@@ -60,6 +62,12 @@ class CudaBackend:
         allocation = self._for_upload(array.nbytes)
         self.gpu.copy_in(allocation.address, np.ascontiguousarray(array))
         return allocation
+
+    def upload(self, array: Array) -> Upload:
+        """Starts to copy an array on a stream of its own; see `Uploader.start`."""
+        if self._uploader is None:
+            self._uploader = Uploader(self.gpu)
+        return self._uploader.start(array)
 
     def _for_upload(self, nbytes: int) -> runtime.Allocation:
         """Memory where an earlier upload of that size was, if it is free: graphs know its address.

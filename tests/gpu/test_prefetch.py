@@ -1,0 +1,76 @@
+"""Batches copied ahead on a stream of their own: the values of plain copies, and no more memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.data.prefetch import prefetched
+
+
+@pytest.fixture(autouse=True)
+def on_the_gpu(cuda_device: str) -> Iterator[None]:
+    tc.set_default_device(cuda_device)
+    yield
+    tc.set_default_device(None)
+
+
+def batches(count: int, size: int = 1 << 16) -> Iterator[Any]:
+    """One array that is written anew for each batch: copies must have read it in time."""
+    array = np.empty(size, np.float32)
+    for number in range(count):
+        array[:] = number
+        yield {"x": array, "y": (np.array([number, -number]), "text")}
+
+
+def work(x: Any) -> Any:
+    """A while of work for the GPU, so that copies run ahead of it."""
+    for _ in range(3):
+        x = x.reshape(256, -1).matmul(tc.eye(256)).reshape(-1)
+    return x
+
+
+def test_values_under_load() -> None:
+    """200 batches, the work on each behind that on the one before."""
+    found = []
+    for batch in prefetched(batches(200)):
+        y, text = batch["y"]
+        assert text == "text"
+        found.append((work(batch["x"]).sum(), y))
+    for number, (total, y) in enumerate(found):
+        assert total.item() == number * (1 << 16)
+        assert y.tolist() == [number, -number]
+
+
+def test_memory_stays() -> None:
+    gpu = runtime.device(0)
+    totals = []
+    for number, batch in enumerate(prefetched(batches(60))):
+        total = work(batch["x"]).sum()
+        del batch
+        if number in (10, 50):
+            assert total.item() == number * (1 << 16)
+            totals.append(gpu.memory_allocated())
+    assert totals[0] == totals[1]
+
+
+def test_leaving_early() -> None:
+    """The copy under way may not land in memory that has a new owner by then."""
+    for turn in range(40):
+        iterator = prefetched(batches(3, 1 << 20))
+        next(iterator)
+        iterator.close()
+        del iterator
+        mine = [tc.full((1 << 20,), float(turn)) + 0 for _ in range(4)]
+        for tensor in mine:
+            assert tensor.min().item() == tensor.max().item() == turn
+
+
+def test_on_another_device_it_makes_tensors() -> None:
+    tc.set_default_device("cpu")
+    assert [batch["x"][0].item() for batch in prefetched(batches(3, 4))] == [0, 1, 2]
