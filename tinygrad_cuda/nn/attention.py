@@ -11,7 +11,6 @@ from tinygrad_cuda.nn.linear import Linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensor.creation import empty
-from tinygrad_cuda.tensor.joining import cat
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
@@ -134,19 +133,11 @@ class MultiheadAttention(Module):
             self.in_proj_weight if self.in_proj_weight is not None
             else (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         )  # fmt: skip
-        query, key, value = F.in_projection(query, key, value, weights, self.in_proj_bias)
-        extra = 0
-        if self.bias_k is not None and self.bias_v is not None:
-            shape = (key.shape[0], 1, self.embed_dim)
-            key = cat([key, self.bias_k.expand(shape)], 1)
-            value = cat([value, self.bias_v.expand(shape)], 1)
-            extra += 1
-        heads = F.Heads(query, key, value, self.num_heads)
-        if self.add_zero_attn:
-            heads.with_zero()
-            extra += 1
-        mask = F.joint_mask(attn_mask, key_padding_mask, heads, extra)
-        mixed, shares = heads.attend(mask, self.dropout, self.training)
+        mixed, shares = F.attend_heads(
+            query, key, value, self.num_heads, weights, self.in_proj_bias,
+            (self.bias_k, self.bias_v), self.add_zero_attn, attn_mask, key_padding_mask,
+            self.dropout, self.training,
+        )  # fmt: skip
         output: Tensor = self.out_proj(mixed)
         if single:
             output, shares = output.squeeze(0), shares.squeeze(0)

@@ -118,6 +118,22 @@ class ModuleList(_Numbered):
     def __iadd__(self, modules: Iterable[Module]) -> Self:
         return self.extend(modules)
 
+    def __repr__(self) -> str:
+        if not len(self):
+            return f"{type(self).__name__}()"
+        runs: list[list[int]] = []  # first and last number of equal texts
+        texts = [repr(module) for module in self]
+        for number, text in enumerate(texts):
+            if runs and texts[runs[-1][0]] == text:
+                runs[-1][1] = number
+            else:
+                runs.append([number, number])
+        body = ""
+        for first, last in runs:
+            many = f"({first}-{last}): {last - first + 1} x " if last > first else f"({first}): "
+            body += "\n" + many + texts[first]
+        return f"{type(self).__name__}(" + body.replace("\n", "\n  ") + "\n)"
+
 
 class ModuleDict(Module):
     """A dict whose modules are found by `parameters`, `state_dict` and the like.

@@ -12,6 +12,7 @@ from tinygrad_cuda.tensor.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.products import cosine_similarity as cosine_similarity
 from tinygrad_cuda.tensor.products import pairwise_distance as pairwise_distance
+from tinygrad_cuda.tensor.products import pdist as pdist
 from tinygrad_cuda.tensor.random import rand_like
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -283,7 +284,32 @@ def alpha_dropout(
     _check_probability("alpha_dropout", p)
     if not training or p == 0.0:
         return input
+    return _alpha_dropped(input, rand_like(input.detach()) >= p, p, inplace)
+
+
+def feature_alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:  # fmt: skip
+    r"""`alpha_dropout` of whole channels: of the first two axes of (N, C, \*).
+
+    Raises:
+        ArgumentError: `p` is no probability.
+        ShapeError: the input has fewer than two axes.
+    """
+    op = "feature_alpha_dropout"
+    _check_probability(op, p)
+    if not training or p == 0.0:
+        return input
+    if input.ndim < 2:
+        raise ShapeError(
+            op, "the number of dimensions does not fit", expect="at least 2",
+            actual=str(tuple(input.shape)),
+        )  # fmt: skip
+    first = (slice(None),) * 2 + (slice(0, 1),) * (input.ndim - 2)
+    return _alpha_dropped(input, rand_like(input.detach()[first]) >= p, p, inplace)
+
+
+def _alpha_dropped(input: Tensor, kept: Tensor, p: float, inplace: bool) -> Tensor:
     low = -SELU_ALPHA * SELU_SCALE
     a = 1.0 / math.sqrt((1.0 - p) * (1.0 + p * low * low)) if p < 1.0 else 0.0
-    kept = rand_like(input.detach()) >= p
     return _stored(input, where(kept, input, low) * a - a * p * low, inplace)

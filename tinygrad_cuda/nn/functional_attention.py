@@ -168,3 +168,95 @@ def in_projection(
     shifts = (None, None, None) if bias is None else bias.split(width, 0)
     parts = [linear(x, w, b) for x, w, b in zip((query, key, value), weights, shifts)]
     return parts[0], parts[1], parts[2]
+
+
+def attend_heads(
+    query: Tensor, key: Tensor, value: Tensor, num_heads: int, weights: Any, bias: Tensor | None,
+    extra: tuple[Tensor | None, Tensor | None], add_zero_attn: bool, attn_mask: Tensor | None,
+    key_padding_mask: Tensor | None, dropout_p: float, training: bool,
+    static: tuple[Tensor | None, Tensor | None] = (None, None),
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """What all heads see of batch-first inputs, side by side, and the weights (N, heads, L, S)."""
+    query, key, value = in_projection(query, key, value, weights, bias)
+    added = 0
+    more_key, more_value = extra
+    if more_key is not None and more_value is not None:
+        shape = (key.shape[0], 1, key.shape[-1])
+        key = cat([key, more_key.expand(shape)], 1)
+        value = cat([value, more_value.expand(shape)], 1)
+        added += 1
+    heads = Heads(query, key, value, num_heads)
+    for name, given in zip(("key", "value"), static):
+        if given is not None:
+            setattr(heads, name, given.reshape(heads.batch, num_heads, -1, heads.each))
+    if add_zero_attn:
+        heads.with_zero()
+        added += 1
+    mask = joint_mask(attn_mask, key_padding_mask, heads, added)
+    return heads.attend(mask, dropout_p, training)
+
+
+def multi_head_attention_forward(
+    query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int,
+    in_proj_weight: Tensor | None, in_proj_bias: Tensor | None, bias_k: Tensor | None,
+    bias_v: Tensor | None, add_zero_attn: bool, dropout_p: float, out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None, training: bool = True, key_padding_mask: Tensor | None = None,
+    need_weights: bool = True, attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False, q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None, v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None, static_v: Tensor | None = None,
+    average_attn_weights: bool = True, is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Attention by several heads with the parameters of `MultiheadAttention` as arguments.
+
+    Args:
+        query, key, value: shapes (L, N, E), (S, N, kdim), (S, N, vdim), or without N.
+        embed_dim_to_check: E.
+        num_heads: must divide E.
+        in_proj_weight, in_proj_bias: (3 E, E) and (3 E,): of queries, keys and values.
+        bias_k, bias_v: one trained key and value more, (1, 1, E).
+        add_zero_attn: one key and value of zeros more.
+        dropout_p: the probability with which a weight is dropped if `training`.
+        out_proj_weight, out_proj_bias: of the last linear map.
+        use_separate_proj_weight: take q_proj_weight, k_proj_weight and v_proj_weight instead.
+        static_k, static_v: keys and values of all heads, (N * heads, S, E / heads), to be taken
+            instead of the projected ones.
+        key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal: as for the
+            call of `MultiheadAttention`.
+
+    Raises:
+        ArgumentError: E is not embed_dim_to_check, or num_heads does not divide it; or is_causal
+            without attn_mask.
+    """
+    op = "multi_head_attention_forward"
+    if query.shape[-1] != embed_dim_to_check or embed_dim_to_check % num_heads:
+        raise ArgumentError(
+            op, "the width does not fit",
+            expect=f"queries of width {embed_dim_to_check}, divisible by {num_heads} heads",
+            actual=str(query.shape[-1]),
+        )  # fmt: skip
+    if is_causal and attn_mask is None:
+        raise ArgumentError(
+            op, "is_causal is a hint about attn_mask", expect="attn_mask too", actual="None"
+        )
+    single = query.ndim == 2
+    same = query is key and key is value
+    query, key, value = (
+        x.unsqueeze(0) if single else x.transpose(0, 1) for x in (query, key, value)
+    )
+    if same:
+        key = value = query
+    if single and key_padding_mask is not None:
+        key_padding_mask = key_padding_mask.unsqueeze(0)
+    separate = (q_proj_weight, k_proj_weight, v_proj_weight)
+    mixed, shares = attend_heads(
+        query, key, value, num_heads, separate if use_separate_proj_weight else in_proj_weight,
+        in_proj_bias, (bias_k, bias_v), add_zero_attn, attn_mask, key_padding_mask, dropout_p,
+        training, (static_k, static_v),
+    )  # fmt: skip
+    output = linear(mixed, out_proj_weight, out_proj_bias)
+    output = output.squeeze(0) if single else output.transpose(0, 1)
+    if not need_weights:
+        return output, None
+    shares = shares.squeeze(0) if single else shares
+    return output, shares.mean(-3) if average_attn_weights else shares

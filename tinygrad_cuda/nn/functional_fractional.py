@@ -55,7 +55,8 @@ def _pool(
     if samples is None:
         batch = planes if len(planes) == 2 else (1, *planes)
         samples = rand(*batch, rank, dtype=input.dtype, device=input.device)
-    samples = samples.reshape(*planes, rank)
+    # Without a batch PyTorch takes the first of the samples and leaves the others.
+    samples = (samples if len(planes) == 2 else samples[0]).reshape(*planes, rank)
     # A number of the flattened plane for each element of each window; PyTorch's samples for two
     # axes come the last axis first.
     order = range(rank) if rank == 3 else reversed(range(rank))
@@ -109,3 +110,19 @@ def fractional_max_pool3d(
     return _pool(
         3, input, kernel_size, output_size, output_ratio, return_indices, _random_samples
     )  # fmt: skip
+
+
+def fractional_max_pool2d_with_indices(
+    input: Tensor, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
+    return_indices: bool = False, _random_samples: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """`fractional_max_pool2d` and the positions, whatever `return_indices` says."""
+    return _pool(2, input, kernel_size, output_size, output_ratio, True, _random_samples)
+
+
+def fractional_max_pool3d_with_indices(
+    input: Tensor, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
+    return_indices: bool = False, _random_samples: Tensor | None = None,
+) -> Any:  # fmt: skip
+    """`fractional_max_pool3d` and the positions, whatever `return_indices` says."""
+    return _pool(3, input, kernel_size, output_size, output_ratio, True, _random_samples)

@@ -242,12 +242,18 @@ def avg_pool3d(
 def _lp_pool(
     rank: int, input: Tensor, norm_type: float, kernel_size: Any, stride: Any, ceil_mode: bool
 ) -> Tensor:
-    pool = _Pool(f"lp_pool{rank}d", input, kernel_size, stride, 0, 1, ceil_mode, rank, 0)
+    op = f"lp_pool{rank}d"
+    if abs(norm_type) == float("inf"):
+        sign = 1 if norm_type > 0 else -1
+        largest = _max_pool(
+            op, rank, input.abs() * sign, kernel_size, stride, 0, 1, ceil_mode, False
+        )  # fmt: skip
+        extreme: Tensor = largest * sign
+        return extreme
+    pool = _Pool(op, input, kernel_size, stride, 0, 1, ceil_mode, rank, 0)
     total = pool.flat.pow(norm_type).sum(-1)
-    # As in PyTorch: an odd power keeps signs, and negative sums give 0.
-    positive = total > 0
-    root = where(positive, total, 1.0).pow(1.0 / norm_type)
-    return where(positive, root, 0.0)
+    nothing = total == 0  # where the root has no derivative
+    return where(nothing, 0.0, where(nothing, 1.0, total).pow(1.0 / norm_type))
 
 
 def lp_pool1d(
@@ -260,7 +266,13 @@ def lp_pool1d(
 def lp_pool2d(
     input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
-    """``(sum x ** p) ** (1 / p)`` of each window; negative sums give 0."""
+    """``(sum x ** p) ** (1 / p)`` of each window; a negative sum has no even root and gives NaN.
+
+    Args:
+        input: shape (N, C, H, W) or (C, H, W).
+        norm_type: p; infinity for the largest magnitude, minus infinity for the smallest.
+        kernel_size, stride, ceil_mode: as for `max_pool2d`.
+    """
     return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
 
 
@@ -390,3 +402,51 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """`adaptive_max_pool2d` over three axes."""
     return _adaptive_max(3, input, output_size, return_indices)
+
+
+# With positions -----------------------------------------------------------------------------
+
+
+def max_pool1d_with_indices(
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> Any:  # fmt: skip
+    """`max_pool1d` and the positions, whatever `return_indices` says."""
+    return max_pool1d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
+
+
+def max_pool2d_with_indices(
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> Any:  # fmt: skip
+    """`max_pool2d` and the positions, whatever `return_indices` says."""
+    return max_pool2d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
+
+
+def max_pool3d_with_indices(
+    input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False, return_indices: bool = False,
+) -> Any:  # fmt: skip
+    """`max_pool3d` and the positions, whatever `return_indices` says."""
+    return max_pool3d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
+
+
+def adaptive_max_pool1d_with_indices(
+    input: Tensor, output_size: Any, return_indices: bool = False
+) -> Any:  # fmt: skip
+    """`adaptive_max_pool1d` and the positions, whatever `return_indices` says."""
+    return adaptive_max_pool1d(input, output_size, True)
+
+
+def adaptive_max_pool2d_with_indices(
+    input: Tensor, output_size: Any, return_indices: bool = False
+) -> Any:  # fmt: skip
+    """`adaptive_max_pool2d` and the positions, whatever `return_indices` says."""
+    return adaptive_max_pool2d(input, output_size, True)
+
+
+def adaptive_max_pool3d_with_indices(
+    input: Tensor, output_size: Any, return_indices: bool = False
+) -> Any:  # fmt: skip
+    """`adaptive_max_pool3d` and the positions, whatever `return_indices` says."""
+    return adaptive_max_pool3d(input, output_size, True)

@@ -175,3 +175,11 @@ def max_unpool2d(
         IndexError: an index is out of range (raised when the value is computed).
     """
     return _unpool(2, input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool3d(
+    input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    output_size: Any = None,
+) -> Tensor:  # fmt: skip
+    """`max_unpool2d` over three axes."""
+    return _unpool(3, input, indices, kernel_size, stride, padding, output_size)

@@ -178,6 +178,16 @@ def upsample(
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
+def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """`interpolate` by the nearest element, under its older name."""
+    return interpolate(input, size, scale_factor, "nearest")
+
+
+def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    """`interpolate` of (N, C, H, W), bilinear with aligned corners, under its older name."""
+    return interpolate(input, size, scale_factor, "bilinear", align_corners=True)
+
+
 # Rearranging --------------------------------------------------------------------------------
 
 

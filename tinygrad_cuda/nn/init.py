@@ -6,6 +6,8 @@ References: Glorot and Bengio (2010) for Xavier, He et al. (2015) for Kaiming.
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.names import missing_from, public
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.tensor import creation
-from tinygrad_cuda.tensor.creation import empty, eye
+from tinygrad_cuda.tensor.creation import empty
 from tinygrad_cuda.tensor.factorizing import qr
 from tinygrad_cuda.tensor.special import erfinv
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -202,7 +204,7 @@ def eye_(tensor: Tensor) -> Tensor:
     if tensor.ndim != 2:
         raise ShapeError("eye_", "needs a matrix", expect="2-d", actual=str(tuple(tensor.shape)))
     with gradient_mode(False):
-        return tensor.copy_(eye(*tensor.shape, device=tensor.device))
+        return tensor.copy_(creation.eye(*tensor.shape, device=tensor.device))
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
@@ -273,6 +275,38 @@ def sparse_(
         drawn = empty(*tensor.shape, device="cpu").uniform_(generator=generator).numpy()
         kept = drawn.argsort(0).argsort(0) >= zeros
         return tensor.mul_(_given(kept, tensor))
+
+
+# Older names ----------------------------------------------------------------------------------
+
+
+def _old(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function under the name without its last underline, with a warning."""
+    new = function.__name__
+    old = new.removesuffix("_")
+
+    def older(*args: Any, **options: Any) -> Tensor:
+        warnings.warn(
+            f"`nn.init.{old}` is now deprecated in favor of `nn.init.{new}`.", FutureWarning, 2
+        )
+        return function(*args, **options)
+
+    older.__name__ = older.__qualname__ = old
+    older.__doc__ = f"`{new}`, under its older name; warns."
+    return older
+
+
+uniform = _old(uniform_)
+normal = _old(normal_)
+constant = _old(constant_)
+xavier_uniform = _old(xavier_uniform_)
+xavier_normal = _old(xavier_normal_)
+kaiming_uniform = _old(kaiming_uniform_)
+kaiming_normal = _old(kaiming_normal_)
+eye = _old(eye_)
+dirac = _old(dirac_)
+orthogonal = _old(orthogonal_)
+sparse = _old(sparse_)
 
 
 def _given(array: Any, like: Tensor) -> Tensor:

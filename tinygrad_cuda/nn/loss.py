@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+from tinygrad_cuda.core.errors import ShapeError
 from tinygrad_cuda.nn import losses, losses_more
+from tinygrad_cuda.nn.linear import Linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -99,6 +102,60 @@ class CrossEntropyLoss(_Weighted):
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return losses.cross_entropy(
             input, target, self.weight, self.ignore_index, self.reduction, self.label_smoothing
+        )
+
+
+class LinearCrossEntropyLoss(_Weighted):
+    """`linear_cross_entropy`: a linear map and the cross-entropy of its logits.
+
+    Args:
+        in_features: the size of the last axis of the input.
+        num_classes: C.
+        out_features: further sizes of the logits, (d1, ...), each place with a label of its own.
+        bias: whether the linear map has one.
+        device, dtype: of the parameters.
+        weight, reduction, ignore_index, label_smoothing, options: as for `linear_cross_entropy`.
+
+    Raises:
+        ShapeError: `weight` is not of shape (C,).
+    """
+
+    linear: Linear
+
+    def __init__(
+        self, in_features: int, num_classes: int, *, out_features: tuple[int, ...] = (),
+        bias: bool = False, device: Any = None, dtype: Any = None, reduction: str = "mean",
+        weight: Tensor | None = None, ignore_index: int | None = None,
+        label_smoothing: float = 0.0, options: Any = None,
+    ) -> None:  # fmt: skip
+        if weight is not None and tuple(weight.shape) != (num_classes,):
+            raise ShapeError(
+                "LinearCrossEntropyLoss", "one factor for each class", expect=f"({num_classes},)",
+                actual=str(tuple(weight.shape)),
+            )  # fmt: skip
+        super().__init__(weight, reduction)
+        self.num_classes, self.out_features = num_classes, tuple(out_features)
+        self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
+        self.linear = Linear(
+            in_features, math.prod(out_features, start=num_classes), bias, device, dtype
+        )
+        self.options = options
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        shape, bias = (self.num_classes, *self.out_features), self.linear.bias
+        return losses.linear_cross_entropy(
+            input, self.linear.weight.reshape(*shape, -1), target,
+            linear_bias=None if bias is None else bias.reshape(shape), weight=self.weight,
+            reduction=self.reduction, ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.linear.in_features}, num_classes={self.num_classes}, "
+            f"out_features={self.out_features}, bias={self.linear.bias is not None}, "
+            f"reduction={self.reduction}, ignore_index={self.ignore_index}, "
+            f"label_smoothing={self.label_smoothing}, options={self.options}"
         )
 
 

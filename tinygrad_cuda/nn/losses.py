@@ -326,6 +326,35 @@ def cross_entropy(
     return picked.reduce(op, losses, reduction)
 
 
+@in_float32
+def linear_cross_entropy(
+    input: Tensor, linear_weight: Tensor, target: Tensor, *, linear_bias: Tensor | None = None,
+    weight: Tensor | None = None, reduction: str = "mean", ignore_index: int | None = None,
+    label_smoothing: float = 0.0, options: Any = None,
+) -> Tensor:  # fmt: skip
+    """`cross_entropy` of the logits ``input linear_weight.T + linear_bias``.
+
+    Args:
+        input: shape (N, I) or (I,).
+        linear_weight: shape (C, I), or (C, d1, ..., I) for a label at each of d1, ...
+        target: labels (N, d1, ...), or probabilities (N, C, d1, ...).
+        linear_bias: shape (C, d1, ...).
+        weight, reduction, label_smoothing: as for `cross_entropy`.
+        ignore_index: a label whose row does not count; -100 when left out.
+        options: PyTorch's choices about memory. The result does not depend on them; here they
+            change nothing.
+
+    Raises:
+        ShapeError: the shapes do not fit.
+    """
+    classes = linear_weight.shape[:-1]
+    logits = input @ linear_weight.reshape(-1, linear_weight.shape[-1]).T
+    logits = logits.reshape(*input.shape[:-1], *classes)
+    logits = logits if linear_bias is None else logits + linear_bias
+    ignored = -100 if ignore_index is None else ignore_index
+    return cross_entropy(logits, target, weight, ignored, reduction, label_smoothing)
+
+
 def _normalized(input: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Logits less their largest, and the log of the sum of their exponentials."""
     shifted = input - input.detach().amax(dim, keepdim=True)

@@ -70,11 +70,11 @@ def kl_div(
     if log_target:
         losses = target.exp() * (target - input)
     else:
-        positive = target > 0
-        entropy = where(positive, target * where(positive, target, 1.0).log(), 0.0)
+        nothing = target == 0
+        entropy = where(nothing, 0.0, target * where(nothing, 1.0, target).log())
         losses = entropy - target * input
     if reduction == "batchmean":
-        total: Tensor = losses.sum() / input.shape[0]
+        total: Tensor = losses.sum() / (input.shape[0] if input.ndim else 1)
         return total
     return reduce("kl_div", losses, reduction)
 
@@ -89,7 +89,8 @@ def gaussian_nll_loss(
     Args:
         input: means, shape (\*, D) or any.
         target: the same shape.
-        var: variances of input's shape, with a last size of 1, without the last axis, or a number.
+        var: variances of input's shape, with one of the sizes 1, without the last axis, or a
+            number.
         full: add ``log(2 pi) / 2``.
         reduction: ``mean``, ``sum`` or ``none``.
 
@@ -101,7 +102,7 @@ def gaussian_nll_loss(
         var = input.new_full((1,) * input.ndim, float(var))
     elif var.shape != input.shape and tuple(var.shape) == tuple(input.shape[:-1]):
         var = var.unsqueeze(-1)
-    elif var.shape != input.shape and tuple(var.shape) != (*input.shape[:-1], 1):
+    elif var.shape != input.shape and not _one_axis_narrower(var, input):
         raise ShapeError(
             "gaussian_nll_loss", "var does not fit", expect=str(tuple(input.shape)),
             actual=str(tuple(var.shape)),
@@ -112,6 +113,13 @@ def gaussian_nll_loss(
     losses = (var.log() + difference * difference / var) * 0.5
     losses = losses + 0.5 * math.log(2 * math.pi) if full else losses
     return reduce("gaussian_nll_loss", losses, reduction)
+
+
+def _one_axis_narrower(var: Tensor, input: Tensor) -> bool:
+    """Whether the shapes differ in one size alone, which is 1 in `var`."""
+    if var.ndim != input.ndim:
+        return False
+    return [b for a, b in zip(input.shape, var.shape) if a != b] == [1]
 
 
 @in_float32
@@ -248,6 +256,8 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
     """
     op = "multilabel_margin_loss"
     same_shape(op, input, target)
+    if input.ndim == 0:
+        input, target = input.reshape(1), target.reshape(1)
     classes = input.shape[-1]
     listed = (target >= 0).to(int64).cumprod(-1) > 0
     chosen = where(listed, target, 0)
@@ -337,7 +347,8 @@ def ctc_loss(
         blank: the class that stands for nothing.
         reduction: ``mean`` divides each loss by its target's length, then averages; ``sum``;
             ``none``.
-        zero_infinity: a target that does not fit its input counts 0, not infinity.
+        zero_infinity: a target that does not fit its input counts 0, not infinity (whose
+            gradient is NaN).
 
     Raises:
         ShapeError: lengths do not fit the batch.
@@ -354,9 +365,13 @@ def ctc_loss(
         )  # fmt: skip
     labels = _label_rows(targets, lengths, batch, single)
     losses = _alignments(log_probs, labels, inputs, lengths, blank)
-    losses = losses + _normalization(log_probs, inputs)
+    nothing, impossible = _normalization(log_probs, inputs), losses == float("inf")
     if zero_infinity:
-        losses = where(losses == float("inf"), 0.0, losses)
+        losses = where(impossible, 0.0, losses + nothing)
+    else:
+        # As in PyTorch an infinite loss has the gradient NaN: 0 times that of a root at 0.
+        nowhere = where(impossible, nothing, 1.0).sqrt() * 0.0
+        losses = losses + where(impossible, nowhere, nothing)
     if reduction == "mean":
         divisors = losses.new_tensor([float(max(n, 1)) for n in lengths])
         return reduce("ctc_loss", losses / divisors, "mean")

@@ -18,7 +18,7 @@ from tinygrad_cuda.engine.capture import capturing, structure
 from tinygrad_cuda.engine.realize import begin_call
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.hooks import GradientHooks, add_hook
-from tinygrad_cuda.nn.parameter import Parameter, place
+from tinygrad_cuda.nn.parameter import Buffer, Parameter, place
 from tinygrad_cuda.nn.state_hooks import KINDS, StateHooks
 from tinygrad_cuda.tensor.backward import clear
 from tinygrad_cuda.tensor.base import TensorBase
@@ -148,6 +148,8 @@ class Module(StateHooks):
             self.register_parameter(name, value)
         elif isinstance(value, Module):
             self.add_module(name, value)
+        elif isinstance(value, Buffer):
+            self.register_buffer(name, value, value.persistent)
         else:
             self._set_plain(name, value)
 

@@ -1,4 +1,4 @@
-"""Parameter: a Tensor that a Module trains.
+"""Parameter: a Tensor that a Module trains; Buffer: one that it only keeps.
 
 A handle on the cell of the Tensor it is made from, with a place of its own where gradients arrive.
 """
@@ -79,6 +79,49 @@ class Parameter(Tensor):
         return f"Parameter containing:\n{super().__repr__()}"
 
 
+class Buffer(Tensor):
+    """A Tensor that registers itself as a buffer when it becomes an attribute of a `Module`.
+
+    It shares the storage cell of `data`: a write to one shows in the other.
+
+    Args:
+        data: its value.
+        persistent: whether `state_dict` contains it.
+
+    Raises:
+        ArgumentError: `data` is not a Tensor.
+    """
+
+    __slots__ = ("persistent",)
+    persistent: bool
+
+    def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Buffer:
+        source = empty(0) if data is None else data
+        if not isinstance(source, TensorBase):
+            raise ArgumentError(
+                "Buffer", "needs a Tensor", expect="a Tensor", actual=type(source).__name__
+            )
+        self = object.__new__(cls)
+        self._retained = None
+        self.persistent = persistent
+        place(self, source)
+        return self
+
+    def __init__(self, data: Tensor | None = None, *, persistent: bool = True) -> None:
+        """Everything is done by `__new__`: a Tensor itself is not constructed."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
+        # The value is shared until somebody writes.
+        copy = type(self)(wrap(self.detach().node), persistent=self.persistent)
+        copy._strides = self._strides
+        memo[id(self)] = copy
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        array = np.array(self.array())
+        return _rebuild_buffer, (array, self.dtype, str(self.device), self.persistent)
+
+
 def place(parameter: Tensor, source: Tensor) -> None:
     """Points a Parameter to the cell of another Tensor; its leaf, if it has one, stays."""
     leaf = parameter.leaf if hasattr(parameter, "chain") else None
@@ -94,3 +137,7 @@ def _rebuild(
     kind: type[Parameter], array: Any, dtype: DType, device: str, requires_grad: bool
 ) -> Parameter:
     return kind(tensor(array, dtype=dtype, device=device), requires_grad)
+
+
+def _rebuild_buffer(array: Any, dtype: DType, device: str, persistent: bool) -> Buffer:
+    return Buffer(tensor(array, dtype=dtype, device=device), persistent=persistent)

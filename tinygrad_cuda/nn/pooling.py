@@ -64,6 +64,11 @@ class MaxPool3d(_MaxPool):
     function = staticmethod(F.max_pool3d)
 
 
+def _each(value: Any, rank: int) -> tuple[Any, ...]:
+    """One for each axis, as `repr` shows them."""
+    return tuple(value) if isinstance(value, tuple | list) else (value,) * rank
+
+
 class AvgPool1d(Module):
     """`avg_pool1d`: the mean of windows of (N, C, L)."""
 
@@ -72,9 +77,9 @@ class AvgPool1d(Module):
         count_include_pad: bool = True,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
+        self.kernel_size: Any = _each(kernel_size, 1)
+        self.padding: Any = _each(padding, 1)
+        self.stride: Any = self.kernel_size if stride is None else _each(stride, 1)
         self.ceil_mode = ceil_mode
         self.count_include_pad = count_include_pad
 
@@ -96,6 +101,8 @@ class AvgPool2d(AvgPool1d):
         count_include_pad: bool = True, divisor_override: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(kernel_size, stride, padding, ceil_mode, count_include_pad)
+        self.kernel_size, self.padding = kernel_size, padding
+        self.stride = kernel_size if stride is None else stride
         self.divisor_override = divisor_override
 
     def forward(self, input: Tensor) -> Tensor:
@@ -201,13 +208,13 @@ class AdaptiveMaxPool2d(AdaptiveMaxPool1d):
 class MaxUnpool1d(Module):
     """`max_unpool1d`: values put back where `MaxPool1d` found them."""
 
+    rank = 1
     function: Callable[..., Tensor] = staticmethod(functional_sampling.max_unpool1d)
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
         super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
+        self.kernel_size, self.padding = _each(kernel_size, self.rank), _each(padding, self.rank)
+        self.stride = self.kernel_size if stride is None else _each(stride, self.rank)
 
     def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
         return type(self).function(
@@ -221,7 +228,15 @@ class MaxUnpool1d(Module):
 class MaxUnpool2d(MaxUnpool1d):
     """`max_unpool2d`: values put back where `MaxPool2d` found them."""
 
+    rank = 2
     function = staticmethod(functional_sampling.max_unpool2d)
+
+
+class MaxUnpool3d(MaxUnpool1d):
+    """`max_unpool3d`: values put back where `MaxPool3d` found them."""
+
+    rank = 3
+    function = staticmethod(functional_sampling.max_unpool3d)
 
 
 class AdaptiveMaxPool3d(AdaptiveMaxPool1d):

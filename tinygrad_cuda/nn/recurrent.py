@@ -49,7 +49,9 @@ def _gru(inputs: Tensor, recurrent: Tensor, state: State) -> State:
 # Layers ----------------------------------------------------------------------------------------
 
 
-class _Recurrent(Module):
+class RNNBase(Module):
+    """What `RNN`, `LSTM` and `GRU` share; a module of this class itself is of no use."""
+
     gates: int
     states = 1
 
@@ -243,7 +245,7 @@ class _Recurrent(Module):
         return text
 
 
-class RNN(_Recurrent):
+class RNN(RNNBase):
     """``h' = tanh(W x + b + U h + c)`` along a sequence; see `LSTM` for the arguments.
 
     Args:
@@ -268,7 +270,7 @@ class RNN(_Recurrent):
         return _simple(inputs, recurrent, state, self.nonlinearity == "relu")
 
 
-class LSTM(_Recurrent):
+class LSTM(RNNBase):
     """Long short-term memory along a sequence.
 
     Args:
@@ -296,7 +298,7 @@ class LSTM(_Recurrent):
         return _lstm(inputs, recurrent, state)
 
 
-class GRU(_Recurrent):
+class GRU(RNNBase):
     """Gated recurrent units along a sequence; arguments as for `LSTM`."""
 
     gates = 3
@@ -325,7 +327,9 @@ def _check_nonlinearity(op: str, name: str) -> None:
 # Cells -----------------------------------------------------------------------------------------
 
 
-class _Cell(Module):
+class RNNCellBase(Module):
+    """What `RNNCell`, `LSTMCell` and `GRUCell` share."""
+
     gates: int
     states = 1
     weight_ih: Parameter
@@ -371,10 +375,12 @@ class _Cell(Module):
         )
 
     def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
+        text = f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
+        kind = getattr(self, "nonlinearity", "tanh")
+        return text if kind == "tanh" else f"{text}, nonlinearity={kind}"
 
 
-class RNNCell(_Cell):
+class RNNCell(RNNCellBase):
     """One step of `RNN`: ``h' = tanh(W x + b + U h + c)``, or ReLU."""
 
     gates = 1
@@ -396,7 +402,7 @@ class RNNCell(_Cell):
         return self._advance(step, input, hx)[0]
 
 
-class LSTMCell(_Cell):
+class LSTMCell(RNNCellBase):
     """One step of `LSTM`."""
 
     gates, states = 4, 2
@@ -409,7 +415,7 @@ class LSTMCell(_Cell):
         return hidden, memory
 
 
-class GRUCell(_Cell):
+class GRUCell(RNNCellBase):
     """One step of `GRU`."""
 
     gates = 3
