@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import threading
 import tracemalloc
 from typing import Any, NamedTuple
@@ -23,7 +24,9 @@ from tinygrad_cuda.data import (
     RandomSampler,
     SequentialSampler,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
+    WeightedRandomSampler,
     default_collate,
     random_split,
 )
@@ -285,7 +288,10 @@ def test_threads_run_at_once() -> None:
     "arguments",
     [
         {"num_workers": -1},
-        {"pin_memory": True},
+        {"prefetch_factor": 2},
+        {"num_workers": 1, "multiprocessing_context": "fork"},
+        {"num_workers": 1, "timeout": -1},
+        {"persistent_workers": True},
         {"sampler": [0], "shuffle": True},
         {"batch_sampler": [[0]], "batch_size": 2},
         {"batch_sampler": [[0]], "drop_last": True},
@@ -357,3 +363,79 @@ def test_memory_does_not_grow_from_epoch_to_epoch() -> None:
     finally:
         tracemalloc.stop()
     assert sizes[4] - sizes[0] < 20_000  # one epoch of batches is 100,000 bytes
+
+
+# Exact resume -----------------------------------------------------------------------------------
+
+
+def resumable(**order: Any) -> DataLoader:
+    return DataLoader(Items(23), num_workers=order.pop("num_workers", 0), **order)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"batch_size": 3, "shuffle": True},
+        {"batch_size": 3, "shuffle": True, "num_workers": 2},
+        {"batch_size": 4},
+        {"batch_size": 3, "sampler": WeightedRandomSampler(range(23), 20, seed=9)},
+        {"batch_sampler": BatchSampler(SubsetRandomSampler(range(5, 17), seed=2), 5, True)},
+        {"batch_size": 2, "sampler": [4, 1, 0, 9, 7]},
+    ],
+)
+def test_resume_hands_out_exactly_the_rest(order: dict[str, Any]) -> None:
+    """At every place of the second epoch; the epochs after it agree too, whatever the seed is."""
+    tc.manual_seed(5)
+    loader = resumable(**order)
+    rows(loader)
+    states, epoch = [json.loads(json.dumps(loader.state_dict()))], []
+    for _, labels in loader:
+        epoch.append(labels.tolist())
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    third = rows(loader)
+    tc.manual_seed(6)
+    for handed, state in enumerate(states):
+        other = resumable(**order)
+        other.load_state_dict(state)
+        assert other.state_dict() == state
+        assert rows(other) == epoch[handed:]
+        assert other.state_dict()["epoch"] == 2
+        assert rows(other) == third
+
+
+def test_state_of_a_loader_is_checked() -> None:
+    state = resumable(batch_size=2, shuffle=True).state_dict()
+    for other, wrong in (
+        (resumable(batch_size=3, shuffle=True), state),
+        (resumable(batch_size=2), state),
+        (resumable(batch_size=2, shuffle=True), {"epoch": 1}),
+        (resumable(batch_size=2, shuffle=True), {**state, "batches": 99}),
+    ):
+        with pytest.raises(ArgumentError, match="load_state_dict"):
+            other.load_state_dict(wrong)
+            iter(other)
+
+
+def test_set_epoch_begins_that_epoch() -> None:
+    loader = DataLoader(numbers(20), 6, shuffle=True, seed=3)
+    epochs = [rows(loader) for _ in range(3)]
+    loader.set_epoch(1)
+    assert [rows(loader), rows(loader)] == epochs[1:]
+
+
+def test_samplers_with_weights_and_of_subsets() -> None:
+    """Frequencies follow the weights; without replacement nothing comes twice."""
+    drawn = np.bincount(list(WeightedRandomSampler([1.0, 0.0, 3.0], 4000, seed=1)), minlength=3)
+    assert drawn[1] == 0
+    assert abs(drawn[2] / 4000 - 0.75) < 0.03
+    once = WeightedRandomSampler(np.ones(6), 6, replacement=False, seed=1)
+    assert sorted(once) == list(range(6))
+    subset = SubsetRandomSampler([7, 3, 5, 11], seed=1)
+    epochs = {tuple(subset) for _ in range(4)}
+    assert len(epochs) > 1
+    assert {tuple(sorted(epoch)) for epoch in epochs} == {(3, 5, 7, 11)}
+    for weights, count, again in ([[1, -1], 2, True], [[0, 0], 2, True], [[1, 0], 2, False]):
+        with pytest.raises(ArgumentError, match="weights"):
+            WeightedRandomSampler(weights, count, again)
+    with pytest.raises(ArgumentError, match="num_samples"):
+        WeightedRandomSampler([1.0], 0)

@@ -6,9 +6,11 @@ from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.data.cifar import CIFAR10, CIFAR100
 from tinygrad_cuda.data.dataloader import DataLoader, default_collate
 from tinygrad_cuda.data.dataset import (
+    ChainDataset,
     ConcatDataset,
     Dataset,
     ImageDataset,
+    IterableDataset,
     Subset,
     TensorDataset,
     random_split,
@@ -21,27 +23,35 @@ from tinygrad_cuda.data.sampler import (
     RandomSampler,
     Sampler,
     SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
 )
 from tinygrad_cuda.data.transforms import Compose, Normalize
+from tinygrad_cuda.data.workers import get_worker_info
 
 __all__ = [
     "CIFAR10",
     "CIFAR100",
     "MNIST",
     "BatchSampler",
+    "ChainDataset",
     "Compose",
     "ConcatDataset",
     "DataLoader",
     "Dataset",
     "ImageDataset",
+    "IterableDataset",
     "Normalize",
     "RandomSampler",
     "Sampler",
     "SequentialSampler",
     "Subset",
+    "SubsetRandomSampler",
     "TensorDataset",
+    "WeightedRandomSampler",
     "default_collate",
     "generated_digits",
+    "get_worker_info",
     "load_mnist",
     "random_split",
     "read_idx",

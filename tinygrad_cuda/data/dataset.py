@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tinygrad_cuda.core.errors import ArgumentError, IndexError, ShapeError
+from tinygrad_cuda.data.randomness import sample
 from tinygrad_cuda.data.sampler import Shuffler
 from tinygrad_cuda.data.transforms import works_on_batches
 from tinygrad_cuda.tensor.joining import stack
@@ -42,7 +43,7 @@ class Dataset:
 
     def batch(self, indices: Array) -> Any:
         """The samples of an int64 array of indices, gathered into arrays by `collate`."""
-        return collate([self[index] for index in indices.tolist()])
+        return collate(_each(self, indices))
 
     def __add__(self, other: Dataset) -> ConcatDataset:
         return ConcatDataset([self, other])
@@ -184,18 +185,27 @@ class ImageDataset(Dataset):
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         image = self._images(self.data[index : index + 1 or None])[0]
         label = self.targets[index]
-        if self.transform is not None:
-            image = self.transform(image)
-        if self.target_transform is not None:
-            label = self.target_transform(label)
+        with sample(index):
+            if self.transform is not None:
+                image = self.transform(image)
+            if self.target_transform is not None:
+                label = self.target_transform(label)
         return image, label
 
     def __len__(self) -> int:
         return len(self.data)
 
     def batch(self, indices: Array) -> list[Any]:
-        images = _transformed(self._images(self.data[indices]), self.transform)
-        return [images, _transformed(self.targets[indices], self.target_transform)]
+        images, labels = self._images(self.data[indices]), self.targets[indices]
+        transforms = (self.transform, self.target_transform)
+        if any(one is not None and not works_on_batches(one) for one in transforms):
+            found: list[Any] = collate(_each(self, indices))
+            return found
+        for transform in (self.transform,) if self.transform is not None else ():
+            images = transform(images)
+        for transform in (self.target_transform,) if self.target_transform is not None else ():
+            labels = transform(labels)
+        return [images, labels]
 
     def _images(self, pixels: Array) -> Array:
         images = np.divide(pixels, 255.0, dtype=np.float32)
@@ -206,17 +216,58 @@ class ImageDataset(Dataset):
         return f"{type(self).__name__}({len(self)} images of {shape})"
 
 
-def _transformed(batch: Array, transform: Callable[[Any], Any] | None) -> Any:
-    if transform is None:
-        return batch
-    return transform(batch) if works_on_batches(transform) else collate([*map(transform, batch)])
+class IterableDataset(Dataset):
+    """A stream of samples: subclasses write ``__iter__``, and ``__len__`` if they know it.
+
+    With workers each of them iterates over the whole stream, unless ``__iter__`` asks
+    `get_worker_info` which part is its own.
+
+    Example:
+        >>> class Count(IterableDataset):
+        ...     def __iter__(self):
+        ...         return iter(range(3))
+        >>> list(Count())
+        [0, 1, 2]
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError(f"{type(self).__name__} has no __iter__")
+
+    def __getitem__(self, index: Any) -> Any:
+        raise TypeError(f"{type(self).__name__} is a stream: it has no index")
+
+
+class ChainDataset(IterableDataset):
+    """Several streams, one after another.
+
+    Args:
+        datasets: of `IterableDataset`.
+    """
+
+    def __init__(self, datasets: Iterable[IterableDataset]) -> None:
+        self.datasets = list(datasets)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (one for dataset in self.datasets for one in dataset)
+
+    def __len__(self) -> int:
+        return sum(len(dataset) for dataset in self.datasets)
+
+
+def _each(dataset: Any, indices: Array) -> list[Any]:
+    """The samples one by one, each with random numbers of its own."""
+    found = []
+    for index in indices.tolist():
+        with sample(index):
+            found.append(dataset[index])
+    return found
 
 
 def gather(dataset: Any, indices: Array) -> Any:
     """A batch of any data set, of ours by `Dataset.batch` or of anything that can be indexed."""
     if isinstance(dataset, Dataset):
         return dataset.batch(indices)
-    return collate([dataset[index] for index in indices.tolist()])
+    return collate(_each(dataset, indices))
 
 
 def collate(samples: Sequence[Any]) -> Any:
@@ -275,13 +326,13 @@ def _collate_sequences(first: Sequence[Any], samples: Sequence[Any]) -> Any:
 
 def _same_shape(samples: Sequence[Any]) -> None:
     shape = tuple(samples[0].shape)
-    for number, sample in enumerate(samples):
-        if tuple(sample.shape) != shape:
+    for number, other in enumerate(samples):
+        if tuple(other.shape) != shape:
             raise ShapeError(
                 "collate",
                 "samples differ in shape",
                 expect=f"{shape}, as in the first sample of the batch",
-                actual=f"{tuple(sample.shape)} in sample {number}",
+                actual=f"{tuple(other.shape)} in sample {number}",
                 hint="pad or crop them in a transform, or give the DataLoader a collate_fn",
             )
 

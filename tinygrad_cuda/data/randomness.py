@@ -1,7 +1,7 @@
 """Where random transforms draw from: a stream for each sample, so that workers change nothing.
 
-A DataLoader wraps the making of each sample in `sample_randomness`; whoever calls a transform
-directly draws from the default stream, which ``tc.manual_seed`` sets.
+A DataLoader says which pass is under way, a data set which sample it makes; whoever calls a
+transform directly draws from the default stream, which ``tc.manual_seed`` sets.
 """
 
 from __future__ import annotations
@@ -14,12 +14,41 @@ import numpy as np
 
 from tinygrad_cuda.tensor.random import default_generator
 
-_current: ContextVar[np.random.Generator | None] = ContextVar("sample_randomness", default=None)
+_pass: ContextVar[tuple[int, int] | None] = ContextVar("pass", default=None)
+_sample: ContextVar[np.random.Generator | None] = ContextVar("sample", default=None)
 
 
 @contextmanager
-def sample_randomness(seed: int, epoch: int, index: int) -> Iterator[np.random.Generator]:
+def loading(seed: int, epoch: int) -> Iterator[None]:
+    """Samples made in this context belong to a pass over a data set."""
+    token = _pass.set((seed % 2**64, epoch))
+    try:
+        yield
+    finally:
+        _pass.reset(token)
+
+
+@contextmanager
+def sample(index: int) -> Iterator[None]:
     """Random transforms in this context draw what (seed, epoch, index) determine.
+
+    Of two contexts the inner one decides: the index in the data set that holds the samples.
+    Outside of a pass nothing changes.
+    """
+    current = _pass.get()
+    if current is None:
+        yield
+        return
+    token = _sample.set(np.random.default_rng([*current, int(index) % 2**64]))
+    try:
+        yield
+    finally:
+        _sample.reset(token)
+
+
+@contextmanager
+def sample_randomness(seed: int, epoch: int, index: int) -> Iterator[None]:
+    """Both at once: random transforms draw what (seed, epoch, index) determine.
 
     Args:
         seed: of the loader.
@@ -33,17 +62,13 @@ def sample_randomness(seed: int, epoch: int, index: int) -> Iterator[np.random.G
         >>> draw(3) == draw(3), draw(3) == draw(4)
         (True, False)
     """
-    generator = np.random.default_rng([seed % 2**64, epoch, index % 2**64])
-    token = _current.set(generator)
-    try:
-        yield generator
-    finally:
-        _current.reset(token)
+    with loading(seed, epoch), sample(index):
+        yield
 
 
 def randomness() -> np.random.Generator:
     """The stream of the sample that is being made, or a new one of the default Generator's."""
-    found = _current.get()
+    found = _sample.get()
     if found is None:
         seed, number = default_generator.take()
         found = np.random.default_rng([seed % 2**64, number])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,14 @@ class Shuffler:
         self.generator = default_generator if generator is None else generator
         self.seed = seed
 
+    def current_seed(self) -> int:
+        """The seed of a pass that begins now."""
+        seed = self.generator.initial_seed() if self.seed is None else self.seed
+        return seed % 2**64
+
     def random(self, epoch: int) -> np.random.Generator:
         """A fresh stream for an epoch."""
-        seed = self.generator.initial_seed() if self.seed is None else self.seed
-        return np.random.default_rng([seed % 2**64, epoch])
+        return np.random.default_rng([self.current_seed(), epoch])
 
 
 class Sampler:
@@ -67,7 +71,50 @@ class SequentialSampler(Sampler):
         return len(self.data_source)
 
 
-class RandomSampler(Sampler):
+class SeededSampler(Sampler):
+    """A random order, another one each epoch, that depends on (seed, epoch) and on nothing else.
+
+    Subclasses write ``draw`` and ``__len__``.
+
+    Args:
+        generator: gives the seed; the default stream, which ``tc.manual_seed`` sets, when left out.
+        seed: the seed itself, instead of a generator.
+
+    Raises:
+        ArgumentError: generator and seed are both given.
+    """
+
+    def __init__(self, generator: Generator | None = None, *, seed: int | None = None) -> None:
+        self.shuffler = Shuffler(generator, seed)
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next pass the given epoch, as when a run is resumed."""
+        self.epoch = epoch
+
+    def state_dict(self) -> dict[str, int]:
+        """The seed and the number of the next pass."""
+        return {"seed": self.shuffler.current_seed(), "epoch": self.epoch}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Makes the next pass the one that `state_dict` was called before.
+
+        From then on the seed is the one of the state, whatever ``tc.manual_seed`` is told.
+        """
+        self.shuffler.seed = state["seed"]
+        self.epoch = state["epoch"]
+
+    def __iter__(self) -> Iterator[int]:
+        random = self.shuffler.random(self.epoch)
+        self.epoch += 1
+        return self.draw(random)
+
+    def draw(self, random: np.random.Generator) -> Iterator[int]:
+        """The indices of one epoch, from its own stream of random numbers."""
+        raise NotImplementedError(f"{type(self).__name__} has no draw")
+
+
+class RandomSampler(SeededSampler):
     """A random order, another one each epoch, that depends on (seed, epoch) and on nothing else.
 
     Args:
@@ -98,26 +145,14 @@ class RandomSampler(Sampler):
         *,
         seed: int | None = None,
     ) -> None:
-        if num_samples is not None and num_samples <= 0:
-            raise ArgumentError(
-                "RandomSampler", "bad num_samples", expect="at least 1", actual=str(num_samples)
-            )
+        super().__init__(generator, seed=seed)
+        if num_samples is not None:
+            _check_count("RandomSampler", num_samples)
         self.data_source = data_source
         self.replacement = replacement
         self.num_samples = num_samples
-        self.shuffler = Shuffler(generator, seed)
-        self.epoch = 0
 
-    def set_epoch(self, epoch: int) -> None:
-        """Makes the next pass the given epoch, as when a run is resumed."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        random = self.shuffler.random(self.epoch)
-        self.epoch += 1
-        return self._draw(random)
-
-    def _draw(self, random: np.random.Generator) -> Iterator[int]:
+    def draw(self, random: np.random.Generator) -> Iterator[int]:
         n, left = len(self.data_source), len(self)
         if left and not n:
             raise ArgumentError(
@@ -136,6 +171,92 @@ class RandomSampler(Sampler):
 
     def __len__(self) -> int:
         return len(self.data_source) if self.num_samples is None else self.num_samples
+
+
+class SubsetRandomSampler(SeededSampler):
+    """The given indices in a random order, another one each epoch.
+
+    Args:
+        indices: positions in a data set.
+        generator: gives the seed; the default stream, which ``tc.manual_seed`` sets, when left out.
+        seed: the seed itself, instead of a generator.
+
+    Example:
+        >>> sorted(SubsetRandomSampler([8, 2, 5]))
+        [2, 5, 8]
+    """
+
+    def __init__(
+        self,
+        indices: Sequence[int],
+        generator: Generator | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(generator, seed=seed)
+        self.indices = indices
+
+    def draw(self, random: np.random.Generator) -> Iterator[int]:
+        return (int(self.indices[place]) for place in random.permutation(len(self.indices)))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class WeightedRandomSampler(SeededSampler):
+    r"""Draws indices with given probabilities.
+
+    .. math:: p_i = w_i / \sum_j w_j
+
+    Args:
+        weights: n numbers, none negative; they need not add up to 1.
+        num_samples: how many indices an epoch has.
+        replacement: whether an index may come more than once.
+        generator: gives the seed; the default stream, which ``tc.manual_seed`` sets, when left out.
+        seed: the seed itself, instead of a generator.
+
+    Raises:
+        ArgumentError: num_samples is not positive, a weight is negative or not finite, or fewer
+            than num_samples weights are positive where no index may come twice.
+
+    Example:
+        >>> set(WeightedRandomSampler([0.0, 1.0, 3.0], 100))
+        {1, 2}
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[float],
+        num_samples: int,
+        replacement: bool = True,
+        generator: Generator | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(generator, seed=seed)
+        _check_count("WeightedRandomSampler", num_samples)
+        self.weights = np.asarray(weights, dtype=np.float64)
+        self.num_samples = num_samples
+        self.replacement = replacement
+        finite = self.weights.ndim == 1 and np.isfinite(self.weights).all()
+        positive = np.count_nonzero(self.weights > 0)
+        needed = 1 if replacement else num_samples
+        if not finite or (self.weights < 0).any() or positive < needed:
+            raise ArgumentError(
+                "WeightedRandomSampler",
+                "bad weights",
+                expect=f"a list of finite numbers, none negative, at least {needed} positive",
+                actual=f"shape {self.weights.shape}, {positive} positive, least "
+                f"{self.weights.min(initial=np.inf)}",
+            )
+
+    def draw(self, random: np.random.Generator) -> Iterator[int]:
+        chances = self.weights / self.weights.sum()
+        drawn = random.choice(len(chances), self.num_samples, self.replacement, chances)
+        return iter(drawn.tolist())
+
+    def __len__(self) -> int:
+        return self.num_samples
 
 
 class BatchSampler(Sampler):
@@ -167,8 +288,11 @@ class BatchSampler(Sampler):
         self.drop_last = drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
+        return self._batches(iter(self.sampler))  # the epoch begins here, not at the first batch
+
+    def _batches(self, indices: Iterator[int]) -> Iterator[list[int]]:
         batch = []
-        for index in self.sampler:
+        for index in indices:
             batch.append(index)
             if len(batch) == self.batch_size:
                 yield batch
@@ -181,3 +305,10 @@ class BatchSampler(Sampler):
             raise TypeError(f"{type(self.sampler).__name__} has no length")
         whole, rest = divmod(len(self.sampler), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
+
+
+def _check_count(op: str, num_samples: int) -> None:
+    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
+        raise ArgumentError(
+            op, "bad num_samples", expect="a whole number of at least 1", actual=repr(num_samples)
+        )

@@ -1,0 +1,286 @@
+"""Workers that make batches ahead: threads, or processes that are spawned.
+
+Each worker is an executor of one thread or process; batch k is made by worker k modulo their
+number, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import pickle
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.core.errors import DataError
+from tinygrad_cuda.core.trees import leaves, rebuilt
+from tinygrad_cuda.data.dataset import IterableDataset, collate, gather
+from tinygrad_cuda.data.randomness import loading, sample
+from tinygrad_cuda.tensor.base import TensorBase
+from tinygrad_cuda.tensor.creation import set_default_device, tensor
+
+_THREAD = threading.local()
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What a worker is.
+
+    Attributes:
+        id: its number, from 0.
+        num_workers: how many there are.
+        seed: a seed of its own.
+        dataset: the data set; in a process its own copy.
+    """
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """What the worker is that runs this code; None outside of workers.
+
+    Example:
+        >>> get_worker_info() is None
+        True
+    """
+    return getattr(_THREAD, "info", None)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How batches of a pass are made; goes to spawned processes as it is.
+
+    Attributes:
+        dataset, collate_fn: as given to the DataLoader.
+        batch_size: samples in a batch of an iterable data set; None for single samples.
+        drop_last: leave out a short last batch of an iterable data set.
+        batched: orders are lists of indices, not indices.
+    """
+
+    dataset: Any
+    collate_fn: Callable[[Any], Any] | None
+    batch_size: int | None
+    drop_last: bool
+    batched: bool
+
+    def make(self, seed: int, epoch: int, order: Any) -> Any:
+        """One batch of a data set with an index, or one sample when batching is off."""
+        with loading(seed, epoch):
+            if not self.batched:
+                with sample(order):
+                    one = self.dataset[order]
+                    return one if self.collate_fn is None else self.collate_fn(one)
+            if self.collate_fn is None:
+                return gather(self.dataset, np.asarray(order, dtype=np.int64))
+            samples = []
+            for index in order:
+                with sample(index):
+                    samples.append(self.dataset[index])
+            return self.collate_fn(samples)
+
+    def stream(self, seed: int, epoch: int) -> Iterator[Any]:
+        """The batches of an iterable data set."""
+        samples = iter(self.dataset)
+        with loading(seed, epoch):
+            for number in itertools.count():
+                with sample(number):
+                    part = list(itertools.islice(samples, self.batch_size or 1))
+                    short = self.batch_size is not None and len(part) < self.batch_size
+                    if not part or (short and self.drop_last):
+                        return
+                    if self.batch_size is None:
+                        made = part[0] if self.collate_fn is None else self.collate_fn(part[0])
+                    else:
+                        made = (self.collate_fn or collate)(part)
+                yield made
+
+
+END = "the end of an iterable data set"
+
+
+# Inside a worker --------------------------------------------------------------------------------
+
+
+def _begin(info: WorkerInfo, init: Callable[[int], None] | None, process: bool) -> None:
+    """The first thing that a worker does."""
+    _THREAD.info = info
+    _THREAD.streams = {}
+    if process:
+        set_default_device("cpu")  # the GPU belongs to the process that trains
+    if init is not None:
+        init(info.id)
+
+
+def _work(recipe: Recipe | None, seed: int, epoch: int, order: Any) -> Any:
+    """One batch; the next one of a stream where there is no order."""
+    info = _THREAD.info
+    if recipe is None:
+        recipe = _THREAD.recipe
+    if not isinstance(recipe.dataset, IterableDataset):
+        return recipe.make(seed, epoch, order)
+    if epoch not in _THREAD.streams:
+        _THREAD.streams = {epoch: recipe.stream(seed + info.id, epoch)}
+    return next(_THREAD.streams[epoch], END)
+
+
+def _begin_process(
+    recipe: Recipe, number: int, count: int, seed: int, init: Callable[[int], None] | None
+) -> None:
+    _THREAD.recipe = recipe
+    _begin(WorkerInfo(number, count, seed + number, recipe.dataset), init, process=True)
+
+
+@dataclass
+class _Failure:
+    """An exception on its way out of a process; the content is None if it cannot be pickled."""
+
+    content: bytes | None
+    name: str
+    text: str
+
+
+@dataclass
+class _Moved:
+    """A Tensor on its way out of a process."""
+
+    array: Any
+
+
+def _work_in_process(seed: int, epoch: int, order: Any) -> Any:
+    try:
+        batch = _work(None, seed, epoch, order)
+        moved = [_Moved(x.array()) if isinstance(x, TensorBase) else x for x in leaves(batch)]
+        return rebuilt(batch, iter(moved))
+    except Exception as error:
+        text = "".join(traceback.format_exception(error))
+        try:
+            content = pickle.dumps(error)
+            pickle.loads(content)
+        except Exception:
+            return _Failure(None, type(error).__name__, text)
+        return _Failure(content, type(error).__name__, text)
+
+
+# Outside ----------------------------------------------------------------------------------------
+
+
+class Workers:
+    """Some workers, ready to make batches.
+
+    Args:
+        recipe: how batches are made.
+        count: how many there are.
+        spawn: processes instead of threads.
+        seed: of the loader; worker k gets seed + k.
+        init: called with its number in each worker, before anything else.
+        timeout: seconds that a batch may take; 0 is no limit.
+    """
+
+    def __init__(
+        self, recipe: Recipe, count: int, spawn: bool, seed: int,
+        init: Callable[[int], None] | None, timeout: float,
+    ) -> None:  # fmt: skip
+        self.recipe, self.count, self.spawn, self.timeout = recipe, count, spawn, timeout
+        self.pools: list[Executor] = []
+        for number in range(count):
+            if spawn:
+                context = multiprocessing.get_context("spawn")
+                arguments: Any = (recipe, number, count, seed, init)
+                self.pools.append(ProcessPoolExecutor(1, context, _begin_process, arguments))
+            else:
+                info = WorkerInfo(number, count, seed + number, recipe.dataset)
+                name = f"DataLoader-{number}"
+                self.pools.append(ThreadPoolExecutor(1, name, _begin, (info, init, False)))
+
+    def _submit(self, number: int, seed: int, epoch: int, order: Any) -> Future[Any]:
+        pool = self.pools[number % self.count]
+        if self.spawn:
+            return pool.submit(_work_in_process, seed, epoch, order)
+        return pool.submit(_work, self.recipe, seed, epoch, order)
+
+    def batches(self, orders: Iterable[Any], seed: int, epoch: int, ahead: int) -> Iterator[Any]:
+        """The batches in order, `ahead` of them under way for each worker."""
+        waiting: deque[tuple[int, Any, Future[Any]]] = deque()
+        streaming = isinstance(self.recipe.dataset, IterableDataset)
+        ended: set[int] = set()
+        try:
+            for number, order in enumerate(orders):
+                if streaming and len(ended) == self.count:
+                    break
+                if number % self.count in ended:
+                    continue
+                waiting.append((number, order, self._submit(number, seed, epoch, order)))
+                if len(waiting) > self.count * ahead:
+                    yield from self._next(waiting, ended)
+            while waiting:
+                yield from self._next(waiting, ended)
+        finally:
+            for _, _, future in waiting:
+                future.cancel()
+
+    def _next(self, waiting: deque[tuple[int, Any, Future[Any]]], ended: set[int]) -> Iterator[Any]:
+        number, order, future = waiting.popleft()
+        batch = self._result(number % self.count, order, future)
+        if isinstance(batch, str) and batch == END:
+            ended.add(number % self.count)
+        else:
+            yield batch
+
+    def _result(self, worker: int, order: Any, future: Future[Any]) -> Any:
+        kind = "process" if self.spawn else "thread"
+        try:
+            batch = future.result(self.timeout or None)
+        except BrokenProcessPool as error:
+            raise DataError(
+                "DataLoader", f"worker {worker} has ended without a word",
+                expect="a batch", actual=str(error),
+                hint="it was killed (out of memory?), or its first call failed: try num_workers=0",
+            ) from None  # fmt: skip
+        except FutureTimeoutError as error:
+            if future.done():  # the data set's own
+                raise error
+            raise DataError(
+                "DataLoader", f"worker {worker} is late", expect=f"a batch within {self.timeout} s",
+                actual="none", hint="a larger timeout, or 0 for none",
+            ) from None  # fmt: skip
+        except Exception as error:
+            error.add_note(f"in DataLoader worker {worker} ({kind}), for samples {order}")
+            raise
+        if isinstance(batch, _Failure):
+            raise _raised(batch, worker, order)
+        if not self.spawn:
+            return batch
+        found = [tensor(x.array) if isinstance(x, _Moved) else x for x in leaves(batch)]
+        return rebuilt(batch, iter(found))
+
+    def close(self) -> None:
+        """Ends them; waits for what they are doing."""
+        for pool in self.pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self.pools:
+            pool.shutdown(wait=True)
+
+
+def _raised(failure: _Failure, worker: int, order: Any) -> Exception:
+    """The exception of a process, with the traceback that it had there."""
+    note = f"in DataLoader worker {worker} (process), for samples {order}\n{failure.text}"
+    if failure.content is None:
+        return DataError(
+            "DataLoader", f"worker {worker} has failed with {failure.name}", expect="a batch",
+            actual=note,
+        )  # fmt: skip
+    error: Exception = pickle.loads(failure.content)
+    error.add_note(note)
+    return error
