@@ -18,6 +18,8 @@ from tinygrad_cuda.autograd import (
 from tinygrad_cuda.autograd.batched import vmap
 from tinygrad_cuda.backends import (
     are_deterministic_algorithms_enabled,
+    get_float32_matmul_precision,
+    set_float32_matmul_precision,
     use_deterministic_algorithms,
 )
 from tinygrad_cuda.compile import compile, loop
@@ -681,6 +683,7 @@ __all__ = [
     "get_default_device",
     "get_default_dtype",
     "get_device",
+    "get_float32_matmul_precision",
     "get_rng_state",
     "gradient",
     "graph",
@@ -876,6 +879,7 @@ __all__ = [
     "set_autocast_dtype",
     "set_default_device",
     "set_default_dtype",
+    "set_float32_matmul_precision",
     "set_grad_enabled",
     "set_rng_state",
     "sgn",

@@ -18,10 +18,12 @@ class _Cudnn:
         benchmark: accepted; there is no choice that it would change.
         deterministic: always True; setting False is accepted, and changes nothing either.
         enabled: always False, since there is no cuDNN.
+        allow_tf32: accepted; convolutions of float32 are computed in float32.
     """
 
     def __init__(self) -> None:
         self.benchmark = False
+        self.allow_tf32 = False
 
     @property
     def deterministic(self) -> bool:
@@ -51,6 +53,56 @@ class _Cudnn:
 cudnn = _Cudnn()
 
 
+class _Matmul:
+    """``tc.backends.cuda.matmul``.
+
+    Attributes:
+        allow_tf32: whether less than float32 is permitted, see `set_float32_matmul_precision`.
+    """
+
+    @property
+    def allow_tf32(self) -> bool:
+        return _permitted[0] != "highest"
+
+    @allow_tf32.setter
+    def allow_tf32(self, value: bool) -> None:
+        _permitted[0] = "high" if value else "highest"
+
+
+class _Cuda:
+    """``tc.backends.cuda``."""
+
+    def __init__(self) -> None:
+        self.matmul = _Matmul()
+
+
+cuda = _Cuda()
+_PRECISIONS = ("highest", "high", "medium")
+_permitted = ["highest"]
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Permits products of float32 to be less precise; no use is made of the permission.
+
+    Args:
+        precision: ``highest``, ``high`` or ``medium``.
+
+    Raises:
+        ArgumentError: the word is another one.
+    """
+    if precision not in _PRECISIONS:
+        raise ArgumentError(
+            "set_float32_matmul_precision", "unknown precision", expect=", ".join(_PRECISIONS),
+            actual=repr(precision),
+        )  # fmt: skip
+    _permitted[0] = precision
+
+
+def get_float32_matmul_precision() -> str:
+    """What `set_float32_matmul_precision` was given; ``highest`` at first."""
+    return _permitted[0]
+
+
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
     """Accepted as in PyTorch: every operation gives the same bits each time, in either mode."""
 
@@ -60,7 +112,10 @@ def are_deterministic_algorithms_enabled() -> bool:
     return True
 
 
-__all__ = ["are_deterministic_algorithms_enabled", "cudnn", "use_deterministic_algorithms"]
+__all__ = [
+    "are_deterministic_algorithms_enabled", "cuda", "cudnn", "get_float32_matmul_precision",
+    "set_float32_matmul_precision", "use_deterministic_algorithms",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
     __getattr__ = missing_from(__name__, lambda: __all__)

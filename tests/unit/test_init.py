@@ -122,3 +122,61 @@ def test_errors() -> None:
         init.calculate_gain("swiglu")
     with pytest.raises(tc.ArgumentError, match="fan_in or fan_out"):
         init.kaiming_normal_(tc.empty(3, 3), mode="fan_avg")
+
+
+@pytest.mark.parametrize("limits", [(-2.0, 2.0), (-0.5, 1.5), (0.3, 0.9)])
+def test_trunc_normal(limits: tuple[float, float]) -> None:
+    """Draws have the moments of the normal distribution between its limits."""
+    mean, deviation = 0.2, 0.5
+    stats = pytest.importorskip("scipy.stats")
+    a, b = ((limit - mean) / deviation for limit in limits)
+    expected = stats.truncnorm(a, b, mean, deviation)
+    values = init.trunc_normal_(tc.empty(*SHAPE), mean, deviation, *limits).numpy()
+    assert limits[0] <= values.min() and values.max() <= limits[1]
+    assert values.mean() == pytest.approx(expected.mean(), abs=0.01 * deviation)
+    assert values.std() == pytest.approx(expected.std(), rel=0.01)
+    assert np.median(values) == pytest.approx(expected.median(), abs=0.01 * deviation)
+
+
+@pytest.mark.parametrize("shape", [(30, 20), (20, 30), (12, 3, 2, 2)])
+def test_orthogonal(shape: tuple[int, ...]) -> None:
+    """Rows or columns are orthonormal times gain; signs are even."""
+    flat = init.orthogonal_(tc.empty(*shape, dtype=tc.float64), gain=3.0).numpy()
+    flat = flat.reshape(shape[0], -1)
+    small = flat if flat.shape[0] <= flat.shape[1] else flat.T
+    np.testing.assert_allclose(small @ small.T, 9.0 * np.eye(len(small)), atol=1e-12)
+    assert 0.3 < (flat > 0).mean() < 0.7
+
+
+def test_sparse() -> None:
+    """Each column has its zeros, at places of its own; the rest is normal."""
+    values = init.sparse_(tc.empty(*SHAPE), 0.25, std=0.1).numpy()
+    assert ((values == 0).sum(0) == 75).all()
+    assert (values[:, 0] == 0).tolist() != (values[:, 1] == 0).tolist()
+    kept = values[values != 0]
+    assert kept.std() == pytest.approx(0.1, rel=0.01)
+    assert kept.mean() == pytest.approx(0, abs=0.002)
+
+
+def test_fixed_values_are_those_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    for shape in ((3, 5), (5, 3)):
+        assert init.eye_(tc.empty(*shape)).tolist() == torch.eye(*shape).tolist()
+    for shape, groups in (((4, 2, 3), 1), ((6, 3, 3, 3), 3), ((2, 4, 3, 2, 5), 1)):
+        expected = torch.nn.init.dirac_(torch.empty(shape), groups)
+        assert init.dirac_(tc.empty(*shape), groups).tolist() == expected.tolist()
+
+
+def test_older_names_warn() -> None:
+    """They do what the new ones do, under the warning that torch gives."""
+    for name in (
+        "uniform", "normal", "xavier_uniform", "xavier_normal", "kaiming_uniform",
+        "kaiming_normal", "eye", "orthogonal",
+    ):  # fmt: skip
+        tc.manual_seed(1)
+        expected = getattr(init, f"{name}_")(tc.empty(4, 3)).tolist()
+        tc.manual_seed(1)
+        with pytest.warns(FutureWarning, match=rf"nn\.init\.{name}_`"):
+            assert getattr(init, name)(tc.empty(4, 3)).tolist() == expected
+    with pytest.warns(FutureWarning, match="constant_"):
+        assert init.constant(tc.empty(2), 3.0).tolist() == [3.0, 3.0]

@@ -116,3 +116,19 @@ def test_once_differentiable_refuses_where_torch_does() -> None:
     (g,) = torch.autograd.grad((function.apply(x) * w).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         g.sum().backward()
+
+
+def test_permission_for_less_precise_products() -> None:
+    """The word is kept and read back under each of its names."""
+    assert tc.get_float32_matmul_precision() == "highest"
+    try:
+        tc.set_float32_matmul_precision("high")
+        assert tc.backends.cuda.matmul.allow_tf32
+        tc.backends.cuda.matmul.allow_tf32 = False
+        assert tc.get_float32_matmul_precision() == "highest"
+        tc.backends.cudnn.allow_tf32 = True
+        with pytest.raises(tc.ArgumentError, match="highest, high, medium"):
+            tc.set_float32_matmul_precision("low")
+    finally:
+        tc.set_float32_matmul_precision("highest")
+        tc.backends.cudnn.allow_tf32 = False

@@ -19,6 +19,13 @@ MODULE = {
     "FloatTensor": "tc.tensor(data, dtype=tc.float32)",
     "LongTensor": "tc.tensor(data, dtype=tc.int64)",
 }
+# Its layers that are left out, and what to take.
+LAYERS = {
+    "DataParallel": "a process computes on one device: use the module itself",
+    "SyncBatchNorm": "a process sees the whole batch: nn.BatchNorm2d and its like",
+    "CrossMapLRN2d": "the formula is that of nn.LocalResponseNorm",
+    "NLLLoss2d": "nn.NLLLoss takes images too",
+}
 # NumPy's names for methods and functions.
 NUMPY = {
     "array": "tc.tensor",
@@ -73,7 +80,7 @@ def public(names: dict[str, Any]) -> list[str]:
 # Parts of PyTorch that are left out on purpose, by words of their names.
 OUT_OF_SCOPE = {
     "complex numbers": ("complex", "cfloat", "cdouble", "chalf", "imag", "polar", "view_as_real"),
-    "sparse tensors": ("sparse", "to_mkldnn", "crow_indices", "ccol_indices", "coalesced"),
+    "sparse tensors": ("sparse", "Sparse", "to_mkldnn", "crow_indices", "ccol_indices", "coalesced"),
     "quantized tensors": ("quantize", "qint", "quint", "q_scale", "q_zero_point"),
 }
 
@@ -82,6 +89,8 @@ def _spelling(owner: str, name: str, names: list[str]) -> str | None:
     for what, words in OUT_OF_SCOPE.items():
         if any(word in name for word in words):
             return f"{what} are out of scope"
+    if name in LAYERS and owner.endswith("nn"):
+        return LAYERS[name]
     own, other = (TENSOR, MODULE) if owner == "Tensor" else (MODULE, TENSOR)
     for table, whose in ((own, "torch"), (NUMPY, "NumPy"), (other, "torch")):
         if name in table:

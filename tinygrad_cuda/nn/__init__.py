@@ -80,8 +80,6 @@ from tinygrad_cuda.nn.lazy import (
     LazyInstanceNorm2d,
     LazyInstanceNorm3d,
     LazyLinear,
-    UninitializedBuffer,
-    UninitializedParameter,
 )
 from tinygrad_cuda.nn.linear import (
     Bilinear,
@@ -128,6 +126,8 @@ from tinygrad_cuda.nn.normalization import (
 from tinygrad_cuda.nn.parameter import (
     Buffer,
     Parameter,
+    UninitializedBuffer,
+    UninitializedParameter,
 )
 from tinygrad_cuda.nn.parameters import (
     ParameterDict,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinygrad_cuda.core.dtypes import float32, float64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.names import missing_from, public
 from tinygrad_cuda.graph.node import gradient_mode
@@ -251,7 +252,9 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0, generator: Any = None) -> Ten
     rows = tensor.shape[0]
     columns = tensor.numel() // max(rows, 1)
     with gradient_mode(False):
-        flat = empty(rows, columns, device=tensor.device).normal_(generator=generator)
+        kind = float64 if tensor.dtype is float64 else float32
+        flat = empty(rows, columns, device=tensor.device, dtype=kind)
+        flat.normal_(generator=generator)
         q, r = qr(flat.T if rows < columns else flat)
         # With the signs of R's diagonal, Q is uniformly distributed.
         q = q * r.diagonal().sign()

@@ -368,7 +368,9 @@ class Module(StateHooks):
                         if leaf is not None and leaf.grad is not None:
                             leaf.grad = convert(leaf.grad)
                 for name, buffer in module._buffers.items():
-                    if buffer is not None:
+                    if isinstance(buffer, Buffer):
+                        place(buffer, convert(buffer))
+                    elif buffer is not None:
                         module._buffers[name] = convert(buffer)
         return self
 

@@ -133,6 +133,92 @@ def place(parameter: Tensor, source: Tensor) -> None:
     parameter._strides = value._strides
 
 
+# Without a shape yet --------------------------------------------------------------------------
+
+
+class UninitializedParameter(Parameter):
+    """A Parameter without elements, until `materialize` gives it a shape.
+
+    Args:
+        requires_grad: whether gradients are collected.
+        device, dtype: of the value to come.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls, requires_grad: bool = True, device: Any = None, dtype: Any = None
+    ) -> UninitializedParameter:
+        made = super().__new__(cls, empty(0, device=device, dtype=dtype), requires_grad)
+        assert isinstance(made, UninitializedParameter)
+        return made
+
+    def __init__(
+        self, requires_grad: bool = True, device: Any = None, dtype: Any = None
+    ) -> None:  # fmt: skip
+        """Everything is done by `__new__`."""
+
+    def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        """Makes it an ordinary Parameter of this shape, with values still to be written."""
+        _materialize(self, shape, device, dtype)
+        self.__class__ = Parameter  # type: ignore[assignment]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UninitializedParameter:
+        copy = type(self)(self.requires_grad, self.device, self.dtype)
+        memo[id(self)] = copy
+        return copy
+
+
+class UninitializedBuffer(Buffer):
+    """A buffer without elements, until `materialize` gives it a shape."""
+
+    __slots__ = ()
+
+    def __new__(
+        cls, requires_grad: bool = False, device: Any = None, dtype: Any = None,
+        persistent: bool = True,
+    ) -> UninitializedBuffer:  # fmt: skip
+        made = super().__new__(cls, empty(0, device=device, dtype=dtype), persistent=persistent)
+        assert isinstance(made, UninitializedBuffer)
+        if requires_grad:
+            made.requires_grad_()
+        return made
+
+    def __init__(
+        self, requires_grad: bool = False, device: Any = None, dtype: Any = None,
+        persistent: bool = True,
+    ) -> None:  # fmt: skip
+        """Everything is done by `__new__`."""
+
+    def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        """Makes it an ordinary Buffer of this shape, with values still to be written."""
+        _materialize(self, shape, device, dtype)
+        self.__class__ = Buffer  # type: ignore[assignment]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> UninitializedBuffer:
+        copy = type(self)(self.requires_grad, self.device, self.dtype, self.persistent)
+        memo[id(self)] = copy
+        return copy
+
+
+def is_lazy(param: Any) -> bool:
+    """Whether this is a Parameter or a buffer that has no shape yet."""
+    return isinstance(param, UninitializedParameter | UninitializedBuffer)
+
+
+def _materialize(value: Tensor, shape: Any, device: Any, dtype: Any) -> None:
+    place(
+        value,
+        empty(
+            *shape, device=value.device if device is None else device,
+            dtype=value.dtype if dtype is None else dtype,
+        ),
+    )  # fmt: skip
+
+
+# Pickling ---------------------------------------------------------------------------------------
+
+
 def _rebuild(
     kind: type[Parameter], array: Any, dtype: DType, device: str, requires_grad: bool
 ) -> Parameter:
