@@ -20,10 +20,17 @@ DTYPES: dict[str, DType] = {
 
 
 def pack(arrays: dict[str, Array], metadata: dict[str, str]) -> bytes:
-    """The content of a file."""
+    """The content of a file: the same bytes for the same arrays and metadata."""
     from safetensors.numpy import save
 
-    return save({name: np.asarray(a, order="C") for name, a in arrays.items()}, metadata)
+    content = save({name: np.asarray(a, order="C") for name, a in arrays.items()}, metadata)
+    # The library writes metadata in an order that differs from call to call.
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"] = metadata
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the data stay aligned
+    return b"".join((len(text).to_bytes(8, "little"), text, content[8 + size :]))
 
 
 def unpack(content: bytes, what: str) -> tuple[dict[str, Array], dict[str, str]]:
