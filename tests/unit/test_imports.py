@@ -56,6 +56,7 @@ SIBLINGS = {
     ("__main__", ""),
     ("cuda", "amp"),  # the older name
     ("optim", "nn"),  # averages of a Module's weights
+    ("utils", "compile"),  # the training loop's compiled steps
 }
 # The op table is one table in several files: the gradient of a sum is an expand, and the reverse.
 MUTUAL = {"graph.ops"}
@@ -73,8 +74,9 @@ LATE = {
     "tensor.factorizing": {"scipy"},
     "utils.compat": {"torch"},
     "utils.safetensors_file": {"safetensors"},
+    "utils.training_logs": {"tensorboardX"},
 }
-LAZY = {"cuda", "networkx", "matplotlib", "safetensors", "scipy", "torch"}
+LAZY = {"cuda", "networkx", "matplotlib", "safetensors", "scipy", "tensorboardX", "torch"}
 
 
 def modules() -> dict[str, Path]:

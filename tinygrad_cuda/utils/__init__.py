@@ -1,4 +1,4 @@
-"""Around training: checkpoints, metrics, and `data` and `checkpoint` where PyTorch has them."""
+"""Around training: the loop, metrics; `data` and `checkpoint` where PyTorch has them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from tinygrad_cuda.core.names import missing_from
 
-__all__ = ["checkpoint", "data", "metrics"]
+__all__ = ["checkpoint", "data", "metrics", "training"]
 
 if TYPE_CHECKING:
-    from tinygrad_cuda.utils import checkpoint, data, metrics
+    from tinygrad_cuda.utils import checkpoint, data, metrics, training
 else:  # imported when first used; for a type checker an unknown name stays an error
     _missing = missing_from(__name__, lambda: __all__)
 

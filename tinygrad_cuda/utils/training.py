@@ -1,0 +1,455 @@
+"""`fit`: the usual training loop, with validation, checkpoints, logs, and exact resume."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from tinygrad_cuda.compile import compile as compiled
+from tinygrad_cuda.core.errors import ArgumentError, DataError
+from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.nn.utils import clip_grad_norm_
+from tinygrad_cuda.optim.lr_scheduler import ReduceLROnPlateau
+from tinygrad_cuda.tensor.joining import stack
+from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.utils.checkpoints import save
+from tinygrad_cuda.utils.training_logs import History, TensorBoard
+from tinygrad_cuda.utils.training_state import read_state, write_state
+
+FETCHED = 256  # losses that may wait on the device before they are read
+LAST, BEST, TABLE = "last.safetensors", "best.safetensors", "log.csv"
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+class Callback:
+    """What a run calls; subclasses write what they need."""
+
+    def on_step(self, run: Run) -> None:
+        """A step has been done, and counted in ``run.step``."""
+
+    def on_epoch(self, run: Run) -> None:
+        """An epoch has been validated; its row is the last of ``run.history``."""
+
+
+class Run:
+    """A training run under way: what callbacks see.
+
+    Attributes:
+        model, optimizer: as given to `fit`.
+        epoch: the number of the current epoch, from 0.
+        batch: how many batches of it are done.
+        step: how many batches are done in all.
+        history: the epochs that have ended.
+    """
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.model, self.optimizer = options["model"], options["optimizer"]
+        self.epoch = self.batch = self.step = 0
+        self.history = History()
+        self.stopped = False
+        self._losses: list[float] = []
+        self._waiting: list[Tensor] = []
+        self._waited = 0  # epochs without a better one
+        self._best = math.inf
+
+    def stop(self) -> None:
+        """Ends the run after this step, or this epoch's validation."""
+        self.stopped = True
+
+    # Losses ---------------------------------------------------------------------------------------
+
+    def take(self, loss: Tensor) -> None:
+        """One more loss; it is read later, so that nobody waits for the device."""
+        self._waiting.append(loss)
+        self.batch += 1
+        self.step += 1
+        if len(self._waiting) >= FETCHED:
+            self.fetch()
+
+    def fetch(self) -> list[float]:
+        """The losses of this epoch as numbers.
+
+        Raises:
+            DataError: one of them is not finite.
+        """
+        if self._waiting:
+            values = stack([loss.detach().float() for loss in self._waiting]).tolist()
+            self._waiting = []
+            for number, value in enumerate(values, len(self._losses)):
+                if not math.isfinite(value):
+                    raise DataError(
+                        "fit", "the loss is not finite", expect="a finite loss",
+                        actual=f"{value} in epoch {self.epoch}, batch {number}",
+                        hint="a smaller learning rate, clip_grad_norm=..., or tc.autograd."
+                        "detect_anomaly() to find the operation",
+                    )  # fmt: skip
+            self._losses += values
+        return self._losses
+
+    # Checkpoints ----------------------------------------------------------------------------------
+
+    def _parts(self) -> dict[str, Any]:
+        names = ("model", "optimizer", "scheduler", "scaler", "ema")
+        return {**{name: self.options[name] for name in names}, "loader": self.options["loader"]}
+
+    def save(self) -> None:
+        """Writes the checkpoint from which the run can go on."""
+        if self.options["folder"] is not None:
+            counts = {
+                "epoch": self.epoch, "batch": self.batch, "step": self.step,
+                "losses": self.fetch(), "rows": self.history.rows, "stopped": self.stopped,
+                "waited": self._waited, "best": self._best,
+            }  # fmt: skip
+            write_state(self.options["folder"] / LAST, self._parts(), {"run": counts})
+
+    def load(self, path: Path) -> None:
+        """Goes on where a checkpoint was written."""
+        counts = read_state(path, self._parts())["run"]
+        self.epoch, self.batch, self.step = counts["epoch"], counts["batch"], counts["step"]
+        self._losses, self.history = counts["losses"], History(counts["rows"])
+        self._waited, self._best = counts["waited"], counts["best"]
+        self.stopped = counts["stopped"]
+
+    # Epochs ---------------------------------------------------------------------------------------
+
+    def end_epoch(self, row: dict[str, float], monitor: str, mode: str) -> bool:
+        """Enters a row; whether it is the best so far."""
+        if self.history.rows and row.keys() != self.history.rows[0].keys():
+            raise DataError(
+                "fit", "the run had other metrics before", expect=", ".join(self.history.rows[0]),
+                actual=", ".join(row),
+            )  # fmt: skip
+        if monitor not in row:
+            raise ArgumentError("fit", "nothing of that name to monitor", expect=", ".join(row),
+                                actual=monitor)  # fmt: skip
+        self.history.rows.append(row)
+        value = row[monitor] if mode == "min" else -row[monitor]
+        better: bool = value < self._best - self.options["min_delta"]
+        self._waited = 0 if better else self._waited + 1
+        if better:
+            self._best = value
+        patience = self.options["patience"]
+        if patience is not None and self._waited > patience:
+            self.stopped = True
+        self.epoch += 1
+        self.batch, self._losses = 0, []
+        return better
+
+
+def fit(
+    model: Any,
+    loss: Loss,
+    optimizer: Any,
+    train_loader: Any,
+    *,
+    epochs: int,
+    validation: Iterable[Any] | None = None,
+    metrics: Mapping[str, Loss] | None = None,
+    scheduler: Any = None,
+    scheduler_interval: str = "epoch",
+    folder: str | Path | None = None,
+    resume: bool = True,
+    checkpoint_every: int | None = None,
+    patience: int | None = None,
+    min_delta: float = 0.0,
+    monitor: str | None = None,
+    mode: str = "min",
+    clip_grad_norm: float | None = None,
+    accumulate: int = 1,
+    ema: Any = None,
+    scaler: Any = None,
+    compile: bool = False,
+    callbacks: Sequence[Callback] = (),
+    tensorboard: bool = False,
+    progress: bool = True,
+) -> History:
+    """Trains a model, and goes on exactly where an interrupted run was.
+
+    A batch is a sequence whose last entry is the target: ``loss(model(*inputs), target)``. Losses
+    stay on the device until a checkpoint or an epoch's end wants them.
+
+    With a folder, a run that was killed and is started again gives the same bytes as one that was
+    not: parameters, optimizer, scheduler, averages, random streams (tinygrad_cuda's, Python's and
+    NumPy's), the loader's place, the table. It goes on from the last checkpoint: the last epoch's
+    end, or the last multiple of ``checkpoint_every`` steps. Ctrl-C ends after the step under way,
+    with a checkpoint.
+
+    Args:
+        model: a Module.
+        loss: of an output and a target, such as ``nn.CrossEntropyLoss()``.
+        optimizer: of the model's parameters.
+        train_loader: a DataLoader; with a folder it needs a ``state_dict``, which ours has.
+        epochs: how many in all, those of an interrupted run included.
+        validation: batches for validation, made without gradients, in evaluation mode.
+        metrics: functions of an output and a target by name; means over validation's samples.
+        scheduler: of learning rates; stepped after each epoch, a `ReduceLROnPlateau` with the
+            monitored number.
+        scheduler_interval: ``epoch``, or ``step`` to step it after each optimizer's step.
+        folder: for ``last.safetensors`` (all that a run needs to go on), ``best.safetensors`` (the
+            best epoch's state dict) and ``log.csv``; made if it is missing.
+        resume: go on with the run in the folder, if there is one; else begin anew.
+        checkpoint_every: steps between checkpoints within an epoch.
+        patience: end after more than this many epochs in a row without a better one.
+        min_delta: by how much an epoch must be better to count.
+        monitor: what decides which epoch is better; ``val_loss`` with validation, else
+            ``train_loss``.
+        mode: ``min`` or ``max``.
+        clip_grad_norm: the largest norm of all gradients together; see `clip_grad_norm_`.
+        accumulate: batches whose gradients are averaged for one step of the optimizer.
+        ema: an `AveragedModel`, updated after each step; it is validated, and the best is its.
+        scaler: a `GradScaler`.
+        compile: run each step by `tc.compile`; for whole steps without accumulation or scaler.
+        callbacks: called after each step and epoch.
+        tensorboard: write events to the folder; needs the extra ``tensorboard``.
+        progress: a bar on the terminal, if it is one.
+
+    Returns:
+        A table with a row for each epoch: epoch, step, lr, train_loss, val_loss, metrics.
+
+    Raises:
+        ArgumentError: arguments that exclude each other or make no sense.
+        DataError: the loss is not finite, or the folder holds another kind of run.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> from tinygrad_cuda.data import DataLoader, TensorDataset
+        >>> tc.set_default_device("cpu"); _ = tc.manual_seed(0)
+        >>> x = tc.randn(32, 3)
+        >>> rows = TensorDataset(x, x.sum(1, keepdim=True))
+        >>> loader = DataLoader(rows, batch_size=8, shuffle=True)
+        >>> model = tc.nn.Linear(3, 1)
+        >>> optimizer = tc.optim.Adam(model.parameters(), lr=0.1)
+        >>> history = fit(model, tc.nn.MSELoss(), optimizer, loader, epochs=20, progress=False)
+        >>> history["train_loss"][-1] < 0.05
+        True
+    """
+    options = {
+        "model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler,
+        "ema": ema, "loader": None if folder is None else train_loader, "patience": patience,
+        "min_delta": min_delta, "folder": None if folder is None else Path(folder),
+    }  # fmt: skip
+    _check(
+        epochs, accumulate, scheduler_interval, mode, checkpoint_every, folder, compile, scaler,
+        tensorboard,
+    )  # fmt: skip
+    monitor = monitor or ("val_loss" if validation is not None else "train_loss")
+    run = Run(options)
+    _begin(run, train_loader, resume)
+    step = _step(run, loss, clip_grad_norm, accumulate, scaler)
+    step = compiled(step) if compile else step
+    board = None
+    if tensorboard:
+        board = TensorBoard(run.options["folder"], run.step + 1)
+    try:
+        with _interruptible() as interrupted:
+            while run.epoch < epochs and not run.stopped:
+                title = f"epoch {run.epoch + 1}/{epochs}"
+                for batch in _bar(train_loader, title, run.batch, progress):
+                    last = accumulate == 1 or _is_last(run, train_loader, accumulate)
+                    value = step(*batch) if accumulate == 1 else step(*batch, last=last)
+                    run.take(value)
+                    if last:
+                        if ema is not None:
+                            ema.update_parameters(model)
+                        if scheduler is not None and scheduler_interval == "step":
+                            scheduler.step()
+                    for callback in callbacks:
+                        callback.on_step(run)
+                    due = checkpoint_every and run.step % checkpoint_every == 0
+                    if last and (due or interrupted or run.stopped):
+                        run.save()
+                        if interrupted:
+                            raise KeyboardInterrupt
+                        if run.stopped:
+                            return run.history
+                _end_epoch(run, validation, metrics, loss, monitor, mode, scheduler_interval, board)
+                for callback in callbacks:
+                    callback.on_epoch(run)
+                run.save()
+                if interrupted:
+                    raise KeyboardInterrupt
+    finally:
+        if board is not None:
+            board.close()
+    return run.history
+
+
+def _check(
+    epochs: int, accumulate: int, interval: str, mode: str, every: int | None, folder: Any,
+    compile: bool, scaler: Any, tensorboard: bool,
+) -> None:  # fmt: skip
+    def refuse(message: str, expect: str, actual: Any) -> None:
+        raise ArgumentError("fit", message, expect=expect, actual=str(actual))
+
+    if epochs < 0 or accumulate < 1 or (every is not None and every < 1):
+        refuse("a count makes no sense", "epochs >= 0, accumulate >= 1, checkpoint_every >= 1",
+               (epochs, accumulate, every))  # fmt: skip
+    if interval not in ("epoch", "step"):
+        refuse("unknown scheduler_interval", "epoch or step", interval)
+    if mode not in ("min", "max"):
+        refuse("unknown mode", "min or max", mode)
+    if every is not None and folder is None:
+        refuse("checkpoints have nowhere to go", "a folder for checkpoint_every", "folder=None")
+    if every is not None and every % accumulate:
+        refuse("a checkpoint would fall between two steps of the optimizer",
+               f"checkpoint_every a multiple of accumulate={accumulate}", every)  # fmt: skip
+    if tensorboard and folder is None:
+        refuse("TensorBoard's events have nowhere to go", "a folder for tensorboard", "folder=None")
+    if compile and (accumulate > 1 or scaler is not None):
+        refuse("compile takes whole steps", "accumulate=1 and no scaler with compile=True",
+               f"accumulate={accumulate}, scaler={scaler}")  # fmt: skip
+
+
+def _begin(run: Run, loader: Any, resume: bool) -> None:
+    """Makes the folder, or goes on with the run in it."""
+    folder = run.options["folder"]
+    if folder is None:
+        return
+    if not hasattr(loader, "state_dict"):
+        raise ArgumentError(
+            "fit", "this loader's place cannot be kept", expect="a loader with state_dict()",
+            actual=type(loader).__name__, hint="tinygrad_cuda.data.DataLoader, or folder=None",
+        )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    if resume and (folder / LAST).exists():
+        run.load(folder / LAST)
+        if run.history.rows:
+            run.history.write_csv(folder / TABLE)  # as it was at the checkpoint
+    else:
+        for name in (LAST, BEST, TABLE):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _step(
+    run: Run, loss: Loss, clip: float | None, accumulate: int, scaler: Any
+) -> Callable[..., Tensor]:
+    model, optimizer = run.model, run.optimizer
+
+    def step(*batch: Any, last: bool = True) -> Tensor:
+        *inputs, target = batch
+        value = loss(model(*inputs), target)
+        scaled = value / accumulate if accumulate > 1 else value
+        (scaled if scaler is None else scaler.scale(scaled)).backward()
+        if last:
+            if clip is not None:
+                if scaler is not None:
+                    scaler.unscale_(optimizer)
+                clip_grad_norm_(model.parameters(), clip)
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer.zero_grad()
+        return value.detach()
+
+    model.train()
+    return step
+
+
+def _is_last(run: Run, loader: Any, accumulate: int) -> bool:
+    """Whether the optimizer steps after the batch that comes now."""
+    done = run.batch + 1
+    return done % accumulate == 0 or done == len(loader)
+
+
+def _bar(loader: Any, title: str, done: int, progress: bool) -> Iterable[Any]:
+    length = len(loader) if hasattr(loader, "__len__") else None
+    rest = iter(loader)
+    # None: no bar where standard error is no terminal.
+    return tqdm(rest, title, length, initial=done, leave=False, disable=None if progress else True)
+
+
+def _end_epoch(
+    run: Run, validation: Any, metrics: Any, loss: Loss, monitor: str, mode: str, interval: str,
+    board: TensorBoard | None,
+) -> None:  # fmt: skip
+    losses = run.fetch()
+    row = {
+        "epoch": run.epoch,
+        "step": run.step,
+        "lr": float(run.optimizer.param_groups[0]["lr"]),
+        "train_loss": math.fsum(losses) / len(losses) if losses else math.nan,
+    }
+    if validation is not None:
+        model = run.model if run.options["ema"] is None else run.options["ema"]
+        row |= evaluate(model, loss, validation, metrics)
+        run.model.train()
+    better = run.end_epoch(row, monitor, mode)
+    scheduler = run.options["scheduler"]
+    if scheduler is not None and interval == "epoch":
+        if isinstance(scheduler, ReduceLROnPlateau):
+            scheduler.step(row[monitor])
+        else:
+            scheduler.step()
+    folder = run.options["folder"]
+    if folder is not None:
+        run.history.write_csv(folder / TABLE)
+        if better:
+            ema = run.options["ema"]
+            save((run.model if ema is None else ema.module).state_dict(), folder / BEST)
+    if board is not None:
+        board.write(row, run.step)
+
+
+def evaluate(
+    model: Any, loss: Loss, batches: Iterable[Any], metrics: Mapping[str, Loss] | None = None
+) -> dict[str, float]:
+    """Means of the loss and of metrics over all samples, without gradients, in evaluation mode.
+
+    Args:
+        model: a Module; its mode is restored.
+        loss: of an output and a target, a mean over the batch.
+        batches: sequences whose last entry is the target.
+        metrics: functions of an output and a target by name, means over the batch.
+
+    Returns:
+        ``val_loss`` and ``val_`` with each metric's name.
+    """
+    functions = {"loss": loss, **(metrics or {})}
+    training = model.training
+    model.eval()
+    totals: dict[str, Any] = dict.fromkeys(functions, 0.0)
+    count = 0
+    try:
+        with gradient_mode(False):
+            for *inputs, target in batches:
+                output, size = model(*inputs), len(target)
+                for name, function in functions.items():
+                    totals[name] = totals[name] + function(output, target).float() * size
+                count += size
+    finally:
+        model.train(training)
+    return {f"val_{name}": float(total) / max(count, 1) for name, total in totals.items()}
+
+
+@contextmanager
+def _interruptible() -> Iterator[list[bool]]:
+    """Ctrl-C fills the list, so that a step is never left half done; a second one interrupts."""
+    pressed: list[bool] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed
+        return
+
+    def press(number: int, frame: Any) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(True)
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+__all__ = ["Callback", "History", "Run", "evaluate", "fit"]
