@@ -169,20 +169,28 @@ class DataLoader:
                 for order in orders:
                     yield self._recipe.make(seed, epoch, order)
             return
-        workers = self._kept or Workers(
-            self._recipe, self.num_workers, self._spawn, seed, self.worker_init_fn, self.timeout
-        )
-        if self.persistent_workers and self._kept is None:
-            self._kept = workers
-            weakref.finalize(self, workers.close)
+        workers = self._workers(seed, epoch)
         try:
             yield from workers.batches(orders, seed, epoch, self.prefetch_factor or AHEAD)
-        except BaseException:
-            self._kept = None
-            workers.close()
-            raise
-        if self._kept is None:
-            workers.close()
+        finally:
+            if workers.lost or not self.persistent_workers:
+                if self._kept is workers:
+                    self._kept = None
+                workers.close()
+
+    def _workers(self, seed: int, epoch: int) -> Workers:
+        """Those of earlier passes, or new ones."""
+        if self._kept is not None:
+            return self._kept
+        # Workers of another epoch have other seeds: what draws from NumPy's own state differs.
+        (own,) = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64).tolist()
+        workers = Workers(
+            self._recipe, self.num_workers, self._spawn, own >> 2, self.worker_init_fn, self.timeout
+        )
+        if self.persistent_workers:
+            self._kept = workers
+            weakref.finalize(self, workers.close)
+        return workers
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""

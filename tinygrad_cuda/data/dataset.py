@@ -45,7 +45,7 @@ class Dataset:
         """The samples of an int64 array of indices, gathered into arrays by `collate`."""
         return collate(_each(self, indices))
 
-    def __add__(self, other: Dataset) -> ConcatDataset:
+    def __add__(self, other: Dataset) -> Dataset:
         return ConcatDataset([self, other])
 
 
@@ -185,7 +185,7 @@ class ImageDataset(Dataset):
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         image = self._images(self.data[index : index + 1 or None])[0]
         label = self.targets[index]
-        with sample(index):
+        with sample(index % len(self)):
             if self.transform is not None:
                 image = self.transform(image)
             if self.target_transform is not None:
@@ -236,6 +236,9 @@ class IterableDataset(Dataset):
     def __getitem__(self, index: Any) -> Any:
         raise TypeError(f"{type(self).__name__} is a stream: it has no index")
 
+    def __add__(self, other: Dataset) -> Dataset:
+        return ChainDataset([self, other])
+
 
 class ChainDataset(IterableDataset):
     """Several streams, one after another.
@@ -244,7 +247,7 @@ class ChainDataset(IterableDataset):
         datasets: of `IterableDataset`.
     """
 
-    def __init__(self, datasets: Iterable[IterableDataset]) -> None:
+    def __init__(self, datasets: Iterable[Any]) -> None:
         self.datasets = list(datasets)
 
     def __iter__(self) -> Iterator[Any]:
@@ -254,13 +257,19 @@ class ChainDataset(IterableDataset):
         return sum(len(dataset) for dataset in self.datasets)
 
 
+def fetch(dataset: Any, index: Any) -> Any:
+    """One sample, with random numbers of its own; an error names it."""
+    with sample(index):
+        try:
+            return dataset[index]
+        except Exception as error:
+            error.add_note(f"in sample {index} of a {type(dataset).__name__}")
+            raise
+
+
 def _each(dataset: Any, indices: Array) -> list[Any]:
-    """The samples one by one, each with random numbers of its own."""
-    found = []
-    for index in indices.tolist():
-        with sample(index):
-            found.append(dataset[index])
-    return found
+    """The samples one by one."""
+    return [fetch(dataset, index) for index in indices.tolist()]
 
 
 def gather(dataset: Any, indices: Array) -> Any:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import pickle
+import random
+import signal
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -21,12 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.core.errors import DataError
+from tinygrad_cuda.core.errors import ArgumentError, DataError
 from tinygrad_cuda.core.trees import leaves, rebuilt
-from tinygrad_cuda.data.dataset import IterableDataset, collate, gather
+from tinygrad_cuda.data.dataset import IterableDataset, collate, fetch, gather
 from tinygrad_cuda.data.randomness import loading, sample
 from tinygrad_cuda.tensor.base import TensorBase
 from tinygrad_cuda.tensor.creation import set_default_device, tensor
+from tinygrad_cuda.tensor.random import manual_seed
 
 _THREAD = threading.local()
 
@@ -79,32 +82,39 @@ class Recipe:
         """One batch of a data set with an index, or one sample when batching is off."""
         with loading(seed, epoch):
             if not self.batched:
+                one = fetch(self.dataset, order)
+                if self.collate_fn is None:
+                    return one
                 with sample(order):
-                    one = self.dataset[order]
-                    return one if self.collate_fn is None else self.collate_fn(one)
+                    return self.collate_fn(one)
             if self.collate_fn is None:
                 return gather(self.dataset, np.asarray(order, dtype=np.int64))
-            samples = []
-            for index in order:
-                with sample(index):
-                    samples.append(self.dataset[index])
-            return self.collate_fn(samples)
+            return self.collate_fn([fetch(self.dataset, index) for index in order])
 
     def stream(self, seed: int, epoch: int) -> Iterator[Any]:
-        """The batches of an iterable data set."""
-        samples = iter(self.dataset)
-        with loading(seed, epoch):
-            for number in itertools.count():
-                with sample(number):
-                    part = list(itertools.islice(samples, self.batch_size or 1))
-                    short = self.batch_size is not None and len(part) < self.batch_size
-                    if not part or (short and self.drop_last):
-                        return
-                    if self.batch_size is None:
-                        made = part[0] if self.collate_fn is None else self.collate_fn(part[0])
-                    else:
-                        made = (self.collate_fn or collate)(part)
-                yield made
+        """The batches of an iterable data set, or this worker's part of them."""
+        info = get_worker_info()
+        start, step = (0, 1) if info is None else (info.id, info.num_workers)
+        numbers = itertools.count(start, step)  # of the samples, if workers take them in turn
+        samples, ended = iter(self.dataset), False
+        while not ended:
+            part: list[Any] = []
+            with loading(seed, epoch):  # not around the yield, where the user's code runs
+                while not ended and len(part) < (self.batch_size or 1):
+                    with sample(next(numbers)):
+                        for one in itertools.islice(samples, 1):
+                            part.append(one)
+                            break
+                        else:
+                            ended = True
+                short = self.batch_size is not None and len(part) < self.batch_size
+                if not part or (short and self.drop_last):
+                    return
+                if self.batch_size is None:
+                    made = part[0] if self.collate_fn is None else self.collate_fn(part[0])
+                else:
+                    made = (self.collate_fn or collate)(part)
+            yield made
 
 
 END = "the end of an iterable data set"
@@ -113,33 +123,47 @@ END = "the end of an iterable data set"
 # Inside a worker --------------------------------------------------------------------------------
 
 
-def _begin(info: WorkerInfo, init: Callable[[int], None] | None, process: bool) -> None:
-    """The first thing that a worker does."""
+def _begin(info: WorkerInfo, init: Callable[[int], None] | None) -> None:
+    """The first thing that a worker does; what fails then fails its first batch."""
     _THREAD.info = info
     _THREAD.streams = {}
-    if process:
-        set_default_device("cpu")  # the GPU belongs to the process that trains
-    if init is not None:
-        init(info.id)
+    _THREAD.failed = None
+    try:
+        if init is not None:
+            init(info.id)
+    except Exception as error:
+        _THREAD.failed = error
 
 
-def _work(recipe: Recipe | None, seed: int, epoch: int, order: Any) -> Any:
+def _work(recipe: Recipe, seed: int, epoch: int, turn: int, order: Any) -> Any:
     """One batch; the next one of a stream where there is no order."""
-    info = _THREAD.info
-    if recipe is None:
-        recipe = _THREAD.recipe
+    if _THREAD.failed is not None:
+        raise _THREAD.failed
     if not isinstance(recipe.dataset, IterableDataset):
         return recipe.make(seed, epoch, order)
-    if epoch not in _THREAD.streams:
-        _THREAD.streams = {epoch: recipe.stream(seed + info.id, epoch)}
-    return next(_THREAD.streams[epoch], END)
+    if turn not in _THREAD.streams:
+        _THREAD.streams[turn] = recipe.stream(seed, epoch)
+    return next(_THREAD.streams[turn], END)
 
 
-def _begin_process(
-    recipe: Recipe, number: int, count: int, seed: int, init: Callable[[int], None] | None
-) -> None:
-    _THREAD.recipe = recipe
-    _begin(WorkerInfo(number, count, seed + number, recipe.dataset), init, process=True)
+def _forget(turn: int) -> None:
+    """A pass over a stream is over."""
+    _THREAD.streams.pop(turn, None)
+
+
+def _begin_process(content: bytes, number: int, count: int, seed: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process sees it, and ends this one
+    set_default_device("cpu")  # the GPU belongs to the process that trains
+    manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (for data sets that use the global state)
+    try:
+        _THREAD.recipe, init = pickle.loads(content)
+    except Exception as error:
+        _begin(WorkerInfo(number, count, seed, None), None)
+        _THREAD.recipe, _THREAD.failed = None, error
+        return
+    _begin(WorkerInfo(number, count, seed, _THREAD.recipe.dataset), init)
 
 
 @dataclass
@@ -158,9 +182,9 @@ class _Moved:
     array: Any
 
 
-def _work_in_process(seed: int, epoch: int, order: Any) -> Any:
+def _work_in_process(seed: int, epoch: int, turn: int, order: Any) -> Any:
     try:
-        batch = _work(None, seed, epoch, order)
+        batch = _work(_THREAD.recipe, seed, epoch, turn, order)
         moved = [_Moved(x.array()) if isinstance(x, TensorBase) else x for x in leaves(batch)]
         return rebuilt(batch, iter(moved))
     except Exception as error:
@@ -183,9 +207,15 @@ class Workers:
         recipe: how batches are made.
         count: how many there are.
         spawn: processes instead of threads.
-        seed: of the loader; worker k gets seed + k.
+        seed: worker k gets seed + k.
         init: called with its number in each worker, before anything else.
         timeout: seconds that a batch may take; 0 is no limit.
+
+    Attributes:
+        lost: a worker has died or is late; none of them can be used again.
+
+    Raises:
+        ArgumentError: processes are asked for, and the recipe or init cannot be pickled.
     """
 
     def __init__(
@@ -193,35 +223,33 @@ class Workers:
         init: Callable[[int], None] | None, timeout: float,
     ) -> None:  # fmt: skip
         self.recipe, self.count, self.spawn, self.timeout = recipe, count, spawn, timeout
-        self.pools: list[Executor] = []
+        self.pools: list[ThreadPoolExecutor | ProcessPoolExecutor] = []
+        self.lost = False
+        self._turns = itertools.count()
+        content = _pickled(recipe, init) if spawn else b""
         for number in range(count):
             if spawn:
                 context = multiprocessing.get_context("spawn")
-                arguments: Any = (recipe, number, count, seed, init)
+                arguments: Any = (content, number, count, seed + number)
                 self.pools.append(ProcessPoolExecutor(1, context, _begin_process, arguments))
             else:
                 info = WorkerInfo(number, count, seed + number, recipe.dataset)
                 name = f"DataLoader-{number}"
-                self.pools.append(ThreadPoolExecutor(1, name, _begin, (info, init, False)))
-
-    def _submit(self, number: int, seed: int, epoch: int, order: Any) -> Future[Any]:
-        pool = self.pools[number % self.count]
-        if self.spawn:
-            return pool.submit(_work_in_process, seed, epoch, order)
-        return pool.submit(_work, self.recipe, seed, epoch, order)
+                self.pools.append(ThreadPoolExecutor(1, name, _begin, (info, init)))
 
     def batches(self, orders: Iterable[Any], seed: int, epoch: int, ahead: int) -> Iterator[Any]:
         """The batches in order, `ahead` of them under way for each worker."""
         waiting: deque[tuple[int, Any, Future[Any]]] = deque()
         streaming = isinstance(self.recipe.dataset, IterableDataset)
         ended: set[int] = set()
+        turn = next(self._turns)
         try:
             for number, order in enumerate(orders):
                 if streaming and len(ended) == self.count:
                     break
                 if number % self.count in ended:
                     continue
-                waiting.append((number, order, self._submit(number, seed, epoch, order)))
+                waiting.append((number, order, self._submit(number, seed, epoch, turn, order)))
                 if len(waiting) > self.count * ahead:
                     yield from self._next(waiting, ended)
             while waiting:
@@ -229,6 +257,20 @@ class Workers:
         finally:
             for _, _, future in waiting:
                 future.cancel()
+            if streaming and not self.lost:
+                for pool in self.pools:
+                    pool.submit(_forget, turn)
+
+    def _submit(self, number: int, seed: int, epoch: int, turn: int, order: Any) -> Future[Any]:
+        pool = self.pools[number % self.count]
+        try:
+            if self.spawn:
+                return pool.submit(_work_in_process, seed, epoch, turn, order)
+            return pool.submit(_work, self.recipe, seed, epoch, turn, order)
+        except BrokenProcessPool as error:  # it died while it had nothing to do
+            dead: Future[Any] = Future()
+            dead.set_exception(error)
+            return dead
 
     def _next(self, waiting: deque[tuple[int, Any, Future[Any]]], ended: set[int]) -> Iterator[Any]:
         number, order, future = waiting.popleft()
@@ -243,14 +285,17 @@ class Workers:
         try:
             batch = future.result(self.timeout or None)
         except BrokenProcessPool as error:
+            self.lost = True
             raise DataError(
                 "DataLoader", f"worker {worker} has ended without a word",
                 expect="a batch", actual=str(error),
-                hint="it was killed (out of memory?), or its first call failed: try num_workers=0",
+                hint="it was killed (out of memory?), or the script starts its work outside of "
+                "if __name__ == '__main__', where each process would start it again",
             ) from None  # fmt: skip
         except FutureTimeoutError as error:
             if future.done():  # the data set's own
                 raise error
+            self.lost = True
             raise DataError(
                 "DataLoader", f"worker {worker} is late", expect=f"a batch within {self.timeout} s",
                 actual="none", hint="a larger timeout, or 0 for none",
@@ -266,11 +311,26 @@ class Workers:
         return rebuilt(batch, iter(found))
 
     def close(self) -> None:
-        """Ends them; waits for what they are doing."""
+        """Ends them; waits for what they are doing, unless one of them is lost."""
         for pool in self.pools:
+            processes = getattr(pool, "_processes", None) or {}
+            for process in list(processes.values()) if self.lost else ():
+                process.kill()
             pool.shutdown(wait=False, cancel_futures=True)
         for pool in self.pools:
-            pool.shutdown(wait=True)
+            pool.shutdown(wait=self.spawn or not self.lost)
+
+
+def _pickled(recipe: Recipe, init: Callable[[int], None] | None) -> bytes:
+    try:
+        return pickle.dumps((recipe, init))
+    except Exception as error:
+        raise ArgumentError(
+            "DataLoader", "this cannot be pickled to a process",
+            expect="a data set, collate_fn and worker_init_fn from the top of a module",
+            actual=f"{type(error).__name__}: {error}",
+            hint="multiprocessing_context=None makes the workers threads",
+        ) from error  # fmt: skip
 
 
 def _raised(failure: _Failure, worker: int, order: Any) -> Exception:
