@@ -100,3 +100,39 @@ def test_products_of_nothing_keep_their_history(
 def test_unsigned_bounds_are_not_negative() -> None:
     with pytest.raises(tc.ArgumentError, match="no negative bounds"):
         nn.functional.hardtanh(tc.ones(2, dtype=tc.uint8, device="cpu"))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"size": (5, 7)}, {"size": (20, 9), "align_corners": True}, {"scale_factor": (1.7, 0.3)},
+        {"scale_factor": 0.4, "recompute_scale_factor": True},
+    ],
+)  # fmt: skip
+def test_interpolation_without_aliasing(mode: str, options: dict[str, Any]) -> None:
+    """Values and gradients where the output is smaller, and where it is larger."""
+    compare(
+        lambda F, x: F.interpolate(x, mode=mode, antialias=True, **options),
+        (real(2, 3, 13, 17),), "float64",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [tc.float16, tc.bfloat16])
+def test_half_precision_finds_far_positions(dtype: tc.dtype) -> None:
+    """Positions beyond 2048, which the dtype cannot number, and squares beyond its range."""
+    x = tc.zeros(1, 1, 3000, device="cpu", dtype=dtype)
+    x[..., 2999] = 1.0
+    y = nn.functional.interpolate(x, size=6000, mode="linear").float().numpy().reshape(-1)
+    np.testing.assert_array_equal(y[-4:], [0.0, 0.25, 0.75, 1.0])
+    assert not y[:-4].any()
+    big = tc.tensor([[600.0, -800.0]], device="cpu").to(dtype)
+    scaled = nn.functional.rms_norm(big, (2,)).float().numpy()
+    np.testing.assert_allclose(scaled, [[6 / 50**0.5, -8 / 50**0.5]], rtol=1e-2)
+
+
+def test_integers_are_not_weighed() -> None:
+    image = tc.zeros(1, 1, 4, 4, device="cpu", dtype=tc.uint8)
+    assert nn.functional.interpolate(image, size=2).dtype is tc.uint8
+    with pytest.raises(tc.DTypeError, match="needs a floating dtype"):
+        nn.functional.interpolate(image, size=2, mode="bilinear")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad_cuda.core.dtypes import bfloat16, float16, float32
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.functional_pooling import avg_pool1d
@@ -204,8 +205,10 @@ def rms_norm(
     axes = _last_axes("rms_norm", input, normalized_shape)
     small = {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
     added = small.get(input.dtype.name, float(np.finfo(np.float32).eps)) if eps is None else eps
-    normal = input * ((input * input).mean(axes, keepdim=True) + added).rsqrt()
-    return _scaled(normal, weight, None, tuple(normalized_shape))
+    # Squares leave the range of float16 early.
+    wide = input.to(float32) if input.dtype in (float16, bfloat16) else input
+    normal = wide * ((wide * wide).mean(axes, keepdim=True) + added).rsqrt()
+    return _scaled(normal.to(input.dtype), weight, None, tuple(normalized_shape))
 
 
 @in_float32

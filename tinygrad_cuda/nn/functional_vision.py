@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.core.dtypes import DType, float32, float64
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.nn.functional_pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -73,11 +74,13 @@ def interpolate(
             (two), ``trilinear`` (three) or ``area`` (means).
         align_corners: the corners of both grids are the same points, instead of the same areas.
         recompute_scale_factor: take the scale from the sizes, not from scale_factor.
-        antialias: must be False.
+        antialias: for ``bilinear`` and ``bicubic``: where the output is smaller, each element
+            is a mean over as much of the input as it covers.
 
     Raises:
         ArgumentError: an argument is unknown or does not fit the mode.
         ShapeError: the mode does not fit the number of spatial axes.
+        DTypeError: the mode weighs elements, and the input is not floating.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -95,7 +98,8 @@ def interpolate(
         if mode.startswith("nearest"):
             input = _nearest(input, axis, wanted, factor, 0.5 if mode == "nearest-exact" else 0.0)
         elif wanted != input.shape[axis] or factor not in (None, 1.0):
-            weights = _weights(input, axis, wanted, factor, mode, bool(align_corners))
+            make = _smoothed if antialias else _weights
+            weights = make(input, axis, wanted, factor, mode, bool(align_corners))
             input = (input.movedim(axis, -1) @ weights.T).movedim(-1, axis)
     return input
 
@@ -105,15 +109,20 @@ def _check(input: Tensor, mode: str, align_corners: bool | None, antialias: bool
         raise ArgumentError(
             "interpolate", "unknown mode", expect=", ".join(MODES), actual=repr(mode)
         )
-    if antialias:
+    if antialias and mode not in ("bilinear", "bicubic"):
         raise ArgumentError(
-            "interpolate", "antialias does not exist here", expect="antialias=False",
-            actual="antialias=True",
+            "interpolate", f"antialias means nothing to mode {mode!r}",
+            expect="bilinear or bicubic", actual=repr(mode),
         )  # fmt: skip
     if align_corners is not None and mode not in _RANKS:
         raise ArgumentError(
             "interpolate", f"align_corners means nothing to mode {mode!r}",
             expect="None", actual=str(align_corners),
+        )  # fmt: skip
+    if mode in _RANKS and not input.dtype.is_floating:
+        raise DTypeError(
+            "interpolate", f"mode {mode!r} needs a floating dtype", expect="a floating input",
+            actual=input.dtype.name, hint="interpolate(x.float(), ...).round()",
         )  # fmt: skip
     rank = input.ndim - 2
     if not 1 <= rank <= 3 or _RANKS.get(mode, rank) != rank:
@@ -140,7 +149,8 @@ def _weights(
 ) -> Tensor:
     """The matrix (wanted, size) of the weights along one axis."""
     size = input.shape[axis]
-    options: Any = {"device": input.device, "dtype": input.dtype}
+    # Half precision cannot tell one position from the next beyond some hundred.
+    options: Any = {"device": input.device, "dtype": _exact(input)}
     place = arange(wanted, **options).unsqueeze(1)
     if aligned:
         source = place * ((size - 1) / (wanted - 1) if wanted > 1 else 0.0)
@@ -150,7 +160,7 @@ def _weights(
     columns = arange(size, **options)
     if mode != "bicubic":
         source = source.clamp(0.0, size - 1)
-        weights: Tensor = (1.0 - (source - columns).abs()).clamp(min=0.0)
+        weights: Tensor = (1.0 - (source - columns).abs()).clamp(min=0.0).to(input.dtype)
         return weights
     first = source.floor()
     total: Any = None
@@ -159,8 +169,37 @@ def _weights(
         here = (first + offset).clamp(0.0, size - 1) == columns
         term = where(here, _cubic((source - first - offset).abs()), 0.0)
         total = term if total is None else total + term
-    found: Tensor = total
+    found: Tensor = total.to(input.dtype)
     return found
+
+
+def _exact(input: Tensor) -> DType:
+    return float64 if input.dtype is float64 else float32
+
+
+def _smoothed(
+    input: Tensor, axis: int, wanted: int, factor: float | None, mode: str, aligned: bool
+) -> Tensor:
+    """The matrix of weights whose kernel is as wide as what an element of the output covers."""
+    size = input.shape[axis]
+    options: Any = {"device": input.device, "dtype": _exact(input)}
+    step = size / wanted if factor is None else 1.0 / factor
+    if aligned:
+        step = (size - 1) / (wanted - 1) if wanted > 1 else 0.0
+    width = max(step, 1.0)
+    reach = width * (1.0 if mode == "bilinear" else 2.0)
+    center = (arange(wanted, **options).unsqueeze(1) + 0.5) * step
+    columns = arange(size, **options)
+    first = (center - reach + 0.5).trunc().clamp(min=0.0)
+    end = (center + reach + 0.5).trunc().clamp(max=float(size))
+    distance = ((columns - center + 0.5) / width).abs()
+    if mode == "bilinear":
+        weights = (1.0 - distance).clamp(min=0.0)
+    else:
+        weights = where(distance < 2.0, _cubic(distance, -0.5), 0.0)
+    weights = where((columns >= first) & (columns < end), weights, 0.0)
+    shares: Tensor = (weights / weights.sum(-1, keepdim=True)).to(input.dtype)
+    return shares
 
 
 def _cubic(distance: Tensor, a: float = -0.75) -> Tensor:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tinygrad_cuda.core.dtypes import int64
+from tinygrad_cuda.core.dtypes import float32, int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn.functional_activation import cosine_similarity, pairwise_distance
 from tinygrad_cuda.nn.losses import check_weight, reduce, same_shape
@@ -285,6 +285,7 @@ def cosine_embedding_loss(
         target: shape (N,) or ().
     """
     same_shape("cosine_embedding_loss", input1, input2)
+    input1, input2 = (x if x.dtype.is_floating else x.to(float32) for x in (input1, input2))
     similar = cosine_similarity(input1, input2, -1, 1e-12)
     losses = where(target == 1, 1 - similar, 0.0) + where(
         target == -1, _positive(similar - margin), 0.0
