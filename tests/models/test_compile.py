@@ -33,7 +33,7 @@ def on_cpu() -> Iterator[None]:
 @pytest.mark.parametrize(
     "kind",
     ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "ASGD",
-     "Lion"],
+     "Lion", "Rprop", "Adafactor"],
 )  # fmt: skip
 def test_steps_are_the_plain_ones_bit_for_bit(kind: str) -> None:
     """Dropout, batch norm, clipping, a rate that changes: 12 steps; the host's counts as well."""

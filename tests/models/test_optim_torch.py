@@ -85,6 +85,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "ASGD", {"lr": 0.1, "lambd": 0.1, "alpha": 0.5, "t0": 10, "weight_decay": 0.1},
     ),
     "ASGD, maximize": ("ASGD", {"maximize": True}),
+    "Rprop": ("Rprop", {"lr": 0.01, "etas": (0.4, 1.3), "step_sizes": (1e-4, 0.1)}),
+    "Adafactor": ("Adafactor", {"lr": 0.05, "weight_decay": 0.1, "d": 1.5}),
 }  # fmt: skip
 
 

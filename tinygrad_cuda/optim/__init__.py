@@ -10,11 +10,13 @@ from tinygrad_cuda.optim.adaptive import Adadelta, Adagrad, RMSprop
 from tinygrad_cuda.optim.lbfgs import LBFGS
 from tinygrad_cuda.optim.optimizer import Optimizer
 from tinygrad_cuda.optim.orthogonal import Lion, Muon
+from tinygrad_cuda.optim.resilient import Adafactor, Rprop
 from tinygrad_cuda.optim.sgd import ASGD, SGD
 
 __all__ = [
     "ASGD",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
@@ -26,6 +28,7 @@ __all__ = [
     "Optimizer",
     "RAdam",
     "RMSprop",
+    "Rprop",
     "SGD",
     "lr_scheduler",
     "swa_utils",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.optim.choices import check_choices
 from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options, zeros
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -29,6 +30,9 @@ class Adam(Optimizer):
         weight_decay: :math:`\lambda`.
         amsgrad: divide by the largest v so far (Reddi et al., 2018).
         maximize: climb instead.
+        foreach, fused, capturable: accepted for PyTorch's sake; a step is one plan in any case.
+        differentiable: only False; a step is not recorded.
+        decoupled_weight_decay: shrink the parameter instead, as AdamW.
 
     Raises:
         ArgumentError: an option is out of range.
@@ -48,20 +52,27 @@ class Adam(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         amsgrad: bool = False,
         *,
+        foreach: bool | None = None,
         maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
     ) -> None:
         name = type(self).__name__
         check_options(name, lr=lr, eps=eps, weight_decay=weight_decay)
         check_betas(name, betas)
+        check_choices(name, foreach=foreach, fused=fused, differentiable=differentiable)
         defaults = {
             "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
             "amsgrad": amsgrad, "maximize": maximize,
+            "decoupled_weight_decay": decoupled_weight_decay or self.decoupled,
         }  # fmt: skip
         super().__init__(params, defaults)
 
@@ -76,7 +87,7 @@ class Adam(Optimizer):
         decay, rate, step = group["weight_decay"], group["lr"], int(state["step"]) + 1
         if group["maximize"]:
             gradient = -gradient
-        if decay != 0 and self.decoupled:
+        if decay != 0 and group.get("decoupled_weight_decay", self.decoupled):
             parameter = parameter * scalar(1.0 - rate * decay, "kept")
         elif decay != 0:
             gradient = gradient + parameter * scalar(decay, "weight_decay")
@@ -105,6 +116,8 @@ class AdamW(Adam):
         weight_decay: :math:`\lambda`.
         amsgrad: divide by the largest v so far (Reddi et al., 2018).
         maximize: climb instead.
+        foreach, fused, capturable: accepted for PyTorch's sake; a step is one plan in any case.
+        differentiable: only False; a step is not recorded.
 
     Raises:
         ArgumentError: an option is out of range.
@@ -115,15 +128,22 @@ class AdamW(Adam):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, foreach=foreach, maximize=maximize,
+            capturable=capturable, differentiable=differentiable, fused=fused,
+        )  # fmt: skip
 
 
 def check_betas(op: str, betas: tuple[float, float]) -> None:

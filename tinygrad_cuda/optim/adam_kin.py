@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tinygrad_cuda.optim.adam import check_betas
+from tinygrad_cuda.optim.choices import check_choices
 from tinygrad_cuda.optim.optimizer import (
     Group,
     Optimizer,
@@ -36,6 +37,8 @@ class Adamax(Optimizer):
         eps: :math:`\epsilon`.
         weight_decay: added to the gradient, times the parameter.
         maximize: climb instead.
+        foreach, capturable: accepted for PyTorch's sake; a step is one plan in any case.
+        differentiable: only False; a step is not recorded.
 
     Raises:
         ArgumentError: an option is out of range.
@@ -44,15 +47,19 @@ class Adamax(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 2e-3,
+        lr: float | Tensor = 2e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        foreach: bool | None = None,
         *,
         maximize: bool = False,
+        differentiable: bool = False,
+        capturable: bool = False,
     ) -> None:
         check_options("Adamax", lr=lr, eps=eps, weight_decay=weight_decay)
         check_betas("Adamax", betas)
+        check_choices("Adamax", foreach=foreach, differentiable=differentiable)
         defaults = {
             "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
             "maximize": maximize,
@@ -120,6 +127,8 @@ class NAdam(_Decoupled):
         momentum_decay: :math:`\psi`.
         decoupled_weight_decay: shrink the parameter instead, as AdamW.
         maximize: climb instead.
+        foreach, capturable: accepted for PyTorch's sake; a step is one plan in any case.
+        differentiable: only False; a step is not recorded.
 
     Raises:
         ArgumentError: an option is out of range.
@@ -128,19 +137,23 @@ class NAdam(_Decoupled):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 2e-3,
+        lr: float | Tensor = 2e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         momentum_decay: float = 4e-3,
         decoupled_weight_decay: bool = False,
         *,
+        foreach: bool | None = None,
         maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
     ) -> None:
         check_options(
             "NAdam", lr=lr, eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay
         )
         check_betas("NAdam", betas)
+        check_choices("NAdam", foreach=foreach, differentiable=differentiable)
         defaults = {
             "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
             "momentum_decay": momentum_decay, "decoupled_weight_decay": decoupled_weight_decay,
@@ -189,6 +202,8 @@ class RAdam(_Decoupled):
         weight_decay: added to the gradient, times the parameter.
         decoupled_weight_decay: shrink the parameter instead, as AdamW.
         maximize: climb instead.
+        foreach, capturable: accepted for PyTorch's sake; a step is one plan in any case.
+        differentiable: only False; a step is not recorded.
 
     Raises:
         ArgumentError: an option is out of range.
@@ -197,16 +212,20 @@ class RAdam(_Decoupled):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
         *,
+        foreach: bool | None = None,
         maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
     ) -> None:
         check_options("RAdam", lr=lr, eps=eps, weight_decay=weight_decay)
         check_betas("RAdam", betas)
+        check_choices("RAdam", foreach=foreach, differentiable=differentiable)
         defaults = {
             "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
             "decoupled_weight_decay": decoupled_weight_decay, "maximize": maximize,

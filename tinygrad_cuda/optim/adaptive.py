@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tinygrad_cuda.optim.choices import check_choices
 from tinygrad_cuda.optim.optimizer import (
     Group,
     Optimizer,
@@ -41,6 +42,8 @@ class RMSprop(Optimizer):
         momentum: :math:`\mu`.
         centered: divide by the root of the variance instead.
         maximize: climb instead.
+        foreach, capturable: accepted for PyTorch's sake; a step is one plan in any case.
+        differentiable: only False; a step is not recorded.
 
     Raises:
         ArgumentError: an option is negative.
@@ -58,18 +61,21 @@ class RMSprop(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-2,
+        lr: float | Tensor = 1e-2,
         alpha: float = 0.99,
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         centered: bool = False,
-        *,
+        capturable: bool = False,
+        foreach: bool | None = None,
         maximize: bool = False,
+        differentiable: bool = False,
     ) -> None:
         check_options(
             "RMSprop", lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum
         )
+        check_choices("RMSprop", foreach=foreach, differentiable=differentiable)
         defaults = {
             "lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "centered": centered,
             "weight_decay": weight_decay, "maximize": maximize,
@@ -114,6 +120,8 @@ class Adagrad(Optimizer):
         initial_accumulator_value: where the sum begins.
         eps: :math:`\epsilon`.
         maximize: climb instead.
+        foreach, fused: accepted for PyTorch's sake; a step is one plan in any case.
+        differentiable: only False; a step is not recorded.
 
     Raises:
         ArgumentError: an option is negative.
@@ -122,18 +130,22 @@ class Adagrad(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-2,
+        lr: float | Tensor = 1e-2,
         lr_decay: float = 0.0,
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
+        foreach: bool | None = None,
         *,
         maximize: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
         check_options(
             "Adagrad", lr=lr, lr_decay=lr_decay, weight_decay=weight_decay,
             initial_accumulator_value=initial_accumulator_value, eps=eps,
         )  # fmt: skip
+        check_choices("Adagrad", foreach=foreach, fused=fused, differentiable=differentiable)
         defaults = {
             "lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay,
             "initial_accumulator_value": initial_accumulator_value, "maximize": maximize,
@@ -172,6 +184,8 @@ class Adadelta(Optimizer):
         eps: :math:`\epsilon`.
         weight_decay: :math:`\lambda`.
         maximize: climb instead.
+        foreach, capturable: accepted for PyTorch's sake; a step is one plan in any case.
+        differentiable: only False; a step is not recorded.
 
     Raises:
         ArgumentError: an option is negative.
@@ -180,16 +194,20 @@ class Adadelta(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1.0,
+        lr: float | Tensor = 1.0,
         rho: float = 0.9,
         eps: float = 1e-6,
         weight_decay: float = 0.0,
+        foreach: bool | None = None,
         *,
+        capturable: bool = False,
         maximize: bool = False,
+        differentiable: bool = False,
     ) -> None:
         check_options(
             "Adadelta", lr=lr, rho=rho, eps=eps, weight_decay=weight_decay, **{"1 - rho": 1 - rho}
         )
+        check_choices("Adadelta", foreach=foreach, differentiable=differentiable)
         defaults = {
             "lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
         }  # fmt: skip

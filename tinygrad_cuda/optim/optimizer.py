@@ -173,7 +173,8 @@ class Optimizer:
         """
         fresh = []
         with gradient_mode(False):
-            for number, group in enumerate(self.param_groups):
+            for number, options in enumerate(self.param_groups):
+                group = numbers_of(options)
                 scalars = Scalars(replay)
                 for parameter in group["params"]:
                     if parameter.grad is not None:
@@ -237,8 +238,10 @@ class Optimizer:
         numbers = {id(p): number for number, p in enumerate(parameters)}
         return {
             "state": {numbers[id(p)]: dict(state) for p, state in self.state.items() if state},
+            # The parameters last, as after loading: a run that goes on writes the same bytes.
             "param_groups": [
-                {**group, "params": [numbers[id(p)] for p in group["params"]]}
+                {k: v for k, v in group.items() if k != "params"}
+                | {"params": [numbers[id(p)] for p in group["params"]]}
                 for group in self.param_groups
             ],
         }
@@ -278,6 +281,17 @@ class Optimizer:
             lines.append(f"Parameter Group {number}")
             lines += [f"    {key}: {group[key]}" for key in sorted(group) if key != "params"]
         return "\n".join([*lines, ")"])
+
+
+def numbers_of(group: Group) -> Group:
+    """The options with numbers in place of Tensors: one look a step, for those who want that."""
+    return {key: _number(value) for key, value in group.items()}
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.item()
+    return tuple(map(_number, value)) if isinstance(value, tuple) else value
 
 
 def zeros(parameter: Tensor) -> Tensor:
@@ -348,12 +362,17 @@ def _loaded(value: Any, parameter: Tensor) -> Any:
     return wrap(value.detach().to(parameter.device, dtype).node)
 
 
-def check_options(op: str, **options: float) -> None:
+def check_options(op: str, **options: float | Tensor) -> None:
     """Raises unless all options are zero or more.
 
     Raises:
-        ArgumentError: one is negative.
+        ArgumentError: one is negative, or a Tensor of several elements.
     """
     for name, value in options.items():
+        if isinstance(value, Tensor) and value.numel() != 1:
+            raise ArgumentError(
+                op, f"Tensor {name} must be 1-element", expect="one element",
+                actual=f"shape {tuple(value.shape)}",
+            )  # fmt: skip
         if not value >= 0.0:
             raise ArgumentError(op, f"{name} is negative", expect=f"{name} >= 0", actual=str(value))

@@ -202,6 +202,11 @@ class StepReplay(StepEvent):
         """The update of one parameter is about to be recorded."""
         state = self.mapping.get(parameter) or {}
         self._before[id(parameter)] = (parameter, dict(state))
+        for key, value in self.optimizer.param_groups[number].items():
+            if isinstance(value, Tensor):
+                self.unsteady = f"the optimizer's {key}, a Tensor (give a number instead)"
+                self._current = -1
+                return
         host = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         any_shape = "shape" not in self.optimizer.numbers_depend_on
         for index, alike in enumerate(self.alike):

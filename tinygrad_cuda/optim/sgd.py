@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.optim.choices import check_choices
 from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options, decayed, zeros
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -26,6 +27,8 @@ class SGD(Optimizer):
         weight_decay: :math:`\lambda`.
         nesterov: look ahead (Sutskever et al., 2013); needs momentum and no dampening.
         maximize: climb instead.
+        foreach, fused: accepted for PyTorch's sake; a step is one plan in any case.
+        differentiable: only False; a step is not recorded.
 
     Raises:
         ArgumentError: an option is negative, or Nesterov lacks momentum.
@@ -43,13 +46,16 @@ class SGD(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         momentum: float = 0.0,
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
         check_options("SGD", lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
@@ -59,6 +65,7 @@ class SGD(Optimizer):
                 expect="momentum > 0 and dampening = 0",
                 actual=f"momentum = {momentum}, dampening = {dampening}",
             )
+        check_choices("SGD", foreach=foreach, fused=fused, differentiable=differentiable)
         defaults = {
             "lr": lr, "momentum": momentum, "dampening": dampening,
             "weight_decay": weight_decay, "nesterov": nesterov, "maximize": maximize,
@@ -110,6 +117,8 @@ class ASGD(Optimizer):
         t0: the step at which averaging begins.
         weight_decay: :math:`\lambda`.
         maximize: climb instead.
+        foreach, capturable: accepted for PyTorch's sake; a step is one plan in any case.
+        differentiable: only False; a step is not recorded.
 
     Raises:
         ArgumentError: an option is negative.
@@ -118,15 +127,18 @@ class ASGD(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 1e-2,
+        lr: float | Tensor = 1e-2,
         lambd: float = 1e-4,
         alpha: float = 0.75,
         t0: float = 1e6,
         weight_decay: float = 0.0,
-        *,
+        foreach: bool | None = None,
         maximize: bool = False,
+        differentiable: bool = False,
+        capturable: bool = False,
     ) -> None:
         check_options("ASGD", lr=lr, weight_decay=weight_decay)
+        check_choices("ASGD", foreach=foreach, differentiable=differentiable)
         defaults = {
             "lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0,
             "weight_decay": weight_decay, "maximize": maximize,
