@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.data import CIFAR10, CIFAR100, DataLoader
+from tinygrad_cuda.data import CIFAR10, CIFAR100, DataLoader, load_cifar10
 from tinygrad_cuda.data import cifar as module
 
 NAMES = [f"kind{k}" for k in range(100)]
@@ -43,12 +43,15 @@ def test_pictures_and_labels_are_those_of_the_files(folder: Path) -> None:
     assert image.shape == (3, 32, 32) and image.dtype == np.float32 and label == raw[1, 0]
     np.testing.assert_allclose(image[2, 31, 0], raw[1, 1 + 2 * 1024 + 31 * 32] / 255)
     np.testing.assert_array_equal(test.data[3].reshape(-1), records(4, 1, 5)[3, 1:])
+    images, labels = load_cifar10(folder, train=False)
+    np.testing.assert_array_equal(images, test.data)
+    np.testing.assert_array_equal(labels, test.targets)
     assert train.classes[3] == "kind3" and train.class_to_idx["kind3"] == 3
     fine = CIFAR100(folder)
     assert len(fine) == 4 and len(fine.classes) == 100
     np.testing.assert_array_equal(fine.targets, records(4, 2, 0)[:, 1])
-    images, labels = next(iter(DataLoader(train, batch_size=6)))
-    assert tuple(images.shape) == (6, 3, 32, 32) and labels.dtype is tc.int64
+    batch, numbers = next(iter(DataLoader(train, batch_size=6)))
+    assert tuple(batch.shape) == (6, 3, 32, 32) and numbers.dtype is tc.int64
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,6 @@ def test_no_files_say_where_they_were_looked_for(tmp_path: Path) -> None:
     with pytest.raises(tc.DataError, match="download=True") as caught:
         CIFAR10(tmp_path)
     assert str(tmp_path) in str(caught.value)
-    (tmp_path / "names").mkdir()
 
 
 def test_a_download_is_unpacked(
@@ -98,5 +100,12 @@ def test_a_download_is_unpacked(
     cut.write_bytes(archive.read_bytes()[:2000])
     with pytest.raises(tc.DataError, match="cannot be read"):
         module.unpack(cut, ["data_batch_1.bin"], tmp_path / "out")
+    damaged = bytearray(archive.read_bytes())
+    for at in range(3000, len(damaged) - 3000, 1000):
+        damaged[at] ^= 0xFF
+    cut.write_bytes(damaged)
+    with pytest.raises(tc.DataError, match="cannot be read"):
+        module.unpack(cut, ["data_batch_5.bin"], tmp_path / "out")
+    assert not list(tmp_path.rglob("*.part"))
     with pytest.raises(tc.DataError, match=r"without missing\.bin"):
         module.unpack(archive, ["missing.bin"], tmp_path / "out")

@@ -11,9 +11,9 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
-from tinygrad_cuda.data import Compose, Normalize
+from tinygrad_cuda.data import Compose, DataLoader, ImageDataset, Normalize
 from tinygrad_cuda.data import transforms as T
-from tinygrad_cuda.data.randomness import sample_randomness
+from tinygrad_cuda.data.randomness import loading, sample_randomness
 from tinygrad_cuda.data.transforms import works_on_batches
 
 
@@ -29,9 +29,16 @@ def test_normalize_each_channel() -> None:
     np.testing.assert_array_equal(image, np.ones((2, 3, 4)))  # the input is left alone
 
 
-@pytest.mark.parametrize("shape", [(3, 4), (1, 3, 4), (2, 1, 3, 3)])
-def test_normalize_refuses_other_channels(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ShapeError, match=r"\(\.\.\., 2, height, width\)"):
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [
+        ((3, 4), r"\(\.\.\., channels, height, width\)"),
+        ((1, 3, 4), r"\(\.\.\., 2, height, width\)"),
+        ((2, 1, 3, 3), r"\(\.\.\., 2, height, width\)"),
+    ],
+)
+def test_normalize_refuses_other_channels(shape: tuple[int, ...], text: str) -> None:
+    with pytest.raises(ShapeError, match=text):
         Normalize([0.0, 0.0], [1.0, 1.0])(np.zeros(shape))
 
 
@@ -105,6 +112,19 @@ def test_rotation_is_torchs_grid_sample(mode: str, angle: float) -> None:
 
 
 # By what they are ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("angle", [3.0, 17.0, 45.0, 133.0])
+def test_rotation_is_pillows(angle: float) -> None:
+    """Pixel for pixel with the nearest one taken, also in the size that holds all of it."""
+    pillow = pytest.importorskip("PIL.Image")
+    for shape in ((21, 23), (20, 24), (8, 9)):
+        image = picture(1, *shape)
+        for expand in (False, True):
+            wanted = np.asarray(pillow.fromarray(image[0]).rotate(angle, expand=expand))
+            found = T.RandomRotation((angle, angle), expand=expand)(image)[0]
+            assert found.shape == wanted.shape
+            assert np.mean(found == wanted) > 0.98
 
 
 def test_quarter_turns_and_whole_shifts() -> None:
@@ -253,6 +273,27 @@ def test_to_tensor_and_dtypes() -> None:
     assert T.Lambda(abs)(-2) == 2
 
 
+def test_to_tensor_leaves_images_of_a_data_set_alone() -> None:
+    """As a transform of MNIST or CIFAR10, where PyTorch's programs have it, axes stay in order."""
+    normalize = T.Compose([T.ToTensor(), Normalize([0.5], [0.5])])
+    pixels = (picture(4, 28, 28) * 255).astype(np.uint8)
+    image, _ = ImageDataset(pixels, np.arange(4), transform=normalize)[2]
+    np.testing.assert_allclose(image[0], pixels[2] / 127.5 - 1, atol=1e-6)
+    colour = picture(3, 32, 32)
+    np.testing.assert_array_equal(T.ToTensor()(colour), colour)
+    assert T.ToTensor()(picture(32, 30, 3)).shape == (3, 32, 30)
+    assert T.ToTensor()(picture(3, 32, 3)).shape == (3, 3, 32)
+
+
+def test_half_precision_stays() -> None:
+    """Also where SciPy computes, which has no float16."""
+    image = picture(3, 8, 9)
+    for transform in (T.RandomRotation((90, 90)), T.GaussianBlur(3, 1.0), T.Resize(5)):
+        found = transform(image.astype(np.float16))
+        assert found.dtype == np.float16
+        np.testing.assert_allclose(found, transform(image), atol=2e-3)
+
+
 # Randomness ---------------------------------------------------------------------------------------
 
 RANDOM = [
@@ -277,6 +318,26 @@ def test_random_transforms_depend_on_the_sample_alone(transform: Any) -> None:
     assert len({a.tobytes() for a in found}) > 1
     np.testing.assert_array_equal(image, before)
     assert not works_on_batches(transform) and repr(transform)
+
+
+def test_an_image_draws_by_its_place() -> None:
+    """Alone, counted from the end, in a batch, and by threads: the same picture."""
+    data = ImageDataset(
+        (picture(9, 12, 12) * 255).astype(np.uint8), np.arange(9), T.RandomCrop(8, padding=2)
+    )
+    with loading(seed=5, epoch=2):
+        batch = data.batch(np.array([7, 0, 7]))[0]
+        np.testing.assert_array_equal(batch[0], data[7][0])
+        np.testing.assert_array_equal(batch[0], data[-2][0])
+        np.testing.assert_array_equal(batch[2], batch[0])
+    passes = []
+    for batch_size, workers in ((9, 0), (2, 0), (4, 2)):
+        loader = DataLoader(data, batch_size, num_workers=workers, seed=5)
+        two = [np.concatenate([x.numpy() for x, _ in loader]) for _ in range(2)]
+        assert not np.array_equal(*two)
+        passes.append(two)
+    np.testing.assert_array_equal(passes[0], passes[1])
+    np.testing.assert_array_equal(passes[0], passes[2])
 
 
 def test_outside_of_a_sample_manual_seed_decides() -> None:
@@ -305,6 +366,9 @@ def test_batched_ones_take_batches() -> None:
 
 def test_tensors_stay_tensors() -> None:
     image = tc.tensor(picture(1, 4, 4), device="cpu")
+    normalized = Normalize([0.5], [0.25])(image)
+    assert isinstance(normalized, tc.Tensor)
+    np.testing.assert_allclose(normalized.numpy(), (image.numpy() - 0.5) / 0.25, rtol=1e-6)
     found = T.RandomHorizontalFlip(p=1)(image)
     assert isinstance(found, tc.Tensor)
     assert found.tolist() == image.flip(2).tolist()
@@ -330,6 +394,13 @@ def test_tensors_stay_tensors() -> None:
         (lambda: T.Pad(1)(np.zeros((3, 3))), "not an image"),
         (lambda: T.ToTensor()(np.zeros(3)), "not a picture"),
         (lambda: T.ConvertImageDtype("int32"), "not the dtype of an image"),
+        (lambda: Normalize([0.5], [0.5])(np.ones((1, 2, 2), np.uint8)), "not floating"),
+        (lambda: T.RandomRotation((10, -10)), "bad degrees"),
+        (lambda: T.RandomRotation((1, 2, 3)), "bad degrees"),
+        (lambda: T.RandomAffine(0, translate=(0.1,)), "bad translate"),
+        (lambda: T.RandomAffine(0, shear=(1, 2, 3)), "bad shear"),
+        (lambda: T.Pad(1, fill=300)(np.ones((1, 2, 2), np.uint8)), "not a value of uint8"),
+        (lambda: T.Pad(1, fill=(1, 2))(np.ones((3, 2, 2))), "one value for each channel"),
     ],
 )
 def test_refusals(make: Callable[[], Any], text: str) -> None:

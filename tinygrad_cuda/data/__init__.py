@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tinygrad_cuda.core.names import missing_from
-from tinygrad_cuda.data.cifar import CIFAR10, CIFAR100
+from tinygrad_cuda.data.cifar import CIFAR10, CIFAR100, load_cifar10
 from tinygrad_cuda.data.dataloader import DataLoader, default_collate
 from tinygrad_cuda.data.dataset import (
     ChainDataset,
@@ -52,6 +52,7 @@ __all__ = [
     "default_collate",
     "generated_digits",
     "get_worker_info",
+    "load_cifar10",
     "load_mnist",
     "random_split",
     "read_idx",

@@ -10,9 +10,10 @@ import os
 import shutil
 import sys
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +134,10 @@ class CIFAR10(ImageDataset):
 
     def _refuse(self, path: Path, expect: str, actual: str) -> NoReturn:
         name = type(self).__name__
-        raise DataError(name, f"{path} does not hold {name}", expect=expect, actual=actual)
+        raise DataError(
+            name, f"{path} does not hold {name}", expect=expect, actual=actual,
+            hint="delete it, so that download=True fetches it again",
+        )  # fmt: skip
 
 
 class CIFAR100(CIFAR10):
@@ -150,6 +154,21 @@ class CIFAR100(CIFAR10):
     labels = (20, 100)
 
 
+def load_cifar10(
+    root: str | os.PathLike[str] | None = None, train: bool = True, download: bool = False
+) -> tuple[Array, Array]:
+    """The arrays of CIFAR-10; the arguments are those of `CIFAR10`.
+
+    Returns:
+        images, uint8 of shape (n, 3, 32, 32); labels, int64 of shape (n,).
+
+    Raises:
+        DataError: there are no files, they are damaged, or they cannot be fetched.
+    """
+    found = CIFAR10(root, train, download=download)
+    return found.data, found.targets
+
+
 def unpack(archive: Path, wanted: Sequence[str], folder: Path) -> None:
     """Writes the files of these names into a folder, wherever the archive says they are.
 
@@ -164,12 +183,9 @@ def unpack(archive: Path, wanted: Sequence[str], folder: Path) -> None:
                 name = member.name.rpartition("/")[2]
                 source = tar.extractfile(member) if name in missing and member.isfile() else None
                 if source is not None:
-                    partial = folder / f"{name}.part"
-                    with partial.open("wb") as target:
-                        shutil.copyfileobj(source, target)
-                    partial.replace(folder / name)
+                    _write(source, folder / name)
                     missing.discard(name)
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise DataError(
             "unpack", f"{archive} cannot be read", expect="a complete tar archive",
             actual=str(error), hint="delete it, so that it is fetched again",
@@ -179,3 +195,14 @@ def unpack(archive: Path, wanted: Sequence[str], folder: Path) -> None:
             "unpack", f"{archive} lacks files", expect=", ".join(wanted),
             actual="without " + ", ".join(sorted(missing)),
         )  # fmt: skip
+
+
+def _write(source: IO[bytes], path: Path) -> None:
+    """The whole file, or none."""
+    partial = path.with_name(f"{path.name}.part")
+    try:
+        with partial.open("wb") as target:
+            shutil.copyfileobj(source, target)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

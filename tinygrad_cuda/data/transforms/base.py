@@ -74,6 +74,11 @@ def largest(image: Array) -> float:
     return 255.0 if image.dtype == np.uint8 else 1.0
 
 
+def as_computed(image: Array) -> Array:
+    """The values of an image in a dtype that SciPy computes in."""
+    return image if image.dtype in (np.float32, np.float64) else image.astype(np.float32)
+
+
 def as_pixels(values: Array, like: Array) -> Array:
     """Computed values in the dtype of an image: rounded and clipped where that is uint8."""
     if like.dtype == np.uint8:
@@ -85,7 +90,8 @@ class ToTensor:
     """Makes an image of channels first, float32 between 0 and 1.
 
     Takes a PIL image or an array of shape (height, width) or (height, width, channels). uint8 is
-    divided by 255, other dtypes keep their values.
+    divided by 255, other dtypes keep their values. A floating array whose first axis can count
+    channels and whose last cannot, as `MNIST` and `CIFAR10` give it, is an image already.
 
     Raises:
         ShapeError: another number of dimensions.
@@ -106,7 +112,12 @@ class ToTensor:
             )
         if pixels.dtype == bool:
             pixels = pixels * np.uint8(255)
-        planes = pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
+        if pixels.ndim == 2:
+            planes = pixels[None]
+        elif pixels.dtype.kind == "f" and pixels.shape[0] <= 4 < pixels.shape[2]:
+            planes = pixels
+        else:
+            planes = np.moveaxis(pixels, -1, 0)
         if planes.dtype == np.uint8:
             return np.asarray(np.divide(planes, 255.0, dtype=np.float32))
         return np.ascontiguousarray(planes, dtype=np.float32)
@@ -175,7 +186,7 @@ class Lambda:
         return "Lambda()"
 
 
-class Normalize:
+class Normalize(Transform):
     r"""Shifts and scales each channel.
 
     .. math:: y_c = (x_c - \text{mean}_c) / \text{std}_c
@@ -186,6 +197,7 @@ class Normalize:
 
     Raises:
         ArgumentError: the lengths differ or a deviation is 0.
+        DTypeError: the image is not floating.
         ShapeError: the input's third axis from the end is not one entry per channel.
 
     Example:
@@ -206,10 +218,15 @@ class Normalize:
         self.mean = tuple(mean)
         self.std = tuple(std)
 
-    def __call__(self, image: Array) -> Array:
+    def apply(self, image: Array) -> Array:
         """Normalizes an array of shape (..., channels, height, width), keeping its dtype."""
         channels = len(self.mean)
-        if image.ndim < 3 or image.shape[-3] != channels:
+        if image.dtype.kind != "f":
+            raise DTypeError(
+                "Normalize", "the image is not floating", expect="a floating dtype",
+                actual=str(image.dtype), hint="ConvertImageDtype(float32) before it",
+            )  # fmt: skip
+        if image.shape[-3] != channels:
             raise ShapeError(
                 "Normalize",
                 "channels differ",

@@ -13,6 +13,7 @@ from tinygrad_cuda.data.randomness import randomness
 from tinygrad_cuda.data.transforms.base import (
     Array,
     Transform,
+    as_computed,
     as_pixels,
     between,
     check_probability,
@@ -189,7 +190,7 @@ class GaussianBlur(Transform):
         from scipy import ndimage
 
         sigma = between(randomness(), self.sigma)
-        values = image if image.dtype.kind == "f" else image.astype(np.float32)
+        values = as_computed(image)
         for axis, size in zip((-2, -1), self.kernel_size):
             places = np.arange(size) - size // 2
             weights = np.exp(-0.5 * (places / sigma) ** 2)

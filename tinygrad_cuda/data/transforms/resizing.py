@@ -150,5 +150,6 @@ class RandomResizedCrop(Transform):
                 return top, int(random.integers(width - columns + 1)), rows, columns
         # The largest part in the middle whose shape is allowed.
         ratio = min(max(width / height, self.ratio[0]), self.ratio[1])
-        columns, rows = min(width, round(height * ratio)), min(height, round(width / ratio))
+        columns = max(min(width, round(height * ratio)), 1)
+        rows = max(min(height, round(width / ratio)), 1)
         return (height - rows) // 2, (width - columns) // 2, rows, columns

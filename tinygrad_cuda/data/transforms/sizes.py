@@ -39,7 +39,10 @@ def pair_of(op: str, size: int | Sequence[int]) -> tuple[int, int]:
 def filled(image: Array, height: int, width: int, fill: Fill) -> Array:
     """A plain picture with as many channels."""
     shape = (*image.shape[:-2], height, width)
-    values = np.asarray(fill, image.dtype)
+    values = np.asarray(fill)
+    if image.dtype == np.uint8 and not ((values >= 0) & (values <= 255)).all():
+        refuse("fill", "not a value of uint8", "numbers from 0 to 255", fill)
+    values = values.astype(image.dtype)
     if values.ndim:
         if values.shape != image.shape[-3:-2]:
             refuse("fill", "not one value for each channel", str(image.shape[-3]), fill)

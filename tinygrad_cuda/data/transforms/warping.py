@@ -8,7 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from tinygrad_cuda.data.randomness import randomness
-from tinygrad_cuda.data.transforms.base import Array, Transform, as_pixels, between, refuse
+from tinygrad_cuda.data.transforms.base import (
+    Array,
+    Transform,
+    as_computed,
+    as_pixels,
+    between,
+    refuse,
+)
 from tinygrad_cuda.data.transforms.sizes import (
     Fill,
     InterpolationMode,
@@ -38,7 +45,7 @@ def warped(image: Array, inverse: Array, size: tuple[int, int], mode: str, fill:
     flat, planes = out.reshape(-1, *size), image.reshape(-1, *image.shape[-2:])
     channels = image.shape[-3]
     for number, plane in enumerate(planes):
-        values = plane if plane.dtype.kind == "f" else plane.astype(np.float32)
+        values = as_computed(plane)
         outside = float(np.broadcast_to(np.asarray(fill, np.float64), channels)[number % channels])
         moved = ndimage.affine_transform(
             values, matrix, offset, size, order=0 if mode == "nearest" else 1,
@@ -65,8 +72,22 @@ def _range(op: str, name: str, value: float | Sequence[float]) -> tuple[float, f
         if value < 0:
             refuse(op, f"{name} is negative", "a number of at least 0, or two", value)
         return -float(value), float(value)
-    low, high = value
-    return float(low), float(high)
+    ends = tuple(value)
+    if len(ends) != 2 or not ends[0] <= ends[1]:
+        refuse(op, f"bad {name}", "one number, or least <= greatest", value)
+    return float(ends[0]), float(ends[1])
+
+
+def _shears(shear: float | Sequence[float] | None) -> tuple[tuple[float, float], ...]:
+    """The ranges along x and along y."""
+    none = (0.0, 0.0)
+    if shear is None:
+        return none, none
+    if isinstance(shear, int | float) or len(shear) == 2:
+        return _range("RandomAffine", "shear", shear), none
+    if len(shear) != 4:
+        refuse("RandomAffine", "bad shear", "1, 2 or 4 numbers", shear)
+    return _range("RandomAffine", "shear", shear[:2]), _range("RandomAffine", "shear", shear[2:])
 
 
 def _about(inverse: Array, center: Sequence[float] | None, height: int, width: int) -> Array:
@@ -116,8 +137,10 @@ class RandomRotation(Transform):
         inverse = _matrix(-angle, (0, 0), 1, (0, 0))
         size = (height, width)
         if self.expand:
-            turn = np.abs(inverse[:, :2])
-            columns, rows = np.ceil(turn.T @ (width, height) - 1e-6).astype(int)
+            # As in torchvision and Pillow: whole pixels of the old grid, to both sides.
+            half = np.array([width, height]) / 2
+            reach = np.abs(inverse[:, :2]).T @ half
+            columns, rows = np.ceil(half + reach - 1e-4) - np.floor(half - reach + 1e-4)
             size = (int(rows), int(columns))
         else:
             inverse = _about(inverse, self.center, height, width)
@@ -157,11 +180,13 @@ class RandomAffine(Transform):
         center: Sequence[float] | None = None,
     ) -> None:
         self.degrees = _range("RandomAffine", "degrees", degrees)
-        if translate is not None and not all(0 <= share <= 1 for share in translate):
+        if translate is not None and (
+            len(translate) != 2 or not all(0 <= share <= 1 for share in translate)
+        ):
             refuse("RandomAffine", "bad translate", "two shares between 0 and 1", translate)
-        if scale is not None and not 0 < scale[0] <= scale[1]:
+        if scale is not None and (len(scale) != 2 or not 0 < scale[0] <= scale[1]):
             refuse("RandomAffine", "bad scale", "0 < least <= greatest", scale)
-        self.translate, self.scale, self.shear = translate, scale, shear
+        self.translate, self.scale, self.shear = translate, scale, _shears(shear)
         self.interpolation = interpolation_name(
             "RandomAffine", interpolation, "nearest", "bilinear"
         )
@@ -176,17 +201,7 @@ class RandomAffine(Transform):
             most = np.array(self.translate) * (width, height)
             shift = np.rint(random.uniform(-most, most)).tolist()
         scale = 1.0 if self.scale is None else between(random, self.scale)
-        inverse = _matrix(angle, shift, scale, self._shear(random))
+        shear = [between(random, ends) for ends in self.shear]
+        inverse = _matrix(angle, shift, scale, shear)
         inverse = _about(inverse, self.center, height, width)
         return warped(image, inverse, (height, width), self.interpolation, self.fill)
-
-    def _shear(self, random: np.random.Generator) -> list[float]:
-        if self.shear is None:
-            return [0.0, 0.0]
-        if isinstance(self.shear, int | float):
-            return [between(random, _range("RandomAffine", "shear", self.shear)), 0.0]
-        ends = list(self.shear)
-        if len(ends) not in (2, 4):
-            refuse("RandomAffine", "bad shear", "1, 2 or 4 numbers", self.shear)
-        sizes = [between(random, ends[k : k + 2]) for k in range(0, len(ends), 2)]
-        return [*sizes, 0.0][:2]
