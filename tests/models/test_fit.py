@@ -123,11 +123,13 @@ def test_after_a_kill_every_byte_is_the_same(step: int, whole: Path, tmp_path: P
     killed = subprocess.run([*program, str(step)], capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL
     # What else a kill may leave: half a file, and a row that the checkpoint does not know.
-    (tmp_path / ".last.safetensors.0.tmp").write_bytes(b"half")
+    torn = tmp_path / ".last.safetensors.0.tmp"
+    torn.write_bytes(b"half")
     with (tmp_path / "log.csv").open("a") as file:
         file.write("7,7,7\n")
     subprocess.run(program, check=True)
     assert files(tmp_path) == files(whole)
+    assert not torn.exists()
 
 
 def test_interrupts_wait_for_the_step(whole: Path, tmp_path: Path) -> None:
@@ -172,13 +174,13 @@ def test_early_stopping_and_plateaus(tmp_path: Path) -> None:
         model, LOSS, optimizer, DataLoader(data, 24), epochs=50, patience=3, scheduler=plateau,
         folder=tmp_path, progress=False,
     )  # fmt: skip
-    assert len(history) == 5  # the best one, three that are allowed, one too many
+    assert len(history) == 4  # the best one, and three without a better one
     assert plateau.num_bad_epochs <= 1
     again = fit(
         model, LOSS, optimizer, DataLoader(data, 24), epochs=50, patience=3, scheduler=plateau,
         folder=tmp_path, progress=False,
     )  # fmt: skip
-    assert len(again) == 5
+    assert len(again) == 4
 
 
 def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
@@ -246,6 +248,74 @@ def test_a_scaler_and_averages() -> None:
     assert history["val_loss"][-1] == pytest.approx(LOSS(ema(x), y).item(), 1e-6)
 
 
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_step_of_your_own(compile: bool) -> None:
+    """It trains to the same bits as the loss that it spells out, and is validated by it."""
+
+    def run(loss: Any, **options: Any) -> tuple[list[bytes], list[float]]:
+        model, optimizer, data = task()
+        history = fit(
+            model, loss, optimizer, DataLoader(data, 8), epochs=2, compile=compile,
+            validation=DataLoader(data, 10), progress=False, **options,
+        )  # fmt: skip
+        return weights(model), history["val_loss"]
+
+    own = run(None, training_step=lambda model, batch: LOSS(model(batch[0]), batch[1]))
+    assert own == run(LOSS)
+
+
+def test_autocast_computes_in_half_precision() -> None:
+    """A model and its validation under `tc.autocast`, as a step of one's own writes it."""
+    seen = []
+
+    def run(loss: Any, **options: Any) -> list[bytes]:
+        model, optimizer, data = task()
+        model.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+        loader, other = DataLoader(data, 8), DataLoader(data, 24)
+        fit(model, loss, optimizer, loader, epochs=2, validation=other, progress=False, **options)
+        return weights(model)
+
+    def step(model: Any, batch: Any) -> Any:
+        with tc.autocast("cpu", dtype=tc.bfloat16):
+            return LOSS(model(batch[0]), batch[1])
+
+    assert run(LOSS, autocast=tc.bfloat16) == run(None, training_step=step)
+    assert seen == [tc.bfloat16] * 16
+
+
+def test_modes_are_restored() -> None:
+    """A layer that was put into evaluation mode stays there through training and validation."""
+    model, optimizer, data = task(0.5)
+    model[2].eval()
+    seen = []
+    model[2].register_forward_hook(
+        lambda module, *_: seen.append((model.training, module.training))
+    )
+    fit(
+        model, LOSS, optimizer, DataLoader(data, 24), epochs=2, validation=DataLoader(data, 24),
+        progress=False,
+    )  # fmt: skip
+    assert seen == [(True, False), (False, False)] * 2
+    assert model.training and not model[2].training
+
+
+def test_checkpoints_fall_between_accumulated_steps(tmp_path: Path) -> None:
+    """Also in an epoch whose number of batches is no multiple of the steps."""
+    steps = []
+
+    class Watch(Callback):
+        def on_step(self, run: Any) -> None:
+            if (tmp_path / "last.safetensors").exists():
+                steps.append(tc.load(tmp_path / "last.safetensors")["run"]["step"])
+
+    model, optimizer, data = task()
+    fit(
+        model, LOSS, optimizer, DataLoader(data, 5), epochs=2, accumulate=2, checkpoint_every=2,
+        folder=tmp_path, callbacks=[Watch()], progress=False,
+    )  # fmt: skip
+    assert steps == [2, 2, 4, 5, 5, 7, 7, 9]
+
+
 def test_losses_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at each step: that would make the host wait for the device."""
     reads = []
@@ -284,6 +354,8 @@ def test_tensorboard_events(tmp_path: Path) -> None:
         ({"mode": "least"}, "unknown mode"),
         ({"scheduler_interval": "batch"}, "unknown scheduler_interval"),
         ({"monitor": "val_loss"}, "nothing of that name"),
+        ({"metrics": {"accuracy": accuracy}}, "nothing to measure"),
+        ({"training_step": lambda model, batch: batch[0].sum()}, "one thing computes"),
         ({"tensorboard": True}, "a folder"),
     ],
 )

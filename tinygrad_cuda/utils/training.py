@@ -13,20 +13,19 @@ from typing import Any
 from tqdm import tqdm
 
 from tinygrad_cuda.compile import compile as compiled
+from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError, DataError
-from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.utils import clip_grad_norm_
 from tinygrad_cuda.optim.lr_scheduler import ReduceLROnPlateau
 from tinygrad_cuda.tensor.joining import stack
 from tinygrad_cuda.tensor.tensor import Tensor
 from tinygrad_cuda.utils.checkpoints import save
 from tinygrad_cuda.utils.training_logs import History, TensorBoard
+from tinygrad_cuda.utils.training_losses import Loss, Losses, Step, evaluate
 from tinygrad_cuda.utils.training_state import read_state, write_state
 
 FETCHED = 256  # losses that may wait on the device before they are read
 LAST, BEST, TABLE = "last.safetensors", "best.safetensors", "log.csv"
-
-Loss = Callable[[Any, Any], Tensor]
 
 
 class Callback:
@@ -98,8 +97,8 @@ class Run:
     # Checkpoints ----------------------------------------------------------------------------------
 
     def _parts(self) -> dict[str, Any]:
-        names = ("model", "optimizer", "scheduler", "scaler", "ema")
-        return {**{name: self.options[name] for name in names}, "loader": self.options["loader"]}
+        names = ("model", "optimizer", "scheduler", "scaler", "ema", "loader", "validation")
+        return {name: self.options[name] for name in names}
 
     def save(self) -> None:
         """Writes the checkpoint from which the run can go on."""
@@ -128,9 +127,6 @@ class Run:
                 "fit", "the run had other metrics before", expect=", ".join(self.history.rows[0]),
                 actual=", ".join(row),
             )  # fmt: skip
-        if monitor not in row:
-            raise ArgumentError("fit", "nothing of that name to monitor", expect=", ".join(row),
-                                actual=monitor)  # fmt: skip
         self.history.rows.append(row)
         value = row[monitor] if mode == "min" else -row[monitor]
         better: bool = value < self._best - self.options["min_delta"]
@@ -138,7 +134,7 @@ class Run:
         if better:
             self._best = value
         patience = self.options["patience"]
-        if patience is not None and self._waited > patience:
+        if patience is not None and self._waited >= patience:
             self.stopped = True
         self.epoch += 1
         self.batch, self._losses = 0, []
@@ -147,7 +143,7 @@ class Run:
 
 def fit(
     model: Any,
-    loss: Loss,
+    loss: Loss | None,
     optimizer: Any,
     train_loader: Any,
     *,
@@ -166,7 +162,9 @@ def fit(
     clip_grad_norm: float | None = None,
     accumulate: int = 1,
     ema: Any = None,
+    autocast: DType | None = None,
     scaler: Any = None,
+    training_step: Step | None = None,
     compile: bool = False,
     callbacks: Sequence[Callback] = (),
     tensorboard: bool = False,
@@ -179,13 +177,14 @@ def fit(
 
     With a folder, a run that was killed and is started again gives the same bytes as one that was
     not: parameters, optimizer, scheduler, averages, random streams (tinygrad_cuda's, Python's and
-    NumPy's), the loader's place, the table. It goes on from the last checkpoint: the last epoch's
-    end, or the last multiple of ``checkpoint_every`` steps. Ctrl-C ends after the step under way,
-    with a checkpoint.
+    NumPy's), the loaders' places, the table. It goes on from the last checkpoint: the last epoch's
+    end, or the last multiple of ``checkpoint_every`` batches in the epoch. Ctrl-C ends after the
+    step under way, with a checkpoint.
 
     Args:
         model: a Module.
-        loss: of an output and a target, such as ``nn.CrossEntropyLoss()``.
+        loss: of an output and a target, such as ``nn.CrossEntropyLoss()``; None if
+            ``training_step`` computes it.
         optimizer: of the model's parameters.
         train_loader: a DataLoader; with a folder it needs a ``state_dict``, which ours has.
         epochs: how many in all, those of an interrupted run included.
@@ -197,8 +196,8 @@ def fit(
         folder: for ``last.safetensors`` (all that a run needs to go on), ``best.safetensors`` (the
             best epoch's state dict) and ``log.csv``; made if it is missing.
         resume: go on with the run in the folder, if there is one; else begin anew.
-        checkpoint_every: steps between checkpoints within an epoch.
-        patience: end after more than this many epochs in a row without a better one.
+        checkpoint_every: batches between checkpoints within an epoch.
+        patience: end after this many epochs in a row without a better one.
         min_delta: by how much an epoch must be better to count.
         monitor: what decides which epoch is better; ``val_loss`` with validation, else
             ``train_loss``.
@@ -206,7 +205,10 @@ def fit(
         clip_grad_norm: the largest norm of all gradients together; see `clip_grad_norm_`.
         accumulate: batches whose gradients are averaged for one step of the optimizer.
         ema: an `AveragedModel`, updated after each step; it is validated, and the best is its.
+        autocast: the half dtype in which models and losses compute; see `tc.autocast`.
         scaler: a `GradScaler`.
+        training_step: computes the loss of ``(model, batch)`` in your own way, for training and
+            validation.
         compile: run each step by `tc.compile`; for whole steps without accumulation or scaler.
         callbacks: called after each step and epoch.
         tensorboard: write events to the folder; needs the extra ``tensorboard``.
@@ -232,19 +234,24 @@ def fit(
         >>> history["train_loss"][-1] < 0.05
         True
     """
+    resumable = folder is not None
     options = {
         "model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler,
-        "ema": ema, "loader": None if folder is None else train_loader, "patience": patience,
-        "min_delta": min_delta, "folder": None if folder is None else Path(folder),
+        "ema": ema, "loader": train_loader if resumable else None,
+        "validation": validation if resumable and hasattr(validation, "state_dict") else None,
+        "patience": patience, "min_delta": min_delta,
+        "folder": None if folder is None else Path(folder),
     }  # fmt: skip
+    monitor = monitor or ("train_loss" if validation is None else "val_loss")
     _check(
         epochs, accumulate, scheduler_interval, mode, checkpoint_every, folder, compile, scaler,
         tensorboard,
     )  # fmt: skip
-    monitor = monitor or ("val_loss" if validation is not None else "train_loss")
+    _check_names(loss, training_step, validation, metrics, monitor)
     run = Run(options)
     _begin(run, train_loader, resume)
-    step = _step(run, loss, clip_grad_norm, accumulate, scaler)
+    losses = Losses(loss, training_step, autocast, model)
+    step = _step(run, losses, clip_grad_norm, accumulate, scaler)
     step = compiled(step) if compile else step
     board = None
     if tensorboard:
@@ -255,8 +262,7 @@ def fit(
                 title = f"epoch {run.epoch + 1}/{epochs}"
                 for batch in _bar(train_loader, title, run.batch, progress):
                     last = accumulate == 1 or _is_last(run, train_loader, accumulate)
-                    value = step(*batch) if accumulate == 1 else step(*batch, last=last)
-                    run.take(value)
+                    run.take(step(batch) if accumulate == 1 else step(batch, last))
                     if last:
                         if ema is not None:
                             ema.update_parameters(model)
@@ -264,14 +270,16 @@ def fit(
                             scheduler.step()
                     for callback in callbacks:
                         callback.on_step(run)
-                    due = checkpoint_every and run.step % checkpoint_every == 0
+                    due = checkpoint_every and run.batch % checkpoint_every == 0
                     if last and (due or interrupted or run.stopped):
                         run.save()
                         if interrupted:
                             raise KeyboardInterrupt
                         if run.stopped:
                             return run.history
-                _end_epoch(run, validation, metrics, loss, monitor, mode, scheduler_interval, board)
+                found = None if validation is None else losses.over(
+                    model if ema is None else ema, validation, metrics)  # fmt: skip
+                _end_epoch(run, found, monitor, mode, scheduler_interval, board)
                 for callback in callbacks:
                     callback.on_epoch(run)
                 run.save()
@@ -309,9 +317,30 @@ def _check(
                f"accumulate={accumulate}, scaler={scaler}")  # fmt: skip
 
 
+def _check_names(
+    loss: Any, training_step: Any, validation: Any, metrics: Mapping[str, Any] | None, monitor: str
+) -> None:  # fmt: skip
+    def refuse(message: str, expect: str, actual: str) -> None:
+        raise ArgumentError("fit", message, expect=expect, actual=actual)
+
+    if (loss is None) == (training_step is None):
+        refuse("one thing computes the loss", "loss, or loss=None and training_step",
+               "neither" if loss is None else "both")  # fmt: skip
+    if metrics and (validation is None or loss is None):
+        refuse("metrics have nothing to measure", "validation and a loss of outputs", "neither"
+               if validation is None and loss is None else "one of them")  # fmt: skip
+    known = ["train_loss"]
+    if validation is not None:
+        known += ["val_loss", *(f"val_{name}" for name in metrics or {})]
+    if monitor not in known:
+        refuse("nothing of that name to monitor", ", ".join(known), monitor)
+
+
 def _begin(run: Run, loader: Any, resume: bool) -> None:
     """Makes the folder, or goes on with the run in it."""
     folder = run.options["folder"]
+    if not run.model.training:
+        run.model.train()
     if folder is None:
         return
     if not hasattr(loader, "state_dict"):
@@ -320,23 +349,26 @@ def _begin(run: Run, loader: Any, resume: bool) -> None:
             actual=type(loader).__name__, hint="tinygrad_cuda.data.DataLoader, or folder=None",
         )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    if resume and (folder / LAST).exists():
-        run.load(folder / LAST)
-        if run.history.rows:
-            run.history.write_csv(folder / TABLE)  # as it was at the checkpoint
-    else:
-        for name in (LAST, BEST, TABLE):
+    for name in (LAST, BEST, TABLE):
+        for torn in folder.glob(f".{name}.*.tmp"):  # a killed run was writing it
+            torn.unlink()
+        if not resume:
             (folder / name).unlink(missing_ok=True)
+    if (folder / LAST).exists():
+        run.load(folder / LAST)
+    if run.history.rows:
+        run.history.write_csv(folder / TABLE)  # as it was at the checkpoint
+    else:
+        (folder / TABLE).unlink(missing_ok=True)
 
 
 def _step(
-    run: Run, loss: Loss, clip: float | None, accumulate: int, scaler: Any
+    run: Run, losses: Losses, clip: float | None, accumulate: int, scaler: Any
 ) -> Callable[..., Tensor]:
     model, optimizer = run.model, run.optimizer
 
-    def step(*batch: Any, last: bool = True) -> Tensor:
-        *inputs, target = batch
-        value = loss(model(*inputs), target)
+    def step(batch: Any, last: bool = True) -> Tensor:
+        value = losses.of(model, batch, {})["loss"]
         scaled = value / accumulate if accumulate > 1 else value
         (scaled if scaler is None else scaler.scale(scaled)).backward()
         if last:
@@ -352,7 +384,6 @@ def _step(
             optimizer.zero_grad()
         return value.detach()
 
-    model.train()
     return step
 
 
@@ -370,7 +401,7 @@ def _bar(loader: Any, title: str, done: int, progress: bool) -> Iterable[Any]:
 
 
 def _end_epoch(
-    run: Run, validation: Any, metrics: Any, loss: Loss, monitor: str, mode: str, interval: str,
+    run: Run, validated: dict[str, float] | None, monitor: str, mode: str, interval: str,
     board: TensorBoard | None,
 ) -> None:  # fmt: skip
     losses = run.fetch()
@@ -379,11 +410,8 @@ def _end_epoch(
         "step": run.step,
         "lr": float(run.optimizer.param_groups[0]["lr"]),
         "train_loss": math.fsum(losses) / len(losses) if losses else math.nan,
+        **(validated or {}),
     }
-    if validation is not None:
-        model = run.model if run.options["ema"] is None else run.options["ema"]
-        row |= evaluate(model, loss, validation, metrics)
-        run.model.train()
     better = run.end_epoch(row, monitor, mode)
     scheduler = run.options["scheduler"]
     if scheduler is not None and interval == "epoch":
@@ -399,37 +427,6 @@ def _end_epoch(
             save((run.model if ema is None else ema.module).state_dict(), folder / BEST)
     if board is not None:
         board.write(row, run.step)
-
-
-def evaluate(
-    model: Any, loss: Loss, batches: Iterable[Any], metrics: Mapping[str, Loss] | None = None
-) -> dict[str, float]:
-    """Means of the loss and of metrics over all samples, without gradients, in evaluation mode.
-
-    Args:
-        model: a Module; its mode is restored.
-        loss: of an output and a target, a mean over the batch.
-        batches: sequences whose last entry is the target.
-        metrics: functions of an output and a target by name, means over the batch.
-
-    Returns:
-        ``val_loss`` and ``val_`` with each metric's name.
-    """
-    functions = {"loss": loss, **(metrics or {})}
-    training = model.training
-    model.eval()
-    totals: dict[str, Any] = dict.fromkeys(functions, 0.0)
-    count = 0
-    try:
-        with gradient_mode(False):
-            for *inputs, target in batches:
-                output, size = model(*inputs), len(target)
-                for name, function in functions.items():
-                    totals[name] = totals[name] + function(output, target).float() * size
-                count += size
-    finally:
-        model.train(training)
-    return {f"val_{name}": float(total) / max(count, 1) for name, total in totals.items()}
 
 
 @contextmanager
