@@ -14,8 +14,22 @@ import numpy as np
 
 from tinygrad_cuda.tensor.random import default_generator
 
+
+class _Stream:
+    """The random numbers of a sample, made when one is asked for: most samples draw none."""
+
+    def __init__(self, *key: int) -> None:
+        self.key = key
+        self.generator: np.random.Generator | None = None
+
+    def get(self) -> np.random.Generator:
+        if self.generator is None:
+            self.generator = np.random.default_rng(self.key)
+        return self.generator
+
+
 _pass: ContextVar[tuple[int, int] | None] = ContextVar("pass", default=None)
-_sample: ContextVar[np.random.Generator | None] = ContextVar("sample", default=None)
+_sample: ContextVar[_Stream | None] = ContextVar("sample", default=None)
 
 
 @contextmanager
@@ -39,7 +53,7 @@ def sample(index: int) -> Iterator[None]:
     if current is None:
         yield
         return
-    token = _sample.set(np.random.default_rng([*current, int(index) % 2**64]))
+    token = _sample.set(_Stream(*current, int(index) % 2**64))
     try:
         yield
     finally:
@@ -69,7 +83,7 @@ def sample_randomness(seed: int, epoch: int, index: int) -> Iterator[None]:
 def randomness() -> np.random.Generator:
     """The stream of the sample that is being made, or a new one of the default Generator's."""
     found = _sample.get()
-    if found is None:
-        seed, number = default_generator.take()
-        found = np.random.default_rng([seed % 2**64, number])
-    return found
+    if found is not None:
+        return found.get()
+    seed, number = default_generator.take()
+    return np.random.default_rng([seed % 2**64, number])
