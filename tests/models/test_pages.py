@@ -15,7 +15,12 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 @pytest.mark.parametrize(
     ("page", "blocks", "examples"),
-    [("gradients.md", 10, 45), ("looking_inside.md", 8, 15), ("transforms.md", 8, 30)],
+    [
+        ("gradients.md", 10, 45),
+        ("looking_inside.md", 8, 15),
+        ("training.md", 6, 30),
+        ("transforms.md", 8, 30),
+    ],
 )
 def test_every_block_of_code(page: str, blocks: int, examples: int) -> None:
     """All blocks are one session, from the first to the last."""
