@@ -10,7 +10,12 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.data import DataLoader, Dataset
 from tinygrad_cuda.data.prefetch import prefetched
+from tinygrad_cuda.data.randomness import randomness
+
+SPAWN = {"multiprocessing_context": "spawn"}
 
 
 @pytest.fixture(autouse=True)
@@ -62,13 +67,55 @@ def test_memory_stays() -> None:
 def test_leaving_early() -> None:
     """The copy under way may not land in memory that has a new owner by then."""
     for turn in range(40):
-        iterator = prefetched(batches(3, 1 << 20))
+        iterator: Any = prefetched(batches(3, 1 << 20))
         next(iterator)
         iterator.close()
         del iterator
         mine = [tc.full((1 << 20,), float(turn)) + 0 for _ in range(4)]
         for tensor in mine:
             assert tensor.min().item() == tensor.max().item() == turn
+
+
+class Rows(Dataset):
+    """Row k is k; noise is drawn for each sample."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(4096, index, np.float32), randomness().random(), index
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, **SPAWN}])
+def test_a_loader_with_pinned_memory(workers: dict[str, Any]) -> None:
+    """Two passes of 200 batches under load: the values of a plain loader, whoever makes them."""
+    pinned = DataLoader(Rows(), 2, shuffle=True, seed=4, pin_memory=True, **workers)
+    plain = DataLoader(Rows(), 2, shuffle=True, seed=4)
+    for _ in range(2):
+        results = []
+        for rows, noise, indices in pinned:
+            total = work(rows.reshape(-1).repeat(8)).sum()
+            results.append((total, noise, indices))
+        for (total, noise, indices), (rows, same, expected) in zip(results, plain, strict=True):
+            assert indices.tolist() == expected.tolist()
+            assert noise.tolist() == same.tolist()
+            assert total.item() == pytest.approx(8 * rows.sum().item(), rel=1e-5)
+
+
+def test_a_loader_left_early_goes_on_elsewhere() -> None:
+    """What was copied ahead is not counted as handed out."""
+    loader = DataLoader(Rows(), 8, shuffle=True, seed=4, pin_memory=True, num_workers=2)
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    other = DataLoader(Rows(), 8)
+    with pytest.raises(ArgumentError):
+        other.load_state_dict(loader.state_dict())
+    other = DataLoader(Rows(), 8, shuffle=True, pin_memory=True)
+    other.load_state_dict(loader.state_dict())
+    left = [batch[2].tolist() for batch in other]
+    assert len(left) == 47
+    assert left == [batch[2].tolist() for batch in iterator]
 
 
 def test_on_another_device_it_makes_tensors() -> None:

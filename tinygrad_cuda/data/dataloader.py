@@ -36,7 +36,7 @@ class DataLoader:
         num_workers: workers that prepare batches ahead; the order does not depend on it.
         collate_fn: makes a batch from a list of samples, instead of `default_collate`.
         pin_memory: on a GPU, copy each batch through pinned memory while the GPU works on the one
-            before; elsewhere it changes nothing.
+            before; elsewhere nothing is copied ahead. Arrays of a collate_fn become Tensors too.
         drop_last: leaves out the last batch when it is short.
         timeout: seconds that a batch may take a worker; 0 is no limit.
         worker_init_fn: called in each worker with its number; see `get_worker_info`.
