@@ -345,6 +345,16 @@ def test_tensorboard_events(tmp_path: Path) -> None:
     assert {step for _, step, _ in found} == {3, 6}
 
 
+def test_tensorboard_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the extra, before anything is trained."""
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    model, optimizer, data = task()
+    before = weights(model)
+    with pytest.raises(tc.ArgumentError, match=r"tinygrad_cuda\[tensorboard\]"):
+        fit(model, LOSS, optimizer, DataLoader(data), epochs=1, folder=tmp_path, tensorboard=True)
+    assert weights(model) == before
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
