@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -161,11 +162,17 @@ def test_errors_of_processes(spawned: DataLoader, order: Order) -> None:
     assert len(list(spawned)) == 1
 
 
+def processes() -> list[Any]:
+    return multiprocessing.active_children()
+
+
 def test_a_killed_process_is_an_error(spawned: DataLoader, order: Order) -> None:
-    """Not a hang; the next pass starts other workers."""
+    """Not a hang; the other worker is ended with it."""
     order.of(KILLED)
+    assert len(processes()) == 2
     with pytest.raises(DataError, match="worker 0"):
         list(spawned)
+    assert not processes()
 
 
 def test_what_cannot_be_pickled_is_refused() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.tensor.random import Generator, default_generator
@@ -188,7 +189,7 @@ class SubsetRandomSampler(SeededSampler):
 
     def __init__(
         self,
-        indices: Sequence[int],
+        indices: Sequence[int] | NDArray[Any],
         generator: Generator | None = None,
         *,
         seed: int | None = None,
@@ -226,7 +227,7 @@ class WeightedRandomSampler(SeededSampler):
 
     def __init__(
         self,
-        weights: Sequence[float],
+        weights: Sequence[float] | NDArray[Any],
         num_samples: int,
         replacement: bool = True,
         generator: Generator | None = None,

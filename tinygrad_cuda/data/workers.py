@@ -312,13 +312,12 @@ class Workers:
 
     def close(self) -> None:
         """Ends them; waits for what they are doing, unless one of them is lost."""
-        for pool in self.pools:
+        for pool in self.pools if self.lost else ():
             processes = getattr(pool, "_processes", None) or {}
-            for process in list(processes.values()) if self.lost else ():
+            for process in list(processes.values()):
                 process.kill()
-            pool.shutdown(wait=False, cancel_futures=True)
         for pool in self.pools:
-            pool.shutdown(wait=self.spawn or not self.lost)
+            pool.shutdown(wait=self.spawn or not self.lost, cancel_futures=True)
 
 
 def _pickled(recipe: Recipe, init: Callable[[int], None] | None) -> bytes:
