@@ -136,3 +136,24 @@ def test_integers_are_not_weighed() -> None:
     assert nn.functional.interpolate(image, size=2).dtype is tc.uint8
     with pytest.raises(tc.DTypeError, match="needs a floating dtype"):
         nn.functional.interpolate(image, size=2, mode="bilinear")
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "probabilities have no label": lambda: nn.functional.cross_entropy(
+        tc.ones(2, 3), tc.ones(2, 3), ignore_index=0
+    ),
+    "delta must be positive": lambda: nn.functional.huber_loss(tc.ones(2), tc.ones(2), delta=0),
+    "mean over nothing": lambda: nn.functional.avg_pool2d(tc.ones(1, 4, 4), 2, divisor_override=0),
+    "the table is no matrix": lambda: nn.functional.embedding(tc.tensor([0]), tc.ones(1, 1, 1)),
+    "batch_first is no bool": lambda: nn.LSTM(3, 5, 1, True, 0.5),  # type: ignore[arg-type]
+    "sizes must be positive": lambda: nn.GRU(0, 5),
+    "bias have different dtypes": lambda: nn.functional.conv1d(
+        tc.ones(1, 1, 4), tc.ones(1, 1, 2), tc.ones(1, dtype=tc.float64)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_arguments_that_hide_a_mistake(text: str) -> None:
+    with pytest.raises(tc.TgcError, match=text):
+        REFUSED[text]()

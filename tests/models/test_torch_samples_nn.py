@@ -11,7 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch_samples import both, collection, full_name, handed_over, samples, seed, torch
+from torch_samples import (
+    both,
+    collection,
+    flat,
+    full_name,
+    handed_over,
+    samples,
+    seed,
+    torch,
+)  # fmt: skip
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn
@@ -134,3 +143,65 @@ def test_torchs_samples_of_functions(name: str) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_torchs_samples_of_modules(name: str) -> None:
     expected_of(name, compare_module)
+
+
+# Errors -------------------------------------------------------------------------------------
+
+# What torch refuses and this package takes, and why.
+TAKEN: dict[str, str] = {
+    "nn.functional.max_pool1d": "nothing in, nothing out",
+    "nn.functional.max_pool3d": "nothing in, nothing out",
+    "nn.NLLLoss": "factors of another dtype are promoted",
+    "nn.HuberLoss": "the sample's complex delta is refused when the layer is called",
+    "nn.CircularPad1d": "further axes in front are allowed",
+}
+WRONG_CALLS = {name: op for name, op in FUNCTIONS.items() if op.error_inputs_func is not None}
+WRONG_MODULES = {
+    info.name: info for info in modules.module_db if info.module_error_inputs_func is not None
+}
+
+
+def refused(function: Callable[..., Any], *args: Any, **options: Any) -> bool:
+    """Whether ours raises an error of its own, at the latest when the value is computed."""
+    pairs: list[tuple[Any, Any]] = []
+    try:
+        ours, more = ours_of(args, pairs), ours_of(options, pairs)
+        for result in flat(function(*ours, **more)):
+            result.numpy()
+    except tc.TgcError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_what_torchs_functions_refuse(name: str) -> None:
+    seed()
+    op = WRONG_CALLS[name]
+    short = op.name.removeprefix(PREFIX)
+    function = ADAPTED.get(short, getattr(nn.functional, short))
+    found = []
+    for sample in (error.sample_input for error in op.error_inputs_func(op, "cpu")):
+        with pytest.raises(Exception):  # noqa: B017 (torch's, whatever it is)
+            op.op(sample.input, *sample.args, **sample.kwargs)
+        found.append(refused(function, sample.input, *sample.args, **sample.kwargs))
+    assert all(found) != (name in TAKEN), found
+
+
+@pytest.mark.parametrize("name", WRONG_MODULES)
+def test_what_torchs_modules_refuse(name: str) -> None:
+    seed()
+    info = WRONG_MODULES[name]
+    kind = getattr(nn, info.module_cls.__name__)
+    options = {"device": "cpu", "dtype": torch.float64, "requires_grad": False, "training": True}
+    found = []
+    for error in info.module_error_inputs_func(info, **options):
+        sample = error.module_error_input
+        made, given = sample.constructor_input, sample.forward_input
+
+        def call(*args: Any, made: Any = made, **more: Any) -> Any:
+            layer = kind(*ours_of(made.args, []), **ours_of(made.kwargs, []))
+            return layer.to("cpu", tc.float64)(*args, **more) if args or more else []
+
+        args, more = ((), {}) if given is None else (given.args, given.kwargs)
+        found.append(refused(call, *args, **more))
+    assert all(found) != (name in TAKEN), found

@@ -203,8 +203,13 @@ def hardtanh(
     """``min(max(input, min_val), max_val)``; the derivative at a bound is 0.
 
     Raises:
-        ArgumentError: the input is unsigned and a bound negative.
+        ArgumentError: the input is unsigned and a bound negative, or the bounds are exchanged.
     """
+    if min_val > max_val:
+        raise ArgumentError(
+            "hardtanh", "the bounds are exchanged", expect="min_val <= max_val",
+            actual=f"{min_val} and {max_val}",
+        )  # fmt: skip
     if not input.dtype.is_floating:
         low, high = int(min_val), int(max_val)
         if input.dtype.name == "uint8" and min(low, high) < 0:

@@ -109,10 +109,10 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """
     count = weight.numel()
     channels = input.shape[1] if input.ndim > 1 else 1
-    if count not in (1, channels):
+    if count not in (1, channels) or weight.ndim > 1:
         raise ShapeError(
             "prelu", "the weights do not fit the channels", expect=f"1 or {channels}",
-            actual=str(count),
+            actual=str(tuple(weight.shape)),
         )  # fmt: skip
     if input.ndim:
         shape = [1] * input.ndim
@@ -127,7 +127,16 @@ def rrelu(
     input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False,
     inplace: bool = False,
 ) -> Tensor:  # fmt: skip
-    """`leaky_relu` whose slopes are drawn from U(lower, upper) while training, else their mean."""
+    """`leaky_relu` whose slopes are drawn from U(lower, upper) while training, else their mean.
+
+    Raises:
+        ArgumentError: `lower` is more than `upper`.
+    """
+    if lower > upper:
+        raise ArgumentError(
+            "rrelu", "the bounds are exchanged", expect="lower <= upper",
+            actual=f"{lower} and {upper}",
+        )  # fmt: skip
     slope: Any = (lower + upper) / 2
     if training:
         slope = rand_like(input) * (upper - lower) + lower

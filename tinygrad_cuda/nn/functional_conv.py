@@ -175,6 +175,11 @@ def padding_pairs(
 def _with_bias(y: Node, bias: Tensor | None, rank: int, whole: bool) -> Tensor:
     output = wrap(y)
     if bias is not None:
+        if bias.dtype is not output.dtype:
+            raise DTypeError(
+                f"conv{rank}d", "input and bias have different dtypes", expect=output.dtype.name,
+                actual=bias.dtype.name,
+            )  # fmt: skip
         output = output + bias.reshape(-1, *(1,) * rank)
     return output if whole else output.squeeze(0)
 

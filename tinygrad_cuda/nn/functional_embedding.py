@@ -64,6 +64,7 @@ def embedding(
     Raises:
         IndexError: a row number is out of range (raised when the value is computed).
         ArgumentError: padding_idx is no row, or sparse gradients are asked for.
+        ShapeError: the table is no matrix.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -72,6 +73,11 @@ def embedding(
         [[3.0, 4.0], [1.0, 2.0]]
     """
     refuse_sparse("embedding", sparse)
+    if weight.ndim != 2:
+        raise ShapeError(
+            "embedding", "the table is no matrix", expect="weight (V, D)",
+            actual=str(tuple(weight.shape)),
+        )  # fmt: skip
     padding = padding_row("embedding", padding_idx, weight.shape[0])
     checked = position_node("embedding", input, weight.shape[0], weight.node, wrap_negative=False)
     positions = wrap(checked)

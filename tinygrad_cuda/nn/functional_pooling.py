@@ -188,6 +188,8 @@ def _avg_pool(
 ) -> Tensor:  # fmt: skip
     pool = _Pool(op, input, kernel_size, stride, padding, 1, ceil_mode, rank, 0)
     total = pool.flat.sum(-1)
+    if divisor_override == 0:
+        raise ArgumentError(op, "a mean over nothing", expect="divisor_override > 0", actual="0")
     count = divisor_override or pool.divisor(count_include_pad)
     if input.dtype.is_floating or input.dtype is bool_:
         result: Tensor = total / count

@@ -105,8 +105,13 @@ def huber_loss(
 
     Raises:
         ShapeError: the shapes differ; unlike PyTorch, nothing is broadcast.
+        ArgumentError: delta is not positive.
     """
     same_shape("huber_loss", input, target)
+    if not delta > 0:
+        raise ArgumentError(
+            "huber_loss", "delta must be positive", expect="delta > 0", actual=str(delta)
+        )
     difference = input - target
     size = difference.abs()
     losses = where(size <= delta, 0.5 * difference * difference, delta * (size - 0.5 * delta))
@@ -312,6 +317,11 @@ def cross_entropy(
             actual=str(label_smoothing),
         )  # fmt: skip
     if target.shape == input.shape and (target.dtype.is_floating or input.ndim == 0):
+        if ignore_index >= 0:
+            raise ArgumentError(
+                op, "probabilities have no label to ignore", expect="no ignore_index",
+                actual=str(ignore_index),
+            )  # fmt: skip
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     picked = _Picked(op, input, target, weight, ignore_index)
     # With -log p_k = log sum_j exp(s_j) - s_k no term needs the gradient of another reduction.
@@ -348,6 +358,11 @@ def linear_cross_entropy(
         ShapeError: the shapes do not fit.
     """
     classes = linear_weight.shape[:-1]
+    if len(classes) > 1 and input.ndim < 2:
+        raise ShapeError(
+            "linear_cross_entropy", "several labels need a batch", expect="input (N, I)",
+            actual=str(tuple(input.shape)),
+        )  # fmt: skip
     logits = input @ linear_weight.reshape(-1, linear_weight.shape[-1]).T
     logits = logits.reshape(*input.shape[:-1], *classes)
     logits = logits if linear_bias is None else logits + linear_bias

@@ -323,6 +323,11 @@ def triplet_margin_with_distance_loss(
     swap: bool = False, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
     """`triplet_margin_loss` with a distance of the user's own."""
+    if not margin > 0:
+        raise ArgumentError(
+            "triplet_margin_loss", "the margin must be positive", expect="margin > 0",
+            actual=str(margin),
+        )  # fmt: skip
     distance = pairwise_distance if distance_function is None else distance_function
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:

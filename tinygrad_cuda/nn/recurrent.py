@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
@@ -62,11 +63,19 @@ class RNNBase(Module):
     ) -> None:  # fmt: skip
         super().__init__()
         name = type(self).__name__
-        if hidden_size < 1 or num_layers < 1:
+        sizes = (input_size, hidden_size, num_layers)
+        if not all(isinstance(size, Integral) and size >= 1 for size in sizes):
             raise ArgumentError(
-                name, "sizes must be positive", expect="hidden_size and num_layers >= 1",
-                actual=f"{hidden_size} and {num_layers}",
+                name, "sizes must be positive",
+                expect="integers input_size, hidden_size and num_layers >= 1",
+                actual=", ".join(map(repr, sizes)),
             )  # fmt: skip
+        for what, flag in (("bias", bias), ("batch_first", batch_first)):
+            if not isinstance(flag, bool):
+                raise ArgumentError(
+                    name, f"{what} is no bool", expect="True or False", actual=repr(flag),
+                    hint="arguments in another order?",
+                )  # fmt: skip
         if proj_size and (self.states != 2 or not 0 < proj_size < hidden_size):
             raise ArgumentError(
                 name, "proj_size does not fit", expect="0, or for LSTM less than hidden_size",
