@@ -149,3 +149,189 @@ def test_muon_to_the_precision_of_bfloat16(case: str) -> None:
     found = Run(tc, name, options, "float32").trajectory(8)
     assert distance(found, wanted) <= 1e-2
     assert distance([START], wanted[-1:]) > 2e-2  # so much has moved
+
+
+# States and errors -------------------------------------------------------------------------------
+
+
+def as_arrays(value: Any, lib: Any) -> Any:
+    """A state with the other library's tensors in place of its own."""
+    if isinstance(value, dict):
+        return {key: as_arrays(item, lib) for key, item in value.items()}
+    if isinstance(value, list):
+        return [as_arrays(item, lib) for item in value]
+    return lib.tensor(value.detach().numpy()) if isinstance(value, tc.Tensor) else value
+
+
+@pytest.mark.parametrize("case", [case for name, case in FIRST.items() if name != "Muon"])
+def test_states_go_from_one_library_to_the_other(case: str) -> None:
+    """After six steps each goes on from the other's `state_dict`, as if it were its own."""
+    name, options = CASES[case]
+    former = Run(torch, name, options, "float64"), Run(tc, name, options, "float64")
+    steps = 1 if name == "LBFGS" else 6
+    for run in former:
+        run.trajectory(steps)
+    other = {"lr": 0.5}
+    later = Run(tc, name, other, "float64"), Run(torch, name, other, "float64")
+    theirs, mine = (run.optimizer.state_dict() for run in former)
+    assert theirs["state"].keys() == mine["state"].keys()
+    assert mine["param_groups"][0].keys() <= theirs["param_groups"][0].keys()
+    for number, state in theirs["state"].items():
+        # The last is room for numbers of a step, and no state.
+        assert mine["state"][number].keys() == state.keys() - {"al"}
+    later[0].optimizer.load_state_dict(theirs)
+    later[1].optimizer.load_state_dict(as_arrays(mine, torch))
+    for number, (run, new) in enumerate(zip(former, later, strict=True)):
+        new.steps = run.steps
+        lib = (tc, torch)[number]
+        for parameter, value in zip(new.parameters, run.values(), strict=True):
+            with lib.no_grad():
+                parameter.copy_(lib.tensor(value, dtype=lib.float64))
+    wanted = former[0].trajectory(steps)
+    for run in later:
+        assert distance(run.trajectory(steps), wanted) <= 1e-9
+
+
+# What torch refuses because of how it computes a step; here nothing depends on it.
+TAKEN = ("as a Tensor is not supported for capturable=False", "betas must be either both")
+OURS = {
+    "params argument given to the optimizer": "an iterable of Tensors",
+    "duplicate parameters": "in a group already",
+    "some parameters appear in more": "in a group already|takes no further group",
+    "Tensor lr must be 1-element": "Tensor lr must be 1-element",
+    "should be with/without names": "with/without names|takes no further group",
+    "rho": "rho",
+    "epsilon1": "eps1",
+    "Clipping threshold": "d - 1 is negative",
+    "beta2_decay": "beta2_decay",
+    "beta parameter": "a beta is out of range",
+    "2D parameters": "no matrix",
+    "Adjust learning rate": "no such rule",
+    "eta values": "eta is out of range",
+    "`fused` and `foreach`": "`fused` and `foreach` cannot be `True` together",
+    "`fused` does not support": "`fused` does not support `differentiable`",
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_refusals_as_torch(name: str) -> None:
+    """The same facts, as errors of construction; a duplicate is one, where torch warns."""
+    (info,) = (info for info in collection.optim_db if info.name == name)
+    seen = 0
+    for error in info.optim_error_inputs_func(device="cpu", dtype=torch.float64):
+        sample, text = error.optimizer_error_input, error.error_regex
+        if "complex" in text or any(part in text for part in TAKEN):
+            continue
+        memo: dict[int, Any] = {}
+
+        def given(value: Any, memo: dict[int, Any] = memo) -> Any:
+            if isinstance(value, torch.Tensor):
+                made = tc.tensor(value.detach().numpy(), device="cpu", requires_grad=True)
+                return memo.setdefault(id(value), made)
+            if isinstance(value, dict):
+                return {key: given(item) for key, item in value.items()}
+            return type(value)(map(given, value)) if isinstance(value, list | tuple) else value
+
+        parameters = given(sample.params)
+        if parameters is None:
+            parameters = [tc.ones(2, 2, device="cpu", requires_grad=True)]
+        fact = next((own for part, own in OURS.items() if part in text.replace("\\", "")), None)
+        if fact is None:  # "Invalid NAME value: -1"
+            fact = f"{text.split()[1]} is negative"
+        with pytest.raises(tc.ArgumentError, match=fact):
+            getattr(tc.optim, name)(parameters, **given(sample.kwargs))
+        seen += 1
+    assert seen >= 6
+
+
+def one() -> Any:
+    return tc.tensor([1.0], device="cpu", requires_grad=True)
+
+
+def test_names_without_meaning_here() -> None:
+    with pytest.raises(AttributeError, match="sparse tensors are out of scope"):
+        tc.optim.SparseAdam  # noqa: B018 (the name itself)
+    with pytest.raises(tc.ArgumentError, match="a step cannot be differentiable"):
+        tc.optim.Adam([one()], differentiable=True)
+    optimizer = tc.optim.SGD([("weight", one()), ("bias", one())], lr=tc.tensor(0.5, device="cpu"))
+    assert optimizer.param_groups[0]["param_names"] == ["weight", "bias"]
+    assert optimizer.state_dict()["param_groups"][0]["param_names"] == ["weight", "bias"]
+
+
+def test_a_rate_that_is_a_tensor_is_looked_at_in_every_step() -> None:
+    rate, x = tc.tensor(0.5, device="cpu"), one()
+    optimizer = tc.optim.SGD([x], lr=rate)
+    x.sum().backward()
+    optimizer.step()
+    rate.fill_(0.25)
+    optimizer.step()
+    assert x.tolist() == [0.25]
+    optimizer.param_groups[0]["lr"] = tc.tensor(0.25, device="cpu")
+    step = tc.compile(lambda: optimizer.step())
+    with pytest.raises(tc.CompileError, match="lr is a Tensor"):
+        for _ in range(9):
+            step()
+
+
+def test_hooks_are_called_in_order() -> None:
+    """Before and after a step, of all and of one; around states; taken away by their handles."""
+
+    def run(lib: Any) -> list[str]:
+        log: list[str] = []
+        x = lib.tensor([1.0], requires_grad=True)
+        x.sum().backward()
+        optimizer = lib.optim.SGD([x], lr=0.5)
+        noted = lambda text: lambda *given: log.append(f"{text} {len(given)} {x.item()}")  # noqa: E731
+        handles = [
+            optimizer.register_step_pre_hook(noted("pre")),
+            optimizer.register_step_pre_hook(lambda o, args, kwargs: ((o, lambda: 7), {})),
+            optimizer.register_step_post_hook(noted("post")),
+            optimizer.register_state_dict_pre_hook(noted("saving")),
+            optimizer.register_state_dict_pre_hook(noted("first"), prepend=True),
+            optimizer.register_state_dict_post_hook(lambda o, state: {**state, "more": 1}),
+            optimizer.register_load_state_dict_pre_hook(noted("loading")),
+            optimizer.register_load_state_dict_post_hook(noted("loaded")),
+        ]
+        log.append(str(optimizer.step()))
+        state = optimizer.state_dict()
+        log.append(str(sorted(state)))
+        optimizer.load_state_dict(state)
+        for handle in handles:
+            handle.remove()
+        log.append(str(optimizer.step()))
+        log.append(str(sorted(optimizer.state_dict())))
+        return log
+
+    tc.set_default_device("cpu")
+    try:
+        assert run(tc) == run(torch)
+    finally:
+        tc.set_default_device(None)
+
+
+def test_hooks_of_all_optimizers() -> None:
+    seen: list[str] = []
+    first = tc.optim.register_optimizer_step_pre_hook(lambda *_: seen.append("before"))
+    last = tc.optim.register_optimizer_step_post_hook(lambda *_: seen.append("after"))
+    try:
+        tc.optim.AdamW([one()]).step()
+        optimizer = tc.optim.LBFGS([one()])
+        optimizer.param_groups[0]["params"][0].grad = tc.ones(1, device="cpu")
+        optimizer.step(lambda: 1.0 * tc.ones(1, device="cpu").sum())
+    finally:
+        first.remove()
+        last.remove()
+    tc.optim.AdamW([one()]).step()
+    assert seen == ["before", "after"] * 2
+
+
+def test_a_compiled_step_with_hooks_is_refused() -> None:
+    """A replay would not call them."""
+    x = one()
+    x.grad = tc.ones(1, device="cpu")
+    optimizer = tc.optim.SGD([x], lr=0.5)
+    optimizer.register_step_post_hook(lambda *_: None)
+    step = tc.compile(lambda: optimizer.step())
+    with pytest.raises(tc.CompileError, match="the optimizer's hooks"):
+        for _ in range(9):
+            step()

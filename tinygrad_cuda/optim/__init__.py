@@ -7,6 +7,10 @@ from tinygrad_cuda.optim import lr_scheduler, swa_utils
 from tinygrad_cuda.optim.adam import Adam, AdamW
 from tinygrad_cuda.optim.adam_kin import Adamax, NAdam, RAdam
 from tinygrad_cuda.optim.adaptive import Adadelta, Adagrad, RMSprop
+from tinygrad_cuda.optim.hooks import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from tinygrad_cuda.optim.lbfgs import LBFGS
 from tinygrad_cuda.optim.optimizer import Optimizer
 from tinygrad_cuda.optim.orthogonal import Lion, Muon
@@ -31,6 +35,8 @@ __all__ = [
     "Rprop",
     "SGD",
     "lr_scheduler",
+    "register_optimizer_step_post_hook",
+    "register_optimizer_step_pre_hook",
     "swa_utils",
 ]
 

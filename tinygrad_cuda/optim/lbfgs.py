@@ -14,7 +14,7 @@ from tinygrad_cuda.engine.realize import check_errors, realize
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.optim.lbfgs_memory import Memory
 from tinygrad_cuda.optim.line_search import Trial, strong_wolfe
-from tinygrad_cuda.optim.optimizer import Optimizer, Scalars, check_options, widened
+from tinygrad_cuda.optim.optimizer import Optimizer, Scalars, check_options, loaded, widened
 from tinygrad_cuda.tensor.creation import tensor
 from tinygrad_cuda.tensor.creation import zeros as zeros_of
 from tinygrad_cuda.tensor.joining import cat
@@ -144,27 +144,29 @@ class LBFGS(Optimizer):
 
     # State -------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
-        """State and options in PyTorch's layout: all state belongs to the first parameter."""
-        found = super().state_dict()
-        if self._memory is not None and self._memory.evaluations:
-            with gradient_mode(False):
-                found["state"] = {0: self._memory.as_state()}
-        return found
+    def pack(self) -> dict[Tensor, Any]:
+        """The state in PyTorch's layout: all of it belongs to the first parameter."""
+        if self._memory is None or not self._memory.evaluations:
+            return super().pack()
+        with gradient_mode(False):
+            return {self.param_groups[0]["params"][0]: self._memory.as_state()}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over what another optimizer's `state_dict` gave; values are not shared with it.
-
-        Raises:
-            ArgumentError: the numbers of groups or of their parameters differ.
-        """
-        super().load_state_dict({**state_dict, "state": {}})
+    def unpack(self, states: dict[Tensor, Any]) -> None:
+        """Takes over what `pack` of another optimizer gave."""
+        super().unpack({})
         self._memory = None
-        given = state_dict["state"].get(0)
-        if given:
+        first = self.param_groups[0]["params"][0]
+        if first in states:
+            given = {key: _taken(value, first) for key, value in states[first].items()}
             with gradient_mode(False):
                 self.memory().load(given)
-            self.state[self.param_groups[0]["params"][0]].update(self.memory().counts())
+            self.state[first].update(self.memory().counts())
+
+
+def _taken(value: Any, parameter: Tensor) -> Any:
+    if isinstance(value, list):
+        return [_taken(item, parameter) for item in value]
+    return loaded(value, parameter, False)
 
 
 class _Step:

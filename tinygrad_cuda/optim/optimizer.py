@@ -20,6 +20,7 @@ from tinygrad_cuda.engine.capture import Commit, capturing
 from tinygrad_cuda.engine.realize import check_errors, realize
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.optim.hooks import Hooked
 from tinygrad_cuda.optim.replay import StepReplay
 from tinygrad_cuda.tensor.backward import clear
 from tinygrad_cuda.tensor.base import wrap
@@ -63,7 +64,7 @@ class Scalars:
         return scalar
 
 
-class Optimizer:
+class Optimizer(Hooked):
     """The base of optimizers: subclasses write `apply_single` and, if they need it, `init_single`.
 
     Args:
@@ -81,6 +82,8 @@ class Optimizer:
 
     # What the numbers of a step depend on besides group and state: "shape", of the parameter.
     numbers_depend_on: tuple[str, ...] = ()
+    # Numbers of the state that are the host's; PyTorch has Tensors of one element there.
+    host_numbers: tuple[str, ...] = ("step", "eta", "mu", "mu_product")
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
@@ -88,6 +91,7 @@ class Optimizer:
                 "optim", "needs several parameters", expect="an iterable of Tensors or dicts",
                 actual="a Tensor", hint="[tensor]",
             )  # fmt: skip
+        super().__init__()
         self.defaults = defaults
         self.state: defaultdict[Tensor, State] = defaultdict(dict)
         self.param_groups: list[Group] = []
@@ -146,6 +150,8 @@ class Optimizer:
         replay = None
         if capture is not None:
             replay = StepReplay(self, devices)
+            if self.has_step_hooks():
+                replay.unsteady = "the optimizer's hooks, which a replay would not call"
             capture.events.append(replay)
         try:
             fresh = self._record(replay)
@@ -174,6 +180,8 @@ class Optimizer:
         fresh = []
         with gradient_mode(False):
             for number, options in enumerate(self.param_groups):
+                if replay is not None:
+                    replay.check(options)
                 group = numbers_of(options)
                 scalars = Scalars(replay)
                 for parameter in group["params"]:
@@ -213,13 +221,21 @@ class Optimizer:
     # Groups and state ----------------------------------------------------------------------------
 
     def add_param_group(self, param_group: Group) -> None:
-        """Adds parameters with options of their own.
+        """Adds parameters, or pairs of name and parameter, with options of their own.
 
         Raises:
-            ArgumentError: a parameter is no leaf, or is in a group already.
+            ArgumentError: a parameter is no leaf, or is in a group already; some have names and
+                others have none.
         """
         given = param_group["params"]
         parameters = [given] if isinstance(given, Tensor) else list(given)
+        parameters, names = _named(parameters)
+        if self.param_groups and bool(names) != ("param_names" in self.param_groups[0]):
+            raise ArgumentError(
+                "optim", "all optimizer param groups should be with/without names",
+                expect="names in all groups or none",
+                actual=f"a further group {'with' if names else 'without'} names",
+            )  # fmt: skip
         known = {id(p) for group in self.param_groups for p in group["params"]}
         for position, parameter in enumerate(parameters):
             _check_parameter(parameter, position, known)
@@ -227,17 +243,19 @@ class Optimizer:
         for device in dict.fromkeys(p.device for p in parameters):
             # Initial values become values now, so that a first step that fails can be taken back.
             realize(device, [p.node for p in parameters if p.device is device])
-        self.param_groups.append({**self.defaults, **param_group, "params": parameters})
+        group = {**self.defaults, **param_group, "params": parameters}
+        self.param_groups.append({**group, "param_names": names} if names else group)
 
     def state_dict(self) -> dict[str, Any]:
         """State and options, with parameters numbered in order: PyTorch's layout.
 
         The state's Tensors are shared with the optimizer, as those of a module's state are.
         """
+        self.call_hooks("state_pre")
         parameters = [p for group in self.param_groups for p in group["params"]]
         numbers = {id(p): number for number, p in enumerate(parameters)}
-        return {
-            "state": {numbers[id(p)]: dict(state) for p, state in self.state.items() if state},
+        state = {
+            "state": {numbers[id(p)]: state for p, state in self.pack().items()},
             # The parameters last, as after loading: a run that goes on writes the same bytes.
             "param_groups": [
                 {k: v for k, v in group.items() if k != "params"}
@@ -245,13 +263,17 @@ class Optimizer:
                 for group in self.param_groups
             ],
         }
+        return self.through_hooks("state_post", state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over what another optimizer's `state_dict` gave; values are not shared with it.
 
+        One of PyTorch's is taken as well.
+
         Raises:
             ArgumentError: the numbers of groups or of their parameters differ.
         """
+        state_dict = self.through_hooks("load_pre", dict(state_dict))
         groups = state_dict["param_groups"]
         sizes = [len(group["params"]) for group in groups]
         own = [len(group["params"]) for group in self.param_groups]
@@ -263,17 +285,34 @@ class Optimizer:
                 actual=f"groups of {sizes}",
             )
         numbers = [number for group in groups for number in group["params"]]
+        for given, group in zip(groups, self.param_groups):
+            taken = {k: v for k, v in given.items() if k != "params"}
+            # In place of all options, but what the other does not know stays.
+            group.update(copy.deepcopy(taken))
+            for key in group.keys() - given.keys() - self.defaults.keys() - {"param_names"}:
+                del group[key]
         parameters = [p for group in self.param_groups for p in group["params"]]
+        self.unpack(
+            {
+                parameter: state_dict["state"][number]
+                for number, parameter in zip(numbers, parameters)
+                if state_dict["state"].get(number)
+            }
+        )
+        self.call_hooks("load_post")
+
+    def pack(self) -> dict[Tensor, State]:
+        """The state as `state_dict` gives it, by parameter."""
+        return {parameter: dict(state) for parameter, state in self.state.items() if state}
+
+    def unpack(self, states: dict[Tensor, State]) -> None:
+        """Takes over what `pack` of another optimizer gave."""
         self.state.clear()
-        for number, parameter in zip(numbers, parameters):
-            state = state_dict["state"].get(number)
-            if state:
-                self.state[parameter] = {k: _loaded(v, parameter) for k, v in state.items()}
-        self.param_groups = [
-            {**copy.deepcopy({k: v for k, v in given.items() if k != "params"}),
-             "params": group["params"]}
-            for given, group in zip(groups, self.param_groups)
-        ]  # fmt: skip
+        for parameter, state in states.items():
+            self.state[parameter] = {
+                key: loaded(value, parameter, key in self.host_numbers)
+                for key, value in state.items()
+            }
 
     def __repr__(self) -> str:
         lines = [type(self).__name__ + " ("]
@@ -354,8 +393,27 @@ def _check_parameter(parameter: Any, position: int, known: set[int]) -> None:
         )
 
 
-def _loaded(value: Any, parameter: Tensor) -> Any:
-    """A value of a loaded state, on the parameter's device; Tensors get cells of their own."""
+def _named(given: list[Any]) -> tuple[list[Any], list[str]]:
+    """The parameters, and their names where pairs of both are given."""
+    pairs = [item for item in given if isinstance(item, tuple)]
+    if pairs and len(pairs) != len(given):
+        raise ArgumentError(
+            "optim", "all optimizer params should be with/without names",
+            expect="a name for each parameter or none", actual=f"{len(pairs)} of {len(given)}",
+        )  # fmt: skip
+    return ([item for _, item in pairs], [name for name, _ in pairs]) if pairs else (given, [])
+
+
+def loaded(value: Any, parameter: Tensor, host: bool) -> Any:
+    """A value of a loaded state, on the parameter's device; Tensors get cells of their own.
+
+    Other libraries' arrays become Tensors, or numbers where the host keeps them (`host`).
+    """
+    if host and hasattr(value, "item"):
+        return value.item()
+    if hasattr(value, "__array__") and not isinstance(value, Tensor):
+        array = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+        value = tensor(array, device=parameter.device)
     if not isinstance(value, Tensor):
         return copy.deepcopy(value)
     dtype = parameter.dtype if value.dtype.is_floating else value.dtype

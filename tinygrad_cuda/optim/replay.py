@@ -198,15 +198,26 @@ class StepReplay(StepEvent):
         self._current = -1
         self._before: dict[int, Any] = {}
 
+    def check(self, group: dict[str, Any]) -> None:
+        """Raises where an option would have to be looked at.
+
+        Raises:
+            CompileError: it is a Tensor.
+        """
+        for key, value in group.items():
+            if isinstance(value, Tensor) or (
+                isinstance(value, tuple) and any(isinstance(item, Tensor) for item in value)
+            ):
+                raise CompileError(
+                    "compile", f"the optimizer's {key} is a Tensor", expect="a number",
+                    actual=f"shape {tuple(getattr(value, 'shape', ()))}",
+                    hint="a number may change from step to step; no new plan is made",
+                )  # fmt: skip
+
     def begin(self, number: int, parameter: Tensor) -> None:
         """The update of one parameter is about to be recorded."""
         state = self.mapping.get(parameter) or {}
         self._before[id(parameter)] = (parameter, dict(state))
-        for key, value in self.optimizer.param_groups[number].items():
-            if isinstance(value, Tensor):
-                self.unsteady = f"the optimizer's {key}, a Tensor (give a number instead)"
-                self._current = -1
-                return
         host = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         any_shape = "shape" not in self.optimizer.numbers_depend_on
         for index, alike in enumerate(self.alike):
