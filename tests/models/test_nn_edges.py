@@ -157,3 +157,8 @@ REFUSED: dict[str, Callable[[], Any]] = {
 def test_arguments_that_hide_a_mistake(text: str) -> None:
     with pytest.raises(tc.TgcError, match=text):
         REFUSED[text]()
+
+
+def test_convolution_with_the_channels_last() -> None:
+    arrays = (real(7, 2, 3), real(4, 3, 5), real(5))
+    compare(lambda F, x, w, b: F.conv_tbc(x, w, b, 2), arrays, "float64")

@@ -332,3 +332,15 @@ def conv_transpose3d(
 def stretched(pads: Sequence[tuple[int, int]]) -> list[int]:
     """Widths before and after each axis in the order that `pad` takes: the last axis first."""
     return [width for both in reversed(pads) for width in both]
+
+
+@in_half
+def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """`conv1d` with the channels last: input (L, N, C), weight (K, C, O), output (L', N, O).
+
+    Args:
+        bias: shape (O,).
+        pad: zeros at both ends.
+    """
+    output = conv1d(input.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
+    return output.permute(2, 0, 1)
