@@ -13,6 +13,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn
 
 WHOLE = np.arange(-8, 8).reshape(1, 1, 4, 4)
+W_1 = np.ones((4, 2, 3))
 ONE, SEVERAL = np.array(0.3), np.array([0.3, 2.0, -1.0])
 NO_KEYS = (np.ones((2, 3, 4)), np.zeros((2, 0, 4)), np.zeros((2, 0, 5)))
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -162,3 +163,25 @@ def test_arguments_that_hide_a_mistake(text: str) -> None:
 def test_convolution_with_the_channels_last() -> None:
     arrays = (real(7, 2, 3), real(4, 3, 5), real(5))
     compare(lambda F, x, w, b: F.conv_tbc(x, w, b, 2), arrays, "float64")
+
+
+LAYERS: dict[str, Case] = {
+    "conv2d": (lambda t, x, w: t.conv2d(x, w, None, 2, 1), (WHOLE * 0.5, np.ones((3, 1, 2, 2)))),
+    "conv_transpose1d": (lambda t, x, w: t.conv_transpose1d(x[0], w), (WHOLE * 0.5, W_1)),
+    "layer_norm": (lambda t, x: t.layer_norm(x, (4,)), (WHOLE * 0.5,)),
+    "group_norm": (lambda t, x: t.group_norm(x, 1), (WHOLE * 0.5,)),
+    "max_pool2d": (lambda t, x: t.max_pool2d(x, 2, 1), (WHOLE * 0.5,)),
+    "max_pool1d_with_indices": (lambda t, x: t.max_pool1d_with_indices(x[0], 2), (WHOLE * 0.5,)),
+    "prelu, pixels": (lambda t, x: t.prelu(t.pixel_unshuffle(x, 2), x[0, 0, 0]), (WHOLE * 0.5,)),
+    "threshold": (lambda t, x: t.threshold(t.selu(t.celu(x)), 0.1, 2.0), (WHOLE * 0.5,)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_functions_that_the_package_has_too(name: str) -> None:
+    """PyTorch has some of nn.functional as its own functions."""
+    torch = pytest.importorskip("torch")
+    call, arrays = LAYERS[name]
+    compare(
+        lambda F, *tensors: call(tc if F is nn.functional else torch, *tensors), arrays, "float64"
+    )
