@@ -124,6 +124,113 @@ def test_schedule_goes_on_from_its_state(name: str) -> None:
         assert optimizer.param_groups[0]["momentum"] == successor.param_groups[0]["momentum"]
 
 
+def both_optimizers(**options: Any) -> list[tuple[Any, Any]]:
+    """SGD with two groups of one rate each, in torch and here, with torch's names."""
+    found = []
+    for lib, kinds in ((torch, torch.optim), (tc, optim)):
+        parameters = [lib.tensor([1.0], requires_grad=True) for _ in range(2)]
+        groups = [{"params": p, "lr": rate} for p, rate in zip(parameters, (0.1, 0.5))]
+        found.append((kinds.lr_scheduler, kinds.SGD(groups, lr=0.1, momentum=0.7, **options)))
+    return found
+
+
+def rates_of(schedule: Any, steps: int) -> list[float]:
+    rates = [float(rate) for rate in schedule.get_last_lr()]
+    for _ in range(steps):
+        schedule.step()
+        rates += [float(rate) for rate in schedule.get_last_lr()]
+        rates += [group["momentum"] for group in schedule.optimizer.param_groups]
+    return rates
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule_goes_on_from_torchs_state(name: str) -> None:
+    (their_kinds, theirs), (kinds, successor) = both_optimizers()
+    schedule = SCHEDULES[name](their_kinds, theirs)
+    other = SCHEDULES[name](kinds, successor)
+    theirs.step()
+    successor.step()
+    for _ in range(9):
+        schedule.step()
+    state = schedule.state_dict()
+    successor.load_state_dict(theirs.state_dict())
+    other.load_state_dict(state)
+    np.testing.assert_allclose(rates_of(other, 30), rates_of(schedule, 30), rtol=1e-12)
+    shared = {"last_epoch", "base_lrs", "_last_lr", "_step_count"} & state.keys()
+    assert shared <= other.state_dict().keys()
+    for key in ("last_epoch", "_step_count"):
+        if key in state:  # a chain has neither, there
+            assert other.state_dict()[key] == state[key] + 30
+
+
+@pytest.mark.parametrize("last_epoch", [0, 5, 8])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("StepLR", {"step_size": 7}),
+        ("MultiStepLR", {"milestones": [3, 8, 12]}),
+        ("ExponentialLR", {"gamma": 0.9}),
+        ("ConstantLR", {"total_iters": 9}),
+        ("LinearLR", {"total_iters": 20}),
+        ("PolynomialLR", {"total_iters": 30}),
+        ("CosineAnnealingLR", {"T_max": 25}),
+        ("CosineAnnealingWarmRestarts", {"T_0": 7}),
+        ("LambdaLR", {"lr_lambda": lambda step: 0.9**step}),
+        ("MultiplicativeLR", {"lr_lambda": lambda step: 0.9}),
+        ("CyclicLR", {"base_lr": 0.1, "max_lr": 1.0, "step_size_up": 7}),
+        ("OneCycleLR", {"max_lr": 1.0, "total_steps": 60}),
+    ],
+)
+def test_going_on_by_last_epoch_as_torch(
+    name: str, options: dict[str, Any], last_epoch: int
+) -> None:
+    """The constructor changes no rate then; groups bring the initial ones."""
+    found = []
+    for kinds, optimizer in both_optimizers():
+        for group in optimizer.param_groups:
+            group |= {"initial_lr": 2 * group["lr"], "max_lr": 1.0, "min_lr": 0.001}
+            group |= {"max_momentum": 0.95, "base_momentum": 0.8}
+        schedule = getattr(kinds, name)(optimizer, last_epoch=last_epoch, **options)
+        optimizer.step()
+        found.append(rates_of(schedule, 30))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["cosine", "sequence", "chain", "one cycle", "triangular"])
+def test_rates_that_are_tensors_are_written_into(name: str) -> None:
+    found = []
+    for lib, (kinds, optimizer) in zip((torch, tc), both_optimizers(), strict=True):
+        rates = [lib.tensor(value, dtype=lib.float64) for value in (0.1, 0.5)]
+        for group, rate in zip(optimizer.param_groups, rates):
+            group["lr"] = rate
+        schedule = SCHEDULES[name](kinds, optimizer)
+        optimizer.step()
+        found.append(rates_of(schedule, 20))
+        assert optimizer.param_groups[1]["lr"] is rates[1]
+        assert float(rates[1]) == found[-1][-3]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
+
+
+class Fading:
+    """A callable object with state of its own."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, step: int) -> float:
+        return self.factor**step
+
+
+def test_attributes_of_callable_objects_are_state() -> None:
+    for kinds, optimizer in both_optimizers():
+        first = kinds.LambdaLR(optimizer, [Fading(0.5), lambda step: 1.0])
+        state = first.state_dict()
+        assert state["lr_lambdas"] == [{"factor": 0.5}, None]
+        second = kinds.LambdaLR(optimizer, [Fading(0.9), lambda step: 1.0])
+        second.load_state_dict(state)
+        assert second.lr_lambdas[0].factor == 0.5
+
+
 def test_wrong_order_warns_once() -> None:
     schedule = lr_scheduler.StepLR(one_parameter(), 3)
     with warnings.catch_warnings(record=True) as caught:

@@ -12,7 +12,7 @@ from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
-from tinygrad_cuda.optim.lr_scheduler.base import LRScheduler, per_group
+from tinygrad_cuda.optim.lr_scheduler.base import LRScheduler, per_group, rate_of
 from tinygrad_cuda.optim.optimizer import Optimizer
 from tinygrad_cuda.tensor.creation import tensor
 from tinygrad_cuda.tensor.selecting import where
@@ -228,7 +228,7 @@ class SWALR(LRScheduler):
         before, now = self._part(step - 1), self._part(step)
         rates = []
         for group in self.optimizer.param_groups:
-            goal, rate = group["swa_lr"], group["lr"]
+            goal, rate = group["swa_lr"], rate_of(group)
             start = goal if before == 1 else (rate - before * goal) / (1 - before)
             rates.append(goal * now + start * (1 - now))
         return rates

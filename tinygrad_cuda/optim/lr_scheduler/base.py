@@ -6,11 +6,14 @@ A rate is an argument of the plan, so a schedule makes no new one.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.capture import repeated
-from tinygrad_cuda.optim.optimizer import Optimizer
+from tinygrad_cuda.optim.optimizer import Group, Optimizer
+from tinygrad_cuda.tensor.tensor import Tensor
 
 
 class LRScheduler:
@@ -28,12 +31,13 @@ class LRScheduler:
 
     _steps = 0
     _warned = False
+    _is_initial = False
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         self.optimizer = optimizer
         for number, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
-                group.setdefault("initial_lr", group["lr"])
+                group.setdefault("initial_lr", rate_of(group))
             elif "initial_lr" not in group:
                 raise ArgumentError(
                     "lr_scheduler",
@@ -44,7 +48,9 @@ class LRScheduler:
                 )
         self.base_lrs: list[float] = [group["initial_lr"] for group in optimizer.param_groups]
         self.last_epoch = last_epoch
+        self._is_initial = True  # going on, the constructor changes no rate
         self._advance()
+        self._is_initial = False
 
     def get_lr(self) -> list[float]:
         """The rates at step `last_epoch`, a group each."""
@@ -81,31 +87,67 @@ class LRScheduler:
 
     def _begin(self) -> None:
         """The first rates, from the initial ones, whatever the last schedule left."""
-        for group, rate in zip(self.optimizer.param_groups, self.base_lrs):
-            group["lr"] = rate
+        set_rates(self.optimizer, self.base_lrs)
         self.last_epoch = -1
         self._advance()
 
     def _advance(self) -> None:
         self.last_epoch += 1
-        for group, rate in zip(self.optimizer.param_groups, self.get_lr()):
-            group["lr"] = rate
+        set_rates(self.optimizer, self.get_lr())
         self._last_lr = self._rates()
 
     def _rates(self) -> list[float]:
-        return [group["lr"] for group in self.optimizer.param_groups]
+        return [rate_of(group) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer and functions."""
-        return {
+        """Everything but the optimizer and functions, by PyTorch's names.
+
+        Of callable objects that give a rate their attributes are kept.
+        """
+        state = {
             key: value
             for key, value in self.__dict__.items()
-            if key != "optimizer" and not _has_function(value)
+            if key not in ("optimizer", "_steps") and not _has_function(value)
         }
+        state["_step_count"] = self._steps + 1
+        if "lr_lambdas" in self.__dict__:
+            state["lr_lambdas"] = [_attributes(function) for function in self._functions()]
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on where another schedule's `state_dict` was taken."""
-        self.__dict__.update(state_dict)
+        """Goes on where another schedule's `state_dict` was taken, here or in PyTorch."""
+        state = dict(state_dict)
+        self._steps = state.pop("_step_count", self._steps + 1) - 1
+        kept = state.pop("lr_lambdas", None) or []
+        for function, attributes in zip(self._functions(), kept):
+            if attributes is not None:
+                function.__dict__.update(attributes)
+        if isinstance(state.get("milestones"), Counter):  # PyTorch's
+            state["milestones"] = sorted(state["milestones"].elements())
+        self.__dict__.update(state)
+
+    def _functions(self) -> list[Any]:
+        return list(self.__dict__.get("lr_lambdas", ()))
+
+
+def rate_of(group: Group) -> float:
+    """The rate of a group as a number."""
+    rate = group["lr"]
+    return rate.item() if isinstance(rate, Tensor) else rate  # type: ignore[no-any-return]
+
+
+def set_rates(optimizer: Optimizer, rates: Iterable[float]) -> None:
+    """Gives each group its rate; one that is a Tensor is written into."""
+    for group, rate in zip(optimizer.param_groups, rates):
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def _attributes(function: Any) -> dict[str, Any] | None:
+    kept = getattr(function, "__dict__", None)
+    return dict(kept) if kept and not hasattr(function, "__name__") else None
 
 
 def per_group(op: str, name: str, optimizer: Optimizer, value: Any) -> list[float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.capture import repeated
-from tinygrad_cuda.optim.lr_scheduler.base import LRScheduler, per_group
+from tinygrad_cuda.optim.lr_scheduler.base import LRScheduler, per_group, set_rates
 from tinygrad_cuda.optim.optimizer import Optimizer
 
 
@@ -80,10 +80,12 @@ class ReduceLROnPlateau(LRScheduler):
         return current > limit if self.mode == "max" else current < limit
 
     def _reduce(self) -> None:
-        for group, low in zip(self.optimizer.param_groups, self.min_lrs):
-            rate = max(group["lr"] * self.factor, low)
-            if group["lr"] - rate > self.eps:
-                group["lr"] = rate
+        rates = self._rates()
+        lower = [max(rate * self.factor, low) for rate, low in zip(rates, self.min_lrs)]
+        set_rates(
+            self.optimizer,
+            [new if old - new > self.eps else old for old, new in zip(rates, lower)],
+        )
 
 
 class _Several(LRScheduler):
@@ -155,8 +157,7 @@ class SequentialLR(_Several):
         super().__init__(schedulers, optimizer)
         self._milestones = list(milestones)
         self.last_epoch = last_epoch + 1
-        for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"]
+        set_rates(optimizer, [group["initial_lr"] for group in optimizer.param_groups])
         self._undo()
         schedulers[bisect_right(self._milestones, 0)]._advance()
         self._last_lr = self._rates()
@@ -205,7 +206,7 @@ class ChainedScheduler(_Several):
         self._last_lr = self._rates()
 
     def _begin(self) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["initial_lr"]
+        groups = self.optimizer.param_groups
+        set_rates(self.optimizer, [group["initial_lr"] for group in groups])
         self._undo()
         self._advance()

@@ -8,7 +8,7 @@ from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.capture import repeated
-from tinygrad_cuda.optim.lr_scheduler.base import LRScheduler, per_group
+from tinygrad_cuda.optim.lr_scheduler.base import LRScheduler, per_group, set_rates
 from tinygrad_cuda.optim.optimizer import Optimizer
 
 
@@ -161,8 +161,7 @@ class CyclicLR(_WithMomentum):
                 actual=repr(mode),
             )  # fmt: skip
         if last_epoch == -1:
-            for group, rate in zip(optimizer.param_groups, base_lrs):
-                group["lr"] = rate
+            set_rates(optimizer, base_lrs)
         down = step_size_up if step_size_down is None else step_size_down
         self.total_size = float(step_size_up + down)
         self.step_ratio = step_size_up / self.total_size
@@ -198,7 +197,7 @@ class CyclicLR(_WithMomentum):
                 self.optimizer, [high - (high - low) * height for low, high in ranges]
             )
         # The constructor's step comes before base_lrs are those of this schedule.
-        lows = [group["lr"] for group in self.optimizer.param_groups]
+        lows = self._rates()
         lows = self.base_lrs if self._steps or self.last_epoch > 0 else lows
         return [low + (high - low) * height for low, high in zip(lows, self.max_lrs)]
 

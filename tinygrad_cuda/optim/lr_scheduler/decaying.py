@@ -107,7 +107,8 @@ class ExponentialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        return [rate * self.gamma if self.last_epoch > 0 else rate for rate in self._rates()]
+        still = self._is_initial or self.last_epoch == 0
+        return [rate if still else rate * self.gamma for rate in self._rates()]
 
 
 class ConstantLR(LRScheduler):
@@ -215,7 +216,7 @@ class LinearLR(LRScheduler):
         start, way = self.start_factor, self.end_factor - self.start_factor
         if step == 0:
             return [rate * start for rate in self._rates()]
-        if step > total:
+        if self._is_initial or step > total:
             return self._rates()
         # From the last rate, not the first: other schedules may act on it as well.
         factor = 1.0 + way / (total * start + (step - 1) * way)
@@ -244,12 +245,8 @@ class CosineAnnealingLR(LRScheduler):
     def get_lr(self) -> list[float]:
         step, total, low = self.last_epoch, self.T_max, self.eta_min
         rates = self._rates()
-        if step == 0:
+        if self._is_initial or step == 0:
             return rates
-        if self._steps == 0:
-            # Going on after a restart: there is no last rate to continue from.
-            height = (1 + math.cos(math.pi * step / total)) / 2
-            return [low + (base - low) * height for base in self.base_lrs]
         if (step - 1 - total) % (2 * total) == 0:
             # The bottom is behind: the recursion would divide by zero.
             rise = (1 - math.cos(math.pi / total)) / 2
