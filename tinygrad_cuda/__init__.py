@@ -6,7 +6,7 @@ import importlib
 from math import inf, nan, pi
 from typing import TYPE_CHECKING
 
-from tinygrad_cuda import autograd, backends, cuda, linalg, random, special
+from tinygrad_cuda import autograd, backends, cuda, distributions, linalg, random, special
 from tinygrad_cuda.autograd import (
     detect_nan,
     enable_grad,
@@ -639,6 +639,7 @@ __all__ = [
     "diff",
     "digamma",
     "dist",
+    "distributions",
     "div",
     "divide",
     "dot",

@@ -37,6 +37,7 @@ RANKS = {
     "autograd": 9,
     "backends": 9,
     "cuda": 9,
+    "distributions": 9,
     "linalg": 9,
     "random": 9,
     "special": 9,

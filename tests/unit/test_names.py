@@ -133,6 +133,7 @@ NEAR = {
     "func": ("vmapp", "vmap"),
     "cuda": ("is_availabel", "is_available"),
     "special": ("erfinf", "erfinv"),
+    "distributions": ("Normel", "Normal"),
 }
 
 

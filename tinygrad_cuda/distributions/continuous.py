@@ -1,0 +1,259 @@
+"""Normal, Uniform, Laplace and Exponential: densities with samples that have gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tinygrad_cuda.distributions.distribution import Distribution, together, uniform
+from tinygrad_cuda.tensor.random import randn
+from tinygrad_cuda.tensor.selecting import where
+from tinygrad_cuda.tensor.tensor import Tensor
+
+HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+
+
+class Normal(Distribution):
+    r"""The normal distribution.
+
+    .. math:: \log p(x) = -\frac{(x - \mu)^2}{2 \sigma^2} - \log \sigma - \frac{1}{2} \log 2 \pi
+
+    Args:
+        loc: :math:`\mu`, a Tensor or number.
+        scale: :math:`\sigma`, above zero.
+        validate_args: whether parameters are looked at and checked.
+
+    Raises:
+        ArgumentError: a scale is not above zero.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> normal = Normal(tc.zeros(2, device="cpu"), 1.0)
+        >>> [round(value, 4) for value in normal.log_prob(tc.ones(2, device="cpu")).tolist()]
+        [-1.4189, -1.4189]
+    """
+
+    has_rsample = True
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = together(loc, scale)
+        super().__init__(self.loc.shape, (), validate_args)
+        self.check(self.scale > 0, "scale", "scale > 0")
+
+    @property
+    def mean(self) -> Tensor:
+        """The expected value."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """The square of scale."""
+        return self.scale * self.scale
+
+    @property
+    def stddev(self) -> Tensor:
+        """The scale."""
+        return self.scale
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the density."""
+        distance = (value - self.loc) / self.scale
+        result: Tensor = -0.5 * distance * distance - self.scale.log() - HALF_LOG_TAU
+        return result
+
+    def entropy(self) -> Tensor:
+        """The entropy in nats."""
+        return self.scale.log() + (0.5 + HALF_LOG_TAU)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """The probability of a sample of at most `value`."""
+        result: Tensor = 0.5 * (1.0 + ((value - self.loc) / (self.scale * math.sqrt(2.0))).erf())
+        return result
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The inverse of `cdf`."""
+        result: Tensor = self.loc + self.scale * (2.0 * value - 1.0).erfinv() * math.sqrt(2.0)
+        return result
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Samples, with gradients to loc and scale."""
+        shape, dtype, device = self.shape_of(sample_shape), self.loc.dtype, self.loc.device
+        return self.loc + self.scale * randn(*shape, dtype=dtype, device=device)
+
+
+class Uniform(Distribution):
+    """All values from `low` to below `high` alike.
+
+    Args:
+        low, high: Tensors or numbers.
+        validate_args: whether parameters and values are looked at and checked.
+
+    Raises:
+        ArgumentError: high is not above low.
+    """
+
+    has_rsample = True
+
+    def __init__(self, low: Any, high: Any, validate_args: bool | None = None) -> None:
+        self.low, self.high = together(low, high)
+        super().__init__(self.low.shape, (), validate_args)
+        self.check(self.high > self.low, "high", "high > low")
+
+    @property
+    def mean(self) -> Tensor:
+        """The middle."""
+        return (self.low + self.high) / 2.0
+
+    @property
+    def variance(self) -> Tensor:
+        """A twelfth of the square of the width."""
+        return (self.high - self.low).pow(2) / 12.0
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the density.
+
+        Raises:
+            ArgumentError: a value is outside.
+        """
+        inside = (value >= self.low).logical_and(value <= self.high)
+        self.check(inside, "value", "low <= value <= high")
+        inside = (value >= self.low).logical_and(value < self.high)
+        result: Tensor = where(inside, -(self.high - self.low).log(), -math.inf)
+        return result
+
+    def entropy(self) -> Tensor:
+        """The entropy in nats."""
+        return (self.high - self.low).log()
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """The probability of a sample of at most `value`."""
+        return ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The inverse of `cdf`."""
+        return value * (self.high - self.low) + self.low
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Samples, with gradients to low and high."""
+        return self.icdf(uniform(self.low, self.shape_of(sample_shape)))
+
+
+class Laplace(Distribution):
+    r"""The Laplace distribution.
+
+    .. math:: \log p(x) = -|x - \mu| / b - \log 2 b
+
+    Args:
+        loc: :math:`\mu`, a Tensor or number.
+        scale: b, above zero.
+        validate_args: whether parameters are looked at and checked.
+
+    Raises:
+        ArgumentError: a scale is not above zero.
+    """
+
+    has_rsample = True
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = together(loc, scale)
+        super().__init__(self.loc.shape, (), validate_args)
+        self.check(self.scale > 0, "scale", "scale > 0")
+
+    @property
+    def mean(self) -> Tensor:
+        """The expected value."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """Twice the square of scale."""
+        result: Tensor = 2.0 * self.scale * self.scale
+        return result
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the density."""
+        result: Tensor = -(2.0 * self.scale).log() - (value - self.loc).abs() / self.scale
+        return result
+
+    def entropy(self) -> Tensor:
+        """The entropy in nats."""
+        result: Tensor = 1.0 + (2.0 * self.scale).log()
+        return result
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """The probability of a sample of at most `value`."""
+        distance = value - self.loc
+        result: Tensor = 0.5 - 0.5 * distance.sign() * (-distance.abs() / self.scale).expm1()
+        return result
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The inverse of `cdf`."""
+        term = value - 0.5
+        result: Tensor = self.loc - self.scale * term.sign() * (-2.0 * term.abs()).log1p()
+        return result
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Samples, with gradients to loc and scale."""
+        # Of [0, 1) the smallest number is 0, whose sample would be infinite.
+        drawn = uniform(self.loc, self.shape_of(sample_shape)).clamp(min=2.0**-25)
+        return self.icdf(drawn)
+
+
+class Exponential(Distribution):
+    r"""The exponential distribution.
+
+    .. math:: \log p(x) = \log \lambda - \lambda x
+
+    Args:
+        rate: :math:`\lambda`, above zero; a Tensor or number.
+        validate_args: whether parameters and values are looked at and checked.
+
+    Raises:
+        ArgumentError: a rate is not above zero.
+    """
+
+    has_rsample = True
+
+    def __init__(self, rate: Any, validate_args: bool | None = None) -> None:
+        (self.rate,) = together(rate)
+        super().__init__(self.rate.shape, (), validate_args)
+        self.check(self.rate > 0, "rate", "rate > 0")
+
+    @property
+    def mean(self) -> Tensor:
+        """One by the rate."""
+        result: Tensor = 1.0 / self.rate
+        return result
+
+    @property
+    def variance(self) -> Tensor:
+        """One by the square of the rate."""
+        return self.rate.pow(-2.0)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the density.
+
+        Raises:
+            ArgumentError: a value is negative.
+        """
+        self.check(value >= 0, "value", "value >= 0")
+        return self.rate.log() - self.rate * value
+
+    def entropy(self) -> Tensor:
+        """The entropy in nats."""
+        result: Tensor = 1.0 - self.rate.log()
+        return result
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """The probability of a sample of at most `value`."""
+        result: Tensor = 1.0 - (-self.rate * value).exp()
+        return result
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The inverse of `cdf`."""
+        return -(-value).log1p() / self.rate
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Samples, with gradients to the rate."""
+        return self.icdf(uniform(self.rate, self.shape_of(sample_shape)))

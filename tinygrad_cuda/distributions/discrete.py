@@ -1,0 +1,164 @@
+"""Bernoulli and Categorical: by probabilities or by logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tinygrad_cuda.core.dtypes import int64
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.distributions.distribution import Distribution, together, uniform
+from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.tensor.tensor import Tensor
+
+
+def _one_of(op: str, probs: Any, logits: Any) -> None:
+    if (probs is None) == (logits is None):
+        raise ArgumentError(
+            op, "probabilities or logits", expect="one of probs and logits",
+            actual="none" if probs is None else "both",
+        )  # fmt: skip
+
+
+class Bernoulli(Distribution):
+    r"""One with probability p, else zero.
+
+    .. math:: \log p(x) = x \log p + (1 - x) \log (1 - p)
+
+    Args:
+        probs: p, a Tensor or number; or else
+        logits: :math:`\log p - \log (1 - p)`.
+        validate_args: whether parameters and values are looked at and checked.
+
+    Raises:
+        ArgumentError: both or none are given, or a probability is out of range.
+    """
+
+    def __init__(
+        self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
+    ) -> None:
+        _one_of("Bernoulli", probs, logits)
+        (given,) = together(logits if probs is None else probs)
+        super().__init__(given.shape, (), validate_args)
+        if probs is None:
+            self.logits, self.probs = given, given.sigmoid()
+            return
+        self.check((given >= 0).logical_and(given <= 1), "probs", "0 <= probs <= 1")
+        tiny = 2.0**-23 if given.dtype.itemsize < 8 else 2.0**-52
+        bounded = given.clamp(tiny, 1.0 - tiny)
+        self.probs, self.logits = given, bounded.log() - (-bounded).log1p()
+
+    @property
+    def mean(self) -> Tensor:
+        """The probability."""
+        return self.probs
+
+    @property
+    def variance(self) -> Tensor:
+        """p (1 - p)."""
+        result: Tensor = self.probs * (1.0 - self.probs)
+        return result
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the probability.
+
+        Raises:
+            ArgumentError: a value is neither 0 nor 1.
+        """
+        self.check((value == 0).logical_or(value == 1), "value", "0 or 1")
+        return value * self.logits - _softplus(self.logits)
+
+    def entropy(self) -> Tensor:
+        """The entropy in nats."""
+        return _softplus(self.logits) - self.probs * self.logits
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Zeros and ones of the parameters' dtype."""
+        with gradient_mode(False):
+            drawn = uniform(self.probs, self.shape_of(sample_shape))
+            result: Tensor = (drawn < self.probs).to(self.probs.dtype)
+            return result
+
+
+class Categorical(Distribution):
+    """One of some classes, by its probability.
+
+    Args:
+        probs: of shape (..., classes), not negative; divided by their sum. Or else
+        logits: their logarithms, up to a constant.
+        validate_args: whether parameters and values are looked at and checked.
+
+    Raises:
+        ArgumentError: both or none are given, there is no dimension of classes, or a
+            probability is negative.
+    """
+
+    def __init__(
+        self, probs: Tensor | None = None, logits: Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:  # fmt: skip
+        _one_of("Categorical", probs, logits)
+        given: Any = logits if probs is None else probs
+        if given.ndim < 1:
+            raise ArgumentError(
+                "Categorical", "there is no dimension of classes", expect="(..., classes)",
+                actual="()",
+            )  # fmt: skip
+        super().__init__(given.shape[:-1], (), validate_args)
+        if probs is None:
+            self.logits = given - given.logsumexp(dim=-1, keepdim=True)
+            self.probs = self.logits.exp()
+            return
+        self.check(given >= 0, "probs", "probs >= 0")
+        self.probs = given / given.sum(dim=-1, keepdim=True)
+        tiny = 2.0**-23 if given.dtype.itemsize < 8 else 2.0**-52
+        self.logits = self.probs.clamp(tiny, 1.0 - tiny).log()
+
+    @property
+    def mean(self) -> Tensor:
+        """Not a number: classes have no order."""
+        result: Tensor = self.probs.sum(dim=-1).detach() * math.nan
+        return result
+
+    @property
+    def variance(self) -> Tensor:
+        """Not a number: classes have no order."""
+        return self.mean
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest class."""
+        best: Tensor = self.probs.argmax(dim=-1)
+        return best
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the probability of classes.
+
+        Raises:
+            ArgumentError: there is no such class.
+        """
+        count = self.logits.shape[-1]
+        self.check((value >= 0).logical_and(value < count), "value", f"0 to {count - 1}")
+        shape = (value + 0 * self.logits[..., 0].detach().to(int64)).shape
+        index = value.to(int64).expand(*shape).unsqueeze(-1)
+        chosen: Tensor = self.logits.expand(*shape, count).gather(-1, index)
+        return chosen.squeeze(-1)
+
+    def entropy(self) -> Tensor:
+        """The entropy in nats."""
+        result: Tensor = -(self.logits * self.probs).sum(dim=-1)
+        return result
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Classes, as int64: how many of the running sums of probabilities are passed."""
+        with gradient_mode(False):
+            drawn = uniform(self.probs, (*self.shape_of(sample_shape), 1))
+            sums = self.probs.detach().cumsum(dim=-1)
+            # The last sum is 1 up to rounding and is never passed.
+            passed: Tensor = (drawn >= sums[..., :-1]).to(int64).sum(dim=-1)
+            return passed
+
+
+def _softplus(logits: Tensor) -> Tensor:
+    return logits.clamp(min=0.0) + (-logits.abs()).exp().log1p()

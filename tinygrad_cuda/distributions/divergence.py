@@ -1,0 +1,89 @@
+"""kl_divergence: the expected log ratio of two distributions, in closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.distributions.continuous import Exponential, Laplace, Normal, Uniform
+from tinygrad_cuda.distributions.discrete import Bernoulli, Categorical
+from tinygrad_cuda.distributions.distribution import Distribution, Independent
+from tinygrad_cuda.tensor.selecting import where
+from tinygrad_cuda.tensor.tensor import Tensor
+
+
+def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
+    r"""The Kullback-Leibler divergence of p from q.
+
+    .. math:: \operatorname{E}_{x \sim p}[\log p(x) - \log q(x)]
+
+    Args:
+        p, q: of one kind.
+
+    Raises:
+        ArgumentError: there is no closed form here for the two.
+
+    Example:
+        >>> from tinygrad_cuda.distributions import Normal
+        >>> round(kl_divergence(Normal(0.0, 1.0), Normal(1.0, 1.0)).item(), 4)
+        0.5
+    """
+    if isinstance(p, Independent) and isinstance(q, Independent) and p.count == q.count:
+        return p.summed(kl_divergence(p.base_dist, q.base_dist))
+    if type(p) is not type(q) or type(p) not in _RULES:
+        raise ArgumentError(
+            "kl_divergence", "there is no closed form for the two",
+            expect=f"two of one kind: {', '.join(kind.__name__ for kind in _RULES)}",
+            actual=f"{type(p).__name__} and {type(q).__name__}",
+        )  # fmt: skip
+    return _RULES[type(p)](p, q)
+
+
+def _normal(p: Normal, q: Normal) -> Tensor:
+    ratio = (p.scale / q.scale).pow(2)
+    distance = ((p.loc - q.loc) / q.scale).pow(2)
+    result: Tensor = 0.5 * (ratio + distance - 1.0 - ratio.log())
+    return result
+
+
+def _laplace(p: Laplace, q: Laplace) -> Tensor:
+    ratio, distance = p.scale / q.scale, (p.loc - q.loc).abs()
+    near = ratio * (-distance / p.scale).exp()
+    return -ratio.log() + distance / q.scale + near - 1.0
+
+
+def _uniform(p: Uniform, q: Uniform) -> Tensor:
+    ratio = ((q.high - q.low) / (p.high - p.low)).log()
+    result: Tensor = where((q.low > p.low).logical_or(q.high < p.high), math.inf, ratio)
+    return result
+
+
+def _exponential(p: Exponential, q: Exponential) -> Tensor:
+    ratio = q.rate / p.rate
+    return ratio - ratio.log() - 1.0
+
+
+def _bernoulli(p: Bernoulli, q: Bernoulli) -> Tensor:
+    # Each with q's logits: no difference of large numbers.
+    return p.probs * (p.logits - q.logits) + _rest(q.logits) - _rest(p.logits)
+
+
+def _rest(logits: Tensor) -> Tensor:
+    return logits.clamp(min=0.0) + (-logits.abs()).exp().log1p()
+
+
+def _categorical(p: Categorical, q: Categorical) -> Tensor:
+    result: Tensor = (p.probs * (p.logits - q.logits)).sum(dim=-1)
+    return result
+
+
+_RULES: dict[type[Distribution], Callable[[Any, Any], Tensor]] = {
+    Normal: _normal,
+    Laplace: _laplace,
+    Uniform: _uniform,
+    Exponential: _exponential,
+    Bernoulli: _bernoulli,
+    Categorical: _categorical,
+}
