@@ -112,6 +112,31 @@ def test_a_schedule_and_gradients_that_stay(turns: list[int]) -> None:
     assert turns[-1] == 9
 
 
+def test_convolutions_are_updated_in_place_too(turns: list[int]) -> None:
+    """Their history is spent: nothing of it holds the old weights."""
+
+    def train(steps: bool) -> list[bytes]:
+        tc.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 1, 3, padding=1)
+        )
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(x + model(x), -x)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        x = tc.tensor(np.random.default_rng(1).standard_normal((5, 1, 1, 4, 4)).astype(np.float32))
+        losses = tc.compile(step, steps=5)(x) if steps else singly(step, x)
+        return [value_bytes(v) for v in (losses, *model.parameters())]
+
+    assert train(True) == train(False)
+    assert turns == [4]
+
+
 def test_results_of_an_earlier_call_stay(turns: list[int]) -> None:
     task = Task(compiled=False)
     call = tc.compile(task.step, steps=6)

@@ -136,7 +136,7 @@ def test_steady_loop(kind: str, look: bool, device: str) -> None:
 
 
 def test_cross_entropy_and_update_are_few_kernels() -> None:
-    """The step is at most 10 launches, the update of all parameters one of them."""
+    """The step is at most 7 launches; no parameter's update is one of its own."""
     tc.set_default_device("emu")
     try:
         plans.clear()
@@ -150,8 +150,8 @@ def test_cross_entropy_and_update_are_few_kernels() -> None:
         pytest.skip(str(error))
     finally:
         tc.set_default_device(None)
-    assert len(lines) <= 10, lines
-    assert sum("update" in line for line in lines) == 1, lines
+    assert len(lines) <= 7, lines
+    assert not any("update" in line for line in lines), lines
     assert sum("exp" in line or "log" in line for line in lines) <= 2, lines
 
 

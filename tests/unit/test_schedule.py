@@ -79,13 +79,15 @@ def test_cross_entropy_with_its_gradient_is_two_kernels() -> None:
     assert {node.shape for node in found.kernels[0].stores} == {(64, 1), (64, 10)}
 
 
-def test_mlp_step_needs_at_most_ten_launches_and_one_for_the_update() -> None:
+def test_mlp_step_needs_few_launches_and_none_for_the_update() -> None:
+    """Each parameter is updated, in place, where its gradient is computed."""
     found = scheduled(mlp_step())
     launches = packed([stages(kernel) for kernel in found.kernels])
-    assert len(launches) <= 10
-    update = [launch for launch in launches if launch.stages[0].kernel.update]
-    assert len(update) == 1
-    assert sum(len(s.kernel.places) for s in update[0].stages) == 8
+    assert len(launches) <= 6
+    assert not any(launch.stages[0].kernel.update for launch in launches)
+    places = [kernel for kernel in found.kernels for _ in kernel.places]
+    assert [kernel.kind for kernel in places].count("contract") == 4
+    assert [kernel.kind for kernel in places].count("col") == 4
     logits = [k for k in found.kernels if any(node.op is ew.exp for node in k.nodes)]
     assert len(logits) == 1
 
@@ -222,14 +224,36 @@ def test_no_third_kernel_may_stand_between_fused_nodes() -> None:
     assert [node.op for node in found.kernels[1].nodes] == [contraction.matmul, ew.mul]
 
 
-def test_an_update_is_not_an_epilogue() -> None:
+def test_an_update_is_an_epilogue_of_its_gradient() -> None:
+    """Of a product and of a sum of columns; what a row reduces is updated by itself."""
     new = Inputs()
-    weight = new(48, 32)
+    weight, bias, scale = new(48, 32), new(32), new(48)
     gradient = contraction.matmul(new(48, 64), new(64, 32))
+    given = new(48, 32)
+    down, across = (rd.sum(given, axes=(axis,)) for axis in (0, 1))
+    parts = (
+        (weight, gradient), (bias, mv.reshape(down, shape=(32,))),
+        (scale, mv.reshape(across, shape=(48,))),
+    )  # fmt: skip
+    steps = [common.assign(old, ew.sub(old, times(by, 0.1))) for old, by in parts]
+    found = scheduled(new.program(*steps, overwrites={0: 0, 1: 1, 2: 2}))
+    assert sorted(kinds(found)) == ["col", "contract", "map", "row"]
+    places = {kernel.kind: list(kernel.places.values()) for kernel in found.kernels}
+    assert places == {"contract": [weight], "col": [bias], "map": [scale], "row": []}
+    assert [kernel.kind for kernel in found.kernels if kernel.update] == ["map"]
+
+
+def test_an_update_waits_for_readers_of_the_old_value() -> None:
+    """The gradient of a layer's input needs the weight as it was."""
+    new = Inputs()
+    weight, hidden, back = new(64, 32), new(48, 64), new(48, 32)
+    gradient = contraction.matmul(mv.permute(hidden, axes=(1, 0)), back)
     step = common.assign(weight, ew.sub(weight, times(gradient, 0.1)))
-    found = scheduled(new.program(step, overwrites={0: 0}))
-    assert kinds(found) == ["contract", "map"]
-    assert found.kernels[1].update
+    before = contraction.matmul(back, mv.permute(weight, axes=(1, 0)))
+    found = scheduled(new.program(step, before, overwrites={0: 0}))
+    (update,) = [kernel for kernel in found.kernels if kernel.places]
+    (reader,) = [kernel for kernel in found.kernels if kernel is not update]
+    assert reader in update.before
 
 
 # Places and order ---------------------------------------------------------------------------------

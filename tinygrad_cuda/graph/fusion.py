@@ -294,7 +294,7 @@ def merged(
 
 def _spaces_differ(a: Group, b: Group) -> str:
     """Why the two cannot walk the same space, or nothing; a `map` is always b."""
-    if a.update != b.update:
+    if a.update != b.update and not (a.kind in ("contract", "col") and b.update):
         return "an update has a launch of its own"
     if a.kind == "scatter":
         return "a scatter has a kernel of its own"

@@ -111,10 +111,18 @@ def backward(
             if node.storage is not None:
                 # The rules have taken what they need of it.
                 node.sources = ()
+            if node.op is common.custom:
+                # So has its function, which holds values that may then be overwritten.
+                node.attributes = {**node.attributes, "function": _used_up}
             if watching and node in _watched:
                 # Nothing more will come; a hook that refers to its own Tensor lets go of it.
                 node.watchers.clear()
     return result
+
+
+def _used_up(*gs: Node) -> tuple[Node | None, ...]:
+    """In place of the function of a spent node, at which every pass is refused."""
+    raise AssertionError("a spent node was differentiated")
 
 
 def _shown(node: Node, g: Node) -> Node:

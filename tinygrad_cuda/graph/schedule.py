@@ -428,9 +428,11 @@ class _Builder:
     ) -> bool:
         """Whether `node` may be written over `buffer`; puts the other readers before it."""
         own = self.owner[node]
+        # Each element of a contraction, each line of a col kernel is stored by who computes it.
+        size = {"map": own.numel, "contract": own.numel, "col": own.rows}.get(own.kind)
         for member, edge in reads[own]:
-            same_place = edge.kind == FLAT and prod(member.shape) == own.numel
-            if edge.base is buffer and (not same_place or own.kind not in ("map", "contract")):
+            same_place = edge.kind == FLAT and prod(member.shape) == size
+            if edge.base is buffer and not same_place:
                 return False
             if edge.base is buffer and member in own.anchors:
                 return False
