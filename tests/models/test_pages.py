@@ -43,3 +43,13 @@ def test_every_block_of_code(page: str, blocks: int, examples: int) -> None:
     finally:
         tc.set_default_device(None)
     assert not report, "".join(report)
+
+
+def test_the_blocks_of_the_page_on_data() -> None:
+    """Programs rather than sessions: what they assert holds."""
+    text = (DOCS / "data.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 2
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "data.md", "exec"), names)

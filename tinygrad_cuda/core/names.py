@@ -80,7 +80,14 @@ def public(names: dict[str, Any]) -> list[str]:
 # Parts of PyTorch that are left out on purpose, by words of their names.
 OUT_OF_SCOPE = {
     "complex numbers": ("complex", "cfloat", "cdouble", "chalf", "imag", "polar", "view_as_real"),
-    "sparse tensors": ("sparse", "Sparse", "to_mkldnn", "crow_indices", "ccol_indices", "coalesced"),
+    "sparse tensors": (
+        "sparse",
+        "Sparse",
+        "to_mkldnn",
+        "crow_indices",
+        "ccol_indices",
+        "coalesced",
+    ),
     "quantized tensors": ("quantize", "qint", "quint", "q_scale", "q_zero_point"),
 }
 
