@@ -433,7 +433,8 @@ def _end_epoch(
 def _interruptible() -> Iterator[list[bool]]:
     """Ctrl-C fills the list, so that a step is never left half done; a second one interrupts."""
     pressed: list[bool] = []
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as of jobs in the background
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield pressed
         return
 
