@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add = parser.add_argument
     add("--part", choices=["denoiser", "unet", "both"], default="both")
-    add("--epochs", type=int, help="(default: 1 for the denoiser, 25 for the U-Net)")
+    add("--epochs", type=int, help="(default: 1 for the denoiser, 36 for the U-Net)")
     add("--batch-size", type=int, default=128, help="images a step (default: %(default)s)")
     add("--lr", type=float, default=1e-3, help="the U-Net's highest rate (default: %(default)s)")
     add("--sgd-lr", type=float, default=0.05, help="the denoiser's (default: %(default)s)")
@@ -164,7 +164,7 @@ def train_unet(args: argparse.Namespace, schedule: Schedule, data: MNIST, test: 
         seed=args.seed,
     )  # fmt: skip
     steps = min(len(loader), args.max_batches or len(loader))
-    epochs = args.epochs or 25
+    epochs = args.epochs or 36
     rates = optim.lr_scheduler.OneCycleLR(optimizer, args.lr, epochs * steps, pct_start=0.1)
 
     @tc.compile

@@ -27,6 +27,7 @@ INLINE_COST = 64  # of values made from nothing: masks, positions, constants
 CHEAP_COST = 6  # of values made from one input: casts, comparisons, scales
 BROADCAST_COST = 16  # of small values that every reader broadcasts
 LONG_ROW = 1 << 15  # a row longer than this, among few, is split, so that it has one phase
+SHORT_PRODUCT = 1024  # of products this long at most an update is the epilogue
 FEW_ROWS = 132  # rows that leave multiprocessors of a large GPU without work
 
 TRANSPARENT = (common.variable, common.detach, common.custom)
@@ -292,9 +293,20 @@ def merged(
     return result
 
 
+def _takes_updates(group: Group) -> bool:
+    """Whether an update in place may be the epilogue of a gradient.
+
+    It waits for all that reads the old value, and the gradient with it: where that is long work,
+    it had better share a launch with the readers.
+    """
+    if group.kind == "contract":
+        return all(node.sources[0].shape[-1] <= SHORT_PRODUCT for node in group.anchors)
+    return group.kind == "col"
+
+
 def _spaces_differ(a: Group, b: Group) -> str:
     """Why the two cannot walk the same space, or nothing; a `map` is always b."""
-    if a.update != b.update and not (a.kind in ("contract", "col") and b.update):
+    if a.update != b.update and not (b.update and _takes_updates(a)):
         return "an update has a launch of its own"
     if a.kind == "scatter":
         return "a scatter has a kernel of its own"
