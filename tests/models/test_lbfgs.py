@@ -118,6 +118,36 @@ def quadratic(lib: Any, **options: Any) -> tuple[Any, Callable[[], Any]]:
     return x, lambda: optimizer.step(closure)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"lr": 0.1, "max_iter": 1}, {"lr": 0.05, "max_iter": 1, "history_size": 3},
+     {"max_iter": 4, **WOLFE}, {"max_iter": 1, **WOLFE}, {}],
+)  # fmt: skip
+def test_fifty_steps_as_torch(options: dict[str, Any], on_cpu: None) -> None:
+    """Where the function is convex and well scaled, roundings do not grow."""
+    torch = pytest.importorskip("torch")
+
+    def trajectory(lib: Any) -> list[Any]:
+        x = lib.tensor(np.cos(np.arange(6.0)), requires_grad=True)
+        scales = lib.tensor(np.linspace(1.0, 4.0, 6))
+        optimizer = (optim if lib is tc else lib.optim).LBFGS([x], **options)
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = (scales * x * x).sum() + 0.1 * (x**4).sum()
+            loss.backward()
+            return loss
+
+        found = []
+        for _ in range(50):
+            optimizer.step(closure)
+            found.append(x.detach().numpy().copy())
+        return found
+
+    for ours, theirs in zip(trajectory(tc), trajectory(torch)):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
+
+
 def test_more_pairs_than_there_was_room_for(on_cpu: None) -> None:
     """25 directions of one step, of which 10, then 40 pairs find room."""
     torch = pytest.importorskip("torch")

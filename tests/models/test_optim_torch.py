@@ -294,6 +294,17 @@ def test_fifty_steps_as_their_papers(case: int, on_cpu: None) -> None:
     assert_close(found, by_hand(name, options, 50), 1e-9, 1e-11)
 
 
+@pytest.mark.parametrize("case", [k for k, (name, _) in enumerate(BY_HAND) if name == "Muon"])
+def test_fifty_steps_of_muon_as_torch(
+    case: int, on_cpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float64, with torch kept from iterating in bfloat16."""
+    _, options = BY_HAND[case]
+    found = ours_of("Muon", options, 50, tc, tc.float64)
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    assert_close(found, ours_of("Muon", options, 50, torch, torch.float64), 1e-10, 1e-10)
+
+
 def test_muon_as_torch_to_the_precision_of_bfloat16(on_cpu: None) -> None:
     """Both iterate in bfloat16, with roundings at other places."""
     options = {"lr": 0.02}
