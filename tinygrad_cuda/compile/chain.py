@@ -38,7 +38,6 @@ class Chained:
         backend: Any = registry.get(self.device)
         self.backend = backend
         self.executables = [event.executable for event in self.events]
-        self.arguments = program.arguments
         # An output that overwrites an input is that input, also where a later run reads it.
         same: dict[int, int] = {}
         self.inputs: dict[RunEvent, list[int]] = {}

@@ -14,7 +14,23 @@ from tinygrad_cuda.tensor.tensor import Tensor
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
-class Normal(Distribution):
+class _Located(Distribution):
+    """A density that is symmetric about loc, and stretched by scale."""
+
+    has_rsample = True
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.scale = together(loc, scale)
+        super().__init__(self.loc.shape, (), validate_args)
+        self.check(self.scale > 0, "scale", "scale > 0")
+
+    @property
+    def mean(self) -> Tensor:
+        """The expected value."""
+        return self.loc
+
+
+class Normal(_Located):
     r"""The normal distribution.
 
     .. math:: \log p(x) = -\frac{(x - \mu)^2}{2 \sigma^2} - \log \sigma - \frac{1}{2} \log 2 \pi
@@ -33,18 +49,6 @@ class Normal(Distribution):
         >>> [round(value, 4) for value in normal.log_prob(tc.ones(2, device="cpu")).tolist()]
         [-1.4189, -1.4189]
     """
-
-    has_rsample = True
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = together(loc, scale)
-        super().__init__(self.loc.shape, (), validate_args)
-        self.check(self.scale > 0, "scale", "scale > 0")
-
-    @property
-    def mean(self) -> Tensor:
-        """The expected value."""
-        return self.loc
 
     @property
     def variance(self) -> Tensor:
@@ -139,7 +143,7 @@ class Uniform(Distribution):
         return self.icdf(uniform(self.low, self.shape_of(sample_shape)))
 
 
-class Laplace(Distribution):
+class Laplace(_Located):
     r"""The Laplace distribution.
 
     .. math:: \log p(x) = -|x - \mu| / b - \log 2 b
@@ -152,18 +156,6 @@ class Laplace(Distribution):
     Raises:
         ArgumentError: a scale is not above zero.
     """
-
-    has_rsample = True
-
-    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
-        self.loc, self.scale = together(loc, scale)
-        super().__init__(self.loc.shape, (), validate_args)
-        self.check(self.scale > 0, "scale", "scale > 0")
-
-    @property
-    def mean(self) -> Tensor:
-        """The expected value."""
-        return self.loc
 
     @property
     def variance(self) -> Tensor:

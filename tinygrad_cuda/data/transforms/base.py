@@ -46,7 +46,7 @@ class Transform:
 
     def apply(self, image: Array) -> Array:
         """The transformed image; the one given is left alone."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no apply")
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{k}={v!r}" for k, v in vars(self).items() if not k.startswith("_"))
