@@ -13,6 +13,7 @@ from compiled_task import BATCH, SIZES, Task, value_bytes
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.cuda import graphs
 from tinygrad_cuda.core.device import as_device
 
 chain = sys.modules["tinygrad_cuda.compile.chain"]
@@ -146,6 +147,49 @@ def test_results_of_an_earlier_call_stay(turns: list[int]) -> None:
     call(*data(6, 2))
     assert gone == [value_bytes(first)] and value_bytes(first) != value_bytes(second)
     assert turns[-1] == 6
+
+
+def test_calls_over_the_same_data_update_nothing(
+    device: str, turns: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two calls with each place of the losses, graphs are launched as they stand."""
+    updates: list[int] = []
+    update = graphs.Graph.update
+
+    def counted(self: Any, *arguments: Any) -> bool:
+        changed = update(self, *arguments)
+        updates.append(int(changed))
+        return changed
+
+    monkeypatch.setattr(graphs.Graph, "update", counted)
+
+    def train(steps: bool) -> list[bytes]:
+        tc.manual_seed(0)
+        model = nn.Linear(SIZES[0], SIZES[-1])
+        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        call = tc.compile(step, steps=11) if steps else None
+        x, y = data(11)
+        found = []
+        for number in range(9):
+            updates.clear()
+            losses = singly(step, x, y) if call is None else call(x, y)
+            # A rate that changes and comes back.
+            optimizer.param_groups[0]["lr"] = 0.05 if number == 6 else 0.1
+            found.append(value_bytes(losses))
+            if device == "cuda" and call is not None and number > 4:
+                assert bool(sum(updates)) == (number == 7)
+        return [*found, *map(value_bytes, model.parameters())]
+
+    assert train(True) == train(False)
+    assert turns[-1] == 11
 
 
 def test_a_bad_label_is_reported_and_changes_nothing(turns: list[int]) -> None:

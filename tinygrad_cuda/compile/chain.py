@@ -6,7 +6,8 @@ writes only the parameters in which one replay differs from the one that stood i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -21,7 +22,18 @@ from tinygrad_cuda.engine.capture import Stale
 from tinygrad_cuda.engine.realize import lock_of
 
 LENGTH = 32  # turns in one graph; even, since a loop's results change between two places
+SEGMENTS, WAYS = 64, 3  # of a call's turns that are known by sight; variants of each
 ALIGNMENT = 16  # bytes that kernels may read at once
+
+
+class _Segment:
+    """Turns of a call as they were, and the graph for when they come again."""
+
+    __slots__ = ("mark", "chain")
+
+    def __init__(self, mark: Any) -> None:
+        self.mark = mark
+        self.chain: Any = None
 
 
 class Chained:
@@ -58,7 +70,8 @@ class Chained:
         hidden = [k for k in self.sizes if k not in returned and k not in self.gradients]
         self.hidden = {k: backend.allocate(self.sizes[k]) for k in hidden}
         self.chains: dict[tuple[int, bool], Any] = {}
-        self.last: dict[int, int] = {}  # where memory that went outside was, by number
+        self.segments: dict[tuple[int, int], deque[_Segment]] = {}  # the latest first
+        self.last: dict[int, deque[int]] = {}  # where memory that went outside was, by number
 
     def _chain(self, length: int) -> Any:
         key = length, settings.debug >= 2 or settings.sync
@@ -67,11 +80,14 @@ class Chained:
         return self.chains[key]
 
     def memory(self, number: int, nbytes: int) -> Any:
-        """Memory that a caller keeps; where it was in the last call, if that is free."""
-        (found,) = self.backend.reuse(((nbytes, self.last.get(number, 0)),))
-        if found is None:
-            found = self.backend.allocate(nbytes)
-            self.last[number] = found.address
+        """Memory that a caller keeps; where it was in an earlier call, if that is free."""
+        last = self.last.setdefault(number, deque(maxlen=2))
+        for address in last:
+            (found,) = self.backend.reuse(((nbytes, address),))
+            if found is not None:
+                return found
+        found = self.backend.allocate(nbytes)
+        last.append(found.address)
         return found
 
     def run(
@@ -110,28 +126,92 @@ class Chained:
     def _turns(
         self, frame: Frame, count: int, place: Callable[[int, list[Any]], None], values: list[Any]
     ) -> int:
-        program, done = self.program, 0
+        done = 0
         while done < count:
-            chain = self._chain(min(count - done, LENGTH))
+            length = min(count - done, LENGTH)
+            numbers: list[list[Sequence[Any]]] = []
             try:
-                for _ in range(min(count - done, LENGTH)):
-                    if done:
-                        for step in program.early:
-                            step.prepare()
-                    place(done, values)
-                    for event in program.events:
-                        if type(event) is RunEvent:
-                            inputs = [values[number] for number in self.inputs[event]]
-                            outputs = [values[number] for number in self.outputs[event]]
-                            chain.add(inputs, outputs, event.numbers)
-                        else:
-                            event(frame)
-                    done += 1
+                for turn in range(done, done + length):
+                    numbers.append(self._host(frame, turn))
             except Stale:
-                return done
+                count = done + len(numbers)
             finally:
-                chain.flush()
+                self._start(done, length, numbers, place, values)
+            done += len(numbers)
         return done
+
+    def _host(self, frame: Frame, turn: int) -> list[Sequence[Any]]:
+        """What the host does in a turn; the numbers of its runs."""
+        program, found = self.program, []
+        if turn:
+            for step in program.early:
+                step.prepare()
+        for event in program.events:
+            if type(event) is RunEvent:
+                found.append(tuple(event.numbers))
+            else:
+                event(frame)
+        return found
+
+    def _start(
+        self,
+        done: int,
+        length: int,
+        numbers: list[list[Sequence[Any]]],
+        place: Callable[[int, list[Any]], None],
+        values: list[Any],
+    ) -> None:
+        """Starts the turns whose numbers are known, of a segment of this length.
+
+        Where all that decides their parameters is as it was in an earlier call, it is a graph of
+        their own, which from the next such call on is launched as it stands.
+        """
+        if not numbers:
+            return
+        chain, mark = self._chain(length), None
+        if len(numbers) == length and done < SEGMENTS * LENGTH and settings.debug < 2:
+            mark = self._mark(done, numbers, place, values)
+            chain = self._known(done // LENGTH, length, mark) or chain
+            if chain.again(mark):
+                place(done + length - 1, values)
+                return
+        for turn, runs in enumerate(numbers, done):
+            place(turn, values)
+            for event, run in zip(self.events, runs):
+                inputs = [values[number] for number in self.inputs[event]]
+                outputs = [values[number] for number in self.outputs[event]]
+                chain.add(inputs, outputs, run)
+        chain.flush(mark)
+
+    def _known(self, number: int, length: int, mark: Any) -> Any:
+        """The chain of a segment that was seen before, if it was."""
+        ways = self.segments.setdefault((number, length), deque(maxlen=WAYS))
+        for segment in ways:
+            if segment.mark == mark:
+                ways.remove(segment)
+                ways.appendleft(segment)
+                if segment.chain is None:
+                    segment.chain = self._chain(length).twin()
+                return segment.chain
+        ways.appendleft(_Segment(mark))
+        return None
+
+    def _mark(
+        self,
+        done: int,
+        numbers: list[list[Sequence[Any]]],
+        place: Callable[[int, list[Any]], None],
+        values: list[Any],
+    ) -> tuple[Any, ...]:
+        """All addresses and numbers of a segment; its first two turns tell those of the others."""
+        found: list[list[Any]] = [executable.memory((), ()) for executable in self.executables]
+        for turn in range(done, done + min(len(numbers), 2)):
+            place(turn, values)
+            found.append(list(values))
+        addresses = [[None if v is None else v.address for v in pieces] for pieces in found]
+        # Zeros by their text, which tells one sign from the other.
+        signed = [[[n or repr(n) for n in run] for run in runs] for runs in numbers]
+        return addresses, signed
 
     def finish(self, given: Given, values: list[Any]) -> Fresh:
         """Leaves the last turn's gradients."""

@@ -391,11 +391,9 @@ def _turned(call: Compiled, state: tuple[Any, ...], count: int) -> tuple[int, An
         arguments = frame.values[: len(given.cells)]
 
         def place(turn: int, values: list[Any]) -> None:
-            if turn:
-                for number, x in enumerate(results):
-                    if x.source >= 0:
-                        arguments[number] = values[x.source]
-            values[: len(arguments)] = arguments
+            for number, x in enumerate(results):
+                handed = turn and x.source >= 0
+                values[number] = rooms[x.source][(turn - 1) % 2] if handed else arguments[number]
             for source, pair in rooms.items():
                 values[source] = pair[turn % 2]
 

@@ -74,7 +74,15 @@ class Singly:
         self.programs[self.next].start(inputs, results, arguments)
         self.next = (self.next + 1) % len(self.programs)
 
-    def flush(self) -> None:
+    def again(self, mark: Any) -> bool:
+        """Never: there is nothing here that could be started as a whole."""
+        return False
+
+    def twin(self) -> Singly:
+        """Itself, since it remembers nothing."""
+        return self
+
+    def flush(self, mark: Any = None) -> None:
         """Starts what was added and has not been started."""
 
 
@@ -88,10 +96,14 @@ class Chain:
         gpu: where it runs.
         programs: the runs of one turn.
         length: how many turns the graph has.
+        origin: a chain of the same turns, whose description of the graph is used again.
     """
 
-    def __init__(self, gpu: Device, programs: Sequence[Runnable], length: int) -> None:
+    def __init__(
+        self, gpu: Device, programs: Sequence[Runnable], length: int, origin: Chain | None = None
+    ) -> None:
         self.gpu = gpu
+        self.turn, self.length, self.origin = programs, length, origin
         self.programs = [*programs] * length
         self.frames = [program.new_frame() for program in self.programs]
         self.starts = [0]
@@ -100,6 +112,24 @@ class Chain:
         self.next = 0
         self.graph: Any = None
         self.updated = 0
+        self.mark: Any = None  # what the caller knows the last turns by
+        self.watched: dict[Runnable, list[list[int]]] = {}  # codes of their checks
+
+    def twin(self) -> Chain:
+        """A chain of the same turns that keeps parameters of its own."""
+        return Chain(self.gpu, self.turn, self.length, self.origin or self)
+
+    def again(self, mark: Any) -> bool:
+        """Starts the turns of the last time once more, if they were known by this mark."""
+        if self.mark is None or self.mark != mark:
+            self.mark = None
+            self.watched = {}
+            return False
+        for program, found in self.watched.items():
+            for codes in found:
+                program.watch(codes)
+        self._start()
+        return True
 
     def add(
         self, inputs: Sequence[Any], results: Sequence[Any], arguments: Sequence[Number]
@@ -111,22 +141,31 @@ class Chain:
         codes, numbers = program.numbers(arguments)
         changed = frame.fill(addresses, numbers)
         program.watch(codes)
+        watched = self.watched.setdefault(program, [])
+        if codes not in watched:
+            watched.append(codes)
         if self.graph is not None:
             start = self.starts[number]
             for launch in changed:
                 self.graph.update(start + launch, frame.words(launch))
         self.next += 1
-        if self.next == len(self.programs):
-            self._start()
 
     def _start(self) -> None:
         if self.graph is None:
-            self.graph = self._built()
-        self.next = 0
+            self.graph = self._made()
         self.graph.launch()
         if settings.debug >= 1:
             updates, self.updated = self.graph.updates - self.updated, self.graph.updates
             print(f"replay: {self.starts[-1]} launches, {updates} updated", file=sys.stderr)
+
+    def _made(self) -> Any:
+        if self.origin is None or self.origin.graph is None:
+            return self._built()
+        graph = self.origin.graph.twin()
+        for program, frame, start in zip(self.programs, self.frames, self.starts):
+            for launch in range(len(program.launches)):
+                graph.update(start + launch, frame.words(launch))
+        return graph
 
     def _built(self) -> Any:
         parts: list[tuple[Module, Launch, tuple[int, ...], bytes]] = []
@@ -141,9 +180,17 @@ class Chain:
                 last = tuple(start + k for k in range(len(program.launches)) if k not in waited)
         return launch_graph(self.gpu, parts)
 
-    def flush(self) -> None:
-        """Starts what was added and has not been started, one launch after another."""
+    def flush(self, mark: Any = None) -> None:
+        """Starts what was added: as a graph, or one launch after another if it is not all of it.
+
+        Args:
+            mark: by what `again` shall know these turns; of all that decides their parameters.
+        """
         count, self.next = self.next, 0
+        if count == len(self.programs):
+            self._start()
+            self.mark = mark
+            return
         for program, frame in zip(self.programs[:count], self.frames):
             for number, launch in enumerate(program.launches):
                 function = program.unit.function(launch.name)

@@ -161,8 +161,7 @@ class CudaExecutable:
         slots = {node: slot for slot, node in enumerate(self.program.inputs)}
         self.results = [slots[self.places[node]] if node in self.places else None for node in nodes]
         self.sizes = [prod(node.shape) * node.dtype.itemsize for node in nodes]
-        self._frame_places = places, len(items) + 1
-        self.frame = self.new_frame()
+        self.frame = Frame(self.launches, places, len(items) + 1)
         self.after = dependencies(self.launches)
         self.first = first_uses(self.launches, self.arena.places)
         self.fresh = [number for number, slot in enumerate(self.results) if slot is None]
@@ -219,7 +218,7 @@ class CudaExecutable:
 
     def new_frame(self) -> Frame:
         """Parameters of the launches that nobody else writes."""
-        return Frame(self.launches, *self._frame_places)
+        return self.frame.twin()
 
     def chain(self, programs: Sequence[CudaExecutable], length: int) -> Singly | Chain:
         """Many turns of some runs, this one among them, behind one another."""

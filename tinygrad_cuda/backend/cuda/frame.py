@@ -82,6 +82,16 @@ class Frame:
         self._words = array("Q", bytes(8 * self._starts[-1]))
         self._bytes = memoryview(self._words).cast("B")
 
+    def twin(self) -> Frame:
+        """Parameters of the same launches that change apart from these."""
+        other = Frame.__new__(Frame)
+        other.numbers, other._starts = self.numbers, self._starts
+        other._spots, other._users = self._spots, self._users
+        other._values = None
+        other._words = array("Q", bytes(self._bytes.nbytes))
+        other._bytes = memoryview(other._words).cast("B")
+        return other
+
     def _number(self, position: int, text: str, known: dict[tuple[int, bool], int]) -> int:
         key = position, text.startswith("double")
         if key not in known:

@@ -42,6 +42,37 @@ class KernelNode:
     label: object = None
 
 
+class _Template:
+    """A graph as it was described: executable ones are made from it."""
+
+    def __init__(self, device: Device, nodes: Sequence[KernelNode]) -> None:
+        self.device = device
+        self.graph: Any = None
+        self.graph = device.call("cuGraphCreate", 0)
+        self.account = [Launch(node.function.name, node.label) for node in nodes[-16:]]
+        self.slots = [_Slot(device, node) for node in nodes]
+        self.handles: list[Any] = []
+        for node, slot in zip(nodes, self.slots):
+            before = [self.handles[other] for other in node.after]
+            handle = device.call(
+                "cuGraphAddKernelNode", self.graph, before, len(before), slot.parameters
+            )
+            self.handles.append(handle)
+            self._add_programmatic_edges(node, handle)
+
+    def _add_programmatic_edges(self, node: KernelNode, handle: Any) -> None:
+        for other in node.after_signal:
+            edge = self.device.driver.CUgraphEdgeData()
+            kind = self.device.driver.CUgraphDependencyType
+            edge.from_port = PORT_PROGRAMMATIC
+            edge.type = int(kind.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+            before = self.handles[other]
+            self.device.call("cuGraphAddDependencies", self.graph, [before], [handle], [edge], 1)
+
+    def __del__(self) -> None:
+        self.device.destroy("cuGraphDestroy", self.graph)
+
+
 class Graph:
     """An executable graph of kernels.
 
@@ -54,35 +85,43 @@ class Graph:
         CudaError: the driver refused the graph.
     """
 
+    _executable: Any = None
+
     def __init__(self, device: Device, nodes: Sequence[KernelNode]) -> None:
         self.device = device
         self.updates = 0
         self.edges = sum(len(node.after) for node in nodes)
         self.programmatic_edges = sum(len(node.after_signal) for node in nodes)
-        self._graph: Any = None
-        self._executable: Any = None
-        self._account = [Launch(node.function.name, node.label) for node in nodes[-16:]]
-        self._set = device.driver.cuGraphExecKernelNodeSetParams
-        device.enter()
-        self._graph = device.call("cuGraphCreate", 0)
-        self._slots = [_Slot(device, node) for node in nodes]
-        self._handles: list[Any] = []
-        for number, (node, slot) in enumerate(zip(nodes, self._slots)):
+        for number, node in enumerate(nodes):
             self._check_order(number, node)
-            before = [self._handles[other] for other in node.after]
-            handle = device.call(
-                "cuGraphAddKernelNode", self._graph, before, len(before), slot.parameters
-            )
-            self._handles.append(handle)
-            self._add_programmatic_edges(node, handle)
-        self._executable = device.call("cuGraphInstantiate", self._graph, 0)
+        device.enter()
+        self._make(_Template(device, nodes), [node.words for node in nodes])
+
+    def _make(self, template: _Template, words: list[bytes]) -> None:
+        device = self.device = template.device
+        self._template = template
+        self._words = words
+        self._set = device.driver.cuGraphExecKernelNodeSetParams
+        self._executable = device.call("cuGraphInstantiate", template.graph, 0)
         device.call("cuGraphUpload", self._executable, device.stream)
+
+    def twin(self) -> Graph:
+        """Another executable of the same kernels, with the parameters of the description.
+
+        What is updated in one stays as it is in the other.
+        """
+        other = Graph.__new__(Graph)
+        other.updates = 0
+        other.edges, other.programmatic_edges = self.edges, self.programmatic_edges
+        self.device.enter()
+        other._make(self._template, [slot.words for slot in self._template.slots])
+        return other
 
     def launch(self, stream: Any = None) -> None:
         """Starts all kernels on a stream, the compute stream if none is named."""
         device = self.device
         device.enter()
-        device.launches.extend(self._account)
+        device.launches.extend(self._template.account)
         device.call("cuGraphLaunch", self._executable, stream or device.stream)
         if settings.sync:
             device.call("cuStreamSynchronize", stream or device.stream)
@@ -95,28 +134,30 @@ class Graph:
         Raises:
             ArgumentError: `words` has another length than before.
         """
-        slot = self._slots[node]
-        if slot.words == words:
+        known = self._words[node]
+        if known == words:
             return False
-        if len(words) != len(slot.words):
+        if len(words) != len(known):
             raise ArgumentError(
                 "graph.update",
                 "the parameters have another size than the kernel's",
-                expect=f"{len(slot.words)} bytes",
+                expect=f"{len(known)} bytes",
                 actual=f"{len(words)} bytes",
             )
         self.device.enter()
-        slot.words = words
+        slot = self._template.slots[node]
         slot.memory.raw = words
-        (status,) = self._set(self._executable, self._handles[node], slot.parameters)
+        handle = self._template.handles[node]
+        (status,) = self._set(self._executable, handle, slot.parameters)
         if status:
             raise self.device.error("cuGraphExecKernelNodeSetParams", status)
+        self._words[node] = words
         self.updates += 1
         return True
 
     def words(self, node: int) -> bytes:
         """The parameters that the next launch will use."""
-        return self._slots[node].words
+        return self._words[node]
 
     def _check_order(self, number: int, node: KernelNode) -> None:
         for other in (*node.after, *node.after_signal):
@@ -128,18 +169,8 @@ class Graph:
                     actual=str(other),
                 )
 
-    def _add_programmatic_edges(self, node: KernelNode, handle: Any) -> None:
-        for other in node.after_signal:
-            edge = self.device.driver.CUgraphEdgeData()
-            kind = self.device.driver.CUgraphDependencyType
-            edge.from_port = PORT_PROGRAMMATIC
-            edge.type = int(kind.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
-            before = self._handles[other]
-            self.device.call("cuGraphAddDependencies", self._graph, [before], [handle], [edge], 1)
-
     def __del__(self) -> None:
         self.device.destroy("cuGraphExecDestroy", self._executable)
-        self.device.destroy("cuGraphDestroy", self._graph)
 
 
 class _Slot:
