@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from math import prod
 
@@ -11,56 +10,15 @@ from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.backend.cuda.index import Index
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
+from tinygrad_cuda.backend.cuda.tiling import MULTIPROCESSORS, PAD, Tile, plan
 from tinygrad_cuda.backend.cuda.words import Words, literal
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.schedule import Kernel
 
-WANTED_BLOCKS = 132  # one for each multiprocessor of the largest GPUs
-PART_K = 64  # products a part has at least when the sum over k is split
-WORTH_SPLITTING = 4  # parts from which a second stage costs less than it saves
-PAD = 4  # elements between the lines of a tile in shared memory, against bank conflicts
 BAND = 8  # rows of tiles that are walked together, so that their operands stay in the L2 cache
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What a block makes: m x n results, k products at a time.
-
-    A thread makes rows x cols of them; a warp has lanes_m x (32 / lanes_m) threads.
-    """
-
-    m: int
-    n: int
-    k: int
-    rows: int
-    cols: int
-    lanes_m: int = 4
-
-    @property
-    def lanes_n(self) -> int:
-        return 32 // self.lanes_m
-
-    @property
-    def places(self) -> int:
-        """Threads that the results need; the block's others take turns at k."""
-        return self.m * self.n // (self.rows * self.cols)
-
-    @property
-    def groups(self) -> int:
-        return THREADS // self.places
-
-
-# From the largest; the first that gives every multiprocessor a block is taken.
-TILES = (
-    Tile(128, 128, 16, 8, 8),
-    Tile(128, 64, 16, 8, 4),
-    Tile(64, 64, 16, 4, 4),
-    Tile(32, 32, 32, 4, 4),
-    Tile(16, 32, 64, 4, 4),
-)
-NARROW = Tile(64, 16, 32, 4, 4, 8)  # few columns
-NARROW_SMALL = Tile(32, 16, 64, 4, 4, 8)  # few columns, and rows too
+JOINED = 8  # parts that a thread of the second stage adds at least
+RESULTS = 8  # neighbouring results of a block of the second stage at least
 
 
 class _Problem:
@@ -75,29 +33,12 @@ class _Problem:
         self.batch_shape = self.a.shape[:-2]
         self.batches = prod(self.batch_shape)
         self.dtype = self.node.dtype
-        self.tile = self._choose()
+        found = plan(self.batches, self.m, self.n, self.k, _bytes(self.dtype))
+        self.tile, self.chunk, self.parts = found.tile, found.chunk, found.parts
         self.tiles_m = -(-self.m // self.tile.m)
         self.tiles_n = -(-self.n // self.tile.n)
-        blocks = self.tiles_m * self.tiles_n * self.batches
-        parts = min(WANTED_BLOCKS // blocks, self.k // PART_K)
-        parts = parts if parts >= WORTH_SPLITTING else 1
-        step = self.tile.k
-        self.chunk = math.ceil(self.k / parts / step) * step
-        self.parts = -(-self.k // self.chunk)
-        self.blocks = blocks * self.parts
+        self.blocks = self.tiles_m * self.tiles_n * self.batches * self.parts
         self.type = self.dtype.compute
-
-    def _choose(self) -> Tile:
-        tiles: tuple[Tile, ...] = TILES if self.dtype.itemsize < 8 else TILES[2:]
-        if self.n <= 16:
-            tiles = (NARROW, NARROW_SMALL)
-        elif self.m <= 16:
-            tiles = TILES[-1:]
-        for tile in tiles:
-            blocks = -(-self.m // tile.m) * -(-self.n // tile.n) * self.batches
-            if blocks >= WANTED_BLOCKS:
-                return tile
-        return tiles[-1]
 
     @property
     def flops(self) -> int:
@@ -198,7 +139,9 @@ def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
         problem.blocks,
     )
     name = stem(kernel) + ("_parts" if scratch else "")
-    stage = wrapped(kernel, name, body, words.list, problem.blocks, _shared(problem), label)
+    stage = wrapped(
+        kernel, name, body, words.list, problem.blocks, tile.shared(_bytes(problem.dtype)), label
+    )
     stage.dense = 2 if tile.groups == 1 and _bytes(problem.dtype) <= 4 else 1
     return stage
 
@@ -229,15 +172,6 @@ def _sizes(problem: _Problem) -> dict[str, object]:
         "fragment": 4 if _bytes(problem.dtype) <= 4 else 2,
         "threads": THREADS,
     }
-
-
-def _shared(problem: _Problem) -> int:
-    """Shared memory: two tiles of both operands, or the sums of all groups."""
-    tile = problem.tile
-    elements = 2 * tile.k * (tile.m + tile.n + 2 * PAD)
-    if tile.groups > 1:
-        elements = max(elements, tile.groups * tile.m * tile.n)
-    return elements * _bytes(problem.dtype)
 
 
 def _results(
@@ -375,40 +309,47 @@ def _epilogue(
 
 
 def _sum_parts(problem: _Problem, scratch: Scratch, first: Stage) -> Stage:
-    """The second stage: adds the parts in their order, and the epilogue."""
+    """The second stage: adds the parts in their order, and the epilogue.
+
+    Where there are few results, several threads share the parts of each.
+    """
     kernel = problem.kernel
+    groups = 1
+    while (
+        2 * groups * kernel.numel <= MULTIPROCESSORS * THREADS
+        and problem.parts >= 2 * groups * JOINED
+        and THREADS // groups > RESULTS
+    ):
+        groups *= 2
     words = Words()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
     item = ix.variable("item", kernel.numel)
     writer.scopes = [Scope("item"), Scope("v")]
     pointer = words.scratch(scratch, problem.type, False)
-    term = f"tgc_load({pointer}, part * {kernel.numel}LL + item)"
-    total = fill(
-        "contract.cuh",
-        "partial",
-        type=problem.type,
-        zero=literal(0, problem.dtype),
-        parts=problem.parts,
-        add=_sum(problem.dtype, "sum", term),
-    ).splitlines()
-    writer.anchored[problem.node] = "sum"
+    writer.anchored[problem.node] = "total"
     stores = Stores(writer, kernel)
     for node in kernel.stores:
         stores.put(node, item, writer.value(node, ix.unflatten(item, node.shape)))
     body = fill(
-        "map.cuh",
-        "body",
+        "contract.cuh",
+        "join",
         index="long long" if writer.wide else "int",
+        type=problem.type,
+        zero=literal(0, problem.dtype),
         threads=THREADS,
         items=kernel.numel,
-        width=1,
-        load=total + writer.scopes[0].lines,
-        map=writer.scopes[1].lines,
-        store=stores.after,
+        results=THREADS // groups,
+        groups=groups,
+        parts=problem.parts,
+        turns=-(-problem.parts // groups),
+        add=_sum(problem.dtype, "sum", f"tgc_load({pointer}, part * {kernel.numel}LL + item)"),
+        more=_sum(problem.dtype, "total", f"shared[other * {THREADS // groups} + place]"),
+        load=writer.scopes[0].lines + writer.scopes[1].lines + stores.after,
     )
-    blocks = -(-kernel.numel // THREADS)
+    blocks = -(-kernel.numel // (THREADS // groups))
     label = comment(kernel, f"Second stage, {kernel.numel} sums of {problem.parts} parts", blocks)
     name = stem(kernel) + "_join"
-    stage = wrapped(kernel, name, body, words.list, blocks, 0, label, second=True)
+    shared = THREADS * _bytes(problem.dtype) if groups > 1 else 0
+    stage = wrapped(kernel, name, body, words.list, blocks, shared, label, second=True)
     stage.after.append(first)
     return stage

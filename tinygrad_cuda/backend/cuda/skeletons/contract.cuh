@@ -147,7 +147,25 @@ for (int i = 0; i < @loads@; i++) {
     if (e < @count@)
       shared_@side@[buffer * @tile_k@ * @stride@ + @place@] = hold_@side@[i * @width@ + v];
 }
-//@ partial
+//@ join
+@type@* const shared = reinterpret_cast<@type@*>(smem);
+const int place = threadIdx.x % @results@, group = threadIdx.x / @results@;
+const @index@ item = (@index@)virtual_block * @results@ + place;
 @type@ sum = @zero@;
-#pragma unroll 4
-for (int part = 0; part < @parts@; part++) sum = @add@;
+if (item < @items@) {
+#pragma unroll 16
+  for (int turn = 0; turn < @turns@; turn++) {
+    const int part = turn * @groups@ + group;
+    if (part < @parts@) sum = @add@;
+  }
+}
+if (@groups@ > 1) {
+  shared[threadIdx.x] = sum;
+  __syncthreads();
+}
+if (group == 0 && item < @items@) {
+  @type@ total = sum;
+#pragma unroll
+  for (int other = 1; other < @groups@; other++) total = @more@;
+  @load@
+}
