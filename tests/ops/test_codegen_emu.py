@@ -131,6 +131,38 @@ def test_softmax_of_every_form_of_row(
     bench.check(softmax(bench(*shape), axes))
 
 
+SHORT = [(37, 3), (41, 5), (9, 9), (43, 17), (6, 31), (5, 33), (35001, 3), (40000, 4), (9001, 17)]
+
+
+@pytest.mark.parametrize("shape", SHORT)
+def test_rows_that_a_part_of_a_warp_makes(bench: Bench, shape: tuple[int, ...]) -> None:
+    """One, two, ... threads a row; the last rows leave part of a warp without work."""
+    x = bench(*shape)
+    bench.check(softmax(x, (1,)), rd.argmax(x, axes=(1,)), rd.sum(ew.exp(x), axes=(1,)))
+
+
+def test_pooling_and_its_positions(bench: Bench) -> None:
+    """Windows of four, each made by one thread from two rows of the image."""
+    x = bench(3, 60, 62)
+    for axis in (1, 3):
+        size = x.shape[axis] // 2
+        shape = (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :])
+        spread_out = mv.expand(
+            mv.reshape(x, shape=shape), shape=(*shape[: axis + 1], 2, *shape[axis + 2 :])
+        )
+        x = mv.window(spread_out, axis=axis, over=axis + 1, length=size, stride=2, dilation=1)
+    windows = mv.reshape(mv.permute(x, axes=(0, 1, 3, 2, 4)), shape=(3, 30, 31, 4))
+    bench.check(rd.max(windows, axes=(3,)), rd.argmax(windows, axes=(3,)))
+
+
+@pytest.mark.parametrize("shape", [(2000, 2, 32), (30, 3, 700), (4097, 2, 160), (900, 5, 129)])
+def test_short_lines_that_are_not_innermost(bench: Bench, shape: tuple[int, ...]) -> None:
+    """Each thread walks a line of its own, or two or four share one."""
+    x = bench(*shape)
+    total = rd.sum(x, axes=(1,))
+    bench.check(rd.max(x, axes=(1,)), ew.add(total, total), rd.sum(ew.mul(x, x), axes=(1,)))
+
+
 @pytest.mark.parametrize("shape", [(1 << 16,), (100003,), (300, 1000), (37, 41)])
 def test_sum_of_everything_with_epilogue_and_stored_prologue(
     bench: Bench, shape: tuple[int, ...]

@@ -1,13 +1,13 @@
-// ROW, 64 rows of 256, 3 loops, in registers: sum mul sub mul sum mul add rsqrt mul mul add.
+// ROW, 64 rows of 256, 32 threads each, 3 loops, in registers: sum mul sub mul sum mul add rsqrt mul mul add.
 // Stores add (64, 256) float32.
 // Grid 8 x 256 threads, 133120 bytes moved at least.
-struct row_sum_mul_sub_add_rsqrt_be4d63122b_params {
+struct row_sum_mul_sub_add_rsqrt_be7641a17b_params {
   const float* in0;
   const float* in1;
   const float* in2;
   float* out0;
 };
-__device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_be4d63122b_stage(int virtual_block, const row_sum_mul_sub_add_rsqrt_be4d63122b_params& p,
+__device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_be7641a17b_stage(int virtual_block, const row_sum_mul_sub_add_rsqrt_be7641a17b_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 32;
   const int line = virtual_block * 8 + threadIdx.x / 32;

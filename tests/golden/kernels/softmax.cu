@@ -1,11 +1,11 @@
-// ROW, 64 rows of 1000, 3 loops, in registers: max sub exp sum div.
+// ROW, 64 rows of 1000, 256 threads each, 3 loops, in registers: max sub exp sum div.
 // Stores div (64, 1000) float32.
 // Grid 64 x 256 threads, 512000 bytes moved at least.
-struct row_max_sum_sub_exp_div_b9ce49d63a_params {
+struct row_max_sum_sub_exp_div_c5bac458ea_params {
   const float* in0;
   float* out0;
 };
-__device__ __forceinline__ void row_max_sum_sub_exp_div_b9ce49d63a_stage(int virtual_block, const row_max_sum_sub_exp_div_b9ce49d63a_params& p,
+__device__ __forceinline__ void row_max_sum_sub_exp_div_c5bac458ea_stage(int virtual_block, const row_max_sum_sub_exp_div_c5bac458ea_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 256;
   const int line = virtual_block * 1 + threadIdx.x / 256;

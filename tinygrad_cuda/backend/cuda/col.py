@@ -16,7 +16,10 @@ from tinygrad_cuda.backend.cuda.lines import (
 )
 from tinygrad_cuda.backend.cuda.store import Stores, comment, stem, vector_width
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
+from tinygrad_cuda.graph.fusion import rows_of
 from tinygrad_cuda.graph.schedule import Kernel
+
+AHEAD = 4  # elements of a line that a thread takes before the next block's threads had better
 
 
 def col_stages(kernel: Kernel) -> list[Stage]:
@@ -24,9 +27,7 @@ def col_stages(kernel: Kernel) -> list[Stage]:
     width = _col_width(kernel)
     col = Lines(kernel, width, "strip")
     strips = col.lines // width
-    across = WARP
-    while across > 8 and across // 2 >= strips:
-        across //= 2
+    across = _across(strips, col.length)
     down = THREADS // across
     tiles = -(-strips // across)
     parts = max(1, min(ENOUGH_BLOCKS // tiles, col.length // (down * 16)))
@@ -49,6 +50,7 @@ def col_stages(kernel: Kernel) -> list[Stage]:
     combine = [
         line
         for a, n in zip(taken, names)
+        if down > 1
         for line in fill(
             "col.cuh", "combine", ctype=a.ctype, name=n, operator=f"{a.operator}()",
             down=down, across=across, width=width, threads=THREADS,
@@ -83,7 +85,7 @@ def col_stages(kernel: Kernel) -> list[Stage]:
         after=after,
     )
     blocks = tiles * parts
-    shared = max(a.bytes for a in taken) * THREADS * width
+    shared = max(a.bytes for a in taken) * THREADS * width if down > 1 else 0
     label = comment(
         kernel, f"COL, {col.lines} lines of {col.length}, each in {parts} parts", blocks
     )
@@ -95,11 +97,26 @@ def col_stages(kernel: Kernel) -> list[Stage]:
     return [first, join_stage(kernel, plain, parts, first)]
 
 
+def _across(strips: int, length: int) -> int:
+    """Neighbouring strips of a block: the shorter the lines, the fewer threads share one."""
+    across = WARP
+    while across > 8 and across // 2 >= strips:
+        across //= 2
+    while across < THREADS and strips > across:
+        down = THREADS // across
+        plenty = strips // across >= ENOUGH_BLOCKS and length < down * AHEAD
+        if down // 2 < length and not plenty:
+            break
+        across *= 2
+    return across
+
+
 def _col_width(kernel: Kernel) -> int:
-    """Neighbouring lines that a thread takes: a vector of them, if a warp's are all there."""
+    """Neighbouring lines that a thread takes: a vector, if enough threads are left."""
     inner = kernel.sign[-1][0]
     width = min(4, vector_width(kernel, inner))
-    return width if inner // width >= WARP else 1
+    enough = inner // width >= WARP or rows_of(kernel.sign) // width >= ENOUGH_BLOCKS * THREADS
+    return width if enough else 1
 
 
 def _col_finish(

@@ -107,6 +107,7 @@ class Lines:
         self.width = width
         self.lines = rows_of(kernel.sign)
         self.length = length_of(kernel.sign)
+        self.spare = kernel.kind == "col"  # some threads may repeat a line, and store nothing
         self.words = Words()
         self.writer = Evaluator(self.words, set(kernel.reads), is_wide(kernel))
         if width > 1:
@@ -170,7 +171,7 @@ class Lines:
         for node in self.wide_stores:
             if self.phase[node] + 1 == loop:
                 value = writer.value(node, ix.unflatten(flat, node.shape))
-                live = "live" if self.kernel.kind == "col" else ""
+                live = "live" if self.spare else ""
                 stores.put(node, flat, value, live)
         return taken
 
@@ -205,8 +206,9 @@ class Lines:
 
     def reduction(self, one: Accumulator, group: int) -> str:
         """The statement that combines the threads of a row; each reduction has its own memory."""
-        if group == WARP:
-            return f"{one.name} = tgc_warp_reduce({one.name}, {one.operator}());"
+        if group <= WARP:
+            size = f"<{group}>" if group < WARP else ""
+            return f"{one.name} = tgc_warp_reduce{size}({one.name}, {one.operator}());"
         before = self.accumulators[: self.accumulators.index(one)]
         offset = sum(a.bytes for a in before) * WARP
         place = f"smem + {offset}" if offset else "smem"

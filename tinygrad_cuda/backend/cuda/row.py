@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.expression import Held, Lane, Scope
 from tinygrad_cuda.backend.cuda.lines import (
@@ -14,17 +16,19 @@ from tinygrad_cuda.backend.cuda.lines import (
 )
 from tinygrad_cuda.backend.cuda.store import Stores, comment, stem, vector_width
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
-from tinygrad_cuda.graph.fusion import LONG_ROW, length_of, rows_of
+from tinygrad_cuda.graph.fusion import FEW_ROWS, LONG_ROW, length_of, rows_of
 from tinygrad_cuda.graph.schedule import Kernel
 
 HELD = 32  # values of each operand that a thread keeps in registers
-PART = 4096  # elements that a block takes at least, of a row that is split
+PLENTY = ENOUGH_BLOCKS * THREADS  # threads from which each had better load more
+AHEAD = 4  # loads of a thread that may be on their way for one row of a sub-warp
+PART = 2048  # elements that a block takes at least, of a row that is split
+WORTH_PARTS = 96 << 10  # bytes of a row, among few, that are worth a second stage
 
 
 def row_stages(kernel: Kernel) -> list[Stage]:
     """A warp or a block for each row; several blocks and a second stage for few long rows."""
-    lines, length = rows_of(kernel.sign), length_of(kernel.sign)
-    parts = min(-(-length // PART), max(1, ENOUGH_BLOCKS // lines)) if length > LONG_ROW else 1
+    parts = _parts(kernel)
     single = all(phase <= 1 for phase in Lines(kernel).phase.values())
     tainted_wide = any(Lines(kernel).phase[node] for node in Lines(kernel).wide_stores)
     if parts > 1 and single and not tainted_wide:
@@ -32,17 +36,42 @@ def row_stages(kernel: Kernel) -> list[Stage]:
     return [_whole_row(kernel)]
 
 
+def _parts(kernel: Kernel) -> int:
+    """How many blocks had better share a row, if the kernel needs one loop over it."""
+    lines, length = rows_of(kernel.sign), length_of(kernel.sign)
+    wide = [n for n in (*kernel.stores, *kernel.reads) if prod(n.shape) >= kernel.numel]
+    few = lines < FEW_ROWS and length * sum(n.dtype.itemsize for n in wide) > WORTH_PARTS
+    if not few and length <= LONG_ROW:
+        return 1
+    return min(-(-length // PART), max(1, ENOUGH_BLOCKS // lines))
+
+
 def _row_width(kernel: Kernel, group: int) -> int:
     last = kernel.sign[-1][0] if kernel.sign else 1
     width = vector_width(kernel, last)
-    while width > 1 and length_of(kernel.sign) // width * 4 < group * 3:
+    while group > WARP and width > 1 and length_of(kernel.sign) // width * 4 < group * 3:
         width //= 2
     return width
 
 
+def _row_group(kernel: Kernel) -> int:
+    """Threads that share a row: of a short one as few as have something to load."""
+    lines, length = rows_of(kernel.sign), length_of(kernel.sign)
+    if length > 1024 or (length > 256 and lines < 1024):
+        return THREADS
+    group, items = WARP, length // _row_width(kernel, WARP)
+    while group > 1 and group // 2 >= items:
+        group //= 2
+    while group > 1 and lines * group > PLENTY and -(-items // (group // 2)) <= AHEAD:
+        group //= 2
+    return group
+
+
 def _whole_row(kernel: Kernel) -> Stage:
     row = Lines(kernel)
-    group = WARP if row.length <= 256 or (row.length <= 1024 and row.lines >= 1024) else THREADS
+    group = _row_group(kernel)
+    per_block = THREADS // group
+    row.spare = 1 < group < WARP and row.lines % per_block > 0
     width = _row_width(kernel, group)
     items = row.length // width
     trips = -(-items // group)
@@ -81,14 +110,14 @@ def _whole_row(kernel: Kernel) -> Stage:
         text = writer.held.declarations + text
     if row.line_stores:
         made, stored = row.finish()
-        text += fill("row.cuh", "finish", epilogue=made, store=stored).splitlines()
-    per_block = THREADS // group
-    body = fill("row.cuh", "body", group=group, per_block=per_block, lines=row.lines, phases=text)
+        first = "thread == 0 && live" if row.spare else "thread == 0"
+        text += fill("row.cuh", "finish", first=first, epilogue=made, store=stored).splitlines()
+    section = "spare_body" if row.spare else "body"
+    body = fill("row.cuh", section, group=group, per_block=per_block, lines=row.lines, phases=text)
     blocks = -(-row.lines // per_block)
     where = "in registers" if fits else "read again in each phase" if loops > 1 else "read once"
-    label = comment(
-        kernel, f"ROW, {row.lines} rows of {row.length}, {loops} loops, {where}", blocks
-    )
+    about = f"ROW, {row.lines} rows of {row.length}, {group} threads each, {loops} loops, {where}"
+    label = comment(kernel, about, blocks)
     return wrapped(kernel, stem(kernel), body, row.words.list, blocks, row.scratch_bytes, label)
 
 

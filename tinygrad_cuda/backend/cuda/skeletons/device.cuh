@@ -475,10 +475,12 @@ template <class C> struct tgc_is_symmetric<C, tgc_void<decltype(C::symmetric)>> 
   static constexpr bool value = C::symmetric;
 };
 
-// The 32 values of a warp combined in lane order, as a balanced tree; every lane gets the result.
-template <class T, class Combine> TGC_DEVICE T tgc_warp_reduce(T value, Combine combine) {
+// The values of COUNT neighbouring lanes (a power of 2, of 32 at most) combined in lane order, as a
+// balanced tree; every lane gets the result of its own neighbours.
+template <int COUNT = 32, class T, class Combine>
+TGC_DEVICE T tgc_warp_reduce(T value, Combine combine) {
 #pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
+  for (int step = 1; step < COUNT; step *= 2) {
     T other = tgc_shuffle_xor(value, step);
     if (tgc_is_symmetric<Combine>::value || !(tgc_lane() & step)) value = combine(value, other);
     else value = combine(other, value);

@@ -1,11 +1,17 @@
-// ROW: `group` threads make one row; the values of a row are combined along its reduced axes, phase
-// after phase. Rows that fit on chip are loaded once, into registers; longer ones once a phase.
+// ROW: `group` threads, from one to the whole block, make one row; the values of a row are combined
+// along its reduced axes, phase after phase. Rows that fit on chip are loaded once, into registers; longer ones once a phase.
 // `part_*`: a row too long for a block is cut into parts, whose results stay in memory.
 // `join_body`: the second stage, in which a warp or a block combines the parts of one line.
 //@ body
 const int thread = threadIdx.x % @group@;
 const int line = virtual_block * @per_block@ + threadIdx.x / @group@;
 if (line >= @lines@) return;
+@phases@
+//@ spare_body
+const int thread = threadIdx.x % @group@;
+const int wanted = virtual_block * @per_block@ + threadIdx.x / @group@;
+const bool live = wanted < @lines@;
+const int line = live ? wanted : @lines@ - 1;  // a warp stays whole: its spare rows are not stored
 @phases@
 //@ phase
 @before@
@@ -24,7 +30,7 @@ for (int k = 0; k < @trips@; k++) {
 @combine@
 //@ finish
 @epilogue@
-if (thread == 0) {
+if (@first@) {
   @store@
 }
 //@ part_body
