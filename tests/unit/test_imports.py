@@ -24,6 +24,7 @@ RANKS = {
     "graph.ops": 2,
     "graph.gradient": 3,
     "graph.batching": 3,
+    "graph.template": 3,
     "graph.rewrite": 3,
     "graph.fusion": 3,
     "graph.schedule": 4,

@@ -14,7 +14,8 @@ from tinygrad_cuda.engine.realize import check_errors, realize
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.optim.lbfgs_memory import Memory
 from tinygrad_cuda.optim.line_search import Trial, strong_wolfe
-from tinygrad_cuda.optim.optimizer import Optimizer, Scalars, check_options, loaded, widened
+from tinygrad_cuda.optim.optimizer import Optimizer, Scalars, check_options, loaded
+from tinygrad_cuda.optim.updates import widened
 from tinygrad_cuda.tensor.creation import tensor
 from tinygrad_cuda.tensor.creation import zeros as zeros_of
 from tinygrad_cuda.tensor.joining import cat

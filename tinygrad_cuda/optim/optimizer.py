@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.core.dtypes import DType, float32
+from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.capture import Commit, capturing
 from tinygrad_cuda.engine.realize import check_errors, realize
-from tinygrad_cuda.graph.node import gradient_mode
+from tinygrad_cuda.graph.node import current_site, gradient_mode, recorded_at
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.optim.hooks import Hooked
 from tinygrad_cuda.optim.replay import StepReplay
+from tinygrad_cuda.optim.updates import Updates, widened
 from tinygrad_cuda.tensor.backward import clear
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import tensor
@@ -46,9 +47,12 @@ class Scalars:
 
     def of(self, like: Tensor) -> Callable[..., Tensor]:
         """``scalar(value, *name)`` for numbers that broadcast to `like`, of its dtype."""
-        dtype, device = like.dtype, like.device
+        return self.of_kind(like.dtype, like.device, like.ndim)
+
+    def of_kind(self, dtype: DType, device: Device, ndim: int) -> Callable[..., Tensor]:
+        """The same for a dtype, a device and a number of axes."""
         # As many axes as the parameter has: one node less to broadcast it.
-        shape = (1,) * like.ndim
+        shape = (1,) * ndim
 
         def scalar(value: float, *name: Any) -> Tensor:
             key = (shape, dtype, device, name)
@@ -178,19 +182,27 @@ class Optimizer(Hooked):
         overwritten is seen from who still holds its value.
         """
         fresh = []
-        with gradient_mode(False):
+        # While a call is captured, numbers must be told apart by parameter: in the ordinary way.
+        repeats = replay is None and Updates.possible(self)
+        with gradient_mode(False), recorded_at(current_site()):
             for number, options in enumerate(self.param_groups):
                 if replay is not None:
                     replay.check(options)
                 group = numbers_of(options)
                 scalars = Scalars(replay)
+                updates = Updates(self, group, scalars.of_kind) if repeats else None
                 for parameter in group["params"]:
-                    if parameter.grad is not None:
+                    gradient = parameter.grad
+                    if gradient is None:
+                        continue
+                    state = None if updates is None else updates.record(parameter, gradient)
+                    if state is None:
                         if replay is not None:
                             replay.begin(number, parameter)
-                        fresh.append((parameter, self._update(parameter, group, scalars)))
+                        state = self._update(parameter, group, scalars)
                         if replay is not None:
                             replay.join(parameter)
+                    fresh.append((parameter, state))
         return fresh
 
     def _update(self, parameter: Tensor, group: Group, scalars: Scalars) -> State:
@@ -355,13 +367,6 @@ def decayed(gradient: Tensor, parameter: Tensor, group: Group, scalar: Any) -> T
     if group["weight_decay"] != 0:
         gradient = gradient + parameter * scalar(group["weight_decay"], "weight_decay")
     return gradient
-
-
-def widened(value: Tensor) -> Tensor:
-    """Half types as float32: an update is computed there and rounded once."""
-    if value.dtype.is_floating and value.dtype.itemsize < 4:
-        return wrap(to_dtype(value.node, float32))
-    return value
 
 
 def _stored(place: Any, value: Any, dtype: DType) -> Any:

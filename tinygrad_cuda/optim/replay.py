@@ -9,10 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.core.device import CPU, Device
+from tinygrad_cuda.core.dtypes import DType, float32
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.capture import Stale, StepEvent, supplied
 from tinygrad_cuda.engine.realize import check_errors
 from tinygrad_cuda.tensor.tensor import Tensor
+
+
+def wide(dtype: DType) -> DType:
+    """Where the update of a parameter is computed: half types in float32."""
+    return float32 if dtype.is_floating and dtype.itemsize < 4 else dtype
 
 
 class Absent:
@@ -20,14 +26,14 @@ class Absent:
 
     Args:
         log: receives names of operations and operands that are not Tensors.
-        like: the parameter whose shape and dtype it shows.
+        like: the parameter whose shape it shows, and the dtype in which that is updated.
     """
 
     __slots__ = ("log", "shape", "dtype", "ndim")
 
     def __init__(self, log: list[Any], like: Tensor) -> None:
         self.log = log
-        self.shape, self.dtype, self.ndim = tuple(like.shape), like.dtype, like.ndim
+        self.shape, self.dtype, self.ndim = tuple(like.shape), wide(like.dtype), like.ndim
 
     def __neg__(self) -> Absent:
         self.log.append("neg")
@@ -62,6 +68,24 @@ for _name in (
     setattr(Absent, f"__{_name}__", _operator(_name))
 
 
+def dry_run(optimizer: Any, absent: Any, state: Any, group: Any, scalar: Any) -> Any:
+    """What `apply_single` returns where `absent` stands for every Tensor.
+
+    Raises:
+        CompileError: the update does not run on a stand-in.
+    """
+    try:
+        return optimizer.apply_single(absent, absent, state, group, scalar)
+    except (TypeError, AttributeError, ValueError) as error:
+        raise CompileError(
+            "compile",
+            f"the update of {type(optimizer).__name__} cannot be repeated on the host",
+            expect="an apply_single that uses operators and methods of Tensors",
+            actual=str(error),
+            hint="write x.maximum(y) instead of maximum(x, y)",
+        ) from error
+
+
 class _Alike:
     """Parameters of one group whose host state is the same: they share all numbers of a step."""
 
@@ -76,7 +100,7 @@ class _Alike:
         self.group = dict(optimizer.param_groups[number])
         # Options that are numbers may change: what depends on them is compared by its log.
         options = [key for key in self.group if key != "params"]
-        self.fixed = [key for key in options if not _numeric(self.group[key])]
+        self.fixed = [key for key in options if not numeric(self.group[key])]
         self.log: list[Any] = []
         self.absent = Absent(self.log, parameter)
         state = optimizer.state.get(parameter) or {}
@@ -105,17 +129,8 @@ class _Alike:
             log.append(name[0])
             return absent
 
-        try:
-            given = {**self.given, **host}
-            _, new = self.optimizer.apply_single(absent, absent, given, group, scalar)
-        except (TypeError, AttributeError, ValueError) as error:
-            raise CompileError(
-                "compile",
-                f"the update of {type(self.optimizer).__name__} cannot be repeated on the host",
-                expect="an apply_single that uses operators and methods of Tensors",
-                actual=str(error),
-                hint="write x.maximum(y) instead of maximum(x, y)",
-            ) from error
+        given = {**self.given, **host}
+        _, new = dry_run(self.optimizer, absent, given, group, scalar)
         return values, {k: v for k, v in new.items() if v is not absent}
 
     def join(self, parameter: Tensor, state: Any) -> None:
@@ -175,9 +190,10 @@ class _Alike:
                 state.update(self.new)
 
 
-def _numeric(value: Any) -> bool:
+def numeric(value: Any) -> bool:
+    """Whether an option is a number or several."""
     if isinstance(value, tuple):
-        return all(_numeric(item) for item in value)
+        return all(numeric(item) for item in value)
     return isinstance(value, float | int) and not isinstance(value, bool)
 
 

@@ -1,0 +1,194 @@
+"""Updates of parameters that were recorded before, recorded again from templates.
+
+The update runs once a step on a stand-in, which yields the step's numbers and says whether a known
+template fits; after that a parameter costs a node for each operation and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import CompileError
+from tinygrad_cuda.engine.cell import local
+from tinygrad_cuda.engine.examples import Recording, tracing
+from tinygrad_cuda.graph.batching import example
+from tinygrad_cuda.graph.node import Node, current_site
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.template import Template
+from tinygrad_cuda.optim.replay import Absent, dry_run, numeric, wide
+from tinygrad_cuda.tensor import autocast
+from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensor.math import to_dtype
+from tinygrad_cuda.tensor.tensor import Tensor
+
+State = dict[str, Any]
+
+# Templates kept, each with the names of the state's Tensors that it gives after the parameter.
+CAPACITY = 1024
+_templates: dict[Any, tuple[Template, list[str]] | None] = {}
+
+
+_missing: Any = object()
+_PARAMETERS = ("params", "param_names")
+
+
+class _Numbers:
+    """The numbers of one step for parameters whose host state is the same."""
+
+    def __init__(self, optimizer: Any, group: Any, parameter: Tensor, state: State) -> None:
+        self.values: dict[Any, float] = {}
+        log: list[Any] = []
+        absent: Any = Absent(log, parameter)
+
+        def scalar(value: float, *name: Any) -> Any:
+            self.values.setdefault(name, value)
+            log.append(name[0])
+            return absent
+
+        given = {k: absent if isinstance(v, Tensor) else v for k, v in state.items()}
+        _, new = dry_run(optimizer, absent, given, group, scalar)
+        self.new_state = {key: value for key, value in new.items() if value is not absent}
+        self.structure = tuple(log)
+        self._nodes: dict[Any, list[Node]] = {}
+
+    def nodes(self, scalars: Any, dtype: DType, device: Device, ndim: int) -> list[Node]:
+        """The scalars in the order in which the update asks for them, made once a kind."""
+        kind = dtype, device, ndim
+        found = self._nodes.get(kind)
+        if found is None:
+            scalar = scalars(*kind)
+            found = [scalar(value, *name).node for name, value in self.values.items()]
+            self._nodes[kind] = found
+        return found
+
+
+class Updates:
+    """The updates of one step of one group.
+
+    Args:
+        optimizer: whose step it is.
+        group: its options, as numbers.
+        scalars: ``scalars(dtype, device, ndim)`` makes what `apply_single` takes as ``scalar``.
+    """
+
+    def __init__(
+        self, optimizer: Any, group: Any, scalars: Callable[[DType, Device, int], Any]
+    ) -> None:
+        self.optimizer = optimizer
+        self.group = group
+        self.scalars = scalars
+        self.site = current_site()
+        self.by_shape = "shape" in optimizer.numbers_depend_on
+        # Numbers are no structure: the log of the stand-in says what depends on them.
+        self.options = tuple(
+            [item for item in group.items() if item[0] not in _PARAMETERS and not numeric(item[1])]
+        )
+        self._numbers: dict[Any, _Numbers] = {}
+
+    @staticmethod
+    def possible(optimizer: Any) -> bool:
+        """Whether templates may be used now: updates of ours, recorded without casts or cuts."""
+        return (
+            type(optimizer).__module__.startswith("tinygrad_cuda.optim.")
+            and not tracing.stack
+            and not autocast.state.on
+            and not settings.eager
+        )
+
+    def record(self, parameter: Tensor, gradient: Tensor) -> State | None:
+        """Records the update of one parameter and of its state.
+
+        Returns:
+            The new host state; None where the update must be recorded in the ordinary way.
+        """
+        state = self.optimizer.state.get(parameter)
+        if not self._plain(parameter, gradient) or state is None:
+            return None
+        value = parameter.cell.node
+        dtype, device = value.dtype, value.device
+        inputs, host = [gradient.node, value], []
+        for key, item in state.items():
+            if not isinstance(item, Tensor):
+                host.append((key, item))
+            elif item.chain or item.requires_grad:
+                return None
+            else:
+                inputs.append(item.node)
+        try:
+            numbers = self._numbers_for(parameter, state, tuple(host))
+            key = (
+                type(self.optimizer), self.options, numbers.structure, device,
+                tuple([node.outputs for node in inputs]), tuple(state),
+            )  # fmt: skip
+            known = _templates.get(key, _missing)
+        except (CompileError, TypeError):
+            # The update does not run on a stand-in, or an option cannot be part of a key.
+            return None
+        if known is _missing:
+            if len(_templates) >= CAPACITY:
+                _templates.clear()
+            known = _templates[key] = self._made(inputs, state)
+        if known is None:
+            return None
+        template, names = known
+        inputs += numbers.nodes(self.scalars, wide(dtype), device, len(value.shape))
+        new, *rest = template(inputs, device, self.site)
+        parameter.write(new, "step")
+        for name, node in zip(names, rest):
+            state[name].write(node, "step")
+        return numbers.new_state
+
+    def _plain(self, parameter: Tensor, gradient: Tensor) -> bool:
+        """Whether a gradient and a leaf's value are whole cells of this thread."""
+        cell, chain = parameter.cell, parameter.chain
+        value = cell.node
+        return (
+            len(chain) == 1
+            and chain[0][0] is common.variable
+            and not value.requires_grad
+            and (value.storage is not None or cell.recorder is local.recorder)
+            and not gradient.chain
+            and not gradient.requires_grad
+        )
+
+    def _numbers_for(self, parameter: Tensor, state: State, host: Any) -> _Numbers:
+        """The numbers of this step, computed once for all parameters that share them."""
+        alike = host, tuple(parameter.cell.node.shape) if self.by_shape else None
+        found = self._numbers.get(alike)
+        if found is None:
+            found = self._numbers[alike] = _Numbers(self.optimizer, self.group, parameter, state)
+        return found
+
+    def _made(self, inputs: list[Node], state: State) -> tuple[Template, list[str]] | None:
+        """The update as `Optimizer` records it, of stand-ins that never have a value."""
+        with Recording("error"):
+            places = [example.leaf(node.shape, node.dtype, node.device) for node in inputs]
+            dtype, device, ndim = inputs[1].dtype, inputs[1].device, len(inputs[1].shape)
+            gradient, parameter, *rest = [widened(wrap(place)) for place in places]
+            names = [key for key, item in state.items() if isinstance(item, Tensor)]
+            known: dict[Any, Tensor] = {}
+
+            def scalar(value: float, *name: Any) -> Tensor:
+                if name not in known:
+                    place = example.leaf((1,) * ndim, wide(dtype), device)
+                    known[name] = wrap(place)
+                    places.append(place)
+                return known[name]
+
+            given = {**state, **dict(zip(names, rest))}
+            new, after = self.optimizer.apply_single(gradient, parameter, given, self.group, scalar)
+            after = {key: item for key, item in after.items() if isinstance(item, Tensor)}
+            results = [to_dtype(item.node, dtype) for item in (new, *after.values())]
+            if not set(names).issuperset(after):
+                return None
+            return Template(places, results), list(after)
+
+
+def widened(value: Tensor) -> Tensor:
+    """Half types as float32: an update is computed there and rounded once."""
+    dtype = wide(value.dtype)
+    return value if dtype is value.dtype else wrap(to_dtype(value.node, dtype))
