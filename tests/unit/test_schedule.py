@@ -190,6 +190,19 @@ def test_a_long_row_among_few_is_reduced_in_parts_phase_by_phase() -> None:
     assert all(kernel.one_phase or kernel.kind == "map" for kernel in found.kernels)
 
 
+def test_a_count_that_a_row_kernel_needs_does_not_wait_for_it() -> None:
+    """Loss and gradient of rows over a count: the rows are read once, by one kernel."""
+    new = Inputs()
+    x, weights = new(256, 512), new(256, 1)
+    count = rd.sum(weights, axes=(0,))
+    losses = ew.mul(rd.sum(x, axes=(1,)), weights)
+    mean = ew.div(rd.sum(losses, axes=(0,)), count)
+    share = mv.expand(ew.div(losses, mv.expand(count, shape=(256, 1))), shape=(256, 512))
+    found = scheduled(new.program(mean, ew.mul(x, share)))
+    assert kinds(found) == ["row", "row", "row"]
+    assert [len(kernel.before) for kernel in found.kernels] == [0, 1, 2]
+
+
 def test_cheap_values_are_made_again_by_each_reader() -> None:
     """A mask of a comparison is read by two kernels and stored by none."""
     new = Inputs()

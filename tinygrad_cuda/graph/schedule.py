@@ -31,6 +31,7 @@ from tinygrad_cuda.graph.order import topological
 
 REMAKE_COST = 24  # of a value that its readers make again from others in memory
 SMALL_SHARE = 64  # a value with this many times fewer elements is stored for a reader at no cost
+FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
 SIBLINGS = 64  # groups of one space that are compared with each other
 
 
@@ -162,6 +163,10 @@ class _Builder:
             node for node in order if node in self.edges and node not in self.inline
             and 0 not in node.shape
         ]  # fmt: skip
+        self.readers: dict[Node, list[Node]] = {}
+        for node, edges in self.edges.items():
+            for edge in edges:
+                self.readers.setdefault(edge.base, []).append(node)
         self.owner: dict[Node, Group] = {}
         self.after: dict[Group, set[Group]] = {}
         self.before: dict[Group, set[Group]] = {}
@@ -241,6 +246,9 @@ class _Builder:
         if a.anchors and b.anchors and not self._share(a, b) and not self._feeds(a, b):
             b.why = b.why or "it reduces other values"
             return None
+        if self._delays(a, b) or self._delays(b, a):
+            b.why = b.why or "others need its values before"
+            return None
         if self.reaches(a, b, directly=False) or self.reaches(b, a, directly=False):
             b.why = b.why or "another kernel stands between it and its operand"
             return None
@@ -257,6 +265,39 @@ class _Builder:
             (self.depth[other] for other in self.before[result]), default=0
         )
         return result
+
+    def _delays(self, early: Group, late: Group) -> bool:
+        """Whether a few sums or gathered values would come later than others could use them.
+
+        By themselves they cost little: a launch takes them along with whatever runs at that time.
+        """
+        few = early.numel <= FEW_ELEMENTS and self.depth[early] < self.depth[late]
+        sums = early.kind in ("row", "col")
+        if not few or not (sums or any(node.op is indexing.gather for node in early.members)):
+            return False
+        others = (self.before[early] | self.before[late]) - {early, late}
+        if max((self.depth[other] for other in others), default=0) < self.depth[early]:
+            return False
+        inside = {*early.members, *late.members}
+        return any(
+            reader not in inside and not self._follows(reader, late)
+            for member in early.members
+            for reader in self.readers.get(member, ())
+        )
+
+    def _follows(self, node: Node, group: Group) -> bool:
+        """Whether a node's value depends on the group's."""
+        first = self.position[group.members[0]]
+        members, stack, seen = set(group.members), [node], {node}
+        while stack:
+            for edge in self.edges.get(stack.pop(), ()):
+                base = edge.base
+                if base in members:
+                    return True
+                if base not in seen and self.position[base] > first:
+                    seen.add(base)
+                    stack.append(base)
+        return False
 
     def reaches(self, a: Group, b: Group, directly: bool = True) -> bool:
         """Whether b depends on a, by a way that is more than one edge unless `directly`."""
