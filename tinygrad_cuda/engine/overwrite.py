@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from itertools import chain
 from sys import getrefcount
 from typing import Any
 
@@ -81,14 +82,11 @@ def _counts(things: list[Any]) -> list[int]:
 
 def _held(trace: Trace) -> dict[Node, int]:
     """How often each node is held by something other than the trace and its readers."""
-    counts = _counts(trace.nodes)
-    known: Counter[int] = Counter(map(id, trace.places))
-    known.update(map(id, trace.owners))
-    known.update(map(id, trace.inputs))
-    for node in trace.nodes:
-        if node.storage is None:
-            known.update(map(id, node.sources))
-    return {node: count - known[id(node)] for node, count in zip(trace.nodes, counts)}
+    nodes = trace.nodes
+    counts = _counts(nodes)
+    read = chain.from_iterable([node.sources for node in nodes if node.storage is None])
+    known = Counter(map(id, chain(trace.places, trace.owners, trace.inputs, read)))
+    return {node: count - known[id(node)] for node, count in zip(nodes, counts)}
 
 
 def _kept(trace: Trace, wanted: list[Node], held: dict[Node, int]) -> set[Node]:

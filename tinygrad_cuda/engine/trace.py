@@ -6,52 +6,12 @@ arguments.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from tinygrad_cuda.backend.base import Argument, Number, Program
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op
 from tinygrad_cuda.graph.ops import common
-
-
-def _ordered(roots: list[Node]) -> list[Node]:
-    """What the roots' values need, sources first, up to what has a value already."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    path: list[tuple[Node, Iterator[Node]]] = []
-    for root in roots:
-        if root in seen:
-            continue
-        seen.add(root)
-        path.append((root, _read(root)))
-        while path:
-            node, sources = path[-1]
-            for source in sources:
-                if source not in seen:
-                    seen.add(source)
-                    if source.storage is not None or not source.sources:
-                        order.append(source)
-                    else:
-                        path.append((source, _read(source)))
-                        break
-            else:
-                path.pop()
-                order.append(node)
-    return order
-
-
-def _read(node: Node) -> Iterator[Node]:
-    """The sources that the value needs; a custom node has others for its gradient alone."""
-    if node.storage is not None:
-        return iter(())
-    if node.op is common.custom:
-        return iter(node.sources[: node.attributes["results"]])
-    return iter(node.sources)
-
-
-# Kinds with a rule of their own.
-SPECIAL = frozenset(("leaf", "identity"))
 
 
 class Trace:
@@ -68,7 +28,7 @@ class Trace:
     """
 
     def __init__(self, roots: list[Node]) -> None:
-        self.nodes = _ordered(roots)
+        self.nodes: list[Node] = []
         self.records: list[Any] = []
         self.owners: list[Node] = []
         self.places: dict[Node, int] = {}
@@ -77,49 +37,80 @@ class Trace:
         self.always: list[int] = []
         self.assigns: dict[int, int] = {}
         self._input_of: dict[int, int] = {}
-        places, records, owners = self.places, self.records, self.owners
-        place_of = places.__getitem__
-        for node in self.nodes:
-            op = node.op
-            if node.storage is not None or op.kind in SPECIAL:
-                self._add(node)
-                continue
-            # What most nodes are, without a call.
-            attributes = () if node.attributes is NO_ATTRIBUTES else self._structure(node)
-            places[node] = len(records)
-            records.append((op, attributes, tuple(map(place_of, node.sources))))
-            owners.append(node)
+        self._walk(roots)
 
-    def _add(self, node: Node) -> None:
-        places, op = self.places, node.op
-        if node.storage is not None:
-            if type(node.storage) is not tuple:
-                self._add_input(node, node.storage)
-            return
-        sources = node.sources
-        if op.kind == "identity":
-            if op is common.output:
-                source = sources[0]
-                if source.storage is not None:
-                    self._add_input(node, source.storage[node.attributes["index"]])
-                    return
-                if source.op is common.custom:
-                    places[node] = places[source.sources[node.attributes["index"]]]
-                    return
-            elif op is not common.assign:
-                places[node] = places[sources[0]]
-                return
-            elif sources[0].storage is None:
+    def _walk(self, roots: list[Node]) -> None:
+        """What the roots' values need, sources first, up to what has a value already."""
+        nodes, records, owners, places = self.nodes, self.records, self.owners, self.places
+        place_of = places.__getitem__
+        custom, none = common.custom, NO_ATTRIBUTES
+        stack = roots[::-1]
+        while stack:
+            node = stack[-1]
+            if node in places:
+                stack.pop()
+                continue
+            op = node.op
+            if node.storage is not None:
+                self._add_realized(node)
+            else:
+                sources = node.sources
+                if op is custom:
+                    # The others are there for its gradient alone.
+                    sources = sources[: node.attributes["results"]]
+                for source in sources:
+                    if source not in places:
+                        stack += [source for source in reversed(sources) if source not in places]
+                        break
+                else:
+                    kind = op.kind
+                    if kind == "identity" or kind == "leaf":
+                        self._add_special(node)
+                    else:
+                        # What most nodes are, without a call.
+                        attributes = node.attributes
+                        structure = () if attributes is none else self._structure(op, attributes)
+                        places[node] = len(records)
+                        records.append((op, structure, tuple(map(place_of, sources))))
+                        owners.append(node)
+                    nodes.append(node)
+                    stack.pop()
+                continue
+            nodes.append(node)
+            stack.pop()
+
+    def _add_realized(self, node: Node) -> None:
+        if type(node.storage) is tuple:
+            # Its `output` nodes are the inputs.
+            self.places[node] = -1
+        else:
+            self._add_input(node, node.storage)
+
+    def _add_special(self, node: Node) -> None:
+        """A leaf, or an identity: most of these are their source's value."""
+        places, op, sources = self.places, node.op, node.sources
+        if op.kind == "leaf":
+            structure = self._structure(op, node.attributes)
+            record: Any = (op, structure, node.shape, node.dtype)
+        elif op is common.assign:
+            if sources[0].storage is None:
                 places[node] = places[sources[1]]
                 return
-        places[node] = place = len(self.records)
-        attributes = () if node.attributes is NO_ATTRIBUTES else self._structure(node)
-        if op.kind == "leaf":
-            record: Any = (op, attributes, node.shape, node.dtype)
+            self.assigns[len(self.records)] = places[sources[0]]
+            record = (op, (), (places[sources[0]], places[sources[1]]))
+        elif op is common.output:
+            (source,), index = sources, node.attributes["index"]
+            if source.storage is not None:
+                self._add_input(node, source.storage[index])
+                return
+            if source.op is common.custom:
+                places[node] = places[source.sources[index]]
+                return
+            record = (op, ("index", index), (places[source],))
         else:
-            record = (op, attributes, tuple([places[source] for source in sources]))
-            if op is common.assign:
-                self.assigns[place] = places[sources[0]]
+            places[node] = places[sources[0]]
+            return
+        places[node] = len(self.records)
         self.records.append(record)
         self.owners.append(node)
 
@@ -134,22 +125,24 @@ class Trace:
         self.owners.append(node)
         self.inputs.append(node)
 
-    def _structure(self, node: Node) -> Any:
+    def _structure(self, op: Op, attributes: dict[str, Any]) -> Any:
         """The attributes that are structure; numbers are set apart, in the order of the names.
 
         The names are in the key, since calls may give them in any order.
         """
-        op = node.op
+        literals, arguments = op.literals, op.arguments
+        if not literals and not arguments:
+            return tuple(attributes.items())
         kept: list[Any] = []
-        for name, value in node.attributes.items():
+        for name, value in attributes.items():
             kept.append(name)
-            if name in op.literals:
+            if name in literals:
                 if type(value) is tuple:
                     self.numbers.extend(value)
                     kept.append(len(value))
                 else:
                     self.numbers.append(value)
-            elif name in op.arguments:
+            elif name in arguments:
                 self.always.append(len(self.numbers))
                 self.numbers.append(value)
             else:

@@ -193,8 +193,7 @@ class Tensor(
     def __contains__(self, element: Any) -> bool:
         return builtins.bool((self == element).any().item())
 
-    def __hash__(self) -> int:
-        return id(self)
+    __hash__ = TensorBase.__hash__
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         array = self.array()
