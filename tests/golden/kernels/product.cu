@@ -1,12 +1,12 @@
 // CONTRACT 1 x 300 x 170 x 200, tiles of 16 x 32 x 64, k in 1 parts, 20400000 FLOPs: matmul.
 // Stores matmul (300, 170) float32.
 // Grid 114 x 256 threads, 580000 bytes moved at least.
-struct contract_matmul_fec02fda25_params {
+struct contract_matmul_9069e948a3_params {
   const float* in0;
   const float* in1;
   float* out0;
 };
-__device__ __forceinline__ void contract_matmul_fec02fda25_stage(int virtual_block, const contract_matmul_fec02fda25_params& p,
+__device__ __forceinline__ void contract_matmul_9069e948a3_stage(int virtual_block, const contract_matmul_9069e948a3_params& p,
                                              char* smem) {
   const int tile_number = virtual_block % 114;
   const int batch = virtual_block / 114 % 1;
@@ -26,39 +26,43 @@ __device__ __forceinline__ void contract_matmul_fec02fda25_stage(int virtual_blo
   float a[2][4], b[2][4];
   const int k_begin = part * 256;
   const int k_last = k_begin + 256 < 200 ? k_begin + 256 : 200;
+  const int step_b = (tile_n * 32) / 2 + threadIdx.x % 16;
+  const int x4 = step_b * 2;
 
   auto fetch = [&](int k_first) {
+    {
+      const int step_a = (k_first) / 4 + threadIdx.x % 16;
+      const int x1 = step_a * 4;
 #pragma unroll
-    for (int i = 0; i < 1; i++) {
-      const int e = i * 256 + threadIdx.x;
-      const int m = tile_m * 16 + e / 16;
-      const int step = (k_first) / 4 + e % 16;
-      const bool inside = e < 256 && m < 300 && step * 4 < k_last;
+      for (int i = 0; i < 1; i++) {
+        const int row = i * 16 + threadIdx.x / 16;
+        const int m = tile_m * 16 + row;
 #pragma unroll
-      for (int v = 0; v < 4; v++) hold_a[i * 4 + v] = 0.0f;
-      if (inside) {
-        const tgc_vector<float, 4> a1 = tgc_load_vector<4>(p.in0, m * 200 + step * 4);
+        for (int v = 0; v < 4; v++) hold_a[i * 4 + v] = 0.0f;
+        if (m < 300 && step_a * 4 < k_last) {
+          const tgc_vector<float, 4> a2 = tgc_load_vector<4>(p.in0, x1 + m * 200);
 #pragma unroll
-        for (int v = 0; v < 4; v++) {
-          const float x2 = tgc_to_compute(a1.at[v]);
-          hold_a[i * 4 + v] = x2;
+          for (int v = 0; v < 4; v++) {
+            const float x3 = tgc_to_compute(a2.at[v]);
+            hold_a[i * 4 + v] = x3;
+          }
         }
       }
     }
+    {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int e = i * 256 + threadIdx.x;
-      const int k = k_first + e / 16;
-      const int step = (tile_n * 32) / 2 + e % 16;
-      const bool inside = e < 1024 && k < k_last && step < 85;
+      for (int i = 0; i < 4; i++) {
+        const int row = i * 16 + threadIdx.x / 16;
+        const int k = k_first + row;
 #pragma unroll
-      for (int v = 0; v < 2; v++) hold_b[i * 2 + v] = 0.0f;
-      if (inside) {
-        const tgc_vector<float, 2> a3 = tgc_load_vector<2>(p.in1, k * 170 + step * 2);
+        for (int v = 0; v < 2; v++) hold_b[i * 2 + v] = 0.0f;
+        if (k < k_last && step_b < 85) {
+          const tgc_vector<float, 2> a5 = tgc_load_vector<2>(p.in1, x4 + k * 170);
 #pragma unroll
-        for (int v = 0; v < 2; v++) {
-          const float x4 = tgc_to_compute(a3.at[v]);
-          hold_b[i * 2 + v] = x4;
+          for (int v = 0; v < 2; v++) {
+            const float x6 = tgc_to_compute(a5.at[v]);
+            hold_b[i * 2 + v] = x6;
+          }
         }
       }
     }
@@ -135,7 +139,7 @@ __device__ __forceinline__ void contract_matmul_fec02fda25_stage(int virtual_blo
     const int m = tile_m * 16 + e / (32 / 2);
     const int strip = tile_n * (32 / 2) + e % (32 / 2);
     if (m >= 300 || strip >= 85) continue;
-    tgc_vector<float, 2> y5;
+    tgc_vector<float, 2> y7;
 #pragma unroll
     for (int v = 0; v < 2; v++) {
       float total = shared_sum[e * 2 + v];
@@ -144,8 +148,8 @@ __device__ __forceinline__ void contract_matmul_fec02fda25_stage(int virtual_blo
         const float more = shared_sum[other * 16 * 32 + e * 2 + v];
         total = (float)(total + more);
       }
-      y5.at[v] = tgc_to_storage<float>(total);
+      y7.at[v] = tgc_to_storage<float>(total);
     }
-    tgc_store_vector(p.out0, m * 170 + strip * 2, y5);
+    tgc_store_vector(p.out0, m * 170 + strip * 2, y7);
   }
 }

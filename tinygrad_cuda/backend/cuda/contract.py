@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.backend.cuda.index import Index
+from tinygrad_cuda.backend.cuda.operand import Reader, Source, fetched
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
-from tinygrad_cuda.backend.cuda.tiling import MULTIPROCESSORS, PAD, Tile, plan
+from tinygrad_cuda.backend.cuda.tiling import MULTIPROCESSORS, PAD, plan
 from tinygrad_cuda.backend.cuda.words import Words, literal
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
@@ -33,12 +33,18 @@ class _Problem:
         self.batch_shape = self.a.shape[:-2]
         self.batches = prod(self.batch_shape)
         self.dtype = self.node.dtype
-        found = plan(self.batches, self.m, self.n, self.k, _bytes(self.dtype))
-        self.tile, self.chunk, self.parts = found.tile, found.chunk, found.parts
+        self.plan = plan(self.batches, self.m, self.n, self.k, _bytes(self.dtype))
+        self.tile, self.chunk, self.parts = self.plan.tile, self.plan.chunk, self.plan.parts
         self.tiles_m = -(-self.m // self.tile.m)
         self.tiles_n = -(-self.n // self.tile.n)
         self.blocks = self.tiles_m * self.tiles_n * self.batches * self.parts
         self.type = self.dtype.compute
+
+    def source(self, name: str) -> Source:
+        """An operand: ``a`` or ``b``."""
+        if name == "a":
+            return Source("a", self.a, "m", self.m, self.tile.m, self.k, self.batch_shape)
+        return Source("b", self.b, "n", self.n, self.tile.n, self.k, self.batch_shape)
 
     @property
     def flops(self) -> int:
@@ -55,62 +61,18 @@ def contract_stages(kernel: Kernel) -> list[Stage]:
     return [first, _sum_parts(problem, scratch, first)]
 
 
-@dataclass
-class _Side:
-    """How one operand comes into shared memory.
-
-    Attributes:
-        along: the axis that neighbouring threads follow (``k``, or the operand's other one).
-        width: elements a thread loads at once along it.
-    """
-
-    name: str
-    node: Node
-    other: str
-    extent: int
-    tile: int
-    along: str
-    width: int
-
-
-def _side(problem: _Problem, name: str) -> _Side:
-    """Follows the axis along which the operand lies in memory."""
-    node = problem.a if name == "a" else problem.b
-    other, extent, tile = (
-        ("m", problem.m, problem.tile.m) if name == "a" else ("n", problem.n, problem.tile.n)
-    )
-    k, line = ix.variable("k", problem.k), ix.variable(other, extent)
-    trial = Evaluator(Words(), set(problem.kernel.reads), True)
-    trial.scopes = [Scope("batch"), Scope("k", other)]
-    batch = ix.unflatten(ix.variable("batch", problem.batches), problem.batch_shape)
-    trial.value(node, (*batch, *((line, k) if name == "a" else (k, line))))
-    along, loads = "k", trial.loaded
-    if loads and problem.k > 1 and extent > 1:
-        split = [(ix.split_lane(index, k), ix.split_lane(index, line)) for _, index in loads]
-        follows_k = any(a and a[0] == 1 for a, _ in split)
-        follows_line = any(b and b[0] == 1 for _, b in split)
-        along = "k" if follows_k or not follows_line else other
-    elif problem.k == 1:
-        along = other
-    size, step = (problem.k, problem.tile.k) if along == "k" else (extent, tile)
-    width = max(1, min(4, 16 // max((n.dtype.itemsize for n, _ in loads), default=4)))
-    while size % width or step % width or problem.tile.k * tile // width < THREADS:
-        width //= 2
-        if width <= 1:
-            width = 1
-            break
-    return _Side(name, node, other, extent, tile, along, width)
-
-
 def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
     """The stage that multiplies; with `scratch` it leaves parts of the sums there."""
     kernel, tile = problem.kernel, problem.tile
     words = Words()
-    writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
+    writer = Reader(words, set(kernel.reads), is_wide(kernel))
     outer = Scope("batch")
-    a, b = _side(problem, "a"), _side(problem, "b")
     batch = ix.variable("batch", problem.batches)
-    fetch_a, fetch_b = (_fetch(problem, writer, outer, side, batch) for side in (a, b))
+    shared = tile.shared(_bytes(problem.dtype))
+    a = fetched(problem.source("a"), problem.plan, shared, writer, outer, problem.dtype)
+    shared += a.shared
+    b = fetched(problem.source("b"), problem.plan, shared, writer, outer, problem.dtype)
+    shared += b.shared
     results = _results(problem, writer, outer, batch, scratch)
     product = _sum(problem.dtype, "sum[i][j]", "a[step % 2][i] * b[step % 2][j]")
     body = fill(
@@ -119,15 +81,16 @@ def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
         **_sizes(problem),
         stride_a=tile.m + PAD,
         stride_b=tile.n + PAD,
-        loads_a=_loads(tile, a),
-        loads_b=_loads(tile, b),
+        loads_a=a.loads,
+        loads_b=b.loads,
         width_a=a.width,
         width_b=b.width,
         outer=outer.lines,
-        fetch_a=fetch_a,
-        fetch_b=fetch_b,
-        put_a=_put(problem, a),
-        put_b=_put(problem, b),
+        before=[*a.before, *b.before, *(["__syncthreads();"] if a.shared + b.shared else [])],
+        fetch_a=a.fetch,
+        fetch_b=b.fetch,
+        put_a=a.put,
+        put_b=b.put,
         multiply=f"sum[i][j] = {product};",
         results=results,
     )
@@ -139,9 +102,7 @@ def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
         problem.blocks,
     )
     name = stem(kernel) + ("_parts" if scratch else "")
-    stage = wrapped(
-        kernel, name, body, words.list, problem.blocks, tile.shared(_bytes(problem.dtype)), label
-    )
+    stage = wrapped(kernel, name, body, words.list, problem.blocks, shared, label)
     stage.dense = 2 if tile.groups == 1 and _bytes(problem.dtype) <= 4 else 1
     return stage
 
@@ -205,80 +166,6 @@ def _bytes(dtype: DType) -> int:
 def _sum(dtype: DType, a: str, b: str) -> str:
     """The sum of two values; byte types wrap."""
     return f"({dtype.compute})({a} + {b})"
-
-
-def _loads(tile: Tile, side: _Side) -> int:
-    return -(-tile.k * side.tile // (THREADS * side.width))
-
-
-def _fetch(
-    problem: _Problem, writer: Evaluator, outer: Scope, side: _Side, batch: Index
-) -> list[str]:
-    """The loop in which each thread loads its share of a tile into registers."""
-    tile, width = problem.tile, side.width
-    line = side.other if side.along == "k" else "k"
-    size = problem.k if side.along == "k" else side.extent
-    steps = ix.variable("step", size // width)
-    v = ix.variable("v", width)
-    along = steps * width + v
-    across = ix.variable(line, side.extent if line != "k" else problem.k)
-    k, other = (along, across) if side.along == "k" else (across, along)
-    writer.scopes = [outer, Scope(line, "step"), Scope("v")]
-    writer.lane = Lane(v, width)
-    places = (
-        *ix.unflatten(batch, problem.batch_shape),
-        *((other, k) if side.name == "a" else (k, other)),
-    )
-    value = writer.value(side.node, places)
-    writer.scopes[2].lines.append(f"hold_{side.name}[i * {width} + v] = {value};")
-    tile_first = f"tile_{side.other} * {side.tile}"
-    along_first = "k_first" if side.along == "k" else tile_first
-    line_length = (tile.k if side.along == "k" else side.tile) // width
-    lines = side.tile if side.along == "k" else tile.k
-    inside = [f"e < {lines * line_length}"]
-    if side.along == "k":
-        inside += [f"{line} < {side.extent}", f"step * {width} < k_last"]
-    else:
-        inside += ["k < k_last", f"step < {size // width}"]
-    return fill(
-        "contract.cuh",
-        "fetch",
-        loads=_loads(tile, side),
-        threads=THREADS,
-        line=line,
-        line_first=tile_first if side.along == "k" else "k_first",
-        line_length=line_length,
-        along="step",
-        along_first=along_first if width == 1 else f"({along_first}) / {width}",
-        inside=" && ".join(inside),
-        width=width,
-        side=side.name,
-        zero=literal(0, problem.dtype),
-        load=writer.scopes[1].lines,
-        map=writer.scopes[2].lines,
-    ).splitlines()
-
-
-def _put(problem: _Problem, side: _Side) -> list[str]:
-    """The loop in which a thread's share goes from registers to shared memory, k-major."""
-    tile, width = problem.tile, side.width
-    line_length = (tile.k if side.along == "k" else side.tile) // width
-    lines = side.tile if side.along == "k" else tile.k
-    stride = side.tile + PAD
-    along, line = f"(e % {line_length} * {width} + v)", f"e / {line_length}"
-    place = f"{along} * {stride} + {line}" if side.along == "k" else f"{line} * {stride} + {along}"
-    return fill(
-        "contract.cuh",
-        "put",
-        loads=_loads(tile, side),
-        threads=THREADS,
-        width=width,
-        count=lines * line_length,
-        side=side.name,
-        place=place,
-        tile_k=tile.k,
-        stride=stride,
-    ).splitlines()
 
 
 def _epilogue(

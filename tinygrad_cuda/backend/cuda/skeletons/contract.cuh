@@ -23,10 +23,15 @@ typedef tgc_vector<@type@, @fragment@> fragment;
 const int k_begin = part * @chunk@;
 const int k_last = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
 @outer@
+@before@
 
 auto fetch = [&](int k_first) {
-  @fetch_a@
-  @fetch_b@
+  {
+    @fetch_a@
+  }
+  {
+    @fetch_b@
+  }
 };
 auto put = [&](int buffer) {
   @put_a@
@@ -121,16 +126,25 @@ for (int turn = 0; turn < @turns@; turn++) {
   }
   @store@
 }
+//@ table
+tgc_vector<int, @words@>* const table_@side@ =
+    reinterpret_cast<tgc_vector<int, @words@>*>(smem + @offset@);
+for (int e = threadIdx.x; e < @size@; e += @threads@) {
+  const int row = e, @line@ = @line_first@ + row;
+  tgc_vector<int, @words@> entry;
+  @columns@
+  table_@side@[e] = entry;
+}
 //@ fetch
+@thread@
 #pragma unroll
 for (int i = 0; i < @loads@; i++) {
-  const int e = i * @threads@ + threadIdx.x;
-  const int @line@ = @line_first@ + e / @line_length@;
-  const int @along@ = @along_first@ + e % @line_length@;
-  const bool inside = @inside@;
+  const int row = i * @rows@ + threadIdx.x / @length@;
+  const int @line@ = @line_first@ + row;
+  @entry@
 #pragma unroll
   for (int v = 0; v < @width@; v++) hold_@side@[i * @width@ + v] = @zero@;
-  if (inside) {
+  if (@inside@) {
     @load@
 #pragma unroll
     for (int v = 0; v < @width@; v++) {
