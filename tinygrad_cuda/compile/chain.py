@@ -142,7 +142,8 @@ class Chained:
 
     def _host(self, frame: Frame, turn: int) -> list[Sequence[Any]]:
         """What the host does in a turn; the numbers of its runs."""
-        program, found = self.program, []
+        program = self.program
+        found: list[Sequence[Any]] = []
         if turn:
             for step in program.early:
                 step.prepare()
