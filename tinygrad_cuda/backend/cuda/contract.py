@@ -103,7 +103,7 @@ def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
     )
     name = stem(kernel) + ("_parts" if scratch else "")
     stage = wrapped(kernel, name, body, words.list, problem.blocks, shared, label)
-    stage.dense = 2 if tile.groups == 1 and _bytes(problem.dtype) <= 4 else 1
+    stage.dense = 2 if tile.groups == 1 and tile.resident(_bytes(problem.dtype)) > 1 else 1
     return stage
 
 
@@ -115,6 +115,7 @@ def _sizes(problem: _Problem) -> dict[str, object]:
         "m": problem.m,
         "k": problem.k,
         "chunk": problem.chunk,
+        "again": "true" if problem.chunk > tile.k else "false",
         "batches": problem.batches,
         "tiles_m": problem.tiles_m,
         "tiles_n": problem.tiles_n,

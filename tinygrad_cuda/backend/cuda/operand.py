@@ -279,9 +279,9 @@ class _Walk:
 
     @property
     def table_lines(self) -> int:
-        """Lines that a block comes by, those beyond a tile's end included."""
-        first = 0 if self.along == "k" else self.found.chunk - self.found.tile.k
-        return first + self.rows * self.loads
+        """Lines that a block comes by, the tile after the last one included."""
+        before = 0 if self.along == "k" else self.found.chunk
+        return before + self.rows * self.loads
 
 
 def fetched(
@@ -403,7 +403,7 @@ def _filled(
     offset: int,
 ) -> Fetch:
     """The skeleton's text around what was found."""
-    source, width, side, tile_k = walk.source, walk.width, walk.source.name, walk.found.tile.k
+    source, width, side = walk.source, walk.width, walk.source.name
     first = f"tile_{source.other} * {source.tile}"
     start = "k_first" if walk.along == "k" else first
     step = f"threadIdx.x % {walk.length}"
@@ -436,9 +436,8 @@ def _filled(
         )
         before = [*filling.splitlines(), *before]
     stride = source.tile + PAD
-    along, line = f"(e % {walk.length} * {width} + v)", f"e / {walk.length}"
-    if walk.along != "k":
-        along, line = line, along
+    along_step, line_step = (stride, 1) if walk.along == "k" else (1, stride)
+    test = f"if (i * {walk.rows} + threadIdx.x / {walk.length} >= {walk.lines}) break;"
     return Fetch(
         before,
         fill(
@@ -457,10 +456,13 @@ def _filled(
             "contract.cuh",
             "put",
             **holes,
-            count=walk.lines * walk.length,
-            place=f"{along} * {stride} + {line}",
-            tile_k=tile_k,
+            type=dtype.compute,
+            tile_k=walk.found.tile.k,
             stride=stride,
+            step=width * along_step,
+            along_step=along_step,
+            line_step=line_step,
+            test=[test] if walk.lines % walk.rows else [],
         ).splitlines(),
         walk.loads,
         width,

@@ -58,23 +58,29 @@ auto read = [&](int slot, int buffer, int step) {
 fetch(k_begin);
 put(0);
 __syncthreads();
+read(0, 0, 0);
 int buffer = 0;
 #pragma unroll 1
 for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
-  const bool more = k_first + @tile_k@ < k_last;
-  if (more) fetch(k_first + @tile_k@);
-  read(0, buffer, 0);
+  if (@again@) fetch(k_first + @tile_k@);  // beyond the last tile nothing is loaded
 #pragma unroll
   for (int step = 0; step < @tile_k@ / @groups@; step++) {
-    if (step + 1 < @tile_k@ / @groups@) read((step + 1) % 2, buffer, step + 1);
+    if (step + 1 < @tile_k@ / @groups@) {
+      read((step + 1) % 2, buffer, step + 1);
+    } else if (@again@) {  // so early that the last products hide the way through shared memory
+      put(buffer ^ 1);
+      __syncthreads();
+      read(0, buffer ^ 1, 0);
+    }
 #pragma unroll
     for (int i = 0; i < @rows@; i++)
 #pragma unroll
-      for (int j = 0; j < @cols@; j++) @multiply@
+      for (int back = 0; back < @cols@; back++) {
+        const int j = i % 2 ? @cols@ - 1 - back : back;
+        @multiply@
+      }
   }
   buffer ^= 1;
-  if (more) put(buffer);
-  __syncthreads();
 }
 @results@
 //@ registers
@@ -98,6 +104,7 @@ for (int i = 0; i < @rows@; i++) {
 }
 //@ shared
 @type@* const shared_sum = reinterpret_cast<@type@*>(smem);
+__syncthreads();
 #pragma unroll
 for (int i = 0; i < @rows@; i++)
 #pragma unroll
@@ -153,13 +160,17 @@ for (int i = 0; i < @loads@; i++) {
   }
 }
 //@ put
+{
+  @type@* const tile =
+      shared_@side@ + buffer * @tile_k@ * @stride@ + threadIdx.x % @length@ * @step@ +
+      threadIdx.x / @length@ * @line_step@;
 #pragma unroll
-for (int i = 0; i < @loads@; i++) {
-  const int e = i * @threads@ + threadIdx.x;
+  for (int i = 0; i < @loads@; i++) {
+    @test@
 #pragma unroll
-  for (int v = 0; v < @width@; v++)
-    if (e < @count@)
-      shared_@side@[buffer * @tile_k@ * @stride@ + @place@] = hold_@side@[i * @width@ + v];
+    for (int v = 0; v < @width@; v++)
+      tile[i * @rows@ * @line_step@ + v * @along_step@] = hold_@side@[i * @width@ + v];
+  }
 }
 //@ join
 @type@* const shared = reinterpret_cast<@type@*>(smem);
