@@ -1,12 +1,12 @@
 // CONTRACT 1 x 300 x 170 x 200, tiles of 16 x 32 x 64, k in 1 parts, 20400000 FLOPs: matmul.
 // Stores matmul (300, 170) float32.
 // Grid 114 x 256 threads, 580000 bytes moved at least.
-struct contract_matmul_9069e948a3_params {
+struct contract_matmul_57e5778504_params {
   const float* in0;
   const float* in1;
   float* out0;
 };
-__device__ __forceinline__ void contract_matmul_9069e948a3_stage(int virtual_block, const contract_matmul_9069e948a3_params& p,
+__device__ __forceinline__ void contract_matmul_57e5778504_stage(int virtual_block, const contract_matmul_57e5778504_params& p,
                                              char* smem) {
   const int tile_number = virtual_block % 114;
   const int batch = virtual_block / 114 % 1;
@@ -43,7 +43,7 @@ __device__ __forceinline__ void contract_matmul_9069e948a3_stage(int virtual_blo
           const tgc_vector<float, 4> a2 = tgc_load_vector<4>(p.in0, x1 + m * 200);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
-            const float x3 = tgc_to_compute(a2.at[v]);
+            const float x3 = tgc_element(a2, v);
             hold_a[i * 4 + v] = x3;
           }
         }
@@ -60,7 +60,7 @@ __device__ __forceinline__ void contract_matmul_9069e948a3_stage(int virtual_blo
           const tgc_vector<float, 2> a5 = tgc_load_vector<2>(p.in1, x4 + k * 170);
 #pragma unroll
           for (int v = 0; v < 2; v++) {
-            const float x6 = tgc_to_compute(a5.at[v]);
+            const float x6 = tgc_element(a5, v);
             hold_b[i * 2 + v] = x6;
           }
         }
@@ -68,21 +68,27 @@ __device__ __forceinline__ void contract_matmul_9069e948a3_stage(int virtual_blo
     }
   };
   auto put = [&](int buffer) {
+    {
+      float* const tile =
+          shared_a + buffer * 64 * 20 + threadIdx.x % 16 * 80 +
+          threadIdx.x / 16 * 1;
 #pragma unroll
-    for (int i = 0; i < 1; i++) {
-      const int e = i * 256 + threadIdx.x;
+      for (int i = 0; i < 1; i++) {
 #pragma unroll
-      for (int v = 0; v < 4; v++)
-        if (e < 256)
-          shared_a[buffer * 64 * 20 + (e % 16 * 4 + v) * 20 + e / 16] = hold_a[i * 4 + v];
+        for (int v = 0; v < 4; v++)
+          tile[i * 16 * 1 + v * 20] = hold_a[i * 4 + v];
+      }
     }
+    {
+      float* const tile =
+          shared_b + buffer * 64 * 36 + threadIdx.x % 16 * 2 +
+          threadIdx.x / 16 * 36;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int e = i * 256 + threadIdx.x;
+      for (int i = 0; i < 4; i++) {
 #pragma unroll
-      for (int v = 0; v < 2; v++)
-        if (e < 1024)
-          shared_b[buffer * 64 * 36 + e / 16 * 36 + (e % 16 * 2 + v)] = hold_b[i * 2 + v];
+        for (int v = 0; v < 2; v++)
+          tile[i * 16 * 36 + v * 1] = hold_b[i * 2 + v];
+      }
     }
   };
   auto read = [&](int slot, int buffer, int step) {
@@ -106,25 +112,32 @@ __device__ __forceinline__ void contract_matmul_9069e948a3_stage(int virtual_blo
   fetch(k_begin);
   put(0);
   __syncthreads();
+  read(0, 0, 0);
   int buffer = 0;
 #pragma unroll 1
   for (int k_first = k_begin; k_first < k_last; k_first += 64) {
-    const bool more = k_first + 64 < k_last;
-    if (more) fetch(k_first + 64);
-    read(0, buffer, 0);
+    if (true) fetch(k_first + 64);  // beyond the last tile nothing is loaded
 #pragma unroll
     for (int step = 0; step < 64 / 8; step++) {
-      if (step + 1 < 64 / 8) read((step + 1) % 2, buffer, step + 1);
+      if (step + 1 < 64 / 8) {
+        read((step + 1) % 2, buffer, step + 1);
+      } else if (true) {  // so early that the last products hide the way through shared memory
+        put(buffer ^ 1);
+        __syncthreads();
+        read(0, buffer ^ 1, 0);
+      }
 #pragma unroll
       for (int i = 0; i < 4; i++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) sum[i][j] = (float)(sum[i][j] + a[step % 2][i] * b[step % 2][j]);
+        for (int back = 0; back < 4; back++) {
+          const int j = i % 2 ? 4 - 1 - back : back;
+          sum[i][j] = (float)(sum[i][j] + a[step % 2][i] * b[step % 2][j]);
+        }
     }
     buffer ^= 1;
-    if (more) put(buffer);
-    __syncthreads();
   }
   float* const shared_sum = reinterpret_cast<float*>(smem);
+  __syncthreads();
 #pragma unroll
   for (int i = 0; i < 4; i++)
 #pragma unroll
