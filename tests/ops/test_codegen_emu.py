@@ -141,6 +141,24 @@ def test_rows_that_a_part_of_a_warp_makes(bench: Bench, shape: tuple[int, ...]) 
     bench.check(softmax(x, (1,)), rd.argmax(x, axes=(1,)), rd.sum(ew.exp(x), axes=(1,)))
 
 
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
+def test_a_one_hot_sum_loads_the_one_element(bench: Bench, dtype: DType) -> None:
+    """The loss of each row reads the label's logit once, in place of a comparison an element."""
+    logits, labels = bench(70, 600, dtype=dtype), bench(70, dtype=dtypes.int64, below=600)
+    checked = indexing.check_index(labels, limit=600, what="label", code=0)
+    label = mv.expand(mv.reshape(checked, shape=(70, 1)), shape=(70, 600))
+    places = common.arange.leaf((600,), dtypes.int64, bench.device, start=0, step=1)
+    hot = ew.eq(spread(places, (70, 600)), label)
+    shifted = ew.sub(logits, mv.expand(rd.max(logits, axes=(1,)), shape=(70, 600)))
+    zero = common.full_like(shifted, 0)
+    picked = rd.sum(ew.where(hot, shifted, zero), axes=(1,))
+    losses = ew.sub(ew.log(rd.sum(ew.exp(shifted), axes=(1,))), picked)
+    (launch,) = bench.compile(losses).launches
+    assert "== x" not in launch.text
+    bench.check(losses, tolerance=1e-5 if dtype is dtypes.float32 else 3e-2)
+    bench.check(rd.sum(ew.where(hot, logits, zero), axes=(1,)))
+
+
 def test_pooling_and_its_positions(bench: Bench) -> None:
     """Windows of four, each made by one thread from two rows of the image."""
     x = bench(3, 60, 62)

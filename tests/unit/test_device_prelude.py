@@ -487,7 +487,12 @@ EVERYTHING = kernel(
   auto moments = tgc_welford_add(tgc_welford<float>{0, 0, 0}, x);
   moments = tgc_block_reduce(moments, tgc_welford_op(), smem);
   k += tgc_block_reduce_once(k, tgc_sum_op(), smem + 1024);
+  float batch[4] = {x, 1, 2, x};
+  moments = tgc_block_reduce_of<1>(tgc_welford_add(moments, batch), tgc_welford_op(), smem + 2048);
+  x += tgc_element(tgc_load_vector<8>(p.b, i * 8), 3) + tgc_warp_reduce<4>(x, tgc_sum_op());
   tgc_grid_signal();
+  tgc_store_vector(p.ho, i * 4, tgc_rounded<tgc_half>(batch));
+  tgc_store_vector(p.bo, i * 4, tgc_rounded<tgc_bfloat16>(batch));
   auto v = tgc_load_vector<4>(p.f, i * 4);
   for (int j = 0; j < 4; j++) v.at[j] += tgc_divide(moments.mean, tgc_divisor_of(moments.n));
   v.at[0] += tgc_share_of(moments.n) + tgc_exp_short(x) * tgc_sigmoid_short(x);

@@ -1,11 +1,11 @@
 // ROW, 64 rows of 1000, 256 threads each, 3 loops, in registers: max sub exp sum div.
 // Stores div (64, 1000) float32.
 // Grid 64 x 256 threads, 512000 bytes moved at least.
-struct row_max_sum_sub_exp_div_c5bac458ea_params {
+struct row_max_sum_sub_exp_div_cd37c309fb_params {
   const float* in0;
   float* out0;
 };
-__device__ __forceinline__ void row_max_sum_sub_exp_div_c5bac458ea_stage(int virtual_block, const row_max_sum_sub_exp_div_c5bac458ea_params& p,
+__device__ __forceinline__ void row_max_sum_sub_exp_div_cd37c309fb_stage(int virtual_block, const row_max_sum_sub_exp_div_cd37c309fb_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 256;
   const int line = virtual_block * 1 + threadIdx.x / 256;
@@ -20,12 +20,12 @@ __device__ __forceinline__ void row_max_sum_sub_exp_div_c5bac458ea_stage(int vir
       h1[k] = tgc_load_vector<4>(p.in0, line * 1000 + item * 4);
 #pragma unroll
       for (int v = 0; v < 4; v++) {
-        const float x2 = tgc_to_compute(h1[k].at[v]);
+        const float x2 = tgc_element(h1[k], v);
         r0 = tgc_max_op()(r0, x2);
       }
     }
   }
-  r0 = tgc_block_reduce_once(r0, tgc_max_op(), smem);
+  r0 = tgc_block_reduce_of<8>(r0, tgc_max_op(), smem);
   float r1 = 0.0f;
 #pragma unroll 1
   for (int k = 0; k < 1; k++) {
@@ -33,14 +33,14 @@ __device__ __forceinline__ void row_max_sum_sub_exp_div_c5bac458ea_stage(int vir
     if (item < 250) {
 #pragma unroll
       for (int v = 0; v < 4; v++) {
-        const float x3 = tgc_to_compute(h1[k].at[v]);
+        const float x3 = tgc_element(h1[k], v);
         const float x4 = x3 - r0;
         h5[k][v] = tgc_exp(x4);
         r1 = tgc_sum_op()(r1, h5[k][v]);
       }
     }
   }
-  r1 = tgc_block_reduce_once(r1, tgc_sum_op(), smem + 128);
+  r1 = tgc_block_reduce_of<8>(r1, tgc_sum_op(), smem + 128);
   const tgc_divisor x6 = tgc_divisor_of(r1);
 #pragma unroll 1
   for (int k = 0; k < 1; k++) {

@@ -22,6 +22,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 
+EARLY = 48  # registers of a thread for operands that are loaded before the first loop needs them
 DEAR = 8  # cost from which a value is held for later phases instead of being made again
 _CALL = re.compile(r"\b(?!tgc_)([a-z]\w*)\(")
 _LITERAL = re.compile(r"[-(]?[\d.]")
@@ -216,16 +217,18 @@ class Evaluator:
         if key not in memo:
             vector = self._vector(node, index, guard, depth)
             if vector is not None:
-                memo[key] = self.emit(depth, ctype, f"tgc_to_compute({vector})")
+                memo[key] = self.emit(depth, ctype, f"tgc_element({vector})")
             else:
                 text = f"tgc_load({self.words.read(node)}, {self.index_text(index)})"
                 if guard:
                     text = f"{self.guard_text(guard)} ? {text} : {literal(0, node.dtype)}"
-                memo[key] = self._hold(key, depth, ctype, text) or self.emit(depth, ctype, text)
+                early = node if self._known(index, guard) else None
+                kept = self._hold(key, depth, ctype, text, early)
+                memo[key] = kept or self.emit(depth, ctype, text)
         return memo[key]
 
     def _vector(self, node: Node, index: Index, guard: Guard, depth: int) -> str | None:
-        """The element of a vector loaded outside the lane loop, where the index allows it."""
+        """A vector loaded outside the lane loop, and which element; where the index allows it."""
         lane = self.lane
         if lane is None or lane.width == 1 or depth != len(self.scopes) - 1:
             return None
@@ -249,14 +252,22 @@ class Evaluator:
             )
             if guard:
                 text = f"{self.guard_text(guard)} ? {text} : {vector}{{}}"
-            memo[key] = self._hold(key, outer, vector, text) or self.emit(outer, vector, text, "a")
-        return f"{memo[key]}.at[{lane.name}]"
+            early = node if self._known(rest, guard) else None
+            kept = self._hold(key, outer, vector, text, early)
+            memo[key] = kept or self.emit(outer, vector, text, "a")
+        return f"{memo[key]}, {lane.name}"
 
-    def _hold(self, key: Any, depth: int, ctype: str, text: str) -> str | None:
+    def _known(self, index: Index, guard: Guard) -> bool:
+        """Whether a load needs nothing that the kernel finds out."""
+        return not guard and all(leaf.name not in self._homes for leaf in index.leaves())
+
+    def _hold(
+        self, key: Any, depth: int, ctype: str, text: str, loaded: Node | None = None
+    ) -> str | None:
         """Keeps a value of the row loop in registers for the phases to come."""
         if self.held is None or depth < self.held.depth:
             return None
-        return self.held.keep(self, key, depth, ctype, text)
+        return self.held.keep(self, key, depth, ctype, text, loaded)
 
     # Elementwise and gather
 
@@ -335,17 +346,40 @@ class Held:
         self.depth, self.trips, self.lanes = depth, trips, lanes
         self.names: dict[Any, str] = {}
         self.declarations: list[str] = []
+        self.loads: list[tuple[Node, int, Scope, str]] = []  # their registers, place and text
 
-    def keep(self, writer: Evaluator, key: Any, depth: int, ctype: str, text: str) -> str:
+    def keep(
+        self, writer: Evaluator, key: Any, depth: int, ctype: str, text: str, loaded: Node | None
+    ) -> str:
         if key not in self.names:
             name = writer.fresh("h")
             inner = depth > self.depth
             size = f"[{self.trips}][{self.lanes}]" if inner else f"[{self.trips}]"
             place = f"{name}[k][v]" if inner else f"{name}[k]"
             self.declarations.append(f"{ctype} {name}{size};")
-            writer.scopes[depth].lines.append(f"{place} = {text};")
+            line = f"{place} = {text};"
+            writer.scopes[depth].lines.append(line)
+            if loaded is not None:
+                nbytes = max(loaded.dtype.itemsize, 4 if inner else 0)
+                registers = self.trips * self.lanes * nbytes // 4
+                self.loads.append((loaded, registers, writer.scopes[depth], line))
             self.names[key] = place
         return self.names[key]
+
+    def load_early(self, numel: int, outer: list[str], inner: list[str]) -> None:
+        """Moves loads of later loops to the first one, so that they are on their way together.
+
+        Args:
+            numel: of the kernel's space: smaller operands are read by all rows and lie near.
+            outer, inner: statements of the first loop, and of the one inside it.
+        """
+        room = EARLY
+        for node, registers, scope, line in self.loads:
+            place = inner if "[k][v] =" in line else outer
+            room -= registers
+            if prod(node.shape) >= numel and room >= 0 and scope.lines is not place:
+                scope.lines.remove(line)
+                place.append(line)
 
 
 def expression(node: Node, operands: list[str]) -> str:

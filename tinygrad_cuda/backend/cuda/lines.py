@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Scope
 from tinygrad_cuda.backend.cuda.index import Index
+from tinygrad_cuda.backend.cuda.picks import Pick, pick_of
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.backend.cuda.words import IDENTITIES, Words
@@ -100,9 +101,16 @@ class Space:
 
 
 class Lines:
-    """What ROW and COL share: accumulators, phases, and values with one element a line."""
+    """What ROW and COL share: accumulators, phases, and values with one element a line.
 
-    def __init__(self, kernel: Kernel, width: int = 1, name: str = "line") -> None:
+    Args:
+        width: neighbouring lines that a thread takes, as a strip called `name`.
+        whole: each line is one block's, which can load any element of it.
+    """
+
+    def __init__(
+        self, kernel: Kernel, width: int = 1, name: str = "line", whole: bool = False
+    ) -> None:
         self.kernel = kernel
         self.width = width
         self.lines = rows_of(kernel.sign)
@@ -115,11 +123,25 @@ class Lines:
             self.line = strip * width + ix.variable("v", width)
         else:
             self.line = ix.variable(name, self.lines)
-        self.accumulators = [accumulator(node, i) for i, node in enumerate(kernel.anchors)]
+        self.picks = self._picks() if whole else {}
+        anchors = [node for node in kernel.anchors if node not in self.picks]
+        self.accumulators = [accumulator(node, i) for i, node in enumerate(anchors)]
         self.phase = self._phases()
         for node in kernel.nodes:
             if kernel.is_line(node):
                 self.writer.lines[node] = ix.unflatten(self.line, node.shape)
+
+    def _picks(self) -> dict[Node, Pick]:
+        """The sums that take one element of their row."""
+        column = ix.variable("column", self.length)
+        found = {}
+        for node in self.kernel.anchors:
+            flat = Space(self.kernel.sign, self.line, column).flat
+            at = ix.unflatten(flat, node.sources[0].shape)
+            pick = pick_of(node, at, column, self.writer.memory)
+            if pick is not None:
+                found[node] = pick
+        return found
 
     def _phases(self) -> dict[Node, int]:
         """The loop in which each node can first be made: one after the reductions it needs."""
@@ -137,7 +159,7 @@ class Lines:
                     value = max((phase.get(s, known.get(s, 0)) for s in _operands(top)), default=0)
                     known[top] = value
                     if top in anchors:
-                        phase[top] = value + 1
+                        phase[top] = value if top in self.picks else value + 1
                 else:
                     stack.extend(missing)
             return phase.get(node, known[node])
@@ -162,18 +184,38 @@ class Lines:
     def loop(self, loop: int, flat: Index, column: Index, stores: Stores) -> list[Accumulator]:
         """Fills the open scopes with loop number `loop` (the first is 1)."""
         writer = self.writer
+        if loop == 1:
+            for pick in self.picks.values():
+                writer.value(pick.first, pick.at)
+        self.pick(loop - 1)
         taken = [a for a in self.accumulators if self.phase[a.node] == loop]
         for one in taken:
             source = one.node.sources[0]
             value = writer.value(source, ix.unflatten(flat, source.shape))
-            position = ix.render(column, True)
-            writer.scopes[-1].lines.append(one.take(value, position))
+            lane = writer.lane
+            if one.node.op.name == "welford" and lane is not None and 1 < lane.width > self.width:
+                batch = writer.fresh("w")
+                writer.scopes[-2].lines.append(f"{one.node.dtype.compute} {batch}[{lane.width}];")
+                writer.scopes[-1].lines.append(f"{batch}[{lane.name}] = {value};")
+                stores.after.append(one.take(batch, ""))
+                continue
+            writer.scopes[-1].lines.append(one.take(value, ix.render(column, True)))
         for node in self.wide_stores:
             if self.phase[node] + 1 == loop:
                 value = writer.value(node, ix.unflatten(flat, node.shape))
                 live = "live" if self.spare else ""
                 stores.put(node, flat, value, live)
         return taken
+
+    def pick(self, loop: int) -> None:
+        """Loads what those sums pick that can be made after loop number `loop`."""
+        writer = self.writer
+        for node, pick in self.picks.items():
+            if self.phase[node] == loop:
+                place = writer.position(pick.place, pick.at, (), self.length)
+                flat = Space(self.kernel.sign, self.line, place).flat
+                value = writer.value(pick.value, ix.unflatten(flat, pick.value.shape))
+                writer.anchored[node] = writer.emit(0, node.dtype.compute, f"0 + {value}")
 
     def start(self, taken: list[Accumulator]) -> list[str]:
         return [f"{a.ctype} {a.name} = {a.identity};" for a in taken]
@@ -212,7 +254,8 @@ class Lines:
         before = self.accumulators[: self.accumulators.index(one)]
         offset = sum(a.bytes for a in before) * WARP
         place = f"smem + {offset}" if offset else "smem"
-        return f"{one.name} = tgc_block_reduce_once({one.name}, {one.operator}(), {place});"
+        whole = f"tgc_block_reduce_of<{group // WARP}>"
+        return f"{one.name} = {whole}({one.name}, {one.operator}(), {place});"
 
     @property
     def scratch_bytes(self) -> int:

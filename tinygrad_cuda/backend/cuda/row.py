@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.expression import Held, Lane, Scope
@@ -68,7 +69,7 @@ def _row_group(kernel: Kernel) -> int:
 
 
 def _whole_row(kernel: Kernel) -> Stage:
-    row = Lines(kernel)
+    row = Lines(kernel, whole=True)
     group = _row_group(kernel)
     per_block = THREADS // group
     row.spare = 1 < group < WARP and row.lines % per_block > 0
@@ -82,34 +83,35 @@ def _whole_row(kernel: Kernel) -> Stage:
     row.outer = Scope("line")
     item, v = ix.variable("item", items), ix.variable("v", width)
     space = Space(kernel.sign, row.line, item * width + v)
-    text: list[str] = []
+    phases: list[dict[str, Any]] = []
     for loop in range(1, loops + 1):
         writer.scopes = [row.outer, Scope("item"), Scope("v")]
         writer.lane = Lane(v, width)
         stores = Stores(writer, kernel)
         taken = row.loop(loop, space.flat, item * width + v, stores)
-        before = row.outer.lines + row.start(taken)
+        phases.append(
+            {
+                "before": row.outer.lines + row.start(taken),
+                "load": writer.scopes[1].lines,
+                "map": writer.scopes[2].lines,
+                "store": stores.after,
+                "combine": [row.reduction(a, group) for a in taken],
+            }
+        )
         row.outer.lines = []
-        text += fill(
-            "row.cuh",
-            "phase",
-            before=before,
-            unroll=trips if fits else 4,
-            trips=trips,
-            index=row.index_type,
-            group=group,
-            items=items,
-            load=writer.scopes[1].lines,
-            width=width,
-            map=writer.scopes[2].lines,
-            store=stores.after,
-            combine=[row.reduction(a, group) for a in taken],
-        ).splitlines()
         row.settle(taken)
     if writer.held is not None:
-        text = writer.held.declarations + text
+        writer.held.load_early(kernel.numel, phases[0]["load"], phases[0]["map"])
+    text = [] if writer.held is None else writer.held.declarations
+    sizes = {"trips": trips, "unroll": trips if fits else 4, "items": items, "width": width}
+    for phase in phases:
+        filled = fill("row.cuh", "phase", index=row.index_type, group=group, **sizes, **phase)
+        text += filled.splitlines()
     if row.line_stores:
+        writer.scopes = [row.outer]
+        row.pick(loops)
         made, stored = row.finish()
+        made = row.outer.lines + made
         first = "thread == 0 && live" if row.spare else "thread == 0"
         text += fill("row.cuh", "finish", first=first, epilogue=made, store=stored).splitlines()
     section = "spare_body" if row.spare else "body"

@@ -44,6 +44,14 @@ class Stores:
             if fits and split and split[0] == 1 and ix.divisible(split[1], lane.width):
                 name = writer.fresh("y")
                 ctype = node.dtype.c
+                if node.dtype.is_floating and node.dtype.itemsize == 2:  # rounded in pairs
+                    writer.scopes[-2].lines.append(f"float {name}[{lane.width}];")
+                    writer.scopes[-1].lines.append(f"{name}[{lane.name}] = {value};")
+                    self.after.append(
+                        f"{test}tgc_store_vector({pointer}, {writer.index_text(split[1])}, "
+                        f"tgc_rounded<{ctype}>({name}));"
+                    )
+                    return
                 writer.scopes[-2].lines.append(f"tgc_vector<{ctype}, {lane.width}> {name};")
                 writer.scopes[-1].lines.append(
                     f"{name}.at[{lane.name}] = tgc_to_storage<{ctype}>({value});"

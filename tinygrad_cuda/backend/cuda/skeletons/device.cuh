@@ -86,9 +86,9 @@ TGC_DEVICE float tgc_half_value(unsigned short half) {
 
 TGC_DEVICE unsigned short tgc_bfloat16_bits(float value) {
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
-  unsigned short result;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(value));
-  return result;
+  unsigned pair;  // the conversion of two at once is one quick instruction, that of one is not
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(0.0f), "f"(value));
+  return (unsigned short)pair;
 #else
   unsigned bits = __float_as_uint(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
@@ -110,6 +110,18 @@ TGC_DEVICE float tgc_to_compute(tgc_bfloat16 value) {
   return __uint_as_float((unsigned)value.bits << 16);
 }
 template <class T> TGC_DEVICE T tgc_to_compute(T value) { return value; }
+
+// An element of a vector; `lane` is a constant once its loop is unrolled.
+template <class T, int N>
+TGC_DEVICE tgc_compute_t<T> tgc_element(const tgc_vector<T, N>& vector, int lane) {
+  if constexpr (tgc_same<T, tgc_bfloat16>::value && N > 1) {  // one instruction for either half
+    unsigned pair;
+    memcpy(&pair, &vector.at[lane / 2 * 2], 4);
+    return __uint_as_float(lane % 2 ? pair & 0xffff0000u : pair << 16);
+  } else {
+    return tgc_to_compute(vector.at[lane]);
+  }
+}
 
 // ----------------------------------------------------------------------------------- conversions
 // To integers: truncate toward zero. What does not fit, and NaN, becomes the lowest int32 (int64
@@ -159,8 +171,33 @@ template <class To, class From> TGC_DEVICE To tgc_to_storage(From value) {
   }
 }
 
+// Floats as a vector of a 16-bit type; the hardware rounds two at once.
+template <class T, int N> TGC_DEVICE tgc_vector<T, N> tgc_rounded(const float (&values)[N]) {
+  tgc_vector<T, N> vector;
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
+#pragma unroll
+  for (int i = 0; i < N; i += 2) {
+    unsigned pair;
+    if constexpr (tgc_same<T, tgc_bfloat16>::value)
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(values[i + 1]), "f"(values[i]));
+    else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(values[i + 1]), "f"(values[i]));
+    memcpy(&vector.at[i], &pair, 4);
+  }
+#else
+  for (int i = 0; i < N; i++) vector.at[i] = tgc_to_storage<T>(values[i]);
+#endif
+  return vector;
+}
+
 // The value as storage type T would hold it, in T's compute type: what a cast to T means.
 template <class T, class From> TGC_DEVICE tgc_compute_t<T> tgc_cast(From value) {
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
+  if constexpr (tgc_same<T, tgc_bfloat16>::value && tgc_same<From, float>::value) {
+    unsigned upper;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(upper) : "f"(value), "f"(0.0f));
+    return __uint_as_float(upper);
+  }
+#endif
   return tgc_to_compute(tgc_to_storage<T>(value));
 }
 
@@ -517,7 +554,17 @@ TGC_DEVICE T tgc_block_reduce_once(T value, Combine combine, char* smem) {
   return tgc_warp_reduce_first(value, combine, warps);
 }
 
-// The same, and `smem` is free again on return.
+// The same for a block of WARPS warps, a power of 2.
+template <int WARPS, class T, class Combine>
+TGC_DEVICE T tgc_block_reduce_of(T value, Combine combine, char* smem) {
+  value = tgc_warp_reduce(value, combine);
+  T* partial = reinterpret_cast<T*>(smem);
+  if (tgc_lane() == 0) partial[tgc_warp()] = value;
+  __syncthreads();
+  return tgc_warp_reduce<WARPS>(partial[tgc_lane() % WARPS], combine);
+}
+
+// The same for any block, and `smem` is free again on return.
 template <class T, class Combine>
 TGC_DEVICE T tgc_block_reduce(T value, Combine combine, char* smem) {
   value = tgc_block_reduce_once(value, combine, smem);
@@ -611,12 +658,23 @@ template <class T> TGC_DEVICE tgc_welford<T> tgc_welford_add(tgc_welford<T> a, T
   T n = a.n + T(1), delta = value - a.mean, mean = a.mean + delta * tgc_share_of(n);
   return {n, mean, a.m2 + delta * (value - mean)};
 }
+// N values at once: their own mean and deviations, and one merge.
+template <int N, class T>
+TGC_DEVICE tgc_welford<T> tgc_welford_add(tgc_welford<T> a, const T (&values)[N]) {
+  T total = 0, m2 = 0;
+#pragma unroll
+  for (int i = 0; i < N; i++) total += values[i];
+  T mean = total * (T(1) / N), n = a.n + T(N);
+#pragma unroll
+  for (int i = 0; i < N; i++) m2 += (values[i] - mean) * (values[i] - mean);
+  T delta = mean - a.mean, share = T(N) * tgc_share_of(n);
+  return {n, a.mean + delta * share, a.m2 + m2 + delta * delta * a.n * share};
+}
 struct tgc_welford_op {
   template <class T>
   __device__ __forceinline__ tgc_welford<T> operator()(tgc_welford<T> a, tgc_welford<T> b) const {
     T n = a.n + b.n;
-    if (n == T(0)) return a;
-    T delta = b.mean - a.mean, share = b.n / n;
+    T delta = b.mean - a.mean, share = n == T(0) ? T(0) : b.n * tgc_share_of(n);
     return {n, a.mean + delta * share, a.m2 + b.m2 + delta * delta * a.n * share};
   }
 };

@@ -29,8 +29,8 @@ for (int k = 0; k < @trips@; k++) {
 }
 @combine@
 //@ finish
-@epilogue@
 if (@first@) {
+  @epilogue@
   @store@
 }
 //@ part_body
@@ -65,7 +65,7 @@ for (int part = thread; part < @parts@; part += @group@) {
   @load@
 }
 @combine@
-@epilogue@
 if (thread == 0) {
+  @epilogue@
   @store@
 }
