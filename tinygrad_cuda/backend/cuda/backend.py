@@ -20,6 +20,7 @@ from tinygrad_cuda.backend.cuda.frame import Frame, bad_index
 from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.backend.cuda.replay import Label, Replay
 from tinygrad_cuda.backend.cuda.report import LANES, Roof, taken
+from tinygrad_cuda.backend.cuda.staging import Staged
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.backend.cuda.timing import times
 from tinygrad_cuda.backend.cuda.uploads import Upload, Uploader
@@ -58,10 +59,8 @@ class CudaBackend:
 
     # The backend
 
-    def from_host(self, array: Array) -> runtime.Allocation:
-        allocation = self._for_upload(array.nbytes)
-        self.gpu.copy_in(allocation.address, np.ascontiguousarray(array))
-        return allocation
+    def from_host(self, array: Array) -> runtime.Allocation | Staged:
+        return self.gpu.stage(np.ascontiguousarray(array), self._for_upload)
 
     def upload(self, array: Array) -> Upload:
         """Starts to copy an array on a stream of its own; see `Uploader.start`."""
@@ -147,8 +146,9 @@ class CudaBackend:
         launches: Sequence[Launch],
         after: Sequence[tuple[int, ...]],
         frame: Frame,
+        fetched: Sequence[runtime.Allocation],
     ) -> Replay:
-        return Replay(self.gpu, unit, launches, after, frame)
+        return Replay(self.gpu, unit, launches, after, frame, fetched)
 
     def chain(self, programs: Sequence[CudaExecutable], length: int) -> Chain:
         return Chain(self.gpu, programs, length)

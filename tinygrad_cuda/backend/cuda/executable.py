@@ -19,6 +19,7 @@ from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.frame import OWN_CODES, Frame, Place, dependencies, first_uses
 from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
 from tinygrad_cuda.backend.cuda.report import Roof, report
+from tinygrad_cuda.backend.cuda.staging import FETCHED, Staged
 from tinygrad_cuda.backend.cuda.validate import Validator, compare
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
@@ -81,9 +82,22 @@ class Machine(Protocol):
         ...
 
     def replay(
-        self, unit: Any, launches: Sequence[Launch], after: Sequence[tuple[int, ...]], frame: Frame
+        self,
+        unit: Any,
+        launches: Sequence[Launch],
+        after: Sequence[tuple[int, ...]],
+        frame: Frame,
+        fetched: Sequence[Any],
     ) -> Any:
-        """All launches as one thing to `run` again and again; None where there is no such thing."""
+        """All launches as one thing to `run` again and again; None where there is no such thing.
+
+        Args:
+            unit: what `load` returned.
+            launches: in order of execution.
+            after: for each, the earlier ones that it waits for.
+            frame: their parameters, its own.
+            fetched: memory of inputs that are fetched from the host each time.
+        """
         ...
 
     def chain(self, programs: Sequence[CudaExecutable], length: int) -> Chain | None:
@@ -109,6 +123,7 @@ class Machine(Protocol):
 
 
 CODES = 1 << 16  # a program has fewer checks than that
+REPLAYS = 4  # graphs of a program, by which inputs they fetch
 _first_codes = itertools.count(OWN_CODES, CODES)
 
 
@@ -168,8 +183,11 @@ class CudaExecutable:
         # Bytes and address of each output that is in memory of its own.
         self._last = {number: (self.sizes[number], 0) for number in self.fresh}
         self.runs = 0
-        self.replay: Any = None
-        self._changed: set[int] = set()  # launches whose parameters the replay does not have yet
+        # By which inputs they fetch from the host themselves: graphs, the latest at the end.
+        self.replays: dict[tuple[int, ...], Any] = {}
+        written = set(self.program.overwrites.values())
+        self._readable = [k for k in range(len(self.program.inputs)) if k not in written]
+        self._fetched: dict[int, Any] = {}  # memory for inputs that are fetched
 
     def run(
         self,
@@ -189,11 +207,11 @@ class CudaExecutable:
     ) -> None:
         """Runs it with outputs in memory that was chosen outside."""
         expected = self._expected(inputs, arguments) if settings.validate else {}
-        memory = self.memory(inputs, results)
         codes, numbers = self.numbers(arguments)
-        self._changed |= self.frame.fill([piece.address for piece in memory], numbers)
         self.runs += 1
-        if not self._replayed():
+        if not self._replayed(inputs, results, numbers):
+            memory = self.memory(inputs, results)
+            self.frame.fill([piece.address for piece in memory], numbers)
             self._launch_singly(memory, expected)
         self.watch(codes)
 
@@ -245,21 +263,40 @@ class CudaExecutable:
             results[number] = piece
         return results
 
-    def _replayed(self) -> bool:
+    def _replayed(
+        self, inputs: Sequence[Any], results: Sequence[Any], numbers: Sequence[Number]
+    ) -> bool:
         """Runs all launches as one, from the second run on; says whether it did."""
         single = settings.debug >= 2 or settings.sync or settings.validate
         if single or self.runs < 2 or not self.launches:
             return False
-        replay, self.replay = self.replay, None  # a failure leaves none, so that the next is new
+        memory = self.memory(inputs, results)
+        staged = self._waiting(inputs)
+        for slot in staged:
+            memory[slot] = self._fetched[slot]
+        # A failure leaves none, so that the next is new.
+        replay = self.replays.pop(staged, None)
         if replay is None:
-            replay = self.machine.replay(self.unit, self.launches, self.after, self.frame)
-            self._changed.clear()
+            fetched = [self._fetched[slot] for slot in staged]
+            replay = self.machine.replay(
+                self.unit, self.launches, self.after, self.new_frame(), fetched
+            )
             if replay is None:
                 return False
-        replay.run(self._changed)
-        self._changed.clear()
-        self.replay = replay
+        addresses = [piece.address for piece in memory]
+        replay.run(addresses, numbers, [inputs[slot] for slot in staged])
+        self.replays[staged] = replay
+        if len(self.replays) > REPLAYS:
+            del self.replays[next(iter(self.replays))]
         return True
+
+    def _waiting(self, inputs: Sequence[Any]) -> tuple[int, ...]:
+        """Inputs that wait on the host and are not written to: the graph fetches them."""
+        found = [k for k in self._readable if type(inputs[k]) is Staged and inputs[k].waits]
+        for slot in found[:FETCHED]:
+            if slot not in self._fetched:
+                self._fetched[slot] = self.machine.allocate(inputs[slot].nbytes)
+        return tuple(found[:FETCHED])
 
     def _launch_singly(self, memory: list[Any], expected: dict[Node, Any]) -> None:
         pieces: dict[Any, Any] = dict(

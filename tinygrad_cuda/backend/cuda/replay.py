@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from tinygrad_cuda.backend.base import Number
+from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.frame import Frame
 from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
 from tinygrad_cuda.backend.cuda.pack import Launch
+from tinygrad_cuda.backend.cuda.pool import Allocation
 from tinygrad_cuda.backend.cuda.runtime import Device, Module
+from tinygrad_cuda.backend.cuda.staging import Staged, fetch_blocks, fetch_source, fetch_words
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.core.config import settings
 
@@ -28,7 +32,9 @@ class Label:
 
 
 def launch_graph(
-    gpu: Device, parts: Sequence[tuple[Module, Launch, tuple[int, ...], bytes]]
+    gpu: Device,
+    parts: Sequence[tuple[Module, Launch, tuple[int, ...], bytes]],
+    first: KernelNode | None = None,
 ) -> Graph:
     """A graph of generated kernels.
 
@@ -40,35 +46,38 @@ def launch_graph(
         gpu: where it runs.
         parts: for each launch the compiled kernels, the launch, the earlier ones that it waits
             for, and its parameters.
+        first: what all of them wait for, node 0 if there is one.
     """
     early = gpu.properties.capability >= PROGRAMMATIC
-    return Graph(
-        gpu,
-        [
-            KernelNode(
-                unit.function(launch.name),
-                launch.blocks,
-                THREADS,
-                launch.shared,
-                words,
-                () if early else before,
-                before if early else (),
-                Label(launch),
-            )
-            for unit, launch, before, words in parts
-        ],
-    )
+    nodes = [] if first is None else [first]
+    shift = len(nodes)
+    for unit, launch, before, words in parts:
+        # What waits for others waits for the first one through them.
+        home = tuple([shift + other for other in before]) or tuple(range(shift))
+        node = KernelNode(
+            unit.function(launch.name),
+            launch.blocks,
+            THREADS,
+            launch.shared,
+            words,
+            () if early else home,
+            home if early else (),
+            Label(launch),
+        )
+        nodes.append(node)
+    return Graph(gpu, nodes)
 
 
 class Replay:
-    """A program's launches as a graph.
+    """A program's launches as a graph, which may begin by fetching inputs that wait on the host.
 
     Args:
         gpu: where it runs.
         unit: the compiled kernels.
         launches: in order of execution.
         after: for each, the earlier ones that it waits for.
-        frame: their parameters, as the first replay needs them.
+        frame: their parameters, which nobody else writes.
+        fetched: memory of the inputs that are fetched, in the order in which `run` gets them.
     """
 
     def __init__(
@@ -78,21 +87,55 @@ class Replay:
         launches: Sequence[Launch],
         after: Sequence[tuple[int, ...]],
         frame: Frame,
+        fetched: Sequence[Allocation],
     ) -> None:
-        self.frame = frame
-        parts = [
-            (unit, launch, before, frame.words(number))
-            for number, (launch, before) in enumerate(zip(launches, after))
-        ]
-        self.graph = launch_graph(gpu, parts)
-        self.count = len(launches)
+        self.gpu, self.unit, self.launches, self.after = gpu, unit, launches, after
+        self.frame, self.fetched = frame, fetched
+        self.graph: Graph | None = None
+        self.count, self.updated = len(launches), 0
 
-    def run(self, changed: Iterable[int]) -> None:
-        """Writes the parameters of the launches that changed, and starts all."""
-        before = self.graph.updates
-        for number in changed:
-            self.graph.update(number, self.frame.words(number))
-        self.graph.launch()
+    def run(
+        self, addresses: list[int], numbers: Sequence[Number], staged: Sequence[Staged]
+    ) -> None:
+        """Writes the parameters that have changed, and starts all.
+
+        Args:
+            addresses, numbers: of the frame; inputs that are fetched lie in `fetched`.
+            staged: these inputs.
+        """
+        changed = self.frame.fill(addresses, numbers)
+        words = None
+        if staged:
+            words = fetch_words(
+                [(x.lend(), m.address, x.nbytes) for x, m in zip(staged, self.fetched)]
+            )
+        graph = self.graph
+        if graph is None:
+            graph = self.graph = self._built(words)
+        else:
+            before, first = graph.updates, 0
+            if words is not None:
+                graph.update(0, words)
+                first = 1
+            for number in changed:
+                graph.update(first + number, self.frame.words(number))
+            self.updated = graph.updates - before
+        graph.launch()
         if settings.debug >= 1:
-            updated = self.graph.updates - before
-            print(f"replay: {self.count} launches, {updated} updated", file=sys.stderr)
+            print(f"replay: {self.count} launches, {self.updated} updated", file=sys.stderr)
+
+    def _built(self, words: bytes | None) -> Graph:
+        parts = [
+            (self.unit, launch, before, self.frame.words(number))
+            for number, (launch, before) in enumerate(zip(self.launches, self.after))
+        ]
+        if words is None:
+            return launch_graph(self.gpu, parts)
+        function = self.gpu.load(
+            compile_source(fetch_source(), self.gpu.properties.arch).cubin
+        ).function("tgc_fetch")
+        blocks = fetch_blocks([memory.nbytes for memory in self.fetched])
+        label = "the inputs of a graph, from the host"
+        return launch_graph(
+            self.gpu, parts, KernelNode(function, blocks, THREADS, 0, words, label=label)
+        )

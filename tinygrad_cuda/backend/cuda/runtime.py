@@ -22,7 +22,7 @@ from tinygrad_cuda.backend.cuda.handles import (
     Module,
 )
 from tinygrad_cuda.backend.cuda.pool import Allocation, Pool, size_class
-from tinygrad_cuda.backend.cuda.staging import LARGEST, Staging
+from tinygrad_cuda.backend.cuda.staging import LARGEST, Staged, Staging
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError, CudaError, DeviceError
 
@@ -218,7 +218,7 @@ class Device:
         self._modules: dict[bytes, Module] = {}
         self._memory_type = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         self._staging: Staging | None = None
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     # Calls and errors
 
@@ -376,21 +376,42 @@ class Device:
         Raises:
             ArgumentError: the array is not contiguous.
         """
-        nbytes, pointer = _host_bytes(source)
-        if nbytes:
+        if source.nbytes:
+            _check_contiguous(source)
             self.enter()
-            if nbytes <= LARGEST:
-                with self._lock:
-                    if self._staging is None:
-                        self._staging = Staging(self)
-                    self._staging.copy_in(address, pointer, nbytes)
+            if source.nbytes <= LARGEST:
+                with self.lock:
+                    self._ring().copy_in(address, source)
                 return
+            nbytes, pointer = _host_bytes(source)
             # From pageable memory the driver stages the bytes before it returns, and does not wait
             # for the stream.
             self.call("cuMemcpyHtoDAsync", address, pointer, nbytes, self.stream)
             (kind,) = self.call("cuPointerGetAttributes", 1, [self._memory_type], pointer)
             if int(kind):  # the driver knows this memory: it is pinned and still being read
                 self.call("cuStreamSynchronize", self.stream)
+
+    def stage(
+        self, source: npt.NDArray[Any], room: Callable[[int], Allocation]
+    ) -> Staged | Allocation:
+        """A copy of a contiguous array for the GPU, which a small one reaches when it is needed.
+
+        Args:
+            source: may be changed as soon as this returns.
+            room: gives memory of a number of bytes.
+        """
+        if 0 < source.nbytes <= LARGEST:
+            self.enter()
+            with self.lock:
+                return self._ring().stage(source, room)
+        memory = room(source.nbytes)
+        self.copy_in(memory.address, source)
+        return memory
+
+    def _ring(self) -> Staging:
+        if self._staging is None:
+            self._staging = Staging(self)
+        return self._staging
 
     def copy_out(self, address: int, destination: npt.NDArray[Any]) -> None:
         """Device to host; waits for all work of the compute stream.
@@ -453,7 +474,7 @@ class Device:
         self.enter()
         function.prepare(len(words), shared_bytes)
         parameters = self._parameters
-        with self._lock:
+        with self.lock:
             self._bytes[: len(words)] = words
             self.launches.append(Launch(function.name, label))
             if programmatic:
@@ -504,6 +525,11 @@ class Device:
 
 def _host_bytes(array: npt.NDArray[Any]) -> tuple[int, int]:
     """Size and address of an array's data."""
+    _check_contiguous(array)
+    return array.nbytes, int(array.__array_interface__["data"][0])
+
+
+def _check_contiguous(array: npt.NDArray[Any]) -> None:
     if not array.flags.c_contiguous:
         raise ArgumentError(
             "copy",
@@ -512,7 +538,6 @@ def _host_bytes(array: npt.NDArray[Any]) -> tuple[int, int]:
             actual=f"shape {array.shape}, strides {array.strides}",
             hint="numpy.ascontiguousarray(x)",
         )
-    return array.nbytes, int(array.__array_interface__["data"][0])
 
 
 __all__ = [

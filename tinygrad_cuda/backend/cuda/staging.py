@@ -1,22 +1,101 @@
 """Pinned memory through which small arrays go to the GPU: the host copies them, and does not wait.
 
-A copy from pageable memory is staged by the driver, at about twice the time of this.
+A copy from pageable memory is staged by the driver, at about twice the time of this. An array that
+only a replayed graph reads goes without a copy by the driver: a kernel of the graph fetches it.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+import struct
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from tinygrad_cuda.backend.cuda.handles import Event
+from tinygrad_cuda.backend.cuda.template import FOLDER, THREADS
 
 if TYPE_CHECKING:
+    from tinygrad_cuda.backend.cuda.pool import Allocation
     from tinygrad_cuda.backend.cuda.runtime import Device
 
 LARGEST = 512 << 10  # bytes; of larger arrays the driver's own staging overlaps with the copy
 PARTS = 4
 PART = LARGEST  # bytes of one part of the ring, which is small so that it stays in the cache
 ALIGNMENT = 256
+FETCHED = 8  # arrays that one kernel fetches
+FETCH_BYTES = 16  # a thread's at a time
+_fetch_words = struct.Struct(f"<{3 * FETCHED}Q")
+
+
+class Staged:
+    """A small array that waits in pinned memory until it is needed on the GPU.
+
+    Whoever asks for its `address` has it copied there; a graph may read it where it waits, once:
+    what is read again had better be there.
+
+    Attributes:
+        waits: it is not on the GPU, and no graph has read it.
+    """
+
+    __slots__ = (
+        "nbytes", "waits", "_staging", "_part", "_place", "_room", "_memory", "__weakref__"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        staging: Staging,
+        part: _Part,
+        place: int,
+        nbytes: int,
+        room: Callable[[int], Allocation],
+    ) -> None:
+        self.nbytes, self.waits = nbytes, True
+        self._staging, self._part, self._place, self._room = staging, part, place, room
+        self._memory: Allocation | None = None
+
+    @property
+    def address(self) -> int:
+        """Where it is on the GPU, behind the work so far of the compute stream."""
+        if self._memory is None:
+            self.settle()
+        assert self._memory is not None
+        return self._memory.address
+
+    def settle(self) -> bool:
+        """Has it copied, if it has not been; says whether."""
+        with self._staging.device.lock:
+            if self._memory is not None:
+                return False
+            memory = self._room(self.nbytes)
+            self._staging.send(memory.address, self.lend(), self.nbytes)
+            self._memory = memory
+            return True
+
+    def lend(self) -> int:
+        """Where it waits; what is enqueued before anything else is staged may read it there."""
+        self.waits = False
+        if self._part is not self._staging.part:
+            self._part.late = True
+        return self._place
+
+
+class _Part:
+    """A part of the ring.
+
+    Attributes:
+        read: behind the work that reads it, unless `late` says that there was more since.
+        pieces: arrays in it.
+    """
+
+    def __init__(self, device: Device, number: int) -> None:
+        self.number = number
+        self.read = Event(device, timing=False)
+        self.late = False
+        self.pieces: list[weakref.ref[Staged]] = []
 
 
 class Staging:
@@ -27,27 +106,83 @@ class Staging:
     """
 
     def __init__(self, device: Device) -> None:
-        self._device = device
+        self.device = device
         self._memory = int(device.call("cuMemHostAlloc", PARTS * PART, 0))
-        self._read = [Event(device, timing=False) for _ in range(PARTS)]
-        self._part = 0
+        self._bytes = memoryview((ctypes.c_char * (PARTS * PART)).from_address(self._memory))
+        self._bytes = self._bytes.cast("B")
+        self._parts = [_Part(device, number) for number in range(PARTS)]
+        self.part = self._parts[0]
         self._used = 0  # bytes of the part
 
-    def copy_in(self, address: int, source: int, nbytes: int) -> None:
+    def copy_in(self, address: int, source: npt.NDArray[Any]) -> None:
         """Copies at most `LARGEST` bytes of host memory, which may be changed afterwards."""
-        used = self._used
-        if used + nbytes > PART:
-            self._read[self._part].record()
-            self._part = (self._part + 1) % PARTS
-            self._read[self._part].synchronize()
-            used = 0
-        self._used = used + -(-nbytes // ALIGNMENT) * ALIGNMENT
-        place = self._memory + self._part * PART + used
-        ctypes.memmove(place, source, nbytes)
-        device = self._device
+        self.send(address, self._put(source, source.nbytes), source.nbytes)
+
+    def stage(self, source: npt.NDArray[Any], room: Callable[[int], Allocation]) -> Staged:
+        """Takes a copy of at most `LARGEST` bytes, for which `room` gives memory on the GPU."""
+        nbytes = source.nbytes
+        place = self._put(source, nbytes)
+        piece = Staged(self, self.part, place, nbytes, room)
+        self.part.pieces.append(weakref.ref(piece))
+        return piece
+
+    def send(self, address: int, place: int, nbytes: int) -> None:
+        """Copies from the ring to the GPU, behind the work so far."""
+        device = self.device
         (status,) = device.driver.cuMemcpyHtoDAsync(address, place, nbytes, device.stream)
         if status:
             raise device.error("cuMemcpyHtoDAsync", status)
 
+    def _put(self, source: npt.NDArray[Any], nbytes: int) -> int:
+        """The place of a contiguous array's bytes in the ring."""
+        if self._used + nbytes > PART:
+            self._turn()
+        start = self.part.number * PART + self._used
+        self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        self._bytes[start : start + nbytes] = _bytes_of(source)
+        return self._memory + start
+
+    def _turn(self) -> None:
+        """Makes the next part free: what still waits there goes to the GPU."""
+        self.part.read.record()
+        self.part.late = False
+        self.part = part = self._parts[(self.part.number + 1) % PARTS]
+        self._used = PART  # nothing fits until it is free
+        for reference in part.pieces:
+            piece = reference()
+            if piece is not None and piece.settle():
+                part.late = True
+        part.pieces.clear()
+        if part.late:
+            part.read.record()
+            part.late = False
+        part.read.synchronize()
+        self._used = 0
+
     def __del__(self) -> None:
-        self._device.destroy("cuMemFreeHost", getattr(self, "_memory", None))
+        self.device.destroy("cuMemFreeHost", getattr(self, "_memory", None))
+
+
+def _bytes_of(source: Any) -> memoryview:
+    """A contiguous array's memory."""
+    try:
+        return memoryview(source).cast("B")
+    except ValueError:  # a dtype of which buffers know nothing, such as bfloat16
+        return memoryview(source.reshape(-1).view(np.uint8))
+
+
+def fetch_source() -> str:
+    """The text of the kernel that fetches arrays."""
+    prelude = (FOLDER / "device.cuh").read_text()
+    return f"{prelude}\n{(FOLDER / 'fetch.cuh').read_text()}"
+
+
+def fetch_words(pieces: Sequence[tuple[int, int, int]]) -> bytes:
+    """Parameters of the kernel: for each array where it waits, where it goes, and its bytes."""
+    words = [word for at, to, nbytes in pieces for word in (at, to, -(-nbytes // FETCH_BYTES))]
+    return _fetch_words.pack(*words, *[0] * (3 * FETCHED - len(words)))
+
+
+def fetch_blocks(sizes: Sequence[int]) -> int:
+    """Blocks of the kernel: a thread has one access to the longest array."""
+    return max(1, -(-max(sizes) // (FETCH_BYTES * THREADS)))

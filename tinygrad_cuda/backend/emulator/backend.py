@@ -145,6 +145,7 @@ class EmuBackend:
         launches: Sequence[Launch],
         after: Sequence[tuple[int, ...]],
         frame: Frame,
+        fetched: Sequence[EmuBuffer],
     ) -> None:
         """Every run launches anew: what a launch costs here is the kernel itself."""
 

@@ -1,0 +1,135 @@
+"""Small arrays on their way to the GPU: copied when they are needed, or fetched by a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda.staging import FETCHED, PART, PARTS, Staged, Staging
+
+
+@pytest.fixture(autouse=True)
+def device() -> Iterator[None]:
+    if not runtime.available():
+        pytest.skip(runtime.reason())
+    tc.set_default_device("cuda")
+    yield
+    tc.set_default_device(None)
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of each copy that the driver makes from the ring."""
+    found: list[int] = []
+    send = Staging.send
+
+    def counted(self: Any, address: int, place: int, nbytes: int) -> None:
+        found.append(nbytes)
+        send(self, address, place, nbytes)
+
+    monkeypatch.setattr(Staging, "send", counted)
+    return found
+
+
+def arrays(count: int, nbytes: int) -> list[Any]:
+    rng = np.random.default_rng(nbytes)
+    return [rng.standard_normal(nbytes // 4).astype(np.float32) for _ in range(count)]
+
+
+def test_an_array_is_copied_when_it_is_needed_and_once(copies: list[int]) -> None:
+    array = np.arange(1000, dtype=np.float32)
+    x = tc.tensor(array)
+    assert isinstance(x.node.storage, Staged) and not copies
+    array[:] = -1
+    assert (x + 1).tolist() == list(range(1, 1001))
+    assert x.tolist() == list(range(1000))
+    assert copies == [4000]
+
+
+@pytest.mark.parametrize("nbytes", [4, 1000, 100_000, PART, PART + 4])
+def test_more_than_the_ring_holds(nbytes: int) -> None:
+    """All are alive: those whose part is written again have gone to the GPU before."""
+    count = 3 * PARTS * PART // max(nbytes, 40_000)
+    given = arrays(count, nbytes)
+    found = [tc.tensor(array) for array in given]
+    for x, array in zip(found, given):
+        assert x.numpy().tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "bfloat16", "int64", "float64"])
+@pytest.mark.parametrize("shape", [(), (0, 3), (1,), (3, 5)])
+def test_every_dtype(dtype: str, shape: tuple[int, ...]) -> None:
+    values = tc.arange(15, device="cpu")[: int(np.prod(shape))].reshape(*shape)
+    values = values.to(getattr(tc, dtype))
+    x = tc.tensor(values, device="cuda")
+    assert x.dtype == values.dtype and x.tolist() == values.tolist()
+
+
+def test_a_graph_fetches_what_only_it_reads(copies: list[int]) -> None:
+    """No copy by the driver and one kernel's parameters, to the bits of arrays that are there."""
+    w = tc.randn(300, 40)
+
+    def function(x: Any, y: Any) -> Any:
+        return (x @ w).softmax(1) * y
+
+    call = tc.compile(function)
+    given = [(a.reshape(64, 300), y) for a, y in zip(arrays(60, 76_800), arrays(60, 160))]
+    resident = [call(tc.tensor(x) + 0, tc.tensor(y) + 0).numpy() for x, y in given]
+    for _ in range(3):
+        call(tc.tensor(given[0][0]), tc.tensor(given[0][1]))
+    copies.clear()
+    found = []
+    for x, y in given:
+        found.append(call(tc.tensor(x), tc.tensor(y)))
+    assert not copies
+    assert [f.numpy().tobytes() for f in found] == [r.tobytes() for r in resident]
+
+
+def test_what_a_graph_has_fetched_is_there_for_others() -> None:
+    """It is used again by the same graph, by another program and on the host, much later."""
+    call = tc.compile(lambda x: x * 2 + 1)
+    given = arrays(80, 100_000)
+    kept = []
+    for array in given:
+        x = tc.tensor(array)
+        kept.append((x, call(x)))
+    for (x, y), array in zip(kept, given):
+        assert y.numpy().tobytes() == (array * 2 + 1).tobytes()
+        assert call(x).numpy().tobytes() == y.numpy().tobytes()
+        assert (x - 1).numpy().tobytes() == (array - 1).tobytes()
+        assert x.numpy().tobytes() == array.tobytes()
+
+
+def test_the_same_array_again_is_copied(copies: list[int]) -> None:
+    call = tc.compile(lambda x: x * 2)
+    x = tc.tensor(np.ones(100, np.float32))
+    for _ in range(5):
+        assert call(x).tolist() == [2.0] * 100
+    assert copies == [400]
+
+
+def test_arrays_that_are_written_to() -> None:
+    call = tc.compile(lambda x: x.add_(1))
+    for number in range(5):
+        x = tc.tensor(np.full(100, number, np.float32))
+        y = x.clone()
+        call(x)
+        assert x.tolist() == [number + 1.0] * 100
+        assert y.tolist() == [number] * 100
+
+
+def test_more_arrays_than_a_graph_fetches() -> None:
+    call = tc.compile(lambda *xs: sum(x * k for k, x in enumerate(xs)))
+    given = arrays(FETCHED + 3, 400)
+    expected = None
+    for _ in range(5):
+        found = call(*map(tc.tensor, given)).numpy().tobytes()
+        expected = expected or found
+        assert found == expected
+    plain = sum(tc.tensor(x) * k for k, x in enumerate(given))
+    assert plain.numpy().tobytes() == expected
