@@ -15,9 +15,11 @@ SHARED = 200 << 10  # bytes of shared memory that the blocks of a multiprocessor
 
 # Clocks, fitted to measurements on an H200.
 STEP = 700  # a step of the loop over k takes at least: a trip to memory and two barriers
-ALONE = 1.3  # how much longer a block alone takes than its share of a full multiprocessor
+ALONE = (
+    1.08  # how much longer a block takes that has a multiprocessor for itself than its share of it
+)
 START = 2500  # the first operands of a block, its results
-JOIN = 4500  # a second launch
+JOIN = 4000  # a second launch
 JOIN_BYTES = 1200  # of parts that the second launch reads in a clock
 
 
@@ -25,7 +27,8 @@ JOIN_BYTES = 1200  # of parts that the second launch reads in a clock
 class Tile:
     """What a block makes: m x n results, k products at a time.
 
-    A thread makes rows x cols of them; a warp has lanes_m x (32 / lanes_m) threads.
+    A thread makes rows x cols of them; a warp has lanes_m x (32 / lanes_m) threads. `speed` is the
+    share of all multiply-adds that a multiprocessor with enough to do has reached on an H200.
     """
 
     m: int
@@ -33,6 +36,7 @@ class Tile:
     k: int
     rows: int
     cols: int
+    speed: float
     lanes_m: int = 4
 
     @property
@@ -57,36 +61,30 @@ class Tile:
 
     def resident(self, itemsize: int) -> int:
         """Blocks that a multiprocessor holds at once."""
-        by_registers = {16: 3, 128: 1}.get(self.rows * self.cols * itemsize // 4, 2)
-        return max(1, min(by_registers, SHARED // self.shared(itemsize)))
-
-    @property
-    def speed(self) -> float:
-        """The share of all multiply-adds that a busy multiprocessor reaches."""
-        return {128: 0.68, 64: 0.66, 32: 0.55, 16: 0.4}[self.rows * self.cols]
+        return max(1, min(2, SHARED // self.shared(itemsize)))
 
 
 TILES = (
-    Tile(128, 128, 16, 8, 8),
-    Tile(64, 256, 16, 8, 8),
-    Tile(256, 64, 16, 8, 8),
-    Tile(128, 64, 16, 8, 4),
-    Tile(64, 128, 16, 8, 4),
-    Tile(32, 256, 16, 8, 4),
-    Tile(256, 32, 16, 8, 4),
-    Tile(64, 64, 16, 4, 4),
-    Tile(32, 128, 16, 4, 4),
-    Tile(128, 32, 16, 4, 4, 8),
-    Tile(16, 256, 16, 4, 4),
-    Tile(256, 16, 16, 4, 4, 8),
-    Tile(16, 128, 32, 4, 4),
-    Tile(128, 16, 32, 4, 4, 8),
-    Tile(8, 256, 16, 4, 4, 2),
-    Tile(8, 128, 32, 4, 4, 2),
-    Tile(32, 32, 32, 4, 4),
-    Tile(64, 16, 32, 4, 4, 8),
-    Tile(16, 32, 64, 4, 4),
-    Tile(32, 16, 64, 4, 4, 8),
+    Tile(128, 128, 16, 8, 8, 0.67),
+    Tile(64, 256, 16, 8, 8, 0.63),
+    Tile(256, 64, 16, 8, 8, 0.65),
+    Tile(128, 64, 16, 8, 4, 0.57),
+    Tile(64, 128, 16, 8, 4, 0.56),
+    Tile(32, 256, 16, 8, 4, 0.52),
+    Tile(256, 32, 16, 8, 4, 0.52),
+    Tile(64, 64, 16, 4, 4, 0.46),
+    Tile(32, 128, 16, 4, 4, 0.44),
+    Tile(128, 32, 16, 4, 4, 0.44, 8),
+    Tile(16, 256, 16, 4, 4, 0.36),
+    Tile(256, 16, 16, 4, 4, 0.34, 8),
+    Tile(16, 128, 32, 4, 4, 0.35),
+    Tile(128, 16, 32, 4, 4, 0.31, 8),
+    Tile(32, 32, 32, 4, 4, 0.35),
+    Tile(64, 16, 32, 4, 4, 0.29, 8),
+    Tile(8, 256, 16, 4, 4, 0.26, 2),
+    Tile(8, 128, 32, 4, 4, 0.26, 2),
+    Tile(16, 32, 64, 4, 4, 0.23),
+    Tile(32, 16, 64, 4, 4, 0.19, 8),
 )
 
 
