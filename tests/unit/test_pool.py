@@ -91,20 +91,13 @@ def test_certain_pieces_are_used_again_if_they_are_free() -> None:
     pool = Card().pool()
     pieces = [pool.allocate(1000) for _ in range(5)]
     addresses = [piece.address for piece in pieces]
-    assert pool.reuse([(1000, addresses[2])]) == [None]  # in use
+    assert pool.reuse(1000, addresses[2]) is None  # in use
     pieces.clear()
-    # The last is of another size class.
-    wanted = [
-        (1000, addresses[2]),
-        (1000, addresses[2]),
-        (1000, addresses[0]),
-        (5000, addresses[1]),
-    ]
-    first, second, third, fourth = pool.reuse(wanted)
-    assert first is not None
-    assert third is not None
+    first, second = pool.reuse(1000, addresses[2]), pool.reuse(1000, addresses[2])
+    third = pool.take(1000, addresses[0])
+    assert first is not None and second is None
     assert (first.address, third.address) == (addresses[2], addresses[0])
-    assert second is fourth is None
+    assert pool.reuse(5000, addresses[1]) is None  # of another size class
     assert pool.allocated == 2 * 1024
     assert pool.allocate(1000).address not in (addresses[2], addresses[0])
     assert pool.peak == 5 * 1024

@@ -83,7 +83,7 @@ class Chained:
         """Memory that a caller keeps; where it was in an earlier call, if that is free."""
         last = self.last.setdefault(number, deque(maxlen=2))
         for address in last:
-            (found,) = self.backend.reuse(((nbytes, address),))
+            found = self.backend.reuse(nbytes, address)
             if found is not None:
                 return found
         found = self.backend.allocate(nbytes)

@@ -167,16 +167,18 @@ class GradientPlace:
 
     def drop(self) -> None:
         """Frees the old gradient's memory before the plan wants it, if nobody else holds it."""
-        old, self.leaf.grad = self.leaf.grad, None
-        if old is None or self.mould is None or type(old.cell) is not Cell or old.chain:
+        leaf, mould = self.leaf, self.mould
+        old, leaf.grad = leaf.grad, None
+        if old is None or mould is None or old.chain:
             return
-        # This variable and the argument; likewise the attribute.
-        if getrefcount(old) != 2 or getrefcount(old.cell) != 2 or getrefcount(old.cell.node) != 2:
+        cell = old.cell
+        node = cell.node
+        # This variable and the argument; for the others the attribute besides.
+        if getrefcount(old) != 2 or getrefcount(cell) != 3 or getrefcount(node) != 3:
             return
-        if old.cell.node.outputs == self.mould.outputs and not old.cell.node.requires_grad:
-            if old.cell.aliases is not None:
-                old.cell.forget_aliases()
-            node = old.cell.node
+        if type(cell) is Cell and node.outputs == mould.outputs and not node.requires_grad:
+            if cell.aliases is not None:
+                cell.forget_aliases()
             storage, node.storage = node.storage, None
             self.kept = old
             # This variable and the argument.

@@ -111,6 +111,7 @@ class Program:
         shown.update(leaf.grad.cell for leaf in found if leaf.grad is not None)
         self.hooks = [hooks for leaf in found for hooks in (leaf.hooks, leaf.after)]
         self.hooked = list(map(list, self.hooks))
+        self.hooked_before = any(self.hooked)
         for record, leaf in zip(records, found):
             if not record.dropped:
                 (self.with_gradient if record.before else self.without_gradient).append(leaf)
@@ -280,8 +281,8 @@ class Program:
         name = changed_name(self.names)
         if name is not None:
             raise Stale(f"{name} is another value")
-        if list(map(list, self.hooks)) != self.hooked:
-            raise Stale("a gradient has other hooks")
+        if self.hooked_before or any(self.hooks):
+            self._check_hooks()
         for leaf in self.with_gradient:
             if leaf.grad is None:
                 raise Stale("a parameter has no gradient")
@@ -291,6 +292,10 @@ class Program:
         for number, tensor in self.bound:
             if given.tensors[number] is not tensor:
                 raise Stale(f"tensor {number} among the arguments is also the function's state")
+
+    def _check_hooks(self) -> None:
+        if list(map(list, self.hooks)) != self.hooked:
+            raise Stale("a gradient has other hooks")
 
     def run(self, given: Given, frame: Frame) -> Any:
         """Does again what the captured call did; returns what it returned."""

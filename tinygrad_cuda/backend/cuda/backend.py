@@ -53,6 +53,7 @@ class CudaBackend:
         self._mirror = _ErrorMirror(self.gpu)
         self.error = self._mirror.word
         gpu = self.gpu.properties
+        self.shared_bytes = gpu.shared_bytes
         # A multiplication and an addition a clock in each lane.
         flops = 2.0 * LANES * gpu.multiprocessors * gpu.clock_hz
         self.roof: Roof | None = Roof(gpu.bandwidth, flops)
@@ -80,7 +81,7 @@ class CudaBackend:
                     self._uploads.clear()
                 places = self._uploads[nbytes] = deque(maxlen=UPLOADS)
             for number, address in enumerate(places):
-                (found,) = self.gpu.pool.reuse(((nbytes, address),))
+                found = self.gpu.pool.reuse(nbytes, address)
                 if found is not None:
                     del places[number]
                     places.append(address)
@@ -109,8 +110,12 @@ class CudaBackend:
     def allocate(self, nbytes: int) -> runtime.Allocation:
         return self.gpu.allocate(nbytes)
 
-    def reuse(self, wanted: Sequence[tuple[int, int]]) -> Sequence[runtime.Allocation | None]:
-        return self.gpu.pool.reuse(wanted)
+    def take(self, nbytes: int, address: int) -> runtime.Allocation:
+        self.gpu.enter()
+        return self.gpu.pool.take(nbytes, address)
+
+    def reuse(self, nbytes: int, address: int) -> runtime.Allocation | None:
+        return self.gpu.pool.reuse(nbytes, address)
 
     def part(self, memory: runtime.Allocation, offset: int, nbytes: int) -> Piece:
         return Piece(memory.address + offset, nbytes)

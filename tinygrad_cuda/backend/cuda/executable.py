@@ -14,6 +14,7 @@ import numpy as np
 
 from tinygrad_cuda.backend.base import NOTHING, Argument, Number, Program
 from tinygrad_cuda.backend.cuda.arena import plan_arena
+from tinygrad_cuda.backend.cuda.carry import carry
 from tinygrad_cuda.backend.cuda.chain import Chain, Singly
 from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.frame import OWN_CODES, Frame, Place, dependencies, first_uses
@@ -37,14 +38,19 @@ class Machine(Protocol):
     """What runs generated CUDA text."""
 
     error: Any  # four words: a bad index
+    shared_bytes: int  # shared memory that a block may have
     roof: Roof | None  # what it can do at most, where times mean something
 
     def allocate(self, nbytes: int) -> Any:
         """Memory with undefined content."""
         ...
 
-    def reuse(self, wanted: Sequence[tuple[int, int]]) -> Sequence[Any]:
-        """For each (bytes, address) the memory there if it is free, or None."""
+    def reuse(self, nbytes: int, address: int) -> Any:
+        """The memory at that address if it is free, or None."""
+        ...
+
+    def take(self, nbytes: int, address: int) -> Any:
+        """Memory as from `allocate`, at that address if it is free there."""
         ...
 
     def part(self, memory: Any, offset: int, nbytes: int) -> Any:
@@ -136,6 +142,7 @@ class CudaExecutable:
         outputs = turn_products(simplify(program.outputs))
         places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
         self.schedule = schedule(outputs, places)
+        carry(self.schedule, machine.shared_bytes)
         made = {kernel: stages(kernel) for kernel in self.schedule.kernels}
         self.arena = plan_arena(self.schedule, made)
         self.launches = packed([made[kernel] for kernel in self.schedule.kernels])
@@ -180,8 +187,7 @@ class CudaExecutable:
         self.after = dependencies(self.launches)
         self.first = first_uses(self.launches, self.arena.places)
         self.fresh = [number for number, slot in enumerate(self.results) if slot is None]
-        # Bytes and address of each output that is in memory of its own.
-        self._last = {number: (self.sizes[number], 0) for number in self.fresh}
+        self._last = dict.fromkeys(self.fresh, 0)  # addresses of outputs in memory of their own
         self.runs = 0
         # By which inputs they fetch from the host themselves: graphs, the latest at the end.
         self.replays: dict[tuple[int, ...], Any] = {}
@@ -206,14 +212,16 @@ class CudaExecutable:
         self, inputs: Sequence[Any], results: Sequence[Any], arguments: Sequence[Number]
     ) -> None:
         """Runs it with outputs in memory that was chosen outside."""
-        expected = self._expected(inputs, arguments) if settings.validate else {}
-        codes, numbers = self.numbers(arguments)
+        codes, numbers = self.numbers(arguments) if self.codes else ((), arguments)
         self.runs += 1
-        if not self._replayed(inputs, results, numbers):
+        single = settings.debug >= 2 or settings.sync or settings.validate or self.runs < 2
+        if single or not self._replayed(inputs, results, numbers):
+            expected = self._expected(inputs, arguments) if settings.validate else {}
             memory = self.memory(inputs, results)
             self.frame.fill([piece.address for piece in memory], numbers)
             self._launch_singly(memory, expected)
-        self.watch(codes)
+        if self.checks:
+            self.machine.watch_error(self.first_code, codes)
 
     def memory(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """All memory of a run, in the order of the frame's addresses."""
@@ -247,33 +255,31 @@ class CudaExecutable:
     def _outputs(self, inputs: Sequence[Any], spare: Mapping[int, Any]) -> list[Any]:
         """Memory for the outputs, the same as in the last run where it is free again."""
         results = [None if slot is None else inputs[slot] for slot in self.results]
-        fresh = self.fresh
-        if spare:
-            for number, piece in spare.items():
-                results[number] = piece
-            fresh = [number for number in fresh if results[number] is None]
-        if not fresh:
-            return results
-        last = [self._last[number] for number in fresh]
-        for number, piece in zip(fresh, self.machine.reuse(last)):
-            if piece is None:
-                nbytes = self.sizes[number]
-                piece = self.machine.allocate(nbytes)
-                self._last[number] = nbytes, piece.address
+        for number, piece in spare.items():
             results[number] = piece
+        missing = [number for number in self.fresh if results[number] is None]
+        if len(missing) > 1:  # first each its own, before another one takes it
+            for number in missing:
+                results[number] = self.machine.reuse(self.sizes[number], self._last[number])
+        for number in missing:
+            if results[number] is None:
+                piece = self.machine.take(self.sizes[number], self._last[number])
+                self._last[number] = piece.address
+                results[number] = piece
         return results
 
     def _replayed(
         self, inputs: Sequence[Any], results: Sequence[Any], numbers: Sequence[Number]
     ) -> bool:
-        """Runs all launches as one, from the second run on; says whether it did."""
-        single = settings.debug >= 2 or settings.sync or settings.validate
-        if single or self.runs < 2 or not self.launches:
+        """Runs all launches as one; says whether it did."""
+        if not self.launches:
             return False
         memory = self.memory(inputs, results)
-        staged = self._waiting(inputs)
-        for slot in staged:
-            memory[slot] = self._fetched[slot]
+        staged: tuple[int, ...] = ()
+        if Staged in map(type, inputs):
+            staged = self._waiting(inputs)
+            for slot in staged:
+                memory[slot] = self._fetched[slot]
         # A failure leaves none, so that the next is new.
         replay = self.replays.pop(staged, None)
         if replay is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tinygrad_cuda.backend.base import BadIndex, Number
@@ -15,20 +15,9 @@ from tinygrad_cuda.backend.cuda.pack import Launch
 
 OWN_CODES = 1 << 62  # from here on, a check's code is a number that its program has for it
 _MASK = 2**64 - 1
-_double = struct.Struct("<d")
-_word = struct.Struct("<Q")
 
 # Where the address of a word comes from: which of a run's values, and the bytes beyond it.
 Place = tuple[int, int]
-
-
-def _double_bits(value: Number) -> int:
-    bits: int = _word.unpack(_double.pack(value))[0]
-    return bits
-
-
-def _integer_bits(value: Number) -> int:
-    return int(value) & _MASK
 
 
 def bad_index(words: Sequence[int], runs: Mapping[int, Sequence[int]]) -> BadIndex:
@@ -60,7 +49,8 @@ class Frame:
     """
 
     def __init__(self, launches: Sequence[Launch], places: dict[Any, Place], count: int) -> None:
-        self.numbers: list[tuple[int, Callable[[Number], int]]] = []
+        self._positions: list[int] = []  # of the program's numbers that the launches use
+        self._format = "<"  # how each is written
         self._starts = [0]
         self._spots: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         self._users: list[set[int]] = [set() for _ in range(count)]
@@ -85,8 +75,8 @@ class Frame:
     def twin(self) -> Frame:
         """Parameters of the same launches that change apart from these."""
         other = Frame.__new__(Frame)
-        other.numbers, other._starts = self.numbers, self._starts
-        other._spots, other._users = self._spots, self._users
+        other._positions, other._format = self._positions, self._format
+        other._starts, other._spots, other._users = self._starts, self._spots, self._users
         other._values = None
         other._words = array("Q", bytes(self._bytes.nbytes))
         other._bytes = memoryview(other._words).cast("B")
@@ -96,14 +86,15 @@ class Frame:
         key = position, text.startswith("double")
         if key not in known:
             known[key] = len(self._spots)
-            self.numbers.append((position, _double_bits if key[1] else _integer_bits))
+            self._positions.append(position)
+            self._format += "d" if key[1] else "Q"
             self._spots.append([])
             self._users.append(set())
         return known[key]
 
     def fill(self, addresses: list[int], arguments: Sequence[Number]) -> set[int]:
         """Writes what differs from the last run; the launches whose words changed."""
-        values = addresses + [bits(arguments[position]) for position, bits in self.numbers]
+        values = [*addresses, *self._number_words(arguments)]
         old = self._values
         if values == old:
             return set()
@@ -116,6 +107,16 @@ class Frame:
                 changed |= self._users[number]
         self._values = values
         return changed if old is not None else set(range(len(self._starts) - 1))
+
+    def _number_words(self, arguments: Sequence[Number]) -> tuple[int, ...]:
+        numbers = [arguments[position] for position in self._positions]
+        try:
+            packed = struct.pack(self._format, *numbers)
+        except struct.error:  # a negative integer, or one that came as a float
+            kinds = self._format[1:]
+            numbers = [n if kind == "d" else int(n) & _MASK for n, kind in zip(numbers, kinds)]
+            packed = struct.pack(self._format, *numbers)
+        return struct.unpack(f"<{len(numbers)}Q", packed)
 
     def words(self, launch: int) -> bytes:
         """The parameters of a launch."""

@@ -102,6 +102,7 @@ class Graph:
         self._template = template
         self._words = words
         self._set = device.driver.cuGraphExecKernelNodeSetParams
+        self._launch = device.driver.cuGraphLaunch
         self._executable = device.call("cuGraphInstantiate", template.graph, 0)
         device.call("cuGraphUpload", self._executable, device.stream)
 
@@ -122,7 +123,9 @@ class Graph:
         device = self.device
         device.enter()
         device.launches.extend(self._template.account)
-        device.call("cuGraphLaunch", self._executable, stream or device.stream)
+        (status,) = self._launch(self._executable, stream or device.stream)
+        if status:
+            raise device.error("cuGraphLaunch", status)
         if settings.sync:
             device.call("cuStreamSynchronize", stream or device.stream)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from tinygrad_cuda.core.errors import OutOfMemoryError
 
@@ -125,6 +125,14 @@ class Pool:
         Raises:
             OutOfMemoryError: there is no room, after free blocks and garbage were given back.
         """
+        return self.take(nbytes, 0)
+
+    def take(self, nbytes: int, address: int) -> Allocation:
+        """The same, at that address if it is free and of that size class.
+
+        Raises:
+            OutOfMemoryError: there is no room, after free blocks and garbage were given back.
+        """
         size = self._sizes.get(nbytes)
         if size is None:
             size = self._sizes[nbytes] = size_class(nbytes)
@@ -133,22 +141,19 @@ class Pool:
                 self._take_back()
             pieces = self._free.get(size)
             if pieces:
-                _, piece = pieces.popitem()
+                piece = pieces.pop(address, None) or pieces.popitem()[1]
             else:
                 piece = self._find(size) or self._grow(size) or self._insist(nbytes, size)
             return self._hand_out(nbytes, piece)
 
-    def reuse(self, wanted: Iterable[tuple[int, int]]) -> list[Allocation | None]:
-        """For each (bytes, address) the memory there, if it is free and of that size class."""
-        found: list[Allocation | None] = []
+    def reuse(self, nbytes: int, address: int) -> Allocation | None:
+        """The memory at that address, if it is free and of that size class."""
         with self._lock:
             if self._returned:
                 self._take_back()
-            for nbytes, address in wanted:
-                pieces = self._free.get(self._sizes.get(nbytes, 0))
-                piece = pieces.pop(address, None) if pieces else None
-                found.append(None if piece is None else self._hand_out(nbytes, piece))
-        return found
+            pieces = self._free.get(self._sizes.get(nbytes, 0))
+            piece = pieces.pop(address, None) if pieces else None
+            return None if piece is None else self._hand_out(nbytes, piece)
 
     def trim(self) -> int:
         """Gives blocks without a piece in use back to the driver; returns their bytes."""

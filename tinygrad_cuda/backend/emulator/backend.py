@@ -18,7 +18,7 @@ from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.backend.cuda.report import Roof
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.backend.emulator.compiler import toolchain
-from tinygrad_cuda.backend.emulator.runtime import Module
+from tinygrad_cuda.backend.emulator.runtime import MAX_SHARED, Module
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
@@ -59,6 +59,7 @@ class EmuBackend:
         toolchain()
         self.device = device
         self.error = new_buffer(64, 0)
+        self.shared_bytes = MAX_SHARED
         self.roof: Roof | None = None
         self._arena = new_buffer(0)
         self._runs: dict[int, Sequence[int]] = {}  # the one that has set the error word
@@ -93,9 +94,12 @@ class EmuBackend:
     def allocate(self, nbytes: int) -> EmuBuffer:
         return new_buffer(nbytes)
 
-    def reuse(self, wanted: Sequence[tuple[int, int]]) -> Sequence[None]:
+    def take(self, nbytes: int, address: int) -> EmuBuffer:
         """Outputs are always new memory, every byte of it poisoned."""
-        return [None] * len(wanted)
+        return new_buffer(nbytes)
+
+    def reuse(self, nbytes: int, address: int) -> None:
+        """Nothing is ever given out again."""
 
     def part(self, memory: EmuBuffer, offset: int, nbytes: int) -> EmuBuffer:
         return EmuBuffer(memory.bytes[offset : offset + nbytes])
