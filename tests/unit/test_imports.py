@@ -25,6 +25,7 @@ RANKS = {
     "graph.gradient": 3,
     "graph.batching": 3,
     "graph.template": 3,
+    "graph.pullback": 3,
     "graph.rewrite": 3,
     "graph.fusion": 3,
     "graph.schedule": 4,
@@ -53,6 +54,8 @@ RANKS = {
 }
 # (importer, imported) of one rank.
 SIBLINGS = {
+    ("graph.gradient", "graph.pullback"),
+    ("graph.pullback", "graph.template"),
     ("graph.memory", "graph.schedule"),
     ("graph.cost", "graph.schedule"),
     ("__main__", ""),

@@ -9,7 +9,13 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import optim
+from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.engine.plan import cache
+from tinygrad_cuda.engine.realize import realize_all
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import elementwise
+from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim.updates import Updates
 
 OPTIMIZERS: dict[str, Any] = {
@@ -99,3 +105,116 @@ def test_an_update_of_the_users_is_called_for_each_parameter() -> None:
         optimizer.step()
     assert calls == [(2,), (3,)] * 2
     assert parameters[1].tolist() == [0.0] * 3
+
+
+# Functions and backward passes --------------------------------------------------------------------
+
+
+def described(root: Node) -> list[Any]:
+    """A graph in full: ops, attributes, types, history, lines, and how its nodes are joined."""
+    order = topological([root])
+    places = {node: place for place, node in enumerate(order)}
+    return [
+        (
+            node.op, {k: v for k, v in node.attributes.items() if k not in ("leaf", "code")},
+            node.outputs, node.requires_grad, describe_site(node.site),
+            [places[source] for source in node.sources],
+        )
+        for node in order
+    ]  # fmt: skip
+
+
+def operands(*shapes: tuple[int, ...]) -> list[tc.Tensor]:
+    generator = np.random.default_rng(1)
+    return [tc.tensor(generator.normal(size=s), device="cpu", requires_grad=True) for s in shapes]
+
+
+def perceptron(x: tc.Tensor, w: tc.Tensor, b: tc.Tensor) -> tc.Tensor:
+    y = F.layer_norm(F.gelu(F.linear(x, w, b)), (4,))
+    y = F.max_pool2d(F.relu(y).reshape(1, 1, 3, 4), 2, stride=1)
+    return F.cross_entropy(y.reshape(2, 3), tc.tensor([2, 0], device="cpu"))
+
+
+def test_functions_and_gradients_from_templates_are_the_same_graphs() -> None:
+    """The first pass is recorded by the rules, the third from lists; lines are right in all."""
+    x, w, b = operands((3, 5), (4, 5), (4,))
+    graphs = []
+    for _ in range(4):
+        loss = perceptron(x, w, b)
+        loss.backward(retain_graph=True)
+        assert w.grad is not None and x.grad is not None
+        graphs.append((described(loss.node), described(w.grad.node), described(x.grad.node)))
+        x.grad = w.grad = b.grad = None
+        realize_all()  # so that no turn begins with what the one before has left
+    assert graphs[1:] == graphs[:1] * 3
+
+
+def test_a_rule_that_changes_is_called() -> None:
+    """Templates of backward passes belong to the rules that made them."""
+    (x,) = operands((3,))
+
+    def gradient() -> Any:
+        (g,) = tc.autograd.grad((x * x).exp().sum(), x)
+        assert g is not None
+        return g.numpy()
+
+    expected = [gradient() for _ in range(3)][2]
+    original = elementwise.exp.gradient
+    assert isinstance(original, tuple)
+    rule = original[0]
+    assert rule is not None
+    elementwise.exp.gradient = (lambda *operands: elementwise.neg(rule(*operands)),)
+    try:
+        np.testing.assert_array_equal(gradient(), -expected)
+    finally:
+        elementwise.exp.gradient = original
+    np.testing.assert_array_equal(gradient(), expected)
+
+
+def test_a_template_is_for_what_a_call_asks_for() -> None:
+    """Other options, dtypes, history and inputs of the same shapes are other calls."""
+    x, y = operands((2, 3), (2, 3))
+    for _ in range(3):
+        assert F.mse_loss(x, y).requires_grad
+        assert not F.mse_loss(x.detach(), y.detach()).requires_grad
+        with tc.no_grad():
+            assert not F.mse_loss(x, y).requires_grad
+        assert F.mse_loss(x, y, reduction="none").shape == (2, 3)
+        assert F.mse_loss(x.double(), y.double()).dtype is tc.float64
+        assert F.leaky_relu(x, 0.0).isfinite().all()
+        # A Tensor that is both operands.
+        assert F.mse_loss(x, x).item() == 0.0
+        (g,) = tc.autograd.grad(F.mse_loss(x, x), x)
+        assert g is not None
+        assert g.abs().max().item() == 0.0
+        inplace = x.detach().clone()
+        assert F.relu(inplace, inplace=True) is inplace
+        assert inplace.min().item() == 0.0
+        # The strides are those of the operand.
+        assert F.relu(x.T).stride() == (1, 3)
+
+
+def test_errors_name_the_line_of_the_call_at_hand() -> None:
+    """Also where an earlier call with another line recorded the template."""
+    logits, labels = tc.zeros(2, 3, device="cpu"), tc.tensor([0, 1], device="cpu")
+    F.cross_entropy(logits, labels).item()
+    lines = []
+    for wrong in ([0, 3], [5, 0]):
+        with pytest.raises(tc.TgcError, match="out of range") as caught:
+            F.cross_entropy(logits, tc.tensor(wrong, device="cpu")).item()
+        lines.append(str(caught.value))
+    assert "target[1]" in lines[0] and "target[0]" in lines[1]
+    assert all("F.cross_entropy(logits, tc.tensor(wrong" in line for line in lines)
+    for _ in range(2):
+        with pytest.raises(tc.TgcError, match="does not fit the input"):
+            F.cross_entropy(logits, tc.tensor([0, 1, 2], device="cpu"))
+
+
+def test_a_gradient_is_spent_and_kept_as_by_the_rules() -> None:
+    (x,) = operands((3,))
+    for _ in range(4):
+        y = x.exp().sum()
+        y.backward(retain_graph=True)
+        y.backward()
+        with pytest.raises(tc.TgcError, match="already used"):
+            y.backward()

@@ -239,6 +239,12 @@ def register_check(op: str, what: str, site: RawSite | None, negative: bool = Fa
     return code if capturing() is None else SuppliedInt(code)
 
 
+def described_check(code: int) -> tuple[str, str, bool]:
+    """What a check was registered with, besides its line."""
+    op, what, _, negative = _lines[code >> LINE]
+    return op, what, negative
+
+
 def _index_error(error: BadIndex) -> IndexError:
     op, what, site, negative = _lines[error.code >> LINE]
     return IndexError(
@@ -294,6 +300,7 @@ def check_errors(device: Device, wait: bool = True) -> None:
 
 
 __all__ = [
-    "begin_backward", "begin_call", "check_errors", "count_nodes", "end_backward", "lock_of",
-    "realize", "realize_all", "realize_cell", "register_check", "run_again", "storage_of",
+    "begin_backward", "begin_call", "check_errors", "count_nodes", "described_check",
+    "end_backward", "lock_of", "realize", "realize_all", "realize_cell", "register_check",
+    "run_again", "storage_of",
 ]  # fmt: skip

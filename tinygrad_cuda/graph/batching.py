@@ -142,7 +142,7 @@ class Rewriting:
         """The same values, and a gradient that is the example's rewritten when it is asked for."""
         count = node.attributes["results"]
         history = node.sources[count:]
-        function, outputs = node.attributes["function"], node.outputs
+        function, outputs = common.function_of(node), node.outputs
         given, known, size, draws = self._replaced, self._known, self.size, self.draws
         apart = tuple(source in self.found for source in history)
 

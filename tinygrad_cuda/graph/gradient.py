@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from weakref import WeakSet
 
-from tinygrad_cuda.core.errors import GradientError, RawSite, describe_site, user_site
+from tinygrad_cuda.core.errors import GradientError, describe_site, user_site
 from tinygrad_cuda.graph.node import Node, gradient_mode, made_by, recorded_at
 from tinygrad_cuda.graph.ops import common, elementwise
+from tinygrad_cuda.graph.pullback import Occasion, gradient_site
 
 Cotangents = dict[Node, Any]
 
@@ -39,23 +40,22 @@ def history(outputs: Iterable[Node]) -> list[Node]:
     """All nodes with history that the outputs depend on, sources before consumers."""
     order: list[Node] = []
     seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(node, False) for node in outputs if node.requires_grad]
+    stack = [node for node in outputs if node.requires_grad]
     while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-            continue
+        node = stack[-1]
         if node in seen:
+            stack.pop()
             continue
+        if node.op is not common.variable:
+            if node.spent is not None:
+                raise _spent_error(node)
+            waiting = [s for s in node.sources if s.requires_grad and s not in seen]
+            if waiting:
+                stack += waiting
+                continue
         seen.add(node)
-        stack.append((node, True))
-        if node.op is common.variable:
-            continue
-        if node.spent is not None:
-            raise _spent_error(node)
-        for source in node.sources:
-            if source.requires_grad and source not in seen:
-                stack.append((source, False))
+        order.append(node)
+        stack.pop()
     return order
 
 
@@ -83,27 +83,18 @@ def backward(
         GradientError: an op on the way has no gradient, or its history is spent.
     """
     order = history(outputs)
-    needed = _needed(order, wanted)
-    cotangents: Cotangents = {}
-    passed: list[Node] = []
-    result: dict[Node, Node] = {}
-    keep = set(wanted or ())
-    watching = bool(_watched)
-    with gradient_mode(create_graph):
-        for node, seed in zip(outputs, seeds):
-            _accumulate(cotangents, node, seed)
-        for node in reversed(order):
-            g = cotangents.pop(node, None)
-            if g is None:
-                continue
-            if watching and node in _watched:
-                g = _shown(node, g)
-            if node in keep or (wanted is None and node.op is common.variable):
-                result[node] = g
-            # A wanted node is an end: what lies behind it stays for another pass.
-            if node.op is not common.variable and any(map(needed.__contains__, node.sources)):
-                _propagate(node, g, cotangents, needed)
-                passed.append(node)
+    plain = not create_graph and not _watched
+    occasion = Occasion(order, outputs, seeds, wanted) if plain and order else None
+    known = None if occasion is None else occasion.known()
+    if occasion is not None and known is not None:
+        result, passed = known(occasion.inputs)
+    else:
+        if occasion is not None and occasion.key is None:
+            occasion = None
+        with gradient_mode(create_graph):
+            result, passed = _recorded(order, outputs, seeds, wanted, occasion)
+        if occasion is not None:
+            occasion.keep(result, passed)
     if not retain_graph:
         line = user_site()
         for node in passed:
@@ -114,10 +105,43 @@ def backward(
             if node.op is common.custom:
                 # So has its function, which holds values that may then be overwritten.
                 node.attributes = {**node.attributes, "function": _used_up}
-            if watching and node in _watched:
+            if not plain and node in _watched:
                 # Nothing more will come; a hook that refers to its own Tensor lets go of it.
                 node.watchers.clear()
     return result
+
+
+def _recorded(
+    order: list[Node],
+    outputs: Sequence[Node],
+    seeds: Sequence[Node],
+    wanted: Sequence[Node] | None,
+    occasion: Occasion | None,
+) -> tuple[dict[Node, Node], list[Node]]:
+    """The cotangents that are asked for, by the rules, and the nodes whose rules were called."""
+    needed = _needed(order, wanted)
+    cotangents: Cotangents = {}
+    passed: list[Node] = []
+    result: dict[Node, Node] = {}
+    keep = set(wanted or ())
+    watching = bool(_watched)
+    at = gradient_site if occasion is None else occasion.at
+    for node, seed in zip(outputs, seeds):
+        _accumulate(cotangents, node, seed)
+    for node in reversed(order):
+        g = cotangents.pop(node, None)
+        if g is None:
+            continue
+        if watching and node in _watched:
+            g = _shown(node, g)
+        if node in keep or (wanted is None and node.op is common.variable):
+            result[node] = g
+        # A wanted node is an end: what lies behind it stays for another pass.
+        if node.op is not common.variable and any(map(needed.__contains__, node.sources)):
+            with recorded_at(at(node)):
+                _propagate(node, g, cotangents, needed)
+            passed.append(node)
+    return result, passed
 
 
 def _used_up(*gs: Node) -> tuple[Node | None, ...]:
@@ -151,40 +175,33 @@ def _accumulate(cotangents: Cotangents, node: Node, g: Node) -> None:
 
 def _propagate(node: Node, g: Any, cotangents: Cotangents, needed: set[Node]) -> None:
     op, sources = node.op, node.sources
-    with recorded_at(_gradient_site(node)):
-        if op is common.output:
-            _accumulate_result(cotangents, sources[0], node.attributes["index"], g)
-            return
-        if op is common.custom:
-            first = node.attributes["results"]
-            gs = g if isinstance(g, list) else [g]
-            found = node.attributes["function"](*gs)
-            for source, part in zip(sources[first:], found, strict=True):
-                if part is not None and source in needed:
-                    _accumulate(cotangents, source, part)
-            return
-        if isinstance(op.gradient, str):
-            raise GradientError(
-                op.name,
-                "the gradient does not exist",
-                expect="an op with a gradient, since its input requires one",
-                actual=f"{op.gradient}\nneeded by backward at {describe_site(user_site())}",
-                site=node.site,
-                hint="detach() its input if no gradient should pass",
-            )
-        rules = op.gradient if isinstance(op.gradient, tuple) else (op.gradient,) * len(sources)
-        for source, rule in zip(sources, rules, strict=True):
-            if rule is None or source not in needed:
-                continue
-            part = rule(tuple(g) if isinstance(g, list) else g, node, *sources, **node.attributes)
-            if part is not None:
+    if op is common.output:
+        _accumulate_result(cotangents, sources[0], node.attributes["index"], g)
+        return
+    if op is common.custom:
+        first = node.attributes["results"]
+        gs = g if isinstance(g, list) else [g]
+        found = common.function_of(node)(*gs)
+        for source, part in zip(sources[first:], found, strict=True):
+            if part is not None and source in needed:
                 _accumulate(cotangents, source, part)
-
-
-def _gradient_site(node: Node) -> RawSite | None:
-    """Nodes of the gradient carry the line of the forward node, and its name."""
-    site = node.site
-    return site if site is None or len(site) == 3 else (*site, node.label)
+        return
+    if isinstance(op.gradient, str):
+        raise GradientError(
+            op.name,
+            "the gradient does not exist",
+            expect="an op with a gradient, since its input requires one",
+            actual=f"{op.gradient}\nneeded by backward at {describe_site(user_site())}",
+            site=node.site,
+            hint="detach() its input if no gradient should pass",
+        )
+    rules = op.gradient if isinstance(op.gradient, tuple) else (op.gradient,) * len(sources)
+    for source, rule in zip(sources, rules, strict=True):
+        if rule is None or source not in needed:
+            continue
+        part = rule(tuple(g) if isinstance(g, list) else g, node, *sources, **node.attributes)
+        if part is not None:
+            _accumulate(cotangents, source, part)
 
 
 def _accumulate_result(cotangents: Cotangents, node: Node, index: int, g: Node) -> None:

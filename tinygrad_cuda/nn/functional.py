@@ -151,6 +151,7 @@ from tinygrad_cuda.tensor.joining import (
 from tinygrad_cuda.tensor.selecting import (
     one_hot,
 )
+from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 from tinygrad_cuda.tensor.windows import (
     fold,
@@ -189,6 +190,7 @@ __all__ = [
 # Activations --------------------------------------------------------------------------------
 
 
+@templated
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """``max(input, 0)``; its derivative at 0 is 0."""
     return input.relu_() if inplace else tm.relu(input)
@@ -230,6 +232,7 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
+@templated
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``negative_slope * input``."""
     return _maybe_in_place(input, where(input > 0, input, input * negative_slope), inplace)
@@ -243,6 +246,7 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return _maybe_in_place(input, where(positive, input, alpha * negative.expm1()), inplace)
 
 
+@templated
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """``input * P(Z <= input)`` for a standard normal Z (Hendrycks and Gimpel, 2016).
 
@@ -259,6 +263,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return input * 0.5 * ((input * math.sqrt(0.5)).erf() + 1.0)
 
 
+@templated
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """``input * sigmoid(input)``."""
     return _maybe_in_place(input, input * input.sigmoid(), inplace)
@@ -299,11 +304,13 @@ def _axis(op: str, dim: int | None) -> int:
     return dim
 
 
+@templated
 def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """``exp(input) / sum(exp(input))`` along `dim`, computed in `dtype` if that is given."""
     return (input if dtype is None else input.to(dtype)).softmax(_axis("softmax", dim))
 
 
+@templated
 def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """``input - log(sum(exp(input)))`` along `dim`, computed in `dtype` if that is given."""
     return (input if dtype is None else input.to(dtype)).log_softmax(_axis("log_softmax", dim))

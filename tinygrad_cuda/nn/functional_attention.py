@@ -12,6 +12,7 @@ from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.creation import arange, zeros
 from tinygrad_cuda.tensor.joining import cat
+from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
@@ -36,6 +37,7 @@ def _attention_weights(
     return scores.softmax(-1)
 
 
+@templated
 @in_half
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,

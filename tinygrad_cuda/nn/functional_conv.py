@@ -7,6 +7,7 @@ input is again a convolution, of dY spread out by the stride, with the flipped k
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from tinygrad_cuda.graph.ops import common, contraction, movement
 from tinygrad_cuda.nn.windows import count, padded, per_axis, windows
 from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
@@ -111,13 +113,22 @@ def _convolution(x: Node, w: Node, at: _Geometry) -> Node:
     if not (mode.gradients and (x.requires_grad or w.requires_grad)):
         return value  # a rule that nobody asks for would keep both from being overwritten
 
-    def gradients(g: Node) -> tuple[Node | None, Node | None]:
-        return (
-            _transposed(g, w, size, at) if x.requires_grad else None,
-            _weight_gradient(g, x, w.shape, at) if w.requires_grad else None,
-        )
+    return common.custom(value, x, w, results=1, function=_Gradients(at), name=f"conv{len(size)}d")
 
-    return common.custom(value, x, w, results=1, function=gradients, name=f"conv{len(size)}d")
+
+@dataclass(frozen=True)
+class _Gradients(common.Rule):
+    """Those of a convolution with respect to its input and its kernel."""
+
+    at: _Geometry
+
+    def __call__(self, node: Node, *gs: Node | None) -> Sequence[Node | None]:
+        (g,), (_, x, w) = gs, node.sources
+        assert g is not None
+        return (
+            _transposed(g, w, x.shape[2:], self.at) if x.requires_grad else None,
+            _weight_gradient(g, x, w.shape, self.at) if w.requires_grad else None,
+        )
 
 
 # Checks -------------------------------------------------------------------------------------
@@ -206,6 +217,7 @@ def _conv(
     return _with_bias(y, bias, rank, whole)
 
 
+@templated
 @in_half
 def conv1d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
@@ -215,6 +227,7 @@ def conv1d(
     return _conv(1, input, weight, bias, stride, padding, dilation, groups)
 
 
+@templated
 @in_half
 def conv2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,

@@ -10,9 +10,11 @@ from tinygrad_cuda.tensor import math as tm
 from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.random import keep_mask
+from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
+@templated
 @in_half
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``input @ weight.T + bias``.

@@ -19,6 +19,7 @@ from tinygrad_cuda.nn.functional_pooling import avg_pool1d
 from tinygrad_cuda.tensor import reductions
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.joining import pad
+from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
@@ -39,6 +40,7 @@ def _is_mixed(input: Tensor, *parameters: Tensor | None) -> bool:
     return input.dtype.is_floating and input.dtype.itemsize == 2 and any(wide)
 
 
+@templated
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -162,6 +164,7 @@ def _last_axes(op: str, input: Tensor, normalized_shape: Sequence[int]) -> tuple
     return tuple(range(input.ndim - len(wanted), input.ndim))
 
 
+@templated
 @in_float32
 def layer_norm(
     input: Tensor,
@@ -190,6 +193,7 @@ def layer_norm(
     return _scaled(normal, weight, bias, tuple(normalized_shape))
 
 
+@templated
 @in_float32
 def rms_norm(
     input: Tensor,
@@ -211,6 +215,7 @@ def rms_norm(
     return _scaled(normal.to(input.dtype), weight, None, tuple(normalized_shape))
 
 
+@templated
 @in_float32
 def group_norm(
     input: Tensor,

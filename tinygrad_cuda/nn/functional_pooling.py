@@ -13,6 +13,7 @@ from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.nn.windows import padded, per_axis, windows
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
+from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
@@ -144,6 +145,7 @@ def max_pool1d(
     )  # fmt: skip
 
 
+@templated
 def max_pool2d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False, return_indices: bool = False,
@@ -208,6 +210,7 @@ def avg_pool1d(
     )  # fmt: skip
 
 
+@templated
 def avg_pool2d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
@@ -341,6 +344,7 @@ def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     return _adaptive_avg(1, input, output_size)
 
 
+@templated
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     """Means of windows from ``floor(i H / h)`` to ``ceil((i + 1) H / h)``, h of them.
 

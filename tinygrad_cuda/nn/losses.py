@@ -16,6 +16,7 @@ from tinygrad_cuda.nn.smooth import softplus, where
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
+from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -55,6 +56,7 @@ def same_shape(op: str, input: Tensor, target: Tensor) -> None:
     )
 
 
+@templated
 @in_float32
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``(input - target) ** 2``, averaged over all elements.
@@ -77,6 +79,7 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     return reduce("mse_loss", difference * difference, reduction)
 
 
+@templated
 @in_float32
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``|input - target|``, averaged over all elements.
@@ -92,6 +95,7 @@ def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     return reduce("l1_loss", (input - target).abs(), reduction)
 
 
+@templated
 @in_float32
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0
@@ -118,6 +122,7 @@ def huber_loss(
     return reduce("huber_loss", losses, reduction)
 
 
+@templated
 @in_float32
 def smooth_l1_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0
@@ -128,6 +133,7 @@ def smooth_l1_loss(
     return huber_loss(input, target, reduction, beta) / beta
 
 
+@templated
 @in_float32
 def binary_cross_entropy_with_logits(
     input: Tensor,
@@ -255,6 +261,7 @@ def _squeeze_hint(shape: tuple[int, ...], expected: tuple[int, ...]) -> str | No
     return None
 
 
+@templated
 @in_float32
 def nll_loss(
     input: Tensor,
@@ -280,6 +287,7 @@ def nll_loss(
     return picked.reduce("nll_loss", picked.weighted(-picked.pick(input)), reduction)
 
 
+@templated
 @in_float32
 def cross_entropy(
     input: Tensor,

@@ -18,7 +18,7 @@ from tinygrad_cuda.engine.examples import Recording, tracing
 from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.template import Template
+from tinygrad_cuda.graph.template import Template, Unfit
 from tinygrad_cuda.optim.replay import Absent, dry_run, numeric, wide
 from tinygrad_cuda.tensor import autocast
 from tinygrad_cuda.tensor.base import wrap
@@ -136,7 +136,8 @@ class Updates:
             return None
         template, names = known
         inputs += numbers.nodes(self.scalars, wide(dtype), device, len(value.shape))
-        new, *rest = template(inputs, device, self.site)
+        nodes = template(inputs, device, (self.site,))
+        new, *rest = [nodes[place] for place in template.chosen]
         parameter.write(new, "step")
         for name, node in zip(names, rest):
             state[name].write(node, "step")
@@ -185,7 +186,10 @@ class Updates:
             results = [to_dtype(item.node, dtype) for item in (new, *after.values())]
             if not set(names).issuperset(after):
                 return None
-            return Template(places, results), list(after)
+            try:
+                return Template(places, results), list(after)
+            except Unfit:
+                return None
 
 
 def widened(value: Tensor) -> Tensor:

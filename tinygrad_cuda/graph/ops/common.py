@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,10 +103,37 @@ def full_like(node: Node, value: Any) -> Node:
     return constant.leaf(node.shape, node.dtype, node.device, value=value)
 
 
+class Rule:
+    """A `custom` node's function that knows of nothing but the node, which it is called with.
+
+    Equal ones do the same: such nodes may be recorded from templates.
+    """
+
+    def __call__(self, node: Node, *gs: Node | None) -> Sequence[Node | None]:
+        """The cotangents of the node's sources after its results."""
+        raise NotImplementedError
+
+
+def function_of(node: Node) -> Callable[..., Sequence[Node | None]]:
+    """What maps the cotangents of a `custom` node to those of its sources."""
+    function = node.attributes["function"]
+    return partial(function, node) if isinstance(function, Rule) else function
+
+
+@dataclass(frozen=True)
+class _OtherHistory(Rule):
+    passes: bool
+
+    def __call__(self, node: Node, *gs: Node | None) -> Sequence[Node | None]:
+        (g,) = gs
+        assert g is not None
+        return (g if self.passes else full_like(g, 0),)
+
+
 def with_history(value: Node, history: Node, passes: bool = True) -> Node:
     """The value of one node with the gradient of another, also in `no_grad` (a write there, or
     through ``detach()``); without `passes` that gradient is zero (a write of a constant)."""
-    node = custom(value, history, results=1, function=lambda g: (g if passes else full_like(g, 0),))
+    node = custom(value, history, results=1, function=_OtherHistory(passes))
     node.requires_grad = history.requires_grad
     return node
 

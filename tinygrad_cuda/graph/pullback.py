@@ -1,0 +1,176 @@
+"""Backward passes of a known structure, recorded again from templates: no rule is called.
+
+A rule sees shapes, dtypes and attributes alone, so equal histories have equal gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinygrad_cuda.core.errors import RawSite
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.template import Template, Unfit
+
+# Passes kept; all are forgotten when there are more.
+CAPACITY = 1024
+_known: dict[Any, Pullback | str] = {}
+# In place of a template: the pass came once, and many never come again; or there can be none.
+_ONCE, _NONE = "once", "none"
+
+
+def gradient_site(node: Node) -> RawSite | None:
+    """Nodes of the gradient carry the line of the forward node, and its name."""
+    site = node.site
+    return site if site is None or len(site) == 3 else (*site, node.label)
+
+
+class Occasion:
+    """One backward pass: its structure, and the nodes that differ from one such pass to the next.
+
+    Args:
+        order: the history, sources first.
+        outputs, seeds, wanted: as `gradient.backward` takes them.
+
+    Attributes:
+        key: equal for passes that record the same nodes; None if no template is to be made.
+        inputs: every node that a rule could take, by place.
+        sites: the lines of nodes recorded so far, with the places of the nodes they belong to.
+    """
+
+    def __init__(
+        self,
+        order: list[Node],
+        outputs: Sequence[Node],
+        seeds: Sequence[Node],
+        wanted: Sequence[Node] | None,
+    ) -> None:
+        self.places: dict[Node, int] = {}
+        self.inputs: list[Node] = []
+        self.key: Any = None
+        self.sites: dict[int, tuple[RawSite | None, int]] = {}
+        self.device = outputs[0].device
+        key = self._structure(order, seeds)
+        if key is not None:
+            places = self.places
+            key.append(tuple([places.get(node) for node in outputs]))
+            key.append(tuple([places[node] for node in seeds]))
+            key.append(None if wanted is None else tuple([places.get(node) for node in wanted]))
+            self.key = tuple(key)
+
+    def _structure(self, order: list[Node], seeds: Sequence[Node]) -> list[Any] | None:
+        places, inputs, device = self.places, self.inputs, self.device
+        variable, custom = common.variable, common.custom
+        key: list[Any] = [device]
+        for node in order:
+            op = node.op
+            if op is custom and not isinstance(node.attributes["function"], common.Rule):
+                return None
+            if op is variable:
+                key += (op, node.outputs)
+            else:
+                for source in node.sources:
+                    if source not in places:
+                        places[source] = len(inputs)
+                        inputs.append(source)
+                        key.append(source.outputs)
+                attributes = node.attributes
+                key += (
+                    op,
+                    op.gradient,
+                    None if attributes is NO_ATTRIBUTES else tuple(attributes.items()),
+                    tuple([places[source] for source in node.sources]),
+                )
+            places[node] = len(inputs)
+            inputs.append(node)
+        for seed in seeds:
+            if seed.device is not device:
+                return None
+            if seed not in places:
+                places[seed] = len(inputs)
+                inputs.append(seed)
+        return key
+
+    def known(self) -> Pullback | None:
+        """The template of such a pass; None if it must be recorded by the rules."""
+        if self.key is None:
+            return None
+        try:
+            found = _known.get(self.key)
+        except TypeError:
+            # An attribute that cannot be part of a key.
+            self.key = None
+            return None
+        if isinstance(found, Pullback):
+            return found
+        if found is None:
+            if len(_known) >= CAPACITY:
+                _known.clear()
+            _known[self.key] = _ONCE
+        if found is not _ONCE:
+            self.key = None
+        return None
+
+    # Recording it in the ordinary way -----------------------------------------------------------
+
+    def at(self, node: Node) -> RawSite | None:
+        """The line of what is recorded for a node of the history."""
+        site = gradient_site(node)
+        self.sites[id(site)] = site, self.places[node]
+        return site
+
+    def keep(self, result: dict[Node, Node], passed: list[Node]) -> None:
+        """Makes a template of a pass that has just been recorded."""
+        places = self.places
+        lines: dict[int, int] = {}
+
+        def line(node: Node) -> int:
+            known = self.sites.get(id(node.site))
+            if known is None or node.device is not self.device or node.requires_grad:
+                raise Unfit(node.op.name)
+            return lines.setdefault(known[1], len(lines))
+
+        try:
+            template = Template(self.inputs, list(result.values()), line)
+        except Unfit:
+            _known[self.key] = _NONE
+            return
+        _known[self.key] = Pullback(
+            template,
+            list(lines),
+            [places[node] for node in result],
+            [places[node] for node in passed],
+        )
+
+
+class Pullback:
+    """A backward pass as a template.
+
+    Args:
+        template: of all gradients that are asked for.
+        lines: the places of the nodes whose lines its nodes carry.
+        wanted: the places of the nodes whose gradients it gives.
+        passed: the places of the nodes whose rules it stands for.
+    """
+
+    __slots__ = ("template", "lines", "wanted", "passed")
+
+    def __init__(
+        self, template: Template, lines: list[int], wanted: list[int], passed: list[int]
+    ) -> None:
+        self.template = template
+        self.lines = lines
+        self.wanted = wanted
+        self.passed = passed
+
+    def __call__(self, inputs: list[Node]) -> tuple[dict[Node, Node], list[Node]]:
+        """The gradients by node, and the nodes that the pass has used."""
+        template = self.template
+        lines = [gradient_site(inputs[place]) for place in self.lines]
+        nodes = template(inputs, inputs[0].device, lines)
+        chosen = zip(self.wanted, template.chosen)
+        return (
+            {inputs[place]: nodes[found] for place, found in chosen},
+            [inputs[place] for place in self.passed],
+        )

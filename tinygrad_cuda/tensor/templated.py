@@ -1,0 +1,135 @@
+"""A decorator for functions that are compositions: called again in the same way, they record the
+same nodes from a template, and run none of their Python."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import TgcError
+from tinygrad_cuda.engine.cell import local
+from tinygrad_cuda.engine.examples import Recording, tracing
+from tinygrad_cuda.engine.realize import described_check, register_check
+from tinygrad_cuda.graph.batching import example
+from tinygrad_cuda.graph.node import Node, current_site, mode
+from tinygrad_cuda.graph.template import Template, Unfit
+from tinygrad_cuda.tensor import autocast
+from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.creation import get_default_dtype
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Templates kept; all are forgotten when there are more.
+CAPACITY = 4096
+_known: dict[Any, _Call | None] = {}
+
+
+class _Call(NamedTuple):
+    """What calls of one kind do.
+
+    Attributes:
+        template: of all nodes; its inputs are the Tensors of the call.
+        result: the place of the result, with the strides of its Tensor.
+        checks: places of index checks, with what an error says of each.
+    """
+
+    template: Template
+    result: int
+    strides: Any
+    checks: list[tuple[int, str, str, bool]]
+
+
+def templated(function: F) -> F:
+    """For functions of Tensors and options whose graph follows from shapes, dtypes and options.
+
+    They return one Tensor, write to none, draw no random numbers and look at no value.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **options: Any) -> Any:
+        if tracing.stack or autocast.state.on or settings.eager:
+            return function(*args, **options)
+        nodes: list[Node] = []
+        key = [function, mode.gradients, get_default_dtype(), *options]
+        for value in (*args, *options.values()) if options else args:
+            kind = type(value)
+            if isinstance(value, TensorBase):
+                node = value.node
+                nodes.append(node)
+                key += (node.outputs, node.requires_grad, node.device, value._strides)
+            elif kind in _PLAIN:
+                key += (kind, value)
+            elif kind is float:
+                # As text: a zero and its negative are two numbers.
+                key.append(repr(value))
+            elif kind is tuple and all(type(item) is int for item in value):
+                key.append(value)
+            else:
+                return function(*args, **options)
+        whole = tuple(key)
+        call = _known.get(whole, _missing)
+        if call is _missing:
+            if len(_known) >= CAPACITY:
+                _known.clear()
+            call = _known[whole] = _made(function, args, options)
+        return function(*args, **options) if call is None else _repeated(call, nodes)
+
+    return wrapper  # type: ignore[return-value]
+
+
+_PLAIN = frozenset((int, bool, str, type(None), DType))
+_missing: Any = object()
+
+
+def _repeated(call: _Call, inputs: list[Node]) -> Any:
+    site = current_site()
+    nodes = call.template(inputs, inputs[0].device, (site,))
+    for place, op, what, negative in call.checks:
+        node = nodes[place]
+        node.attributes = {
+            **node.attributes, "code": register_check(op, what, site, negative)
+        }  # fmt: skip
+    # The result counts itself.
+    local.recorder.recorded += call.template.length - 1
+    result = wrap(nodes[call.result])
+    result._strides = call.strides
+    return result
+
+
+def _made(function: Callable[..., Any], args: Any, options: dict[str, Any]) -> _Call | None:
+    """A call with stand-ins that never have a value; None if it cannot be repeated."""
+    inputs: list[Node] = []
+
+    def stand_in(value: Any) -> Any:
+        if not isinstance(value, TensorBase):
+            return value
+        node = value.node
+        place = example.leaf(node.shape, node.dtype, node.device)
+        place.requires_grad = node.requires_grad
+        inputs.append(place)
+        tensor = wrap(place)
+        tensor._strides = value._strides
+        return tensor
+
+    with Recording("error"):
+        stood = [stand_in(value) for value in args]
+        stood_options = {name: stand_in(value) for name, value in options.items()}
+        if len({node.device for node in inputs}) != 1:
+            return None
+        try:
+            result = function(*stood, **stood_options)
+            if not isinstance(result, TensorBase) or result.chain:
+                return None
+            tensors = [v for v in (*stood, *stood_options.values()) if isinstance(v, TensorBase)]
+            if any(t.cell.node is not n or t.cell is result.cell for t, n in zip(tensors, inputs)):
+                # It writes in place, or gives a view.
+                return None
+            template = Template(inputs, [result.node])
+            checks = [(place, *described_check(code)) for place, code in template.checks.items()]
+        except (TgcError, Unfit):
+            # An error is raised again, of the Tensors themselves.
+            return None
+        return _Call(template, template.chosen[0], result._strides, checks)
