@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from itertools import chain
+from operator import sub
 from sys import getrefcount
 from typing import Any
 
@@ -85,8 +86,8 @@ def _held(trace: Trace) -> dict[Node, int]:
     nodes = trace.nodes
     counts = _counts(nodes)
     read = chain.from_iterable([node.sources for node in nodes if node.storage is None])
-    known = Counter(map(id, chain(trace.places, trace.owners, trace.inputs, read)))
-    return {node: count - known[id(node)] for node, count in zip(nodes, counts)}
+    known = Counter(chain(trace.places, trace.owners, trace.inputs, read))
+    return dict(zip(nodes, map(sub, counts, map(known.__getitem__, nodes))))
 
 
 def _kept(trace: Trace, wanted: list[Node], held: dict[Node, int]) -> set[Node]:

@@ -151,6 +151,17 @@ class TensorBase:
                 `no_grad`.
         """
         cell, chain = self.cell, self.chain
+        old = cell.node
+        if (
+            (not chain or (len(chain) == 1 and chain[0][0] is common.variable))
+            and not (mode.gradients or old.requires_grad or value.requires_grad)
+            and not (tracing.stack or settings.eager)
+        ):
+            # What a step does to each of its places, without the cases below.
+            base = old.sources[0] if old.storage is None and old.op is common.assign else old
+            cell.put(value if base.storage is None else common.assign(base, value))
+            local.recorder.recorded += 1
+            return
         if tracing.stack:
             check_write(op, cell, value)
         # What follows the last detach decides how the write meets history.
@@ -170,7 +181,7 @@ class TensorBase:
             )
         if not mode.gradients:
             value = detached(value)
-        old = base = cell.node
+        base = old
         branch: Branch | None = chain[depth - 1][1] if depth else None
         if branch is not None and mode.gradients and (value.requires_grad or branch.node):
             # The detached handle and its views see the history, the others the value alone.
