@@ -1,25 +1,31 @@
 """Convolution and its transpose, as matrix products over windows that are never stored.
 
 With columns ``X[c k, n o]`` of windows: ``Y = W X``, ``dW = dY X^T``, and the gradient of the
-input is again a convolution, of dY spread out by the stride, with the flipped kernel.
+input is again a convolution, of dY with the flipped kernel; with a stride, one for each rest that
+places leave when divided by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from functools import reduce
+from itertools import product
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, gradient_mode, mode
 from tinygrad_cuda.graph.ops import common, contraction, movement
+from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.nn.windows import count, padded, per_axis, windows
 from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
+
+PHASES = 8  # convolutions that one with a stride may become, backwards
 
 
 class _Geometry(NamedTuple):
@@ -82,6 +88,78 @@ def _turned(w: Node, groups: int) -> Node:
 
 def _transposed(g: Node, w: Node, size: Shape, at: _Geometry) -> Node:
     """The adjoint of convolution with respect to its input, whose spatial sizes are `size`."""
+    phases = _phases(g.shape[2:], w.shape[2:], size, at)
+    if not 0 < len(phases) <= PHASES or all(s == 1 for s in at.stride):
+        return _spread(g, w, size, at)
+    lead = (1, 1)
+    parts = []
+    for phase in phases:
+        taps = movement.slice_(
+            w,
+            starts=(0, 0, *(axis.tap for axis in phase)),
+            shape=(*w.shape[:2], *(axis.taps for axis in phase)),
+            steps=(*lead, *(axis.step for axis in phase)),
+        )
+        none = ((0, 0),) * len(size)
+        near = _Geometry(none, (1,) * len(size), tuple(a.dilation for a in phase), at.groups)
+        part = _convolution(
+            padded(g, [axis.pads for axis in phase]), _turned(taps, at.groups), near
+        )
+        parts.append(
+            movement.pad(
+                part,
+                starts=(0, 0, *(axis.first for axis in phase)),
+                shape=(*part.shape[:2], *size),
+                steps=(*lead, *at.stride),
+                value=0,
+            )
+        )
+    return reduce(ew.add, parts)
+
+
+class _Phase(NamedTuple):
+    """Every stride-th place of an axis of a convolution's input, and the taps that reach it.
+
+    Attributes:
+        first: the first place; the others are a stride apart.
+        tap, taps, step: the first tap, their number and their distance.
+        dilation: how far apart neighbouring taps are in the convolution's output.
+        pads: what that output gets or loses before and after.
+    """
+
+    first: int
+    tap: int
+    taps: int
+    step: int
+    dilation: int
+    pads: tuple[int, int]
+
+
+def _phases(lengths: Shape, kernel: Shape, size: Shape, at: _Geometry) -> list[tuple[_Phase, ...]]:
+    """The parts of the input's gradient, each a convolution without stride.
+
+    A place p gets ``g[q] w[t]`` with ``p + pad = q stride + t dilation``, so all its taps t leave
+    the same rest; places and taps with different rests never meet.
+    """
+    axes = []
+    for n, k, whole, s, d, (pad, _) in zip(lengths, kernel, size, at.stride, at.dilation, at.pads):
+        step, found = s // gcd(s, d), []
+        for rest in range(s):
+            first = (rest - pad) % s
+            tap = next((t for t in range(min(k, step)) if t * d % s == rest), None)
+            places = -(-(whole - first) // s)
+            if tap is None or places < 1:
+                continue
+            taps, near = -(-(k - tap) // step), d // gcd(s, d)
+            before = near * (taps - 1) + (tap * d - rest) // s - (first + pad - rest) // s
+            after = places + near * (taps - 1) - before - n
+            found.append(_Phase(first, tap, taps, step, near, (before, after)))
+        axes.append(found)
+    return list(product(*axes))
+
+
+def _spread(g: Node, w: Node, size: Shape, at: _Geometry) -> Node:
+    """`_transposed` as one convolution, of g with its elements a stride apart."""
     lengths, kernel = g.shape[2:], w.shape[2:]
     reach = tuple(d * (k - 1) for d, k in zip(at.dilation, kernel))
     spread = tuple(
