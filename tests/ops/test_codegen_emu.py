@@ -14,6 +14,7 @@ from execution import device_or_skip
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import Argument, Program
+from tinygrad_cuda.backend.cuda import carry, columns
 from tinygrad_cuda.backend.emulator.backend import EmuBackend
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.config import settings
@@ -224,6 +225,33 @@ def test_columns_share_a_pass(bench: Bench, shape: tuple[int, ...]) -> None:
     both = rd.welford(x, axes=axes)
     outputs = [common.output(both, index=0), common.output(both, index=1)]
     bench.check(rd.sum(x, axes=axes), rd.max(x, axes=axes), *outputs, tolerance=1e-3)
+
+
+@pytest.mark.parametrize(("rows", "length"), [(11, 4100), (21, 1027), (14, 2048)])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
+def test_rows_carry_the_columns_that_they_have_at_hand(
+    bench: Bench, rows: int, length: int, dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A normalization's gradients: five blocks walk over the rows and sum the columns with it."""
+    monkeypatch.setattr(carry, "ENOUGH_ROWS", 8)
+    monkeypatch.setattr(columns, "WALKERS", 5)
+    x, g, weight = (bench(*shape, dtype=dtype) for shape in ((rows, length),) * 2 + ((length,),))
+    size = common.full_like(rd.sum(x, axes=(1,)), length)
+    mean = mv.expand(ew.div(rd.sum(x, axes=(1,)), size), shape=x.shape)
+    scale = ew.rsqrt(ew.div(rd.sum(ew.mul(x, x), axes=(1,)), size))
+    normal = ew.mul(ew.sub(x, mean), mv.expand(scale, shape=x.shape))
+    gradient = ew.mul(g, spread(weight, x.shape))
+    change = mv.expand(ew.div(rd.sum(ew.mul(gradient, normal), axes=(1,)), size), shape=x.shape)
+    outputs = [
+        ew.sub(gradient, ew.mul(normal, change)),
+        ew.add(rd.sum(ew.mul(g, normal), axes=(0,)), mv.reshape(weight, shape=(1, length))),
+        rd.sum(g, axes=(0,)),
+    ]
+    executable = bench.compile(*outputs)
+    (kernel,) = executable.schedule.kernels
+    assert kernel.pair is not None
+    assert len(executable.launches) == 2
+    bench.check(*outputs, tolerance=1e-4 if dtype is dtypes.float32 else 5e-2)
 
 
 def test_batch_norm_over_axes_that_are_not_neighbours(bench: Bench) -> None:

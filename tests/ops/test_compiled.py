@@ -24,6 +24,7 @@ class Listing:
     """A machine that has a compiler's input and nothing else: it keeps the source."""
 
     error = None
+    shared_bytes = 227 << 10
 
     def __init__(self) -> None:
         self.sources: list[str] = []

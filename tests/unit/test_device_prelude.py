@@ -491,6 +491,11 @@ EVERYTHING = kernel(
   moments = tgc_block_reduce_of<1>(tgc_welford_add(moments, batch), tgc_welford_op(), smem + 2048);
   x += tgc_element(tgc_load_vector<8>(p.b, i * 8), 3) + tgc_warp_reduce<4>(x, tgc_sum_op());
   tgc_grid_signal();
+  float* sums = reinterpret_cast<float*>(smem + 4096);
+  tgc_columns_start<4>(sums, threadIdx.x, 32, 0.0f);
+  tgc_columns_take(sums, threadIdx.x, 32, batch, tgc_sum_op());
+  tgc_columns_keep<4>(sums, threadIdx.x, 32, p.fo, i * 4);
+  x += tgc_columns_at<float, 4>(sums, threadIdx.x, 32, 0)->at[3];
   tgc_store_vector(p.ho, i * 4, tgc_rounded<tgc_half>(batch));
   tgc_store_vector(p.bo, i * 4, tgc_rounded<tgc_bfloat16>(batch));
   auto v = tgc_load_vector<4>(p.f, i * 4);

@@ -51,6 +51,7 @@ class Kernel:
         reason: why it is a kernel of its own.
         before: kernels that must be done first.
         update: it makes the new values of an optimizer's step.
+        pair: the row kernel and the column kernel of which it was made, if it was.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class Kernel:
     reads: list[Node] = field(default_factory=list)
     places: dict[Node, Node] = field(default_factory=dict)
     before: list[Kernel] = field(default_factory=list)
+    pair: tuple[Kernel, Kernel] | None = None
 
     def is_line(self, node: Node) -> bool:
         """Whether a node of a row or col kernel has one value a row."""

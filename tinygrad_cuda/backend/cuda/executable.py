@@ -14,6 +14,7 @@ import numpy as np
 
 from tinygrad_cuda.backend.base import NOTHING, Argument, Number, Program
 from tinygrad_cuda.backend.cuda.arena import plan_arena
+from tinygrad_cuda.backend.cuda.carry import carry
 from tinygrad_cuda.backend.cuda.chain import Chain, Singly
 from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.frame import OWN_CODES, Frame, Place, dependencies, first_uses
@@ -141,6 +142,7 @@ class CudaExecutable:
         outputs = turn_products(simplify(program.outputs))
         places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
         self.schedule = schedule(outputs, places)
+        carry(self.schedule, machine.shared_bytes)
         made = {kernel: stages(kernel) for kernel in self.schedule.kernels}
         self.arena = plan_arena(self.schedule, made)
         self.launches = packed([made[kernel] for kernel in self.schedule.kernels])

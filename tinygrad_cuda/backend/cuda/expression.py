@@ -267,6 +267,8 @@ class Evaluator:
         """Keeps a value of the row loop in registers for the phases to come."""
         if self.held is None or depth < self.held.depth:
             return None
+        if loaded is not None and prod(loaded.shape) < self.held.least:
+            return None
         return self.held.keep(self, key, depth, ctype, text, loaded)
 
     # Elementwise and gather
@@ -340,10 +342,11 @@ class Held:
     Args:
         depth: of the row loop's scope.
         trips: of that loop; `lanes` of the one inside it.
+        least: elements of an operand from which on it is kept.
     """
 
-    def __init__(self, depth: int, trips: int, lanes: int) -> None:
-        self.depth, self.trips, self.lanes = depth, trips, lanes
+    def __init__(self, depth: int, trips: int, lanes: int, least: int = 0) -> None:
+        self.depth, self.trips, self.lanes, self.least = depth, trips, lanes, least
         self.names: dict[Any, str] = {}
         self.declarations: list[str] = []
         self.loads: list[tuple[Node, int, Scope, str]] = []  # their registers, place and text

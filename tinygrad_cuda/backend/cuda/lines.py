@@ -126,7 +126,9 @@ class Lines:
         self.picks = self._picks() if whole else {}
         anchors = [node for node in kernel.anchors if node not in self.picks]
         self.accumulators = [accumulator(node, i) for i, node in enumerate(anchors)]
-        self.phase = self._phases()
+        self.phase: dict[Node, int] = {}  # the loop in which each node can first be made
+        self._known: dict[Node, int] = {}
+        self.phase |= {node: self.ready(node) for node in kernel.nodes}
         for node in kernel.nodes:
             if kernel.is_line(node):
                 self.writer.lines[node] = ix.unflatten(self.line, node.shape)
@@ -143,31 +145,22 @@ class Lines:
                 found[node] = pick
         return found
 
-    def _phases(self) -> dict[Node, int]:
-        """The loop in which each node can first be made: one after the reductions it needs."""
-        phase: dict[Node, int] = {}
-        anchors = set(self.kernel.anchors)
-        known: dict[Node, int] = {}
-
-        def ready(node: Node) -> int:
-            stack = [node]
-            while stack:
-                top = stack[-1]
-                missing = [s for s in _operands(top) if s not in known and s not in phase]
-                if top in known or not missing:
-                    stack.pop()
-                    value = max((phase.get(s, known.get(s, 0)) for s in _operands(top)), default=0)
-                    known[top] = value
-                    if top in anchors:
-                        phase[top] = value if top in self.picks else value + 1
-                else:
-                    stack.extend(missing)
-            return phase.get(node, known[node])
-
-        def _operands(node: Node) -> tuple[Node, ...]:
-            return () if node in self.writer.memory else node.sources
-
-        return {node: ready(node) for node in self.kernel.nodes}
+    def ready(self, node: Node) -> int:
+        """How many loops must be done before a node can be made: those of reductions it needs."""
+        phase, known, stack = self.phase, self._known, [node]
+        while stack:
+            top = stack[-1]
+            sources = () if top in self.writer.memory else top.sources
+            missing = [s for s in sources if s not in known and s not in phase]
+            if top in known or not missing:
+                stack.pop()
+                value = max((phase.get(s, known.get(s, 0)) for s in sources), default=0)
+                known[top] = value
+                if top in self.kernel.anchors:
+                    phase[top] = value if top in self.picks else value + 1
+            else:
+                stack.extend(missing)
+        return phase.get(node, known[node])
 
     @property
     def wide_stores(self) -> list[Node]:

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from tinygrad_cuda.backend.cuda import index as ix
+from tinygrad_cuda.backend.cuda.columns import Columns
 from tinygrad_cuda.backend.cuda.expression import Held, Lane, Scope
 from tinygrad_cuda.backend.cuda.lines import (
     ENOUGH_BLOCKS,
@@ -24,17 +25,20 @@ HELD = 32  # values of each operand that a thread keeps in registers
 PLENTY = ENOUGH_BLOCKS * THREADS  # threads from which each had better load more
 AHEAD = 4  # loads of a thread that may be on their way for one row of a sub-warp
 PART = 2048  # elements that a block takes at least, of a row that is split
+ROW_BYTES = 4096  # of shared memory, for the reductions of a row that carries columns
 WORTH_PARTS = 96 << 10  # bytes of a row, among few, that are worth a second stage
 
 
 def row_stages(kernel: Kernel) -> list[Stage]:
     """A warp or a block for each row; several blocks and a second stage for few long rows."""
+    if kernel.pair is not None:
+        return _row(kernel)
     parts = _parts(kernel)
     single = all(phase <= 1 for phase in Lines(kernel).phase.values())
     tainted_wide = any(Lines(kernel).phase[node] for node in Lines(kernel).wide_stores)
     if parts > 1 and single and not tainted_wide:
         return _split_row(kernel, parts)
-    return [_whole_row(kernel)]
+    return _row(kernel)
 
 
 def _parts(kernel: Kernel) -> int:
@@ -68,27 +72,67 @@ def _row_group(kernel: Kernel) -> int:
     return group
 
 
-def _whole_row(kernel: Kernel) -> Stage:
-    row = Lines(kernel, whole=True)
-    group = _row_group(kernel)
+def stays_on_chip(kernel: Kernel) -> bool:
+    """Whether a row is one block's, which holds it in registers."""
+    lines = Lines(kernel)
+    if _parts(kernel) > 1 or _row_group(kernel) != THREADS or lines.scratch_bytes > ROW_BYTES:
+        return False
+    width = _row_width(kernel, THREADS)
+    return -(-lines.length // width // THREADS) * width <= HELD
+
+
+def _row(kernel: Kernel) -> list[Stage]:
+    own, columns = kernel.pair or (kernel, None)
+    row = Lines(own, whole=True)
+    group = _row_group(own)
     per_block = THREADS // group
     row.spare = 1 < group < WARP and row.lines % per_block > 0
-    width = _row_width(kernel, group)
+    width = _row_width(own, group)
     items = row.length // width
     trips = -(-items // group)
+    free = row.scratch_bytes
+    carried = None if columns is None else Columns(row, columns, width, items, free)
     loops = max([*row.phase.values(), *(row.phase[n] + 1 for n in row.wide_stores)])
+    loops = max(loops, carried.loops) if carried else loops
     fits = trips * width <= HELD
-    writer = row.writer
-    writer.held = Held(1, trips, width) if fits and loops > 1 else None
+    least = own.numel if carried else 0  # beside the columns there is no room for what is near
+    row.writer.held = Held(1, trips, width, least) if fits and loops > 1 else None
+    phases = _phases(row, carried, loops, group, width)
+    text = [] if row.writer.held is None else row.writer.held.declarations
+    sizes = {"trips": trips, "unroll": trips if fits else 4, "items": items, "width": width}
+    for phase in phases:
+        filled = fill("row.cuh", "phase", index=row.index_type, group=group, **sizes, **phase)
+        text += filled.splitlines()
+    if row.line_stores:
+        text += _finish(row, loops)
+    where = "in registers" if fits else "read again in each phase" if loops > 1 else "read once"
+    about = f"ROW, {row.lines} rows of {row.length}, {group} threads each, {loops} loops, {where}"
+    if carried:
+        return _walk(kernel, carried, text, about)
+    section = "spare_body" if row.spare else "body"
+    body = fill("row.cuh", section, group=group, per_block=per_block, lines=row.lines, phases=text)
+    blocks = -(-row.lines // per_block)
+    label, shared = comment(kernel, about, blocks), row.scratch_bytes
+    return [wrapped(kernel, stem(kernel), body, row.words.list, blocks, shared, label)]
+
+
+def _phases(
+    row: Lines, carried: Columns | None, loops: int, group: int, width: int
+) -> list[dict[str, Any]]:
+    """What fills the holes of each loop over a row."""
+    writer, kernel = row.writer, row.kernel
     row.outer = Scope("line")
-    item, v = ix.variable("item", items), ix.variable("v", width)
-    space = Space(kernel.sign, row.line, item * width + v)
+    item, v = ix.variable("item", row.length // width), ix.variable("v", width)
+    column = item * width + v
+    space = Space(kernel.sign, row.line, column)
     phases: list[dict[str, Any]] = []
     for loop in range(1, loops + 1):
         writer.scopes = [row.outer, Scope("item"), Scope("v")]
         writer.lane = Lane(v, width)
         stores = Stores(writer, kernel)
-        taken = row.loop(loop, space.flat, item * width + v, stores)
+        taken = row.loop(loop, space.flat, column, stores)
+        if carried:
+            carried.take(loop, space.flat, stores)
         phases.append(
             {
                 "before": row.outer.lines + row.start(taken),
@@ -102,25 +146,41 @@ def _whole_row(kernel: Kernel) -> Stage:
         row.settle(taken)
     if writer.held is not None:
         writer.held.load_early(kernel.numel, phases[0]["load"], phases[0]["map"])
-    text = [] if writer.held is None else writer.held.declarations
-    sizes = {"trips": trips, "unroll": trips if fits else 4, "items": items, "width": width}
-    for phase in phases:
-        filled = fill("row.cuh", "phase", index=row.index_type, group=group, **sizes, **phase)
-        text += filled.splitlines()
-    if row.line_stores:
-        writer.scopes = [row.outer]
-        row.pick(loops)
-        made, stored = row.finish()
-        made = row.outer.lines + made
-        first = "thread == 0 && live" if row.spare else "thread == 0"
-        text += fill("row.cuh", "finish", first=first, epilogue=made, store=stored).splitlines()
-    section = "spare_body" if row.spare else "body"
-    body = fill("row.cuh", section, group=group, per_block=per_block, lines=row.lines, phases=text)
-    blocks = -(-row.lines // per_block)
-    where = "in registers" if fits else "read again in each phase" if loops > 1 else "read once"
-    about = f"ROW, {row.lines} rows of {row.length}, {group} threads each, {loops} loops, {where}"
-    label = comment(kernel, about, blocks)
-    return wrapped(kernel, stem(kernel), body, row.words.list, blocks, row.scratch_bytes, label)
+    return phases
+
+
+def _finish(row: Lines, loops: int) -> list[str]:
+    """The text behind the loops: values with one element a row."""
+    row.writer.scopes = [row.outer]
+    row.pick(loops)
+    made, stored = row.finish()
+    made = row.outer.lines + made
+    first = "thread == 0 && live" if row.spare else "thread == 0"
+    return fill("row.cuh", "finish", first=first, epilogue=made, store=stored).splitlines()
+
+
+def _walk(kernel: Kernel, carried: Columns, text: list[str], about: str) -> list[Stage]:
+    """Blocks that walk over many rows each, with the columns that they carry."""
+    row = carried.row
+    alone = len(row.accumulators) == 1  # its shared memory is free only when all have read it
+    body = fill(
+        "row.cuh",
+        "walk_body",
+        start=carried.start,
+        first=carried.first,
+        last=carried.last,
+        items=carried.items,
+        group=THREADS,
+        blocks=carried.blocks,
+        lines=row.lines,
+        phases=text,
+        again=["__syncthreads();"] if alone else [],
+    )
+    words, name = row.words.list, stem(kernel) + "_parts"
+    label = comment(kernel, f"{about}, with its columns", carried.blocks)
+    first = wrapped(kernel, name, body, words, carried.blocks, carried.shared, label)
+    first.dense = 2
+    return [first, carried.join(kernel, first)]
 
 
 def _split_row(kernel: Kernel, parts: int) -> list[Stage]:

@@ -1,6 +1,6 @@
 // COL: the reduced axes do not include the innermost, so neighbouring threads take neighbouring
 // strips of `width` lines and walk down them; `across` x `down` threads, whose results meet in
-// shared memory.
+// shared memory. `columns`: the second stage where a row kernel carried them, a part for each block.
 //@ body
 const int across = threadIdx.x % @across@;
 const int down = threadIdx.x / @across@;
@@ -33,6 +33,22 @@ if (down == 0 && live) {
     @finish@
   }
   @after@
+}
+//@ columns
+const int across = threadIdx.x % @across@;
+const int down = threadIdx.x / @across@;
+const int wanted = virtual_block * @across@ + across;
+const bool live = wanted < @lines@;
+const int line = live ? wanted : @lines@ - 1;
+@before@
+#pragma unroll 4
+for (int part = down; part < @parts@; part += @down@) {
+  @load@
+}
+@combine@
+if (down == 0 && live) {
+  @epilogue@
+  @store@
 }
 //@ combine
 {

@@ -572,6 +572,41 @@ TGC_DEVICE T tgc_block_reduce(T value, Combine combine, char* smem) {
   return value;
 }
 
+// Running values of columns in shared memory, N neighbours at once, which only one thread touches:
+// pieces of 16 bytes, so that neighbouring threads meet different banks.
+template <class T, int N> constexpr int tgc_piece = N * int(sizeof(T)) <= 16 ? N : 16 / int(sizeof(T));
+
+template <class T, int N>
+TGC_DEVICE tgc_vector<T, tgc_piece<T, N>>* tgc_columns_at(T* columns, int item, int items, int k) {
+  return reinterpret_cast<tgc_vector<T, tgc_piece<T, N>>*>(columns) + k * items + item;
+}
+template <int N, class T>
+TGC_DEVICE void tgc_columns_start(T* columns, int item, int items, T value) {
+#pragma unroll
+  for (int k = 0; k < N / tgc_piece<T, N>; k++)
+    for (T& one : tgc_columns_at<T, N>(columns, item, items, k)->at) one = value;
+}
+template <int N, class T, class Combine>
+TGC_DEVICE void tgc_columns_take(T* columns, int item, int items, const T (&values)[N],
+                                 Combine combine) {
+  constexpr int piece = tgc_piece<T, N>;
+#pragma unroll
+  for (int k = 0; k < N / piece; k++) {
+    auto* place = tgc_columns_at<T, N>(columns, item, items, k);
+    auto own = *place;
+#pragma unroll
+    for (int i = 0; i < piece; i++) own.at[i] = combine(own.at[i], values[k * piece + i]);
+    *place = own;
+  }
+}
+template <int N, class T>
+TGC_DEVICE void tgc_columns_keep(T* columns, int item, int items, T* target, int index) {
+#pragma unroll
+  for (int k = 0; k < N / tgc_piece<T, N>; k++)
+    tgc_store_vector(target, index + k * tgc_piece<T, N>,
+                     *tgc_columns_at<T, N>(columns, item, items, k));
+}
+
 // Inclusive scan over the lanes of a warp.
 template <class T, class Combine> TGC_DEVICE T tgc_warp_scan(T value, Combine combine) {
 #pragma unroll

@@ -1,5 +1,6 @@
 // ROW: `group` threads, from one to the whole block, make one row; the values of a row are combined
 // along its reduced axes, phase after phase. Rows that fit on chip are loaded once, into registers; longer ones once a phase.
+// `walk_body`: a block makes many rows, whose columns it keeps: a thread has the same in each row.
 // `part_*`: a row too long for a block is cut into parts, whose results stay in memory.
 // `join_body`: the second stage, in which a warp or a block combines the parts of one line.
 //@ body
@@ -13,6 +14,22 @@ const int wanted = virtual_block * @per_block@ + threadIdx.x / @group@;
 const bool live = wanted < @lines@;
 const int line = live ? wanted : @lines@ - 1;  // a warp stays whole: its spare rows are not stored
 @phases@
+//@ walk_body
+const int thread = threadIdx.x % @group@;  // which tells the compiler that it is less
+@start@
+#pragma unroll 1
+for (int item = thread; item < @items@; item += @group@) {
+  @first@
+}
+#pragma unroll 1
+for (int line = virtual_block; line < @lines@; line += @blocks@) {
+  @phases@
+  @again@
+}
+#pragma unroll 1
+for (int item = thread; item < @items@; item += @group@) {
+  @last@
+}
 //@ phase
 @before@
 #pragma unroll @unroll@
