@@ -1,12 +1,12 @@
 // CONTRACT 1 x 300 x 170 x 200, tiles of 16 x 32 x 64, k in 1 parts, 20400000 FLOPs: matmul.
 // Stores matmul (300, 170) float32.
 // Grid 114 x 256 threads, 580000 bytes moved at least.
-struct contract_matmul_57e5778504_params {
+struct contract_matmul_43932094ed_params {
   const float* in0;
   const float* in1;
   float* out0;
 };
-__device__ __forceinline__ void contract_matmul_57e5778504_stage(int virtual_block, const contract_matmul_57e5778504_params& p,
+__device__ __forceinline__ void contract_matmul_43932094ed_stage(int virtual_block, const contract_matmul_43932094ed_params& p,
                                              char* smem) {
   const int tile_number = virtual_block % 114;
   const int batch = virtual_block / 114 % 1;
@@ -31,11 +31,11 @@ __device__ __forceinline__ void contract_matmul_57e5778504_stage(int virtual_blo
 
   auto fetch = [&](int k_first) {
     {
-      const int step_a = (k_first) / 4 + threadIdx.x % 16;
+      const int step_a = (k_first) / 4 + (threadIdx.x % 4 + threadIdx.x / 64 * 4);
       const int x1 = step_a * 4;
 #pragma unroll
       for (int i = 0; i < 1; i++) {
-        const int row = i * 16 + threadIdx.x / 16;
+        const int row = i * 16 + threadIdx.x / 4 % 16;
         const int m = tile_m * 16 + row;
 #pragma unroll
         for (int v = 0; v < 4; v++) hold_a[i * 4 + v] = 0.0f;
@@ -70,8 +70,7 @@ __device__ __forceinline__ void contract_matmul_57e5778504_stage(int virtual_blo
   auto put = [&](int buffer) {
     {
       float* const tile =
-          shared_a + buffer * 64 * 20 + threadIdx.x % 16 * 80 +
-          threadIdx.x / 16 * 1;
+          shared_a + buffer * 64 * 20 + (threadIdx.x % 4 + threadIdx.x / 64 * 4) * 80 + threadIdx.x / 4 % 16 * 1;
 #pragma unroll
       for (int i = 0; i < 1; i++) {
 #pragma unroll
@@ -81,8 +80,7 @@ __device__ __forceinline__ void contract_matmul_57e5778504_stage(int virtual_blo
     }
     {
       float* const tile =
-          shared_b + buffer * 64 * 36 + threadIdx.x % 16 * 2 +
-          threadIdx.x / 16 * 36;
+          shared_b + buffer * 64 * 36 + threadIdx.x % 16 * 2 + threadIdx.x / 16 * 36;
 #pragma unroll
       for (int i = 0; i < 4; i++) {
 #pragma unroll

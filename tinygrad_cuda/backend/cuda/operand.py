@@ -274,6 +274,19 @@ class _Walk:
         return THREADS // self.length
 
     @property
+    def places(self) -> tuple[str, str]:
+        """C text of a thread's step along its lines, and of the first of them.
+
+        Neighbouring values of k go to lines of shared memory that are few banks apart, so no more
+        threads follow k together than memory needs.
+        """
+        near = min(self.length, NEIGHBOURS // self.width) if self.along == "k" else self.length
+        if near == self.length:
+            return f"threadIdx.x % {near}", f"threadIdx.x / {near}"
+        step = f"threadIdx.x % {near} + threadIdx.x / {near * self.rows} * {near}"
+        return f"({step})", f"threadIdx.x / {near} % {self.rows}"
+
+    @property
     def loads(self) -> int:
         return -(-self.lines // self.rows)
 
@@ -302,7 +315,8 @@ def fetched(
     if width > 1:
         trial = Reader(Words(), reader.memory, reader.wide)
         _written(walk, trial, Scope("batch"), dtype, 0)
-        if not any(key[0] == "vector" for scope in trial.scopes for key in scope.memo):
+        keys = [key for scope in trial.scopes for key in scope.memo]
+        if not any(type(key) is tuple and key[0] == "vector" for key in keys):
             walk = _Walk(source, found, along, 1)
     return _written(walk, reader, outer, dtype, offset)
 
@@ -406,7 +420,7 @@ def _filled(
     source, width, side = walk.source, walk.width, walk.source.name
     first = f"tile_{source.other} * {source.tile}"
     start = "k_first" if walk.along == "k" else first
-    step = f"threadIdx.x % {walk.length}"
+    step, row = walk.places
     if width > 1:
         start = f"({start}) / {width}"
     thread = [f"const int step_{side} = {start} + {step};", *reader.scopes[1].lines]
@@ -417,13 +431,13 @@ def _filled(
         "line": walk.line,
         "width": width,
         "loads": walk.loads,
-        "length": walk.length,
         "rows": walk.rows,
+        "row": row,
     }
-    row = []
+    entry_of = []
     if table is not None:
         place = "row" if walk.along == "k" else "k_first - k_begin + row"
-        row = [f"const tgc_vector<int, {table.width}> line_{side} = table_{side}[{place}];"]
+        entry_of = [f"const tgc_vector<int, {table.width}> line_{side} = table_{side}[{place}];"]
         filling = fill(
             "contract.cuh",
             "table",
@@ -437,7 +451,7 @@ def _filled(
         before = [*filling.splitlines(), *before]
     stride = source.tile + PAD
     along_step, line_step = (stride, 1) if walk.along == "k" else (1, stride)
-    test = f"if (i * {walk.rows} + threadIdx.x / {walk.length} >= {walk.lines}) break;"
+    test = f"if (i * {walk.rows} + {row} >= {walk.lines}) break;"
     return Fetch(
         before,
         fill(
@@ -445,7 +459,7 @@ def _filled(
             "fetch",
             **holes,
             thread=entry,
-            entry=row,
+            entry=entry_of,
             line_first=first if walk.along == "k" else "k_first",
             inside=" && ".join(inside),
             zero=literal(0, dtype),
@@ -459,7 +473,7 @@ def _filled(
             type=dtype.compute,
             tile_k=walk.found.tile.k,
             stride=stride,
-            step=width * along_step,
+            place=f"{step} * {width * along_step}",
             along_step=along_step,
             line_step=line_step,
             test=[test] if walk.lines % walk.rows else [],

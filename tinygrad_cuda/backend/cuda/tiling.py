@@ -13,22 +13,20 @@ PAD = 4  # elements between the lines of a tile in shared memory, against bank c
 PART_K = 32  # products that a part has at least when the sum over k is split
 SHARED = 200 << 10  # bytes of shared memory that the blocks of a multiprocessor may take
 
-# Clocks, fitted to measurements on an H200.
-STEP = 700  # a step of the loop over k takes at least: a trip to memory and two barriers
-ALONE = (
-    1.08  # how much longer a block takes that has a multiprocessor for itself than its share of it
-)
-START = 2500  # the first operands of a block, its results
-JOIN = 4000  # a second launch
-JOIN_BYTES = 1200  # of parts that the second launch reads in a clock
+# Clocks, fitted to 1500 measurements on an H200.
+STEP = 390  # a step of the loop over k takes at least: a trip to memory and a barrier
+SHOWN = 0.41  # the share of a step's arithmetic that comes on top of that
+ALONE = 1.08  # how much longer a block takes for itself than its share of a full multiprocessor
+JOIN = 4150  # a second launch
+JOIN_BYTES = 875  # of parts that go to memory and back in a clock
 
 
 @dataclass(frozen=True)
 class Tile:
     """What a block makes: m x n results, k products at a time.
 
-    A thread makes rows x cols of them; a warp has lanes_m x (32 / lanes_m) threads. `speed` is the
-    share of all multiply-adds that a multiprocessor with enough to do has reached on an H200.
+    A thread makes rows x cols of them; a warp has lanes_m x lanes_n threads. `speed` is the
+    share of a multiprocessor's multiply-adds that keeps the model closest to measurements.
     """
 
     m: int
@@ -41,7 +39,7 @@ class Tile:
 
     @property
     def lanes_n(self) -> int:
-        return 32 // self.lanes_m
+        return min(32, self.places) // self.lanes_m
 
     @property
     def places(self) -> int:
@@ -65,26 +63,31 @@ class Tile:
 
 
 TILES = (
-    Tile(128, 128, 16, 8, 8, 0.67),
-    Tile(64, 256, 16, 8, 8, 0.63),
-    Tile(256, 64, 16, 8, 8, 0.65),
-    Tile(128, 64, 16, 8, 4, 0.57),
-    Tile(64, 128, 16, 8, 4, 0.56),
-    Tile(32, 256, 16, 8, 4, 0.52),
-    Tile(256, 32, 16, 8, 4, 0.52),
-    Tile(64, 64, 16, 4, 4, 0.46),
-    Tile(32, 128, 16, 4, 4, 0.44),
-    Tile(128, 32, 16, 4, 4, 0.44, 8),
-    Tile(16, 256, 16, 4, 4, 0.36),
-    Tile(256, 16, 16, 4, 4, 0.34, 8),
-    Tile(16, 128, 32, 4, 4, 0.35),
-    Tile(128, 16, 32, 4, 4, 0.31, 8),
-    Tile(32, 32, 32, 4, 4, 0.35),
+    Tile(128, 128, 16, 8, 8, 0.81),
+    Tile(64, 256, 16, 8, 8, 0.76),
+    Tile(256, 64, 16, 8, 8, 0.78),
+    Tile(128, 64, 16, 8, 4, 0.63),
+    Tile(64, 128, 16, 8, 4, 0.63),
+    Tile(32, 256, 16, 8, 4, 0.6),
+    Tile(256, 32, 16, 8, 4, 0.59),
+    Tile(64, 64, 16, 4, 4, 0.48),
+    Tile(32, 128, 16, 4, 4, 0.465),
+    Tile(128, 32, 16, 4, 4, 0.455, 8),
+    Tile(16, 256, 16, 4, 4, 0.385),
+    Tile(256, 16, 16, 4, 4, 0.41, 8),
+    Tile(16, 128, 32, 8, 4, 0.38, 2),
+    Tile(128, 16, 32, 4, 4, 0.34, 8),
+    Tile(32, 32, 32, 4, 4, 0.335),
     Tile(64, 16, 32, 4, 4, 0.29, 8),
-    Tile(8, 256, 16, 4, 4, 0.26, 2),
-    Tile(8, 128, 32, 4, 4, 0.26, 2),
-    Tile(16, 32, 64, 4, 4, 0.23),
-    Tile(32, 16, 64, 4, 4, 0.19, 8),
+    Tile(8, 256, 16, 8, 4, 0.27, 1),
+    Tile(8, 128, 16, 8, 4, 0.21, 1),
+    Tile(8, 128, 32, 4, 4, 0.24, 2),
+    Tile(8, 64, 32, 4, 4, 0.22, 2),
+    Tile(16, 32, 64, 4, 4, 0.255),
+    Tile(32, 16, 64, 4, 4, 0.235, 8),
+    Tile(8, 32, 64, 4, 4, 0.19, 2),
+    Tile(16, 16, 128, 4, 4, 0.215),
+    Tile(8, 16, 128, 4, 4, 0.14, 2),
 )
 
 
@@ -129,7 +132,7 @@ def clocks(found: Plan, batches: int, m: int, n: int, itemsize: int) -> float:
     each = -(-blocks // MULTIPROCESSORS)
     resident = tile.resident(itemsize)
     work = tile.m * tile.n * tile.k / LANES / tile.speed * (itemsize / 4)
-    alone = steps * max(work * ALONE, STEP + work * 0.5) + START
+    alone = steps * max(work * ALONE, STEP + work * SHOWN)
     rounds, rest = divmod(each, resident)
     time = rounds * max(resident * steps * work, alone)
     time += max(rest * steps * work, alone) if rest else 0

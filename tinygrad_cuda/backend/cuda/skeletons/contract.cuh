@@ -146,7 +146,7 @@ for (int e = threadIdx.x; e < @size@; e += @threads@) {
 @thread@
 #pragma unroll
 for (int i = 0; i < @loads@; i++) {
-  const int row = i * @rows@ + threadIdx.x / @length@;
+  const int row = i * @rows@ + @row@;
   const int @line@ = @line_first@ + row;
   @entry@
 #pragma unroll
@@ -162,8 +162,7 @@ for (int i = 0; i < @loads@; i++) {
 //@ put
 {
   @type@* const tile =
-      shared_@side@ + buffer * @tile_k@ * @stride@ + threadIdx.x % @length@ * @step@ +
-      threadIdx.x / @length@ * @line_step@;
+      shared_@side@ + buffer * @tile_k@ * @stride@ + @place@ + @row@ * @line_step@;
 #pragma unroll
   for (int i = 0; i < @loads@; i++) {
     @test@
