@@ -23,6 +23,7 @@ from tinygrad_cuda.compile.signature import (
     owner_module,
     snapshot,
 )
+from tinygrad_cuda.compile.steady import MISS, Steady, steady
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.capture import (
@@ -70,6 +71,7 @@ class Compiled:
         # Signatures that cannot be replayed, and the version of structure at which that was so.
         self._recorded: dict[Any, int] = {}
         self._attempts = 0
+        self._steady: Steady | None = None  # of the program that was replayed last
         self._lock = threading.RLock()
         if not hasattr(function, "parameters"):
             functools.update_wrapper(self, function)
@@ -81,6 +83,10 @@ class Compiled:
         with self._lock:
             if local.recorder.pending:
                 realize_all()
+            if self._steady is not None and not options and not settings.validate:
+                result = self._steady.replay(args)
+                if result is not MISS:
+                    return result
             given = Given(args, options)
             if given.history:
                 return self.function(*args, **options)
@@ -101,7 +107,9 @@ class Compiled:
                 if settings.validate:
                     del frame  # it holds values, which a plan then would not overwrite
                     return self._validated(given, program)
-                return program.run(given, frame)
+                result = program.run(given, frame)
+                self._steady = steady(program, given)
+                return result
             return self._trace(given, reason or self._why(key))[0]
 
     def ready(self, args: tuple[Any, ...], options: dict[str, Any]) -> Ready | None:

@@ -67,6 +67,7 @@ class Program:
         self.leaves = [moulds.result(leaf) for leaf in leaves(result)]
         self.structure = rebuilt(result, iter([None] * len(self.leaves)))
         self.chained: Any = None  # how its replays follow one another, once somebody asks
+        self.steady: Any = None  # and how they are done where nothing else has happened
         self._find_places(given)
         self._find_gradients(moulds)
         self.escaped = escaped(capture, moulds)

@@ -263,10 +263,14 @@ class CudaExecutable:
                 results[number] = self.machine.reuse(self.sizes[number], self._last[number])
         for number in missing:
             if results[number] is None:
-                piece = self.machine.take(self.sizes[number], self._last[number])
-                self._last[number] = piece.address
-                results[number] = piece
+                results[number] = self.room(number)
         return results
+
+    def room(self, number: int) -> Any:
+        """Memory for an output, the same as in the last run if it is free again."""
+        piece = self.machine.take(self.sizes[number], self._last[number])
+        self._last[number] = piece.address
+        return piece
 
     def _replayed(
         self, inputs: Sequence[Any], results: Sequence[Any], numbers: Sequence[Number]
