@@ -8,9 +8,11 @@ from typing import Any
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.columns import Columns
 from tinygrad_cuda.backend.cuda.expression import Held, Lane, Scope
+from tinygrad_cuda.backend.cuda.index import Index
 from tinygrad_cuda.backend.cuda.lines import (
     ENOUGH_BLOCKS,
     WARP,
+    Accumulator,
     Lines,
     Space,
     join_stage,
@@ -22,6 +24,8 @@ from tinygrad_cuda.graph.fusion import FEW_ROWS, LONG_ROW, length_of, rows_of
 from tinygrad_cuda.graph.schedule import Kernel
 
 HELD = 32  # values of each operand that a thread keeps in registers
+HELD_ALONE = 64  # of an operand of at most 4 bytes, if there is no other
+UNROLLED = 4  # turns of a loop over a longer row that are made at once
 PLENTY = ENOUGH_BLOCKS * THREADS  # threads from which each had better load more
 AHEAD = 4  # loads of a thread that may be on their way for one row of a sub-warp
 PART = 2048  # elements that a block takes at least, of a row that is split
@@ -81,6 +85,12 @@ def stays_on_chip(kernel: Kernel) -> bool:
     return -(-lines.length // width // THREADS) * width <= HELD
 
 
+def _held(kernel: Kernel) -> int:
+    """How many values of a row a thread may keep."""
+    wide = [node for node in kernel.reads if prod(node.shape) >= kernel.numel]
+    return HELD_ALONE if len(wide) == 1 and wide[0].dtype.itemsize <= 4 else HELD
+
+
 def _row(kernel: Kernel) -> list[Stage]:
     own, columns = kernel.pair or (kernel, None)
     row = Lines(own, whole=True)
@@ -94,15 +104,10 @@ def _row(kernel: Kernel) -> list[Stage]:
     carried = None if columns is None else Columns(row, columns, width, items, free)
     loops = max([*row.phase.values(), *(row.phase[n] + 1 for n in row.wide_stores)])
     loops = max(loops, carried.loops) if carried else loops
-    fits = trips * width <= HELD
+    fits = trips * width <= _held(own)
     least = own.numel if carried else 0  # beside the columns there is no room for what is near
     row.writer.held = Held(1, trips, width, least) if fits and loops > 1 else None
-    phases = _phases(row, carried, loops, group, width)
-    text = [] if row.writer.held is None else row.writer.held.declarations
-    sizes = {"trips": trips, "unroll": trips if fits else 4, "items": items, "width": width}
-    for phase in phases:
-        filled = fill("row.cuh", "phase", index=row.index_type, group=group, **sizes, **phase)
-        text += filled.splitlines()
+    text = _phases(row, carried, loops, group, width, fits)
     if row.line_stores:
         text += _finish(row, loops)
     where = "in registers" if fits else "read again in each phase" if loops > 1 else "read once"
@@ -113,40 +118,79 @@ def _row(kernel: Kernel) -> list[Stage]:
     body = fill("row.cuh", section, group=group, per_block=per_block, lines=row.lines, phases=text)
     blocks = -(-row.lines // per_block)
     label, shared = comment(kernel, about, blocks), row.scratch_bytes
-    return [wrapped(kernel, stem(kernel), body, row.words.list, blocks, shared, label)]
+    stage = wrapped(kernel, stem(kernel), body, row.words.list, blocks, shared, label)
+    stage.dense = 2 if fits and trips * width > HELD else 1
+    return [stage]
 
 
 def _phases(
-    row: Lines, carried: Columns | None, loops: int, group: int, width: int
-) -> list[dict[str, Any]]:
-    """What fills the holes of each loop over a row."""
-    writer, kernel = row.writer, row.kernel
+    row: Lines, carried: Columns | None, loops: int, group: int, width: int, fits: bool
+) -> list[str]:
+    """The loops over a row."""
+    writer, kept = row.writer, row.writer.held
     row.outer = Scope("line")
-    item, v = ix.variable("item", row.length // width), ix.variable("v", width)
-    column = item * width + v
-    space = Space(kernel.sign, row.line, column)
+    items = row.length // width
+    item, v = ix.variable("item", items), ix.variable("v", width)
+    space = Space(row.kernel.sign, row.line, item * width + v)
+    sizes = {"items": items, "width": width, "index": row.index_type, "group": group}
+    trips = -(-items // group)
     phases: list[dict[str, Any]] = []
+    text: list[str] = []
     for loop in range(1, loops + 1):
-        writer.scopes = [row.outer, Scope("item"), Scope("v")]
-        writer.lane = Lane(v, width)
-        stores = Stores(writer, kernel)
-        taken = row.loop(loop, space.flat, column, stores)
+        ahead = None if fits else _ahead(row, loop, width)
+        writer.held = kept or ahead
+        stores = _open(row, item, v, width)
+        taken = row.loop(loop, space.flat, item * width + v, stores)
         if carried:
             carried.take(loop, space.flat, stores)
-        phases.append(
-            {
-                "before": row.outer.lines + row.start(taken),
-                "load": writer.scopes[1].lines,
-                "map": writer.scopes[2].lines,
-                "store": stores.after,
-                "combine": [row.reduction(a, group) for a in taken],
-            }
-        )
+        phases.append(_holes(row, stores, taken, group))
+        if not fits:
+            ends = {"first": "0", "last": items, "unroll": UNROLLED}
+            text += _long(row, ahead, phases[-1], **ends, **sizes)
         row.outer.lines = []
         row.settle(taken)
-    if writer.held is not None:
-        writer.held.load_early(kernel.numel, phases[0]["load"], phases[0]["map"])
-    return phases
+    if kept is not None:
+        kept.load_early(row.kernel.numel, phases[0]["load"], phases[0]["map"])
+        text = kept.declarations
+    for phase in phases if fits else []:
+        filled = fill("row.cuh", "phase", trips=trips, unroll=trips, **sizes, **phase)
+        text += filled.splitlines()
+    return text
+
+
+def _open(row: Lines, item: Index, v: Index, width: int) -> Stores:
+    """Begins a loop."""
+    row.writer.scopes = [row.outer, Scope("item"), Scope("v")]
+    row.writer.lane = Lane(v, width)
+    return Stores(row.writer, row.kernel)
+
+
+def _ahead(row: Lines, loop: int, width: int) -> Held | None:
+    """What a loop over a long row loads for some turns at once: behind a store none could begin."""
+    storing = any(row.phase[node] + 1 == loop for node in row.wide_stores)
+    return Held(1, UNROLLED, width) if storing else None
+
+
+def _holes(row: Lines, stores: Stores, taken: list[Accumulator], group: int) -> dict[str, Any]:
+    """What fills the holes of a loop."""
+    return {
+        "before": row.outer.lines + row.start(taken),
+        "load": row.writer.scopes[1].lines,
+        "map": row.writer.scopes[2].lines,
+        "store": stores.after,
+        "combine": [row.reduction(a, group) for a in taken],
+    }
+
+
+def _long(row: Lines, ahead: Held | None, holes: dict[str, Any], **sizes: object) -> list[str]:
+    """A loop over a row that does not fit: in turns, or in some turns at once."""
+    if ahead is None:
+        return fill("row.cuh", "long_phase", **sizes, **holes).splitlines()
+    first = [line for *_, line in ahead.loads if line in holes["load"]]
+    holes = holes | {"load": [line for line in holes["load"] if line not in first]}
+    declared = ahead.declarations
+    text = fill("row.cuh", "storing_phase", declare=declared, ahead=first, **sizes, **holes)
+    return text.splitlines()
 
 
 def _finish(row: Lines, loops: int) -> list[str]:
@@ -189,30 +233,21 @@ def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
     items = row.length // width
     chunk = -(-items // parts)
     parts = -(-items // chunk)
-    writer = row.writer
     row.outer = Scope("line", "part")
     item, v = ix.variable("item", items), ix.variable("v", width)
     space = Space(kernel.sign, row.line, item * width + v)
-    writer.scopes = [row.outer, Scope("item"), Scope("v")]
-    writer.lane = Lane(v, width)
-    stores = Stores(writer, kernel)
+    ahead = row.writer.held = _ahead(row, 1, width)
+    stores = _open(row, item, v, width)
     taken = row.loop(1, space.flat, item * width + v, stores)
     scratches = {a: Scratch(row.lines * parts * max(a.bytes, 16)) for a in taken}
-    phase = fill(
-        "row.cuh",
-        "part_phase",
-        before=row.outer.lines + row.start(taken),
-        chunk=chunk,
-        items=items,
-        index=row.index_type,
-        group=THREADS,
-        load=writer.scopes[1].lines,
-        width=width,
-        map=writer.scopes[2].lines,
-        store=stores.after,
-        combine=[row.reduction(a, THREADS) for a in taken],
-        keep=keep(row, taken, scratches, parts),
-    )
+    kind = row.index_type
+    phase = [f"const {kind} first = ({kind})part * {chunk};"]
+    phase += [f"const {kind} last = first + {chunk} < {items} ? first + {chunk} : {items};"]
+    sizes = {"index": kind, "group": THREADS, "width": width, "unroll": UNROLLED}
+    holes = _holes(row, stores, taken, THREADS)
+    phase += _long(row, ahead, holes, first="first", last="last", **sizes)
+    kept = keep(row, taken, scratches, parts)
+    phase += fill("row.cuh", "keep", keep=kept).splitlines()
     body = fill("row.cuh", "part_body", parts=parts, phases=phase)
     blocks = row.lines * parts
     label = comment(kernel, f"ROW, {row.lines} rows of {row.length}, each in {parts} parts", blocks)

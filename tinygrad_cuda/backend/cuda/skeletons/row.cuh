@@ -55,12 +55,14 @@ const int thread = threadIdx.x;
 const int line = virtual_block / @parts@;
 const int part = virtual_block % @parts@;
 @phases@
-//@ part_phase
+//@ keep
+if (thread == 0) {
+  @keep@
+}
+//@ long_phase
 @before@
-const @index@ first = (@index@)part * @chunk@;
-const @index@ last = first + @chunk@ < @items@ ? first + @chunk@ : @items@;
-#pragma unroll 4
-for (@index@ item = first + thread; item < last; item += @group@) {
+#pragma unroll @unroll@
+for (@index@ item = @first@ + thread; item < @last@; item += @group@) {
   @load@
 #pragma unroll
   for (int v = 0; v < @width@; v++) {
@@ -69,9 +71,32 @@ for (@index@ item = first + thread; item < last; item += @group@) {
   @store@
 }
 @combine@
-if (thread == 0) {
-  @keep@
+//@ storing_phase
+@before@
+#pragma unroll 1
+for (@index@ start = @first@ + thread; start < @last@; start += @unroll@ * @group@) {
+  @declare@
+#pragma unroll
+  for (int k = 0; k < @unroll@; k++) {
+    const @index@ item = start + k * @group@;
+    if (item < @last@) {
+      @ahead@
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < @unroll@; k++) {
+    const @index@ item = start + k * @group@;
+    if (item < @last@) {
+      @load@
+#pragma unroll
+      for (int v = 0; v < @width@; v++) {
+        @map@
+      }
+      @store@
+    }
+  }
 }
+@combine@
 //@ join_body
 const int thread = threadIdx.x % @group@;
 const int line = virtual_block * (@threads@ / @group@) + threadIdx.x / @group@;
