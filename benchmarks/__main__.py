@@ -115,6 +115,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {
         "about": about(args.device, args.commit or commit(), peers, missing),
         "floors": {},
+        "copied": [],
         "rows": [],
     }
     rates, found["about"]["repeats"] = found["about"], effort.repeats
@@ -123,6 +124,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         floor = floor_of(made(name, args.smoke))
         peak = rates["peak_flops"] or float("inf")
         found["floors"][name] = floor.microseconds(rates["copy_bytes_per_second"], peak)
+        if floor.moves(rates["copy_bytes_per_second"], peak):
+            found["copied"].append(name)
     with tempfile.TemporaryDirectory() as folder:
         # What others are compared with comes first: PyTorch where it is installed.
         for peer in sorted(peers, key=lambda peer: peer != "torch"):

@@ -31,6 +31,10 @@ class Floor:
     flops: int
     nbytes: int
 
+    def moves(self, bytes_per_second: float, flops_per_second: float) -> bool:
+        """Whether memory is what takes the time: the floor is then a copy of so many bytes."""
+        return self.nbytes / bytes_per_second > self.flops / flops_per_second
+
     def microseconds(self, bytes_per_second: float, flops_per_second: float) -> float:
         return 1e6 * max(self.nbytes / bytes_per_second, self.flops / flops_per_second)
 

@@ -52,30 +52,33 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def row_cells(row: Json, floor: float | None) -> list[str]:
-    """One line of the details."""
+def row_cells(row: Json, floor: float | None, copied: bool) -> list[str]:
+    """One line of the details; `copied`: the floor is that of bytes, as of a copy."""
     device = row["device"] or (row["wall"] if row["together"] > 1 else None)
     over = f"{device['median'] / floor:.2f}" if device and floor else "-"
+    share = f"{100 * floor / device['median']:.0f}" if device and floor and copied else "-"
     same = "-" if row["difference"] is None else f"{row['difference']:.0e}"
     if not row["agrees"]:
         same = f"DIFFERS: {same}"
     steps = f" x {row['together']}" if row["together"] > 1 else ""
     return [
         row["workload"], row["title"] + steps, time_text(row["wall"]), time_text(row["device"]),
-        "-" if floor is None else number(floor), over, f"{row['first']:.2f}", same,
+        "-" if floor is None else number(floor), over, share, f"{row['first']:.2f}", same,
     ]  # fmt: skip
 
 
 DETAILS = (
-    "workload", "variant", "wall us", "device us", "floor us", "over floor", "first 3 calls s",
-    "difference",
+    "workload", "variant", "wall us", "device us", "floor us", "over floor", "% of copy",
+    "first 3 calls s", "difference",
 )  # fmt: skip
 
 
 def details(found: Json) -> str:
     """Every row that was measured, and why the others were not."""
     rows = measured(found["rows"])
-    text = table(DETAILS, [row_cells(row, found["floors"][row["workload"]]) for row in rows])
+    floors, copied = found["floors"], found.get("copied", ())
+    cells = [row_cells(row, floors[row["workload"]], row["workload"] in copied) for row in rows]
+    text = table(DETAILS, cells)
     reasons: dict[str, list[str]] = {}
     for row in found["rows"]:
         if row["wall"] is None:
@@ -155,7 +158,8 @@ program. "Difference" is that of the losses of the first 20 steps, or of the res
 the largest, from the first row of the workload; beyond 1e-4 (2e-2 for bfloat16) it says DIFFERS.
 The floor is the larger of FLOPs over {peak} and bytes over the copy
 bandwidth measured in the same run, {bandwidth}: every input and result once, everything
-between on the chip. Convolutions count as direct ones; algorithms that need fewer FLOPs
+between on the chip; where that is bytes, "% of copy" is the share of this bandwidth that was
+reached. Convolutions count as direct ones; algorithms that need fewer FLOPs
 (Winograd's) can be below it.
 
 ## Ratios

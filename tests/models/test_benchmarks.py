@@ -96,6 +96,33 @@ def test_a_failure_is_a_row_and_an_exit_code(
     assert first["wall"] is None and first["failure"] == "RuntimeError: no such kernel"
 
 
+VALUES = 8 * 8  # of an array of the smallest sizes
+LABELS, SCALAR = 8 * 8, 4  # bytes of int64 labels, of a loss
+CHANNELS, PIXELS = 3, 2 * 3 * 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "nbytes"),
+    [
+        ("softmax", 4 * 2 * VALUES),
+        ("softmax_backward", 4 * 4 * VALUES),  # x, cotangent; result, gradient
+        ("softmax_backward_bf16", 2 * 4 * VALUES),
+        ("cross_entropy", 4 * VALUES + LABELS + SCALAR),
+        ("cross_entropy_backward", 4 * 2 * VALUES + LABELS + 2 * SCALAR),
+        ("layer_norm", 4 * (2 * VALUES + 2 * 8)),
+        ("layer_norm_backward", 4 * (4 * VALUES + 4 * 8)),
+        ("rms_norm_backward_bf16", 2 * (4 * VALUES + 2 * 8)),
+        ("batch_norm", 4 * (2 * PIXELS + 2 * CHANNELS)),
+        ("batch_norm_backward", 4 * (4 * PIXELS + 4 * CHANNELS)),
+    ],
+)
+def test_floor_counts_each_input_and_each_result_once(name: str, nbytes: int) -> None:
+    """A gradient's floor has the function's result too, which is returned beside it."""
+    floor = floor_of(WORKLOADS[name](True))
+    assert floor.nbytes == nbytes
+    assert floor.moves(1e12, 1e15)
+
+
 def test_floor_counts_products_and_bytes() -> None:
     floor = floor_of(WORKLOADS["matmul_1024"](True))
     assert (floor.flops, floor.nbytes) == (2 * 8**3, 3 * 4 * 8**2)
