@@ -7,10 +7,10 @@ from math import prod
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.backend.cuda.index import Index
-from tinygrad_cuda.backend.cuda.operand import Reader, Source, fetched
+from tinygrad_cuda.backend.cuda.operand import Reader, Source, fetched, followed
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
-from tinygrad_cuda.backend.cuda.tiling import MULTIPROCESSORS, PAD, plan
+from tinygrad_cuda.backend.cuda.tiling import FEW_ROWS, MULTIPROCESSORS, PAD, plan
 from tinygrad_cuda.backend.cuda.words import Words, literal
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
@@ -33,7 +33,9 @@ class _Problem:
         self.batch_shape = self.a.shape[:-2]
         self.batches = prod(self.batch_shape)
         self.dtype = self.node.dtype
-        self.plan = plan(self.batches, self.m, self.n, self.k, _bytes(self.dtype))
+        b = Source("b", self.b, "n", self.n, 1, self.k, self.batch_shape)
+        streams = self.m <= FEW_ROWS and followed(b, set(kernel.reads))[0] == "n"
+        self.plan = plan(self.batches, self.m, self.n, self.k, _bytes(self.dtype), streams)
         self.tile, self.chunk, self.parts = self.plan.tile, self.plan.chunk, self.plan.parts
         self.tiles_m = -(-self.m // self.tile.m)
         self.tiles_n = -(-self.n // self.tile.n)
@@ -74,13 +76,19 @@ def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
     b = fetched(problem.source("b"), problem.plan, shared, writer, outer, problem.dtype)
     shared += b.shared
     results = _results(problem, writer, outer, batch, scratch)
-    product = _sum(problem.dtype, "sum[i][j]", "a[step % 2][i] * b[step % 2][j]")
+    factor = "kept[step]" if tile.streamed else "b[step % 2][j]"
+    product = _sum(problem.dtype, "sum[i][j]", f"a[step % 2][i] * {factor}")
+    sizes = _sizes(problem)
+    read_b = [] if tile.streamed else fill("contract.cuh", "read", **sizes, stride_b=tile.n + PAD)
+    keep = fill("contract.cuh", "keep", **sizes) if tile.streamed else []
     body = fill(
         "contract.cuh",
         "body",
-        **_sizes(problem),
+        **sizes,
         stride_a=tile.m + PAD,
-        stride_b=tile.n + PAD,
+        read_b=read_b,
+        keep=keep,
+        kept=[f"{problem.type} kept[{tile.k}];"] if tile.streamed else [],
         loads_a=a.loads,
         loads_b=b.loads,
         width_a=a.width,
@@ -90,20 +98,20 @@ def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
         fetch_a=a.fetch,
         fetch_b=b.fetch,
         put_a=a.put,
-        put_b=b.put,
+        put_b=[] if tile.streamed else b.put,
         multiply=f"sum[i][j] = {product};",
         results=results,
     )
-    sizes = f"{problem.batches} x {problem.m} x {problem.n} x {problem.k}"
+    shape = f"{problem.batches} x {problem.m} x {problem.n} x {problem.k}"
     label = comment(
         kernel,
-        f"CONTRACT {sizes}, tiles of {tile.m} x {tile.n} x {tile.k}, k in {problem.parts} parts, "
+        f"CONTRACT {shape}, tiles of {tile.m} x {tile.n} x {tile.k}, k in {problem.parts} parts, "
         f"{problem.flops} FLOPs",
         problem.blocks,
     )
     name = stem(kernel) + ("_parts" if scratch else "")
     stage = wrapped(kernel, name, body, words.list, problem.blocks, shared, label)
-    stage.dense = 2 if tile.groups == 1 and tile.resident(_bytes(problem.dtype)) > 1 else 1
+    stage.dense = tile.resident(_bytes(problem.dtype)) if tile.groups == 1 else 1
     return stage
 
 
@@ -129,6 +137,7 @@ def _sizes(problem: _Problem) -> dict[str, object]:
         "lanes_m": tile.lanes_m,
         "lanes_n": tile.lanes_n,
         "warps_n": tile.n // (tile.lanes_n * tile.cols),
+        "quad": min(4, tile.cols),
         "places": tile.places,
         "groups": tile.groups,
         "fragment": 4 if _bytes(problem.dtype) <= 4 else 2,
@@ -141,7 +150,7 @@ def _results(
 ) -> str:
     """The end of the kernel: each result through the epilogue into memory."""
     tile = problem.tile
-    lanes = 4 if tile.groups == 1 else max(1, min(4, tile.m * tile.n // THREADS))
+    lanes = min(4, tile.cols if tile.groups == 1 else max(1, tile.m * tile.n // THREADS))
     while problem.n % lanes:
         lanes //= 2
     row, load, map_, stored = _epilogue(problem, writer, outer, batch, lanes, scratch)

@@ -310,7 +310,10 @@ def fetched(
         outer: the scope around the loop over k.
         dtype: of the operand.
     """
-    along, width = _direction(source, found, reader)
+    along, itemsize = followed(source, reader.memory)
+    width = _width(source, found, along, itemsize)
+    if found.tile.streamed and source.name == "b":
+        along, width = "n", 1  # a column is its thread's from load to result
     walk = _Walk(source, found, along, width)
     if width > 1:
         trial = Reader(Words(), reader.memory, reader.wide)
@@ -321,10 +324,10 @@ def fetched(
     return _written(walk, reader, outer, dtype, offset)
 
 
-def _direction(source: Source, found: Plan, reader: Reader) -> tuple[str, int]:
-    """The axis along which the operand lies in memory, and the widest loads there might be."""
+def followed(source: Source, memory: set[Node]) -> tuple[str, int]:
+    """The axis along which the operand lies in memory, and the bytes of its widest elements."""
     k, line = ix.variable("k", source.k), ix.variable(source.other, source.extent)
-    trial = Evaluator(Words(), reader.memory, True)
+    trial = Evaluator(Words(), memory, True)
     trial.scopes = [Scope("batch"), Scope("k", source.other)]
     trial.value(source.node, source.at(ix.variable("batch", source.batches), line, k))
     along, loads = "k", trial.loaded
@@ -334,12 +337,17 @@ def _direction(source: Source, found: Plan, reader: Reader) -> tuple[str, int]:
         along = "k" if by_k <= by_line else source.other
     elif source.k == 1:
         along = source.other
+    return along, max((node.dtype.itemsize for node, _ in loads), default=4)
+
+
+def _width(source: Source, found: Plan, along: str, itemsize: int) -> int:
+    """Elements that a thread might load at once."""
     tile_k = found.tile.k
     size, step = (source.k, tile_k) if along == "k" else (source.extent, source.tile)
-    width = max(1, min(4, 16 // max((n.dtype.itemsize for n, _ in loads), default=4)))
+    width = max(1, min(4, 16 // itemsize))
     while width > 1 and (size % width or step % width or tile_k * source.tile // width < THREADS):
         width //= 2
-    return along, width
+    return width
 
 
 def _sectors(indices: list[Index], variable: Index) -> int:

@@ -11,6 +11,8 @@ MULTIPROCESSORS = 132  # of the largest GPUs
 LANES = 128  # multiply-adds of a multiprocessor in a clock
 PAD = 4  # elements between the lines of a tile in shared memory, against bank conflicts
 PART_K = 32  # products that a part has at least when the sum over k is split
+FEW_ROWS = 8  # that a thread may have all of
+STREAMED = 4  # blocks of a multiprocessor whose threads wait for memory more than they compute
 SHARED = 200 << 10  # bytes of shared memory that the blocks of a multiprocessor may take
 
 # Clocks, fitted to 1500 measurements on an H200.
@@ -27,6 +29,7 @@ class Tile:
 
     A thread makes rows x cols of them; a warp has lanes_m x lanes_n threads. `speed` is the
     share of a multiprocessor's multiply-adds that keeps the model closest to measurements.
+    `streamed`: each thread has a column of B, and B goes from memory to its registers only.
     """
 
     m: int
@@ -36,6 +39,7 @@ class Tile:
     cols: int
     speed: float
     lanes_m: int = 4
+    streamed: bool = False
 
     @property
     def lanes_n(self) -> int:
@@ -52,14 +56,14 @@ class Tile:
 
     def shared(self, itemsize: int) -> int:
         """Bytes of shared memory: two tiles of both operands, or the sums of all groups."""
-        elements = 2 * self.k * (self.m + self.n + 2 * PAD)
+        elements = 2 * self.k * (self.m + PAD + (0 if self.streamed else self.n + PAD))
         if self.groups > 1:
             elements = max(elements, self.groups * self.m * self.n)
         return elements * itemsize
 
     def resident(self, itemsize: int) -> int:
         """Blocks that a multiprocessor holds at once."""
-        return max(1, min(2, SHARED // self.shared(itemsize)))
+        return max(1, min(STREAMED if self.streamed else 2, SHARED // self.shared(itemsize)))
 
 
 TILES = (
@@ -67,6 +71,7 @@ TILES = (
     Tile(64, 256, 16, 8, 8, 0.76),
     Tile(256, 64, 16, 8, 8, 0.78),
     Tile(128, 64, 16, 8, 4, 0.63),
+    Tile(64, 128, 32, 8, 4, 0.65),
     Tile(64, 128, 16, 8, 4, 0.63),
     Tile(32, 256, 16, 8, 4, 0.6),
     Tile(256, 32, 16, 8, 4, 0.59),
@@ -88,6 +93,10 @@ TILES = (
     Tile(8, 32, 64, 4, 4, 0.19, 2),
     Tile(16, 16, 128, 4, 4, 0.215),
     Tile(8, 16, 128, 4, 4, 0.14, 2),
+    Tile(4, 256, 32, 4, 1, 0.255, 1, True),
+    Tile(4, 256, 16, 4, 1, 0.235, 1, True),
+    Tile(8, 256, 32, 8, 1, 0.27, 1, True),
+    Tile(8, 256, 16, 8, 1, 0.27, 1, True),
 )
 
 
@@ -101,9 +110,20 @@ class Plan:
 
 
 @lru_cache(maxsize=1 << 12)
-def plan(batches: int, m: int, n: int, k: int, itemsize: int) -> Plan:
-    """The tile and the number of parts that take the least time."""
-    tiles = [tile for tile in TILES if itemsize <= 4 or tile.rows * tile.cols == 16]
+def plan(batches: int, m: int, n: int, k: int, itemsize: int, streams: bool = False) -> Plan:
+    """The tile and the number of parts that take the least time.
+
+    Args:
+        batches, m, n, k: of the product.
+        itemsize: bytes of a value in shared memory.
+        streams: neighbouring columns of B are neighbours in memory.
+    """
+    tiles = [
+        tile
+        for tile in TILES
+        if (streams and m <= FEW_ROWS) >= tile.streamed
+        and (itemsize <= 4 or tile.rows * tile.cols <= 16)
+    ]
     plans = [found for tile in tiles for found in _parted(tile, _blocks(tile, batches, m, n), k)]
     return min(plans, key=lambda found: clocks(found, batches, m, n, itemsize))
 

@@ -13,13 +13,14 @@ const int tile_m = band + tile_number % (@band@ * @tiles_n@) % band_rows;
 const int tile_n = tile_number % (@band@ * @tiles_n@) / band_rows;
 const int place = threadIdx.x % @places@, group = threadIdx.x / @places@;
 const int lane_m = place / 32 / @warps_n@ * (@lanes_m@ * @rows@) + place % 32 / @lanes_n@ * 4;
-const int lane_n = place / 32 % @warps_n@ * (@lanes_n@ * @cols@) + place % 32 % @lanes_n@ * 4;
+const int lane_n = place / 32 % @warps_n@ * (@lanes_n@ * @cols@) + place % 32 % @lanes_n@ * @quad@;
 typedef tgc_vector<@type@, @fragment@> fragment;
 @type@* const shared_a = reinterpret_cast<@type@*>(smem);
 @type@* const shared_b = shared_a + 2 * @tile_k@ * @stride_a@;
 @type@ hold_a[@loads_a@ * @width_a@], hold_b[@loads_b@ * @width_b@];
 @type@ sum[@rows@][@cols@] = {};
 @type@ a[2][@rows@], b[2][@cols@];
+@kept@
 const int k_begin = part * @chunk@;
 const int k_last = k_begin + @chunk@ < @k@ ? k_begin + @chunk@ : @k@;
 @outer@
@@ -46,13 +47,7 @@ auto read = [&](int slot, int buffer, int step) {
 #pragma unroll
     for (int q = 0; q < @fragment@; q++) a[slot][i + q] = part_a.at[q];
   }
-#pragma unroll
-  for (int j = 0; j < @cols@; j += @fragment@) {
-    const fragment part_b = *reinterpret_cast<const fragment*>(
-        shared_b + line * @stride_b@ + lane_n + j / 4 * (@lanes_n@ * 4) + j % 4);
-#pragma unroll
-    for (int q = 0; q < @fragment@; q++) b[slot][j + q] = part_b.at[q];
-  }
+  @read_b@
 };
 
 fetch(k_begin);
@@ -62,6 +57,7 @@ read(0, 0, 0);
 int buffer = 0;
 #pragma unroll 1
 for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
+  @keep@
   if (@again@) fetch(k_first + @tile_k@);  // beyond the last tile nothing is loaded
 #pragma unroll
   for (int step = 0; step < @tile_k@ / @groups@; step++) {
@@ -83,6 +79,17 @@ for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
   buffer ^= 1;
 }
 @results@
+//@ read
+#pragma unroll
+for (int j = 0; j < @cols@; j += @fragment@) {
+  const fragment part_b = *reinterpret_cast<const fragment*>(
+      shared_b + line * @stride_b@ + lane_n + j / 4 * (@lanes_n@ * 4) + j % 4);
+#pragma unroll
+  for (int q = 0; q < @fragment@; q++) b[slot][j + q] = part_b.at[q];
+}
+//@ keep
+#pragma unroll
+for (int q = 0; q < @tile_k@; q++) kept[q] = hold_b[q];
 //@ registers
 #pragma unroll
 for (int i = 0; i < @rows@; i++) {

@@ -1,0 +1,73 @@
+"""Every tile of a product on the emulator, whether or not some size would get it; and the choice.
+
+One program holds a product for each tile, with sizes that no tile divides.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from execution import Batch, device_or_skip
+
+from tinygrad_cuda.backend.cuda import contract
+from tinygrad_cuda.backend.cuda.template import THREADS
+from tinygrad_cuda.backend.cuda.tiling import TILES, Plan, clocks, plan
+from tinygrad_cuda.graph.ops import contraction
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["whole", "in parts"])
+def test_a_product_of_every_tile(
+    split: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    batch = Batch(device_or_skip("emu", request))
+    tiles, expected = {}, {}
+    rng = np.random.default_rng(3)
+    for number, tile in enumerate(TILES):
+        k = 2 * tile.k + 101 + number  # by which the choice below knows the tile
+        m, n = tile.m + (0 if tile.streamed else 3), tile.n + 5
+        tiles[k] = tile
+        a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+        expected[str(tile)] = a @ b
+        a, b = a.astype(np.float32), b.astype(np.float32)
+        turned = (number % 2 == 1, number % 4 > 1 and not tile.streamed)
+        operands = [
+            contraction.transpose(batch.input(np.ascontiguousarray(x.T))) if turn
+            else batch.input(x)
+            for x, turn in zip((a, b), turned, strict=True)
+        ]  # fmt: skip
+        batch.want(str(tile), [contraction.matmul(*operands)])
+
+    def chosen(batches: int, m: int, n: int, k: int, itemsize: int, streams: bool) -> Plan:
+        tile = tiles[k]
+        steps = -(-k // tile.k)
+        each = -(-steps // 3) if split else steps
+        return Plan(tile, each * tile.k, -(-steps // each))
+
+    monkeypatch.setattr(contract, "plan", chosen)
+    for name, (found,) in batch.run().items():
+        np.testing.assert_allclose(found, expected[name], atol=2e-4, err_msg=name)
+
+
+def test_tiles_give_each_thread_its_results() -> None:
+    for tile in TILES:
+        assert tile.places * tile.groups == THREADS
+        assert tile.m % (tile.lanes_m * tile.rows) == 0
+        assert tile.n % (tile.lanes_n * tile.cols) == 0
+        assert tile.k % (2 * tile.groups) == 0, "a step of k is read while another is multiplied"
+        assert tile.resident(4) * tile.shared(4) <= 227 << 10
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [(1, 1, 1), (6, 25, 100352), (64, 576, 200704), (4096, 4096, 4096), (64, 10, 128), (1, 7, 0)],
+)
+def test_the_plan_covers_the_sum_and_none_is_thought_faster(m: int, n: int, k: int) -> None:
+    found = plan(1, m, n, k, 4)
+    assert found.chunk % found.tile.k == 0
+    assert found.chunk * (found.parts - 1) < max(k, 1) <= found.chunk * found.parts
+    for tile in TILES:
+        steps = max(1, -(-k // tile.k))
+        if not tile.streamed:
+            whole = clocks(Plan(tile, steps * tile.k, 1), 1, m, n, 4)
+            assert clocks(found, 1, m, n, 4) <= whole
+    assert plan(1, m, n, k, 8).tile.rows * plan(1, m, n, k, 8).tile.cols <= 16
