@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tinygrad_cuda.backend.cuda.template import FOLDER, THREADS, Stage, Word, fill, named
+from tinygrad_cuda.backend.cuda.tiling import MULTIPROCESSORS
 from tinygrad_cuda.core.errors import describe_site
 
 WORDS = 4096 // 8  # of a kernel's parameters
@@ -90,12 +91,18 @@ def _merged(stages: list[Stage]) -> list[Launch]:
             fits = fits and (stage.kernel.update or len(kinds) <= STAGES)
             of_a_sort = group[0].kernel.update == stage.kernel.update
             small = stage.kernel.update or group[0].blocks <= SMALL_GRID
+            small = small and (stage.kernel.update or _crowd(group[0]) == _crowd(stage))
             if fits and of_a_sort and small:
                 group.append(stage)
                 break
         else:
             groups.append([stage])
     return [_launch(group) for group in groups]
+
+
+def _crowd(stage: Stage) -> int:
+    """How many of its blocks share a multiprocessor: those of others must leave them registers."""
+    return stage.dense if stage.blocks > MULTIPROCESSORS else 1
 
 
 def _launch(group: list[Stage]) -> Launch:
@@ -162,7 +169,7 @@ def translation_unit(launches: Sequence[Launch]) -> str:
         if len(launch.stages) > 1:
             head = "\n".join(dict.fromkeys(stage.text for stage in launch.stages)) + "\n"
             texts[launch.text.removeprefix(head)] = None
-        dense = launch.stages[0].dense if len(launch.stages) == 1 else 1
+        dense = min(map(_crowd, launch.stages))
         text = fill("stage.cuh", "kernel", name=launch.name, threads=THREADS, dense=dense)
         wrappers[text] = None
     body = "\n".join((*texts, *wrappers))
