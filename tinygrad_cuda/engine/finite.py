@@ -39,7 +39,7 @@ def check_finite(device: Device, trace: Trace, storages: Sequence[Any]) -> None:
     Raises:
         NonFiniteError: names the first op whose sources are finite and whose result is not.
     """
-    program = trace.program(device, list(range(len(trace.records))), {}, set())
+    program = trace.program(device, list(range(len(trace.owners))), {}, set())
     backend = registry.get(device)
     values: dict[Node, Any] = {}
     finite: dict[Node, bool] = {}

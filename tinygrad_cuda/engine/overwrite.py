@@ -48,9 +48,10 @@ def overwritable(
     held_storages = _counts(storages)
     kept = _kept(trace, wanted, held)
     sharing: dict[int, list[Node]] = {}
+    places = trace.places
     for node in trace.nodes:
-        if node.storage is not None and node in trace.places:
-            sharing.setdefault(trace.places[node], []).append(node)
+        if node.storage is not None:
+            sharing.setdefault(places[node], []).append(node)
     result: dict[int, int] = {}
     taken: set[int] = set()
     for position, place in enumerate(outputs):
@@ -86,7 +87,8 @@ def _held(trace: Trace) -> dict[Node, int]:
     nodes = trace.nodes
     counts = _counts(nodes)
     read = chain.from_iterable([node.sources for node in nodes if node.storage is None])
-    known = Counter(chain(trace.places, trace.owners, trace.inputs, read))
+    pieces = chain.from_iterable([(*piece.nodes, *piece.inputs) for piece in trace.pieces])
+    known = Counter(chain(trace.places, trace.owners, trace.inputs, read, pieces))
     return dict(zip(nodes, map(sub, counts, map(known.__getitem__, nodes))))
 
 

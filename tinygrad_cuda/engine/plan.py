@@ -92,7 +92,7 @@ class PlanCache:
                 self.made += 1
                 if settings.debug >= 1:
                     print(
-                        f"plan {self.made} on {device}: {len(trace.records)} nodes, "
+                        f"plan {self.made} on {device}: {len(trace.owners)} nodes, "
                         f"{len(trace.inputs)} inputs, {len(outputs)} outputs",
                         file=sys.stderr,
                     )

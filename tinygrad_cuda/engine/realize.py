@@ -140,9 +140,9 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
     wanted = list(dict.fromkeys(wanted))
     trace = Trace(wanted)
     storages = trace.storages()
-    inputs = {trace.places[node]: slot for slot, node in enumerate(trace.inputs)}
-    places = dict.fromkeys(trace.places[node] for node in wanted)
-    outputs = [place for place in places if place not in inputs]
+    place_of = trace.places.__getitem__
+    inputs = dict(zip(map(place_of, trace.inputs), range(len(storages))))
+    outputs = [place for place in dict.fromkeys(map(place_of, wanted)) if place not in inputs]
     if outputs:
         if watch.active:
             check_finite(device, trace, storages)
@@ -158,11 +158,14 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
             capture.ran(device, executable, storages, numbers, overwrites, results, sites)
     else:
         found = {}
-    for node in wanted:
-        place = trace.places[node]
+    for node, place in zip(wanted, map(place_of, wanted)):
         node.storage = found[place] if place in found else storages[inputs[place]]
+        node.piece = None
     for node, parts in multiples.items():
         node.storage = tuple(part.storage for part in parts)
+        node.piece = None
+    for piece in trace.pieces:
+        piece.dissolve()
     release([*wanted, *multiples], trace.inputs)
 
 

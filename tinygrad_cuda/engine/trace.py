@@ -10,8 +10,9 @@ from typing import Any
 
 from tinygrad_cuda.backend.base import Argument, Number, Program
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
 from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.template import Piece, structure
 
 
 class Trace:
@@ -19,12 +20,14 @@ class Trace:
 
     Attributes:
         nodes: in order, sources first; realized ones are the inputs.
-        records: per value the structure of its node; the key of the trace.
+        records: the structure of each node that has a value, or of a piece; the trace's key.
+        owners: the node of each value.
         places: the value number of each node (identities share their source's).
         inputs: realized nodes, by slot.
         numbers: every number among the attributes, in order.
         always: positions in `numbers` that are arguments from the start.
         assigns: value number of an assign -> value number of the input it would overwrite.
+        pieces: what templates have recorded, and is taken as one.
     """
 
     def __init__(self, roots: list[Node]) -> None:
@@ -36,6 +39,7 @@ class Trace:
         self.numbers: list[Number] = []
         self.always: list[int] = []
         self.assigns: dict[int, int] = {}
+        self.pieces: set[Piece] = set()
         self._input_of: dict[int, int] = {}
         self._walk(roots)
 
@@ -44,6 +48,7 @@ class Trace:
         nodes, records, owners, places = self.nodes, self.records, self.owners, self.places
         place_of = places.__getitem__
         custom, none = common.custom, NO_ATTRIBUTES
+        numbers, always = self.numbers, self.always
         stack = roots[::-1]
         while stack:
             node = stack[-1]
@@ -54,6 +59,12 @@ class Trace:
             if node.storage is not None:
                 self._add_realized(node)
             else:
+                piece = node.piece
+                if piece is not None:
+                    waiting = self._take(piece)
+                    if waiting:
+                        stack += waiting
+                        continue
                 sources = node.sources
                 if op is custom:
                     # The others are there for its gradient alone.
@@ -69,15 +80,55 @@ class Trace:
                     else:
                         # What most nodes are, without a call.
                         attributes = node.attributes
-                        structure = () if attributes is none else self._structure(op, attributes)
-                        places[node] = len(records)
-                        records.append((op, structure, tuple(map(place_of, sources))))
+                        kept = (
+                            () if attributes is none
+                            else structure(op, attributes, numbers, always)
+                        )  # fmt: skip
+                        places[node] = len(owners)
+                        records.append((op, kept, tuple(map(place_of, sources))))
                         owners.append(node)
                     nodes.append(node)
                     stack.pop()
                 continue
             nodes.append(node)
             stack.pop()
+
+    def _take(self, piece: Piece) -> list[Node] | None:
+        """Enters a piece as one; gives what must be there before it."""
+        places, nodes = self.places, piece.nodes
+        if not nodes:
+            return None
+        if piece in self.pieces:
+            if nodes[0] in places:
+                return None
+        else:
+            if not (
+                places.keys().isdisjoint(nodes)
+                and all(node.storage is None for node in nodes)
+                and all(_has_parts(piece.inputs[k]) for k in piece.kind.several)
+            ):
+                piece.dissolve()
+                return None
+            self.pieces.add(piece)
+        waiting = [node for node in piece.inputs if node not in places]
+        if waiting:
+            return waiting[::-1]
+        kind, base, start = piece.kind, len(self.owners), len(self.numbers)
+        read = [places[node] for node in piece.inputs]
+        if len(kind.own) == len(nodes):
+            places.update(zip(nodes, range(base, base + len(nodes))))
+            self.owners += nodes
+        else:
+            values = [base + k if k >= 0 else read[~k] for k in kind.values]
+            places.update(zip(nodes, values))
+            self.owners += [nodes[k] for k in kind.own]
+        self.nodes += nodes
+        self.records.append((kind, tuple(read)))
+        self.numbers += kind.numbers
+        for place, k in kind.codes:
+            self.numbers[start + place] = nodes[k].attributes["code"]
+            self.always.append(start + place)
+        return None
 
     def _add_realized(self, node: Node) -> None:
         if type(node.storage) is tuple:
@@ -90,13 +141,13 @@ class Trace:
         """A leaf, or an identity: most of these are their source's value."""
         places, op, sources = self.places, node.op, node.sources
         if op.kind == "leaf":
-            structure = self._structure(op, node.attributes)
-            record: Any = (op, structure, node.shape, node.dtype)
+            kept = structure(op, node.attributes, self.numbers, self.always)
+            record: Any = (op, kept, node.shape, node.dtype)
         elif op is common.assign:
             if sources[0].storage is None:
                 places[node] = places[sources[1]]
                 return
-            self.assigns[len(self.records)] = places[sources[0]]
+            self.assigns[len(self.owners)] = places[sources[0]]
             record = (op, (), (places[sources[0]], places[sources[1]]))
         elif op is common.output:
             (source,), index = sources, node.attributes["index"]
@@ -110,44 +161,20 @@ class Trace:
         else:
             places[node] = places[sources[0]]
             return
-        places[node] = len(self.records)
+        places[node] = len(self.owners)
         self.records.append(record)
         self.owners.append(node)
 
     def _add_input(self, node: Node, storage: Any) -> None:
         # Nodes that share a storage are one input.
         known = self._input_of.get(id(storage))
-        if known is not None and self.records[known][1:] == (node.shape, node.dtype):
+        if known is not None and self.owners[known].outputs[0] == node.outputs[0]:
             self.places[node] = known
             return
-        self.places[node] = self._input_of[id(storage)] = len(self.records)
+        self.places[node] = self._input_of[id(storage)] = len(self.owners)
         self.records.append((common.buffer, node.shape, node.dtype))
         self.owners.append(node)
         self.inputs.append(node)
-
-    def _structure(self, op: Op, attributes: dict[str, Any]) -> Any:
-        """The attributes that are structure; numbers are set apart, in the order of the names.
-
-        The names are in the key, since calls may give them in any order.
-        """
-        literals, arguments = op.literals, op.arguments
-        if not literals and not arguments:
-            return tuple(attributes.items())
-        kept: list[Any] = []
-        for name, value in attributes.items():
-            kept.append(name)
-            if name in literals:
-                if type(value) is tuple:
-                    self.numbers.extend(value)
-                    kept.append(len(value))
-                else:
-                    self.numbers.append(value)
-            elif name in arguments:
-                self.always.append(len(self.numbers))
-                self.numbers.append(value)
-            else:
-                kept.append(value)
-        return tuple(kept)
 
     def storages(self) -> list[Any]:
         """The storage of each input slot."""
@@ -160,15 +187,16 @@ class Trace:
         builder = _Builder(varying)
         fresh: list[Node] = []
         inputs: list[Node] = []
-        for record, owner in zip(self.records, self.owners):
-            if record[0] is common.buffer:
+        slots = {self.places[node] for node in self.inputs}
+        for place, owner in enumerate(self.owners):
+            if place in slots:
                 node = Node(
                     common.buffer, (), {"slot": len(inputs)},
                     ((owner.shape, owner.dtype),), device, False, owner.site,
                 )  # fmt: skip
                 inputs.append(node)
             else:
-                sources = () if owner.op.kind == "leaf" else tuple(fresh[i] for i in record[2])
+                sources = tuple([fresh[self.places[source]] for source in owner.sources])
                 node = Node(
                     owner.op, sources, builder.attributes(owner),
                     owner.outputs, device, False, owner.site,
@@ -181,6 +209,11 @@ class Trace:
             overwrites,
             builder.count,
         )
+
+
+def _has_parts(node: Node) -> bool:
+    """Whether single results of a node are values computed with it."""
+    return node.storage is None and node.op is not common.custom
 
 
 class _Builder:

@@ -93,8 +93,10 @@ def backward(
             occasion = None
         with gradient_mode(create_graph):
             result, passed = _recorded(order, outputs, seeds, wanted, occasion)
-        if occasion is not None:
-            occasion.keep(result, passed)
+        known = None if occasion is None else occasion.made(result, passed)
+        if occasion is not None and known is not None:
+            # As all passes that follow: a plan sees from which templates its nodes are.
+            result, passed = known(occasion.inputs)
     if not retain_graph:
         line = user_site()
         for node in passed:
@@ -103,8 +105,10 @@ def backward(
                 # The rules have taken what they need of it.
                 node.sources = ()
             if node.op is common.custom:
-                # So has its function, which holds values that may then be overwritten.
+                # So has its function, which holds values that may then be overwritten, and so do
+                # the sources besides its value, which were there for the gradient alone.
                 node.attributes = {**node.attributes, "function": _used_up}
+                node.sources = node.sources[:1]
             if not plain and node in _watched:
                 # Nothing more will come; a hook that refers to its own Tensor lets go of it.
                 node.watchers.clear()

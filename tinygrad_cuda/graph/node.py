@@ -105,6 +105,7 @@ class Node:
         site: the user's line.
         storage: the realized value, or None while it is pending.
         spent: the line of the backward pass that consumed its history, or None.
+        piece: what a template has recorded together with it, while it is pending; or None.
         watchers: what sees its cotangent; set by `gradient.watch` only.
     """
 
@@ -120,6 +121,7 @@ class Node:
         "site",
         "storage",
         "spent",
+        "piece",
         "watchers",
         "__weakref__",
     )
@@ -135,6 +137,7 @@ class Node:
     site: RawSite | None
     storage: Any
     spent: RawSite | None
+    piece: Any
     watchers: list[Callable[[Node], Node | None]]
 
     def __init__(
@@ -157,6 +160,7 @@ class Node:
         self.site = site
         self.storage = None
         self.spent = None
+        self.piece = None
 
     @property
     def label(self) -> str:

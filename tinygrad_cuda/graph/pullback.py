@@ -15,9 +15,8 @@ from tinygrad_cuda.graph.template import Template, Unfit
 
 # Passes kept; all are forgotten when there are more.
 CAPACITY = 1024
-_known: dict[Any, Pullback | str] = {}
-# In place of a template: the pass came once, and many never come again; or there can be none.
-_ONCE, _NONE = "once", "none"
+# None where there can be no template.
+_known: dict[Any, Pullback | None] = {}
 
 
 def gradient_site(node: Node) -> RawSite | None:
@@ -97,20 +96,13 @@ class Occasion:
         if self.key is None:
             return None
         try:
-            found = _known.get(self.key)
+            found = _known.get(self.key, _missing)
         except TypeError:
             # An attribute that cannot be part of a key.
-            self.key = None
-            return None
-        if isinstance(found, Pullback):
-            return found
+            found = None
         if found is None:
-            if len(_known) >= CAPACITY:
-                _known.clear()
-            _known[self.key] = _ONCE
-        if found is not _ONCE:
             self.key = None
-        return None
+        return None if found is _missing else found
 
     # Recording it in the ordinary way -----------------------------------------------------------
 
@@ -120,8 +112,8 @@ class Occasion:
         self.sites[id(site)] = site, self.places[node]
         return site
 
-    def keep(self, result: dict[Node, Node], passed: list[Node]) -> None:
-        """Makes a template of a pass that has just been recorded."""
+    def made(self, result: dict[Node, Node], passed: list[Node]) -> Pullback | None:
+        """The template of a pass that has just been recorded, for all that follow."""
         places = self.places
         lines: dict[int, int] = {}
 
@@ -131,17 +123,20 @@ class Occasion:
                 raise Unfit(node.op.name)
             return lines.setdefault(known[1], len(lines))
 
+        found = None
         try:
             template = Template(self.inputs, list(result.values()), line)
+            wanted, used = [[places[node] for node in nodes] for nodes in (result, passed)]
+            found = Pullback(template, list(lines), wanted, used)
         except Unfit:
-            _known[self.key] = _NONE
-            return
-        _known[self.key] = Pullback(
-            template,
-            list(lines),
-            [places[node] for node in result],
-            [places[node] for node in passed],
-        )
+            pass
+        if len(_known) >= CAPACITY:
+            _known.clear()
+        _known[self.key] = found
+        return found
+
+
+_missing: Any = object()
 
 
 class Pullback:

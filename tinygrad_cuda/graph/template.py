@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
+from weakref import WeakValueDictionary
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import RawSite
-from tinygrad_cuda.graph.node import Node, Op, Outputs
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op, Outputs
 from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.graph.order import topological
 
@@ -41,7 +42,7 @@ class Template:
         Unfit: it contains a value, a function, or a leaf that arrives from elsewhere.
     """
 
-    __slots__ = ("steps", "chosen", "length", "checks")
+    __slots__ = ("steps", "chosen", "length", "checks", "kind", "_ends", "_inputs", "_inner")
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Template:
         places = {node: place for place, node in enumerate(inputs)}
         self.steps: list[Step] = []
         self.checks: dict[int, int] = {}
+        made: list[Node] = []
         for node in topological(results, stop=places.__contains__):
             if node in places:
                 continue
@@ -65,11 +67,23 @@ class Template:
                 raise Unfit(op.name)
             pick = picking([places[source] for source in node.sources])
             places[node] = len(places)
+            made.append(node)
             self.steps.append(
                 (op, pick, node.attributes, node.outputs, node.requires_grad, line(node))
             )
         self.chosen = [places[node] for node in results]
-        self.length = len(self.steps)
+        self.length = len(made)
+        read = {source for node in made for source in node.sources}
+        ends = [node for node in made if node not in read]
+        needed = {*ends, *results}
+        for node in reversed(made):
+            if node in needed:
+                needed.update(_value_sources(node))
+        inner = [node for node in made if node in needed and node in read]
+        self._ends = [places[node] for node in ends]
+        self._inner = picking([places[node] for node in inner])
+        self.kind, used = kind_of(inner) if len(inner) >= SMALLEST else (None, [])
+        self._inputs = picking([places[node] for node in used])
 
     def __call__(
         self, inputs: list[Node], device: Device, lines: Sequence[RawSite | None]
@@ -79,6 +93,10 @@ class Template:
         add = nodes.append
         for op, pick, attributes, outputs, needs, line in self.steps:
             add(Node(op, pick(nodes), attributes, outputs, device, needs, lines[line]))
+        if self.kind is not None:
+            piece = Piece(self.kind, self._inputs(nodes), self._inner(nodes))
+            for place in self._ends:
+                nodes[place].piece = piece
         return nodes
 
 
@@ -96,3 +114,136 @@ def picking(places: Sequence[int]) -> Pick:
 
 def _nothing(nodes: list[Node]) -> tuple[Node, ...]:
     return ()
+
+
+def _value_sources(node: Node) -> tuple[Node, ...]:
+    """The sources of a value; a custom node has others for its gradient alone."""
+    return node.sources[: node.attributes["results"]] if node.op is common.custom else node.sources
+
+
+# Pieces -------------------------------------------------------------------------------------------
+
+# Fewer nodes are traced one by one.
+SMALLEST = 3
+
+
+class Piece:
+    """What a template has recorded but for its ends, which refer to it: traced as one.
+
+    The ends, which nothing else in it reads, are not part of it, so that it is in no cycle.
+
+    Args:
+        kind: its structure.
+        inputs: what its values are computed from.
+        nodes: all but the ends, sources first.
+    """
+
+    __slots__ = ("kind", "inputs", "nodes")
+
+    def __init__(self, kind: Kind, inputs: tuple[Node, ...], nodes: tuple[Node, ...]) -> None:
+        self.kind = kind
+        self.inputs = inputs
+        self.nodes = nodes
+
+    def dissolve(self) -> None:
+        """Lets go of its nodes, which are single ones from now on."""
+        self.inputs = self.nodes = ()
+
+
+class Kind:
+    """The structure of pieces; equal ones are one object.
+
+    Attributes:
+        values: of each node: its number among the piece's values, or ``~k`` for input k's value.
+        own: the nodes that have a value of their own.
+        numbers: the numbers among the attributes, in order.
+        codes: positions in `numbers` of the codes of checks, with their nodes.
+        several: inputs of which single results are read.
+    """
+
+    __slots__ = ("values", "own", "numbers", "codes", "several", "__weakref__")
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+        self.own: list[int] = []
+        self.numbers: list[Any] = []
+        self.codes: list[tuple[int, int]] = []
+        self.several: list[int] = []
+
+
+_kinds: WeakValueDictionary[Any, Kind] = WeakValueDictionary()
+
+
+def kind_of(nodes: list[Node]) -> tuple[Kind | None, list[Node]]:
+    """The structure of nodes that are given sources first, and what they are computed from.
+
+    None where a trace would not take them as they are.
+    """
+    kind = Kind()
+    inputs: dict[Node, int] = {}
+    local: dict[Node, int] = {}
+    content: list[Any] = []
+
+    def value(source: Node) -> int:
+        found = local.get(source)
+        return ~inputs.setdefault(source, len(inputs)) if found is None else found
+
+    for position, node in enumerate(nodes):
+        op, sources = node.op, node.sources
+        if op is common.output and sources[0].op is common.custom:
+            return None, []
+        if op is common.custom or op is common.detach:
+            local[node] = value(sources[0])
+        else:
+            refs = tuple([value(source) for source in sources])
+            if op is common.output and refs[0] < 0:
+                kind.several.append(~refs[0])
+            if op is indexing.check_index:
+                kind.codes.append((len(kind.numbers), position))
+            leaf = node.outputs if op.kind == "leaf" else None
+            content.append((op, structure(op, node.attributes, kind.numbers, []), refs, leaf))
+            local[node] = len(kind.own)
+            kind.own.append(position)
+        kind.values.append(local[node])
+    for place, _ in kind.codes:
+        kind.numbers[place] = 0  # each piece has its own
+    # Numbers as text: a zero and its negative are two.
+    key = (tuple(content), tuple(kind.values), repr(kind.numbers))
+    try:
+        return _kinds.setdefault(key, kind), list(inputs)
+    except TypeError:
+        return None, []
+
+
+def structure(
+    op: Op, attributes: dict[str, Any], numbers: list[Any], always: list[int]
+) -> tuple[Any, ...]:
+    """The attributes that are structure; numbers are set apart, in the order of the names.
+
+    The names are in the key, since calls may give them in any order.
+
+    Args:
+        op, attributes: of a node.
+        numbers: receives the numbers.
+        always: receives the positions of those that are arguments from the start.
+    """
+    if attributes is NO_ATTRIBUTES:
+        return ()
+    literals, arguments = op.literals, op.arguments
+    if not literals and not arguments:
+        return tuple(attributes.items())
+    kept: list[Any] = []
+    for name, value in attributes.items():
+        kept.append(name)
+        if name in literals:
+            if type(value) is tuple:
+                numbers.extend(value)
+                kept.append(len(value))
+            else:
+                numbers.append(value)
+        elif name in arguments:
+            always.append(len(numbers))
+            numbers.append(value)
+        else:
+            kept.append(value)
+    return tuple(kept)

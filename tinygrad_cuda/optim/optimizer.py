@@ -182,8 +182,7 @@ class Optimizer(Hooked):
         overwritten is seen from who still holds its value.
         """
         fresh = []
-        # While a call is captured, numbers must be told apart by parameter: in the ordinary way.
-        repeats = replay is None and Updates.possible(self)
+        repeats = Updates.possible(self)
         with gradient_mode(False), recorded_at(current_site()):
             for number, options in enumerate(self.param_groups):
                 if replay is not None:
@@ -195,14 +194,14 @@ class Optimizer(Hooked):
                     gradient = parameter.grad
                     if gradient is None:
                         continue
+                    if replay is not None:
+                        replay.begin(number, parameter)
                     state = None if updates is None else updates.record(parameter, gradient)
                     if state is None:
-                        if replay is not None:
-                            replay.begin(number, parameter)
                         state = self._update(parameter, group, scalars)
-                        if replay is not None:
-                            replay.join(parameter)
                     fresh.append((parameter, state))
+                    if replay is not None:
+                        replay.join(parameter)
         return fresh
 
     def _update(self, parameter: Tensor, group: Group, scalars: Scalars) -> State:

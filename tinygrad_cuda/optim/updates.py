@@ -13,6 +13,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import CompileError
+from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.examples import Recording, tracing
 from tinygrad_cuda.graph.batching import example
@@ -27,9 +28,11 @@ from tinygrad_cuda.tensor.tensor import Tensor
 
 State = dict[str, Any]
 
-# Templates kept, each with the names of the state's Tensors that it gives after the parameter.
+# Templates kept, each with the order of its writes: the parameter is 0, then the state's Tensors.
 CAPACITY = 1024
-_templates: dict[Any, tuple[Template, list[str]] | None] = {}
+_templates: dict[Any, tuple[Template, list[int]] | None] = {}
+# What stands for a kind of update in keys.
+_kinds: dict[Any, object] = {}
 
 
 _missing: Any = object()
@@ -39,7 +42,9 @@ _PARAMETERS = ("params", "param_names")
 class _Numbers:
     """The numbers of one step for parameters whose host state is the same."""
 
-    def __init__(self, optimizer: Any, group: Any, parameter: Tensor, state: State) -> None:
+    def __init__(
+        self, optimizer: Any, group: Any, options: Any, parameter: Tensor, state: State
+    ) -> None:
         self.values: dict[Any, float] = {}
         log: list[Any] = []
         absent: Any = Absent(log, parameter)
@@ -52,7 +57,8 @@ class _Numbers:
         given = {k: absent if isinstance(v, Tensor) else v for k, v in state.items()}
         _, new = dry_run(optimizer, absent, given, group, scalar)
         self.new_state = {key: value for key, value in new.items() if value is not absent}
-        self.structure = tuple(log)
+        self.names = list(new)
+        self.kind = _kinds.setdefault((type(optimizer), options, tuple(log)), object())
         self._nodes: dict[Any, list[Node]] = {}
 
     def nodes(self, scalars: Any, dtype: DType, device: Device, ndim: int) -> list[Node]:
@@ -103,27 +109,35 @@ class Updates:
         """Records the update of one parameter and of its state.
 
         Returns:
-            The new host state; None where the update must be recorded in the ordinary way.
+            What is new in the state; None where the update must be recorded in the ordinary way.
         """
-        state = self.optimizer.state.get(parameter)
-        if not self._plain(parameter, gradient) or state is None:
+        chain = parameter.chain
+        if gradient.chain or len(chain) != 1 or chain[0][0] is not common.variable:
             return None
-        value = parameter.cell.node
-        dtype, device = value.dtype, value.device
-        inputs, host = [gradient.node, value], []
+        state = self.optimizer.state.get(parameter)
+        first = not state
+        if not state:
+            state = self.optimizer.init_single(parameter, self.group)
+        if watching.on and (capture := capturing()) is not None:
+            for tensor in (parameter, *state.values()):
+                if isinstance(tensor, Tensor):
+                    capture.saw(tensor)
+        value, g = parameter.cell.node, gradient.node
+        inputs, host, places = [g, value], [], [parameter.cell]
         for key, item in state.items():
             if not isinstance(item, Tensor):
                 host.append((key, item))
-            elif item.chain or item.requires_grad:
+            elif item.chain:
                 return None
             else:
-                inputs.append(item.node)
+                places.append(item.cell)
+                inputs.append(item.cell.node)
+        for node in inputs:
+            if node.requires_grad or (node.storage is None and node is not g):
+                return None
         try:
             numbers = self._numbers_for(parameter, state, tuple(host))
-            key = (
-                type(self.optimizer), self.options, numbers.structure, device,
-                tuple([node.outputs for node in inputs]), tuple(state),
-            )  # fmt: skip
+            key = (numbers.kind, tuple([node.outputs for node in inputs]), value.device, *state)
             known = _templates.get(key, _missing)
         except (CompileError, TypeError):
             # The update does not run on a stand-in, or an option cannot be part of a key.
@@ -131,40 +145,31 @@ class Updates:
         if known is _missing:
             if len(_templates) >= CAPACITY:
                 _templates.clear()
+                _kinds.clear()
             known = _templates[key] = self._made(inputs, state)
         if known is None:
             return None
-        template, names = known
-        inputs += numbers.nodes(self.scalars, wide(dtype), device, len(value.shape))
-        nodes = template(inputs, device, (self.site,))
-        new, *rest = [nodes[place] for place in template.chosen]
-        parameter.write(new, "step")
-        for name, node in zip(names, rest):
-            state[name].write(node, "step")
-        return numbers.new_state
-
-    def _plain(self, parameter: Tensor, gradient: Tensor) -> bool:
-        """Whether a gradient and a leaf's value are whole cells of this thread."""
-        cell, chain = parameter.cell, parameter.chain
-        value = cell.node
-        return (
-            len(chain) == 1
-            and chain[0][0] is common.variable
-            and not value.requires_grad
-            and (value.storage is not None or cell.recorder is local.recorder)
-            and not gradient.chain
-            and not gradient.requires_grad
-        )
+        template, order = known
+        inputs += numbers.nodes(self.scalars, wide(value.dtype), value.device, len(value.shape))
+        nodes = template(inputs, value.device, (self.site,))
+        local.recorder.recorded += template.length
+        for place, found in zip(order, template.chosen):
+            places[place].put(nodes[found])
+        if not first:
+            return numbers.new_state
+        # Also the state's Tensors, in the update's own order.
+        return {k: numbers.new_state.get(k, state.get(k)) for k in numbers.names}
 
     def _numbers_for(self, parameter: Tensor, state: State, host: Any) -> _Numbers:
         """The numbers of this step, computed once for all parameters that share them."""
         alike = host, tuple(parameter.cell.node.shape) if self.by_shape else None
         found = self._numbers.get(alike)
         if found is None:
-            found = self._numbers[alike] = _Numbers(self.optimizer, self.group, parameter, state)
+            found = _Numbers(self.optimizer, self.group, self.options, parameter, state)
+            self._numbers[alike] = found
         return found
 
-    def _made(self, inputs: list[Node], state: State) -> tuple[Template, list[str]] | None:
+    def _made(self, inputs: list[Node], state: State) -> tuple[Template, list[int]] | None:
         """The update as `Optimizer` records it, of stand-ins that never have a value."""
         with Recording("error"):
             places = [example.leaf(node.shape, node.dtype, node.device) for node in inputs]
@@ -183,11 +188,16 @@ class Updates:
             given = {**state, **dict(zip(names, rest))}
             new, after = self.optimizer.apply_single(gradient, parameter, given, self.group, scalar)
             after = {key: item for key, item in after.items() if isinstance(item, Tensor)}
-            results = [to_dtype(item.node, dtype) for item in (new, *after.values())]
             if not set(names).issuperset(after):
                 return None
+            # Each asks for the storage of what it replaces, as every write does.
+            order = [0, *(names.index(key) + 1 for key in after)]
+            results = [
+                common.assign(places[place + 1], to_dtype(item.node, inputs[place + 1].dtype))
+                for place, item in zip(order, (new, *after.values()))
+            ]
             try:
-                return Template(places, results), list(after)
+                return Template(places, results), order
             except Unfit:
                 return None
 

@@ -115,6 +115,16 @@ def accumulate(leaf: Leaf, g: Node, create_graph: bool = False) -> None:
     """``leaf.grad = g`` or, if there is one already, ``leaf.grad += g``."""
     if (capture := capturing()) is not None:
         capture.saw_leaf(leaf)
+    if leaf.grad is None and not leaf.hooks:
+        leaf.grad = wrap(g)
+    else:
+        _accumulate(leaf, g, create_graph)
+    for after in list(leaf.after.values()):
+        after(leaf)
+
+
+def _accumulate(leaf: Leaf, g: Node, create_graph: bool) -> None:
+    """`accumulate` for a leaf with hooks or a gradient."""
     with gradient_mode(create_graph):
         tensor = wrap(g)
         for hook in list(leaf.hooks.values()):
@@ -126,8 +136,6 @@ def accumulate(leaf: Leaf, g: Node, create_graph: bool = False) -> None:
             leaf.grad = wrap(elementwise.add(leaf.grad.node, tensor.node))
         else:
             leaf.grad.write(elementwise.add(leaf.grad.node, tensor.node), "backward")
-    for after in list(leaf.after.values()):
-        after(leaf)
 
 
 def clear(parameter: Tensor, set_to_none: bool = True) -> None:
