@@ -119,7 +119,7 @@ def test_convolutions_are_updated_in_place_too(turns: list[int]) -> None:
     def train(steps: bool) -> list[bytes]:
         tc.manual_seed(0)
         model = nn.Sequential(
-            nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 1, 3, padding=1)
+            nn.Conv2d(1, 2, 3, padding=1), nn.MaxPool2d(3, 1, 1), nn.Conv2d(2, 1, 3, padding=1)
         )
         optimizer = optim.SGD(model.parameters(), lr=0.1)
 
