@@ -488,7 +488,9 @@ EVERYTHING = kernel(
   moments = tgc_block_reduce(moments, tgc_welford_op(), smem);
   k += tgc_block_reduce_once(k, tgc_sum_op(), smem + 1024);
   float batch[4] = {x, 1, 2, x};
-  moments = tgc_block_reduce_of<1>(tgc_welford_add(moments, batch), tgc_welford_op(), smem + 2048);
+  tgc_block_send(tgc_welford_add(moments, batch), tgc_welford_op(), smem + 2048);
+  __syncthreads();
+  tgc_block_receive<1>(moments, tgc_welford_op(), smem + 2048);
   x += tgc_element(tgc_load_vector<8>(p.b, i * 8), 3) + tgc_warp_reduce<4>(x, tgc_sum_op());
   tgc_grid_signal();
   float* sums = reinterpret_cast<float*>(smem + 4096);

@@ -1,11 +1,11 @@
 // ROW, 64 rows of 1000, 256 threads each, 3 loops, in registers: max sub exp sum div.
 // Stores div (64, 1000) float32.
 // Grid 64 x 256 threads, 512000 bytes moved at least.
-struct row_max_sum_sub_exp_div_cd37c309fb_params {
+struct row_max_sum_sub_exp_div_42ea9d35ff_params {
   const float* in0;
   float* out0;
 };
-__device__ __forceinline__ void row_max_sum_sub_exp_div_cd37c309fb_stage(int virtual_block, const row_max_sum_sub_exp_div_cd37c309fb_params& p,
+__device__ __forceinline__ void row_max_sum_sub_exp_div_42ea9d35ff_stage(int virtual_block, const row_max_sum_sub_exp_div_42ea9d35ff_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 256;
   const int line = virtual_block * 1 + threadIdx.x / 256;
@@ -25,7 +25,9 @@ __device__ __forceinline__ void row_max_sum_sub_exp_div_cd37c309fb_stage(int vir
       }
     }
   }
-  r0 = tgc_block_reduce_of<8>(r0, tgc_max_op(), smem);
+  tgc_block_send(r0, tgc_max_op(), smem);
+  __syncthreads();
+  tgc_block_receive<8>(r0, tgc_max_op(), smem);
   float r1 = 0.0f;
 #pragma unroll 1
   for (int k = 0; k < 1; k++) {
@@ -40,7 +42,9 @@ __device__ __forceinline__ void row_max_sum_sub_exp_div_cd37c309fb_stage(int vir
       }
     }
   }
-  r1 = tgc_block_reduce_of<8>(r1, tgc_sum_op(), smem + 128);
+  tgc_block_send(r1, tgc_sum_op(), smem + 128);
+  __syncthreads();
+  tgc_block_receive<8>(r1, tgc_sum_op(), smem + 128);
   const tgc_divisor x6 = tgc_divisor_of(r1);
 #pragma unroll 1
   for (int k = 0; k < 1; k++) {

@@ -115,6 +115,7 @@ class Lines:
         self.width = width
         self.lines = rows_of(kernel.sign)
         self.length = length_of(kernel.sign)
+        self.slots = "smem"  # where a block's reductions have their memory
         self.spare = kernel.kind == "col"  # some threads may repeat a line, and store nothing
         self.words = Words()
         self.writer = Evaluator(self.words, set(kernel.reads), is_wide(kernel))
@@ -239,16 +240,27 @@ class Lines:
 
     outer: Scope
 
-    def reduction(self, one: Accumulator, group: int) -> str:
-        """The statement that combines the threads of a row; each reduction has its own memory."""
+    def reductions(self, taken: list[Accumulator], group: int) -> list[str]:
+        """Statements that combine the threads of a row; those of a block meet once for all."""
         if group <= WARP:
             size = f"<{group}>" if group < WARP else ""
-            return f"{one.name} = tgc_warp_reduce{size}({one.name}, {one.operator}());"
-        before = self.accumulators[: self.accumulators.index(one)]
-        offset = sum(a.bytes for a in before) * WARP
-        place = f"smem + {offset}" if offset else "smem"
-        whole = f"tgc_block_reduce_of<{group // WARP}>"
-        return f"{one.name} = {whole}({one.name}, {one.operator}(), {place});"
+            return [
+                f"{one.name} = tgc_warp_reduce{size}({one.name}, {one.operator}());"
+                for one in taken
+            ]
+        places = {}
+        offset = 0
+        for one in self.accumulators:  # each has its own memory
+            places[one.name] = f"{self.slots} + {offset}" if offset else self.slots
+            offset += one.bytes * WARP
+        calls = [(one, f"{one.name}, {one.operator}(), {places[one.name]}") for one in taken]
+        if not calls:
+            return []
+        return [
+            *(f"tgc_block_send({arguments});" for _, arguments in calls),
+            "__syncthreads();",
+            *(f"tgc_block_receive<{group // WARP}>({arguments});" for _, arguments in calls),
+        ]
 
     @property
     def scratch_bytes(self) -> int:
@@ -297,7 +309,7 @@ def join_stage(
         before=row.start(taken),
         load=load,
         group=group,
-        combine=[row.reduction(a, group) for a in taken],
+        combine=row.reductions(taken, group),
         epilogue=made,
         store=stored,
     )

@@ -79,7 +79,7 @@ def _row_group(kernel: Kernel) -> int:
 def stays_on_chip(kernel: Kernel) -> bool:
     """Whether a row is one block's, which holds it in registers."""
     lines = Lines(kernel)
-    if _parts(kernel) > 1 or _row_group(kernel) != THREADS or lines.scratch_bytes > ROW_BYTES:
+    if _parts(kernel) > 1 or _row_group(kernel) != THREADS or 2 * lines.scratch_bytes > ROW_BYTES:
         return False
     width = _row_width(kernel, THREADS)
     return -(-lines.length // width // THREADS) * width <= HELD
@@ -100,8 +100,9 @@ def _row(kernel: Kernel) -> list[Stage]:
     width = _row_width(own, group)
     items = row.length // width
     trips = -(-items // group)
-    free = row.scratch_bytes
+    free = 2 * row.scratch_bytes
     carried = None if columns is None else Columns(row, columns, width, items, free)
+    row.slots = "slots" if carried else "smem"
     loops = max([*row.phase.values(), *(row.phase[n] + 1 for n in row.wide_stores)])
     loops = max(loops, carried.loops) if carried else loops
     fits = trips * width <= _held(own)
@@ -178,7 +179,7 @@ def _holes(row: Lines, stores: Stores, taken: list[Accumulator], group: int) -> 
         "load": row.writer.scopes[1].lines,
         "map": row.writer.scopes[2].lines,
         "store": stores.after,
-        "combine": [row.reduction(a, group) for a in taken],
+        "combine": row.reductions(taken, group),
     }
 
 
@@ -206,7 +207,6 @@ def _finish(row: Lines, loops: int) -> list[str]:
 def _walk(kernel: Kernel, carried: Columns, text: list[str], about: str) -> list[Stage]:
     """Blocks that walk over many rows each, with the columns that they carry."""
     row = carried.row
-    alone = len(row.accumulators) == 1  # its shared memory is free only when all have read it
     body = fill(
         "row.cuh",
         "walk_body",
@@ -218,7 +218,7 @@ def _walk(kernel: Kernel, carried: Columns, text: list[str], about: str) -> list
         blocks=carried.blocks,
         lines=row.lines,
         phases=text,
-        again=["__syncthreads();"] if alone else [],
+        scratch=row.scratch_bytes,
     )
     words, name = row.words.list, stem(kernel) + "_parts"
     label = comment(kernel, f"{about}, with its columns", carried.blocks)

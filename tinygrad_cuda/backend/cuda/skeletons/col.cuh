@@ -41,7 +41,7 @@ const int wanted = virtual_block * @across@ + across;
 const bool live = wanted < @lines@;
 const int line = live ? wanted : @lines@ - 1;
 @before@
-#pragma unroll 4
+#pragma unroll 8
 for (int part = down; part < @parts@; part += @down@) {
   @load@
 }

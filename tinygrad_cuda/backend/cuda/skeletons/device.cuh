@@ -554,14 +554,16 @@ TGC_DEVICE T tgc_block_reduce_once(T value, Combine combine, char* smem) {
   return tgc_warp_reduce_first(value, combine, warps);
 }
 
-// The same for a block of WARPS warps, a power of 2.
-template <int WARPS, class T, class Combine>
-TGC_DEVICE T tgc_block_reduce_of(T value, Combine combine, char* smem) {
+// The same in two halves, before and behind a __syncthreads(), for several values to wait at once;
+// the block has WARPS warps, a power of 2.
+template <class T, class Combine>
+TGC_DEVICE void tgc_block_send(T value, Combine combine, char* smem) {
   value = tgc_warp_reduce(value, combine);
-  T* partial = reinterpret_cast<T*>(smem);
-  if (tgc_lane() == 0) partial[tgc_warp()] = value;
-  __syncthreads();
-  return tgc_warp_reduce<WARPS>(partial[tgc_lane() % WARPS], combine);
+  if (tgc_lane() == 0) reinterpret_cast<T*>(smem)[tgc_warp()] = value;
+}
+template <int WARPS, class T, class Combine>
+TGC_DEVICE void tgc_block_receive(T& value, Combine combine, char* smem) {
+  value = tgc_warp_reduce<WARPS>(reinterpret_cast<T*>(smem)[tgc_lane() % WARPS], combine);
 }
 
 // The same for any block, and `smem` is free again on return.

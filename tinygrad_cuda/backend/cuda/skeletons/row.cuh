@@ -22,9 +22,9 @@ for (int item = thread; item < @items@; item += @group@) {
   @first@
 }
 #pragma unroll 1
-for (int line = virtual_block; line < @lines@; line += @blocks@) {
+for (int line = virtual_block, turn = 0; line < @lines@; line += @blocks@, turn ^= 1) {
+  char* const slots = smem + turn * @scratch@;  // those of the row before may still be read
   @phases@
-  @again@
 }
 #pragma unroll 1
 for (int item = thread; item < @items@; item += @group@) {
