@@ -108,7 +108,7 @@ def backward(
                 # So has its function, which holds values that may then be overwritten, and so do
                 # the sources besides its value, which were there for the gradient alone.
                 node.attributes = {**node.attributes, "function": _used_up}
-                node.sources = node.sources[:1]
+                node.sources = node.sources[: node.attributes["results"]]
             if not plain and node in _watched:
                 # Nothing more will come; a hook that refers to its own Tensor lets go of it.
                 node.watchers.clear()
