@@ -711,7 +711,7 @@ struct tgc_welford_op {
   template <class T>
   __device__ __forceinline__ tgc_welford<T> operator()(tgc_welford<T> a, tgc_welford<T> b) const {
     T n = a.n + b.n;
-    T delta = b.mean - a.mean, share = n == T(0) ? T(0) : b.n * tgc_share_of(n);
+    T delta = b.mean - a.mean, share = b.n * tgc_share_of(n > T(1) ? n : T(1));  // no branch
     return {n, a.mean + delta * share, a.m2 + b.m2 + delta * delta * a.n * share};
   }
 };
