@@ -46,3 +46,14 @@ def test_the_input_gradient_takes_as_many_products_as_the_convolution(kernel: in
     (gradient,) = tc.autograd.grad(y.sum(), x)
     products = [n for n in topological([gradient.node]) if n.op.kind == "contraction"]
     assert sum(map(flops, products)) == 2 * 3 * kernel**2 * prod(y.shape)
+
+
+@pytest.mark.parametrize("scale", [2, 3])
+def test_a_convolution_of_what_was_enlarged(scale: int) -> None:
+    """Its windows are divided by the scale: no part of the index is of the window alone."""
+    x, w = real(2, 3, 5, 6), real(5, 3, 3, 3)
+
+    def forward(functions, x, w):
+        return functions.conv2d(functions.interpolate(x, scale_factor=scale), w, padding=1)
+
+    compare(forward, (x, w), "float32", "emu")

@@ -1,12 +1,12 @@
 // CONTRACT 1 x 300 x 170 x 200, tiles of 16 x 32 x 64, k in 1 parts, 20400000 FLOPs: matmul.
 // Stores matmul (300, 170) float32.
 // Grid 114 x 256 threads, 580000 bytes moved at least.
-struct contract_matmul_43932094ed_params {
+struct contract_matmul_0ac19f15aa_params {
   const float* in0;
   const float* in1;
   float* out0;
 };
-__device__ __forceinline__ void contract_matmul_43932094ed_stage(int virtual_block, const contract_matmul_43932094ed_params& p,
+__device__ __forceinline__ void contract_matmul_0ac19f15aa_stage(int virtual_block, const contract_matmul_0ac19f15aa_params& p,
                                              char* smem) {
   const int tile_number = virtual_block % 114;
   const int batch = virtual_block / 114 % 1;
@@ -40,7 +40,7 @@ __device__ __forceinline__ void contract_matmul_43932094ed_stage(int virtual_blo
 #pragma unroll
         for (int v = 0; v < 4; v++) hold_a[i * 4 + v] = 0.0f;
         if (m < 300 && step_a * 4 < k_last) {
-          const tgc_vector<float, 4> a2 = tgc_load_vector<4>(p.in0, x1 + m * 200);
+          const tgc_vector<float, 4> a2 = tgc_load_vector<4>(p.in0, m * 200 + x1);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
             const float x3 = tgc_element(a2, v);
@@ -57,7 +57,7 @@ __device__ __forceinline__ void contract_matmul_43932094ed_stage(int virtual_blo
 #pragma unroll
         for (int v = 0; v < 2; v++) hold_b[i * 2 + v] = 0.0f;
         if (k < k_last && step_b < 85) {
-          const tgc_vector<float, 2> a5 = tgc_load_vector<2>(p.in1, x4 + k * 170);
+          const tgc_vector<float, 2> a5 = tgc_load_vector<2>(p.in1, k * 170 + x4);
 #pragma unroll
           for (int v = 0; v < 2; v++) {
             const float x6 = tgc_element(a5, v);

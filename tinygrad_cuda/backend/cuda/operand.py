@@ -8,7 +8,7 @@ from math import gcd, prod
 
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
-from tinygrad_cuda.backend.cuda.index import Compound, Condition, Index, Leaf
+from tinygrad_cuda.backend.cuda.index import Bounded, Compound, FloorDiv, Index, Leaf, Mod
 from tinygrad_cuda.backend.cuda.moves import Coordinates, Guard, moved
 from tinygrad_cuda.backend.cuda.template import THREADS, fill
 from tinygrad_cuda.backend.cuda.tiling import PAD, Plan
@@ -61,23 +61,36 @@ class Reader(Evaluator):
         self.step = ""
 
     def index_text(self, index: Index) -> str:
-        parts = None if self.table is None or self.wide else separated(index, self.table.line)
-        if parts is None or self.table is None or not parts[1].terms:
+        table = self.table
+        if table is None or self.wide or table.line not in index.leaves():
             return super().index_text(index)
-        rest, own = parts
+        index = index.expanded()
+        own, rest, mixed = separated(index, table.line)
+        parts = []
         if any(isinstance(term, Compound) for _, term in own.terms):
-            text = self.table.column(super().index_text(own))
-        else:
-            text = super().index_text(own)
-        if rest.is_constant:
-            return f"{text} + {rest.constant}" if rest.constant else text
+            parts.append(table.column(super().index_text(own)))
+        elif own.terms:
+            parts.append(super().index_text(own))
+        if rest.terms:
+            parts.append(self._once(rest))
+        elif rest.constant:
+            parts.append(str(rest.constant))
+        for coefficient, term in mixed:
+            text = f"({self.index_text(term.operand)})"
+            if isinstance(term, (FloorDiv, Mod)):  # of what is not negative
+                sign = "/" if isinstance(term, FloorDiv) else "%"
+                text = f"(int)((unsigned){text} {sign} {term.divisor}u)"
+            parts.append(f"{text} * {coefficient}")
+        return " + ".join(parts)
+
+    def _once(self, rest: Index) -> str:
+        """The name of what is the same for all lines of a thread."""
         depth = self._depth((rest,), ())
         if depth == 2 and all(
             leaf.name == self.step or self._home(leaf.name) < 2 for leaf in rest.leaves()
         ):
-            depth = 1  # what a thread has once, for all of its lines
-        name = self._named(depth, ("rest", rest), "int", super().index_text(rest))
-        return f"{name} + {text}"
+            depth = 1
+        return self._named(depth, ("rest", rest), "int", super().index_text(rest))
 
 
 @dataclass
@@ -108,10 +121,12 @@ class Table:
         return self.width <= 4 and 4 * self.width * lines <= TABLE_BYTES
 
 
-def separated(index: Index, line: Leaf) -> tuple[Index, Index] | None:
-    """(rest, own) with index = rest + own, `own` of `line` alone and `rest` without it."""
-    index = index.expanded()
+def separated(
+    index: Index, line: Leaf
+) -> tuple[Index, Index, list[tuple[int, FloorDiv | Mod | Bounded]]]:
+    """(own, rest, mixed): terms of `line` alone, terms without it, and those that have both."""
     own, rest = Index((), 0), Index((), index.constant)
+    mixed: list[tuple[int, FloorDiv | Mod | Bounded]] = []
     for coefficient, term in index.terms:
         part = Index(((coefficient, term),), 0)
         leaves = part.leaves()
@@ -120,8 +135,9 @@ def separated(index: Index, line: Leaf) -> tuple[Index, Index] | None:
         elif leaves == {line}:
             own = own + part
         else:
-            return None
-    return rest, own
+            assert isinstance(term, (FloorDiv, Mod, Bounded))
+            mixed.append((coefficient, term))
+    return own, rest, mixed
 
 
 def zero_outside(reader: Evaluator, node: Node, at: Coordinates) -> tuple[Node, Coordinates, Guard]:
@@ -161,20 +177,20 @@ class Mask:
 def masked(reader: Evaluator, guard: Guard, line: Leaf) -> Mask | None:
     """A guard taken apart into what a thread knows and what a line does; None where it cannot."""
     bases: dict[Index, Index] = {}
-    shares: list[tuple[Condition, Index | None, int]] = []
+    shares: list[tuple[Index, Index | None, int]] = []
     for condition in guard:
-        parts = separated(condition.index, line)
-        if parts is None or any(leaf.name == "v" for leaf in parts[0].leaves()):
+        own, rest, mixed = separated(condition.index.expanded(), line)
+        if mixed or any(leaf.name == "v" for leaf in rest.leaves()):
             return None
-        terms = parts[1].terms
+        terms = own.terms
         if not terms:
-            shares.append((condition, None, 0))
+            shares.append((rest, None, 0))
             continue
         scale = gcd(*(c for c, _ in terms))
         scale = scale if terms[0][0] > 0 else -scale
         base = Index(tuple((c // scale, term) for c, term in terms), 0)
         bases[base] = base
-        shares.append((condition, base, scale))
+        shares.append((rest, base, scale))
     if not bases:
         return None
     lows = {base: base.low for base in bases}
@@ -188,18 +204,16 @@ def masked(reader: Evaluator, guard: Guard, line: Leaf) -> Mask | None:
         case = case + (term - lows[term]) * cases
         cases *= count
     clears: dict[str, int] = {}
-    for condition, own, scale in shares:
-        rest = separated(condition.index, line)
-        assert rest is not None
-        for value in range(1 if own is None else counts[own]):
-            low = 0 if own is None else lows[own]
-            holds = ix.nonnegative(rest[0] + scale * (value + low))
+    for rest, known, scale in shares:
+        for value in range(1 if known is None else counts[known]):
+            low = 0 if known is None else lows[known]
+            holds = ix.nonnegative(rest + scale * (value + low))
             if holds is True:
                 continue
             failing = sum(
                 1 << number
                 for number in range(cases)
-                if own is None or number // strides[own] % counts[own] == value
+                if known is None or number // strides[known] % counts[known] == value
             )
             text = "false" if holds is False else holds.render(reader.wide)
             clears[text] = clears.get(text, 0) | failing
