@@ -72,14 +72,13 @@ def test_updates_from_templates_are_the_same_plans(
     expected = trained(OPTIMIZERS[name], dtype, counts)
     monkeypatch.undo()
     used = []
-    record = Updates.record
+    take = Updates.take
 
     def watched(self: Updates, *arguments: Any) -> Any:
-        found = record(self, *arguments)
-        used.append(found is not None)
-        return found
+        used.append(take(self, *arguments))
+        return used[-1]
 
-    monkeypatch.setattr(Updates, "record", watched)
+    monkeypatch.setattr(Updates, "take", watched)
     actual = trained(OPTIMIZERS[name], dtype, counts)
     assert all(used)
     # The second plan is of what a template has recorded, which a trace takes as one.

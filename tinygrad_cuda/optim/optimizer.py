@@ -196,12 +196,12 @@ class Optimizer(Hooked):
                         continue
                     if replay is not None:
                         replay.begin(number, parameter)
-                    state = None if updates is None else updates.record(parameter, gradient)
-                    if state is None:
-                        state = self._update(parameter, group, scalars)
-                    fresh.append((parameter, state))
+                    if updates is None or not updates.take(parameter, gradient):
+                        fresh.append((parameter, self._update(parameter, group, scalars)))
                     if replay is not None:
                         replay.join(parameter)
+                if updates is not None:
+                    fresh += updates.record()
         return fresh
 
     def _update(self, parameter: Tensor, group: Group, scalars: Scalars) -> State:

@@ -14,7 +14,7 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.capture import capturing, watching
-from tinygrad_cuda.engine.cell import local
+from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.examples import Recording, tracing
 from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.node import Node, current_site
@@ -28,9 +28,10 @@ from tinygrad_cuda.tensor.tensor import Tensor
 
 State = dict[str, Any]
 
-# Templates kept, each with the order of its writes: the parameter is 0, then the state's Tensors.
+# Updates of single parameters, and the templates of those that are recorded together.
 CAPACITY = 1024
-_templates: dict[Any, tuple[Template, list[int]] | None] = {}
+_updates: dict[Any, _Update | None] = {}
+_templates: dict[tuple[_Update, ...], Template] = {}
 # What stands for a kind of update in keys.
 _kinds: dict[Any, object] = {}
 
@@ -93,6 +94,10 @@ class Updates:
         self.options = tuple(
             [item for item in group.items() if item[0] not in _PARAMETERS and not numeric(item[1])]
         )
+        self.inputs: list[Node] = []
+        self.cells: list[Cell] = []
+        self.kinds: list[_Update] = []
+        self.fresh: list[tuple[Tensor, State]] = []
         self._numbers: dict[Any, _Numbers] = {}
 
     @staticmethod
@@ -105,15 +110,11 @@ class Updates:
             and not settings.eager
         )
 
-    def record(self, parameter: Tensor, gradient: Tensor) -> State | None:
-        """Records the update of one parameter and of its state.
-
-        Returns:
-            What is new in the state; None where the update must be recorded in the ordinary way.
-        """
+    def take(self, parameter: Tensor, gradient: Tensor) -> bool:
+        """Takes one parameter on; False if its update is to be recorded in the ordinary way."""
         chain = parameter.chain
         if gradient.chain or len(chain) != 1 or chain[0][0] is not common.variable:
-            return None
+            return False
         state = self.optimizer.state.get(parameter)
         first = not state
         if not state:
@@ -123,42 +124,57 @@ class Updates:
                 if isinstance(tensor, Tensor):
                     capture.saw(tensor)
         value, g = parameter.cell.node, gradient.node
-        inputs, host, places = [g, value], [], [parameter.cell]
+        inputs, host, cells = [g, value], [], [parameter.cell]
         for key, item in state.items():
             if not isinstance(item, Tensor):
                 host.append((key, item))
             elif item.chain:
-                return None
+                return False
             else:
-                places.append(item.cell)
+                cells.append(item.cell)
                 inputs.append(item.cell.node)
         for node in inputs:
             if node.requires_grad or (node.storage is None and node is not g):
-                return None
+                return False
         try:
             numbers = self._numbers_for(parameter, state, tuple(host))
             key = (numbers.kind, tuple([node.outputs for node in inputs]), value.device, *state)
-            known = _templates.get(key, _missing)
+            update = _updates.get(key, _missing)
         except (CompileError, TypeError):
             # The update does not run on a stand-in, or an option cannot be part of a key.
-            return None
-        if known is _missing:
-            if len(_templates) >= CAPACITY:
+            return False
+        if update is _missing:
+            if len(_updates) >= CAPACITY:
+                _updates.clear()
                 _templates.clear()
                 _kinds.clear()
-            known = _templates[key] = self._made(inputs, state)
-        if known is None:
-            return None
-        template, order = known
+            update = _updates[key] = self._made(inputs, state)
+        if update is None:
+            return False
         inputs += numbers.nodes(self.scalars, wide(value.dtype), value.device, len(value.shape))
-        nodes = template(inputs, value.device, (self.site,))
+        self.inputs += inputs
+        self.kinds.append(update)
+        self.cells += [cells[place] for place in update.order]
+        new = numbers.new_state
+        if first:
+            # Also the state's Tensors, in the update's own order.
+            new = {k: new.get(k, state.get(k)) for k in numbers.names}
+        self.fresh.append((parameter, new))
+        return True
+
+    def record(self) -> list[tuple[Tensor, State]]:
+        """Records the updates of all parameters taken on; what is new in the state of each."""
+        if not self.kinds:
+            return []
+        key = tuple(self.kinds)
+        template = _templates.get(key)
+        if template is None:
+            template = _templates[key] = _joined(key)
+        nodes = template(self.inputs, self.inputs[0].device, (self.site,))
         local.recorder.recorded += template.length
-        for place, found in zip(order, template.chosen):
-            places[place].put(nodes[found])
-        if not first:
-            return numbers.new_state
-        # Also the state's Tensors, in the update's own order.
-        return {k: numbers.new_state.get(k, state.get(k)) for k in numbers.names}
+        for cell, place in zip(self.cells, template.chosen):
+            cell.put(nodes[place])
+        return self.fresh
 
     def _numbers_for(self, parameter: Tensor, state: State, host: Any) -> _Numbers:
         """The numbers of this step, computed once for all parameters that share them."""
@@ -169,8 +185,34 @@ class Updates:
             self._numbers[alike] = found
         return found
 
-    def _made(self, inputs: list[Node], state: State) -> tuple[Template, list[int]] | None:
-        """The update as `Optimizer` records it, of stand-ins that never have a value."""
+    def _made(self, inputs: list[Node], state: State) -> _Update | None:
+        """The update of one parameter, if it can be recorded from a template."""
+        try:
+            update = _Update(self.optimizer, self.group, inputs, state)
+            _joined((update,))
+        except Unfit:
+            return None
+        return update
+
+
+class _Update:
+    """One parameter's update as `Optimizer` records it, of stand-ins that never have a value.
+
+    Args:
+        optimizer, group: whose step it is.
+        inputs: nodes like gradient and parameter, and the state's Tensors.
+        state: the parameter's.
+
+    Attributes:
+        inputs: the stand-ins, with those of the step's numbers after them.
+        results: what is written.
+        order: to what: 0 is the parameter, and after it come the state's Tensors.
+
+    Raises:
+        Unfit: the update makes a Tensor that was not in the state.
+    """
+
+    def __init__(self, optimizer: Any, group: Any, inputs: list[Node], state: State) -> None:
         with Recording("error"):
             places = [example.leaf(node.shape, node.dtype, node.device) for node in inputs]
             dtype, device, ndim = inputs[1].dtype, inputs[1].device, len(inputs[1].shape)
@@ -186,20 +228,30 @@ class Updates:
                 return known[name]
 
             given = {**state, **dict(zip(names, rest))}
-            new, after = self.optimizer.apply_single(gradient, parameter, given, self.group, scalar)
+            new, after = optimizer.apply_single(gradient, parameter, given, group, scalar)
             after = {key: item for key, item in after.items() if isinstance(item, Tensor)}
             if not set(names).issuperset(after):
-                return None
+                raise Unfit("a Tensor of the state is made by the update")
             # Each asks for the storage of what it replaces, as every write does.
-            order = [0, *(names.index(key) + 1 for key in after)]
-            results = [
+            self.inputs = places
+            self.order = [0, *(names.index(key) + 1 for key in after)]
+            self.results = [
                 common.assign(places[place + 1], to_dtype(item.node, inputs[place + 1].dtype))
-                for place, item in zip(order, (new, *after.values()))
+                for place, item in zip(self.order, (new, *after.values()))
             ]
-            try:
-                return Template(places, results), order
-            except Unfit:
-                return None
+
+
+def _joined(updates: tuple[_Update, ...]) -> Template:
+    """Several updates as one template; each has inputs of its own."""
+    inputs: list[Node] = []
+    results: list[Node] = []
+    for update in updates:
+        one = Template(update.inputs, update.results)
+        places = [example.leaf(node.shape, node.dtype, node.device) for node in update.inputs]
+        nodes = one(places, places[0].device, (None,))
+        inputs += places
+        results += [nodes[place] for place in one.chosen]
+    return Template(inputs, results)
 
 
 def widened(value: Tensor) -> Tensor:
