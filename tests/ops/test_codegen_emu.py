@@ -257,6 +257,21 @@ def test_rows_carry_the_columns_that_they_have_at_hand(
         assert [array.tobytes() for array in bench.run(*outputs)] == found
 
 
+def test_carried_columns_meet_values_of_the_rows(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many rows as columns: what a row kernel stores for each row, its second stage reads."""
+    monkeypatch.setattr(carry, "ENOUGH_ROWS", 8)
+    monkeypatch.setattr(columns, "WALKERS", 5)
+    x = bench(300, 300)
+    tops = rd.max(x, axes=(1,))
+    centered = ew.sub(x, mv.expand(tops, shape=x.shape))
+    sums = rd.sum(ew.mul(x, centered), axes=(0,))
+    outputs = [ew.exp(centered), ew.mul(sums, mv.reshape(tops, shape=(1, 300)))]
+    assert any(kernel.pair for kernel in bench.compile(*outputs).schedule.kernels)
+    bench.check(*outputs, tolerance=1e-4)
+
+
 def test_batch_norm_over_axes_that_are_not_neighbours(bench: Bench) -> None:
     x, weight = bench(4, 6, 5, 7), bench(6)
     axes, count = (0, 2, 3), 140

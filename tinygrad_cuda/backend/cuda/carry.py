@@ -9,6 +9,7 @@ from math import prod
 from tinygrad_cuda.backend.cuda.columns import WALKERS, columns_bytes
 from tinygrad_cuda.backend.cuda.row import ROW_BYTES, stays_on_chip
 from tinygrad_cuda.graph.fusion import length_of, rows_of
+from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.schedule import Kernel, Schedule
 
 ENOUGH_ROWS = 8 * WALKERS  # below, what the blocks leave is too much beside the rows
@@ -54,6 +55,7 @@ def _fits(rows: Kernel, columns: Kernel, shared_bytes: int) -> bool:
 def _join(schedule: Schedule, rows: Kernel, columns: Kernel) -> None:
     others = [kernel for kernel in schedule.kernels if kernel not in (rows, columns)]
     needed = {*schedule.outputs, *(node for kernel in others for node in kernel.reads)}
+    needed |= _read_behind(columns)
     own = replace(rows, stores=[node for node in rows.stores if node in needed])
     joined = replace(
         own,
@@ -72,3 +74,18 @@ def _join(schedule: Schedule, rows: Kernel, columns: Kernel) -> None:
     for kernel in schedule.kernels:
         before = (joined if k in (rows, columns) else k for k in kernel.before)
         kernel.before = [k for k in dict.fromkeys(before) if k is not kernel]
+
+
+def _read_behind(columns: Kernel) -> set[Node]:
+    """What the second stage reads: all that a column's value meets once it is known."""
+    found, stack, seen = set[Node](), list(columns.stores), set[Node]()
+    while stack:
+        node = stack.pop()
+        if node in seen or node in columns.anchors:
+            continue
+        seen.add(node)
+        if node in columns.reads:
+            found.add(node)
+        else:
+            stack.extend(node.sources)
+    return found

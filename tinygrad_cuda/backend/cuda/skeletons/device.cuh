@@ -576,7 +576,8 @@ TGC_DEVICE T tgc_block_reduce(T value, Combine combine, char* smem) {
 
 // Running values of columns in shared memory, N neighbours at once, which only one thread touches:
 // pieces of 16 bytes, so that neighbouring threads meet different banks.
-template <class T, int N> constexpr int tgc_piece = N * int(sizeof(T)) <= 16 ? N : 16 / int(sizeof(T));
+template <class T, int N>
+constexpr int tgc_piece = N * int(sizeof(T)) <= 16 ? N : 16 / int(sizeof(T));
 
 template <class T, int N>
 TGC_DEVICE tgc_vector<T, tgc_piece<T, N>>* tgc_columns_at(T* columns, int item, int items, int k) {
