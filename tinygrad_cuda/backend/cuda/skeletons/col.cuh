@@ -1,6 +1,7 @@
 // COL: the reduced axes do not include the innermost, so neighbouring threads take neighbouring
 // strips of `width` lines and walk down them; `across` x `down` threads, whose results meet in
-// shared memory. `columns`: the second stage where a row kernel carried them, a part for each block.
+// shared memory.
+// `columns`: the second stage where a row kernel carried them, a part for each of its blocks.
 //@ body
 const int across = threadIdx.x % @across@;
 const int down = threadIdx.x / @across@;

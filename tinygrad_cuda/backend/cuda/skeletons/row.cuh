@@ -1,5 +1,6 @@
 // ROW: `group` threads, from one to the whole block, make one row; the values of a row are combined
-// along its reduced axes, phase after phase. Rows that fit on chip are loaded once, into registers; longer ones once a phase.
+// along its reduced axes, phase after phase. Rows that fit on chip are loaded once, into registers;
+// longer ones once a phase: `long_phase`, or `storing_phase` where it stores what it made.
 // `walk_body`: a block makes many rows, whose columns it keeps: a thread has the same in each row.
 // `part_*`: a row too long for a block is cut into parts, whose results stay in memory.
 // `join_body`: the second stage, in which a warp or a block combines the parts of one line.
