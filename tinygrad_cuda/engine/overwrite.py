@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from itertools import chain
-from operator import sub
 from sys import getrefcount
 from typing import Any
 
@@ -46,10 +46,10 @@ def overwritable(
     held = _held(trace)
     slots = {trace.places[node]: slot for slot, node in enumerate(trace.inputs)}
     held_storages = _counts(storages)
-    kept = _kept(trace, wanted, held)
+    kept = _kept(wanted, held)
     sharing: dict[int, list[Node]] = {}
     places = trace.places
-    for node in trace.nodes:
+    for node in trace.singles:
         if node.storage is not None:
             sharing.setdefault(places[node], []).append(node)
     result: dict[int, int] = {}
@@ -61,7 +61,7 @@ def overwritable(
         nodes, slot = sharing[target], slots[target]
         if not kept.isdisjoint(nodes):
             reason = "a gradient that may still be asked for reads the old value"
-        elif any(held[node] for node in nodes) or held_storages[slot] > len(nodes):
+        elif not held.isdisjoint(nodes) or held_storages[slot] > len(nodes):
             reason = "another tensor or array still holds the old value"
         else:
             result[position] = slot
@@ -73,7 +73,7 @@ def overwritable(
     return result
 
 
-def _counts(things: list[Any]) -> list[int]:
+def _counts(things: Sequence[Any]) -> list[int]:
     """How often each is referred to by something else than this list.
 
     Counted from C, so that no frame of Python, traced or not, refers to one meanwhile.
@@ -82,28 +82,37 @@ def _counts(things: list[Any]) -> list[int]:
     return [count - listed for count in map(getrefcount, things)]
 
 
-def _held(trace: Trace) -> dict[Node, int]:
-    """How often each node is held by something other than the trace and its readers."""
-    nodes = trace.nodes
-    counts = _counts(nodes)
-    read = chain.from_iterable([node.sources for node in nodes if node.storage is None])
-    pieces = chain.from_iterable([(*piece.nodes, *piece.inputs) for piece in trace.pieces])
-    known = Counter(chain(trace.places, trace.owners, trace.inputs, read, pieces))
-    return dict(zip(nodes, map(sub, counts, map(known.__getitem__, nodes))))
+def _held(trace: Trace) -> set[Node]:
+    """Nodes that are held by something other than the trace and its readers."""
+    singles, pieces = trace.singles, list(trace.pieces)
+    counts = _counts(singles)
+    counts_in_pieces = [_counts(piece.nodes) for piece in pieces]
+    # A single node is in the trace's places, and among its owners or those that share a value.
+    known = Counter(dict.fromkeys(singles, 2))
+    read: list[Sequence[Node]] = [node.sources for node in singles if node.storage is None]
+    for piece in pieces:
+        kind, nodes, inputs = piece.kind, piece.nodes, piece.inputs
+        read += (inputs, [inputs[k] for k in kind.read])
+        for k in kind.customs:
+            read.append(nodes[k].sources[1:])
+    known.update(chain(trace.inputs, chain.from_iterable(read)))
+    held = {node for node, count in zip(singles, counts) if count != known[node]}
+    for piece, found in zip(pieces, counts_in_pieces):
+        for node, count, inside in zip(piece.nodes, found, piece.kind.held):
+            if count != inside and count != inside + known[node]:
+                held.add(node)
+    return held
 
 
-def _kept(trace: Trace, wanted: list[Node], held: dict[Node, int]) -> set[Node]:
+def _kept(wanted: list[Node], held: set[Node]) -> set[Node]:
     """What is still read after the plan by nodes that keep their sources."""
     roots = set(wanted)
-    stack = []
-    for node in trace.nodes:
-        if node.storage is not None:
-            continue
-        if node in roots:
-            if node.requires_grad and node.spent is None and node.op is not common.variable:
-                stack.append(node)
-        elif held[node]:
-            stack.append(node)
+    stack = [
+        node for node in wanted
+        if node.storage is None and node.requires_grad and node.spent is None
+        and node.op is not common.variable
+    ]  # fmt: skip
+    stack += [node for node in held if node.storage is None and node not in roots]
     kept: set[Node] = set()
     while stack:
         for source in stack.pop().sources:

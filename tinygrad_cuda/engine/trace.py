@@ -19,7 +19,8 @@ class Trace:
     """The pending graph behind some roots.
 
     Attributes:
-        nodes: in order, sources first; realized ones are the inputs.
+        singles: nodes that are in no piece, sources first; realized ones are the inputs.
+        shared: those of them that have no value of their own.
         records: the structure of each node that has a value, or of a piece; the trace's key.
         owners: the node of each value.
         places: the value number of each node (identities share their source's).
@@ -31,7 +32,8 @@ class Trace:
     """
 
     def __init__(self, roots: list[Node]) -> None:
-        self.nodes: list[Node] = []
+        self.singles: list[Node] = []
+        self.shared: list[Node] = []
         self.records: list[Any] = []
         self.owners: list[Node] = []
         self.places: dict[Node, int] = {}
@@ -45,7 +47,8 @@ class Trace:
 
     def _walk(self, roots: list[Node]) -> None:
         """What the roots' values need, sources first, up to what has a value already."""
-        nodes, records, owners, places = self.nodes, self.records, self.owners, self.places
+        singles, records, owners = self.singles, self.records, self.owners
+        places = self.places
         place_of = places.__getitem__
         custom, none = common.custom, NO_ATTRIBUTES
         numbers, always = self.numbers, self.always
@@ -87,10 +90,10 @@ class Trace:
                         places[node] = len(owners)
                         records.append((op, kept, tuple(map(place_of, sources))))
                         owners.append(node)
-                    nodes.append(node)
+                    singles.append(node)
                     stack.pop()
                 continue
-            nodes.append(node)
+            singles.append(node)
             stack.pop()
 
     def _take(self, piece: Piece) -> list[Node] | None:
@@ -122,7 +125,6 @@ class Trace:
             values = [base + k if k >= 0 else read[~k] for k in kind.values]
             places.update(zip(nodes, values))
             self.owners += [nodes[k] for k in kind.own]
-        self.nodes += nodes
         self.records.append((kind, tuple(read)))
         self.numbers += kind.numbers
         for place, k in kind.codes:
@@ -134,6 +136,7 @@ class Trace:
         if type(node.storage) is tuple:
             # Its `output` nodes are the inputs.
             self.places[node] = -1
+            self.shared.append(node)
         else:
             self._add_input(node, node.storage)
 
@@ -146,6 +149,7 @@ class Trace:
         elif op is common.assign:
             if sources[0].storage is None:
                 places[node] = places[sources[1]]
+                self.shared.append(node)
                 return
             self.assigns[len(self.owners)] = places[sources[0]]
             record = (op, (), (places[sources[0]], places[sources[1]]))
@@ -156,10 +160,12 @@ class Trace:
                 return
             if source.op is common.custom:
                 places[node] = places[source.sources[index]]
+                self.shared.append(node)
                 return
             record = (op, ("index", index), (places[source],))
         else:
             places[node] = places[sources[0]]
+            self.shared.append(node)
             return
         places[node] = len(self.owners)
         self.records.append(record)
@@ -170,6 +176,7 @@ class Trace:
         known = self._input_of.get(id(storage))
         if known is not None and self.owners[known].outputs[0] == node.outputs[0]:
             self.places[node] = known
+            self.shared.append(node)
             return
         self.places[node] = self._input_of[id(storage)] = len(self.owners)
         self.records.append((common.buffer, node.shape, node.dtype))
