@@ -11,8 +11,13 @@ from execution import Batch, device_or_skip
 
 from tinygrad_cuda.backend.cuda import contract
 from tinygrad_cuda.backend.cuda.template import THREADS
-from tinygrad_cuda.backend.cuda.tiling import TILES, Plan, clocks, plan
-from tinygrad_cuda.graph.ops import contraction
+from tinygrad_cuda.backend.cuda.tiling import BLOCK_SHARED, TILES, Plan, clocks, parted, plan
+from tinygrad_cuda.core.device import CPU
+from tinygrad_cuda.core.dtypes import float32
+from tinygrad_cuda.graph.ops import common, contraction
+from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.schedule import schedule
+from tinygrad_cuda.nn.windows import padded, windows
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "in parts"])
@@ -38,10 +43,7 @@ def test_a_product_of_every_tile(
         batch.want(str(tile), [contraction.matmul(*operands)])
 
     def chosen(batches: int, m: int, n: int, k: int, itemsize: int, streams: bool) -> Plan:
-        tile = tiles[k]
-        steps = -(-k // tile.k)
-        each = -(-steps // 3) if split else steps
-        return Plan(tile, each * tile.k, -(-steps // each))
+        return parted(tiles[k], k, 3 if split else 1)
 
     monkeypatch.setattr(contract, "plan", chosen)
     for name, (found,) in batch.run().items():
@@ -54,7 +56,7 @@ def test_tiles_give_each_thread_its_results() -> None:
         assert tile.m % (tile.lanes_m * tile.rows) == 0
         assert tile.n % (tile.lanes_n * tile.cols) == 0
         assert tile.k % (2 * tile.groups) == 0, "a step of k is read while another is multiplied"
-        assert tile.resident(4) * tile.shared(4) <= 227 << 10
+        assert tile.shared(4) <= BLOCK_SHARED
 
 
 @pytest.mark.parametrize(
@@ -66,8 +68,19 @@ def test_the_plan_covers_the_sum_and_none_is_thought_faster(m: int, n: int, k: i
     assert found.chunk % found.tile.k == 0
     assert found.chunk * (found.parts - 1) < max(k, 1) <= found.chunk * found.parts
     for tile in TILES:
-        steps = max(1, -(-k // tile.k))
         if not tile.streamed:
-            whole = clocks(Plan(tile, steps * tile.k, 1), 1, m, n, 4)
-            assert clocks(found, 1, m, n, 4) <= whole
+            assert clocks(found, 1, m, n, 4) <= clocks(parted(tile, k, 1), 1, m, n, 4)
     assert plan(1, m, n, k, 8).tile.rows * plan(1, m, n, k, 8).tile.cols <= 16
+
+
+def test_a_long_sum_is_split_where_its_table_would_not_fit_a_block() -> None:
+    x = common.buffer.leaf((64, 512, 28, 28), float32, CPU, slot=0)
+    w = common.buffer.leaf((512, 512 * 9), float32, CPU, slot=1)
+    wide = windows(padded(x, ((1, 1), (1, 1))), (3, 3), (1, 1), (1, 1), (28, 28))
+    columns = mv.reshape(mv.permute(wide, axes=(1, 4, 5, 0, 2, 3)), shape=(512 * 9, 64 * 28 * 28))
+    (kernel,) = schedule([contraction.matmul(w, columns)]).kernels
+    assert plan(1, 512, 64 * 28 * 28, 512 * 9, 4).parts == 1
+    first, join = contract.contract_stages(kernel)
+    assert join.after == [first]
+    assert first.shared <= BLOCK_SHARED
+    assert "table_b[" in first.text, "columns of windows are found without a table"

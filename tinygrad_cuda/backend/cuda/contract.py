@@ -10,7 +10,7 @@ from tinygrad_cuda.backend.cuda.index import Index
 from tinygrad_cuda.backend.cuda.operand import Reader, Source, fetched, followed
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
-from tinygrad_cuda.backend.cuda.tiling import FEW_ROWS, MULTIPROCESSORS, PAD, plan
+from tinygrad_cuda.backend.cuda.tiling import FEW_ROWS, MULTIPROCESSORS, PAD, Plan, plan
 from tinygrad_cuda.backend.cuda.words import Words, literal
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
@@ -24,8 +24,9 @@ RESULTS = 8  # neighbouring results of a block of the second stage at least
 class _Problem:
     """The sizes of a contraction and the tile that they get."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, found: Plan | None = None) -> None:
         self.kernel = kernel
+        self.crowded = False  # whether half as much of k a block would make it faster
         self.node: Node = kernel.anchors[0]
         self.a, self.b = self.node.sources
         self.m, self.k = self.a.shape[-2:]
@@ -35,12 +36,14 @@ class _Problem:
         self.dtype = self.node.dtype
         b = Source("b", self.b, "n", self.n, 1, self.k, self.batch_shape)
         streams = self.m <= FEW_ROWS and followed(b, set(kernel.reads))[0] == "n"
-        self.plan = plan(self.batches, self.m, self.n, self.k, _bytes(self.dtype), streams)
+        self.plan = found or plan(self.batches, self.m, self.n, self.k, _bytes(self.dtype), streams)
         self.tile, self.chunk, self.parts = self.plan.tile, self.plan.chunk, self.plan.parts
         self.tiles_m = -(-self.m // self.tile.m)
         self.tiles_n = -(-self.n // self.tile.n)
         self.blocks = self.tiles_m * self.tiles_n * self.batches * self.parts
         self.type = self.dtype.compute
+        nbytes = self.parts * kernel.numel * max(self.dtype.itemsize, 4)
+        self.scratch = Scratch(nbytes) if self.parts > 1 else None
 
     def source(self, name: str) -> Source:
         """An operand: ``a`` or ``b``."""
@@ -56,15 +59,15 @@ class _Problem:
 def contract_stages(kernel: Kernel) -> list[Stage]:
     """One stage, or two where the sum over k is split among blocks."""
     problem = _Problem(kernel)
-    if problem.parts == 1:
-        return [_product(problem, None)]
-    scratch = Scratch(problem.parts * kernel.numel * max(problem.dtype.itemsize, 4))
-    first = _product(problem, scratch)
-    return [first, _sum_parts(problem, scratch, first)]
+    first = _product(problem)
+    while problem.crowded:
+        problem = _Problem(kernel, problem.plan.halved(problem.k))
+        first = _product(problem)
+    return [first] if problem.scratch is None else [first, _sum_parts(problem, first)]
 
 
-def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
-    """The stage that multiplies; with `scratch` it leaves parts of the sums there."""
+def _product(problem: _Problem) -> Stage:
+    """The stage that multiplies; of a split sum it leaves the parts in scratch memory."""
     kernel, tile = problem.kernel, problem.tile
     words = Words()
     writer = Reader(words, set(kernel.reads), is_wide(kernel))
@@ -75,7 +78,8 @@ def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
     shared += a.shared
     b = fetched(problem.source("b"), problem.plan, shared, writer, outer, problem.dtype)
     shared += b.shared
-    results = _results(problem, writer, outer, batch, scratch)
+    problem.crowded = a.crowded or b.crowded
+    results = _results(problem, writer, outer, batch)
     factor = "kept[step]" if tile.streamed else "b[step % 2][j]"
     product = _sum(problem.dtype, "sum[i][j]", f"a[step % 2][i] * {factor}")
     sizes = _sizes(problem)
@@ -109,7 +113,7 @@ def _product(problem: _Problem, scratch: Scratch | None) -> Stage:
         f"{problem.flops} FLOPs",
         problem.blocks,
     )
-    name = stem(kernel) + ("_parts" if scratch else "")
+    name = stem(kernel) + ("_parts" if problem.scratch else "")
     stage = wrapped(kernel, name, body, words.list, problem.blocks, shared, label)
     stage.dense = tile.resident(_bytes(problem.dtype)) if tile.groups == 1 else 1
     return stage
@@ -145,15 +149,13 @@ def _sizes(problem: _Problem) -> dict[str, object]:
     }
 
 
-def _results(
-    problem: _Problem, writer: Evaluator, outer: Scope, batch: Index, scratch: Scratch | None
-) -> str:
+def _results(problem: _Problem, writer: Evaluator, outer: Scope, batch: Index) -> str:
     """The end of the kernel: each result through the epilogue into memory."""
     tile = problem.tile
     lanes = min(4, tile.cols if tile.groups == 1 else max(1, tile.m * tile.n // THREADS))
     while problem.n % lanes:
         lanes //= 2
-    row, load, map_, stored = _epilogue(problem, writer, outer, batch, lanes, scratch)
+    row, load, map_, stored = _epilogue(problem, writer, outer, batch, lanes)
     return fill(
         "contract.cuh",
         "registers" if tile.groups == 1 else "shared",
@@ -184,7 +186,6 @@ def _epilogue(
     outer: Scope,
     batch: Index,
     lanes: int,
-    scratch: Scratch | None,
 ) -> tuple[list[str], list[str], list[str], list[str]]:
     """Statements for each row, each strip before and in its lanes, and after them."""
     m = ix.variable("m", problem.m)
@@ -192,8 +193,8 @@ def _epilogue(
     flat = (batch * problem.m + m) * problem.n + strip * lanes + v
     writer.scopes = [outer, Scope("m"), Scope("strip"), Scope("v")]
     writer.lane = Lane(v, lanes)
-    if scratch is not None:
-        pointer = writer.words.scratch(scratch, problem.type, True)
+    if problem.scratch is not None:
+        pointer = writer.words.scratch(problem.scratch, problem.type, True)
         place = f"part * {problem.kernel.numel}LL + {writer.index_text(flat)}"
         writer.scopes[3].lines.append(f"tgc_store({pointer}, {place}, total);")
         return [], [], writer.scopes[3].lines, []
@@ -205,12 +206,13 @@ def _epilogue(
     return writer.scopes[1].lines, writer.scopes[2].lines, writer.scopes[3].lines, stores.after
 
 
-def _sum_parts(problem: _Problem, scratch: Scratch, first: Stage) -> Stage:
+def _sum_parts(problem: _Problem, first: Stage) -> Stage:
     """The second stage: adds the parts in their order, and the epilogue.
 
     Where there are few results, several threads share the parts of each.
     """
-    kernel = problem.kernel
+    kernel, scratch = problem.kernel, problem.scratch
+    assert scratch is not None
     groups = 1
     while (
         2 * groups * kernel.numel <= MULTIPROCESSORS * THREADS

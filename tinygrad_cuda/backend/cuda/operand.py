@@ -3,7 +3,7 @@ it knows of their places before the loop over k, and what stands in a table of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd, prod
 
 from tinygrad_cuda.backend.cuda import index as ix
@@ -11,14 +11,13 @@ from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.backend.cuda.index import Bounded, Compound, FloorDiv, Index, Leaf, Mod
 from tinygrad_cuda.backend.cuda.moves import Coordinates, Guard, moved
 from tinygrad_cuda.backend.cuda.template import THREADS, fill
-from tinygrad_cuda.backend.cuda.tiling import PAD, Plan
+from tinygrad_cuda.backend.cuda.tiling import BLOCK_SHARED, PAD, Plan
 from tinygrad_cuda.backend.cuda.words import Words, literal
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.fusion import TRANSPARENT
 from tinygrad_cuda.graph.node import Node
 
-TABLE_BYTES = 48 << 10  # of shared memory that the table of an operand may take
 NEIGHBOURS = 16  # threads that share a line at least
 SECTOR = 8  # elements that come from memory together
 BITS = 32  # cases that a mask tells apart
@@ -117,8 +116,9 @@ class Table:
         """Words of a line, a power of two."""
         return 1 << (len(self.columns) - 1).bit_length()
 
-    def fits(self, lines: int) -> bool:
-        return self.width <= 4 and 4 * self.width * lines <= TABLE_BYTES
+    def nbytes(self, lines: int) -> int:
+        """Of shared memory."""
+        return -(-4 * self.width * lines // 16) * 16
 
 
 def separated(
@@ -236,6 +236,7 @@ class Fetch:
         put: in which the share goes to shared memory, k-major.
         loads, width: loads of a thread, and the elements of each.
         shared: bytes of shared memory that its table takes.
+        crowded: whether there was no room for a table, which half as much of k would leave.
     """
 
     before: list[str]
@@ -244,6 +245,7 @@ class Fetch:
     loads: int
     width: int
     shared: int
+    crowded: bool
 
 
 @dataclass(frozen=True)
@@ -425,8 +427,12 @@ def _written(
     table, reader.table = reader.table, None
     if table is not None and not table.columns:
         table = None
-    if table is not None and not table.fits(walk.table_lines):
-        return _written(walk, reader, outer, dtype, offset, False)
+    if table is not None and (
+        table.width > 4 or offset + table.nbytes(walk.table_lines) > BLOCK_SHARED
+    ):
+        found = _written(walk, reader, outer, dtype, offset, False)
+        long = walk.along != "k" and walk.found.chunk > walk.found.tile.k
+        return replace(found, crowded=long and table.width <= 4)
     return _filled(walk, reader, dtype, table, inside, offset)
 
 
@@ -502,5 +508,6 @@ def _filled(
         ).splitlines(),
         walk.loads,
         width,
-        0 if table is None else -(-4 * table.width * walk.table_lines // 16) * 16,
+        0 if table is None else table.nbytes(walk.table_lines),
+        False,
     )

@@ -13,6 +13,7 @@ PAD = 4  # elements between the lines of a tile in shared memory, against bank c
 PART_K = 32  # products that a part has at least when the sum over k is split
 FEW_ROWS = 8  # that a thread may have all of
 STREAMED = 4  # blocks of a multiprocessor whose threads wait for memory more than they compute
+BLOCK_SHARED = 64 << 10  # bytes of shared memory that a block has on every GPU
 SHARED = 200 << 10  # bytes of shared memory that the blocks of a multiprocessor may take
 
 # Clocks, fitted to 1500 measurements on an H200.
@@ -108,6 +109,10 @@ class Plan:
     chunk: int
     parts: int
 
+    def halved(self, k: int) -> Plan:
+        """Half as much of the sum for a block."""
+        return parted(self.tile, k, 2 * -(-k // self.chunk))
+
 
 @lru_cache(maxsize=1 << 12)
 def plan(batches: int, m: int, n: int, k: int, itemsize: int, streams: bool = False) -> Plan:
@@ -123,9 +128,17 @@ def plan(batches: int, m: int, n: int, k: int, itemsize: int, streams: bool = Fa
         for tile in TILES
         if (streams and m <= FEW_ROWS) >= tile.streamed
         and (itemsize <= 4 or tile.rows * tile.cols <= 16)
+        and tile.shared(itemsize) <= BLOCK_SHARED
     ]
     plans = [found for tile in tiles for found in _parted(tile, _blocks(tile, batches, m, n), k)]
     return min(plans, key=lambda found: clocks(found, batches, m, n, itemsize))
+
+
+def parted(tile: Tile, k: int, parts: int) -> Plan:
+    """About so many parts, of whole steps."""
+    steps = max(1, -(-k // tile.k))
+    each = -(-steps // parts)
+    return Plan(tile, each * tile.k, -(-steps // each))
 
 
 def _blocks(tile: Tile, batches: int, m: int, n: int) -> int:
@@ -134,13 +147,12 @@ def _blocks(tile: Tile, batches: int, m: int, n: int) -> int:
 
 def _parted(tile: Tile, blocks: int, k: int) -> list[Plan]:
     """The whole sum, and cuts of it that fill all multiprocessors a few times at most."""
-    steps = max(1, -(-k // tile.k))
     found = {}
     for turns in range(1, 9):
         parts = min(max(1, MULTIPROCESSORS * turns // blocks), k // PART_K or 1)
         for count in (1, parts):
-            each = -(-steps // count)
-            found[-(-steps // each)] = Plan(tile, each * tile.k, -(-steps // each))
+            cut = parted(tile, k, count)
+            found[cut.parts] = cut
     return list(found.values())
 
 
