@@ -53,28 +53,29 @@ class Trace:
         custom, none = common.custom, NO_ATTRIBUTES
         numbers, always = self.numbers, self.always
         stack = roots[::-1]
+        pop, push = stack.pop, stack.append
         while stack:
-            node = stack[-1]
-            if node in places:
-                stack.pop()
-                continue
-            op = node.op
-            if node.storage is not None:
-                self._add_realized(node)
-            else:
-                piece = node.piece
-                if piece is not None:
-                    waiting = self._take(piece)
+            node = pop()
+            # Down to the first source that is not there yet, and back up by the stack.
+            while node not in places:
+                if node.storage is not None:
+                    self._add_realized(node)
+                    singles.append(node)
+                    break
+                if node.piece is not None:
+                    waiting = self._take(node.piece)
                     if waiting:
+                        push(node)
                         stack += waiting
-                        continue
-                sources = node.sources
+                        break
+                op, sources = node.op, node.sources
                 if op is custom:
                     # The others are there for its gradient alone.
                     sources = sources[: node.attributes["results"]]
                 for source in sources:
                     if source not in places:
-                        stack += [source for source in reversed(sources) if source not in places]
+                        push(node)
+                        node = source
                         break
                 else:
                     kind = op.kind
@@ -91,10 +92,7 @@ class Trace:
                         records.append((op, kept, tuple(map(place_of, sources))))
                         owners.append(node)
                     singles.append(node)
-                    stack.pop()
-                continue
-            singles.append(node)
-            stack.pop()
+                    break
 
     def _take(self, piece: Piece) -> list[Node] | None:
         """Enters a piece as one; gives what must be there before it."""

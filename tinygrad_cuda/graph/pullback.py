@@ -127,7 +127,8 @@ class Occasion:
         try:
             template = Template(self.inputs, list(result.values()), line)
             wanted, used = [[places[node] for node in nodes] for nodes in (result, passed)]
-            found = Pullback(template, list(lines), wanted, used)
+            names = [(place, self.inputs[place].label) for place in lines]
+            found = Pullback(template, names, wanted, used)
         except Unfit:
             pass
         if len(_known) >= CAPACITY:
@@ -144,7 +145,7 @@ class Pullback:
 
     Args:
         template: of all gradients that are asked for.
-        lines: the places of the nodes whose lines its nodes carry.
+        lines: the places of the nodes whose lines its nodes carry, with their names.
         wanted: the places of the nodes whose gradients it gives.
         passed: the places of the nodes whose rules it stands for.
     """
@@ -152,7 +153,11 @@ class Pullback:
     __slots__ = ("template", "lines", "wanted", "passed")
 
     def __init__(
-        self, template: Template, lines: list[int], wanted: list[int], passed: list[int]
+        self,
+        template: Template,
+        lines: list[tuple[int, str]],
+        wanted: list[int],
+        passed: list[int],
     ) -> None:
         self.template = template
         self.lines = lines
@@ -162,7 +167,11 @@ class Pullback:
     def __call__(self, inputs: list[Node]) -> tuple[dict[Node, Node], list[Node]]:
         """The gradients by node, and the nodes that the pass has used."""
         template = self.template
-        lines = [gradient_site(inputs[place]) for place in self.lines]
+        # As `gradient_site` has it; the names are those of the nodes' structure.
+        lines = [
+            site if (site := inputs[place].site) is None or len(site) == 3 else (*site, label)
+            for place, label in self.lines
+        ]
         nodes = template(inputs, inputs[0].device, lines)
         chosen = zip(self.wanted, template.chosen)
         return (

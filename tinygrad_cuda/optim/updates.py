@@ -7,12 +7,14 @@ template fits; after that a parameter costs a node for each operation and nothin
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import CompileError
+from tinygrad_cuda.core.errors import CompileError, TgcError
 from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.examples import Recording, tracing
@@ -36,6 +38,8 @@ _templates: dict[tuple[_Update, ...], Template] = {}
 _kinds: dict[Any, object] = {}
 
 
+# By optimizer: the numbers of its last steps. Weak, and not an attribute, which would be copied.
+_past: WeakKeyDictionary[Any, dict[Any, _Numbers]] = WeakKeyDictionary()
 _missing: Any = object()
 _PARAMETERS = ("params", "param_names")
 
@@ -61,6 +65,12 @@ class _Numbers:
         self.names = list(new)
         self.kind = _kinds.setdefault((type(optimizer), options, tuple(log)), object())
         self._nodes: dict[Any, list[Node]] = {}
+
+    def again(self) -> _Numbers:
+        """The same for another step."""
+        found = copy(self)
+        found._nodes = {}
+        return found
 
     def nodes(self, scalars: Any, dtype: DType, device: Device, ndim: int) -> list[Node]:
         """The scalars in the order in which the update asks for them, made once a kind."""
@@ -90,10 +100,9 @@ class Updates:
         self.scalars = scalars
         self.site = current_site()
         self.by_shape = "shape" in optimizer.numbers_depend_on
+        self.all_options = tuple([item for item in group.items() if item[0] not in _PARAMETERS])
         # Numbers are no structure: the log of the stand-in says what depends on them.
-        self.options = tuple(
-            [item for item in group.items() if item[0] not in _PARAMETERS and not numeric(item[1])]
-        )
+        self.options = tuple([item for item in self.all_options if not numeric(item[1])])
         self.inputs: list[Node] = []
         self.cells: list[Cell] = []
         self.kinds: list[_Update] = []
@@ -145,6 +154,7 @@ class Updates:
             return False
         if update is _missing:
             if len(_updates) >= CAPACITY:
+                _past.clear()
                 _updates.clear()
                 _templates.clear()
                 _kinds.clear()
@@ -181,8 +191,14 @@ class Updates:
         alike = host, tuple(parameter.cell.node.shape) if self.by_shape else None
         found = self._numbers.get(alike)
         if found is None:
-            found = _Numbers(self.optimizer, self.group, self.options, parameter, state)
-            self._numbers[alike] = found
+            # A rate that stays, and no step counts: all is as it was in the last step.
+            past = _past.setdefault(self.optimizer, {})
+            key = self.all_options, alike
+            if key not in past:
+                if len(past) >= 16:
+                    past.clear()
+                past[key] = _Numbers(self.optimizer, self.group, self.options, parameter, state)
+            found = self._numbers[alike] = past[key].again()
         return found
 
     def _made(self, inputs: list[Node], state: State) -> _Update | None:
@@ -190,7 +206,8 @@ class Updates:
         try:
             update = _Update(self.optimizer, self.group, inputs, state)
             _joined((update,))
-        except Unfit:
+        except (TgcError, Unfit):
+            # An error is raised again, of the Tensors themselves.
             return None
         return update
 
