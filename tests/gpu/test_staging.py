@@ -11,6 +11,7 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda.graphs import Graph
 from tinygrad_cuda.backend.cuda.staging import FETCHED, PART, PARTS, Staged, Staging
 from tinygrad_cuda.core.device import as_device
 
@@ -136,3 +137,32 @@ def test_more_arrays_than_a_graph_fetches() -> None:
         assert found == expected
     plain = sum(tc.tensor(x) * k for k, x in enumerate(given))
     assert plain.numpy().tobytes() == expected
+
+
+def test_numbers_that_change_are_fetched_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adam's corrections, a schedule and dropout's counter: one kernel has another parameter."""
+    updates: list[bool] = []
+    update = Graph.update
+    monkeypatch.setattr(
+        Graph, "update", lambda self, *words: updates.append(update(self, *words)) or updates[-1]
+    )
+    tc.manual_seed(0)
+    model = tc.nn.Sequential(tc.nn.Linear(20, 30), tc.nn.Dropout(0.5), tc.nn.Linear(30, 5))
+    optimizer = tc.optim.Adam(model.parameters(), lr=0.01)
+    schedule = tc.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        loss = tc.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        return loss.detach()
+
+    call = tc.compile(step)
+    counts = []
+    for x in arrays(12, 1280):
+        updates.clear()
+        call(tc.tensor(x.reshape(16, 20)), tc.tensor(np.arange(16) % 5))
+        counts.append(sum(updates))
+    assert max(counts[6:]) <= 2, counts

@@ -181,11 +181,11 @@ def test_calls_over_the_same_data_update_nothing(
         for number in range(9):
             updates.clear()
             losses = singly(step, x, y) if call is None else call(x, y)
-            # A rate that changes and comes back.
+            # Another rate is no other parameter: kernels read it from memory.
             optimizer.param_groups[0]["lr"] = 0.05 if number == 6 else 0.1
             found.append(value_bytes(losses))
             if device == "cuda" and call is not None and number > 4:
-                assert bool(sum(updates)) == (number == 7)
+                assert not sum(updates)
         return [*found, *map(value_bytes, model.parameters())]
 
     assert train(True) == train(False)

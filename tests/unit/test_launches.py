@@ -13,7 +13,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import Program
 from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.frame import Frame, dependencies, first_uses
+from tinygrad_cuda.backend.cuda.frame import Frame, Numbers, dependencies, first_uses
 from tinygrad_cuda.backend.cuda.pack import Launch, packed
 from tinygrad_cuda.backend.cuda.template import Word
 from tinygrad_cuda.core.config import settings
@@ -107,47 +107,45 @@ class Words:
 
 
 def frame() -> Frame:
+    number = 0, "double"
     launches: list[Any] = [
-        Words(Word("value", "x", "float* x"), Word("argument", 0, "double s")),
-        Words(Word("value", "t", "float* t", True), Word("argument", 0, "long long n")),
-        Words(Word("argument", None, "long long unused"), Word("error", None, "error")),
+        Words(Word("value", "x", "float* x"), Word("argument", number, "const double* s")),
+        Words(Word("value", "t", "float* t", True), Word("argument", number, "const double* s")),
+        Words(Word("unused", None, "long long unused"), Word("error", None, "error")),
     ]
-    return Frame(launches, {"x": (0, 0), "t": (1, 256), "error": (2, 0)}, 3)
+    places: dict[Any, Any] = {"x": (0, 0), "t": (1, 256), "error": (2, 0), number: (3, 8)}
+    return Frame(launches, places, 4)
 
 
 def test_only_launches_whose_words_moved_change() -> None:
     found = frame()
-    assert found.fill([1000, 2000, 3000], [2]) == {0, 1, 2}
-    assert found.words(0) == struct.pack("<Qd", 1000, 2.0)
-    assert found.words(1) == struct.pack("<Qq", 2256, 2)
-    assert found.words(2) == struct.pack("<qQ", 0, 3000)
-    assert found.fill([1000, 2000, 3000], [2]) == set()
-    assert found.fill([1000, 4000, 3000], [2]) == {1}
-    assert found.words(1) == struct.pack("<Qq", 4256, 2)
-    assert found.fill([1008, 4000, 3000], [-3]) == {0, 1}
-    assert found.words(0) == struct.pack("<Qd", 1008, -3.0)
-    assert found.words(1) == struct.pack("<Qq", 4256, -3)
+    assert found.fill([1000, 2000, 3000, 4000]) == {0, 1, 2}
+    assert found.words(0) == struct.pack("<QQ", 1000, 4008)
+    assert found.words(1) == struct.pack("<QQ", 2256, 4008)
+    assert found.words(2) == struct.pack("<QQ", 0, 3000)
+    assert found.fill([1000, 2000, 3000, 4000]) == set()
+    assert found.fill([1000, 4000, 3000, 4000]) == {1}
+    assert found.words(1) == struct.pack("<QQ", 4256, 4008)
+    other = found.twin()
+    assert other.fill([1, 2, 3, 4]) == {0, 1, 2}
+    assert found.words(0) == struct.pack("<QQ", 1000, 4008)
 
 
-def test_zeros_of_both_signs_and_nan_are_told_apart() -> None:
-    found = frame()
-    found.fill([0, 0, 0], [0.0])
-    assert found.fill([0, 0, 0], [-0.0]) == {0}
-    assert found.words(0) == struct.pack("<Qd", 0, -0.0)
-    found.fill([0, 0, 0], [1.0])
-    launches: list[Any] = [Words(Word("argument", 0, "double s"))]
-    lone = Frame(launches, {}, 0)
-    assert lone.fill([], [float("nan")]) == {0}
-    assert lone.fill([], [float("nan")]) == set()
-
-
-def test_a_number_that_is_none_changes_nothing() -> None:
-    found = frame()
-    found.fill([1000, 2000, 3000], [2.5])
+def test_numbers_are_packed_as_the_kernels_read_them() -> None:
+    """Zeros of both signs are told apart; integers may be negative or come as floats."""
+    first, second = (1, "double"), (0, "long long")
+    launches: list[Any] = [
+        Words(Word("argument", first, "const double* s"), Word("value", "x", "float* x")),
+        Words(Word("argument", second, "const long long* n"), Word("argument", first, "")),
+        Words(Word("argument", (0, "double"), "const double* n")),
+    ]
+    numbers = Numbers(launches)
+    assert numbers.table == {first: 0, second: 1, (0, "double"): 2} and numbers.nbytes == 24
+    assert numbers.packed([3, 0.5]) == struct.pack("<dqd", 0.5, 3, 3.0)
+    assert numbers.packed([-3, -0.0]) == struct.pack("<dqd", -0.0, -3, -3.0)
+    assert numbers.packed([2.0, 0.0]) == struct.pack("<dqd", 0.0, 2, 2.0)
     with pytest.raises((struct.error, ValueError)):
-        found.fill([1, 2, 3], ["text"])  # type: ignore[list-item]
-    assert found.words(0) == struct.pack("<Qd", 1000, 2.5)
-    assert found.fill([1000, 2000, 3000], [2.5]) == set()
+        numbers.packed(["text", 0.0])  # type: ignore[list-item]
 
 
 def test_first_uses() -> None:

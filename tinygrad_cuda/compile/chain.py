@@ -164,16 +164,16 @@ class Chained:
     ) -> None:
         """Starts the turns whose numbers are known, of a segment of this length.
 
-        Where all that decides their parameters is as it was in an earlier call, it is a graph of
-        their own, which from the next such call on is launched as it stands.
+        Where all memory is where it was in an earlier call, they are a graph of their own, which
+        from the next such call on is launched as it stands.
         """
         if not numbers:
             return
         chain, mark = self._chain(length), None
         if len(numbers) == length and done < SEGMENTS * LENGTH and settings.debug < 2:
-            mark = self._mark(done, numbers, place, values)
+            mark = self._mark(done, len(numbers), place, values)
             chain = self._known(done // LENGTH, length, mark) or chain
-            if chain.again(mark):
+            if chain.again(mark, [run for runs in numbers for run in runs]):
                 place(done + length - 1, values)
                 return
         for turn, runs in enumerate(numbers, done):
@@ -200,19 +200,16 @@ class Chained:
     def _mark(
         self,
         done: int,
-        numbers: list[list[Sequence[Any]]],
+        count: int,
         place: Callable[[int, list[Any]], None],
         values: list[Any],
-    ) -> tuple[Any, ...]:
-        """All addresses and numbers of a segment; its first two turns tell those of the others."""
+    ) -> list[Any]:
+        """All addresses of a segment; its first two turns tell those of the others."""
         found: list[list[Any]] = [executable.memory((), ()) for executable in self.executables]
-        for turn in range(done, done + min(len(numbers), 2)):
+        for turn in range(done, done + min(count, 2)):
             place(turn, values)
             found.append(list(values))
-        addresses = [[None if v is None else v.address for v in pieces] for pieces in found]
-        # Zeros by their text, which tells one sign from the other.
-        signed = [[[n or repr(n) for n in run] for run in runs] for runs in numbers]
-        return addresses, signed
+        return [[None if v is None else v.address for v in pieces] for pieces in found]
 
     def finish(self, given: Given, values: list[Any]) -> Fresh:
         """Leaves the last turn's gradients."""

@@ -110,6 +110,12 @@ class CudaBackend:
     def allocate(self, nbytes: int) -> runtime.Allocation:
         return self.gpu.allocate(nbytes)
 
+    def write(self, memory: runtime.Allocation, data: bytes) -> None:
+        self.gpu.copy_in(memory.address, np.frombuffer(data, np.uint8))
+
+    def stage(self, data: bytes) -> Staged | runtime.Allocation:
+        return self.gpu.stage(np.frombuffer(data, np.uint8), self.gpu.allocate)
+
     def take(self, nbytes: int, address: int) -> runtime.Allocation:
         self.gpu.enter()
         return self.gpu.pool.take(nbytes, address)

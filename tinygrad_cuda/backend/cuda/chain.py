@@ -9,8 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from tinygrad_cuda.backend.base import Number
-from tinygrad_cuda.backend.cuda.frame import Frame
+from tinygrad_cuda.backend.cuda.frame import Frame, Numbers
 from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.backend.cuda.replay import launch_graph
 from tinygrad_cuda.backend.cuda.runtime import Device, Module
@@ -22,6 +24,7 @@ class Runnable(Protocol):
     """What a chain needs of a compiled program."""
 
     unit: Any
+    numbers: Numbers
 
     @property
     def launches(self) -> Sequence[Launch]:
@@ -38,11 +41,11 @@ class Runnable(Protocol):
         ...
 
     def memory(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        """All memory of a run, in the order of the frame's addresses."""
+        """All memory of a run, in the order of the frame's addresses; that of numbers is last."""
         ...
 
-    def numbers(self, arguments: Sequence[Number]) -> tuple[list[int], Sequence[Number]]:
-        """The codes of the checks, and the numbers of the run as the kernels get them."""
+    def coded(self, arguments: Sequence[Number]) -> tuple[list[int], Sequence[Number]]:
+        """The codes of the checks, and the arguments of the run as the kernels get them."""
         ...
 
     def watch(self, codes: Sequence[int]) -> None:
@@ -74,7 +77,7 @@ class Singly:
         self.programs[self.next].start(inputs, results, arguments)
         self.next = (self.next + 1) % len(self.programs)
 
-    def again(self, mark: Any) -> bool:
+    def again(self, mark: Any, arguments: Sequence[Sequence[Number]]) -> bool:
         """Never: there is nothing here that could be started as a whole."""
         return False
 
@@ -110,26 +113,43 @@ class Chain:
         for program in self.programs:
             self.starts.append(self.starts[-1] + len(program.launches))
         self.next = 0
+        # The numbers of all runs, where each run's begin, their memory, and what is there.
+        self.offsets = [0]
+        for program in self.programs:
+            self.offsets.append(self.offsets[-1] + program.numbers.nbytes)
+        self.numbers = bytearray(self.offsets[-1])
+        self.memory = gpu.allocate(len(self.numbers))
+        self.sent: bytearray | None = None
         self.graph: Any = None
         self.updated = 0
         self.mark: Any = None  # what the caller knows the last turns by
-        self.watched: dict[Runnable, list[list[int]]] = {}  # codes of their checks
 
     def twin(self) -> Chain:
         """A chain of the same turns that keeps parameters of its own."""
         return Chain(self.gpu, self.turn, self.length, self.origin or self)
 
-    def again(self, mark: Any) -> bool:
-        """Starts the turns of the last time once more, if they were known by this mark."""
+    def again(self, mark: Any, arguments: Sequence[Sequence[Number]]) -> bool:
+        """Starts the turns of the last time once more, if they were known by this mark.
+
+        Args:
+            mark: of what decides their addresses.
+            arguments: of each run.
+        """
         if self.mark is None or self.mark != mark:
             self.mark = None
-            self.watched = {}
             return False
-        for program, found in self.watched.items():
-            for codes in found:
-                program.watch(codes)
+        for number, one in enumerate(arguments):
+            self._count(number, one)
         self._start()
         return True
+
+    def _count(self, number: int, arguments: Sequence[Number]) -> None:
+        """Takes the numbers of a run."""
+        program = self.programs[number]
+        codes, arguments = program.coded(arguments)
+        program.watch(codes)
+        first, last = self.offsets[number : number + 2]
+        self.numbers[first:last] = program.numbers.packed(arguments)
 
     def add(
         self, inputs: Sequence[Any], results: Sequence[Any], arguments: Sequence[Number]
@@ -138,12 +158,9 @@ class Chain:
         number = self.next
         program, frame = self.programs[number], self.frames[number]
         addresses = [piece.address for piece in program.memory(inputs, results)]
-        codes, numbers = program.numbers(arguments)
-        changed = frame.fill(addresses, numbers)
-        program.watch(codes)
-        watched = self.watched.setdefault(program, [])
-        if codes not in watched:
-            watched.append(codes)
+        addresses[-1] = self.memory.address + self.offsets[number]
+        changed = frame.fill(addresses)
+        self._count(number, arguments)
         if self.graph is not None:
             start = self.starts[number]
             for launch in changed:
@@ -153,10 +170,18 @@ class Chain:
     def _start(self) -> None:
         if self.graph is None:
             self.graph = self._made()
+        self._send()
         self.graph.launch()
         if settings.debug >= 1:
             updates, self.updated = self.graph.updates - self.updated, self.graph.updates
             print(f"replay: {self.starts[-1]} launches, {updates} updated", file=sys.stderr)
+
+    def _send(self) -> None:
+        """Has the numbers where the kernels read them."""
+        if self.sent != self.numbers:
+            self.sent = None  # until they are under way
+            self.gpu.copy_in(self.memory.address, np.frombuffer(self.numbers, np.uint8))
+            self.sent = self.numbers.copy()
 
     def _made(self) -> Any:
         if self.origin is None or self.origin.graph is None:
@@ -191,6 +216,7 @@ class Chain:
             self._start()
             self.mark = mark
             return
+        self._send()
         for program, frame in zip(self.programs[:count], self.frames):
             for number, launch in enumerate(program.launches):
                 function = program.unit.function(launch.name)

@@ -17,7 +17,15 @@ from tinygrad_cuda.backend.cuda.arena import plan_arena
 from tinygrad_cuda.backend.cuda.carry import carry
 from tinygrad_cuda.backend.cuda.chain import Chain, Singly
 from tinygrad_cuda.backend.cuda.codegen import stages
-from tinygrad_cuda.backend.cuda.frame import OWN_CODES, Frame, Place, dependencies, first_uses
+from tinygrad_cuda.backend.cuda.frame import (
+    OWN_CODES,
+    WORD,
+    Frame,
+    Numbers,
+    Place,
+    dependencies,
+    first_uses,
+)
 from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
 from tinygrad_cuda.backend.cuda.report import Roof, report
 from tinygrad_cuda.backend.cuda.staging import FETCHED, Staged
@@ -47,6 +55,14 @@ class Machine(Protocol):
 
     def reuse(self, nbytes: int, address: int) -> Any:
         """The memory at that address if it is free, or None."""
+        ...
+
+    def write(self, memory: Any, data: bytes) -> None:
+        """Copies bytes of the host to the beginning of a piece of memory, after the work so far."""
+        ...
+
+    def stage(self, data: bytes) -> Any:
+        """Bytes of the host that wait for a `replay` to fetch them."""
         ...
 
     def take(self, nbytes: int, address: int) -> Any:
@@ -129,6 +145,7 @@ class Machine(Protocol):
 
 
 CODES = 1 << 16  # a program has fewer checks than that
+NUMBERS = -1  # stands for the numbers of a run among what a graph fetches
 REPLAYS = 4  # graphs of a program, by which inputs they fetch
 _first_codes = itertools.count(OWN_CODES, CODES)
 
@@ -183,7 +200,13 @@ class CudaExecutable:
         slots = {node: slot for slot, node in enumerate(self.program.inputs)}
         self.results = [slots[self.places[node]] if node in self.places else None for node in nodes]
         self.sizes = [prod(node.shape) * node.dtype.itemsize for node in nodes]
-        self.frame = Frame(self.launches, places, len(items) + 1)
+        self.numbers = Numbers(self.launches)
+        for item, number in self.numbers.table.items():
+            places[item] = len(items) + 1, WORD * number
+        self.frame = Frame(self.launches, places, len(items) + 2)
+        # Where they are, and what has been sent there.
+        self.number_memory = self.machine.allocate(self.numbers.nbytes)
+        self._sent = b""
         self.after = dependencies(self.launches)
         self.first = first_uses(self.launches, self.arena.places)
         self.fresh = [number for number, slot in enumerate(self.results) if slot is None]
@@ -212,13 +235,17 @@ class CudaExecutable:
         self, inputs: Sequence[Any], results: Sequence[Any], arguments: Sequence[Number]
     ) -> None:
         """Runs it with outputs in memory that was chosen outside."""
-        codes, numbers = self.numbers(arguments) if self.codes else ((), arguments)
+        codes, arguments = self.coded(arguments) if self.codes else ((), arguments)
+        numbers = self.numbers.packed(arguments)
         self.runs += 1
         single = settings.debug >= 2 or settings.sync or settings.validate or self.runs < 2
         if single or not self._replayed(inputs, results, numbers):
             expected = self._expected(inputs, arguments) if settings.validate else {}
             memory = self.memory(inputs, results)
-            self.frame.fill([piece.address for piece in memory], numbers)
+            self.frame.fill([piece.address for piece in memory])
+            if numbers != self._sent:
+                self.machine.write(self.number_memory, numbers)
+                self._sent = numbers
             self._launch_singly(memory, expected)
         if self.checks:
             self.machine.watch_error(self.first_code, codes)
@@ -226,9 +253,10 @@ class CudaExecutable:
     def memory(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         """All memory of a run, in the order of the frame's addresses."""
         machine = self.machine
-        return [*inputs, *results, machine.error, machine.arena(self.arena.nbytes)]
+        arena = machine.arena(self.arena.nbytes)
+        return [*inputs, *results, machine.error, arena, self.number_memory]
 
-    def numbers(self, arguments: Sequence[Number]) -> tuple[list[int], Sequence[Number]]:
+    def coded(self, arguments: Sequence[Number]) -> tuple[list[int], Sequence[Number]]:
         """The codes of the checks, and the numbers of the run with the same codes in every run."""
         if not self.codes:
             return [], arguments
@@ -272,9 +300,7 @@ class CudaExecutable:
         self._last[number] = piece.address
         return piece
 
-    def _replayed(
-        self, inputs: Sequence[Any], results: Sequence[Any], numbers: Sequence[Number]
-    ) -> bool:
+    def _replayed(self, inputs: Sequence[Any], results: Sequence[Any], numbers: bytes) -> bool:
         """Runs all launches as one; says whether it did."""
         if not self.launches:
             return False
@@ -284,17 +310,25 @@ class CudaExecutable:
             staged = self._waiting(inputs)
             for slot in staged:
                 memory[slot] = self._fetched[slot]
+        waiting = [inputs[slot] for slot in staged]
+        if numbers != self._sent:
+            staged += (NUMBERS,)
+            waiting.append(self.machine.stage(numbers))
         # A failure leaves none, so that the next is new.
         replay = self.replays.pop(staged, None)
         if replay is None:
-            fetched = [self._fetched[slot] for slot in staged]
+            fetched = [
+                self.number_memory if slot == NUMBERS else self._fetched[slot] for slot in staged
+            ]
             replay = self.machine.replay(
                 self.unit, self.launches, self.after, self.new_frame(), fetched
             )
             if replay is None:
                 return False
         addresses = [piece.address for piece in memory]
-        replay.run(addresses, numbers, [inputs[slot] for slot in staged])
+        self._sent = b""  # until it is under way
+        replay.run(addresses, waiting)
+        self._sent = numbers
         self.replays[staged] = replay
         if len(self.replays) > REPLAYS:
             del self.replays[next(iter(self.replays))]
@@ -303,17 +337,20 @@ class CudaExecutable:
     def _waiting(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """Inputs that wait on the host and are not written to: the graph fetches them."""
         found = [k for k in self._readable if type(inputs[k]) is Staged and inputs[k].waits]
-        for slot in found[:FETCHED]:
+        found = found[: FETCHED - 1]  # the last are the numbers
+        for slot in found:
             if slot not in self._fetched:
                 self._fetched[slot] = self.machine.allocate(inputs[slot].nbytes)
-        return tuple(found[:FETCHED])
+        return tuple(found)
 
     def _launch_singly(self, memory: list[Any], expected: dict[Node, Any]) -> None:
         pieces: dict[Any, Any] = dict(
-            zip([*self.program.inputs, *self.schedule.outputs, "error"], memory)
+            zip(
+                [*self.program.inputs, *self.schedule.outputs, "error", "arena", "argument"], memory
+            )
         )
         for item, place in self.arena.places.items():
-            pieces[item] = self.machine.part(memory[-1], *place)
+            pieces[item] = self.machine.part(pieces["arena"], *place)
 
         def starter(number: int) -> Callable[[], None]:
             return lambda: self._launch(number, pieces)
@@ -332,9 +369,9 @@ class CudaExecutable:
     def _launch(self, number: int, pieces: dict[Any, Any]) -> None:
         launch = self.launches[number]
         touched = [
-            pieces["error" if word.kind == "error" else word.item]
+            pieces[word.kind if word.kind in ("error", "argument") else word.item]
             for word in launch.words
-            if word.kind != "argument"
+            if word.kind != "unused"
         ]
         fresh = [pieces[item] for item in self.first[number]]
         self.machine.launch(self.unit, launch, self.frame.words(number), touched, fresh)

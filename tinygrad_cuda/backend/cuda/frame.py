@@ -1,6 +1,6 @@
 """The parameters of a program's launches: written once, and from then on only what moved.
 
-Also which launches wait for which.
+Also the numbers that they read from memory, and which launches wait for which.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tinygrad_cuda.backend.base import BadIndex, Number
 from tinygrad_cuda.backend.cuda.pack import Launch
 
 OWN_CODES = 1 << 62  # from here on, a check's code is a number that its program has for it
+WORD = 8  # bytes
 _MASK = 2**64 - 1
 
 # Where the address of a word comes from: which of a run's values, and the bytes beyond it.
@@ -36,38 +37,58 @@ def bad_index(words: Sequence[int], runs: Mapping[int, Sequence[int]]) -> BadInd
     return BadIndex(code, position, index, limit)
 
 
-class Frame:
-    """All words of a program's launches in one buffer.
-
-    A run has a list of values: addresses, and the program's numbers as words. Only words whose
-    value differs from the last run's are written.
+class Numbers:
+    """The numbers of a program that its launches read, in the order in which they lie in memory.
 
     Args:
         launches: in order of execution.
-        places: of each value or scratch memory that the launches use, and of ``"error"``.
-        count: how many addresses a run's values begin with; the numbers follow.
+    """
+
+    def __init__(self, launches: Sequence[Launch]) -> None:
+        items = [w.item for launch in launches for w in launch.words if w.kind == "argument"]
+        # Of each: the argument's position and how it is written.
+        self.table: dict[tuple[int, str], int] = {}
+        for item in items:
+            self.table.setdefault(item, len(self.table))
+        self.positions = [position for position, _ in self.table]
+        self.format = "<" + "".join("d" if ctype == "double" else "Q" for _, ctype in self.table)
+        self.nbytes = WORD * len(self.table)
+
+    def packed(self, arguments: Sequence[Number]) -> bytes:
+        """The bytes of a run's numbers."""
+        numbers = [arguments[position] for position in self.positions]
+        try:
+            return struct.pack(self.format, *numbers)
+        except struct.error:  # a negative integer, or one that came as a float
+            kinds = self.format[1:]
+            numbers = [n if kind == "d" else int(n) & _MASK for n, kind in zip(numbers, kinds)]
+            return struct.pack(self.format, *numbers)
+
+
+class Frame:
+    """All words of a program's launches in one buffer: addresses.
+
+    Only those that differ from the last run's are written.
+
+    Args:
+        launches: in order of execution.
+        places: of each value or scratch memory that the launches use, of ``"error"``, and of each
+            number by its word's item.
+        count: how many addresses a run has.
     """
 
     def __init__(self, launches: Sequence[Launch], places: dict[Any, Place], count: int) -> None:
-        self._positions: list[int] = []  # of the program's numbers that the launches use
-        self._format = "<"  # how each is written
         self._starts = [0]
         self._spots: list[list[tuple[int, int]]] = [[] for _ in range(count)]
         self._users: list[set[int]] = [set() for _ in range(count)]
         self._values: list[int] | None = None
-        known: dict[tuple[int, bool], int] = {}
         for number, launch in enumerate(launches):
             start = self._starts[-1]
             for position, word in enumerate(launch.words, start):
-                if word.kind != "argument":
-                    item = "error" if word.kind == "error" else word.item
-                    value, offset = places[item]
-                elif word.item is None:
-                    continue
-                else:
-                    value, offset = self._number(word.item, word.text, known), 0
-                self._spots[value].append((position, offset))
-                self._users[value].add(number)
+                if word.kind != "unused":
+                    value, offset = places["error" if word.kind == "error" else word.item]
+                    self._spots[value].append((position, offset))
+                    self._users[value].add(number)
             self._starts.append(start + len(launch.words))
         self._words = array("Q", bytes(8 * self._starts[-1]))
         self._bytes = memoryview(self._words).cast("B")
@@ -75,48 +96,26 @@ class Frame:
     def twin(self) -> Frame:
         """Parameters of the same launches that change apart from these."""
         other = Frame.__new__(Frame)
-        other._positions, other._format = self._positions, self._format
         other._starts, other._spots, other._users = self._starts, self._spots, self._users
         other._values = None
         other._words = array("Q", bytes(self._bytes.nbytes))
         other._bytes = memoryview(other._words).cast("B")
         return other
 
-    def _number(self, position: int, text: str, known: dict[tuple[int, bool], int]) -> int:
-        key = position, text.startswith("double")
-        if key not in known:
-            known[key] = len(self._spots)
-            self._positions.append(position)
-            self._format += "d" if key[1] else "Q"
-            self._spots.append([])
-            self._users.append(set())
-        return known[key]
-
-    def fill(self, addresses: list[int], arguments: Sequence[Number]) -> set[int]:
+    def fill(self, addresses: list[int]) -> set[int]:
         """Writes what differs from the last run; the launches whose words changed."""
-        values = [*addresses, *self._number_words(arguments)]
         old = self._values
-        if values == old:
+        if addresses == old:
             return set()
         changed: set[int] = set()
         self._values = None  # so that an interruption lets the next run write everything
-        for number, value in enumerate(values):
+        for number, value in enumerate(addresses):
             if old is None or value != old[number]:
                 for position, offset in self._spots[number]:
                     self._words[position] = value + offset
                 changed |= self._users[number]
-        self._values = values
+        self._values = addresses
         return changed if old is not None else set(range(len(self._starts) - 1))
-
-    def _number_words(self, arguments: Sequence[Number]) -> tuple[int, ...]:
-        numbers = [arguments[position] for position in self._positions]
-        try:
-            packed = struct.pack(self._format, *numbers)
-        except struct.error:  # a negative integer, or one that came as a float
-            kinds = self._format[1:]
-            numbers = [n if kind == "d" else int(n) & _MASK for n, kind in zip(numbers, kinds)]
-            packed = struct.pack(self._format, *numbers)
-        return struct.unpack(f"<{len(numbers)}Q", packed)
 
     def words(self, launch: int) -> bytes:
         """The parameters of a launch."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tinygrad_cuda.backend.base import Number
 from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.frame import Frame
 from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
@@ -69,7 +68,7 @@ def launch_graph(
 
 
 class Replay:
-    """A program's launches as a graph, which may begin by fetching inputs that wait on the host.
+    """A program's launches as a graph, which may begin by fetching what waits on the host.
 
     Args:
         gpu: where it runs.
@@ -77,7 +76,7 @@ class Replay:
         launches: in order of execution.
         after: for each, the earlier ones that it waits for.
         frame: their parameters, which nobody else writes.
-        fetched: memory of the inputs that are fetched, in the order in which `run` gets them.
+        fetched: memory of what is fetched (inputs, numbers), in the order in which `run` gets it.
     """
 
     def __init__(
@@ -94,16 +93,14 @@ class Replay:
         self.graph: Graph | None = None
         self.count, self.updated = len(launches), 0
 
-    def run(
-        self, addresses: list[int], numbers: Sequence[Number], staged: Sequence[Staged]
-    ) -> None:
+    def run(self, addresses: list[int], staged: Sequence[Staged]) -> None:
         """Writes the parameters that have changed, and starts all.
 
         Args:
-            addresses, numbers: of the frame; inputs that are fetched lie in `fetched`.
-            staged: these inputs.
+            addresses: of the frame; what is fetched lies in `fetched`.
+            staged: what is fetched.
         """
-        changed = self.frame.fill(addresses, numbers)
+        changed = self.frame.fill(addresses)
         words = None
         if staged:
             words = fetch_words(
@@ -135,7 +132,7 @@ class Replay:
             compile_source(fetch_source(), self.gpu.properties.arch).cubin
         ).function("tgc_fetch")
         blocks = fetch_blocks([memory.nbytes for memory in self.fetched])
-        label = "the inputs of a graph, from the host"
+        label = "what a graph fetches from the host"
         return launch_graph(
             self.gpu, parts, KernelNode(function, blocks, THREADS, 0, words, label=label)
         )

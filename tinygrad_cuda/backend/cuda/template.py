@@ -23,9 +23,9 @@ class Word(NamedTuple):
     """Eight bytes of a kernel's parameters.
 
     Attributes:
-        kind: ``value`` (address of a value in memory), ``argument`` (number of the program),
-            ``scratch`` (address of memory between two stages) or ``error``.
-        item: the node, the argument's position or the `Scratch`.
+        kind: ``value`` (address of a value in memory), ``argument`` (of a number of the program),
+            ``scratch`` (of memory between two stages), ``error`` (of the error word) or ``unused``.
+        item: the node, the argument's position and C type, or the `Scratch`.
         text: how the field is declared.
         write: whether the kernel writes there.
     """
@@ -106,16 +106,21 @@ def wrapped(
     label: str,
     second: bool = False,
 ) -> Stage:
-    """A stage around a body: its comment, its parameter structure and its device function."""
+    """A stage around a body: its comment, its parameter structure and its device function.
+
+    Numbers of the program are loaded before anything else, each into a variable of its own.
+    """
+    numbers = [word.text for word in words if word.kind == "argument"]
+    loads = [f"{text.replace('*', '')} = tgc_load(p.{text.split()[-1]}, 0);" for text in numbers]
     text = fill(
         "stage.cuh",
         "stage",
         comment=[f"// {line}" for line in label.splitlines()],
         name=_NAME,
         params=[f"{word.text};" for word in words] or ["long long unused;"],
-        body=body,
+        body="\n".join([*loads, body]),
     )
     if not words:
-        words = [Word("argument", None, "long long unused")]
+        words = [Word("unused", None, "long long unused")]
     name, text = named(stem, text)
     return Stage(kernel, name, text, blocks, shared, words, label, second)

@@ -38,7 +38,10 @@ class Words:
         return self._add(("out", node), "out", "value", node, f"{node.dtype.c}*", True)
 
     def argument(self, argument: Argument, ctype: str) -> str:
-        return self._add((argument, ctype), "s", "argument", argument.position, ctype, False)
+        """A number of the program, which lies in memory; see `template.wrapped`."""
+        item = argument.position, ctype
+        place = self._add((argument, ctype), "s", "argument", item, f"const {ctype}*", False)
+        return place.removeprefix("p.")
 
     def number(self, value: Any, ctype: str) -> str:
         """A number of a node's attribute: a word if runs may change it, else a literal."""

@@ -94,6 +94,13 @@ class EmuBackend:
     def allocate(self, nbytes: int) -> EmuBuffer:
         return new_buffer(nbytes)
 
+    def write(self, memory: EmuBuffer, data: bytes) -> None:
+        memory.bytes[: len(data)] = np.frombuffer(data, np.uint8)
+
+    def stage(self, data: bytes) -> EmuBuffer:
+        """Memory with these bytes: nothing waits on the host."""
+        return self.from_host(np.frombuffer(data, np.uint8))
+
     def take(self, nbytes: int, address: int) -> EmuBuffer:
         """Outputs are always new memory, every byte of it poisoned."""
         return new_buffer(nbytes)
