@@ -21,7 +21,7 @@ import benchmarks.peers.ours as ours
 import tinygrad_cuda as tc
 from benchmarks import host, report, start
 from benchmarks.floor import floor_of, peak_flops
-from benchmarks.harness import LEFT_OUT, SMOKE, Effort, Row
+from benchmarks.harness import LEFT_OUT, SMOKE, Effort, Row, compare_losses
 from benchmarks.peers import MODULES, installed
 from benchmarks.worker import Job, made
 from benchmarks.workloads import WORKLOADS
@@ -136,6 +136,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                 write(args.json, found)
     order = {name: number for number, name in enumerate(chosen_workloads)}
     found["rows"].sort(key=lambda row: order[row["workload"]])
+    compare_losses(found["rows"])
     if "host" in names:
         found["host"] = host.overheads(args.device, args.smoke)
     if "start" in names:

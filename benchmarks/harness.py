@@ -55,7 +55,8 @@ class Row:
         wall: host included, synchronized at the end of each repeat.
         device: the GPU's time alone, data on the device; None where it cannot be told apart.
         together: steps of one call.
-        difference: largest relative difference of losses or results from the first peer's.
+        difference: largest relative difference of results from the first peer's; of losses, once
+            all are there, from the median of the peers'.
         losses: of the first steps, for training.
         failure: why there is nothing here.
     """
@@ -206,6 +207,26 @@ class Suite:
                 return None
             samples.append(sample / program.steps)
         return Times.of(samples)
+
+
+def compare_losses(rows: list[dict[str, Any]]) -> None:
+    """Sets by how much the losses of each row differ from the median of the peers'.
+
+    Of three peers one may round otherwise than the others, which Adam's first steps magnify; the
+    difference is then its own, and not that of all others.
+
+    Args:
+        rows: of all workloads, as in the JSON.
+    """
+    for name in dict.fromkeys(row["workload"] for row in rows):
+        own = [row for row in rows if row["workload"] == name and row["losses"]]
+        peers: dict[str, Array] = {}
+        for row in own:
+            peers.setdefault(row["variant"].split("_")[0], np.array(row["losses"]))
+        for row in own:
+            median = np.median(list(peers.values()), axis=0)
+            row["difference"] = difference(np.array(row["losses"]), median)
+            row["agrees"] = row["difference"] <= TOLERANCE["float32"]
 
 
 def difference(found: Array, expected: Array) -> float:

@@ -154,8 +154,9 @@ training steps take a fresh batch from the host each, except where one call runs
 data on the device. Device time is that of calls queued behind a busy GPU, on data that lies there
 already; it is not taken of JAX and tinygrad, whose streams are their own. Medians of {repeats}
 repeats after warming up, quartiles in brackets. "First 3 calls" includes making and compiling the
-program. "Difference" is that of the losses of the first 20 steps, or of the results, relative to
-the largest, from the first row of the workload; beyond 1e-4 (2e-2 for bfloat16) it says DIFFERS.
+program. "Difference" is that of the losses of the first 20 steps from the median of the peers', or
+of the results from the workload's first row, relative to the largest; beyond 1e-4 (2e-2 for
+bfloat16) it says DIFFERS.
 The floor is the larger of FLOPs over {peak} and bytes over the copy
 bandwidth measured in the same run, {bandwidth}: every input and result once, everything
 between on the chip; where that is bytes, "% of copy" is the share of this bandwidth that was

@@ -14,7 +14,7 @@ import pytest
 import benchmarks.__main__ as command
 from benchmarks import report
 from benchmarks.floor import floor_of
-from benchmarks.harness import LEFT_OUT, SMOKE, Suite, difference
+from benchmarks.harness import LEFT_OUT, SMOKE, Suite, compare_losses, difference
 from benchmarks.peers.ours import VARIANTS
 from benchmarks.worker import Job
 from benchmarks.workload import Training
@@ -73,6 +73,22 @@ def test_another_program_is_noticed(tmp_path: Path) -> None:
     assert left.wall is None and left.failure == LEFT_OUT
     assert difference(np.array([np.nan]), np.array([1.0])) == float("inf")
     assert difference(np.zeros(2), np.zeros(3)) == float("inf")
+
+
+def test_losses_are_compared_with_the_median_of_the_peers() -> None:
+    """The one that rounds otherwise differs; variants of a peer count once."""
+    losses = {"torch": 2.001, "torch_graph": 2.001, "jax": 2.0, "ours": 2.0, "ours_together": 2.0}
+    rows: list[dict[str, Any]] = [
+        {"workload": "lenet", "variant": name, "losses": [4.0, value]}
+        for name, value in losses.items()
+    ]
+    rows.append({"workload": "softmax", "variant": "ours", "losses": [], "agrees": True})
+    compare_losses(rows)
+    found = {row["variant"]: row["agrees"] for row in rows}
+    assert found == {"torch": False, "torch_graph": False} | dict.fromkeys(
+        ("jax", "ours", "ours_together"), True
+    )
+    assert rows[0]["difference"] == pytest.approx(0.001 / 4)
 
 
 def test_process_of_its_own_and_time_that_is_over(tmp_path: Path) -> None:
