@@ -34,12 +34,17 @@ class Plain(Program):
         self.step = tc.compile(self.work.call) if compiled else self.work.call
         self.host = host_data(workload)
         self.fresh = isinstance(workload, Training)
+        pin = device.startswith("cuda") and self.fresh
+        self.batches = [
+            tuple(tc.tensor(x, device="cpu").pin_memory() if pin else x for x in given)
+            for given in self.host
+        ]
         self.given = self.work.data[0]
 
     def call(self, number: int) -> None:
         if self.fresh:
-            batch = self.host[number % len(self.host)]
-            self.given = tuple(tc.tensor(array, device=self.device) for array in batch)
+            batch = self.batches[number % len(self.batches)]
+            self.given = tuple(tc.as_tensor(x, device=self.device) for x in batch)
         self.call_on_device(number)
 
     def call_on_device(self, number: int) -> None:

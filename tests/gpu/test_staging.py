@@ -166,3 +166,31 @@ def test_numbers_that_change_are_fetched_too(monkeypatch: pytest.MonkeyPatch) ->
         call(tc.tensor(x.reshape(16, 20)), tc.tensor(np.arange(16) % 5))
         counts.append(sum(updates))
     assert max(counts[6:]) <= 2, counts
+
+
+@pytest.mark.parametrize("nbytes", [4, 100_000, PART + 4])
+def test_pinned_tensors_are_read_where_they_are(nbytes: int, copies: list[int]) -> None:
+    """Without a copy by the host; small ones by a graph, large ones by the driver."""
+    call = tc.compile(lambda x: x * 2 + 1)
+    given = arrays(12, nbytes)
+    for array in given:
+        x = tc.tensor(array, device="cpu").pin_memory()
+        assert x.is_pinned() and x.pin_memory() is x and x.device.type == "cpu"
+        y = x.to("cuda", non_blocking=True)
+        assert call(y).numpy().tobytes() == (array * 2 + 1).tobytes()
+        assert y.numpy().tobytes() == array.tobytes()
+    assert len(copies) == len(given)
+    copies.clear()
+    found = [call(tc.tensor(a, device="cpu").pin_memory().to("cuda")) for a in given]
+    assert len(copies) == (len(given) if nbytes > PART else 0)
+    for y, array in zip(found, given):
+        assert y.numpy().tobytes() == (array * 2 + 1).tobytes()
+
+
+def test_a_write_to_a_pinned_tensor_leaves_its_copy() -> None:
+    x = tc.tensor([1.0, 2.0], device="cpu").pin_memory()
+    y = x.to("cuda")
+    x.add_(1)
+    assert x.tolist() == [2.0, 3.0] and y.tolist() == [1.0, 2.0]
+    with pytest.raises(tc.ArgumentError, match="only tensors on cpu"):
+        y.pin_memory()

@@ -49,7 +49,7 @@ class FactMethods:
     conj = conj_physical = conj_physical_ = resolve_conj = resolve_neg = to_dense = coalesce = (
         _itself
     )
-    is_complex = is_conj = is_neg = is_inference = is_pinned = _no
+    is_complex = is_conj = is_neg = is_inference = _no
     is_sparse = is_quantized = is_nested = is_meta = False
     real = property(_itself, doc="The tensor itself.")
     itemsize = property(lambda self: self.element_size(), doc="Bytes of one element.")

@@ -669,6 +669,8 @@ class Tensor(
     # Device and dtype ------------------------------------------------------------------------
 
     to = transfer.to
+    pin_memory = transfer.pin_memory
+    is_pinned = transfer.is_pinned
     cpu = transfer.cpu
     cuda = transfer.cuda
     float = transfer.float

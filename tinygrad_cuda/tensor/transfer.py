@@ -28,8 +28,11 @@ def to_device(node: Node, device: Device) -> Node:
         capture.refuse(node)
     if node.storage is None:
         realize(node.device, (node,))
-    array = registry.get(node.device).to_host(node.storage, node.shape, node.dtype)
-    check_errors(node.device)
+    if node.device is CPU:
+        array = node.storage  # itself, since it may be pinned
+    else:
+        array = registry.get(node.device).to_host(node.storage, node.shape, node.dtype)
+        check_errors(node.device)
     moved = common.buffer.leaf(node.shape, node.dtype, device)
     moved.storage = registry.get(device).from_host(array)
     if not (node.requires_grad and mode.gradients):
@@ -87,6 +90,44 @@ def to(input: Tensor, *targets: Any, device: Any = None, dtype: Any = None, **op
     if device is not None:
         result = to_device(result, as_device(device))
     return input if result is node and not copy else wrap(result)
+
+
+def pin_memory(input: Tensor, device: Any = None) -> Any:
+    """A copy in page-locked memory of the host, which a GPU reads where it is.
+
+    ``x.pin_memory().to("cuda")`` needs no copy by the host: the GPU fetches the values when they
+    are first used. The copy is no part of the graph: no gradient goes through it.
+
+    Args:
+        input: on ``cpu``.
+        device: whose GPU; ``cuda`` if left out.
+
+    Raises:
+        ArgumentError: it is on another device.
+        DeviceError: there is no usable GPU.
+    """
+    if input.device is not CPU:
+        raise ArgumentError(
+            "pin_memory",
+            "only tensors on cpu can be pinned",
+            expect="a tensor on cpu",
+            actual=f"a tensor on {input.device}",
+        )
+    backend: Any = registry.get(as_device("cuda" if device is None else device))
+    node = input.detach().realized()
+    if backend.pinned.place(node.storage) is not None:
+        return input
+    pinned = common.buffer.leaf(node.shape, node.dtype, CPU)
+    pinned.storage = backend.pinned.copy_of(node.storage)
+    return wrap(pinned)
+
+
+def is_pinned(input: Tensor, device: Any = None) -> builtins.bool:
+    """Whether its values are in page-locked memory, as `pin_memory` puts them."""
+    if input.device is not CPU or not registry.usable("cuda"):
+        return False
+    backend: Any = registry.get(as_device("cuda" if device is None else device))
+    return backend.pinned.place(input.detach().realized().storage) is not None
 
 
 def cpu(input: Tensor) -> Any:

@@ -18,6 +18,7 @@ from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resource
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
 from tinygrad_cuda.backend.cuda.frame import Frame, bad_index
 from tinygrad_cuda.backend.cuda.pack import Launch
+from tinygrad_cuda.backend.cuda.pinned import Pinned
 from tinygrad_cuda.backend.cuda.replay import Label, Replay
 from tinygrad_cuda.backend.cuda.report import LANES, Roof, taken
 from tinygrad_cuda.backend.cuda.staging import Staged
@@ -50,6 +51,7 @@ class CudaBackend:
         self._lock = threading.Lock()
         self._uploads: dict[int, deque[int]] = {}  # by size, where recent ones were, oldest first
         self._uploader: Uploader | None = None
+        self.pinned = Pinned(self.gpu)
         self._mirror = _ErrorMirror(self.gpu)
         self.error = self._mirror.word
         gpu = self.gpu.properties
@@ -61,6 +63,9 @@ class CudaBackend:
     # The backend
 
     def from_host(self, array: Array) -> runtime.Allocation | Staged:
+        place = self.pinned.place(array)
+        if place is not None:
+            return self.gpu.lend(array, place, self._for_upload)
         return self.gpu.stage(np.ascontiguousarray(array), self._for_upload)
 
     def upload(self, array: Array) -> Upload:

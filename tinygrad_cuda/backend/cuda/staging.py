@@ -42,18 +42,21 @@ class Staged:
     """
 
     __slots__ = (
-        "nbytes", "waits", "_staging", "_part", "_place", "_room", "_memory", "__weakref__"
+        "nbytes", "waits", "_staging", "_part", "_place", "_room", "_memory", "_source",
+        "__weakref__",
     )  # fmt: skip
 
     def __init__(
         self,
         staging: Staging,
-        part: _Part,
+        part: _Part | None,
         place: int,
         nbytes: int,
         room: Callable[[int], Allocation],
+        source: object = None,
     ) -> None:
-        self.nbytes, self.waits = nbytes, True
+        self.nbytes, self.waits = nbytes, nbytes <= LARGEST
+        self._source = source  # whose memory it is, if it is not the ring's
         self._staging, self._part, self._place, self._room = staging, part, place, room
         self._memory: Allocation | None = None
 
@@ -78,7 +81,7 @@ class Staged:
     def lend(self) -> int:
         """Where it waits; what is enqueued before anything else is staged may read it there."""
         self.waits = False
-        if self._part is not self._staging.part:
+        if self._part is not None and self._part is not self._staging.part:
             self._part.late = True
         return self._place
 
@@ -125,6 +128,12 @@ class Staging:
         piece = Staged(self, self.part, place, nbytes, room)
         self.part.pieces.append(weakref.ref(piece))
         return piece
+
+    def lend(
+        self, source: npt.NDArray[Any], place: int, room: Callable[[int], Allocation]
+    ) -> Staged:
+        """The same for an array in pinned memory of its own, which nobody changes."""
+        return Staged(self, None, place, source.nbytes, room, source)
 
     def send(self, address: int, place: int, nbytes: int) -> None:
         """Copies from the ring to the GPU, behind the work so far."""
