@@ -17,11 +17,6 @@ from tinygrad_cuda.engine.trace import Trace
 CAPACITY = 2048
 
 
-def _key(number: Number) -> Any:
-    """A key that tells 0.0 from -0.0 and is equal to itself for NaN."""
-    return number if number and number == number else repr(number)
-
-
 class Entry:
     """All plans of one structure."""
 
@@ -38,8 +33,11 @@ class Entry:
         self.plans.clear()
 
     def key(self, trace: Trace) -> tuple[Any, ...]:
-        """The key of the plan; numbers that differ from the last trace's vary from now on."""
-        numbers = [_key(number) for number in trace.numbers]
+        """The key of the plan; numbers that differ from the last trace's vary from now on.
+
+        It tells 0.0 from -0.0, and is equal to itself for NaN.
+        """
+        numbers = [n if n and n == n else repr(n) for n in trace.numbers]
         key = tuple([numbers[i] for i in self.fixed])
         if key not in self.plans and self.last is not None:
             self.varying.update(i for i in self.fixed if numbers[i] != self.last[i])

@@ -54,6 +54,7 @@ class Trace:
         numbers, always = self.numbers, self.always
         stack = roots[::-1]
         pop, push = stack.pop, stack.append
+        entered: set[Piece] = set()
         while stack:
             node = pop()
             # Down to the first source that is not there yet, and back up by the stack.
@@ -62,12 +63,14 @@ class Trace:
                     self._add_realized(node)
                     singles.append(node)
                     break
-                if node.piece is not None:
-                    waiting = self._take(node.piece)
+                piece = node.piece
+                if piece is not None and piece not in entered:
+                    waiting = self._take(piece)
                     if waiting:
                         push(node)
                         stack += waiting
                         break
+                    entered.add(piece)
                 op, sources = node.op, node.sources
                 if op is custom:
                     # The others are there for its gradient alone.
@@ -99,13 +102,10 @@ class Trace:
         places, nodes = self.places, piece.nodes
         if not nodes:
             return None
-        if piece in self.pieces:
-            if nodes[0] in places:
-                return None
-        else:
+        if piece not in self.pieces:
             if not (
                 places.keys().isdisjoint(nodes)
-                and all(node.storage is None for node in nodes)
+                and not [node for node in nodes if node.storage is not None]
                 and all(_has_parts(piece.inputs[k]) for k in piece.kind.several)
             ):
                 piece.dissolve()

@@ -24,8 +24,6 @@ from tinygrad_cuda.tensor.backward import clear
 from tinygrad_cuda.tensor.base import TensorBase
 from tinygrad_cuda.tensor.tensor import RemovableHandle, Tensor
 
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
-
 
 class _Calls(threading.local):
     """How deep this thread is inside calls of modules."""
@@ -90,7 +88,10 @@ class Module(StateHooks):
         _calls.depth += 1
         try:
             fields = self.__dict__
-            if not any(fields[name] for name in _HOOKS):
+            if not (
+                fields["_forward_pre_hooks"] or fields["_forward_hooks"]
+                or fields["_backward_hooks"] or fields["_backward_pre_hooks"]
+            ):  # fmt: skip
                 return self.forward(*inputs, **options)
             return self._call_with_hooks(inputs, options)
         except TgcError as error:
