@@ -101,23 +101,25 @@ class Replay:
             staged: what is fetched.
         """
         changed = self.frame.fill(addresses)
-        words = None
-        if staged:
-            words = fetch_words(
-                [(x.lend(), m.address, x.nbytes) for x, m in zip(staged, self.fetched)]
-            )
-        graph = self.graph
-        if graph is None:
-            graph = self.graph = self._built(words)
-        else:
-            before, first = graph.updates, 0
-            if words is not None:
-                graph.update(0, words)
-                first = 1
-            for number in changed:
-                graph.update(first + number, self.frame.words(number))
-            self.updated = graph.updates - before
-        graph.launch()
+        # What is lent must be read before another thread can write where it lay.
+        with self.gpu.lock:
+            words = None
+            if staged:
+                words = fetch_words(
+                    [(x.lend(), m.address, x.nbytes) for x, m in zip(staged, self.fetched)]
+                )
+            graph = self.graph
+            if graph is None:
+                graph = self.graph = self._built(words)
+            else:
+                before, first = graph.updates, 0
+                if words is not None:
+                    graph.update(0, words)
+                    first = 1
+                for number in changed:
+                    graph.update(first + number, self.frame.words(number))
+                self.updated = graph.updates - before
+            graph.launch()
         if settings.debug >= 1:
             print(f"replay: {self.count} launches, {self.updated} updated", file=sys.stderr)
 
