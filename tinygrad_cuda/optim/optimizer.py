@@ -16,9 +16,10 @@ import numpy as np
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.engine.capture import Commit, capturing
 from tinygrad_cuda.engine.realize import check_errors, realize
-from tinygrad_cuda.graph.node import current_site, gradient_mode, recorded_at
+from tinygrad_cuda.graph.node import Node, current_site, gradient_mode, recorded_at
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.optim.hooks import Hooked
 from tinygrad_cuda.optim.replay import StepReplay
@@ -42,30 +43,29 @@ class Scalars:
     """
 
     def __init__(self, replay: StepReplay | None = None) -> None:
-        self._made: dict[Any, Tensor] = {}
+        self._made: dict[Any, Node] = {}
         self._replay = replay
 
     def of(self, like: Tensor) -> Callable[..., Tensor]:
         """``scalar(value, *name)`` for numbers that broadcast to `like`, of its dtype."""
-        return self.of_kind(like.dtype, like.device, like.ndim)
-
-    def of_kind(self, dtype: DType, device: Device, ndim: int) -> Callable[..., Tensor]:
-        """The same for a dtype, a device and a number of axes."""
-        # As many axes as the parameter has: one node less to broadcast it.
-        shape = (1,) * ndim
+        kind = (1,) * like.ndim, like.dtype, like.device
 
         def scalar(value: float, *name: Any) -> Tensor:
-            key = (shape, dtype, device, name)
-            found = self._made.get(key)
-            if found is None:
-                number = float(value)
-                if self._replay is not None:
-                    number = self._replay.supply(number, name)
-                found = wrap(common.scalar.leaf(shape, dtype, device, value=number))
-                self._made[key] = found
-            return found
+            return wrap(self.node(kind, value, name))
 
         return scalar
+
+    def node(self, kind: tuple[Shape, DType, Device], value: float, name: Any) -> Node:
+        """The scalar of a shape, dtype and device; as many axes as the parameter has make one node
+        less to broadcast it."""
+        key = kind, name
+        found = self._made.get(key)
+        if found is None:
+            number = float(value)
+            if self._replay is not None:
+                number = self._replay.supply(number, name)
+            found = self._made[key] = common.scalar.leaf(*kind, value=number)
+        return found
 
 
 class Optimizer(Hooked):
@@ -189,7 +189,7 @@ class Optimizer(Hooked):
                     replay.check(options)
                 group = numbers_of(options)
                 scalars = Scalars(replay)
-                updates = Updates(self, group, scalars.of_kind) if repeats else None
+                updates = Updates(self, group, scalars) if repeats else None
                 for parameter in group["params"]:
                     gradient = parameter.grad
                     if gradient is None:

@@ -6,7 +6,6 @@ template fits; after that a parameter costs a node for each operation and nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -74,11 +73,10 @@ class _Numbers:
 
     def nodes(self, scalars: Any, dtype: DType, device: Device, ndim: int) -> list[Node]:
         """The scalars in the order in which the update asks for them, made once a kind."""
-        kind = dtype, device, ndim
+        kind = (1,) * ndim, dtype, device
         found = self._nodes.get(kind)
         if found is None:
-            scalar = scalars(*kind)
-            found = [scalar(value, *name).node for name, value in self.values.items()]
+            found = [scalars.node(kind, value, name) for name, value in self.values.items()]
             self._nodes[kind] = found
         return found
 
@@ -89,12 +87,10 @@ class Updates:
     Args:
         optimizer: whose step it is.
         group: its options, as numbers.
-        scalars: ``scalars(dtype, device, ndim)`` makes what `apply_single` takes as ``scalar``.
+        scalars: ``scalars.node(kind, value, name)`` makes what `apply_single` takes as ``scalar``.
     """
 
-    def __init__(
-        self, optimizer: Any, group: Any, scalars: Callable[[DType, Device, int], Any]
-    ) -> None:
+    def __init__(self, optimizer: Any, group: Any, scalars: Any) -> None:
         self.optimizer = optimizer
         self.group = group
         self.scalars = scalars
