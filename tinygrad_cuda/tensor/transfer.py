@@ -61,20 +61,17 @@ def to(input: Tensor, *targets: Any, device: Any = None, dtype: Any = None, **op
     Raises:
         DeviceError: the device cannot be used here.
     """
-    flags = [target for target in targets if isinstance(target, builtins.bool)]
-    for name, flag in zip(("non_blocking", "copy"), flags):
-        options[name] = flag
+    flags = []
     for target in targets:
         if isinstance(target, builtins.bool):
-            continue
-        if isinstance(target, TensorBase):
+            flags.append(target)
+        elif isinstance(target, TensorBase):
             device, dtype = target.device, target.dtype
-        elif type(target) in (Device, builtins.int) or (
-            isinstance(target, str) and target.partition(":")[0] in KINDS
-        ):
+        elif _names_device(target):
             device = target
         else:
             dtype = target
+    options.update(zip(("non_blocking", "copy"), flags))
     copy = builtins.bool(options.pop("copy", False))
     options.pop("non_blocking", None)
     if options:
@@ -128,6 +125,13 @@ def is_pinned(input: Tensor, device: Any = None) -> builtins.bool:
         return False
     backend: Any = registry.get(as_device("cuda" if device is None else device))
     return backend.pinned.place(input.detach().realized().storage) is not None
+
+
+def _names_device(target: Any) -> builtins.bool:
+    """Whether what `to` was given is a device, rather than a dtype."""
+    return type(target) in (Device, builtins.int) or (
+        isinstance(target, str) and target.partition(":")[0] in KINDS
+    )
 
 
 def cpu(input: Tensor) -> Any:
