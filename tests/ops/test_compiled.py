@@ -11,6 +11,7 @@ from execution import Batch, collected
 
 from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
+from tinygrad_cuda.backend.cuda.staging import fetch_source
 from tinygrad_cuda.core.device import as_device
 
 # Stages that fit share a kernel, and the time of a compilation grows faster than a kernel does.
@@ -53,6 +54,11 @@ def test_kernels_of_the_derivatives_compile(name: Any, architectures: list[str])
     for sample in SMOOTH[name]:
         record(batch, sample)
     _compiled(batch, architectures)
+
+
+def test_the_kernel_that_fetches_inputs_compiles(architectures: list[str]) -> None:
+    for arch in architectures:
+        assert compile_source(fetch_source(), arch, OPTIONS).cubin.startswith(b"\x7fELF")
 
 
 def _compiled(batch: Batch, architectures: list[str]) -> None:

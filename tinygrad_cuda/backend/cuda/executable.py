@@ -205,7 +205,7 @@ class CudaExecutable:
             places[item] = len(items) + 1, WORD * number
         self.frame = Frame(self.launches, places, len(items) + 2)
         # Where they are, and what has been sent there.
-        self.number_memory = self.machine.allocate(self.numbers.nbytes)
+        self.number_memory: Any = None
         self._sent = b""
         self.after = dependencies(self.launches)
         self.first = first_uses(self.launches, self.arena.places)
@@ -254,6 +254,8 @@ class CudaExecutable:
         """All memory of a run, in the order of the frame's addresses."""
         machine = self.machine
         arena = machine.arena(self.arena.nbytes)
+        if self.number_memory is None:
+            self.number_memory = machine.allocate(self.numbers.nbytes)
         return [*inputs, *results, machine.error, arena, self.number_memory]
 
     def coded(self, arguments: Sequence[Number]) -> tuple[list[int], Sequence[Number]]:
