@@ -26,6 +26,7 @@ LARGEST = 512 << 10  # bytes; of larger arrays the driver's own staging overlaps
 PARTS = 4
 PART = LARGEST  # bytes of one part of the ring, which is small so that it stays in the cache
 ALIGNMENT = 256
+KEPT = 64  # references to arrays of a part after which dead ones are dropped
 FETCHED = 8  # arrays that one kernel fetches
 FETCH_BYTES = 16  # a thread's at a time
 _fetch_words = struct.Struct(f"<{3 * FETCHED}Q")
@@ -126,7 +127,10 @@ class Staging:
         nbytes = source.nbytes
         place = self._put(source, nbytes)
         piece = Staged(self, self.part, place, nbytes, room)
-        self.part.pieces.append(weakref.ref(piece))
+        pieces = self.part.pieces
+        if len(pieces) % KEPT == KEPT - 1:
+            pieces[:] = [reference for reference in pieces if reference() is not None]
+        pieces.append(weakref.ref(piece))
         return piece
 
     def lend(
