@@ -80,7 +80,9 @@ class Staged:
             return True
 
     def lend(self) -> int:
-        """Where it waits; what is enqueued before anything else is staged may read it there."""
+        """Where it can be read by what is enqueued before anything else is staged."""
+        if self._memory is not None:  # another thread has needed its place meanwhile
+            return self._memory.address
         self.waits = False
         if self._part is not None and self._part is not self._staging.part:
             self._part.late = True
