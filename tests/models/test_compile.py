@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -376,6 +377,37 @@ def test_nothing_is_kept_from_call_to_call() -> None:
     finally:
         gc.enable()
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("name", ["cpu", "emu"])
+def test_model_and_optimizer_go_with_the_function(name: str) -> None:
+    """Plans outlive a compiled step, and hold nothing of it."""
+    try:
+        registry.get(as_device(name))
+    except tc.DeviceError as error:
+        pytest.skip(str(error))
+    tc.set_default_device(name)
+
+    def used() -> list[Any]:
+        model = nn.Linear(3, 2)
+        optimizer = optim.Adam(model.parameters(), lr=0.1)
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            loss = nn.functional.dropout(model(x), 0.5).sum()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        call, many = tc.compile(step), tc.compile(step, steps=3)
+        for _ in range(4):
+            call(tc.ones(4, 3))
+        many(tc.ones(3, 4, 3))
+        return [weakref.ref(x) for x in (model, optimizer, model.weight, model.weight.cell)]
+
+    references = used()
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 4
 
 
 def test_threads() -> None:

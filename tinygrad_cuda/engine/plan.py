@@ -23,7 +23,8 @@ class Entry:
     def __init__(self, trace: Trace) -> None:
         self.varying = set(trace.always)
         self.plans: dict[tuple[Any, ...], Executable] = {}
-        self.last: list[Any] | None = None
+        # Numbers that are arguments are not kept: they may know where they come from.
+        self.last: tuple[Any, ...] | None = None
         self.positions: list[int] = []
         self._renew(len(trace.numbers))
 
@@ -37,14 +38,18 @@ class Entry:
 
         It tells 0.0 from -0.0, and is equal to itself for NaN.
         """
-        numbers = [n if n and n == n else repr(n) for n in trace.numbers]
-        key = tuple([numbers[i] for i in self.fixed])
+        key = self._fixed_numbers(trace)
         if key not in self.plans and self.last is not None:
-            self.varying.update(i for i in self.fixed if numbers[i] != self.last[i])
-            self._renew(len(numbers))
-            key = tuple([numbers[i] for i in self.fixed])
-        self.last = numbers
+            changed = [i for i, n, last in zip(self.fixed, key, self.last) if n != last]
+            self.varying.update(changed)
+            self._renew(len(trace.numbers))
+            key = self._fixed_numbers(trace)
+        self.last = key
         return key
+
+    def _fixed_numbers(self, trace: Trace) -> tuple[Any, ...]:
+        numbers = [trace.numbers[i] for i in self.fixed]
+        return tuple([n if n and n == n else repr(n) for n in numbers])
 
 
 class PlanCache:
