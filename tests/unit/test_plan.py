@@ -69,7 +69,8 @@ def test_only_the_number_that_varies_becomes_an_argument() -> None:
     x = values(1, 2, 3)
     for turn in range(4):
         assert ((x + turn) * 7).tolist() == [7 * (v + turn) for v in (1, 2, 3)]
-    (entry,) = [entry for entry in cache.entries.values() if len(entry.last or ()) == 2]
+    entries = cache.entries.values()
+    (entry,) = [entry for entry in entries if len(entry.fixed) + len(entry.positions) == 2]
     assert len(entry.varying) == 1
 
 
