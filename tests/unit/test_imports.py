@@ -28,6 +28,7 @@ RANKS = {
     "graph.pullback": 3,
     "graph.rewrite": 3,
     "graph.fusion": 3,
+    "graph.grouping": 4,
     "graph.schedule": 4,
     "graph.memory": 4,
     "graph.cost": 4,
@@ -56,6 +57,7 @@ RANKS = {
 SIBLINGS = {
     ("graph.gradient", "graph.pullback"),
     ("graph.pullback", "graph.template"),
+    ("graph.schedule", "graph.grouping"),
     ("graph.memory", "graph.schedule"),
     ("graph.cost", "graph.schedule"),
     ("__main__", ""),

@@ -71,10 +71,6 @@ def length_of(sign: Signature) -> int:
     return prod(size for size, reduced in sign if reduced)
 
 
-def _squeezed(shape: Shape) -> Shape:
-    return tuple(size for size in shape if size != 1)
-
-
 def _keeps_order(node: Node) -> bool:
     """A movement that leaves every element at its row-major position."""
     source = node.sources[0]

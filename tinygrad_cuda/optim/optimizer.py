@@ -208,7 +208,8 @@ class Optimizer(Hooked):
         value = widened(parameter.detach())
         old = self.state.get(parameter) or self.init_single(parameter, group)
         state = {key: widened(v) if isinstance(v, Tensor) else v for key, v in old.items()}
-        gradient = widened(parameter.grad.detach())  # type: ignore[union-attr]
+        assert parameter.grad is not None
+        gradient = widened(parameter.grad.detach())
         new, state = self.apply_single(gradient, value, state, group, scalars.of(value))
         dtype = parameter.dtype
         parameter.write(to_dtype(new.node, dtype), "step")

@@ -394,7 +394,8 @@ def _written(
     reader.scopes = [outer, thread, Scope(walk.line, step_name), Scope("v")]
     reader.lane = Lane(v, width)
     reader.step = step_name
-    reader.table = Table(side, line.terms[0][1]) if tabled and line.terms else None  # type: ignore[arg-type]
+    counted = line.terms[0][1] if line.terms else None
+    reader.table = Table(side, counted) if tabled and isinstance(counted, Leaf) else None
     along = steps * width + v
     other, k = (line, along) if walk.along == "k" else (along, line)
     node, at = source.node, source.at(ix.variable("batch", source.batches), other, k)

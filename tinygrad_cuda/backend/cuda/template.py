@@ -78,8 +78,8 @@ def fill(file: str, section: str, **holes: object) -> str:
     text = _sections(file)[section]
 
     def lines(match: re.Match[str]) -> str:
-        value = holes[match[2]]
-        body = value if isinstance(value, str) else "\n".join(map(str, value))  # type: ignore[call-overload]
+        value: Any = holes[match[2]]
+        body = value if isinstance(value, str) else "\n".join(map(str, value))
         return "".join(
             f"{match[1] if line and not line.startswith('#') else ''}{line}\n"
             for line in body.splitlines()

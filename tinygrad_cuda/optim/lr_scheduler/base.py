@@ -132,8 +132,8 @@ class LRScheduler:
 
 def rate_of(group: Group) -> float:
     """The rate of a group as a number."""
-    rate = group["lr"]
-    return rate.item() if isinstance(rate, Tensor) else rate  # type: ignore[no-any-return]
+    rate: float = group["lr"].item() if isinstance(group["lr"], Tensor) else group["lr"]
+    return rate
 
 
 def set_rates(optimizer: Optimizer, rates: Iterable[float]) -> None:
