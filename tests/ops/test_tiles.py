@@ -15,6 +15,7 @@ from tinygrad_cuda.backend.cuda.tiling import BLOCK_SHARED, TILES, Plan, clocks,
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.graph.ops import common, contraction
+from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.schedule import schedule
 from tinygrad_cuda.nn.windows import padded, windows
@@ -46,6 +47,29 @@ def test_a_product_of_every_tile(
         return parted(tiles[k], k, 3 if split else 1)
 
     monkeypatch.setattr(contract, "plan", chosen)
+    for name, (found,) in batch.run().items():
+        np.testing.assert_allclose(found, expected[name], atol=2e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["whole", "in parts"])
+def test_a_product_is_stored_in_the_order_in_which_it_is_read(
+    split: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Images and channels change places; the elementwise reader has the product's kernel."""
+    batch = Batch(device_or_skip("emu", request))
+    rng = np.random.default_rng(4)
+    expected = {}
+    for run in (12, 10, 9):  # that vectors of four, two and one fit
+        a = rng.standard_normal((2, 3, 70)).astype(np.float32)
+        b = rng.standard_normal((2, 70, 5 * run)).astype(np.float32)
+        bias = rng.standard_normal((5, 6, run)).astype(np.float32)
+        y = contraction.matmul(batch.input(a), batch.input(b))
+        y = mv.permute(mv.reshape(y, shape=(2, 3, 5, 1, run)), axes=(2, 0, 1, 3, 4))
+        y = ew.add(mv.reshape(y, shape=(5, 6, run)), batch.input(bias))
+        batch.want(str(run), [y])
+        expected[str(run)] = (a @ b).reshape(6, 5, run).transpose(1, 0, 2) + bias
+    tile = next(tile for tile in TILES if (tile.m, tile.n) == (8, 32))
+    monkeypatch.setattr(contract, "plan", lambda *_: parted(tile, 70, 2 if split else 1))
     for name, (found,) in batch.run().items():
         np.testing.assert_allclose(found, expected[name], atol=2e-4, err_msg=name)
 

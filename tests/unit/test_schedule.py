@@ -68,6 +68,31 @@ def test_the_gradients_of_layer_norm_read_each_operand_twice_and_store_only_them
     assert all(len([n for n in k.reads if n.shape == x.shape]) == 2 for k in found.kernels)
 
 
+def image_product(new: Inputs, lengths: int) -> Node:
+    """A product (channels, images * lengths) as images of channels."""
+    y = contraction.matmul(new(6, 25), new(25, 4 * lengths))
+    y = mv.permute(mv.reshape(y, shape=(6, 4, lengths)), axes=(1, 0, 2))
+    return ew.exp(y)
+
+
+def test_an_elementwise_reader_joins_a_product_that_it_reads_in_another_order() -> None:
+    new = Inputs()
+    assert kinds(scheduled(new.program(image_product(new, 16)))) == ["contract"]
+
+
+def test_a_product_keeps_its_order_where_the_other_would_scatter_its_elements() -> None:
+    new = Inputs()
+    assert kinds(scheduled(new.program(image_product(new, 4)))) == ["contract", "map"]
+
+
+def test_a_product_read_in_two_orders_keeps_its_own() -> None:
+    new = Inputs()
+    y = contraction.matmul(new(6, 25), new(25, 64))
+    turned = mv.permute(mv.reshape(y, shape=(6, 4, 16)), axes=(1, 0, 2))
+    found = scheduled(new.program(ew.exp(turned), ew.exp(y)))
+    assert sorted(kinds(found)) == ["contract", "map"]
+
+
 def test_cross_entropy_with_its_gradient_is_two_kernels() -> None:
     """Rows of loss and gradient in one, the mean over the rows in the other."""
     new = Inputs()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
@@ -13,6 +13,7 @@ from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, w
 from tinygrad_cuda.backend.cuda.tiling import FEW_ROWS, MULTIPROCESSORS, PAD, Plan, plan
 from tinygrad_cuda.backend.cuda.words import Words, literal
 from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.schedule import Kernel
 
@@ -50,6 +51,20 @@ class _Problem:
         if name == "a":
             return Source("a", self.a, "m", self.m, self.tile.m, self.k, self.batch_shape)
         return Source("b", self.b, "n", self.n, self.tile.n, self.k, self.batch_shape)
+
+    def place(self, flat: Index) -> Index:
+        """Where a result is stored: in the order that its readers want."""
+        if not self.node.attributes:
+            return flat
+        split, axes = self.node.attributes["split"], self.node.attributes["axes"]
+        at = ix.unflatten(flat, split)
+        return ix.flatten([at[axis] for axis in axes], [split[axis] for axis in axes])
+
+    @property
+    def run(self) -> int:
+        """Neighbouring results of a row that are neighbours in memory."""
+        split: Shape = self.node.attributes.get("split", (self.n,))
+        return gcd(self.n, split[-1])
 
     @property
     def flops(self) -> int:
@@ -153,7 +168,7 @@ def _results(problem: _Problem, writer: Evaluator, outer: Scope, batch: Index) -
     """The end of the kernel: each result through the epilogue into memory."""
     tile = problem.tile
     lanes = min(4, tile.cols if tile.groups == 1 else max(1, tile.m * tile.n // THREADS))
-    while problem.n % lanes:
+    while problem.run % lanes:
         lanes //= 2
     row, load, map_, stored = _epilogue(problem, writer, outer, batch, lanes)
     return fill(
@@ -190,7 +205,7 @@ def _epilogue(
     """Statements for each row, each strip before and in its lanes, and after them."""
     m = ix.variable("m", problem.m)
     strip, v = ix.variable("strip", problem.n // lanes), ix.variable("v", lanes)
-    flat = (batch * problem.m + m) * problem.n + strip * lanes + v
+    flat = problem.place((batch * problem.m + m) * problem.n + strip * lanes + v)
     writer.scopes = [outer, Scope("m"), Scope("strip"), Scope("v")]
     writer.lane = Lane(v, lanes)
     if problem.scratch is not None:

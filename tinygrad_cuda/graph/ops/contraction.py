@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
+from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, Op, Outputs
 from tinygrad_cuda.graph.ops.common import require_dtype
 from tinygrad_cuda.graph.ops.movement import batched, permute, reshape
+
+Array = np.ndarray[Any, Any]
 
 
 def _infer_matmul(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
@@ -44,9 +47,17 @@ def _batch_matmul(size: int, sources: tuple[Node, Node], on: tuple[bool, bool]) 
     return matmul(a if on[0] else batched(a, size), b if on[1] else batched(b, size))
 
 
+def _product(a: Array, b: Array, split: Shape = (), axes: Shape = (), shape: Shape = ()) -> Array:
+    """The product, its elements in another order where a plan wants them so."""
+    c: Array = np.matmul(a, b)
+    return c.reshape(split).transpose(axes).reshape(shape) if axes else c
+
+
 # c[.., m, n] = sum over k of a[.., m, k] * b[.., k, n]; batch axes are equal.
+# Within a plan its elements may be stored in another order (rewrite/products.py): seen as `split`
+# axes, those in the order `axes`, and that as `shape`.
 matmul: Op = Op(
-    "matmul", "contraction", _infer_matmul, numpy=np.matmul, cuda="matmul",
+    "matmul", "contraction", _infer_matmul, numpy=_product, cuda="matmul",
     gradient=(
         lambda g, out, a, b: matmul(g, transpose(b)),
         lambda g, out, a, b: matmul(transpose(a), g),
