@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.errors import CompileError
@@ -68,7 +68,7 @@ class Fresh:
 
     __slots__ = ("values", "given", "cells", "tensors")
 
-    def __init__(self, values: list[Any], given: list[Any]) -> None:
+    def __init__(self, values: list[Any], given: Sequence[Any]) -> None:
         self.values, self.given = values, given
         self.cells: dict[int, Cell] = {}
         self.tensors: dict[int, Any] = {}

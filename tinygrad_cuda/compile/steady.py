@@ -6,7 +6,7 @@ copied, replaced or made anew but the results. Where that is not so, those two d
 
 from __future__ import annotations
 
-from itertools import repeat
+from itertools import chain, islice, repeat
 from operator import attrgetter, is_, itemgetter
 from sys import getrefcount
 from typing import Any
@@ -16,7 +16,6 @@ from tinygrad_cuda.compile.frame import (
     LISTED,
     Frame,
     RunEvent,
-    node_of,
     outputs_of,
     storage_of,
 )
@@ -24,7 +23,14 @@ from tinygrad_cuda.compile.program import Program
 from tinygrad_cuda.compile.results import Fresh, Result
 from tinygrad_cuda.compile.signature import Given
 from tinygrad_cuda.engine.capture import Stale, structure
-from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.engine.seal import (
+    SEALABLE_CELLS,
+    SEALABLE_LEAVES,
+    grad_under,
+    node_under,
+    seal,
+    seals,
+)
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.tensor.autocast import state as autocast
 from tinygrad_cuda.tensor.creation import get_default_device, get_default_dtype
@@ -34,7 +40,7 @@ MISS: Any = object()  # what a call gives that must go the long way
 NOBODY = Frame([])  # for events of the host, which look at no cell
 OWN = LISTED + 1  # references to a thing in a list, if one other thing refers to it
 
-cell_of, grad_of, chain_of = attrgetter("cell"), attrgetter("grad"), attrgetter("chain")
+cell_of, chain_of, contents_of = map(attrgetter, ("cell", "chain", "cell_contents"))
 aliases_of, needs_grad = attrgetter("aliases"), attrgetter("requires_grad")
 
 
@@ -53,33 +59,49 @@ class Steady:
         (self.event,) = (e for e in program.events if type(e) is RunEvent)
         number = program.events.index(self.event)
         self.before, self.after = program.events[:number], program.events[number + 1 :]
+        self._find_gradients()
         self._find_cells(len(given.cells))
-        self._find_outputs(len(given.cells))
-        self.names = [(place, name, value) for name, place, value in program.names]
+        self._find_outputs()
+        self._find_names()
+        self.broken = -1  # how many seals had been broken when all was well
+
+    def _find_gradients(self) -> None:
+        """Leaves whose gradients are made anew, and those that have none."""
+        program = self.program
+        kept = [gradient for gradient in program.gradients if not gradient.none]
+        self.leaves = [gradient.leaf for gradient in kept]
+        self.tensors = [Tensor] * len(kept)
+        self.dropped = [gradient.leaf for gradient in program.gradients if gradient.none]
+        self.dropped += program.without_gradient
 
     def _find_cells(self, arguments: int) -> None:
-        """State that is overwritten, then state that is only read; where inputs come from."""
+        """State that is overwritten, then gradients, then state that is only read."""
         program = self.program
         own = [place - arguments for place in program.overwritten]
         rest = [place for place in range(len(program.cells)) if place not in own]
         self.own_cells = [program.cells[place] for place in own]
         self.read_cells = [program.cells[place] for place in rest]
-        self.own_outputs = [program.outputs[place] for place in own]
-        self.read_outputs = [program.outputs[place] for place in rest]
-        numbers = [*range(arguments), *(arguments + place for place in (*own, *rest))]
+        kept = [gradient for gradient in program.gradients if not gradient.none]
+        moulds = [gradient.mould.outputs for gradient in kept if gradient.mould]
+        self.cell_outputs = [program.outputs[place] for place in own]
+        self.cell_outputs += [*moulds, *(program.outputs[place] for place in rest)]
+        self.first, self.last = len(own), len(own) + len(moulds)  # of the gradients
+        numbers = [*range(arguments), *(arguments + place for place in own)]
+        numbers += [-1] * len(moulds)
+        numbers += [arguments + place for place in rest]
         numbers += range(program.offsets[0] - len(program.constants), program.offsets[0])
-        self.inputs = _picked([numbers.index(number) for number in self.event.inputs])
+        places = [numbers.index(number) for number in self.event.inputs]
+        self.inputs = _picked(places)
+        # Which arguments the plan reads, and as which of its inputs.
+        self.used = [number for number in range(arguments) if number in places]
+        slots = [places.index(number) for number in self.used]
+        self.held = self.event.executable.held(slots)
 
-    def _find_outputs(self, arguments: int) -> None:
+    def _find_outputs(self) -> None:
         """Where the memory of each output comes from: inputs, gradients, hidden, new."""
         program, executable = self.program, self.event.executable
         start, count = program.offsets[0], len(self.event.inputs)
-        kept = [gradient for gradient in program.gradients if not gradient.none]
-        self.leaves = [gradient.leaf for gradient in kept]
-        self.dropped = [gradient.leaf for gradient in program.gradients if gradient.none]
-        self.dropped += program.without_gradient
-        self.gradient_outputs = [gradient.mould.outputs for gradient in kept if gradient.mould]
-        gradients = [gradient.output for gradient in kept]
+        gradients = [gradient.output for gradient in program.gradients if not gradient.none]
         self.hidden = self.event.unused
         known = {*gradients, *self.hidden}
         self.new = [n for n, slot in enumerate(executable.results) if slot is None]
@@ -94,44 +116,50 @@ class Steady:
         self.sources = [start + number for number in self.new]
         self.values: list[Any] = [None] * program.offsets[-1]
 
+    def _find_names(self) -> None:
+        """Python values that the function has read: in dictionaries, and in its closure."""
+        inside = [name for name in self.program.names if type(name[1]) is dict]
+        self.keys = [name for name, _, _ in inside]
+        self.places, self.named = [x for _, x, _ in inside], [value for _, _, value in inside]
+        outside = [name for name in self.program.names if type(name[1]) is not dict]
+        self.closure, self.closed = [x for _, x, _ in outside], [value for _, _, value in outside]
+
     def replay(self, args: tuple[Any, ...]) -> Any:
         """What the call returns; or `MISS`, and nothing has happened."""
         given = self._arguments(args)
         if given is None or not self._same_program():
             return MISS
-        own_nodes = list(map(node_of, self.own_cells))
-        own = list(map(storage_of, own_nodes))
-        gradients = list(map(grad_of, self.leaves))
-        held = self._gradients(gradients) if gradients else gradients
-        if held is None or not self._alone(own_nodes, own):
+        if self.broken != seals.broken and not self._look():
             return MISS
-        read_nodes = list(map(node_of, self.read_cells))
-        if list(map(outputs_of, read_nodes)) != self.read_outputs:
-            return MISS
-        read, spare = list(map(storage_of, read_nodes)), self.event.spare
-        if any(map(is_, read, repeat(None))) or any(number not in spare for number in self.hidden):
-            return MISS
-        program = self.program
         try:
-            for step in program.early:
+            for step in self.program.early:
                 step.prepare()
         except Stale:
             return MISS
-        inputs = self.inputs([*given, *own, *read, *program.constants])
-        executable = self.event.executable
         with self.event.lock:
             for event in self.before:
                 event(NOBODY)
-            new = [executable.room(number) for number in self.new]
-            hidden = [spare[number] for number in self.hidden]
-            outputs = self.outputs([*inputs, *held, *hidden, *new])
-            executable.start(inputs, outputs, self.event.numbers)
+            new = self._run(given)
         for event in self.after:
             event(NOBODY)
         values = self.values.copy()
         for source, piece in zip(self.sources, new):
             values[source] = piece
-        return program.build(Fresh(values, list(args)))
+        return self.program.build(Fresh(values, args))
+
+    def _run(self, given: list[Any]) -> list[Any]:
+        """Starts the plan; the memory of what it returns."""
+        executable, numbers = self.event.executable, self.event.numbers
+        new = [executable.room(number) for number in self.new]
+        arguments = [given[number] for number in self.used]
+        if not self.held.start(arguments, new, self.fixed, numbers):
+            state = list(map(storage_of, map(node_under, self._cells())))
+            inputs = self.inputs([*given, *state, *self.program.constants])
+            kept = state[self.first : self.last]
+            hidden = [self.event.spare[number] for number in self.hidden]
+            outputs = self.outputs([*inputs, *kept, *hidden, *new])
+            self.held.run(inputs, outputs, numbers)
+        return new
 
     def _arguments(self, args: tuple[Any, ...]) -> list[Any] | None:
         """The arguments' storages, if they are as those of the program."""
@@ -142,11 +170,12 @@ class Steady:
             if type(tensor) is not kind or tensor.chain:
                 return None
             node = tensor.cell.node
+            storage = node.storage
             if node.outputs != outputs or node.device is not device or node.requires_grad:
                 return None
-            if node.storage is None:
+            if storage is None:
                 return None
-            found.append(node.storage)
+            found.append(storage)
         cells = set(map(cell_of, args))
         if len(cells) != len(args) or not self.program.known.isdisjoint(cells):
             return None
@@ -162,41 +191,51 @@ class Steady:
             and get_default_dtype() is dtype
             and not autocast.on
             and not any(program.hooks)
-            and all(
-                (place.get(name) if type(place) is dict else place.cell_contents) is value
-                for place, name, value in self.names
-            )
+            and all(map(is_, map(dict.get, self.places, self.keys), self.named))
+            and all(map(is_, map(contents_of, self.closure), self.closed))
         )
 
-    def _alone(self, nodes: list[Any], storages: list[Any]) -> bool:
-        """Whether nobody else can read what will be overwritten."""
-        return (
-            list(map(outputs_of, nodes)) == self.own_outputs
-            and not any(map(is_, storages, repeat(None)))
-            and max(map(getrefcount, nodes), default=0) <= OWN
-            and max(map(getrefcount, storages), default=0) <= OWN
-            and not any(map(aliases_of, self.own_cells))
-            and all(map(is_, map(grad_of, self.dropped), repeat(None)))
-        )
+    def _cells(self) -> list[Any]:
+        """State that is overwritten, gradients, state that is only read."""
+        gradients = map(cell_of, map(grad_under, self.leaves))
+        return [*self.own_cells, *gradients, *self.read_cells]
 
-    def _gradients(self, tensors: list[Any]) -> list[Any] | None:
-        """The old gradients' storages, if nobody else holds any part of them."""
-        if not all(map(is_, map(type, tensors), repeat(Tensor))):
-            return None
-        if max(map(getrefcount, tensors)) > OWN or any(map(chain_of, tensors)):
-            return None
-        cells = list(map(cell_of, tensors))
-        if not all(map(is_, map(type, cells), repeat(Cell))) or any(map(aliases_of, cells)):
-            return None
-        nodes = list(map(node_of, cells))
-        if max(map(getrefcount, cells)) > OWN or max(map(getrefcount, nodes)) > OWN:
-            return None
-        if list(map(outputs_of, nodes)) != self.gradient_outputs or any(map(needs_grad, nodes)):
-            return None
+    def _look(self) -> bool:
+        """Whether nobody else can read what will be overwritten; then this stays under seal."""
+        broken, spare = seals.broken, self.event.spare
+        if not self._alone() or any(number not in spare for number in self.hidden):
+            return False
+        cells = self._cells()
+        self.fixed = [node_under(cell).storage.address for cell in cells]
+        self.fixed += [spare[number].address for number in self.hidden]
+        seal(cells, [*self.leaves, *self.dropped])
+        # As it was before: what was broken meanwhile may be among these.
+        self.broken = broken
+        return True
+
+    def _alone(self) -> bool:
+        first, last = self.first, self.last
+        gradients = list(map(grad_under, self.leaves))
+        if list(map(type, gradients)) != self.tensors or any(map(chain_of, gradients)):
+            return False
+        if not all(map(is_, map(grad_under, self.dropped), repeat(None))):
+            return False
+        cells = [*self.own_cells, *map(cell_of, gradients), *self.read_cells]
+        kinds, leaf_kinds = set(map(type, cells)), {*map(type, self.leaves)}
+        leaf_kinds.update(map(type, self.dropped))
+        if not (kinds <= SEALABLE_CELLS and leaf_kinds <= SEALABLE_LEAVES):
+            return False
+        nodes = list(map(node_under, cells))
         storages = list(map(storage_of, nodes))
-        if max(map(getrefcount, storages)) > OWN or any(map(is_, storages, repeat(None))):
-            return None
-        return storages
+        if list(map(outputs_of, nodes)) != self.cell_outputs:
+            return False
+        if any(map(is_, storages, repeat(None))) or any(map(aliases_of, islice(cells, last))):
+            return False
+        changing = chain(islice(nodes, last), islice(storages, last))
+        holders = chain(gradients, islice(cells, first, last))
+        if max(map(getrefcount, chain(changing, holders)), default=0) > OWN:
+            return False
+        return not any(map(needs_grad, islice(nodes, first, last)))
 
 
 def _picked(places: list[int]) -> Any:
@@ -223,7 +262,7 @@ def steadiable(program: Program, given: Given) -> bool:
         return False
     if sum(type(event) is RunEvent for event in program.events) != 1:
         return False
-    if not all(type(cell) is Cell for cell in program.cells):
+    if not all(type(cell) in SEALABLE_CELLS for cell in program.cells):
         return False
     kept = [gradient for gradient in program.gradients if not gradient.none]
     if any(gradient.run is None for gradient in kept):

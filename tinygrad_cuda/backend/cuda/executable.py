@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ from tinygrad_cuda.backend.cuda.frame import (
     dependencies,
     first_uses,
 )
+from tinygrad_cuda.backend.cuda.held import Held
 from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
 from tinygrad_cuda.backend.cuda.report import Roof, report
 from tinygrad_cuda.backend.cuda.staging import FETCHED, Staged
@@ -145,9 +147,10 @@ class Machine(Protocol):
 
 
 CODES = 1 << 16  # a program has fewer checks than that
-NUMBERS = -1  # stands for the numbers of a run among what a graph fetches
+NUMBERS = -1  # the numbers' place in a run's memory, among what a graph fetches
 REPLAYS = 4  # graphs of a program, by which inputs they fetch
 _first_codes = itertools.count(OWN_CODES, CODES)
+address_of = attrgetter("address")
 
 
 class CudaExecutable:
@@ -206,7 +209,7 @@ class CudaExecutable:
         self.frame = Frame(self.launches, places, len(items) + 2)
         # Where they are, and what has been sent there.
         self.number_memory: Any = None
-        self._sent = b""
+        self.sent = b""
         self.after = dependencies(self.launches)
         self.first = first_uses(self.launches, self.arena.places)
         self.fresh = [number for number, slot in enumerate(self.results) if slot is None]
@@ -215,7 +218,7 @@ class CudaExecutable:
         # By which inputs they fetch from the host themselves: graphs, the latest at the end.
         self.replays: dict[tuple[int, ...], Any] = {}
         written = set(self.program.overwrites.values())
-        self._readable = [k for k in range(len(self.program.inputs)) if k not in written]
+        self.readable = set(range(len(self.program.inputs))) - written
         self._fetched: dict[int, Any] = {}  # memory for inputs that are fetched
 
     def run(
@@ -242,10 +245,10 @@ class CudaExecutable:
         if single or not self._replayed(inputs, results, numbers):
             expected = self._expected(inputs, arguments) if settings.validate else {}
             memory = self.memory(inputs, results)
-            self.frame.fill([piece.address for piece in memory])
-            if numbers != self._sent:
+            self.frame.fill(list(map(address_of, memory)))
+            if numbers != self.sent:
                 self.machine.write(self.number_memory, numbers)
-                self._sent = numbers
+                self.sent = numbers
             self._launch_singly(memory, expected)
         if self.checks:
             self.machine.watch_error(self.first_code, codes)
@@ -275,6 +278,10 @@ class CudaExecutable:
     def new_frame(self) -> Frame:
         """Parameters of the launches that nobody else writes."""
         return self.frame.twin()
+
+    def held(self, slots: Sequence[int]) -> Held:
+        """Its runs in a loop where only the inputs in `slots` and some outputs move."""
+        return Held(self, slots)
 
     def chain(self, programs: Sequence[CudaExecutable], length: int) -> Singly | Chain:
         """Many turns of some runs, this one among them, behind one another."""
@@ -311,26 +318,24 @@ class CudaExecutable:
         if Staged in map(type, inputs):
             staged = self._waiting(inputs)
             for slot in staged:
-                memory[slot] = self._fetched[slot]
+                memory[slot] = self.fetch_room(slot, inputs[slot].nbytes)
         waiting = [inputs[slot] for slot in staged]
-        if numbers != self._sent:
+        if numbers != self.sent:
             staged += (NUMBERS,)
             waiting.append(self.machine.stage(numbers))
         # A failure leaves none, so that the next is new.
         replay = self.replays.pop(staged, None)
         if replay is None:
-            fetched = [
-                self.number_memory if slot == NUMBERS else self._fetched[slot] for slot in staged
-            ]
+            fetched = [memory[slot] for slot in staged]
             replay = self.machine.replay(
                 self.unit, self.launches, self.after, self.new_frame(), fetched
             )
             if replay is None:
                 return False
-        addresses = [piece.address for piece in memory]
-        self._sent = b""  # until it is under way
+        addresses = list(map(address_of, memory))
+        self.sent = b""  # until it is under way
         replay.run(addresses, waiting)
-        self._sent = numbers
+        self.sent = numbers
         self.replays[staged] = replay
         if len(self.replays) > REPLAYS:
             del self.replays[next(iter(self.replays))]
@@ -338,12 +343,15 @@ class CudaExecutable:
 
     def _waiting(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """Inputs that wait on the host and are not written to: the graph fetches them."""
-        found = [k for k in self._readable if type(inputs[k]) is Staged and inputs[k].waits]
-        found = found[: FETCHED - 1]  # the last are the numbers
-        for slot in found:
-            if slot not in self._fetched:
-                self._fetched[slot] = self.machine.allocate(inputs[slot].nbytes)
-        return tuple(found)
+        found = sorted(k for k in self.readable if type(inputs[k]) is Staged and inputs[k].waits)
+        return tuple(found[: FETCHED - 1])  # the last are the numbers
+
+    def fetch_room(self, slot: int, nbytes: int) -> Any:
+        """Memory on the GPU for an input that its graph fetches from the host."""
+        found = self._fetched.get(slot)
+        if found is None:
+            found = self._fetched[slot] = self.machine.allocate(nbytes)
+        return found
 
     def _launch_singly(self, memory: list[Any], expected: dict[Node, Any]) -> None:
         pieces: dict[Any, Any] = dict(

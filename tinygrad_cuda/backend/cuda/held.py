@@ -1,0 +1,153 @@
+"""The runs of a steady loop: memory as the last run had it, but for arguments and results."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from operator import attrgetter, is_not
+from typing import TYPE_CHECKING, Any
+
+from tinygrad_cuda.backend.base import Number
+from tinygrad_cuda.backend.cuda.staging import FETCHED, Staged
+from tinygrad_cuda.core.config import settings
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.backend.cuda.executable import CudaExecutable
+
+GRAPHS = 8  # of one loop, by where its arguments and results are
+SEEN = 8  # combinations of places that are remembered, to know one that comes again
+IDLE = 64  # runs after which a graph makes room for another one
+
+_address_of = attrgetter("address")
+
+
+class Held:
+    """Starts a program on memory that it has seen, as graphs whose parameters stay as they are.
+
+    The arguments and results of a loop lie in few places by turns. Each combination that comes
+    again gets a graph of its own, so that nothing of it is written again but what it fetches.
+
+    Args:
+        executable: the program.
+        slots: the inputs that are arguments of the call, in its order.
+    """
+
+    def __init__(self, executable: CudaExecutable, slots: Sequence[int]) -> None:
+        self.executable = executable
+        self.slots = slots
+        self.readable = set(slots) <= executable.readable and len(slots) < FETCHED
+        self.graphs: dict[tuple[int, ...], Any] = {}
+        self.runs = 0
+        self._used: dict[tuple[int, ...], int] = {}  # the number of each graph's last run
+        self._seen: deque[tuple[int, ...]] = deque(maxlen=SEEN)
+        self._fixed: list[int] = []  # addresses of everything else
+        self._arena = 0
+        self._key: tuple[int, ...] = ()
+        self._waiting: list[Any] = []
+        self._numbers: list[Number] = []
+        self._codes: Sequence[int] = ()
+        self._packed = b""
+
+    def start(
+        self,
+        given: Sequence[Any],
+        fresh: Sequence[Any],
+        fixed: list[int],
+        numbers: Sequence[Number],
+    ) -> bool:
+        """Runs it if a graph knows these places; otherwise `run` is to be called.
+
+        Args:
+            given: the arguments' memory.
+            fresh: the results' memory.
+            fixed: addresses of the other inputs and outputs.
+            numbers: of the run.
+        """
+        executable = self.executable
+        self._key = ()
+        if not self.readable or settings.debug or settings.sync or settings.validate:
+            return False
+        arena = executable.machine.arena(executable.arena.nbytes).address
+        if arena != self._arena or (fixed is not self._fixed and fixed != self._fixed):
+            self._forget()
+        self._fixed, self._arena = fixed, arena
+        self._take(numbers)
+        key = [int(self._packed != executable.sent)]
+        waiting = self._waiting = []
+        for piece in given:
+            if type(piece) is Staged and piece.waits:
+                waiting.append(piece)
+                key.append(0)
+            else:
+                key.append(piece.address)
+        key += map(_address_of, fresh)
+        self._key = tuple(key)
+        graph = self.graphs.get(self._key)
+        if graph is None:
+            return False
+        self._send()
+        graph.again(waiting)
+        self._sent()
+        return True
+
+    def run(self, inputs: Sequence[Any], results: Sequence[Any], numbers: Sequence[Number]) -> None:
+        """Runs it on these inputs and outputs, which `start` did not know."""
+        executable, machine = self.executable, self.executable.machine
+        if self._key not in self._seen or not self._room():
+            if self._key:
+                self._seen.append(self._key)
+            executable.start(inputs, results, numbers)
+            return
+        memory = executable.memory(inputs, results)
+        places = [inputs.index(piece) for piece in self._waiting]
+        fetched = [executable.fetch_room(slot, inputs[slot].nbytes) for slot in places]
+        for slot, room in zip(places, fetched):
+            memory[slot] = room
+        if self._key[0]:
+            fetched.append(executable.number_memory)
+        graph = machine.replay(
+            executable.unit, executable.launches, executable.after, executable.new_frame(), fetched
+        )
+        if graph is None:
+            self.readable = False
+            executable.start(inputs, results, numbers)
+            return
+        self._send()
+        graph.run(list(map(_address_of, memory)), self._waiting)
+        self._sent()
+        self.graphs[self._key] = graph
+
+    def _room(self) -> bool:
+        """Whether there may be one graph more; one that has not run for long goes."""
+        if len(self.graphs) >= GRAPHS:
+            oldest = min(self.graphs, key=self._used.__getitem__)
+            if self.runs - self._used[oldest] < IDLE:
+                return False
+            del self.graphs[oldest], self._used[oldest]
+        return True
+
+    def _forget(self) -> None:
+        """Drops what knows addresses that are no longer right."""
+        self.graphs.clear()
+        self._used.clear()
+        self._seen.clear()
+
+    def _take(self, numbers: Sequence[Number]) -> None:
+        """Has the numbers' bytes and codes ready; by identity, since 0.0 == -0.0 == False."""
+        if len(numbers) != len(self._numbers) or any(map(is_not, numbers, self._numbers)):
+            self._codes, plain = self.executable.coded(numbers)
+            self._packed = self.executable.numbers.packed(plain)
+            self._numbers = list(numbers)
+
+    def _send(self) -> None:
+        executable = self.executable
+        if self._key[0]:
+            self._waiting.append(executable.machine.stage(self._packed))
+            executable.sent = b""  # until it is under way
+
+    def _sent(self) -> None:
+        executable = self.executable
+        executable.sent = self._packed
+        self.runs += 1
+        self._used[self._key] = self.runs
+        executable.watch(self._codes)
