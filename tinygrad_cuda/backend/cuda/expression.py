@@ -285,6 +285,8 @@ class Evaluator:
             text = self._check(node, operands[0], at, guard)
         elif node.op is ew.div and node.dtype.compute == "float":
             text = self._quotient(node, operands, depth)
+        elif node.op is ew.eq and all(map(_fits_int, node.sources)):
+            text = " == ".join(f"(int){operand}" for operand in operands)
         else:
             text = expression(node, operands)
         memo = self.scopes[depth].memo
@@ -350,6 +352,7 @@ class Held:
         self.names: dict[Any, str] = {}
         self.declarations: list[str] = []
         self.loads: list[tuple[Node, int, Scope, str]] = []  # their registers, place and text
+        self.registers = 0  # of a thread, for all that it carries
 
     def keep(
         self, writer: Evaluator, key: Any, depth: int, ctype: str, text: str, loaded: Node | None
@@ -362,9 +365,12 @@ class Held:
             self.declarations.append(f"{ctype} {name}{size};")
             line = f"{place} = {text};"
             writer.scopes[depth].lines.append(line)
+            nbytes = 8 if ctype in ("double", "long long") else 4
             if loaded is not None:
                 nbytes = max(loaded.dtype.itemsize, 4 if inner else 0)
-                registers = self.trips * self.lanes * nbytes // 4
+            registers = self.trips * self.lanes * nbytes // 4
+            self.registers += registers
+            if loaded is not None:
                 self.loads.append((loaded, registers, writer.scopes[depth], line))
             self.names[key] = place
         return self.names[key]
@@ -383,6 +389,22 @@ class Held:
             if prod(node.shape) >= numel and room >= 0 and scope.lines is not place:
                 scope.lines.remove(line)
                 place.append(line)
+
+
+def _fits_int(node: Node) -> bool:
+    """Whether an integer is a position: it takes 32 bits, whatever its type."""
+    walked = ("reshape", "permute", "expand")
+    while node.op in TRANSPARENT or node.op.name in walked:
+        node = node.sources[0]
+    attributes = node.attributes
+    if node.op is indexing.check_index:
+        return int(attributes["limit"]) <= ix.INT_MAX
+    if node.op is not common.arange or not node.dtype.is_integer:
+        return False
+    start, step = attributes["start"], attributes["step"]
+    if isinstance(start, Argument) or isinstance(step, Argument):
+        return False
+    return all(abs(end) <= ix.INT_MAX for end in (start, start + step * prod(node.shape)))
 
 
 def expression(node: Node, operands: list[str]) -> str:

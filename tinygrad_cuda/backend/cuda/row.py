@@ -7,7 +7,7 @@ from typing import Any
 
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.columns import Columns
-from tinygrad_cuda.backend.cuda.expression import Held, Lane, Scope
+from tinygrad_cuda.backend.cuda.expression import DEAR, Held, Lane, Scope
 from tinygrad_cuda.backend.cuda.index import Index
 from tinygrad_cuda.backend.cuda.lines import (
     ENOUGH_BLOCKS,
@@ -21,6 +21,7 @@ from tinygrad_cuda.backend.cuda.lines import (
 from tinygrad_cuda.backend.cuda.store import Stores, comment, stem, vector_width
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.graph.fusion import FEW_ROWS, LONG_ROW, length_of, rows_of
+from tinygrad_cuda.graph.ops import reduction
 from tinygrad_cuda.graph.schedule import Kernel
 
 HELD = 32  # values of each operand that a thread keeps in registers
@@ -31,6 +32,8 @@ AHEAD = 4  # loads of a thread that may be on their way for one row of a sub-war
 PART = 2048  # elements that a block takes at least, of a row that is split
 ROW_BYTES = 4096  # of shared memory, for the reductions of a row that carries columns
 WORTH_PARTS = 96 << 10  # bytes of a row, among few, that are worth a second stage
+CROWDS = ((4, 64), (3, 80), (2, 128))  # blocks on a multiprocessor, and their threads' registers
+SPARE = 16  # registers that a thread needs beside what it holds of a row
 
 
 def row_stages(kernel: Kernel) -> list[Stage]:
@@ -109,6 +112,7 @@ def _row(kernel: Kernel) -> list[Stage]:
     least = own.numel if carried else 0  # beside the columns there is no room for what is near
     row.writer.held = Held(1, trips, width, least) if fits and loops > 1 else None
     text = _phases(row, carried, loops, group, width, fits)
+    held = row.writer.held if fits else None
     if row.line_stores:
         text += _finish(row, loops)
     where = "in registers" if fits else "read again in each phase" if loops > 1 else "read once"
@@ -120,8 +124,19 @@ def _row(kernel: Kernel) -> list[Stage]:
     blocks = -(-row.lines // per_block)
     label, shared = comment(kernel, about, blocks), row.scratch_bytes
     stage = wrapped(kernel, stem(kernel), body, row.words.list, blocks, shared, label)
-    stage.dense = 2 if fits and trips * width > HELD else 1
+    stage.dense = _crowd(kernel, held, blocks)
     return [stage]
+
+
+def _crowd(kernel: Kernel, held: Held | None, blocks: int) -> int:
+    """Blocks that share a multiprocessor, so that some load while others wait or store."""
+    if blocks < ENOUGH_BLOCKS or held is None:
+        return 1
+    least = 2 if held.trips * held.lanes > HELD else 1
+    ops = {node.op for node in kernel.nodes}
+    if reduction.welford in ops or any(op.cost > DEAR for op in ops):
+        return least  # the compiler knows better how many temporaries these take
+    return next((crowd for crowd, room in CROWDS if held.registers + SPARE <= room), least)
 
 
 def _phases(
