@@ -5,12 +5,22 @@ from __future__ import annotations
 from math import gcd, prod
 
 from tinygrad_cuda.backend.cuda import index as ix
+from tinygrad_cuda.backend.cuda.direct import Cut, cut_of, lanes_of, windows_of
+from tinygrad_cuda.backend.cuda.direct import body as direct_body
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.backend.cuda.index import Index
 from tinygrad_cuda.backend.cuda.operand import Reader, Source, fetched, followed
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
-from tinygrad_cuda.backend.cuda.tiling import FEW_ROWS, MULTIPROCESSORS, PAD, Plan, plan
+from tinygrad_cuda.backend.cuda.tiling import (
+    FEW_ROWS,
+    MULTIPROCESSORS,
+    PAD,
+    Plan,
+    clocks,
+    parted,
+    plan,
+)
 from tinygrad_cuda.backend.cuda.words import Words, literal
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
@@ -19,6 +29,7 @@ from tinygrad_cuda.graph.schedule import Kernel
 
 BAND = 8  # rows of tiles that are walked together, so that their operands stay in the L2 cache
 JOINED = 8  # parts that a thread of the second stage adds at least
+UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
 RESULTS = 8  # neighbouring results of a block of the second stage at least
 
 
@@ -74,11 +85,47 @@ class _Problem:
 def contract_stages(kernel: Kernel) -> list[Stage]:
     """One stage, or two where the sum over k is split among blocks."""
     problem = _Problem(kernel)
+    cut = _direct_cut(problem)
+    if cut is not None:
+        return [_direct(_Problem(kernel, parted(problem.plan.tile, problem.k, 1)), cut)]
     first = _product(problem)
     while problem.crowded:
         problem = _Problem(kernel, problem.plan.halved(problem.k))
         first = _product(problem)
     return [first] if problem.scratch is None else [first, _sum_parts(problem, first)]
+
+
+def _direct_cut(problem: _Problem) -> Cut | None:
+    """How a convolution of few channels is made without a matrix, where that takes less time."""
+    if problem.batches != 1 or problem.type != "float" or is_wide(problem.kernel):
+        return None
+    windows = windows_of(problem.b)
+    cut = windows and cut_of(windows, problem.m)
+    return None if not cut or is_slower(cut, problem) else cut
+
+
+def is_slower(cut: Cut, problem: _Problem) -> bool:
+    """Whether the product of a matrix would take less time, or blocks are too few."""
+    usual = clocks(problem.plan, 1, problem.m, problem.n, _bytes(problem.dtype))
+    return cut.blocks < MULTIPROCESSORS // 2 or cut.clocks > usual + UNCOUNTED
+
+
+def _direct(problem: _Problem, cut: Cut) -> Stage:
+    """The one stage of a convolution of few channels."""
+    kernel = problem.kernel
+    words = Words()
+    writer = Evaluator(words, set(kernel.reads), False)
+    outer = Scope("image")
+    lanes = lanes_of(cut, 4)
+    epilogue = _epilogue(problem, writer, outer, ix.constant(0), lanes)
+    body = direct_body(cut, problem.a, writer, outer, lanes, epilogue)
+    label = comment(
+        kernel,
+        f"CONTRACT {cut.windows.images} images of {cut.m} channels, {cut.rows} rows a block, "
+        f"{cut.run} neighbours of {cut.outputs} channels a thread, {problem.flops} FLOPs",
+        cut.blocks,
+    )
+    return wrapped(kernel, stem(kernel), body, words.list, cut.blocks, cut.shared, label)
 
 
 def _product(problem: _Problem) -> Stage:
