@@ -45,7 +45,7 @@ def overwritable(
     # First, while nothing here refers to single nodes.
     held = _held(trace)
     slots = {trace.places[node]: slot for slot, node in enumerate(trace.inputs)}
-    held_storages = _counts(storages)
+    held_storages = counts_of(storages)
     kept = _kept(wanted, held)
     sharing: dict[int, list[Node]] = {}
     places = trace.places
@@ -73,7 +73,7 @@ def overwritable(
     return result
 
 
-def _counts(things: Sequence[Any]) -> list[int]:
+def counts_of(things: Sequence[Any]) -> list[int]:
     """How often each is referred to by something else than this list.
 
     Counted from C, so that no frame of Python, traced or not, refers to one meanwhile.
@@ -85,8 +85,8 @@ def _counts(things: Sequence[Any]) -> list[int]:
 def _held(trace: Trace) -> set[Node]:
     """Nodes that are held by something other than the trace and its readers."""
     singles, pieces = trace.singles, list(trace.pieces)
-    counts = _counts(singles)
-    counts_in_pieces = [_counts(piece.nodes) for piece in pieces]
+    counts = counts_of(singles)
+    counts_in_pieces = [counts_of(piece.nodes) for piece in pieces]
     # A single node is in the trace's places, and among its owners or those that share a value.
     known = Counter(dict.fromkeys(singles, 2))
     read: list[Sequence[Node]] = [node.sources for node in singles if node.storage is None]

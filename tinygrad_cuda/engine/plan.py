@@ -48,8 +48,12 @@ class Entry:
         return key
 
     def _fixed_numbers(self, trace: Trace) -> tuple[Any, ...]:
-        numbers = [trace.numbers[i] for i in self.fixed]
-        return tuple([n if n and n == n else repr(n) for n in numbers])
+        return key_numbers([trace.numbers[i] for i in self.fixed])
+
+
+def key_numbers(numbers: list[Number]) -> tuple[Any, ...]:
+    """Numbers as part of a key: 0.0 and -0.0 are two, and NaN is equal to itself."""
+    return tuple([n if n and n == n else repr(n) for n in numbers])
 
 
 class PlanCache:
@@ -61,13 +65,15 @@ class PlanCache:
 
     def __init__(self) -> None:
         self.entries: OrderedDict[Any, Entry] = OrderedDict()
+        # By the calls that record them; see `known`.
+        self.known: dict[Any, Any] = {}
         self.made = 0
         self._lock = threading.Lock()
 
     def find(
         self, device: Device, trace: Trace, outputs: list[int], overwrites: dict[int, int]
-    ) -> tuple[Executable, list[Number]]:
-        """The executable and the numbers to run it with."""
+    ) -> tuple[Executable, list[Number], Entry]:
+        """The executable, the numbers to run it with, and where it is kept."""
         with self._lock:
             structure = (
                 device,
@@ -99,11 +105,12 @@ class PlanCache:
                         f"{len(trace.inputs)} inputs, {len(outputs)} outputs",
                         file=sys.stderr,
                     )
-            return executable, [trace.numbers[i] for i in entry.positions]
+            return executable, [trace.numbers[i] for i in entry.positions], entry
 
     def clear(self) -> None:
         """Forgets all plans."""
         self.entries.clear()
+        self.known.clear()
 
 
 cache = PlanCache()

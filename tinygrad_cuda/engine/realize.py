@@ -16,6 +16,7 @@ from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.examples import refuse_examples, tracing
 from tinygrad_cuda.engine.finite import check_finite, watch
 from tinygrad_cuda.engine.history import keep_history, release
+from tinygrad_cuda.engine.known import Marks, learn, run_known
 from tinygrad_cuda.engine.overwrite import overwritable
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.trace import Trace, storage_of
@@ -130,6 +131,9 @@ def _queue_again(cells: Iterable[Cell]) -> None:
 
 def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
     wanted = list(dict.fromkeys([*(cell.node for cell in cells), *nodes]))
+    marks = run_known(device, wanted)
+    if marks is True:
+        return
     multiples: dict[Node, list[Node]] = {}
     for node in keep_history(wanted):
         if len(node.outputs) > 1:
@@ -150,12 +154,14 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
         capture = capturing()
         if capture is not None:
             capture.protect(device, storages, overwrites)
-        executable, numbers = cache.find(device, trace, outputs, overwrites)
+        executable, numbers, entry = cache.find(device, trace, outputs, overwrites)
         results = executable.run(storages, numbers)
         found = dict(zip(outputs, results))
         if capture is not None:
             sites = [owner.site for owner in trace.owners]
             capture.ran(device, executable, storages, numbers, overwrites, results, sites)
+        if isinstance(marks, Marks):
+            learn(marks, wanted, trace, outputs, overwrites, executable, entry)
     else:
         found = {}
     for node, place in zip(wanted, map(place_of, wanted)):

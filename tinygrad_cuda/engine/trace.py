@@ -63,6 +63,7 @@ class Trace:
                     self._add_realized(node)
                     singles.append(node)
                     break
+                op, sources = node.op, node.sources
                 piece = node.piece
                 if piece is not None and piece not in entered:
                     waiting = self._take(piece)
@@ -71,7 +72,6 @@ class Trace:
                         stack += waiting
                         break
                     entered.add(piece)
-                op, sources = node.op, node.sources
                 if op is custom:
                     # The others are there for its gradient alone.
                     sources = sources[: node.attributes["results"]]

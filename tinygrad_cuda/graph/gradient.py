@@ -12,7 +12,7 @@ from weakref import WeakSet
 from tinygrad_cuda.core.errors import GradientError, describe_site, user_site
 from tinygrad_cuda.graph.node import Node, gradient_mode, made_by, recorded_at
 from tinygrad_cuda.graph.ops import common, elementwise
-from tinygrad_cuda.graph.pullback import Occasion, gradient_site
+from tinygrad_cuda.graph.pullback import Occasion, WholeOccasion, gradient_site
 
 Cotangents = dict[Node, Any]
 
@@ -82,8 +82,11 @@ def backward(
     Raises:
         GradientError: an op on the way has no gradient, or its history is spent.
     """
-    order = history(outputs)
     plain = not create_graph and not _watched
+    whole = WholeOccasion(outputs, seeds, wanted) if plain else None
+    if whole is not None and (pass_ := whole.known()) is not None:
+        return pass_(whole, retain_graph, None if retain_graph else user_site())
+    order = history(outputs)
     occasion = Occasion(order, outputs, seeds, wanted) if plain and order else None
     known = None if occasion is None else occasion.known()
     if occasion is not None and known is not None:
@@ -97,18 +100,14 @@ def backward(
         if occasion is not None and known is not None:
             # As all passes that follow: a plan sees from which templates its nodes are.
             result, passed = known(occasion.inputs)
+    if whole is not None and whole.key is not None:
+        if occasion is not None and known is not None:
+            whole.learn(occasion, known)
+        whole.forget()
     if not retain_graph:
         line = user_site()
         for node in passed:
-            node.spent = line
-            if node.storage is not None:
-                # The rules have taken what they need of it.
-                node.sources = ()
-            if node.op is common.custom:
-                # So has its function, which holds values that may then be overwritten, and so do
-                # the sources besides its value, which were there for the gradient alone.
-                node.attributes = {**node.attributes, "function": _used_up}
-                node.sources = node.sources[: node.attributes["results"]]
+            common.spend(node, line)
             if not plain and node in _watched:
                 # Nothing more will come; a hook that refers to its own Tensor lets go of it.
                 node.watchers.clear()
@@ -146,11 +145,6 @@ def _recorded(
                 _propagate(node, g, cotangents, needed)
             passed.append(node)
     return result, passed
-
-
-def _used_up(*gs: Node) -> tuple[Node | None, ...]:
-    """In place of the function of a spent node, at which every pass is refused."""
-    raise AssertionError("a spent node was differentiated")
 
 
 def _shown(node: Node, g: Node) -> Node:

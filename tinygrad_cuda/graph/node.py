@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
@@ -91,13 +91,18 @@ def site_of(frame: FrameType | None) -> RawSite | None:
     return None
 
 
+# Two threads that look at one call record it once.
+_recording = threading.RLock()
+
+
 class Node:
     """One operation applied to sources; hashable by identity.
 
     Attributes:
         op: the row of the op table.
         sources: the nodes it reads. A result other than the first of a node with several is read
-            through an ``output`` node, so a source is always a node.
+            through an ``output`` node, so a source is always a node. A result of a call that is
+            not recorded yet has none until somebody looks.
         attributes: structure (axes, shapes) and numbers (constants, slice starts), by name.
         shape, dtype: of the first output; `outputs` has all.
         device: where the value lives.
@@ -105,7 +110,8 @@ class Node:
         site: the user's line.
         storage: the realized value, or None while it is pending.
         spent: the line of the backward pass that consumed its history, or None.
-        piece: what a template has recorded together with it, while it is pending; or None.
+        piece: what a template has recorded together with it, or the call that will record it,
+            while it is pending; or None.
         watchers: what sees its cotangent; set by `gradient.watch` only.
     """
 
@@ -161,6 +167,17 @@ class Node:
         self.storage = None
         self.spent = None
         self.piece = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Only for what has not been set: the sources of a call that is not recorded yet."""
+            if name == "sources":
+                with _recording:
+                    call = self.piece
+                    if call is not None:
+                        call.expand()
+            return object.__getattribute__(self, name)
 
     @property
     def label(self) -> str:

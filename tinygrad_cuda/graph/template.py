@@ -6,9 +6,9 @@ It holds no node: only ops, attributes, outputs, and where each node's sources a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import RawSite
@@ -37,12 +37,17 @@ class Template:
         length: how many nodes it records.
         checks: the places, among all nodes, of index checks, with their codes: each call has a
             code of its own.
+        heads: of each result what a node has besides its sources; None where a result cannot be
+            there before the others, since some of them read it, or it is an input.
 
     Raises:
         Unfit: it contains a value, a function, or a leaf that arrives from elsewhere.
     """
 
-    __slots__ = ("steps", "chosen", "length", "checks", "kind", "_ends", "_inputs", "_inner")
+    __slots__ = (
+        "steps", "chosen", "length", "checks", "kind", "heads", "_ends", "_inputs", "_inner",
+        "_ruled",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -84,6 +89,27 @@ class Template:
         self._inner = picking([places[node] for node in inner])
         self.kind, used = kind_of(inner) if len(inner) >= SMALLEST else (None, [])
         self._inputs = picking([places[node] for node in used])
+        alone = len(set(results)) == len(results) and set(results) == set(ends)
+        self.heads = None
+        if alone:
+            self.heads = [
+                (n.op, n.attributes, n.outputs, *n.outputs[0], n.requires_grad, line(n))
+                for n in results
+            ]
+        self._ruled = tuple(dict.fromkeys(node.op for node in made if node.requires_grad))
+
+    @property
+    def template(self) -> Template:
+        """Itself, as what a call is of."""
+        return self
+
+    def rules(self) -> tuple[Any, ...]:
+        """The gradients of its ops: part of what says how a backward pass through it looks."""
+        return tuple(map(_gradient_of, self._ruled))
+
+    def expanded(self, call: Deferred) -> list[Node]:
+        """All nodes of a call that waits."""
+        return self([*call.inputs], call.device, call.lines)
 
     def __call__(
         self, inputs: list[Node], device: Device, lines: Sequence[RawSite | None]
@@ -111,6 +137,7 @@ class Template:
         return nodes
 
 
+_gradient_of = attrgetter("gradient")
 # Values, and cells' own nodes.
 _FOREIGN = frozenset((common.buffer, common.variable))
 
@@ -130,6 +157,102 @@ def _nothing(nodes: list[Node]) -> tuple[Node, ...]:
 def _value_sources(node: Node) -> tuple[Node, ...]:
     """The sources of a value; a custom node has others for its gradient alone."""
     return node.sources[: node.attributes["results"]] if node.op is common.custom else node.sources
+
+
+# Calls that wait ----------------------------------------------------------------------------------
+
+
+class Deferred:
+    """A call of a template whose nodes are recorded only when somebody looks at them.
+
+    Its results are there, each a node with all but its sources; they refer to the call, and it to
+    them weakly, so that there is no cycle. Who reads a result's sources has all nodes recorded, and
+    what is found then is what would have been recorded at once. A plan that is known does not look.
+
+    Args:
+        origin: a `Template`, or what else has a `template` and gives all its nodes by `expanded`.
+        inputs: the nodes from which it begins.
+        device: where.
+        lines: those that its nodes carry.
+        calls: other calls whose inner nodes it reads.
+        codes: of index checks, with their places.
+
+    Attributes:
+        ends: the results, weakly.
+        used: the backward pass that used its history: its line, and the places it has passed.
+        kept: what it records is to be kept here, since another call reads it.
+    """
+
+    __slots__ = (
+        "origin", "inputs", "device", "lines", "calls", "codes", "ends", "used", "kept", "_nodes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        origin: Any,
+        inputs: tuple[Node, ...],
+        device: Device,
+        lines: Sequence[RawSite | None],
+        calls: tuple[Deferred, ...] = (),
+        codes: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self.origin = origin
+        self.inputs = inputs
+        self.device = device
+        self.lines = lines
+        self.calls = calls
+        self.codes = codes
+        self.ends: list[ref[Node]] = []
+        self.used: tuple[RawSite | None, Sequence[int]] | None = None
+        self.kept = False
+        self._nodes: list[Node] | None = None
+
+    def results(self, heads: Sequence[Any], lines: Sequence[RawSite | None]) -> list[Node]:
+        """The results, in the order of the template's `heads`, with their lines."""
+        found: list[Node] = []
+        add, new, device = found.append, object.__new__, self.device
+        for op, attributes, outputs, shape, dtype, needs, line in heads:
+            node: Node = new(Node)
+            node.op = op
+            node.attributes = attributes
+            node.outputs = outputs
+            node.shape, node.dtype = shape, dtype
+            node.device = device
+            node.requires_grad = needs
+            node.site = lines[line]
+            node.storage = node.spent = None
+            node.piece = self
+            add(node)
+        self.ends = list(map(ref, found))
+        return found
+
+    def expand(self) -> list[Node]:
+        """Records its nodes: the inputs first, then those of the template."""
+        if self._nodes is not None:
+            return self._nodes
+        nodes: list[Node] = self.origin.expanded(self)
+        for place, code in self.codes:
+            node = nodes[place]
+            node.attributes = {**node.attributes, "code": code}
+        if self.used is not None:
+            line, places = self.used
+            for place in places:
+                common.spend(nodes[place], line)
+        for place, reference in zip(self.origin.template.chosen, self.ends):
+            end = reference()
+            if end is not None:
+                made = nodes[place]
+                end.sources, end.attributes = made.sources, made.attributes
+                end.piece = made.piece
+                nodes[place] = end
+        if self.kept:
+            self._nodes = nodes
+        self.inputs = self.calls = ()
+        return nodes
+
+    def forget(self) -> None:
+        """Lets go of the nodes that were kept."""
+        self.kept, self._nodes = False, None
 
 
 # Pieces -------------------------------------------------------------------------------------------

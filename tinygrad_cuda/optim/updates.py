@@ -20,7 +20,7 @@ from tinygrad_cuda.engine.examples import Recording, tracing
 from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.template import Template, Unfit
+from tinygrad_cuda.graph.template import Deferred, Template, Unfit
 from tinygrad_cuda.optim.replay import Absent, dry_run, numeric, wide
 from tinygrad_cuda.tensor import autocast
 from tinygrad_cuda.tensor.base import wrap
@@ -176,10 +176,16 @@ class Updates:
         template = _templates.get(key)
         if template is None:
             template = _templates[key] = _joined(key)
-        nodes = template(self.inputs, self.inputs[0].device, (self.site,))
+        lines, device = (self.site,), self.inputs[0].device
+        if template.heads is not None:
+            waiting = Deferred(template, tuple(self.inputs), device, lines)
+            results = waiting.results(template.heads, lines)
+        else:
+            nodes = template(self.inputs, device, lines)
+            results = [nodes[place] for place in template.chosen]
         local.recorder.recorded += template.length
-        for cell, place in zip(self.cells, template.chosen):
-            cell.put(nodes[place])
+        for cell, node in zip(self.cells, results):
+            cell.put(node)
         return self.fresh
 
     def _numbers_for(self, parameter: Tensor, state: State, host: Any) -> _Numbers:

@@ -14,7 +14,7 @@ from tinygrad_cuda.engine.examples import Recording, tracing
 from tinygrad_cuda.engine.realize import described_check, register_check
 from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.node import Node, current_site, mode
-from tinygrad_cuda.graph.template import Template
+from tinygrad_cuda.graph.template import Deferred, Template
 from tinygrad_cuda.tensor import autocast
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype
@@ -84,16 +84,23 @@ _missing: Any = object()
 
 
 def _repeated(call: _Call, inputs: list[Node]) -> Any:
-    site = current_site()
-    nodes = call.template(inputs, inputs[0].device, (site,))
-    for place, op, what, negative in call.checks:
-        node = nodes[place]
-        node.attributes = {
-            **node.attributes, "code": register_check(op, what, site, negative)
-        }  # fmt: skip
+    lines = (current_site(),)
+    template, device = call.template, inputs[0].device
+    codes = [
+        (place, register_check(op, what, lines[0], negative))
+        for place, op, what, negative in call.checks
+    ]
     # The result counts itself.
-    local.recorder.recorded += call.template.length - 1
-    result = wrap(nodes[call.result])
+    local.recorder.recorded += template.length - 1
+    if template.heads is not None:
+        waiting = Deferred(template, tuple(inputs), device, lines, codes=codes)
+        (end,) = waiting.results(template.heads, lines)
+    else:
+        nodes = template(inputs, device, lines)
+        for place, code in codes:
+            nodes[place].attributes = {**nodes[place].attributes, "code": code}
+        end = nodes[call.result]
+    result = wrap(end)
     result._strides = call.strides
     return result
 

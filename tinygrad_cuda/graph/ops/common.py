@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import DTypeError, ShapeError
+from tinygrad_cuda.core.errors import DTypeError, RawSite, ShapeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import LeafOp, Node, Op, Outputs
 
@@ -118,6 +118,24 @@ def function_of(node: Node) -> Callable[..., Sequence[Node | None]]:
     """What maps the cotangents of a `custom` node to those of its sources."""
     function = node.attributes["function"]
     return partial(function, node) if isinstance(function, Rule) else function
+
+
+def spend(node: Node, line: RawSite | None) -> None:
+    """A backward pass, begun at this line, has used the node's history."""
+    node.spent = line
+    if node.storage is not None:
+        # The rules have taken what they need of it.
+        node.sources = ()
+    if node.op is custom:
+        # So has its function, which holds values that may then be overwritten, and so do
+        # the sources besides its value, which were there for the gradient alone.
+        node.attributes = {**node.attributes, "function": _used_up}
+        node.sources = node.sources[: node.attributes["results"]]
+
+
+def _used_up(*gs: Node) -> tuple[Node | None, ...]:
+    """In place of the function of a spent node, at which every pass is refused."""
+    raise AssertionError("a spent node was differentiated")
 
 
 @dataclass(frozen=True)

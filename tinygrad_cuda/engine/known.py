@@ -1,0 +1,393 @@
+"""Plans found again by the calls that record them, without a look at what is inside.
+
+An outline lists pending calls and single nodes. Where it was seen before, and nobody else holds
+what the plan overwrites, the plan runs as it did then; else it goes the long way (trace, plan).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from operator import attrgetter, le
+from typing import Any
+
+from tinygrad_cuda.backend.base import Executable, Number
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.engine import overwrite
+from tinygrad_cuda.engine.capture import capturing
+from tinygrad_cuda.engine.examples import tracing
+from tinygrad_cuda.engine.finite import watch
+from tinygrad_cuda.engine.overwrite import counts_of
+from tinygrad_cuda.engine.plan import Entry, cache, key_numbers
+from tinygrad_cuda.engine.trace import Trace
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.template import Deferred, structure
+
+_sources_of = attrgetter("sources")
+
+
+class Outline:
+    """The pending graph behind some roots, a call that waits being one thing in it.
+
+    Attributes:
+        key: equal where the same values are computed of as many storages; None if some node can
+            only be taken by a trace.
+        inputs: nodes that have a value, each once.
+        slots: of each input the number of its storage.
+        storages: each once; nothing else here refers to them.
+        pending: the other nodes, sources first.
+        calls: those that wait, with how many of their results are alive.
+        numbers: of single nodes.
+        always: positions in `numbers` that are never part of the key.
+        codes: of index checks inside of calls.
+    """
+
+    __slots__ = (
+        "key", "inputs", "slots", "storages", "pending", "calls", "numbers", "always", "codes",
+        "_places", "_tokens", "_count",
+    )  # fmt: skip
+
+    def __init__(self, device: Device, wanted: list[Node]) -> None:
+        self.inputs: list[Node] = []
+        self.slots: list[int] = []
+        self.storages: list[Any] = []
+        self.pending: list[Node] = []
+        self.calls: dict[Deferred, int] = {}
+        self.numbers: list[Number] = []
+        self.always: list[int] = []
+        self.codes: list[Number] = []
+        self._places: dict[Node, int] = {}
+        self._tokens: list[Any] = []
+        self._count = 0
+        self.key: Any = None
+        if self._walk(wanted) and not any(map(_sources_of, self.inputs)):
+            places = self._places
+            self.key = (
+                device, tuple(self._tokens), tuple([places[node] for node in wanted])
+            )  # fmt: skip
+
+    def _walk(self, wanted: list[Node]) -> bool:
+        """Lists all; False where a trace is needed."""
+        places, inputs, slots, storages = self._places, self.inputs, self.slots, self.storages
+        numbers: dict[int, int] = {}  # of a storage, by its identity
+        stack = wanted[::-1]
+        while stack:
+            node = stack[-1]
+            if node in places:
+                stack.pop()
+                continue
+            piece = node.piece
+            if piece is None:
+                sources = node.sources
+                if node.op is common.custom:
+                    # The others are there for its gradient alone.
+                    sources = sources[: node.attributes["results"]]
+            elif type(piece) is Deferred:
+                sources = piece.inputs
+            else:
+                return False
+            ready = True
+            for source in sources:
+                if source not in places:
+                    storage = source.storage
+                    if storage is None:
+                        stack.append(source)
+                        ready = False
+                        continue
+                    slot = numbers.setdefault(id(storage), len(storages))
+                    if slot == len(storages):
+                        if type(storage) is tuple:
+                            return False
+                        storages.append(storage)
+                    places[source] = ~slot
+                    inputs.append(source)
+                    slots.append(slot)
+            if ready:
+                stack.pop()
+                if piece is None:
+                    self._add_single(node, sources)
+                else:
+                    self._add_call(node, piece)
+        return True
+
+    def _add_single(self, node: Node, sources: tuple[Node, ...]) -> None:
+        places, op = self._places, node.op
+        read: list[Any] = [places[source] for source in sources]
+        if op.kind == "identity" and op is not common.output:
+            # What it refers to besides is for gradients.
+            kept: tuple[Any, ...] = ()
+        else:
+            kept = structure(op, node.attributes, self.numbers, self.always)
+        read += [source.outputs for source in sources]
+        self._tokens.append((op, kept, node.outputs, *read))
+        places[node] = self._count
+        self._count += 1
+        self.pending.append(node)
+
+    def _add_call(self, node: Node, call: Deferred) -> None:
+        places, pending, first = self._places, self.pending, self._count
+        self._tokens.append((call.origin, tuple([places[source] for source in call.inputs])))
+        self.codes += [code for _, code in call.codes]
+        self._count += len(call.ends)
+        if len(call.ends) == 1:
+            self.calls[call] = 1
+            places[node] = first
+            pending.append(node)
+            return
+        # Some may be gone.
+        ends = [reference() for reference in call.ends]
+        alive = [end for end in ends if end is not None]
+        places.update([(end, first + k) for k, end in enumerate(ends) if end is not None])
+        pending += alive
+        self.calls[call] = len(alive)
+        if len(alive) < len(ends):
+            self._tokens.append(tuple([k for k, end in enumerate(ends) if end is None]))
+
+    def read(self) -> Counter[Node]:
+        """How often calls and single nodes refer to each node."""
+        found: Counter[Node] = Counter()
+        for call in self.calls:
+            found.update(call.inputs)
+        for node in self.pending:
+            if node.piece is None:
+                found.update(node.sources)
+        return found
+
+    def starts(self) -> dict[int, tuple[str, int]]:
+        """Where numbers that vary come from: by the identity of a node, recorded if need be."""
+        found: dict[int, tuple[str, int]] = {}
+        single = inside = 0
+        for node in self.pending:
+            if node.piece is None:
+                numbers: list[Number] = []
+                if node.op.kind != "identity":
+                    structure(node.op, node.attributes, numbers, [])
+                if numbers:
+                    found[id(node)] = "single", single
+                    single += len(numbers)
+        for call in self.calls:
+            if call.codes:
+                # Its nodes live on, in the graph, when they are forgotten here.
+                kept, call.kept = call.kept, True
+                codes = call.codes
+                nodes = call.expand()
+                for place, _ in codes:
+                    found[id(nodes[place])] = "inside", inside
+                    inside += 1
+                if not kept:
+                    call.forget()
+        return found
+
+
+class Marks:
+    """What is to be remembered of an outline while a trace of the same graph runs.
+
+    It refers to no node and no storage: the trace counts who does.
+    """
+
+    def __init__(self, outline: Outline, wanted: list[Node]) -> None:
+        self.key = outline.key
+        self.slots = {id(storage): slot for slot, storage in enumerate(outline.storages)}
+        self.input_slots = outline.slots
+        read = outline.read()
+        self.reads = [read[node] for node in outline.inputs]
+        roots = set(wanted)
+        self.inner = [k for k, node in enumerate(outline.pending) if node not in roots]
+        self.inner_reads = [read[outline.pending[k]] for k in self.inner]
+        self.always = set(outline.always)
+        self.numbers = outline.numbers
+        self.starts = outline.starts()
+
+
+class Known:
+    """How a plan runs for all graphs of one outline.
+
+    Args:
+        marks: of the outline.
+        wanted: what gets a value.
+        trace, outputs, overwrites, executable, entry: of the plan that did it.
+    """
+
+    def __init__(
+        self,
+        marks: Marks,
+        wanted: list[Node],
+        trace: Trace,
+        outputs: list[int],
+        overwrites: dict[int, int],
+        executable: Executable,
+        entry: Entry,
+    ) -> None:
+        self.executable = executable
+        slots = [marks.slots[id(storage)] for storage in trace.storages()]
+        self.slots = slots
+        # Results come first, the inputs' storages behind them.
+        places = {place: number for number, place in enumerate(outputs)}
+        for node, slot in zip(trace.inputs, slots):
+            places.setdefault(trace.places[node], len(outputs) + slot)
+        self.results = [places[trace.places[node]] for node in wanted]
+        self._learn_numbers(marks, trace, entry)
+        self._learn_targets(marks, trace, outputs, overwrites)
+        # Pending values that nobody wants: read inside only.
+        self.inner = marks.inner
+        self.inner_counts = [_LISTED + count for count in marks.inner_reads]
+
+    def _learn_numbers(self, marks: Marks, trace: Trace, entry: Entry) -> None:
+        """Which numbers of a run come from where; the others must be as they were."""
+        origins: list[tuple[str, int] | None] = []
+        for owner in trace.owners:
+            numbers: list[Number] = []
+            if owner.op.kind != "identity" and owner.storage is None:
+                structure(owner.op, owner.attributes, numbers, [])
+            start = marks.starts.get(id(owner))
+            for k in range(len(numbers)):
+                origins.append(None if start is None else (start[0], start[1] + k))
+        self.arguments = [trace.numbers[position] for position in entry.positions]
+        self.single: list[tuple[int, int]] = []
+        self.inside: list[tuple[int, int]] = []
+        for argument, position in enumerate(entry.positions):
+            origin = origins[position]
+            if origin is not None:
+                kind, number = origin
+                (self.single if kind == "single" else self.inside).append((argument, number))
+        free = marks.always.union(number for _, number in self.single)
+        self.fixed = [k for k in range(len(marks.numbers)) if k not in free]
+        self.fixed_key = key_numbers([marks.numbers[k] for k in self.fixed])
+
+    def _learn_targets(
+        self, marks: Marks, trace: Trace, outputs: list[int], overwrites: dict[int, int]
+    ) -> None:
+        """For each assign, how often its old value is referred to if nobody else holds it."""
+        slots = {trace.places[node]: slot for node, slot in zip(trace.inputs, self.slots)}
+        sharing: dict[int, list[int]] = {}
+        for number, slot in enumerate(marks.input_slots):
+            sharing.setdefault(slot, []).append(number)
+        self.target_nodes: list[int] = []
+        self.target_counts: list[int] = []
+        self.target_slots: list[int] = []
+        self.slot_counts: list[int] = []
+        self.overwritten: list[bool] = []
+        self.ranges: list[tuple[int, int]] = []
+        self.input_slots = marks.input_slots
+        seen: set[int] = set()
+        for position, place in enumerate(outputs):
+            target = trace.assigns.get(place)
+            if target is None or target in seen:
+                continue
+            seen.add(target)
+            slot = slots[target]
+            nodes = sharing[slot]
+            first = len(self.target_nodes)
+            self.target_nodes += nodes
+            self.target_counts += [_LISTED + marks.reads[k] for k in nodes]
+            self.target_slots.append(slot)
+            self.slot_counts.append(_STORED + len(nodes))
+            self.overwritten.append(position in overwrites)
+            self.ranges.append((first, len(self.target_nodes)))
+        self.steady = all(self.overwritten)
+
+    def fits(self, outline: Outline, device: Device) -> bool:
+        """Whether numbers and references are such that a trace would find this plan."""
+        if self.fixed:
+            numbers = outline.numbers
+            if key_numbers([numbers[k] for k in self.fixed]) != self.fixed_key:
+                return False
+        pending = outline.pending
+        if counts_of([pending[k] for k in self.inner]) != self.inner_counts:
+            return False
+        if not _calls_are_ours(outline.calls):
+            return False
+        if not self.target_slots or device in overwrite.spared:
+            return True
+        if outline.slots != self.input_slots:
+            return False
+        inputs, storages = outline.inputs, outline.storages
+        counts = counts_of([inputs[k] for k in self.target_nodes])
+        in_slots = counts_of([storages[k] for k in self.target_slots])
+        expected = self.target_counts
+        if self.steady and counts == expected:
+            return all(map(le, in_slots, self.slot_counts))
+        free = [
+            counts[first:end] == expected[first:end] and count <= most
+            for (first, end), count, most in zip(self.ranges, in_slots, self.slot_counts)
+        ]
+        return free == self.overwritten
+
+    def run(self, outline: Outline, wanted: list[Node]) -> None:
+        """Runs the plan and gives the wanted nodes their values."""
+        arguments = self.arguments.copy()
+        for position, number in self.single:
+            arguments[position] = outline.numbers[number]
+        for position, number in self.inside:
+            arguments[position] = outline.codes[number]
+        storages = outline.storages
+        results = self.executable.run([storages[k] for k in self.slots], arguments)
+        found = [*results, *storages]
+        for node, place in zip(wanted, self.results):
+            node.storage = found[place]
+            node.sources = ()
+            node.piece = None
+
+
+# The outline itself refers twice to each node and call, and once to each storage.
+_LISTED, _STORED = 2, 1
+
+
+def _calls_are_ours(calls: dict[Deferred, int]) -> bool:
+    """Whether nothing but their results and each other refers to calls."""
+    expected = dict(zip(calls, map(_LISTED.__add__, calls.values())))
+    # No name of this frame refers to a call while they are counted.
+    for others in [call.calls for call in calls if call.calls]:
+        for k in range(len(others)):
+            expected[others[k]] += 1
+    others = ()
+    return counts_of(list(expected)) == list(expected.values())
+
+
+# Structures kept; all are forgotten when there are more. At first sight only the key is.
+CAPACITY = 1024
+WAYS = 4
+
+
+def run_known(device: Device, wanted: list[Node]) -> bool | Marks:
+    """Runs the plan for what is wanted if it is known; else gives what is to be learned, or False.
+
+    Args:
+        device: where.
+        wanted: nodes without a value, each once.
+    """
+    if settings.debug or settings.validate or settings.sync or watch.active:
+        return False
+    if tracing.stack or capturing() is not None:
+        return False
+    if [node for node in wanted if node.requires_grad and node.spent is None]:
+        # What a gradient may still pass through is to be kept.
+        return False
+    outline = Outline(device, wanted)
+    if outline.key is None:
+        return False
+    try:
+        ways = cache.known.get(outline.key)
+    except TypeError:
+        # An attribute that cannot be part of a key.
+        return False
+    if ways is None:
+        if len(cache.known) >= CAPACITY:
+            cache.known.clear()
+        cache.known[outline.key] = []
+        return False
+    for known in ways:
+        if known.fits(outline, device):
+            known.run(outline, wanted)
+            return True
+    return Marks(outline, wanted)
+
+
+def learn(marks: Marks, *plan: Any) -> None:
+    """Keeps how a trace ran what was marked; `plan` is what `Known` takes.
+
+    One structure may have several ways: a value may be held in one turn and free in the next.
+    """
+    ways = cache.known.setdefault(marks.key, [])
+    cache.known[marks.key] = [Known(marks, *plan), *ways[: WAYS - 1]]
