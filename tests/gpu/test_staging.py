@@ -11,6 +11,7 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda.ferry import SMALLEST, TURNS
 from tinygrad_cuda.backend.cuda.graphs import Graph
 from tinygrad_cuda.backend.cuda.staging import FETCHED, PART, PARTS, Staged, Staging
 from tinygrad_cuda.core.device import as_device
@@ -168,9 +169,9 @@ def test_numbers_that_change_are_fetched_too(monkeypatch: pytest.MonkeyPatch) ->
     assert max(counts[6:]) <= 2, counts
 
 
-@pytest.mark.parametrize("nbytes", [4, 100_000, PART + 4])
+@pytest.mark.parametrize("nbytes", [4, 100_000, SMALLEST, PART + 4])
 def test_pinned_tensors_are_read_where_they_are(nbytes: int, copies: list[int]) -> None:
-    """Without a copy by the host; small ones by a graph, large ones by the driver."""
+    """Without a copy by the host; small ones by a graph, large ones on the copy stream."""
     call = tc.compile(lambda x: x * 2 + 1)
     given = arrays(12, nbytes)
     for array in given:
@@ -179,12 +180,42 @@ def test_pinned_tensors_are_read_where_they_are(nbytes: int, copies: list[int]) 
         y = x.to("cuda", non_blocking=True)
         assert call(y).numpy().tobytes() == (array * 2 + 1).tobytes()
         assert y.numpy().tobytes() == array.tobytes()
-    assert len(copies) == len(given)
+    assert len(copies) == (len(given) if nbytes < SMALLEST else 0)
     copies.clear()
     found = [call(tc.tensor(a, device="cpu").pin_memory().to("cuda")) for a in given]
-    assert len(copies) == (len(given) if nbytes > PART else 0)
+    assert not copies
     for y, array in zip(found, given):
         assert y.numpy().tobytes() == (array * 2 + 1).tobytes()
+
+
+def test_batches_cross_the_bus_while_the_gpu_is_busy() -> None:
+    """Each has its own values when it is used, and its memory takes turns with few others."""
+    given = [tc.tensor(a, device="cpu").pin_memory() for a in arrays(8, SMALLEST)]
+    w = tc.randn(2048, 2048) / 45
+    call = tc.compile(
+        lambda x: (x.reshape(-1, 2048) @ w @ w @ w).sum(1) + x.reshape(-1, 2048)[:, 0]
+    )
+    expected = [call(x.to("cuda") + 0).numpy().tobytes() for x in given]
+    found, places = [], set()
+    for number in range(200):
+        x = given[number % 8].to("cuda", non_blocking=True)
+        found.append(call(x))
+        places.add(x.node.storage.address)
+    assert [f.numpy().tobytes() for f in found] == expected * 25
+    assert len(places) <= TURNS
+
+
+def test_batches_that_are_kept_have_places_of_their_own() -> None:
+    given = [tc.tensor(a, device="cpu").pin_memory() for a in arrays(12, SMALLEST)]
+    kept = [x.to("cuda") for x in given]
+    assert len({x.node.storage.address for x in kept}) == len(kept)
+    for x, y in zip(given, kept):
+        assert (y + 0).numpy().tobytes() == y.numpy().tobytes() == x.numpy().tobytes()
+    place = kept.pop().node.storage.address
+    given.pop()
+    other = tc.ones(SMALLEST // 4)
+    assert all(x.numpy().tobytes() == y.numpy().tobytes() for x, y in zip(given, kept))
+    assert place and other.sum().item() == SMALLEST // 4
 
 
 def test_a_write_to_a_pinned_tensor_leaves_its_copy() -> None:

@@ -8,6 +8,7 @@ from tinygrad_cuda.core.errors import DeviceError
 
 KINDS = ("cpu", "cuda", "emu")
 _interned: dict[tuple[str, int], Device] = {}
+_named: dict[str, Device] = {}  # by the text that was asked for
 
 
 class Device:
@@ -73,6 +74,8 @@ def as_device(value: Any) -> Device:
     """
     if isinstance(value, Device):
         return value
+    if type(value) is str and (found := _named.get(value)) is not None:
+        return found
     if isinstance(value, int):
         value = f"cuda:{value}"
     kind, _, index = str(value).partition(":")
@@ -88,7 +91,7 @@ def as_device(value: Any) -> Device:
     if key not in _interned:
         made = _interned[key] = object.__new__(Device)
         made.kind, made.index = key
-    return _interned[key]
+    return _named.setdefault(str(value), _interned[key])
 
 
 CPU = as_device("cpu")

@@ -5,7 +5,9 @@ The update itself is run on a stand-in for Tensors, so that each optimizer is wr
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 from tinygrad_cuda.core.device import CPU, Device
@@ -14,6 +16,8 @@ from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.capture import Stale, StepEvent, supplied
 from tinygrad_cuda.engine.realize import check_errors
 from tinygrad_cuda.tensor.tensor import Tensor
+
+AHEAD = 16  # steps whose numbers are computed together
 
 
 def wide(dtype: DType) -> DType:
@@ -113,6 +117,8 @@ class _Alike:
         self.tensors: list[Tensor] = []
         self.tensor_ids: list[int] = []
         self.names: list[Any] = []
+        # Of the next steps while the options stay as they are: the host state, numbers, new state.
+        self.ahead: deque[tuple[dict[str, Any], list[float], Any]] = deque()
         self.values, self.new = self.compute(self.group, host)
         self.log_kept = list(self.log)
 
@@ -161,22 +167,40 @@ class _Alike:
             first = self.states[0]
             now = {key: first[key] for key in now}
             for key, value in now.items():
-                for state in self.states:
-                    if state.get(key) != value:
-                        raise Stale(f"the optimizer's {key} differs between parameters")
+                if list(map(dict.get, self.states, repeat(key))) != [value] * len(self.states):
+                    raise Stale(f"the optimizer's {key} differs between parameters")
         whole = len(group["params"]) == self.parameters  # the list itself may have been changed
-        if whole and now == self.host and group == self.group:
+        same = whole and group == self.group
+        if same and now == self.host:
             return
+        if not same:
+            self._compare(group, whole)
+        if not (same and self.ahead and self.ahead[0][0] == now):
+            self._look_ahead(group, now, AHEAD if same else 1)
+        self.host, self.values, self.new = self.ahead.popleft()
+        if not same:
+            self.group = dict(group)
+        self.supply()
+
+    def _compare(self, group: Any, whole: bool) -> None:
+        """Raises if options have changed that are no numbers."""
         if not whole or group.keys() != self.group.keys():
             raise Stale("the optimizer's parameters or options have changed")
         for key in self.fixed:
             if group[key] != self.group[key]:
                 raise Stale(f"the optimizer's {key} has changed")
-        values, new = self.compute(group, now)
-        if self.log != self.log_kept:
+
+    def _look_ahead(self, group: Any, host: dict[str, Any], count: int) -> None:
+        """Computes the numbers of some steps at once, which costs less than one at a time."""
+        self.ahead.clear()
+        while len(self.ahead) < count:
+            values, new = self.compute(group, host)
+            if self.log != self.log_kept:
+                break
+            self.ahead.append((host, values, new))
+            host = {key: new.get(key, value) for key, value in host.items()}
+        if not self.ahead:
             raise Stale("the optimizer's update is another one")
-        self.host, self.group, self.values, self.new = now, dict(group), values, new
-        self.supply()
 
     def supply(self) -> None:
         """Writes the numbers to where plans read them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tinygrad_cuda.engine.shared import SharedCell
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.transfer import to_device
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -214,9 +215,9 @@ def as_tensor(data: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> 
     if isinstance(data, TensorBase):
         result: Any = data
         if device is not None:
-            result = result.to(device)
-        moved: Tensor = result if dtype is None else result.to(dtype)
-        return moved
+            node, place = result.node, as_device(device)
+            result = result if node.device is place else wrap(to_device(node, place))
+        return cast("Tensor", result if dtype is None else result.to(dtype))
     return tensor(data, dtype, device)
 
 

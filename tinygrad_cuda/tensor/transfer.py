@@ -10,7 +10,7 @@ from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.device import CPU, KINDS, Device, as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.engine.capture import capturing
+from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.realize import check_errors, realize
 from tinygrad_cuda.graph.node import Node, current_site, mode
 from tinygrad_cuda.graph.ops import common, elementwise
@@ -24,7 +24,7 @@ def to_device(node: Node, device: Device) -> Node:
     """The value on another device; realizes the source. The gradient goes back the same way."""
     if node.device is device:
         return node
-    if (capture := capturing()) is not None:
+    if watching.on and (capture := capturing()) is not None:
         capture.refuse(node)
     if node.storage is None:
         realize(node.device, (node,))

@@ -16,6 +16,7 @@ from tinygrad_cuda.backend.cuda.arena import Piece
 from tinygrad_cuda.backend.cuda.chain import Chain
 from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
+from tinygrad_cuda.backend.cuda.ferry import SMALLEST, Ferried, Ferry
 from tinygrad_cuda.backend.cuda.frame import Frame, bad_index
 from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.backend.cuda.pinned import Pinned
@@ -51,7 +52,7 @@ class CudaBackend:
         self._lock = threading.Lock()
         self._uploads: dict[int, deque[int]] = {}  # by size, where recent ones were, oldest first
         self._uploader: Uploader | None = None
-        self.pinned = Pinned(self.gpu)
+        self.pinned, self.ferry = Pinned(self.gpu), Ferry(self.gpu)
         self._mirror = _ErrorMirror(self.gpu)
         self.error = self._mirror.word
         gpu = self.gpu.properties
@@ -62,9 +63,11 @@ class CudaBackend:
 
     # The backend
 
-    def from_host(self, array: Array) -> runtime.Allocation | Staged:
+    def from_host(self, array: Array) -> runtime.Allocation | Staged | Ferried:
         place = self.pinned.place(array)
         if place is not None:
+            if array.nbytes >= SMALLEST:
+                return self.ferry.send(array, place)
             return self.gpu.lend(array, place, self._for_upload)
         return self.gpu.stage(np.ascontiguousarray(array), self._for_upload)
 
@@ -163,8 +166,9 @@ class CudaBackend:
         after: Sequence[tuple[int, ...]],
         frame: Frame,
         fetched: Sequence[runtime.Allocation],
+        numbers: runtime.Allocation | None,
     ) -> Replay:
-        return Replay(self.gpu, unit, launches, after, frame, fetched)
+        return Replay(self.gpu, unit, launches, after, frame, fetched, numbers)
 
     def chain(self, programs: Sequence[CudaExecutable], length: int) -> Chain:
         return Chain(self.gpu, programs, length)

@@ -19,6 +19,7 @@ from tinygrad_cuda.backend.cuda.carry import carry
 from tinygrad_cuda.backend.cuda.chain import Chain, Singly
 from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.frame import (
+    NUMBERS,
     OWN_CODES,
     WORD,
     Frame,
@@ -30,7 +31,7 @@ from tinygrad_cuda.backend.cuda.frame import (
 from tinygrad_cuda.backend.cuda.held import Held
 from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
 from tinygrad_cuda.backend.cuda.report import Roof, report
-from tinygrad_cuda.backend.cuda.staging import FETCHED, Staged
+from tinygrad_cuda.backend.cuda.staging import FETCHED, NUMBERS_WITHIN, Staged
 from tinygrad_cuda.backend.cuda.validate import Validator, compare
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
@@ -112,6 +113,7 @@ class Machine(Protocol):
         after: Sequence[tuple[int, ...]],
         frame: Frame,
         fetched: Sequence[Any],
+        numbers: Any | None,
     ) -> Any:
         """All launches as one thing to `run` again and again; None where there is no such thing.
 
@@ -121,6 +123,7 @@ class Machine(Protocol):
             after: for each, the earlier ones that it waits for.
             frame: their parameters, its own.
             fetched: memory of inputs that are fetched from the host each time.
+            numbers: that of numbers, if they come with each run.
         """
         ...
 
@@ -147,7 +150,6 @@ class Machine(Protocol):
 
 
 CODES = 1 << 16  # a program has fewer checks than that
-NUMBERS = -1  # the numbers' place in a run's memory, among what a graph fetches
 REPLAYS = 4  # graphs of a program, by which inputs they fetch
 _first_codes = itertools.count(OWN_CODES, CODES)
 address_of = attrgetter("address")
@@ -320,26 +322,42 @@ class CudaExecutable:
             for slot in staged:
                 memory[slot] = self.fetch_room(slot, inputs[slot].nbytes)
         waiting = [inputs[slot] for slot in staged]
+        within = self.sent_within(numbers)
         if numbers != self.sent:
             staged += (NUMBERS,)
-            waiting.append(self.machine.stage(numbers))
+            if not within:
+                waiting.append(self.machine.stage(numbers))
         # A failure leaves none, so that the next is new.
         replay = self.replays.pop(staged, None)
         if replay is None:
-            fetched = [memory[slot] for slot in staged]
-            replay = self.machine.replay(
-                self.unit, self.launches, self.after, self.new_frame(), fetched
-            )
+            replay = self.new_replay(memory, staged)
             if replay is None:
                 return False
         addresses = list(map(address_of, memory))
         self.sent = b""  # until it is under way
-        replay.run(addresses, waiting)
+        replay.run(addresses, waiting, within)
         self.sent = numbers
         self.replays[staged] = replay
         if len(self.replays) > REPLAYS:
             del self.replays[next(iter(self.replays))]
         return True
+
+    def sent_within(self, numbers: bytes) -> bytes:
+        """The numbers if they are new and few enough to be parameters; else nothing."""
+        few = self.numbers.nbytes <= NUMBERS_WITHIN
+        return numbers if few and numbers != self.sent else b""
+
+    def new_replay(self, memory: Sequence[Any], fetched: Sequence[int]) -> Any:
+        """Its launches as a graph, which first fetches what goes to these places of the memory."""
+        within = NUMBERS in fetched and self.numbers.nbytes <= NUMBERS_WITHIN
+        return self.machine.replay(
+            self.unit,
+            self.launches,
+            self.after,
+            self.new_frame(),
+            [memory[place] for place in fetched if not (within and place == NUMBERS)],
+            memory[NUMBERS] if within else None,
+        )
 
     def _waiting(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """Inputs that wait on the host and are not written to: the graph fetches them."""

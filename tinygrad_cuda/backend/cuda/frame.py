@@ -15,6 +15,7 @@ from tinygrad_cuda.backend.cuda.pack import Launch
 
 OWN_CODES = 1 << 62  # from here on, a check's code is a number that its program has for it
 WORD = 8  # bytes
+NUMBERS = -1  # the place of the numbers' memory in that of a run
 _MASK = 2**64 - 1
 
 # Where the address of a word comes from: which of a run's values, and the bytes beyond it.

@@ -8,6 +8,7 @@ from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.backend.base import Number
+from tinygrad_cuda.backend.cuda.frame import NUMBERS
 from tinygrad_cuda.backend.cuda.staging import FETCHED, Staged
 from tinygrad_cuda.core.config import settings
 
@@ -72,7 +73,8 @@ class Held:
             self._forget()
         self._fixed, self._arena = fixed, arena
         self._take(numbers)
-        key = [int(self._packed != executable.sent)]
+        send = self._packed != executable.sent
+        key = [int(send)]
         waiting = self._waiting = []
         for piece in given:
             if type(piece) is Staged and piece.waits:
@@ -85,14 +87,13 @@ class Held:
         graph = self.graphs.get(self._key)
         if graph is None:
             return False
-        self._send()
-        graph.again(waiting)
+        graph.again(waiting, self._send() if send else b"")
         self._sent()
         return True
 
     def run(self, inputs: Sequence[Any], results: Sequence[Any], numbers: Sequence[Number]) -> None:
         """Runs it on these inputs and outputs, which `start` did not know."""
-        executable, machine = self.executable, self.executable.machine
+        executable = self.executable
         if self._key not in self._seen or not self._room():
             if self._key:
                 self._seen.append(self._key)
@@ -100,20 +101,17 @@ class Held:
             return
         memory = executable.memory(inputs, results)
         places = [inputs.index(piece) for piece in self._waiting]
-        fetched = [executable.fetch_room(slot, inputs[slot].nbytes) for slot in places]
-        for slot, room in zip(places, fetched):
-            memory[slot] = room
+        for slot in places:
+            memory[slot] = executable.fetch_room(slot, inputs[slot].nbytes)
         if self._key[0]:
-            fetched.append(executable.number_memory)
-        graph = machine.replay(
-            executable.unit, executable.launches, executable.after, executable.new_frame(), fetched
-        )
+            places.append(NUMBERS)
+        graph = executable.new_replay(memory, places)
         if graph is None:
             self.readable = False
             executable.start(inputs, results, numbers)
             return
-        self._send()
-        graph.run(list(map(_address_of, memory)), self._waiting)
+        within = self._send() if self._key[0] else b""
+        graph.run(list(map(_address_of, memory)), self._waiting, within)
         self._sent()
         self.graphs[self._key] = graph
 
@@ -139,11 +137,14 @@ class Held:
             self._packed = self.executable.numbers.packed(plain)
             self._numbers = list(numbers)
 
-    def _send(self) -> None:
+    def _send(self) -> bytes:
+        """The numbers as parameters of the graph; none where they wait to be fetched."""
         executable = self.executable
-        if self._key[0]:
+        within = executable.sent_within(self._packed)
+        if not within:
             self._waiting.append(executable.machine.stage(self._packed))
-            executable.sent = b""  # until it is under way
+        executable.sent = b""  # until it is under way
+        return within
 
     def _sent(self) -> None:
         executable = self.executable

@@ -76,7 +76,8 @@ class Replay:
         launches: in order of execution.
         after: for each, the earlier ones that it waits for.
         frame: their parameters, which nobody else writes.
-        fetched: memory of what is fetched (inputs, numbers), in the order in which `run` gets it.
+        fetched: memory of what is fetched, in the order in which `run` gets it.
+        numbers: where numbers go that come as parameters, if they do.
     """
 
     def __init__(
@@ -87,27 +88,25 @@ class Replay:
         after: Sequence[tuple[int, ...]],
         frame: Frame,
         fetched: Sequence[Allocation],
+        numbers: Allocation | None = None,
     ) -> None:
         self.gpu, self.unit, self.launches, self.after = gpu, unit, launches, after
-        self.frame, self.fetched = frame, fetched
+        self.frame, self.fetched, self.numbers = frame, fetched, numbers
         self.graph: Graph | None = None
         self.count, self.updated = len(launches), 0
 
-    def run(self, addresses: list[int], staged: Sequence[Staged]) -> None:
+    def run(self, addresses: list[int], staged: Sequence[Staged], numbers: bytes = b"") -> None:
         """Writes the parameters that have changed, and starts all.
 
         Args:
             addresses: of the frame; what is fetched lies in `fetched`.
             staged: what is fetched.
+            numbers: what comes as parameters.
         """
         changed = self.frame.fill(addresses)
         # What is lent must be read before another thread can write where it lay.
         with self.gpu.lock:
-            words = None
-            if staged:
-                words = fetch_words(
-                    [(x.lend(), m.address, x.nbytes) for x, m in zip(staged, self.fetched)]
-                )
+            words = self._fetch_words(staged, numbers)
             graph = self.graph
             if graph is None:
                 graph = self.graph = self._built(words)
@@ -123,15 +122,22 @@ class Replay:
         if settings.debug >= 1:
             print(f"replay: {self.count} launches, {self.updated} updated", file=sys.stderr)
 
-    def again(self, staged: Sequence[Staged]) -> None:
+    def again(self, staged: Sequence[Staged], numbers: bytes) -> None:
         """Starts all on the addresses of the last `run`; only what is fetched differs."""
         graph = self.graph
         assert graph is not None
         with self.gpu.lock:
-            if staged:
-                pieces = zip(staged, self.fetched)
-                graph.update(0, fetch_words([(x.lend(), m.address, x.nbytes) for x, m in pieces]))
+            words = self._fetch_words(staged, numbers)
+            if words is not None:
+                graph.update(0, words)
             graph.launch()
+
+    def _fetch_words(self, staged: Sequence[Staged], numbers: bytes) -> bytes | None:
+        """Parameters of the kernel that fetches, if there is one."""
+        if not self.fetched and self.numbers is None:
+            return None
+        pieces = [(x.lend(), m.address, x.nbytes) for x, m in zip(staged, self.fetched)]
+        return fetch_words(pieces, self.numbers.address if self.numbers else 0, numbers)
 
     def _built(self, words: bytes | None) -> Graph:
         parts = [

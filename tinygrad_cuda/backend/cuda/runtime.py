@@ -412,14 +412,14 @@ class Device:
         self, source: npt.NDArray[Any], place: int, room: Callable[[int], Allocation]
     ) -> Staged:
         """The same for an array in pinned memory at `place`, which nobody changes: no copy."""
-        self.enter()
-        with self.lock:
-            return self._ring().lend(source, place, room)
+        return (self._staging or self._ring()).lend(source, place, room)
 
     def _ring(self) -> Staging:
-        if self._staging is None:
-            self._staging = Staging(self)
-        return self._staging
+        self.enter()
+        with self.lock:
+            if self._staging is None:
+                self._staging = Staging(self)
+            return self._staging
 
     def copy_out(self, address: int, destination: npt.NDArray[Any]) -> None:
         """Device to host; waits for all work of the compute stream.

@@ -29,7 +29,8 @@ ALIGNMENT = 256
 KEPT = 64  # references to arrays of a part after which dead ones are dropped
 FETCHED = 8  # arrays that one kernel fetches
 FETCH_BYTES = 16  # a thread's at a time
-_fetch_words = struct.Struct(f"<{3 * FETCHED}Q")
+NUMBERS_WITHIN = 32 * 8  # bytes of numbers that come with the kernel's parameters
+_fetch_words = struct.Struct(f"<{3 * FETCHED + 2}Q{NUMBERS_WITHIN}s")
 
 
 class Staged:
@@ -192,12 +193,21 @@ def fetch_source() -> str:
     return f"{prelude}\n{(FOLDER / 'fetch.cuh').read_text()}"
 
 
-def fetch_words(pieces: Sequence[tuple[int, int, int]]) -> bytes:
-    """Parameters of the kernel: for each array where it waits, where it goes, and its bytes."""
+def fetch_words(
+    pieces: Sequence[tuple[int, int, int]], target: int = 0, numbers: bytes = b""
+) -> bytes:
+    """Parameters of the kernel.
+
+    Args:
+        pieces: for each array where it waits, where it goes, and its bytes.
+        target: where the numbers go.
+        numbers: at most `NUMBERS_WITHIN` bytes, 8 each.
+    """
     words = [word for at, to, nbytes in pieces for word in (at, to, -(-nbytes // FETCH_BYTES))]
-    return _fetch_words.pack(*words, *[0] * (3 * FETCHED - len(words)))
+    rest = (0,) * (3 * FETCHED - len(words))
+    return _fetch_words.pack(*words, *rest, target, len(numbers) // 8, numbers)
 
 
 def fetch_blocks(sizes: Sequence[int]) -> int:
     """Blocks of the kernel: a thread has one access to the longest array."""
-    return max(1, -(-max(sizes) // (FETCH_BYTES * THREADS)))
+    return max(1, -(-max(sizes, default=0) // (FETCH_BYTES * THREADS)))

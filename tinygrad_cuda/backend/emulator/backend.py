@@ -157,6 +157,7 @@ class EmuBackend:
         after: Sequence[tuple[int, ...]],
         frame: Frame,
         fetched: Sequence[EmuBuffer],
+        numbers: EmuBuffer | None,
     ) -> None:
         """Every run launches anew: what a launch costs here is the kernel itself."""
 

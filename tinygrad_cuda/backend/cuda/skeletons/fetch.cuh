@@ -1,4 +1,5 @@
-// Fetches up to 8 arrays from pinned memory of the host into memory of the GPU.
+// Fetches up to 8 arrays from pinned memory of the host into memory of the GPU, and stores up to 32
+// numbers that came with its parameters.
 // Grid: a thread for each 16 bytes of the longest array, 256 threads a block. Each byte crosses the
 // bus once; the arrays' places are rounded up to 16 bytes on both sides.
 // Reads are volatile: the host has written there since an earlier launch read it.
@@ -8,6 +9,9 @@ struct tgc_fetch_params {
     char* to;
     long long items;
   } arrays[8];
+  unsigned long long* numbers;
+  long long count;
+  unsigned long long values[32];
 };
 __device__ __forceinline__ void tgc_copy_from_host(char* to, const char* from) {
   unsigned a, b, c, d;
@@ -23,5 +27,6 @@ __device__ __forceinline__ void tgc_fetch_stage(int virtual_block, const tgc_fet
   for (int k = 0; k < 8; k++)
     if (item < p.arrays[k].items)
       tgc_copy_from_host(p.arrays[k].to + item * 16, p.arrays[k].from + item * 16);
+  if (item < p.count) tgc_store(p.numbers, item, p.values[item]);
 }
 TGC_KERNEL_DENSE(tgc_fetch, 256, 1)
