@@ -11,7 +11,7 @@ from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
 from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.backend.cuda.pool import Allocation
 from tinygrad_cuda.backend.cuda.runtime import Device, Module
-from tinygrad_cuda.backend.cuda.staging import Staged, fetch_blocks, fetch_source, fetch_words
+from tinygrad_cuda.backend.cuda.staging import FetchWords, Staged, fetch_blocks, fetch_source
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.core.config import settings
 
@@ -93,6 +93,7 @@ class Replay:
         self.gpu, self.unit, self.launches, self.after = gpu, unit, launches, after
         self.frame, self.fetched, self.numbers = frame, fetched, numbers
         self.graph: Graph | None = None
+        self._fetch: FetchWords | None = None
         self.count, self.updated = len(launches), 0
 
     def run(self, addresses: list[int], staged: Sequence[Staged], numbers: bytes = b"") -> None:
@@ -136,8 +137,10 @@ class Replay:
         """Parameters of the kernel that fetches, if there is one."""
         if not self.fetched and self.numbers is None:
             return None
-        pieces = [(x.lend(), m.address, x.nbytes) for x, m in zip(staged, self.fetched)]
-        return fetch_words(pieces, self.numbers.address if self.numbers else 0, numbers)
+        if self._fetch is None:
+            targets = [(memory.address, x.nbytes) for x, memory in zip(staged, self.fetched)]
+            self._fetch = FetchWords(targets, self.numbers.address if self.numbers else 0)
+        return self._fetch.filled([x.lend() for x in staged], numbers)
 
     def _built(self, words: bytes | None) -> Graph:
         parts = [

@@ -7,8 +7,8 @@ only a replayed graph reads goes without a copy by the driver: a kernel of the g
 from __future__ import annotations
 
 import ctypes
-import struct
 import weakref
+from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,6 @@ KEPT = 64  # references to arrays of a part after which dead ones are dropped
 FETCHED = 8  # arrays that one kernel fetches
 FETCH_BYTES = 16  # a thread's at a time
 NUMBERS_WITHIN = 32 * 8  # bytes of numbers that come with the kernel's parameters
-_fetch_words = struct.Struct(f"<{3 * FETCHED + 2}Q{NUMBERS_WITHIN}s")
 
 
 class Staged:
@@ -193,19 +192,34 @@ def fetch_source() -> str:
     return f"{prelude}\n{(FOLDER / 'fetch.cuh').read_text()}"
 
 
-def fetch_words(
-    pieces: Sequence[tuple[int, int, int]], target: int = 0, numbers: bytes = b""
-) -> bytes:
-    """Parameters of the kernel.
+class FetchWords:
+    """Parameters of the kernel, of which only what differs from run to run is written.
 
     Args:
-        pieces: for each array where it waits, where it goes, and its bytes.
-        target: where the numbers go.
-        numbers: at most `NUMBERS_WITHIN` bytes, 8 each.
+        targets: for each array where it goes, and its bytes.
+        numbers: where the numbers go that come with the parameters, or 0.
     """
-    words = [word for at, to, nbytes in pieces for word in (at, to, -(-nbytes // FETCH_BYTES))]
-    rest = (0,) * (3 * FETCHED - len(words))
-    return _fetch_words.pack(*words, *rest, target, len(numbers) // 8, numbers)
+
+    def __init__(self, targets: Sequence[tuple[int, int]], numbers: int) -> None:
+        self._words = array("Q", bytes(8 * (3 * FETCHED + 2) + NUMBERS_WITHIN))
+        for k, (to, nbytes) in enumerate(targets):
+            self._words[3 * k + 1 : 3 * k + 3] = array("Q", [to, -(-nbytes // FETCH_BYTES)])
+        self._words[3 * FETCHED] = numbers
+        self._numbers = memoryview(self._words).cast("B")[8 * (3 * FETCHED + 2) :]
+
+    def filled(self, sources: Sequence[int], numbers: bytes) -> bytes:
+        """The parameters of a run.
+
+        Args:
+            sources: where each array waits.
+            numbers: at most `NUMBERS_WITHIN` bytes, 8 each.
+        """
+        words = self._words
+        for k, source in enumerate(sources):
+            words[3 * k] = source
+        words[3 * FETCHED + 1] = len(numbers) // 8
+        self._numbers[: len(numbers)] = numbers
+        return words.tobytes()
 
 
 def fetch_blocks(sizes: Sequence[int]) -> int:
