@@ -14,7 +14,7 @@ from execution import device_or_skip
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import Argument, Program
-from tinygrad_cuda.backend.cuda import carry, columns
+from tinygrad_cuda.backend.cuda import carry, columns, ring
 from tinygrad_cuda.backend.emulator.backend import EmuBackend
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.config import settings
@@ -227,14 +227,20 @@ def test_columns_share_a_pass(bench: Bench, shape: tuple[int, ...]) -> None:
     bench.check(rd.sum(x, axes=axes), rd.max(x, axes=axes), *outputs, tolerance=1e-3)
 
 
-@pytest.mark.parametrize(("rows", "length"), [(11, 4100), (21, 1027), (14, 2048)])
+@pytest.mark.parametrize(("rows", "length"), [(11, 4100), (21, 1027), (17, 2048)])
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
+@pytest.mark.parametrize("ahead", [False, True])
 def test_rows_carry_the_columns_that_they_have_at_hand(
-    bench: Bench, rows: int, length: int, dtype: DType, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, rows: int, length: int, dtype: DType, ahead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A normalization's gradients: five blocks walk over the rows and sum the columns with it."""
+    """A normalization's gradients: five blocks walk over the rows and sum the columns with it.
+
+    Rows are sent for ahead where they can be: odd ones have no vectors.
+    """
     monkeypatch.setattr(carry, "ENOUGH_ROWS", 8)
     monkeypatch.setattr(columns, "WALKERS", 5)
+    monkeypatch.setattr(ring, "WALKERS", 5)
+    monkeypatch.setattr(ring, "LEAST", 1 if ahead else ring.LEAST)
     x, g, weight = (bench(*shape, dtype=dtype) for shape in ((rows, length),) * 2 + ((length,),))
     size = common.full_like(rd.sum(x, axes=(1,)), length)
     mean = mv.expand(ew.div(rd.sum(x, axes=(1,)), size), shape=x.shape)
@@ -251,6 +257,8 @@ def test_rows_carry_the_columns_that_they_have_at_hand(
     (kernel,) = executable.schedule.kernels
     assert kernel.pair is not None
     assert len(executable.launches) == 2
+    sent = ahead and length % 2 == 0
+    assert ("tgc_copy_ahead" in executable.launches[0].text) is sent
     bench.check(*outputs, tolerance=1e-4 if dtype is dtypes.float32 else 5e-2)
     found = [array.tobytes() for array in bench.run(*outputs)]
     with settings.override(emu_order=5):  # a warp may be a row ahead of the others

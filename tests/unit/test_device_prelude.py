@@ -498,6 +498,18 @@ EVERYTHING = kernel(
   tgc_columns_take(sums, threadIdx.x, 32, batch, tgc_sum_op());
   tgc_columns_keep<4>(sums, threadIdx.x, 32, p.fo, i * 4);
   x += tgc_columns_at<float, 4>(sums, threadIdx.x, 32, 0)->at[3];
+  float own[4];
+  tgc_columns_start(own, 0.0f);
+  tgc_columns_take(own, batch, tgc_sum_op());
+  tgc_columns_keep(own, p.fo, i * 4);
+  auto* pieces = reinterpret_cast<tgc_vector<tgc_half, 4>*>(sums) + threadIdx.x;
+  auto* wholes = reinterpret_cast<tgc_vector<float, 4>*>(sums) + threadIdx.x;
+  tgc_copy_ahead(pieces, p.h, i * 4);
+  tgc_copies_close();
+  tgc_copy_ahead(wholes, p.f, i * 4);
+  tgc_copies_close();
+  tgc_copies_wait<1>();
+  x += tgc_element(*pieces, 1);
   tgc_store_vector(p.ho, i * 4, tgc_rounded<tgc_half>(batch));
   tgc_store_vector(p.bo, i * 4, tgc_rounded<tgc_bfloat16>(batch));
   auto v = tgc_load_vector<4>(p.f, i * 4);

@@ -42,6 +42,7 @@ class Kernel:
         reason: why it is a kernel of its own.
         before: kernels that must be done first.
         update: it makes the new values of an optimizer's step.
+        room: shared memory that a block of it may have, where that was asked.
         pair: the row kernel and the column kernel of which it was made, if it was.
     """
 
@@ -57,6 +58,7 @@ class Kernel:
     reads: list[Node] = field(default_factory=list)
     places: dict[Node, Node] = field(default_factory=dict)
     before: list[Kernel] = field(default_factory=list)
+    room: int = 0
     pair: tuple[Kernel, Kernel] | None = None
 
     def is_line(self, node: Node) -> bool:

@@ -31,7 +31,7 @@ def carry(schedule: Schedule, shared_bytes: int) -> None:
             continue
         for columns in schedule.kernels:
             if columns.kind == "col" and _fits(rows, columns, shared_bytes):
-                _join(schedule, rows, columns)
+                _join(schedule, rows, columns, shared_bytes)
                 break
 
 
@@ -52,7 +52,7 @@ def _fits(rows: Kernel, columns: Kernel, shared_bytes: int) -> bool:
     return columns_bytes(columns) + ROW_BYTES <= shared_bytes
 
 
-def _join(schedule: Schedule, rows: Kernel, columns: Kernel) -> None:
+def _join(schedule: Schedule, rows: Kernel, columns: Kernel, shared_bytes: int) -> None:
     others = [kernel for kernel in schedule.kernels if kernel not in (rows, columns)]
     needed = {*schedule.outputs, *(node for kernel in others for node in kernel.reads)}
     needed |= _read_behind(columns)
@@ -68,6 +68,7 @@ def _join(schedule: Schedule, rows: Kernel, columns: Kernel) -> None:
         places={**rows.places, **columns.places},
         reason=f"{rows.reason}; it carries the columns that it has at hand",
         pair=(own, columns),
+        room=shared_bytes,
     )
     kernels = [joined if kernel is rows else kernel for kernel in schedule.kernels]
     schedule.kernels = [kernel for kernel in kernels if kernel is not columns]

@@ -21,24 +21,40 @@ class Columns:
         kernel: the column kernel.
         width: neighbouring columns that a thread takes at once, `items` times in a row.
         offset: where shared memory is free.
+        trips: turns of a thread's loop over a row, if its columns are to stay in registers.
+        walkers: blocks that walk over rows.
     """
 
-    def __init__(self, row: Lines, kernel: Kernel, width: int, items: int, offset: int) -> None:
+    def __init__(
+        self,
+        row: Lines,
+        kernel: Kernel,
+        width: int,
+        items: int,
+        offset: int,
+        trips: int = 0,
+        walkers: int = 0,
+    ) -> None:
         self.row, self.kernel, self.width, self.items = row, kernel, width, items
+        self.trips = trips
         self.own = Lines(kernel)
         row.writer.memory |= set(kernel.reads) - set(row.kernel.nodes)
         self.phase = {one: row.ready(one.node.sources[0]) for one in self.own.accumulators}
-        each = -(-row.lines // WALKERS)
+        each = -(-row.lines // (walkers or WALKERS))
         self.blocks = -(-row.lines // each)  # of which each has as many rows, or one less
+        self.declare: list[str] = []
         self.start: list[str] = []
-        self.first: list[str] = []
         self.last: list[str] = []
         for number, one in enumerate(self.own.accumulators):
             name = f"c{number}"
-            self.start.append(
+            if trips:
+                self.declare.append(f"{one.ctype} {name}[{trips}][{width}];")
+                self.start.append(f"tgc_columns_start({name}[k], {one.start});")
+                continue
+            self.declare.append(
                 f"{one.ctype}* {name} = reinterpret_cast<{one.ctype}*>(smem + {offset});"
             )
-            self.first.append(f"tgc_columns_start<{width}>({name}, item, {items}, {one.start});")
+            self.start.append(f"tgc_columns_start<{width}>({name}, item, {items}, {one.start});")
             offset += _aligned(self.own.lines * one.bytes)
         self.scratches = {
             one: Scratch(self.blocks * self.own.lines * one.bytes) for one in self.own.accumulators
@@ -46,9 +62,9 @@ class Columns:
         for number, (one, scratch) in enumerate(self.scratches.items()):
             pointer = row.words.scratch(scratch, one.ctype, True)
             place = f"(virtual_block * {items} + item) * {width}"
-            self.last.append(
-                f"tgc_columns_keep<{width}>(c{number}, item, {items}, {pointer}, {place});"
-            )
+            named = f"<{width}>(c{number}, item, {items}"
+            where = f"(c{number}[k]" if trips else named
+            self.last.append(f"tgc_columns_keep{where}, {pointer}, {place});")
         self.shared = offset
 
     @property
@@ -66,9 +82,8 @@ class Columns:
                 batch = writer.fresh("u")
                 writer.scopes[-2].lines.append(f"{one.ctype} {batch}[{self.width}];")
                 writer.scopes[-1].lines.append(f"{batch}[v] = {value};")
-                stores.after.append(
-                    f"tgc_columns_take(c{number}, item, {self.items}, {batch}, {one.operator}());"
-                )
+                where = f"c{number}[k]" if self.trips else f"c{number}, item, {self.items}"
+                stores.after.append(f"tgc_columns_take({where}, {batch}, {one.operator}());")
 
     def join(self, kernel: Kernel, first: Stage) -> Stage:
         """The second stage: the blocks' values of each column in a fixed order."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 from tinygrad_cuda.backend.base import Argument
 from tinygrad_cuda.backend.cuda import index as ix
@@ -26,6 +26,16 @@ EARLY = 48  # registers of a thread for operands that are loaded before the firs
 DEAR = 8  # cost from which a value is held for later phases instead of being made again
 _CALL = re.compile(r"\b(?!tgc_)([a-z]\w*)\(")
 _LITERAL = re.compile(r"[-(]?[\d.]")
+
+
+class Nearer(Protocol):
+    """Where a kernel finds operands that are on their way to shared memory."""
+
+    missed: bool
+
+    def holds(self, node: Node) -> bool: ...
+
+    def vector(self, node: Node, key: Any, width: int, place: str, names: set[str]) -> str: ...
 
 
 class Scope:
@@ -67,6 +77,7 @@ class Evaluator:
         self.floors: dict[Node, int] = {}  # scopes below which a node's operands are unknown
         self.loaded: list[tuple[Node, Index]] = []
         self.held: Held | None = None
+        self.nearer: Nearer | None = None
         self._homes: dict[str, int] = {}
         self._made: dict[str, int] = {}  # the depth at which a name was made
         self._count = 0
@@ -219,6 +230,8 @@ class Evaluator:
             if vector is not None:
                 memo[key] = self.emit(depth, ctype, f"tgc_element({vector})")
             else:
+                if self.nearer is not None:
+                    self.nearer.missed = True
                 text = f"tgc_load({self.words.read(node)}, {self.index_text(index)})"
                 if guard:
                     text = f"{self.guard_text(guard)} ? {text} : {literal(0, node.dtype)}"
@@ -246,14 +259,20 @@ class Evaluator:
         vector = f"tgc_vector<{node.dtype.c}, {lane.width}>"
         key = ("vector", node, rest, guard)
         memo = self.scopes[outer].memo
-        if key not in memo:
-            text = (
-                f"tgc_load_vector<{lane.width}>({self.words.read(node)}, {self.index_text(rest)})"
-            )
+        if key not in memo and self.held is not None and key in self.held.names:
+            memo[key] = self.held.names[key]
+        elif key not in memo:
+            place, early = self.index_text(rest), node if self._known(rest, guard) else None
+            if self.nearer is not None:
+                names = {leaf.name for leaf in rest.leaves()} if early else set[str]()
+                text = self.nearer.vector(node, key, lane.width, place, names)
+            else:
+                text = f"tgc_load_vector<{lane.width}>({self.words.read(node)}, {place})"
             if guard:
                 text = f"{self.guard_text(guard)} ? {text} : {vector}{{}}"
-            early = node if self._known(rest, guard) else None
-            kept = self._hold(key, outer, vector, text, early)
+            kept = None
+            if self.nearer is None or self.nearer.holds(node):
+                kept = self._hold(key, outer, vector, text, early)
             memo[key] = kept or self.emit(outer, vector, text, "a")
         return f"{memo[key]}, {lane.name}"
 

@@ -82,7 +82,7 @@ def _gather_updates(kernels: Sequence[list[Stage]], level: dict[Stage, int]) -> 
 def _merged(stages: list[Stage]) -> list[Launch]:
     groups: list[list[Stage]] = []
     for stage in stages:
-        if stage.blocks > SMALL_GRID and not stage.kernel.update:
+        if stage.alone or (stage.blocks > SMALL_GRID and not stage.kernel.update):
             groups.append([stage])
             continue
         for group in groups:
@@ -90,7 +90,7 @@ def _merged(stages: list[Stage]) -> list[Launch]:
             kinds = {s.name for s in (*group, stage)}
             fits = fits and (stage.kernel.update or len(kinds) <= STAGES)
             of_a_sort = group[0].kernel.update == stage.kernel.update
-            small = stage.kernel.update or group[0].blocks <= SMALL_GRID
+            small = stage.kernel.update or (group[0].blocks <= SMALL_GRID and not group[0].alone)
             small = small and (stage.kernel.update or _crowd(group[0]) == _crowd(stage))
             if fits and of_a_sort and small:
                 group.append(stage)

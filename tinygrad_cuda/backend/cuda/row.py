@@ -18,6 +18,7 @@ from tinygrad_cuda.backend.cuda.lines import (
     join_stage,
     keep,
 )
+from tinygrad_cuda.backend.cuda.ring import Ring, worth_a_ring
 from tinygrad_cuda.backend.cuda.store import Stores, comment, stem, vector_width
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.graph.fusion import FEW_ROWS, LONG_ROW, length_of, rows_of
@@ -39,7 +40,7 @@ SPARE = 16  # registers that a thread needs beside what it holds of a row
 def row_stages(kernel: Kernel) -> list[Stage]:
     """A warp or a block for each row; several blocks and a second stage for few long rows."""
     if kernel.pair is not None:
-        return _row(kernel)
+        return _row(kernel, ahead=True) or _row(kernel)
     parts = _parts(kernel)
     single = all(phase <= 1 for phase in Lines(kernel).phase.values())
     tainted_wide = any(Lines(kernel).phase[node] for node in Lines(kernel).wide_stores)
@@ -94,7 +95,8 @@ def _held(kernel: Kernel) -> int:
     return HELD_ALONE if len(wide) == 1 and wide[0].dtype.itemsize <= 4 else HELD
 
 
-def _row(kernel: Kernel) -> list[Stage]:
+def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
+    """A kernel whose rows are whole; nothing if they had to be sent for `ahead`, and cannot be."""
     own, columns = kernel.pair or (kernel, None)
     row = Lines(own, whole=True)
     group = _row_group(own)
@@ -104,19 +106,28 @@ def _row(kernel: Kernel) -> list[Stage]:
     items = row.length // width
     trips = -(-items // group)
     free = 2 * row.scratch_bytes
-    carried = None if columns is None else Columns(row, columns, width, items, free)
+    ring = carried = None
+    if ahead and columns is not None:
+        if not worth_a_ring(kernel, columns, trips * width):
+            return []
+        ring = row.writer.nearer = Ring(row, columns, width, items, trips)
+        carried = ring.carried
+    elif columns is not None:
+        carried = Columns(row, columns, width, items, free)
     row.slots = "slots" if carried else "smem"
     loops = max([*row.phase.values(), *(row.phase[n] + 1 for n in row.wide_stores)])
     loops = max(loops, carried.loops) if carried else loops
     fits = trips * width <= _held(own)
     least = own.numel if carried else 0  # beside the columns there is no room for what is near
     row.writer.held = Held(1, trips, width, least) if fits and loops > 1 else None
-    text = _phases(row, carried, loops, group, width, fits)
+    text = _phases(row, carried, loops, group, width, fits, ring)
     held = row.writer.held if fits else None
     if row.line_stores:
         text += _finish(row, loops)
     where = "in registers" if fits else "read again in each phase" if loops > 1 else "read once"
     about = f"ROW, {row.lines} rows of {row.length}, {group} threads each, {loops} loops, {where}"
+    if ring:
+        return ring.stages(kernel, text, about) if ring.serves(kernel) else []
     if carried:
         return _walk(kernel, carried, text, about)
     section = "spare_body" if row.spare else "body"
@@ -140,7 +151,13 @@ def _crowd(kernel: Kernel, held: Held | None, blocks: int) -> int:
 
 
 def _phases(
-    row: Lines, carried: Columns | None, loops: int, group: int, width: int, fits: bool
+    row: Lines,
+    carried: Columns | None,
+    loops: int,
+    group: int,
+    width: int,
+    fits: bool,
+    ring: Ring | None = None,
 ) -> list[str]:
     """The loops over a row."""
     writer, kept = row.writer, row.writer.held
@@ -155,6 +172,8 @@ def _phases(
     for loop in range(1, loops + 1):
         ahead = None if fits else _ahead(row, loop, width)
         writer.held = kept or ahead
+        if ring:
+            ring.loop = loop
         stores = _open(row, item, v, width)
         taken = row.loop(loop, space.flat, item * width + v, stores)
         if carried:
@@ -168,9 +187,11 @@ def _phases(
     if kept is not None:
         kept.load_early(row.kernel.numel, phases[0]["load"], phases[0]["map"])
         text = kept.declarations
-    for phase in phases if fits else []:
+    for loop, phase in enumerate(phases if fits else [], 1):
         filled = fill("row.cuh", "phase", trips=trips, unroll=trips, **sizes, **phase)
         text += filled.splitlines()
+        if ring and loop == ring.last:
+            text += ring.refill()
     return text
 
 
@@ -225,8 +246,8 @@ def _walk(kernel: Kernel, carried: Columns, text: list[str], about: str) -> list
     body = fill(
         "row.cuh",
         "walk_body",
-        start=carried.start,
-        first=carried.first,
+        start=carried.declare,
+        first=carried.start,
         last=carried.last,
         items=carried.items,
         group=THREADS,

@@ -57,6 +57,7 @@ class Stage:
     second: bool = False
     after: list[Stage] = field(default_factory=list)
     dense: int = 1  # blocks that a multiprocessor should hold
+    alone: bool = False  # its blocks take a multiprocessor each, though they are few
 
     def stores(self, node: Node) -> bool:
         """Whether this stage of its kernel is the one that stores a node."""

@@ -234,6 +234,35 @@ TGC_DEVICE void tgc_store_vector(T* base, I index, const tgc_vector<T, N>& value
   *reinterpret_cast<tgc_vector<T, N>*>(tgc_address_write(base, index, N)) = value;
 }
 
+// Copies to shared memory that a thread sends for, in groups that it closes one after another, and
+// waits for until no more than PENDING groups are on their way. What other threads read of them
+// needs a barrier besides. Below sm_80 a copy is made where it is sent for.
+template <int N, class T, class I>
+TGC_DEVICE void tgc_copy_ahead(tgc_vector<T, N>* target, const T* base, I index) {
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
+  unsigned place = (unsigned)__cvta_generic_to_shared(target);
+  constexpr int bytes = N * int(sizeof(T));
+  if constexpr (bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :: "r"(place), "l"(base + index) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
+                 :: "r"(place), "l"(base + index), "n"(bytes) : "memory");
+#else
+  *target = tgc_load_vector<N>(base, index);
+#endif
+}
+TGC_DEVICE void tgc_copies_close() {
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int PENDING> TGC_DEVICE void tgc_copies_wait() {
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
+#endif
+}
+
 // `index` if 0 <= index < limit; else 0, and the first bad index of the launch is recorded as
 // error = {code + 1, index, limit, position, address of a copy in host memory or 0, ...}, 8 words.
 TGC_DEVICE long long tgc_check_index(long long index, long long limit, unsigned long long* error,
@@ -608,6 +637,28 @@ TGC_DEVICE void tgc_columns_keep(T* columns, int item, int items, T* target, int
   for (int k = 0; k < N / tgc_piece<T, N>; k++)
     tgc_store_vector(target, index + k * tgc_piece<T, N>,
                      *tgc_columns_at<T, N>(columns, item, items, k));
+}
+
+// The same in registers, for one piece of a row.
+template <int N, class T> TGC_DEVICE void tgc_columns_start(T (&columns)[N], T value) {
+#pragma unroll
+  for (int i = 0; i < N; i++) columns[i] = value;
+}
+template <int N, class T, class Combine>
+TGC_DEVICE void tgc_columns_take(T (&columns)[N], const T (&values)[N], Combine combine) {
+#pragma unroll
+  for (int i = 0; i < N; i++) columns[i] = combine(columns[i], values[i]);
+}
+template <int N, class T>
+TGC_DEVICE void tgc_columns_keep(const T (&columns)[N], T* target, int index) {
+  constexpr int piece = tgc_piece<T, N>;
+#pragma unroll
+  for (int k = 0; k < N; k += piece) {
+    tgc_vector<T, piece> part;
+#pragma unroll
+    for (int i = 0; i < piece; i++) part.at[i] = columns[k + i];
+    tgc_store_vector(target, index + k, part);
+  }
 }
 
 // Inclusive scan over the lanes of a warp.
