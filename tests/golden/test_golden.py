@@ -19,7 +19,7 @@ from programs import family, scheduled  # noqa: E402
 from tinygrad_cuda.backend.cuda.codegen import stages  # noqa: E402
 from tinygrad_cuda.backend.cuda.pack import packed  # noqa: E402
 
-NAMES = ("map", "softmax", "layer_norm", "column_sum", "product", "scatter")
+NAMES = ("map", "softmax", "layer_norm", "layer_norm_gradients", "column_sum", "product", "scatter")
 
 
 def text_of(name: str) -> str:

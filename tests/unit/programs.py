@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from tinygrad_cuda.backend.base import Argument, Program
+from tinygrad_cuda.backend.cuda.carry import carry
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType
@@ -20,6 +21,7 @@ from tinygrad_cuda.graph.rewrite.products import turn_products
 from tinygrad_cuda.graph.schedule import Schedule, schedule
 
 EMU = as_device("emu")
+SHARED = 227 << 10  # bytes that a block may have on a large GPU
 
 
 class Inputs:
@@ -40,7 +42,9 @@ class Inputs:
 def scheduled(program: Program) -> Schedule:
     """As the executable does it."""
     places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
-    return schedule(turn_products(simplify(program.outputs)), places)
+    found = schedule(turn_products(simplify(program.outputs)), places)
+    carry(found, SHARED)
+    return found
 
 
 def spread(x: Node, shape: tuple[int, ...]) -> Node:
@@ -138,6 +142,8 @@ def family() -> dict[str, Program]:
     add("softmax", lambda new: [softmax(new(64, 1000), (1,))])
     add("softmax_long", lambda new: [softmax(new(80, 20000), (1,))])
     add("layer_norm", lambda new: [layer_norm(new(64, 256), new(256), new(256))])
+    add("layer_norm_gradients", lambda new: _layer_norm_gradients(new, 8192, dtypes.bfloat16))
+    add("layer_norm_gradients_short", lambda new: _layer_norm_gradients(new, 2048, dtypes.float32))
     add("batch_statistics", lambda new: _welford(new(8, 16, 12, 12)))
     add("sum_all", lambda new: [rd.sum(new(1 << 20), axes=(0,))])
     add("column_sum", lambda new: [rd.sum(new(5000, 96), axes=(0,))])
@@ -150,6 +156,14 @@ def family() -> dict[str, Program]:
     add("scatter", lambda new: [_scatter(new)])
     found["mlp_step"] = mlp_step()
     return found
+
+
+def _layer_norm_gradients(new: Inputs, length: int, dtype: DType) -> list[Node]:
+    """Of so many rows that they carry the columns of the weight and the bias."""
+    shapes = ((4096, length), (length,), (length,))
+    leaves = [variable(new(*shape, dtype=dtype)) for shape in shapes]
+    loss = rd.sum(ew.mul(layer_norm(*leaves), new(*shapes[0], dtype=dtype)), axes=(0, 1))
+    return gradients(loss, leaves)
 
 
 def _welford(x: Node) -> list[Node]:
