@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from programs import Inputs, cross_entropy, gradients, scheduled, softmax, variable
+from programs import Inputs, cross_entropy, family, gradients, scheduled, softmax, variable
 
 from tinygrad_cuda.backend.cuda.codegen import stages
+from tinygrad_cuda.backend.cuda.pack import packed
 from tinygrad_cuda.backend.cuda.template import Stage
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.graph.schedule import Kernel
 
 
 def only_stage(new: Inputs, *outputs: Node) -> Stage:
@@ -42,3 +46,44 @@ def test_a_label_is_compared_with_positions_in_32_bits() -> None:
     text = "\n".join(stage.text for kernel in found.kernels for stage in stages(kernel))
     masks = [line for line in text.splitlines() if " == x" in line or " == (int)" in line]
     assert masks and all("(int)x" in line.split("=", 1)[1] for line in masks)
+
+
+def carrier() -> Kernel:
+    """Layer norm's gradients over rows of 8192 bfloat16."""
+    (kernel,) = scheduled(family()["layer_norm_gradients"]).kernels
+    return kernel
+
+
+def test_rows_are_sent_for_where_shared_memory_holds_two_and_what_all_share() -> None:
+    kernel = carrier()
+    first, _ = stages(kernel)
+    own, _ = kernel.pair or (None, None)
+    assert own is not None
+    rows, weight = 2 * 2 * 8192 * 2, 8192 * 2  # two rows of two operands, of two bytes each
+    assert rows + weight < first.shared < rows + weight + 4096
+    assert "tgc_copy_ahead" in first.text
+    kernel.room = first.shared
+    assert "tgc_copy_ahead" in stages(kernel)[0].text
+    kernel.room = first.shared - 16
+    assert "tgc_copy_ahead" not in stages(kernel)[0].text
+
+
+def test_rows_that_are_sent_for_share_no_launch() -> None:
+    """Their blocks are few, but each wants a multiprocessor."""
+    new = Inputs()
+    other = scheduled(new.program(ew.exp(new(100)))).kernels[0]
+    launches = packed([stages(carrier()), stages(other)])
+    assert [len(launch.stages) for launch in launches if "tgc_copy_ahead" in launch.text] == [1]
+    assert len(launches) == 3
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_rows_that_wait_for_other_loads_are_not_sent_for(shift: bool) -> None:
+    """A number for each row is loaded when the row is made: two blocks hide each other's wait."""
+    new = Inputs()
+    x, scale = new(4096, 8192), new(4096, 1)
+    product = ew.mul(x, mv.expand(scale, shape=x.shape)) if shift else x
+    centered = ew.sub(product, mv.expand(rd.max(product, axes=(1,)), shape=x.shape))
+    (kernel,) = scheduled(new.program(ew.exp(centered), rd.sum(centered, axes=(0,)))).kernels
+    assert kernel.pair is not None
+    assert ("tgc_copy_ahead" in stages(kernel)[0].text) is not shift
