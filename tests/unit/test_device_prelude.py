@@ -520,7 +520,7 @@ EVERYTHING = kernel(
   *tgc_address_write(p.dout, i) = *tgc_address(p.d, i) + best.value;
   tgc_store(p.ho, i, y); tgc_store(p.bo, i, y);
   *tgc_address_write(p.ho, i + 32) = tgc_to_storage<tgc_half>(x);
-  tgc_store(p.io, i, k + odd + tgc_lane() + tgc_warp());
+  tgc_store(p.io, i, tgc_again(k) + odd + tgc_lane() + tgc_warp());
   tgc_store(p.lo, i, tgc_check_index(l + best.index + least.index, p.n, p.error, 3));
 """,
     threads=256,

@@ -30,6 +30,7 @@ from tinygrad_cuda.graph.schedule import Kernel
 BAND = 8  # rows of tiles that are walked together, so that their operands stay in the L2 cache
 JOINED = 8  # parts that a thread of the second stage adds at least
 UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
+SQUARE = (128, 128)  # the tile of large products
 RESULTS = 8  # neighbouring results of a block of the second stage at least
 
 
@@ -151,6 +152,7 @@ def _product(problem: _Problem) -> Stage:
         "contract.cuh",
         "body",
         **sizes,
+        tile=_place(problem, "virtual_block", "threadIdx.x"),
         stride_a=tile.m + PAD,
         read_b=read_b,
         keep=keep,
@@ -211,6 +213,11 @@ def _sizes(problem: _Problem) -> dict[str, object]:
     }
 
 
+def _place(problem: _Problem, block: str, thread: str) -> str:
+    """Which tile is the block's, and which of its results are the thread's."""
+    return fill("contract.cuh", "tile", **_sizes(problem), block=block, thread=thread)
+
+
 def _results(problem: _Problem, writer: Evaluator, outer: Scope, batch: Index) -> str:
     """The end of the kernel: each result through the epilogue into memory."""
     tile = problem.tile
@@ -218,7 +225,7 @@ def _results(problem: _Problem, writer: Evaluator, outer: Scope, batch: Index) -
     while problem.run % lanes:
         lanes //= 2
     row, load, map_, stored = _epilogue(problem, writer, outer, batch, lanes)
-    return fill(
+    text = fill(
         "contract.cuh",
         "registers" if tile.groups == 1 else "shared",
         **_sizes(problem),
@@ -231,6 +238,11 @@ def _results(problem: _Problem, writer: Evaluator, outer: Scope, batch: Index) -
         map=map_,
         store=stored,
     )
+    if (tile.m, tile.n) != SQUARE:
+        return text
+    # Its sums fill the registers: addresses kept for the results would be spilled in the loop.
+    again = _place(problem, "block_again", "thread_again")
+    return fill("contract.cuh", "anew", tile=again, results=text)
 
 
 def _bytes(dtype: DType) -> int:

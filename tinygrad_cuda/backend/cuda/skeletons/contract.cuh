@@ -6,16 +6,7 @@
 // the quads of a warp interleaved. Where a tile needs fewer threads than a block has, groups of
 // threads take turns at k, and their results meet in shared memory in a fixed order.
 //@ body
-const int tile_number = virtual_block % @tiles@;
-const int batch = virtual_block / @tiles@ % @batches@;
-const int part = virtual_block / @tiles@ / @batches@;
-const int band = tile_number / (@band@ * @tiles_n@) * @band@;
-const int band_rows = @tiles_m@ - band < @band@ ? @tiles_m@ - band : @band@;
-const int tile_m = band + tile_number % (@band@ * @tiles_n@) % band_rows;
-const int tile_n = tile_number % (@band@ * @tiles_n@) / band_rows;
-const int place = threadIdx.x % @places@, group = threadIdx.x / @places@;
-const int lane_m = place / 32 / @warps_n@ * (@lanes_m@ * @rows@) + place % 32 / @lanes_n@ * 4;
-const int lane_n = place / 32 % @warps_n@ * (@lanes_n@ * @cols@) + place % 32 % @lanes_n@ * @quad@;
+@tile@
 typedef tgc_vector<@type@, @fragment@> fragment;
 @type@* const shared_a = reinterpret_cast<@type@*>(smem);
 @type@* const shared_b = shared_a + 2 * @tile_k@ * @stride_a@;
@@ -81,6 +72,17 @@ for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
   buffer ^= 1;
 }
 @results@
+//@ tile
+const int tile_number = @block@ % @tiles@;
+const int batch = @block@ / @tiles@ % @batches@;
+const int part = @block@ / @tiles@ / @batches@;
+const int band = tile_number / (@band@ * @tiles_n@) * @band@;
+const int band_rows = @tiles_m@ - band < @band@ ? @tiles_m@ - band : @band@;
+const int tile_m = band + tile_number % (@band@ * @tiles_n@) % band_rows;
+const int tile_n = tile_number % (@band@ * @tiles_n@) / band_rows;
+const int place = @thread@ % @places@, group = @thread@ / @places@;
+const int lane_m = place / 32 / @warps_n@ * (@lanes_m@ * @rows@) + place % 32 / @lanes_n@ * 4;
+const int lane_n = place / 32 % @warps_n@ * (@lanes_n@ * @cols@) + place % 32 % @lanes_n@ * @quad@;
 //@ read
 #pragma unroll
 for (int j = 0; j < @cols@; j += @fragment@) {
@@ -92,6 +94,12 @@ for (int j = 0; j < @cols@; j += @fragment@) {
 //@ keep
 #pragma unroll
 for (int q = 0; q < @tile_k@; q++) kept[q] = hold_b[q];
+//@ anew
+{
+  const int block_again = tgc_again(virtual_block), thread_again = tgc_again(threadIdx.x);
+  @tile@
+  @results@
+}
 //@ registers
 #pragma unroll
 for (int i = 0; i < @rows@; i++) {

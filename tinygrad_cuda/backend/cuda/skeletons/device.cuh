@@ -263,6 +263,15 @@ template <int PENDING> TGC_DEVICE void tgc_copies_wait() {
 #endif
 }
 
+// The same number, which the compiler takes for another: it computes again what follows from it
+// rather than keep that in registers through a loop.
+TGC_DEVICE int tgc_again(int number) {
+#ifndef TGC_EMULATOR
+  asm volatile("" : "+r"(number));
+#endif
+  return number;
+}
+
 // `index` if 0 <= index < limit; else 0, and the first bad index of the launch is recorded as
 // error = {code + 1, index, limit, position, address of a copy in host memory or 0, ...}, 8 words.
 TGC_DEVICE long long tgc_check_index(long long index, long long limit, unsigned long long* error,
