@@ -23,6 +23,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing, movement
 
 REMAKE_COST = 24  # of a value that its readers make again from others in memory
+LARGE = 16 << 20  # bytes of a value of which a GPU's cache keeps the last part only
 SMALL_SHARE = 64  # a value with this many times fewer elements is stored for a reader at no cost
 
 
@@ -44,6 +45,7 @@ class Kernel:
         update: it makes the new values of an optimizer's step.
         room: shared memory that a block of it may have, where that was asked.
         pair: the row kernel and the column kernel of which it was made, if it was.
+        reverse: it begins at the end of its space.
     """
 
     kind: str
@@ -60,6 +62,7 @@ class Kernel:
     before: list[Kernel] = field(default_factory=list)
     room: int = 0
     pair: tuple[Kernel, Kernel] | None = None
+    reverse: bool = False
 
     def is_line(self, node: Node) -> bool:
         """Whether a node of a row or col kernel has one value a row."""
@@ -126,7 +129,31 @@ def schedule(outputs: Sequence[Node], overwrites: Mapping[int, Node] | None = No
         for number, buffer in (overwrites or {}).items()
         if wanted[number].op is common.assign
     }
-    return Schedule(builder.kernels(places), wanted)
+    made = Schedule(builder.kernels(places), wanted)
+    _turn(made.kernels)
+    return made
+
+
+def _turn(kernels: Sequence[Kernel]) -> None:
+    """Lets kernels begin where the one before them ended, if both touch the same large value.
+
+    What that one touched last is still in the GPU's cache; what it began with no longer is.
+    """
+    last: Kernel | None = None
+    for kernel in kernels:
+        large = _large(kernel)
+        again = last is not None and not large.isdisjoint(_large(last))
+        if last is not None and again and kernel.kind in ("map", "row") and not last.reverse:
+            kernel.reverse = True
+            kernel.reason += "; it begins at the end, which is still in the cache"
+        if large:
+            last = kernel
+
+
+def _large(kernel: Kernel) -> set[Node]:
+    """What it touches that a cache cannot hold beside what else there is."""
+    nodes = {*kernel.reads, *kernel.stores}
+    return {node for node in nodes if prod(node.shape) * node.dtype.itemsize >= LARGE}
 
 
 def _distinct(outputs: Sequence[Node]) -> tuple[Node, ...]:

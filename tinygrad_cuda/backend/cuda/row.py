@@ -180,8 +180,9 @@ def _phases(
             carried.take(loop, space.flat, stores)
         phases.append(_holes(row, stores, taken, group))
         if not fits:
-            ends = {"first": "0", "last": items, "unroll": UNROLLED}
-            text += _long(row, ahead, phases[-1], **ends, **sizes)
+            back = row.kernel.reverse == bool(loop % 2)
+            ends = {"first": "0", "stride": group, "unroll": UNROLLED}
+            text += _long(row, ahead, phases[-1], back, items, **ends, **sizes)
         row.outer.lines = []
         row.settle(taken)
     if kept is not None:
@@ -219,8 +220,12 @@ def _holes(row: Lines, stores: Stores, taken: list[Accumulator], group: int) -> 
     }
 
 
-def _long(row: Lines, ahead: Held | None, holes: dict[str, Any], **sizes: object) -> list[str]:
-    """A loop over a row that does not fit: in turns, or in some turns at once."""
+def _long(
+    row: Lines, ahead: Held | None, holes: dict[str, Any], back: bool, last: int, **sizes: object
+) -> list[str]:
+    """A loop over a row that does not fit, `back` from its end: in turns, or in some at once."""
+    place = [f"const {sizes['index']} item = {last - 1} - turn;"] if back else []
+    sizes |= {"last": last, "turn": "turn" if back else "item", "place": place}
     if ahead is None:
         return fill("row.cuh", "long_phase", **sizes, **holes).splitlines()
     first = [line for *_, line in ahead.loads if line in holes["load"]]
@@ -267,8 +272,6 @@ def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
     row = Lines(kernel)
     width = _row_width(kernel, THREADS)
     items = row.length // width
-    chunk = -(-items // parts)
-    parts = -(-items // chunk)
     row.outer = Scope("line", "part")
     item, v = ix.variable("item", items), ix.variable("v", width)
     space = Space(kernel.sign, row.line, item * width + v)
@@ -276,12 +279,12 @@ def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
     stores = _open(row, item, v, width)
     taken = row.loop(1, space.flat, item * width + v, stores)
     scratches = {a: Scratch(row.lines * parts * max(a.bytes, 16)) for a in taken}
-    kind = row.index_type
-    phase = [f"const {kind} first = ({kind})part * {chunk};"]
-    phase += [f"const {kind} last = first + {chunk} < {items} ? first + {chunk} : {items};"]
-    sizes = {"index": kind, "group": THREADS, "width": width, "unroll": UNROLLED}
+    stride = parts * THREADS
+    narrow = items + UNROLLED * stride <= ix.INT_MAX
+    sizes = {"index": row.index_type if narrow else "long long", "stride": stride, "width": width}
+    ends = {"first": f"part * {THREADS}", "unroll": UNROLLED}
     holes = _holes(row, stores, taken, THREADS)
-    phase += _long(row, ahead, holes, first="first", last="last", **sizes)
+    phase = _long(row, ahead, holes, kernel.reverse, items, **ends, **sizes)
     kept = keep(row, taken, scratches, parts)
     phase += fill("row.cuh", "keep", keep=kept).splitlines()
     body = fill("row.cuh", "part_body", parts=parts, phases=phase)

@@ -109,10 +109,13 @@ def wrapped(
 ) -> Stage:
     """A stage around a body: its comment, its parameter structure and its device function.
 
-    Numbers of the program are loaded before anything else, each into a variable of its own.
+    Numbers of the program are loaded before anything else, each into a variable of its own. A
+    kernel that begins at the end of its space has its blocks the other way round.
     """
     numbers = [word.text for word in words if word.kind == "argument"]
     loads = [f"{text.replace('*', '')} = tgc_load(p.{text.split()[-1]}, 0);" for text in numbers]
+    if kernel.reverse and kernel.pair is None and not second:
+        loads.insert(0, f"virtual_block = {blocks - 1} - virtual_block;")
     text = fill(
         "stage.cuh",
         "stage",

@@ -1,8 +1,10 @@
 // ROW: `group` threads, from one to the whole block, make one row; the values of a row are combined
 // along its reduced axes, phase after phase. Rows that fit on chip are loaded once, into registers;
-// longer ones once a phase: `long_phase`, or `storing_phase` where it stores what it made.
+// longer ones once a phase: `long_phase`, or `storing_phase` where it stores what it made; what one
+// phase loads last the next one loads first, as it is still in the cache.
 // `walk_body`: a block makes many rows, whose columns it keeps: a thread has the same in each row.
-// `part_*`: a row too long for a block is cut into parts, whose results stay in memory.
+// `part_*`: a row too long for a block is cut into parts, whose results stay in memory; they take
+// turns, so that all blocks together walk through memory.
 // `join_body`: the second stage, in which a warp or a block combines the parts of one line.
 //@ body
 const int thread = threadIdx.x % @group@;
@@ -63,7 +65,8 @@ if (thread == 0) {
 //@ long_phase
 @before@
 #pragma unroll @unroll@
-for (@index@ item = @first@ + thread; item < @last@; item += @group@) {
+for (@index@ @turn@ = @first@ + thread; @turn@ < @last@; @turn@ += @stride@) {
+  @place@
   @load@
 #pragma unroll
   for (int v = 0; v < @width@; v++) {
@@ -75,19 +78,21 @@ for (@index@ item = @first@ + thread; item < @last@; item += @group@) {
 //@ storing_phase
 @before@
 #pragma unroll 1
-for (@index@ start = @first@ + thread; start < @last@; start += @unroll@ * @group@) {
+for (@index@ start = @first@ + thread; start < @last@; start += @unroll@ * @stride@) {
   @declare@
 #pragma unroll
   for (int k = 0; k < @unroll@; k++) {
-    const @index@ item = start + k * @group@;
-    if (item < @last@) {
+    const @index@ @turn@ = start + k * @stride@;
+    if (@turn@ < @last@) {
+      @place@
       @ahead@
     }
   }
 #pragma unroll
   for (int k = 0; k < @unroll@; k++) {
-    const @index@ item = start + k * @group@;
-    if (item < @last@) {
+    const @index@ @turn@ = start + k * @stride@;
+    if (@turn@ < @last@) {
+      @place@
       @load@
 #pragma unroll
       for (int v = 0; v < @width@; v++) {

@@ -1,0 +1,64 @@
+"""Which kernels begin at the end of their space: those that read again what was touched last."""
+
+from __future__ import annotations
+
+from programs import Inputs, scheduled
+
+from tinygrad_cuda.backend.cuda.codegen import stages
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops import reduction as rd
+
+
+def normalized(x: Node, passes: int) -> Node:
+    """Each pass needs all of the one before it."""
+    for _ in range(passes):
+        mean = common.output(rd.welford(x, axes=(0, 2, 3)), index=0)
+        x = ew.mul(x, mv.expand(mean, shape=x.shape))
+    return x
+
+
+def directions(batch: int, passes: int) -> list[bool]:
+    new = Inputs()
+    found = scheduled(new.program(normalized(new(batch, 64, 56, 56), passes)))
+    return [kernel.reverse for kernel in found.kernels]
+
+
+def test_a_second_pass_begins_where_the_first_one_ended() -> None:
+    assert directions(256, 1) == [False, True]
+
+
+def test_a_third_pass_turns_again() -> None:
+    assert directions(256, 2) == [False, True, False]
+
+
+def test_what_a_cache_holds_is_read_from_the_beginning() -> None:
+    assert directions(16, 1) == [False, False]
+
+
+def test_the_reason_says_so_and_the_blocks_are_the_other_way_round() -> None:
+    new = Inputs()
+    found = scheduled(new.program(normalized(new(256, 64, 56, 56), 1)))
+    statistics, values = found.kernels
+    assert "begins at the end" in values.reason
+    assert "begins at the end" not in statistics.reason
+    (stage,) = stages(values)
+    assert f"virtual_block = {stage.blocks - 1} - virtual_block;" in stage.text
+    assert all("virtual_block = " not in stage.text for stage in stages(statistics))
+
+
+def test_kernels_of_other_values_keep_their_way() -> None:
+    new = Inputs()
+    x, y = new(4096, 4096), new(4096, 2048)
+    found = scheduled(new.program(ew.exp(x), ew.tanh(y)))
+    assert [kernel.reverse for kernel in found.kernels] == [False, False]
+
+
+def test_the_parts_of_a_row_take_turns_so_that_all_blocks_walk_together() -> None:
+    new = Inputs()
+    found = scheduled(new.program(rd.sum(new(2, 1 << 20), axes=(1,))))
+    parts = stages(found.kernels[0])[0]
+    stride = 256 * (parts.blocks // 2)
+    assert f"item = part * 256 + thread; item < {1 << 18}; item += {stride})" in parts.text
