@@ -1,6 +1,8 @@
-"""Which kernels begin at the end of their space: those that read again what was touched last."""
+"""How passes over large values walk: which begin at the end, how many loads are on their way."""
 
 from __future__ import annotations
+
+import re
 
 from programs import Inputs, scheduled
 
@@ -62,3 +64,20 @@ def test_the_parts_of_a_row_take_turns_so_that_all_blocks_walk_together() -> Non
     parts = stages(found.kernels[0])[0]
     stride = 256 * (parts.blocks // 2)
     assert f"item = part * 256 + thread; item < {1 << 18}; item += {stride})" in parts.text
+
+
+def turns_of_a_pass_that_stores(operands: int) -> int:
+    """How many turns of its loop have their loads on their way together."""
+    new = Inputs()
+    value = new(4, 1 << 20)
+    for _ in range(operands - 1):
+        value = ew.mul(value, new(4, 1 << 20))
+    value = ew.exp(value)
+    (kernel,) = scheduled(new.program(value, rd.sum(value, axes=(1,)))).kernels
+    found = re.findall(r"for \(int k = 0; k < (\d+); k\+\+\)", stages(kernel)[0].text)
+    assert len(found) == 2 and found[0] == found[1]
+    return int(found[0])
+
+
+def test_as_many_loads_are_on_their_way_before_a_store_as_registers_hold() -> None:
+    assert [turns_of_a_pass_that_stores(count) for count in (1, 2, 3)] == [8, 8, 4]

@@ -28,6 +28,8 @@ from tinygrad_cuda.graph.schedule import Kernel
 HELD = 32  # values of each operand that a thread keeps in registers
 HELD_ALONE = 64  # of an operand of at most 4 bytes, if there is no other
 UNROLLED = 4  # turns of a loop over a longer row that are made at once
+STORING = 8  # and of one that stores, whose loads must be on their way before the first store,
+ON_THEIR_WAY = 256  # while they take no more bytes of a thread's registers than this
 PLENTY = ENOUGH_BLOCKS * THREADS  # threads from which each had better load more
 AHEAD = 4  # loads of a thread that may be on their way for one row of a sub-warp
 PART = 2048  # elements that a block takes at least, of a row that is split
@@ -206,7 +208,11 @@ def _open(row: Lines, item: Index, v: Index, width: int) -> Stores:
 def _ahead(row: Lines, loop: int, width: int) -> Held | None:
     """What a loop over a long row loads for some turns at once: behind a store none could begin."""
     storing = any(row.phase[node] + 1 == loop for node in row.wide_stores)
-    return Held(1, UNROLLED, width) if storing else None
+    if not storing:
+        return None
+    wide = [node for node in row.kernel.reads if prod(node.shape) >= row.kernel.numel]
+    nbytes = width * sum(node.dtype.itemsize for node in wide)
+    return Held(1, STORING if STORING * nbytes <= ON_THEIR_WAY else UNROLLED, width)
 
 
 def _holes(row: Lines, stores: Stores, taken: list[Accumulator], group: int) -> dict[str, Any]:
@@ -230,6 +236,7 @@ def _long(
         return fill("row.cuh", "long_phase", **sizes, **holes).splitlines()
     first = [line for *_, line in ahead.loads if line in holes["load"]]
     holes = holes | {"load": [line for line in holes["load"] if line not in first]}
+    sizes |= {"unroll": ahead.trips}
     declared = ahead.declarations
     text = fill("row.cuh", "storing_phase", declare=declared, ahead=first, **sizes, **holes)
     return text.splitlines()
@@ -280,7 +287,7 @@ def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
     taken = row.loop(1, space.flat, item * width + v, stores)
     scratches = {a: Scratch(row.lines * parts * max(a.bytes, 16)) for a in taken}
     stride = parts * THREADS
-    narrow = items + UNROLLED * stride <= ix.INT_MAX
+    narrow = items + STORING * stride <= ix.INT_MAX
     sizes = {"index": row.index_type if narrow else "long long", "stride": stride, "width": width}
     ends = {"first": f"part * {THREADS}", "unroll": UNROLLED}
     holes = _holes(row, stores, taken, THREADS)
