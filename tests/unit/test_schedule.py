@@ -281,6 +281,24 @@ def test_an_update_is_an_epilogue_of_its_gradient() -> None:
     assert [kernel.kind for kernel in found.kernels if kernel.update] == ["map"]
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["first layer", "with a gradient before it"])
+def test_an_update_joins_a_long_product_if_nothing_else_waits_for_the_old_value(
+    again: bool,
+) -> None:
+    """Else the product would have to wait for that reader, and could not share a launch with it."""
+    new = Inputs()
+    weight, given = new(32, 16), new(4096, 32)
+    hidden = ew.exp(contraction.matmul(given, weight))
+    gradient = contraction.matmul(mv.permute(given, axes=(1, 0)), hidden)
+    outputs = [common.assign(weight, ew.sub(weight, times(gradient, 0.1)))]
+    if again:
+        outputs.append(contraction.matmul(hidden, mv.permute(weight, axes=(1, 0))))
+    found = scheduled(new.program(*outputs, overwrites={0: 0}))
+    (update,) = [kernel for kernel in found.kernels if kernel.places]
+    assert update.kind == ("map" if again else "contract")
+    assert len(found.kernels) == (4 if again else 2)
+
+
 def test_an_update_waits_for_readers_of_the_old_value() -> None:
     """The gradient of a layer's input needs the weight as it was."""
     new = Inputs()

@@ -256,12 +256,19 @@ class Group:
 
 
 def merged(
-    a: Group, b: Group, edges: dict[Node, list[Edge]], position: dict[Node, int]
+    a: Group,
+    b: Group,
+    edges: dict[Node, list[Edge]],
+    position: dict[Node, int],
+    settled: bool = False,
 ) -> Group | str:
-    """The two groups as one kernel, or why not. Cycles are the caller's business."""
+    """The two groups as one kernel, or why not. Cycles are the caller's business.
+
+    `settled`: whatever reads the old value that an update replaces is done before the gradient.
+    """
     if a.kind == "map" and b.kind != "map":
         a, b = b, a
-    refusal = _spaces_differ(a, b)
+    refusal = _spaces_differ(a, b, settled)
     if refusal:
         return refusal
     anchors = len(a.anchors) + len(b.anchors)
@@ -300,9 +307,10 @@ def _takes_updates(group: Group) -> bool:
     return group.kind == "col"
 
 
-def _spaces_differ(a: Group, b: Group) -> str:
+def _spaces_differ(a: Group, b: Group, settled: bool) -> str:
     """Why the two cannot walk the same space, or nothing; a `map` is always b."""
-    if a.update != b.update and not (b.update and _takes_updates(a)):
+    takes = _takes_updates(a) or (settled and a.kind == "contract")
+    if a.update != b.update and not (b.update and takes):
         return "an update has a launch of its own"
     if a.kind == "scatter":
         return "a scatter has a kernel of its own"

@@ -117,7 +117,8 @@ class Groups:
 
     def _join(self, a: Group, b: Group) -> Group | None:
         """Makes the two one, if their spaces agree and no third kernel stands between them."""
-        result = merged(a, b, self.edges, self.position)
+        settled = b.update and a.kind == "contract" and self._settled(a)
+        result = merged(a, b, self.edges, self.position, settled)
         if isinstance(result, str):
             b.why = b.why or result
             return None
@@ -143,6 +144,24 @@ class Groups:
             (self.depth[other] for other in self.before[result]), default=0
         )
         return result
+
+    def _settled(self, product: Group) -> bool:
+        """Whether all that reads the old values of a gradient's updates comes before it."""
+        stack, seen = list(product.anchors), set[Node]()
+        while stack:
+            for reader in self.readers.get(stack.pop(), ()):
+                follows = reader.op.kind in ("elementwise", "movement") or reader in self.updates
+                if follows and reader not in seen:
+                    seen.add(reader)
+                    stack.append(reader)
+        old = {edge.base for node in seen for edge in self.edges[node]} & self.overwritten
+        others = {
+            self.owner.get(reader)
+            for buffer in old
+            for reader in self.readers[buffer]
+            if reader not in self.updates
+        }
+        return all(other is not None and self.reaches(other, product) for other in others)
 
     def _delays(self, early: Group, late: Group) -> bool:
         """Whether a few sums or gathered values would come later than others could use them.
