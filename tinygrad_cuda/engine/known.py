@@ -70,6 +70,7 @@ class Outline:
     def _walk(self, wanted: list[Node]) -> bool:
         """Lists all; False where a trace is needed."""
         places, inputs, slots, storages = self._places, self.inputs, self.slots, self.storages
+        tokens, calls, pending = self._tokens, self.calls, self.pending
         numbers: dict[int, int] = {}  # of a storage, by its identity
         stack = wanted[::-1]
         while stack:
@@ -107,8 +108,17 @@ class Outline:
                 stack.pop()
                 if piece is None:
                     self._add_single(node, sources)
+                    continue
+                tokens.append((piece.origin, tuple([places[source] for source in sources])))
+                if piece.codes:
+                    self.codes += [code for _, code in piece.codes]
+                if len(piece.ends) == 1:
+                    calls[piece] = 1
+                    places[node] = self._count
+                    self._count += 1
+                    pending.append(node)
                 else:
-                    self._add_call(node, piece)
+                    self._add_results(piece)
         return True
 
     def _add_single(self, node: Node, sources: tuple[Node, ...]) -> None:
@@ -125,17 +135,10 @@ class Outline:
         self._count += 1
         self.pending.append(node)
 
-    def _add_call(self, node: Node, call: Deferred) -> None:
+    def _add_results(self, call: Deferred) -> None:
+        """The results of a call, of which some may be gone."""
         places, pending, first = self._places, self.pending, self._count
-        self._tokens.append((call.origin, tuple([places[source] for source in call.inputs])))
-        self.codes += [code for _, code in call.codes]
         self._count += len(call.ends)
-        if len(call.ends) == 1:
-            self.calls[call] = 1
-            places[node] = first
-            pending.append(node)
-            return
-        # Some may be gone.
         ends = [reference() for reference in call.ends]
         alive = [end for end in ends if end is not None]
         places.update([(end, first + k) for k, end in enumerate(ends) if end is not None])
@@ -299,7 +302,7 @@ class Known:
         if not _calls_are_ours(outline.calls):
             return False
         if not self.target_slots or device in overwrite.spared:
-            return True
+            return True not in self.overwritten
         if outline.slots != self.input_slots:
             return False
         inputs, storages = outline.inputs, outline.storages

@@ -226,6 +226,17 @@ class Deferred:
         self.ends = list(map(ref, found))
         return found
 
+    def result(self, head: Any, site: RawSite | None) -> Node:
+        """The only result, as `results` gives several."""
+        node: Node = object.__new__(Node)
+        node.op, node.attributes, node.outputs, node.shape, node.dtype, node.requires_grad, _ = head
+        node.device = self.device
+        node.site = site
+        node.storage = node.spent = None
+        node.piece = self
+        self.ends = [ref(node)]
+        return node
+
     def expand(self) -> list[Node]:
         """Records its nodes: the inputs first, then those of the template."""
         if self._nodes is not None:

@@ -18,6 +18,7 @@ from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.functional_pooling import avg_pool1d
 from tinygrad_cuda.tensor import reductions
 from tinygrad_cuda.tensor.autocast import in_float32
+from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.joining import pad
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -40,7 +41,6 @@ def _is_mixed(input: Tensor, *parameters: Tensor | None) -> bool:
     return input.dtype.is_floating and input.dtype.itemsize == 2 and any(wide)
 
 
-@templated
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -71,8 +71,6 @@ def batch_norm(
             "batch_norm", "the input has no channels", expect="(N, C, *)",
             actual=str(tuple(input.shape)),
         )  # fmt: skip
-    axes = (0, *range(2, input.ndim))
-    shape = (-1, *(1,) * (input.ndim - 2))
     if _is_mixed(input, running_mean, weight):
         wide = batch_norm(
             input.float(), running_mean, running_var, weight, bias, training, momentum, eps
@@ -85,11 +83,7 @@ def batch_norm(
                 "batch_norm", "there are no running values", expect="running_mean and running_var",
                 actual="None", hint="training=True uses those of the batch",
             )  # fmt: skip
-        factor = (running_var + eps).rsqrt()
-        factor = factor if weight is None else factor * weight
-        shift = -running_mean * factor
-        shift = shift if bias is None else shift + bias
-        return input * factor.reshape(shape) + shift.reshape(shape)
+        return _by_running_values(input, running_mean, running_var, weight, bias, eps)
     count = input.numel() // max(input.shape[1], 1)
     if count == 1:
         raise ShapeError(
@@ -98,15 +92,51 @@ def batch_norm(
             hint="model.eval() uses the running values",
         )  # fmt: skip
     if count == 0:
-        return _scaled(input, weight, bias, shape)
-    variance, mean = _moments(input, axes)
+        return _scaled(input, weight, bias, (-1, *(1,) * (input.ndim - 2)))
+    result = _by_batch(input, weight, bias, eps)
     if running_mean is not None and running_var is not None:
+        # The moments are those of the result's: equal nodes are one in a plan. What may change from
+        # call to call, the momentum, is in no template.
         with gradient_mode(False):
-            unbiased = variance.detach().reshape(-1) * (count / (count - 1))
-            running_mean.copy_(running_mean + (mean.reshape(-1) - running_mean) * momentum)
-            running_var.copy_(running_var + (unbiased - running_var) * momentum)
+            mean, variance = _batch_mean(input), _batch_variance(input, count)
+            running_mean.copy_(running_mean + (mean - running_mean) * momentum)
+            running_var.copy_(running_var + (variance - running_var) * momentum)
+    return result
+
+
+def _channel_moments(input: Tensor) -> tuple[Tensor, Tensor]:
+    return _moments(input, (0, *range(2, input.ndim)))
+
+
+@templated
+def _by_batch(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    variance, mean = _channel_moments(input)
     normal = (input - mean) * (variance + eps).rsqrt()
-    return _scaled(normal, weight, bias, shape)
+    return _scaled(normal, weight, bias, (-1, *(1,) * (input.ndim - 2)))
+
+
+@templated
+def _by_running_values(
+    input: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None,
+    eps: float,
+) -> Tensor:  # fmt: skip
+    shape = (-1, *(1,) * (input.ndim - 2))
+    factor = (variance + eps).rsqrt()
+    factor = factor if weight is None else factor * weight
+    shift = -mean * factor
+    shift = shift if bias is None else shift + bias
+    return input * factor.reshape(shape) + shift.reshape(shape)
+
+
+@templated
+def _batch_mean(input: Tensor) -> Tensor:
+    return wrap(_channel_moments(input)[1].reshape(-1).node)
+
+
+@templated
+def _batch_variance(input: Tensor, count: int) -> Tensor:
+    """The unbiased one."""
+    return _channel_moments(input)[0].reshape(-1) * (count / (count - 1))
 
 
 def instance_norm(

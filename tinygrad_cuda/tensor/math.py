@@ -17,6 +17,7 @@ from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.autocast import in_float32, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype, tensor
+from tinygrad_cuda.tensor.templated import templated
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -102,15 +103,16 @@ def promote(op: str, *values: Any, dtype: DType | None = None) -> list[Node]:
 
 
 def promoted(op: str, a: Any, b: Any) -> Sequence[Node]:
-    """`promote` for two; operands that fit already, and a number beside a floating tensor, cost
-    less."""
+    """`promote` for two; operands that fit already, and a number of a tensor's kind, cost less."""
     if isinstance(a, TensorBase):
         first = a.node
         if isinstance(b, TensorBase):
             second = b.node
             if first.outputs == second.outputs and first.device is second.device:
                 return first, second
-        elif (type(b) is float or type(b) is int) and first.dtype.category == 2:
+        elif (type(b) is float or type(b) is int) and (
+            first.dtype.category == 2 or (first.dtype.category == 1 and type(b) is int)
+        ):
             return first, common.constant.leaf(first.shape, first.dtype, first.device, value=b)
     return promote(op, a, b)
 
@@ -163,13 +165,28 @@ def _is_dense(shape: Shape, strides: Shape) -> bool:
     return True
 
 
-def _binary(op: Op, name: str, doc: str, floating: bool = False) -> Callable[..., Tensor]:
-    def function(input: Any, other: Any) -> Tensor:
-        a, b = promoted(name, input, other)
-        if floating:
-            a, b = as_float(a), as_float(b)
-        return _strides_like(wrap(op(a, b)), input, other)
+def _of_two(name: str, record: Callable[[Node, Node], Node]) -> Callable[..., Tensor]:
+    """A function from what it records for two nodes of one shape, dtype and device."""
 
+    @templated
+    def brought_together(input: Any, other: Any) -> Tensor:
+        return _strides_like(wrap(record(*promote(name, input, other))), input, other)
+
+    def function(input: Any, other: Any) -> Tensor:
+        if isinstance(input, TensorBase) and isinstance(other, TensorBase):
+            a, b = input.node, other.node
+            if a.outputs != b.outputs or a.device is not b.device:
+                together: Tensor = brought_together(input, other)
+                return together
+        else:
+            a, b = promoted(name, input, other)
+        return _strides_like(wrap(record(a, b)), input, other)
+
+    return function
+
+
+def _binary(op: Op, name: str, doc: str, floating: bool = False) -> Callable[..., Tensor]:
+    function = _of_two(name, (lambda a, b: op(as_float(a), as_float(b))) if floating else op)
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
@@ -185,20 +202,19 @@ def _unary(op: Op, name: str, doc: str, floating: bool = True) -> Callable[..., 
     return function
 
 
+_sum = _of_two("add", elementwise.add)
+_difference = _of_two("sub", elementwise.sub)
+_quotient = _of_two("div", lambda a, b: elementwise.div(as_float(a), as_float(b)))
+
+
 def add(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
     """``input + alpha * other``, elementwise with broadcasting."""
-    if alpha != 1:
-        other = mul(other, alpha)
-    a, b = promoted("add", input, other)
-    return _strides_like(wrap(elementwise.add(a, b)), input, other)
+    return _sum(input, other if alpha == 1 else mul(other, alpha))
 
 
 def sub(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
     """``input - alpha * other``, elementwise with broadcasting."""
-    if alpha != 1:
-        other = mul(other, alpha)
-    a, b = promoted("sub", input, other)
-    return _strides_like(wrap(elementwise.sub(a, b)), input, other)
+    return _difference(input, other if alpha == 1 else mul(other, alpha))
 
 
 mul = _binary(elementwise.mul, "mul", "``input * other``, elementwise with broadcasting.")
@@ -231,13 +247,15 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     Args:
         rounding_mode: None, ``"trunc"`` (towards zero) or ``"floor"``.
     """
+    if rounding_mode is None:
+        return _quotient(input, other)
     if rounding_mode == "floor":
         return floor_divide(input, other)
     a, b = promoted("div", input, other)
     result = elementwise.div(as_float(a), as_float(b))
     if rounding_mode == "trunc":
         result = to_dtype(elementwise.trunc(result), a.dtype)
-    elif rounding_mode is not None:
+    else:
         raise ArgumentError(
             "div", "unknown rounding_mode", expect="None, 'trunc' or 'floor'",
             actual=repr(rounding_mode),
@@ -374,7 +392,7 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     for bound, outside in ((min, elementwise.lt), (max, elementwise.gt)):
         if bound is None:
             continue
-        node, limit = promote("clamp", result, bound)
+        node, limit = promoted("clamp", result, bound)
         # At the bound itself the gradient passes to the input alone, as in PyTorch.
         beyond = outside(node, limit)
         if isinstance(bound, TensorBase) and limit.dtype.is_floating:

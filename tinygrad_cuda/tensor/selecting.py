@@ -22,6 +22,7 @@ from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype
 from tinygrad_cuda.tensor.indexing import nonzero, number_of, position_node
 from tinygrad_cuda.tensor.math import promote, to_dtype, to_shape
+from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.transfer import to_device
 
 if TYPE_CHECKING:
@@ -245,6 +246,7 @@ def _row_positions(op: str, node: Node, dim: int, index: Any) -> Node:
     return chosen if chosen.shape else movement.reshape(chosen, shape=(1,))
 
 
+@templated
 def index_select(input: Tensor, dim: int, index: Any) -> Tensor:
     """The slices of `input` along `dim` at the positions of a vector."""
     node, dim, index = _with_axis("index_select", input, dim, index)

@@ -4,16 +4,19 @@ same nodes from a template, and run none of their Python."""
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import RawSite
+from tinygrad_cuda.engine.capture import watching
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.examples import Recording, tracing
 from tinygrad_cuda.engine.realize import described_check, register_check
 from tinygrad_cuda.graph.batching import example
-from tinygrad_cuda.graph.node import Node, current_site, mode
+from tinygrad_cuda.graph.node import Node, mode, site_of
 from tinygrad_cuda.graph.template import Deferred, Template
 from tinygrad_cuda.tensor import autocast
 from tinygrad_cuda.tensor.base import TensorBase, wrap
@@ -52,14 +55,22 @@ def templated(function: F) -> F:
         if tracing.stack or autocast.state.on or settings.eager:
             return function(*args, **options)
         nodes: list[Node] = []
+        recorder = local.recorder
         key = [function, mode.gradients, get_default_dtype(), *options]
         for value in (*args, *options.values()) if options else args:
-            kind = type(value)
             if isinstance(value, TensorBase):
-                node = value.node
+                # What `TensorBase.node` gives, in most cases without the call.
+                cell = value.cell
+                node = cell.node
+                if watching.on or (node.storage is None and cell.recorder is not recorder):
+                    node = value.node
+                elif value.chain:
+                    node = value._node or value.node
                 nodes.append(node)
                 key += (node.outputs, node.requires_grad, node.device, value._strides)
-            elif kind in _PLAIN:
+                continue
+            kind = type(value)
+            if kind in _PLAIN:
                 key += (kind, value)
             elif kind is float:
                 # As text: a zero and its negative are two numbers.
@@ -74,7 +85,9 @@ def templated(function: F) -> F:
             if len(_known) >= CAPACITY:
                 _known.clear()
             call = _known[whole] = _made(function, args, options)
-        return function(*args, **options) if call is None else _repeated(call, nodes)
+        if call is None:
+            return function(*args, **options)
+        return _repeated(call, nodes, mode.site or site_of(sys._getframe(1)))
 
     return wrapper  # type: ignore[return-value]
 
@@ -83,25 +96,25 @@ _PLAIN = frozenset((int, bool, str, type(None), DType))
 _missing: Any = object()
 
 
-def _repeated(call: _Call, inputs: list[Node]) -> Any:
-    lines = (current_site(),)
-    template, device = call.template, inputs[0].device
-    codes = [
-        (place, register_check(op, what, lines[0], negative))
-        for place, op, what, negative in call.checks
-    ]
+def _repeated(call: _Call, inputs: list[Node], site: RawSite | None) -> Any:
+    lines = (site,)
+    template, place, strides, checks = call
+    device = inputs[0].device
+    codes: list[tuple[int, int]] = []
+    if checks:
+        codes = [(k, register_check(op, what, site, negative)) for k, op, what, negative in checks]
     # The result counts itself.
     local.recorder.recorded += template.length - 1
     if template.heads is not None:
-        waiting = Deferred(template, tuple(inputs), device, lines, codes=codes)
-        (end,) = waiting.results(template.heads, lines)
+        waiting = Deferred(template, tuple(inputs), device, lines, (), codes)
+        end = waiting.result(template.heads[0], site)
     else:
         nodes = template(inputs, device, lines)
-        for place, code in codes:
-            nodes[place].attributes = {**nodes[place].attributes, "code": code}
-        end = nodes[call.result]
+        for k, code in codes:
+            nodes[k].attributes = {**nodes[k].attributes, "code": code}
+        end = nodes[place]
     result = wrap(end)
-    result._strides = call.strides
+    result._strides = strides
     return result
 
 
