@@ -10,6 +10,7 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
+from tinygrad_cuda.engine import realize
 from tinygrad_cuda.engine.plan import cache
 
 rng = np.random.default_rng(2)
@@ -172,17 +173,23 @@ def test_one_plan_an_evaluation(
     search: str | None, on_cpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And after the first few steps none that is new, though lr, step and pairs differ."""
-    runs, find = [0], cache.find
+    runs, find, run_known = [0], cache.find, realize.run_known
 
     def counted(*arguments: Any) -> Any:
         runs[0] += 1
         return find(*arguments)
+
+    def counted_too(*arguments: Any) -> Any:
+        found = run_known(*arguments)
+        runs[0] += found is True
+        return found
 
     options = {"lr": 0.3, "max_iter": 4, "history_size": 5, "line_search_fn": search}
     run = Run(tc, tc.float64, options)
     run.steps(12)
     made, before = cache.made, run.evaluations
     monkeypatch.setattr(cache, "find", counted)
+    monkeypatch.setattr(realize, "run_known", counted_too)
     for turn in range(4):
         run.optimizer.param_groups[0]["lr"] = 0.3 / (turn + 1)
         run.optimizer.step(run.closure)
