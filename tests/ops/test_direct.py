@@ -1,4 +1,4 @@
-"""Convolutions of few channels without a matrix, on the emulator: ways to cut them; the choice.
+"""Convolutions of few channels without a matrix, and gradients of small kernels, on the emulator.
 
 One program holds several cuts of a problem whose sizes they do not divide.
 """
@@ -6,12 +6,14 @@ One program holds several cuts of a problem whose sizes they do not divide.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 from execution import Batch, device_or_skip
 
 from tinygrad_cuda.backend.cuda import contract
+from tinygrad_cuda.backend.cuda.correlate import Part, parts_of
 from tinygrad_cuda.backend.cuda.direct import Cut, Windows, cut_of, cuts_of, windows_of
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.backend.cuda.tiling import BLOCK_SHARED
@@ -22,6 +24,8 @@ from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.nn.windows import padded, windows
+
+Array = np.ndarray[Any, Any]
 
 # N, C, (H, W), O, kernel, stride, pads, dilation
 PROBLEMS = [
@@ -45,13 +49,24 @@ def columns(x: Node, problem: tuple) -> tuple[Node, tuple[int, int]]:  # type: i
     return mv.reshape(wide, shape=shape), (lengths[0], lengths[1])
 
 
-def convolution(x: np.ndarray, w: np.ndarray, problem: tuple) -> np.ndarray:  # type: ignore[type-arg]
-    """By its definition, in float64."""
-    _, _, _, _, kernel, (sy, sx), pads, (dy, dx) = problem
-    x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), *pads))
-    reach = [d * (k - 1) + 1 for k, d in zip(kernel, (dy, dx), strict=True)]
+def windows_in(x: Array, kernel: Any, stride: Any, pads: Any, dilation: Any) -> Array:
+    """All windows of an array, shape (N, C, H', W', K, L)."""
+    (sy, sx), (dy, dx) = stride, dilation
+    x = np.pad(x, ((0, 0), (0, 0), *pads))
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
     near = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))
-    return np.einsum("ncyxuv,ocuv->noyx", near[:, :, ::sy, ::sx, ::dy, ::dx], w)
+    return near[:, :, ::sy, ::sx, ::dy, ::dx]
+
+
+def products(a: Array, b: Array) -> Any:
+    """The sum of products; an infinite one may appear in it."""
+    return (a.astype(np.float64) * b).sum()
+
+
+def convolution(x: Array, w: Array, problem: tuple) -> Any:  # type: ignore[type-arg]
+    """By its definition, in float64."""
+    near = windows_in(x.astype(np.float64), *problem[4:])
+    return np.einsum("ncyxuv,ocuv->noyx", near, w)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=["plain", "stride", "dilation", "odd"])
@@ -87,6 +102,52 @@ def test_any_cut_gives_the_convolution(
     for name, (found,) in batch.run().items():
         np.testing.assert_allclose(found, expected[name], atol=1e-4, err_msg=name)
     assert len(set(cuts.values())) == 4, "not every product went this way"
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=["plain", "stride", "dilation", "odd"])
+def test_any_parts_give_the_gradient_of_the_kernel(
+    problem: tuple,  # type: ignore[type-arg]
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Infinite values of the input reach those weights that they meet, and no others."""
+    n, c, sizes, m, kernel, stride, pads, dilation = problem
+    batch = Batch(device_or_skip("emu", request))
+    rng = np.random.default_rng(7)
+    parts: dict[Node, Part] = {}
+    expected = {}
+    for number in range(4):
+        x = rng.standard_normal((n, c, *sizes)).astype(np.float32)
+        x[-1, 0, -1, -1] = np.inf if number == 3 else 1.0
+        b, lengths = columns(batch.input(x), problem)
+        g = rng.standard_normal((n, m, *lengths)).astype(np.float32)
+        a = mv.permute(batch.input(g), axes=(1, 0, 2, 3))
+        a = mv.reshape(a, shape=(1, m, n * lengths[0] * lengths[1]))
+        y = contraction.matmul(a, contraction.transpose(b))
+        batch.want(str(number), [mv.reshape(y, shape=(m, c, *kernel))])
+        near = windows_in(x.astype(np.float64), kernel, stride, pads, dilation)
+        expected[str(number)] = np.stack(
+            [
+                [
+                    [[products(g[:, o], near[:, i, :, :, u, v]) for v in range(kernel[1])]
+                     for u in range(kernel[0])]
+                    for i in range(c)
+                ]
+                for o in range(m)
+            ]
+        )  # fmt: skip
+    draw = random.Random(8)
+
+    def chosen(found: Windows, outputs: int) -> Part:
+        part = draw.choice(list(parts_of(found, outputs)))
+        parts[found.input] = part
+        return part
+
+    monkeypatch.setattr(contract, "part_of", chosen)
+    monkeypatch.setattr(contract, "is_slower", lambda *_: False)
+    for name, (found,) in batch.run().items():
+        np.testing.assert_allclose(found, expected[name], atol=2e-4, rtol=1e-4, err_msg=name)
+    assert len(parts) == 4, "not every product went this way"
 
 
 def test_windows_are_recognized_and_others_are_not() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import gcd, prod
 
 from tinygrad_cuda.backend.cuda import index as ix
+from tinygrad_cuda.backend.cuda.correlate import Part, part_of
+from tinygrad_cuda.backend.cuda.correlate import body as correlated_body
 from tinygrad_cuda.backend.cuda.direct import Cut, cut_of, lanes_of, windows_of
 from tinygrad_cuda.backend.cuda.direct import body as direct_body
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
@@ -89,6 +91,11 @@ def contract_stages(kernel: Kernel) -> list[Stage]:
     cut = _direct_cut(problem)
     if cut is not None:
         return [_direct(_Problem(kernel, parted(problem.plan.tile, problem.k, 1)), cut)]
+    part = _correlated_part(problem)
+    if part is not None:
+        problem = _Problem(kernel, Plan(problem.plan.tile, 0, part.blocks))
+        first = _correlated(problem, part)
+        return [first] if problem.scratch is None else [first, _sum_parts(problem, first)]
     first = _product(problem)
     while problem.crowded:
         problem = _Problem(kernel, problem.plan.halved(problem.k))
@@ -105,7 +112,7 @@ def _direct_cut(problem: _Problem) -> Cut | None:
     return None if not cut or is_slower(cut, problem) else cut
 
 
-def is_slower(cut: Cut, problem: _Problem) -> bool:
+def is_slower(cut: Cut | Part, problem: _Problem) -> bool:
     """Whether the product of a matrix would take less time, or blocks are too few."""
     usual = clocks(problem.plan, 1, problem.m, problem.n, _bytes(problem.dtype))
     return cut.blocks < MULTIPROCESSORS // 2 or cut.clocks > usual + UNCOUNTED
@@ -127,6 +134,33 @@ def _direct(problem: _Problem, cut: Cut) -> Stage:
         cut.blocks,
     )
     return wrapped(kernel, stem(kernel), body, words.list, cut.blocks, cut.shared, label)
+
+
+def _correlated_part(problem: _Problem) -> Part | None:
+    """How the gradient of a small kernel is made without a matrix, where that takes less time."""
+    if problem.batches != 1 or problem.type != "float" or is_wide(problem.kernel):
+        return None
+    windows = windows_of(problem.b, turned=True)
+    part = windows and part_of(windows, problem.m)
+    return None if not part or is_slower(part, problem) else part
+
+
+def _correlated(problem: _Problem, part: Part) -> Stage:
+    """The stage that goes over the images; of several blocks it leaves the parts in memory."""
+    kernel = problem.kernel
+    words = Words()
+    writer = Evaluator(words, set(kernel.reads), False)
+    outer = Scope("part")
+    epilogue = _epilogue(problem, writer, outer, ix.constant(0), 1)
+    body = correlated_body(part, problem.a, writer, outer, epilogue)
+    label = comment(
+        kernel,
+        f"CONTRACT gradient of a kernel {part.m} x {problem.n}, {part.rows} rows of an image at "
+        f"once, {part.blocks} parts, {problem.flops} FLOPs",
+        part.blocks,
+    )
+    name = stem(kernel) + ("_parts" if problem.scratch else "")
+    return wrapped(kernel, name, body, words.list, part.blocks, part.shared, label)
 
 
 def _product(problem: _Problem) -> Stage:

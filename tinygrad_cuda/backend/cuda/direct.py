@@ -71,8 +71,8 @@ class Windows:
         return (run - 1) * self.stride[1] + (self.taps[1] - 1) * self.dilation[1] + 1
 
 
-def windows_of(b: Node) -> Windows | None:
-    """The windows of which the matrix (.., k, n) is made, or None."""
+def windows_of(b: Node, turned: bool = False) -> Windows | None:
+    """The windows of which the matrix (.., k, n) is made, or (.., n, k) if `turned`; or None."""
     node, found = b, list[Node]()
     while node.op.kind == "movement" and len(found) < 2:
         if node.op is movement.window:
@@ -96,7 +96,7 @@ def windows_of(b: Node) -> Windows | None:
         node, shape[2:], images, channels, (rest[2], rest[3]), (rest[0], rest[1]),
         (y["stride"], x["stride"]), (y["dilation"], x["dilation"]), *_unpadded(node, shape),
     )  # fmt: skip
-    return windows if _holds(b, windows) else None
+    return windows if _holds(b, windows, turned) else None
 
 
 def _unpadded(node: Node, shape: Shape) -> tuple[Node, int, int]:
@@ -112,10 +112,10 @@ def _unpadded(node: Node, shape: Shape) -> tuple[Node, int, int]:
     return inner, starts[2], starts[3]
 
 
-def _holds(b: Node, windows: Windows) -> bool:
+def _holds(b: Node, windows: Windows, turned: bool) -> bool:
     """Whether b is made of these windows, in this order."""
     k, n = windows.channels * prod(windows.taps), windows.images * prod(windows.places)
-    if b.shape[-2:] != (k, n):
+    if b.shape[-2:] != ((n, k) if turned else (k, n)):
         return False
     names = ("image", "channel", "y", "x", "u", "v")
     sizes = (windows.images, windows.channels, *windows.places, *windows.taps)
@@ -123,7 +123,8 @@ def _holds(b: Node, windows: Windows) -> bool:
     image, channel, y, x, u, v = map(ix.variable, names, sizes)
     line = ix.flatten((channel, u, v), (windows.channels, *windows.taps))
     place = ix.flatten((image, y, x), (windows.images, *windows.places))
-    node, at = b, (*(ix.constant(0) for _ in b.shape[:-2]), line, place)
+    pair = (place, line) if turned else (line, place)
+    node, at = b, (*(ix.constant(0) for _ in b.shape[:-2]), *pair)
     while node is not windows.input:
         at, conditions, _ = moved(node, at, _no_symbol)
         if conditions is not True:
@@ -355,7 +356,7 @@ def body(
         patch=4 * patch,
         outer=outer.lines,
         loads=loads,
-        some=f"({_some(cut.loads, loads)})",
+        some=f"({some_of(cut.loads, loads)})",
         others=fill("direct.cuh", "others", **sizes) if more else [],
         wide=wide,
         plane=cut.lines * (size // wide),
@@ -376,8 +377,8 @@ def body(
         load=load.lines,
         value=each.lines,
         weight_loads=weight_loads,
-        weight_loop=_loop(weights, weight_loads),
-        some_weights=_some(weights, weight_loads),
+        weight_loop=loop_of(weights, weight_loads),
+        some_weights=some_of(weights, weight_loads),
         weight_pitch=cut.teams * cut.lanes_m,
         lanes_m=cut.lanes_m,
         fragment=cut.fragment,
@@ -408,13 +409,13 @@ def body(
     )
 
 
-def _some(count: int, loads: int) -> str:
+def some_of(count: int, loads: int) -> str:
     """Whether a thread's load is one of `count`: known but for the last, where one trip is all."""
     test = f"e < {count}"
     return test if count > loads * THREADS else f"(i + 1) * {THREADS} <= {count} || {test}"
 
 
-def _loop(count: int, loads: int) -> str:
+def loop_of(count: int, loads: int) -> str:
     """Over `count` elements, so many loads of a thread at a time."""
     if count > loads * THREADS:
         return f"int first = threadIdx.x; first < {count}; first += {loads * THREADS}"
