@@ -19,7 +19,7 @@ from tinygrad_cuda.graph.fusion import (
     works,
 )
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, indexing
+from tinygrad_cuda.graph.ops import common, indexing, reduction
 from tinygrad_cuda.graph.order import topological
 
 FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
@@ -86,6 +86,8 @@ class Groups:
         """Each node joins the kernel of an operand if it can; that which waits longest first."""
         for node in self.order:
             group = self._add(node)
+            if node.op is reduction.argmax:
+                group = self._with_maximum(node, group)
             tried: set[Group] = set()
             while True:
                 candidates = sorted(
@@ -98,6 +100,14 @@ class Groups:
                 tried.add(candidates[0])
                 if node in self._adjacent(candidates[0], node):
                     group = self._join(candidates[0], group) or group
+
+    def _with_maximum(self, node: Node, group: Group) -> Group:
+        """The place of a row's maximum is found with the maximum, not when its gradient comes."""
+        for reader in self.readers[self.edges[node][0].base]:
+            same = reader.op is reduction.max and reader.sources == node.sources
+            if same and reader in self.owner and self.owner[reader].sign == group.sign:
+                return self._join(self.owner[reader], group, True) or group
+        return group
 
     def _adjacent(self, group: Group, node: Node) -> list[Node]:
         """The node itself if it reads from the group (a group that grew has more producers)."""
@@ -115,14 +125,18 @@ class Groups:
         self.depth[group] = 1 + max((self.depth[other] for other in self.before[group]), default=0)
         return group
 
-    def _join(self, a: Group, b: Group) -> Group | None:
-        """Makes the two one, if their spaces agree and no third kernel stands between them."""
+    def _join(self, a: Group, b: Group, alike: bool = False) -> Group | None:
+        """Makes the two one, if their spaces agree and no third kernel stands between them.
+
+        `alike`: they reduce the same value.
+        """
         settled = b.update and a.kind == "contract" and self._settled(a)
         result = merged(a, b, self.edges, self.position, settled)
         if isinstance(result, str):
             b.why = b.why or result
             return None
-        if a.anchors and b.anchors and not self._share(a, b) and not self._feeds(a, b):
+        alike = alike or not (a.anchors and b.anchors)
+        if not (alike or self._share(a, b) or self._feeds(a, b)):
             b.why = b.why or "it reduces other values"
             return None
         if self._delays(a, b) or self._delays(b, a):
