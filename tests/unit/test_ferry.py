@@ -27,6 +27,7 @@ class Card:
 
     def __init__(self, seed: int) -> None:
         self.lock = threading.RLock()
+        self.driver = self
         self.stream, self.copy_stream = Stream(), Stream()
         self.random = random.Random(seed)
         self.memory: dict[int, Any] = {}
@@ -49,9 +50,20 @@ class Card:
 
         return Allocation()
 
-    def call(self, name: str, to: int, place: int, nbytes: int, stream: Stream) -> None:
-        assert name == "cuMemcpyHtoDAsync"
+    def enter(self) -> None:
+        """There is one card."""
+
+    def cuMemcpyHtoDAsync(self, to: int, place: int, nbytes: int, stream: Stream) -> tuple[int]:
         stream.work.append(lambda: self.memory.update({to: self.sources[place]}) or True)
+        return (0,)
+
+    def cuEventRecord(self, event: Event, stream: Stream) -> tuple[int]:
+        event.record(stream)
+        return (0,)
+
+    def cuStreamWaitEvent(self, stream: Stream, event: Event, flags: int) -> tuple[int]:
+        event.hold(stream)
+        return (0,)
 
     def use(self, address: int, found: list[Any]) -> None:
         """Enqueues a kernel that reads memory."""
@@ -74,7 +86,7 @@ class Event:
     """A point in a stream's work, recorded anew each time."""
 
     def __init__(self, card: Card, timing: bool) -> None:
-        self.card, self.recorded, self.reached = card, 0, 0
+        self.card, self.recorded, self.reached, self.handle = card, 0, 0, self
 
     def record(self, stream: Stream | None = None) -> Event:
         self.recorded = number = self.recorded + 1

@@ -65,6 +65,7 @@ class Ferry:
     def send(self, source: Any, place: int) -> Ferried:
         """Starts to copy an array in pinned memory at `place`, which nobody changes."""
         device, nbytes = self.device, int(source.nbytes)
+        device.enter()
         with device.lock:
             idle = self._idle.get(nbytes)
             if idle:
@@ -74,12 +75,18 @@ class Ferry:
                 found.free.record()  # the memory may have had a user
             # Only now: what has just come back waits for the work of today, this one for earlier.
             self._take_back()
-            found.free.hold(device.copy_stream)
-            device.call(
-                "cuMemcpyHtoDAsync", found.memory.address, place, nbytes, device.copy_stream
+            driver, work, copies = device.driver, device.stream, device.copy_stream
+            copied = found.copied.handle
+            # Every step of a loop comes here: the driver's own functions, and one look at the end.
+            results = (
+                driver.cuStreamWaitEvent(copies, found.free.handle, 0),
+                driver.cuMemcpyHtoDAsync(found.memory.address, place, nbytes, copies),
+                driver.cuEventRecord(copied, copies),
+                driver.cuStreamWaitEvent(work, copied, 0),
             )
-            found.copied.record(device.copy_stream)
-            found.copied.hold(device.stream)
+            failed = [status for (status,) in results if status]
+            if failed:
+                raise device.error("cuMemcpyHtoDAsync and its events", failed[0])
         return Ferried(found, nbytes, source, self._returned)
 
     def _take_back(self) -> None:
