@@ -24,6 +24,7 @@ from benchmarks.floor import floor_of, peak_flops
 from benchmarks.harness import LEFT_OUT, SMOKE, Effort, Row, compare_losses
 from benchmarks.peers import MODULES, installed
 from benchmarks.worker import Job, made
+from benchmarks.workload import Function
 from benchmarks.workloads import WORKLOADS
 from tinygrad_cuda.backend.cuda import runtime
 
@@ -126,23 +127,36 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         found["floors"][name] = floor.microseconds(rates["copy_bytes_per_second"], peak)
         if floor.moves(rates["copy_bytes_per_second"], peak):
             found["copied"].append(name)
+    models = [n for n in chosen_workloads if not isinstance(made(n, args.smoke), Function)]
+    operations = [name for name in chosen_workloads if name not in models]
     with tempfile.TemporaryDirectory() as folder:
-        # What others are compared with comes first: PyTorch where it is installed.
-        for peer in sorted(peers, key=lambda peer: peer != "torch"):
-            job = Job(peer, chosen_workloads, args.device, args.smoke, folder, end, args.without)
-            for row in job.rows():
-                say(row)
-                found["rows"].append(row.as_json())
-                write(args.json, found)
+        # All peers on whole models, then on single operations: where `--seconds` ends a run early,
+        # what there is has been measured beside its peers.
+        for group in (models, operations):
+            # What others are compared with comes first: PyTorch where it is installed.
+            for peer in sorted(peers, key=lambda peer: peer != "torch"):
+                job = Job(peer, group, args.device, args.smoke, folder, end, args.without)
+                for row in job.rows():
+                    say(row)
+                    found["rows"].append(row.as_json())
+                    write(args.json, found)
+            if group is models:
+                measure_host(names, list(peers), args, found)
     order = {name: number for number, name in enumerate(chosen_workloads)}
     found["rows"].sort(key=lambda row: order[row["workload"]])
     compare_losses(found["rows"])
+    write(args.json, found)
+    return found
+
+
+def measure_host(
+    names: list[str], peers: list[str], args: argparse.Namespace, found: dict[str, Any]
+) -> None:
+    """What is no workload: the host's part of a step, and the start of a process."""
     if "host" in names:
         found["host"] = host.overheads(args.device, args.smoke)
     if "start" in names:
-        found["start"] = start.starts(list(peers), args.device)
-    write(args.json, found)
-    return found
+        found["start"] = start.starts(peers, args.device)
 
 
 def write(path: Path | None, found: dict[str, Any]) -> None:
