@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
+from unittest.mock import patch
 
 import tinygrad_cuda as tc
 from benchmarks.harness import Times
@@ -107,12 +108,9 @@ def finding(device: str, smoke: bool) -> dict[str, Times]:
         samples.append((time.perf_counter() - started[0]) * 1e6 / nodes[0])
         run(known, *given)
 
-    try:
-        realize.run_known, Known.run = begun, found  # type: ignore[method-assign]
+    with patch.object(realize, "run_known", begun), patch.object(Known, "run", found):
         for number in range(CALLS):
             program.call_on_device(number)
-    finally:
-        realize.run_known, Known.run = find, run  # type: ignore[method-assign]
     return {"find the plan of a step of mlp_64, us a node": Times.of(samples[CALLS // 10 :])}
 
 
