@@ -20,7 +20,9 @@ from tinygrad_cuda.backend.cuda.direct import (
     TRIP,
     WARP,
     Windows,
+    patch_holes,
     some_of,
+    vector_of,
 )
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.backend.cuda.template import THREADS, fill
@@ -147,11 +149,6 @@ class Part:
         return time + (JOIN + self.blocks * results * 4 / JOIN_BYTES if self.blocks > 1 else 0)
 
 
-def vector_of(size: int) -> int:
-    """Neighbours of a row of this length that are loaded at once."""
-    return next(wide for wide in (4, 2, 1) if size % wide == 0)
-
-
 def part_of(windows: Windows, m: int) -> Part | None:
     """The parts of least time, or None where none fits."""
     return min(parts_of(windows, m), key=lambda part: part.clocks, default=None)
@@ -235,14 +232,7 @@ def body(
         other_patch=_others("patch", loads_all, loads),
         other_slope=_others("slope", slopes_all, slopes),
         some=f"({some_of(loads_all, loads)})",
-        wide=wide,
-        plane=part.loaded * (size // wide),
-        strips=size // wide,
-        lines=part.loaded,
-        first_line=0 if part.bands > 1 else windows.top,
-        top=windows.top,
-        left=windows.left,
-        inside=f" && y >= 0 && y < {windows.inner.shape[2]}" if part.bands > 1 else "",
+        **patch_holes(windows, part.bands, part.loaded),
         load=load.lines,
         value=each.lines,
         plane_pitch=part.height * part.pitch,
@@ -259,10 +249,6 @@ def body(
         shares_unrolled=min(8, part.shares),
         taps_y=windows.taps[0],
         taps_x=windows.taps[1],
-        stride_y=windows.stride[0],
-        stride_x=windows.stride[1],
-        dilation_y=windows.dilation[0],
-        dilation_x=windows.dilation[1],
         runs=length // part.run,
         runs_unrolled=1 if part.run * part.outputs * windows.taps[1] > 100 else 2,
         run=part.run,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 from tinygrad_cuda.backend.base import Argument
 from tinygrad_cuda.backend.cuda import index as ix
@@ -211,8 +212,7 @@ class Cut:
     @property
     def wide(self) -> int:
         """Neighbours that are loaded at once."""
-        size = self.windows.inner.shape[3]
-        return next(wide for wide in (4, 2, 1) if size % wide == 0)
+        return vector_of(self.windows.inner.shape[3])
 
     @property
     def loads(self) -> int:
@@ -358,22 +358,11 @@ def body(
         loads=loads,
         some=f"({some_of(cut.loads, loads)})",
         others=fill("direct.cuh", "others", **sizes) if more else [],
-        wide=wide,
-        plane=cut.lines * (size // wide),
-        strips=size // wide,
-        lines=cut.lines,
-        first_line=0 if cut.bands > 1 else windows.top,
-        top=windows.top,
-        left=windows.left,
-        inside=f" && y >= 0 && y < {windows.inner.shape[2]}" if cut.bands > 1 else "",
+        **patch_holes(windows, cut.bands, cut.lines),
         clear=fill("direct.cuh", "clear", vectors=patch, threads=THREADS) if cut.cleared else [],
         cleared=["__syncthreads();"] if cut.cleared else [],
         pitch=cut.pitch,
         plane_pitch=cut.plane,
-        stride_y=windows.stride[0],
-        stride_x=windows.stride[1],
-        dilation_y=windows.dilation[0],
-        dilation_x=windows.dilation[1],
         load=load.lines,
         value=each.lines,
         weight_loads=weight_loads,
@@ -407,6 +396,31 @@ def body(
         map=map_,
         store=store,
     )
+
+
+def vector_of(size: int) -> int:
+    """Neighbours of a row of this length that are loaded at once."""
+    return next(wide for wide in (4, 2, 1) if size % wide == 0)
+
+
+def patch_holes(windows: Windows, bands: int, lines: int) -> dict[str, Any]:
+    """Holes of a skeleton that brings `lines` rows of each channel of an image into a block."""
+    height, size = windows.inner.shape[2:]
+    wide = vector_of(size)
+    return {
+        "wide": wide,
+        "plane": lines * (size // wide),
+        "strips": size // wide,
+        "lines": lines,
+        "first_line": 0 if bands > 1 else windows.top,
+        "top": windows.top,
+        "left": windows.left,
+        "inside": f" && y >= 0 && y < {height}" if bands > 1 else "",
+        "stride_y": windows.stride[0],
+        "stride_x": windows.stride[1],
+        "dilation_y": windows.dilation[0],
+        "dilation_x": windows.dilation[1],
+    }
 
 
 def some_of(count: int, loads: int) -> str:
