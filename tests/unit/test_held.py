@@ -56,7 +56,9 @@ class Executable:
         self.number_memory = Memory(7)
         self.arena_address = 5
         self.nbytes = 1
-        self.graphs = True
+        self.graphs = self.few = True
+        self.staged: list[bytes] = []
+        self.graphs_made: list[Graph] = []
 
     def arena(self, nbytes: int) -> Memory:
         return Memory(self.arena_address, nbytes)
@@ -68,7 +70,11 @@ class Executable:
         return [], numbers
 
     def sent_within(self, numbers: bytes) -> bytes:
-        return numbers
+        return numbers if self.few else b""
+
+    def stage(self, data: bytes) -> Any:
+        self.staged.append(data)
+        return waiting()
 
     def memory(self, inputs: Any, results: Any) -> list[Any]:
         return [*inputs, *results, Memory(self.arena_address), self.number_memory]
@@ -77,7 +83,8 @@ class Executable:
         return Memory(900 + slot, nbytes)
 
     def new_replay(self, memory: Any, places: Any) -> Graph | None:
-        return Graph(self.log, [memory[k] for k in places]) if self.graphs else None
+        self.graphs_made.append(Graph(self.log, [memory[k] for k in places]))
+        return self.graphs_made[-1] if self.graphs else None
 
     def start(self, inputs: Any, results: Any, numbers: Any) -> None:
         self.sent = self.numbers.packed(numbers)
@@ -164,6 +171,17 @@ def test_numbers_are_sent_when_they_are_others(loop: Loop) -> None:
     assert sent[5] == ("again", b"")
     assert sent[6] == ("made", pack([-0.0])) and sent[9] == ("again", b"")
     assert sent[-1] == ("again", pack([0.125])) and sent[-2][1] == pack([0.25])
+
+
+def test_many_numbers_wait_to_be_fetched(loop: Loop) -> None:
+    """They are more than parameters hold."""
+    loop.executable.few = False
+    x = Memory(10)
+    for turn in range(8):
+        loop.turn(x, 20, float(turn))
+    assert loop.executable.log[-1] == ("again", [10, 100, 20, 5, 7], b"")
+    assert loop.executable.staged[-1] == Numbers().packed([7.0])
+    assert len(loop.executable.graphs_made[-1].fetched) == 1
 
 
 @pytest.mark.parametrize("option", [{"debug": 1}, {"sync": True}, {"validate": True}])
