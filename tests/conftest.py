@@ -91,6 +91,18 @@ def data_dir() -> Path:
     pytest.skip("no real data: set TGC_DATA to a folder that holds MNIST")
 
 
+@pytest.fixture
+def overwriting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The reference backend writes into given-up storages too: a wrong one shows at once."""
+    import tinygrad_cuda as tc  # after the cache folder was set above
+    from tinygrad_cuda.engine import overwrite
+
+    monkeypatch.setattr(overwrite, "spared", set())
+    tc.set_default_device("cpu")
+    yield
+    tc.set_default_device(None)
+
+
 @pytest.fixture(autouse=True)
 def fixed_seeds() -> None:
     """Every test starts from the same random state, whatever ran before it."""

@@ -18,7 +18,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import as_device
-from tinygrad_cuda.engine import overwrite, realize
+from tinygrad_cuda.engine import realize
 from tinygrad_cuda.nn import functional as F
 
 TURNS, UNDISTURBED = 14, 4
@@ -165,11 +165,9 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[Any
 
 @pytest.mark.parametrize("seed", range(16))
 def test_plans_found_by_their_calls(
-    seed: int, traced: Callable[[int], list[Any]], monkeypatch: pytest.MonkeyPatch
+    seed: int, traced: Callable[[int], list[Any]], overwriting: None
 ) -> None:
     """On cpu, whose plans overwrite here what nobody else holds."""
-    monkeypatch.setattr(overwrite, "spared", set())
-    tc.set_default_device("cpu")
     assert Loop(seed, False).run() == traced(seed)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,21 +10,14 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.engine import overwrite, realize
+from tinygrad_cuda.engine import realize
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.template import Deferred
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim.updates import Updates
 
-
-@pytest.fixture(autouse=True)
-def overwriting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The reference backend writes into given-up storages too: a wrong one shows at once."""
-    monkeypatch.setattr(overwrite, "spared", set())
-    tc.set_default_device("cpu")
-    yield
-    tc.set_default_device(None)
+pytestmark = pytest.mark.usefixtures("overwriting")
 
 
 @pytest.fixture

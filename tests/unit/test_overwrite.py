@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,9 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.engine import overwrite
 from tinygrad_cuda.engine.realize import realize_all
 
-
-@pytest.fixture(autouse=True)
-def overwriting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The reference backend writes into given-up storages too: a wrong one shows at once."""
-    monkeypatch.setattr(overwrite, "spared", set())
-    tc.set_default_device("cpu")
-    yield
-    tc.set_default_device(None)
+pytestmark = pytest.mark.usefixtures("overwriting")
 
 
 class Place:

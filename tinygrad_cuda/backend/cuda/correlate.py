@@ -19,8 +19,11 @@ from tinygrad_cuda.backend.cuda.direct import (
     SUM,
     TRIP,
     WARP,
+    Bands,
     Windows,
-    patch_holes,
+    image_text,
+    loads_a_trip,
+    others,
     some_of,
     vector_of,
 )
@@ -43,41 +46,25 @@ BUSY = 64  # threads of a block at least
 
 
 @dataclass(frozen=True)
-class Part:
-    """What a block and its threads make.
+class Part(Bands):
+    """What a block and its threads make; `rows` divides the result's, and `run` a row.
+
+    `shares` are of the rows; the result of the windows is the cotangent here.
 
     Attributes:
-        windows, m: the problem: of what, and the channels of the cotangent.
-        rows: of an image, that a block has at once; it divides them all, and `run` a row.
-        run: neighbours of a row that a thread has at once; `outputs`: channels, a thread's.
-        shares: threads that share the rows.
         jobs: bands of rows that a block has, one after another.
     """
 
-    windows: Windows
-    m: int
-    rows: int
-    run: int
-    outputs: int
-    shares: int
     jobs: int
 
     @property
-    def lines(self) -> int:
+    def tap_lines(self) -> int:
         """Lines of taps in all channels of the input."""
         return self.windows.channels * self.windows.taps[0]
 
     @property
-    def teams(self) -> int:
-        return -(-self.m // self.outputs)
-
-    @property
     def threads(self) -> int:
-        return self.lines * self.teams * self.shares
-
-    @property
-    def bands(self) -> int:
-        return self.windows.places[0] // self.rows
+        return self.tap_lines * self.teams * self.shares
 
     @property
     def blocks(self) -> int:
@@ -94,24 +81,11 @@ class Part:
         return -(-self.windows.places[1] // self.fragment) * self.fragment
 
     @property
-    def height(self) -> int:
-        """Rows of the input that a block needs at once."""
-        return self.windows.height(self.rows)
-
-    @property
     def pitch(self) -> int:
         """Elements from row to row of the input, in shared memory."""
         windows = self.windows
         wide = max(windows.width(windows.places[1]), windows.left + windows.inner.shape[3])
         return wide | 1  # lines of taps are few banks apart
-
-    @property
-    def loaded(self) -> int:
-        """Rows of a channel of the input that a block loads."""
-        windows = self.windows
-        if self.bands > 1:
-            return self.height
-        return min(windows.inner.shape[2], self.height - windows.top)
 
     @property
     def patch(self) -> int:
@@ -122,7 +96,7 @@ class Part:
     def shared(self) -> int:
         """Bytes of shared memory."""
         slope = self.teams * self.outputs * self.rows * self.slope_pitch
-        sums = self.shares * self.m * self.lines * self.windows.taps[1]
+        sums = self.shares * self.m * self.tap_lines * self.windows.taps[1]
         return 4 * max(self.patch + slope, sums)
 
     @property
@@ -135,11 +109,11 @@ class Part:
         warps = -(-self.threads // WARP)
         wide = [vector_of(size) for size in (windows.inner.shape[3], windows.places[1])]
         elements = [
-            windows.channels * self.loaded * windows.inner.shape[3],
+            windows.channels * self.lines * windows.inner.shape[3],
             self.m * self.rows * windows.places[1],
         ]
         trips = sum(-(-n // w // (LOADS * THREADS)) for n, w in zip(elements, wide)) - 1
-        results = self.m * self.lines * windows.taps[1]
+        results = self.m * self.tap_lines * windows.taps[1]
         staged = (ELEMENT * sum(elements)) / LANES
         work = max(-(-warps // SCHEDULERS) * own, warps * runs * reads * READ)
         each = -(-self.blocks // MULTIPROCESSORS)
@@ -190,13 +164,9 @@ def body(
         epilogue: statements for each row, each result before and in its loop, and after them.
     """
     windows = part.windows
-    wide, size = vector_of(windows.inner.shape[3]), windows.inner.shape[3]
-    v, strip = ix.variable("v", wide), ix.variable("x", size // wide)
-    load, each = Scope("image", "channel", "y", "x"), Scope("v")
-    writer.scopes, writer.lane = [outer, load, each], Lane(v, wide)
-    names = ("image", "channel", "y")
-    at = (*map(ix.variable, names, windows.inner.shape[:3]), strip * wide + v)
-    each.lines.append(f"hold_patch[i * {wide} + v] = {writer.value(windows.inner, at)};")
+    plane = part.height * part.pitch
+    names = ("image", "channel", "y", "x")
+    image_lines = image_text(part, writer, outer, names, (part.pitch, plane), again=True)
 
     slope_wide, length = vector_of(windows.places[1]), windows.places[1]
     v, strip = ix.variable("v", slope_wide), ix.variable("strip", length // slope_wide)
@@ -209,10 +179,8 @@ def body(
     slope_each.lines.append(f"hold_slope[i * {slope_wide} + v] = {value};")
     writer.lane = None
 
-    loads_all = windows.channels * part.loaded * (size // wide)
-    loads = min(LOADS, -(-loads_all // THREADS))
     slopes_all = part.m * part.rows * (length // slope_wide)
-    slopes = min(LOADS, -(-slopes_all // THREADS))
+    slopes = loads_a_trip(slopes_all)
     row_text, strip_load, map_, store = epilogue
     return fill(
         "correlate.cuh",
@@ -221,21 +189,21 @@ def body(
         patch=part.patch,
         vectors=part.patch // 4,
         outer=outer.lines,
-        lines_n=part.lines,
+        lines_n=part.tap_lines,
         teams=part.teams,
         outputs=part.outputs,
         jobs=part.jobs,
         all_jobs=windows.images * part.bands,
         bands=part.bands,
         rows=part.rows,
-        loads=loads,
-        other_patch=_others("patch", loads_all, loads),
-        other_slope=_others("slope", slopes_all, slopes),
-        some=f"({some_of(loads_all, loads)})",
-        **patch_holes(windows, part.bands, part.loaded),
-        load=load.lines,
-        value=each.lines,
-        plane_pitch=part.height * part.pitch,
+        image=image_lines,
+        other_patch=others("patch", part.loads),
+        other_slope=others("slope", slopes_all),
+        stride_y=windows.stride[0],
+        stride_x=windows.stride[1],
+        dilation_y=windows.dilation[0],
+        dilation_x=windows.dilation[1],
+        plane_pitch=plane,
         pitch=part.pitch,
         slope_loads=slopes,
         slope_some=f"({some_of(slopes_all, slopes)})",
@@ -255,16 +223,9 @@ def body(
         reach=windows.width(part.run),
         fragment=part.fragment,
         m=part.m,
-        n=part.lines * windows.taps[1],
+        n=part.tap_lines * windows.taps[1],
         row=row_text,
         strip_load=strip_load,
         map=map_,
         store=store,
     )
-
-
-def _others(what: str, count: int, loads: int) -> list[str]:
-    """What is loaded in further trips to memory."""
-    step = loads * THREADS
-    holes = {"what": what, "elements": count, "step": step}
-    return fill("correlate.cuh", "others", **holes).splitlines() if count > step else []

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 from tinygrad_cuda.backend.base import Argument
 from tinygrad_cuda.backend.cuda import index as ix
@@ -143,14 +142,14 @@ def _no_symbol(argument: Argument, low: int, high: int) -> Index:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """What a block and its threads make.
+class Bands:
+    """Rows of the result of windows, so many a block, and what of the input they need.
 
     Attributes:
-        windows, m: the problem: of what, and how many channels of the result.
-        rows: of an image's result, a block's.
-        run: neighbours of a row, a thread's; `outputs`: channels of the result, a thread's.
-        shares: threads that share the channels of the input.
+        windows, m: the problem: of what, and how many channels the result has.
+        rows: of an image's result, a block's at once.
+        run: neighbours of a row, a thread's at once; `outputs`: channels of the result, a thread's.
+        shares: threads that share the work on what one of them could make.
     """
 
     windows: Windows
@@ -161,22 +160,50 @@ class Cut:
     shares: int
 
     @property
-    def runs(self) -> int:
-        """Threads along a row."""
-        return -(-self.windows.places[1] // self.run)
-
-    @property
     def teams(self) -> int:
         """Threads along the channels of the result."""
         return -(-self.m // self.outputs)
 
     @property
-    def threads(self) -> int:
-        return self.rows * self.runs * self.teams * self.shares
+    def bands(self) -> int:
+        """Of an image."""
+        return -(-self.windows.places[0] // self.rows)
 
     @property
-    def bands(self) -> int:
-        return -(-self.windows.places[0] // self.rows)
+    def height(self) -> int:
+        """Rows of the input that a block needs at once."""
+        return self.windows.height(self.rows)
+
+    @property
+    def lines(self) -> int:
+        """Rows of each channel of the input that a block may have to load."""
+        windows = self.windows
+        if self.bands > 1:
+            return self.height
+        return min(windows.inner.shape[2], self.height - windows.top)
+
+    @property
+    def wide(self) -> int:
+        """Neighbours of the input that are loaded at once."""
+        return vector_of(self.windows.inner.shape[3])
+
+    @property
+    def loads(self) -> int:
+        """Of all threads together, for the input."""
+        return self.windows.channels * self.lines * self.windows.inner.shape[3] // self.wide
+
+
+class Cut(Bands):
+    """What a block and its threads make; `shares` are of the channels of the input."""
+
+    @property
+    def runs(self) -> int:
+        """Threads along a row."""
+        return -(-self.windows.places[1] // self.run)
+
+    @property
+    def threads(self) -> int:
+        return self.rows * self.runs * self.teams * self.shares
 
     @property
     def blocks(self) -> int:
@@ -196,28 +223,6 @@ class Cut:
     def width(self) -> int:
         """Columns of the input that a block needs."""
         return self.windows.width(self.windows.places[1])
-
-    @property
-    def height(self) -> int:
-        return self.windows.height(self.rows)
-
-    @property
-    def lines(self) -> int:
-        """Rows of each channel that a block may have to load."""
-        windows = self.windows
-        if self.bands > 1:
-            return self.height
-        return min(windows.inner.shape[2], self.height - windows.top)
-
-    @property
-    def wide(self) -> int:
-        """Neighbours that are loaded at once."""
-        return vector_of(self.windows.inner.shape[3])
-
-    @property
-    def loads(self) -> int:
-        """Of all threads together, for the input."""
-        return self.windows.channels * self.lines * self.windows.inner.shape[3] // self.wide
 
     @property
     def cleared(self) -> bool:
@@ -327,14 +332,7 @@ def body(
     """
     windows = cut.windows
     k = windows.channels * prod(windows.taps)
-    wide, size = cut.wide, windows.inner.shape[3]
-    v, strip = ix.variable("v", wide), ix.variable("x", size // wide)
-    load, each = Scope("channel", "y", "x"), Scope("v")
-    writer.scopes, writer.lane = [outer, load, each], Lane(v, wide)
-    names = ("image", "channel", "y")
-    at = (*map(ix.variable, names, windows.inner.shape[:3]), strip * wide + v)
-    each.lines.append(f"hold[i * {wide} + v] = {writer.value(windows.inner, at)};")
-    writer.lane = None
+    image = image_text(cut, writer, outer, ("channel", "y", "x"), (cut.pitch, cut.plane))
     load_weight = Scope("m", "k")
     writer.scopes = [outer, load_weight]
     none = tuple(ix.constant(0) for _ in a.shape[:-2])
@@ -343,10 +341,7 @@ def body(
     block_places = cut.rows * windows.places[1]
     weights = cut.teams * cut.outputs * k
     patch = -(-windows.channels * cut.plane // 4)
-    loads = min(LOADS, -(-cut.loads // THREADS))
     weight_loads = min(MOST_WEIGHTS, -(-weights // THREADS))
-    more = cut.loads > loads * THREADS
-    sizes = {"threads": THREADS, "loads": loads, "elements": cut.loads}
     return fill(
         "direct.cuh",
         "body",
@@ -355,16 +350,16 @@ def body(
         rows=cut.rows,
         patch=4 * patch,
         outer=outer.lines,
-        loads=loads,
-        some=f"({some_of(cut.loads, loads)})",
-        others=fill("direct.cuh", "others", **sizes) if more else [],
-        **patch_holes(windows, cut.bands, cut.lines),
+        image=image,
+        others=others("patch", cut.loads),
+        stride_y=windows.stride[0],
+        stride_x=windows.stride[1],
+        dilation_y=windows.dilation[0],
+        dilation_x=windows.dilation[1],
         clear=fill("direct.cuh", "clear", vectors=patch, threads=THREADS) if cut.cleared else [],
         cleared=["__syncthreads();"] if cut.cleared else [],
         pitch=cut.pitch,
         plane_pitch=cut.plane,
-        load=load.lines,
-        value=each.lines,
         weight_loads=weight_loads,
         weight_loop=loop_of(weights, weight_loads),
         some_weights=some_of(weights, weight_loads),
@@ -403,24 +398,70 @@ def vector_of(size: int) -> int:
     return next(wide for wide in (4, 2, 1) if size % wide == 0)
 
 
-def patch_holes(windows: Windows, bands: int, lines: int) -> dict[str, Any]:
-    """Holes of a skeleton that brings `lines` rows of each channel of an image into a block."""
+def image_text(
+    cut: Bands,
+    writer: Evaluator,
+    outer: Scope,
+    names: tuple[str, ...],
+    pitches: tuple[int, int],
+    again: bool = False,
+) -> list[str]:
+    """How a block brings rows of an image into shared memory: `fetch_patch`, then `put_patch`.
+
+    Args:
+        cut: the rows.
+        writer: with what the epilogue has put into `outer`.
+        outer: what is known before.
+        names: what changes from load to load.
+        pitches: elements from row to row of shared memory, and from channel to channel.
+        again: rows outside of the image are stored as zeros, since others have been there.
+    """
+    windows, wide = cut.windows, cut.wide
     height, size = windows.inner.shape[2:]
-    wide = vector_of(size)
-    return {
-        "wide": wide,
-        "plane": lines * (size // wide),
-        "strips": size // wide,
-        "lines": lines,
-        "first_line": 0 if bands > 1 else windows.top,
-        "top": windows.top,
-        "left": windows.left,
-        "inside": f" && y >= 0 && y < {height}" if bands > 1 else "",
-        "stride_y": windows.stride[0],
-        "stride_x": windows.stride[1],
-        "dilation_y": windows.dilation[0],
-        "dilation_x": windows.dilation[1],
-    }
+    v, strip = ix.variable("v", wide), ix.variable("x", size // wide)
+    load, each = Scope(*names), Scope("v")
+    writer.scopes, writer.lane = [outer, load, each], Lane(v, wide)
+    at = (
+        *map(ix.variable, ("image", "channel", "y"), windows.inner.shape[:3]), strip * wide + v
+    )  # fmt: skip
+    each.lines.append(f"hold_patch[i * {wide} + v] = {writer.value(windows.inner, at)};")
+    writer.lane = None
+    inside = f" && y >= 0 && y < {height}" if cut.bands > 1 else ""
+    loads = loads_a_trip(cut.loads)
+    return fill(
+        "direct.cuh",
+        "image",
+        threads=THREADS,
+        loads=loads,
+        some=f"({some_of(cut.loads, loads)})",
+        wide=wide,
+        plane=cut.lines * (size // wide),
+        strips=size // wide,
+        lines=cut.lines,
+        first_line=0 if cut.bands > 1 else windows.top,
+        top=windows.top,
+        left=windows.left,
+        stride_y=windows.stride[0],
+        inside=inside,
+        put_inside="" if again else inside,
+        zero=fill("direct.cuh", "zero", wide=wide) if again else [],
+        load=load.lines,
+        value=each.lines,
+        pitch=pitches[0],
+        plane_pitch=pitches[1],
+    ).splitlines()
+
+
+def loads_a_trip(count: int) -> int:
+    """Loads of a thread in one trip to memory."""
+    return min(LOADS, -(-count // THREADS))
+
+
+def others(what: str, count: int) -> list[str]:
+    """What is loaded in further trips to memory."""
+    step = loads_a_trip(count) * THREADS
+    holes = {"what": what, "elements": count, "step": step}
+    return fill("direct.cuh", "others", **holes).splitlines() if count > step else []
 
 
 def some_of(count: int, loads: int) -> str:

@@ -118,9 +118,11 @@ class ColorJitter(Transform):
 
     @staticmethod
     def _factors(name: str, value: float | Sequence[float]) -> tuple[float, float]:
-        one = isinstance(value, int | float)
-        low, high = (max(0.0, 1 - value), 1 + value) if one else value  # type: ignore[operator,misc]
-        if not 0 <= low <= high or (one and value < 0):  # type: ignore[operator]
+        if isinstance(value, int | float):
+            low, high = (max(0.0, 1 - value), 1 + value) if value >= 0 else (value, value)
+        else:
+            low, high = value
+        if not 0 <= low <= high:
             refuse("ColorJitter", f"bad {name}", "0 <= least <= greatest", value)
         return float(low), float(high)
 

@@ -13,39 +13,11 @@ float sum[@outputs@][@taps_x@] = {};
 #pragma unroll 4
 for (int e = threadIdx.x; e < @vectors@; e += @threads@)
   reinterpret_cast<tgc_vector<float, 4>*>(patch)[e] = tgc_vector<float, 4>{};
-float hold_patch[@loads@ * @wide@], hold_slope[@slope_loads@ * @slope_wide@];
+float hold_slope[@slope_loads@ * @slope_wide@];
 #pragma unroll 1
 for (int job = part * @jobs@; job < (part + 1) * @jobs@ && job < @all_jobs@; job++) {
   const int image = job / @bands@, row_first = job % @bands@ * @rows@;
-  auto fetch_patch = [&](int first) {
-#pragma unroll
-    for (int i = 0; i < @loads@; i++) {
-      const int e = first + i * @threads@;
-      const int channel = e / @plane@, line = e / @strips@ % @lines@ + @first_line@, x = e % @strips@;
-      const int y = row_first * @stride_y@ + line - @top@;
-#pragma unroll
-      for (int v = 0; v < @wide@; v++) hold_patch[i * @wide@ + v] = 0.0f;
-      if (@some@@inside@) {
-        @load@
-#pragma unroll
-        for (int v = 0; v < @wide@; v++) {
-          @value@
-        }
-      }
-    }
-  };
-  auto put_patch = [&](int first) {
-#pragma unroll
-    for (int i = 0; i < @loads@; i++) {
-      const int e = first + i * @threads@;
-      const int channel = e / @plane@, line = e / @strips@ % @lines@ + @first_line@, x = e % @strips@;
-      if (@some@)
-#pragma unroll
-        for (int v = 0; v < @wide@; v++)
-          patch[channel * @plane_pitch@ + line * @pitch@ + x * @wide@ + v + @left@] =
-              hold_patch[i * @wide@ + v];
-    }
-  };
+  @image@
   auto fetch_slope = [&](int first) {
 #pragma unroll
     for (int i = 0; i < @slope_loads@; i++) {
@@ -138,10 +110,4 @@ for (int e = threadIdx.x; e < @m@ * @n@; e += @threads@) {
     @map@
   }
   @store@
-}
-//@ others
-#pragma unroll 1
-for (int first = threadIdx.x + @step@; first < @elements@; first += @step@) {
-  fetch_@what@(first);
-  put_@what@(first);
 }

@@ -7,35 +7,8 @@ const int image = virtual_block / @bands@, row_first = virtual_block % @bands@ *
 float* const patch = reinterpret_cast<float*>(smem);
 float* const weights = patch + @patch@;
 @outer@
-float hold[@loads@ * @wide@];
-auto fetch = [&](int first) {
-#pragma unroll
-  for (int i = 0; i < @loads@; i++) {
-    const int e = first + i * @threads@;
-    const int channel = e / @plane@, line = e / @strips@ % @lines@ + @first_line@, x = e % @strips@;
-    const int y = row_first * @stride_y@ + line - @top@;
-    if (@some@@inside@) {
-      @load@
-#pragma unroll
-      for (int v = 0; v < @wide@; v++) {
-        @value@
-      }
-    }
-  }
-};
-auto put = [&](int first) {
-#pragma unroll
-  for (int i = 0; i < @loads@; i++) {
-    const int e = first + i * @threads@;
-    const int channel = e / @plane@, line = e / @strips@ % @lines@ + @first_line@, x = e % @strips@;
-    const int y = row_first * @stride_y@ + line - @top@;
-    if (@some@@inside@)
-#pragma unroll
-      for (int v = 0; v < @wide@; v++)
-        patch[channel * @plane_pitch@ + line * @pitch@ + x * @wide@ + v + @left@] = hold[i * @wide@ + v];
-  }
-};
-fetch(threadIdx.x);
+@image@
+fetch_patch(threadIdx.x);
 @clear@
 #pragma unroll 1
 for (@weight_loop@) {
@@ -58,7 +31,7 @@ for (@weight_loop@) {
   }
 }
 @cleared@
-put(threadIdx.x);
+put_patch(threadIdx.x);
 @others@
 __syncthreads();
 const int spot = threadIdx.x % @spots@, share = threadIdx.x / (@spots@ * @teams@);
@@ -131,9 +104,44 @@ for (int e = threadIdx.x; e < @m@ * @block_places@ / @lanes@; e += @threads@) {
 #pragma unroll 4
 for (int e = threadIdx.x; e < @vectors@; e += @threads@)
   reinterpret_cast<tgc_vector<float, 4>*>(patch)[e] = tgc_vector<float, 4>{};
+//@ image
+// Rows of an image, from `row_first` on, to shared memory: first into registers, then there.
+float hold_patch[@loads@ * @wide@];
+auto fetch_patch = [&](int first) {
+#pragma unroll
+  for (int i = 0; i < @loads@; i++) {
+    const int e = first + i * @threads@;
+    const int channel = e / @plane@, line = e / @strips@ % @lines@ + @first_line@, x = e % @strips@;
+    const int y = row_first * @stride_y@ + line - @top@;
+    @zero@
+    if (@some@@inside@) {
+      @load@
+#pragma unroll
+      for (int v = 0; v < @wide@; v++) {
+        @value@
+      }
+    }
+  }
+};
+auto put_patch = [&](int first) {
+#pragma unroll
+  for (int i = 0; i < @loads@; i++) {
+    const int e = first + i * @threads@;
+    const int channel = e / @plane@, line = e / @strips@ % @lines@ + @first_line@, x = e % @strips@;
+    const int y = row_first * @stride_y@ + line - @top@;
+    if (@some@@put_inside@)
+#pragma unroll
+      for (int v = 0; v < @wide@; v++)
+        patch[channel * @plane_pitch@ + line * @pitch@ + x * @wide@ + v + @left@] =
+            hold_patch[i * @wide@ + v];
+  }
+};
+//@ zero
+#pragma unroll
+for (int v = 0; v < @wide@; v++) hold_patch[i * @wide@ + v] = 0.0f;
 //@ others
 #pragma unroll 1
-for (int first = threadIdx.x + @loads@ * @threads@; first < @elements@; first += @loads@ * @threads@) {
-  fetch(first);
-  put(first);
+for (int first = threadIdx.x + @step@; first < @elements@; first += @step@) {
+  fetch_@what@(first);
+  put_@what@(first);
 }
