@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -216,8 +216,11 @@ def as_tensor(data: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> 
         result: Any = data
         if device is not None:
             node, place = result.node, as_device(device)
-            result = result if node.device is place else wrap(to_device(node, place))
-        return cast("Tensor", result if dtype is None else result.to(dtype))
+            if node.device is not place:
+                result = wrap(to_device(node, place))
+        if dtype is not None:
+            result = result.to(dtype)
+        return result  # type: ignore[no-any-return]
     return tensor(data, dtype, device)
 
 

@@ -65,11 +65,12 @@ class CudaBackend:
 
     def from_host(self, array: Array) -> runtime.Allocation | Staged | Ferried:
         place = self.pinned.place(array)
-        if place is not None:
-            if array.nbytes >= SMALLEST:
-                return self.ferry.send(array, place)
-            return self.gpu.lend(array, place, self._for_upload)
-        return self.gpu.stage(np.ascontiguousarray(array), self._for_upload)
+        if place is None:
+            return self.gpu.stage(np.ascontiguousarray(array), self._for_upload)
+        nbytes = array.nbytes
+        if nbytes >= SMALLEST:
+            return self.ferry.send(array, place)
+        return self.gpu.ring().lend(array, place, nbytes, self._for_upload)
 
     def upload(self, array: Array) -> Upload:
         """Starts to copy an array on a stream of its own; see `Uploader.start`."""

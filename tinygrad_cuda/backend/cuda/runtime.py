@@ -381,7 +381,7 @@ class Device:
             self.enter()
             if source.nbytes <= LARGEST:
                 with self.lock:
-                    self._ring().copy_in(address, source)
+                    self.ring().copy_in(address, source)
                 return
             nbytes, pointer = _host_bytes(source)
             # From pageable memory the driver stages the bytes before it returns, and does not wait
@@ -403,18 +403,16 @@ class Device:
         if 0 < source.nbytes <= LARGEST:
             self.enter()
             with self.lock:
-                return self._ring().stage(source, room)
+                return self.ring().stage(source, room)
         memory = room(source.nbytes)
         self.copy_in(memory.address, source)
         return memory
 
-    def lend(
-        self, source: npt.NDArray[Any], place: int, room: Callable[[int], Allocation]
-    ) -> Staged:
-        """The same for an array in pinned memory at `place`, which nobody changes: no copy."""
-        return (self._staging or self._ring()).lend(source, place, room)
+    def ring(self) -> Staging:
+        """The pinned memory through which small arrays go."""
+        return self._staging or self._new_ring()
 
-    def _ring(self) -> Staging:
+    def _new_ring(self) -> Staging:
         self.enter()
         with self.lock:
             if self._staging is None:

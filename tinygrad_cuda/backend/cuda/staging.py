@@ -136,10 +136,10 @@ class Staging:
         return piece
 
     def lend(
-        self, source: npt.NDArray[Any], place: int, room: Callable[[int], Allocation]
+        self, source: npt.NDArray[Any], place: int, nbytes: int, room: Callable[[int], Allocation]
     ) -> Staged:
-        """The same for an array in pinned memory of its own, which nobody changes."""
-        return Staged(self, None, place, source.nbytes, room, source)
+        """The same for an array in pinned memory of its own, which nobody changes: no copy."""
+        return Staged(self, None, place, nbytes, room, source)
 
     def send(self, address: int, place: int, nbytes: int) -> None:
         """Copies from the ring to the GPU, behind the work so far."""
