@@ -6,10 +6,7 @@ template fits; after that a parameter costs a node for each operation and nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from copy import copy
-from itertools import chain
-from operator import attrgetter, is_not
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,6 +21,7 @@ from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.template import Deferred, Template, Unfit
+from tinygrad_cuda.optim.groups import Seen, Steady
 from tinygrad_cuda.optim.replay import Absent, dry_run, numeric, wide
 from tinygrad_cuda.tensor import autocast
 from tinygrad_cuda.tensor.base import wrap
@@ -43,7 +41,7 @@ _kinds: dict[Any, object] = {}
 # By optimizer: the numbers of its last steps. Weak, and not an attribute, which would be copied.
 _past: WeakKeyDictionary[Any, dict[Any, _Numbers]] = WeakKeyDictionary()
 # And what its last steps have met in each group.
-_last: WeakKeyDictionary[Any, dict[int, _Last]] = WeakKeyDictionary()
+_last: WeakKeyDictionary[Any, dict[int, Steady]] = WeakKeyDictionary()
 _missing: Any = object()
 _PARAMETERS = ("params", "param_names")
 
@@ -108,6 +106,7 @@ class Updates:
         self.cells: list[Cell] = []
         self.kinds: list[_Update] = []
         self.fresh: list[tuple[Tensor, State]] = []
+        self.to_learn: tuple[Steady, Seen, dict[Any, list[Node]]] | None = None
         self._numbers: dict[Any, _Numbers] = {}
 
     @staticmethod
@@ -174,52 +173,32 @@ class Updates:
         return True
 
     def take_all(self, number: int, parameters: list[Tensor]) -> bool:
-        """Takes on all parameters as in the last step of this group; False if something differs.
-
-        A few passes in C over lists, instead of one look after another at each parameter.
-        """
+        """Takes on all parameters as in the last step of this group; False if something differs."""
         known = _last.get(self.optimizer)
         last = None if known is None else known.get(number)
-        if last is None or watching.on or _differ(parameters, last.parameters):
+        if last is None or watching.on:
             return False
-        states = list(map(self.optimizer.state.get, parameters))
-        if _differ(states, last.states) or list(map(tuple, states)) != last.keys:
+        seen = last.look(self.optimizer, parameters)
+        if seen is None:
             return False
-        items = list(chain.from_iterable(map(dict.values, states)))
-        places = [*parameters, *[items[k] for k in last.tensor_places]]
-        if _differ(places, last.places):
+        numbers = self._numbers_for(parameters[0], seen.first, seen.host)
+        if numbers.kind is not last.kind:
             return False
-        cells = list(map(_cell_of, places))
-        if _differ(cells, last.cells) or _differ(map(_chain_of, places), last.chains):
-            return False
-        gradients = list(map(_grad_of, last.leaves))
-        if any(map(_is_none, gradients)) or any(map(_chain_of, gradients)):
-            return False
-        hosts = [items[k] for k in last.host_places]
-        width = len(hosts) // len(states)
-        if Tensor in map(type, hosts) or hosts != hosts[:width] * len(states):
-            return False
-        numbers = self._numbers_for(parameters[0], states[0], tuple(zip(last.host_keys, hosts)))
-        given, nodes = [gradient.node for gradient in gradients], list(map(_node_of, cells))
-        everything = given + nodes
-        if (
-            numbers.kind is not last.kind
-            or any(map(_needs_grad, everything))
-            or any(map(_is_none, map(_storage_of, nodes)))
-            or _differ(map(_device_of, everything), last.devices)
-            or list(map(_outputs_of, everything)) != last.outputs
-        ):
-            return False
-        device = given[0].device
+        new = numbers.new_state
+        self.fresh = [(parameter, new) for parameter in parameters]
+        if last.run(seen, list(numbers.values.values())):
+            return True
         scalars = {
-            kind: numbers.nodes(self.scalars, kind[1], device, kind[0]) for kind in set(last.like)
+            kind: numbers.nodes(self.scalars, kind[1], last.device, kind[0])
+            for kind in dict.fromkeys(last.like)
         }
+        given, nodes = seen.given, seen.nodes
         rest, count = iter(nodes[len(given) :]), last.tensors
         for g, value, kind in zip(given, nodes, last.like):
             self.inputs += (g, value, *[next(rest) for _ in range(count)], *scalars[kind])
         self.kinds, self.cells = last.kinds, last.written
-        new = numbers.new_state
-        self.fresh = [(parameter, new) for parameter in parameters]
+        if last.in_place is None:
+            self.to_learn = last, seen, scalars
         return True
 
     def remember(self, number: int, parameters: list[Tensor]) -> None:
@@ -230,15 +209,15 @@ class Updates:
             return
         states = list(map(self.optimizer.state.get, parameters))
         (numbers,) = self._numbers.values()
-        if any(map(_is_none, states)) or not (all(states) or not numbers.names):
+        if not all(states) and (numbers.names or None in states):
             return  # it is made by this step
         if len(set(map(tuple, states))) == 1 and len({p.device for p in parameters}) == 1:
-            known[number] = _Last(self, parameters, states, numbers)
+            known[number] = Steady(parameters, states, numbers.kind, self.kinds, self.cells)
 
     def record(self) -> list[tuple[Tensor, State]]:
         """Records the updates of all parameters taken on; what is new in the state of each."""
         if not self.kinds:
-            return []
+            return self.fresh
         key = tuple(self.kinds)
         template = _templates.get(key)
         if template is None:
@@ -253,6 +232,9 @@ class Updates:
         local.recorder.recorded += template.length
         for cell, node in zip(self.cells, results):
             cell.put(node)
+        if self.to_learn is not None:
+            last, seen, scalars = self.to_learn
+            last.learn(seen, scalars)
         return self.fresh
 
     def _numbers_for(self, parameter: Tensor, state: State, host: Any) -> _Numbers:
@@ -279,53 +261,6 @@ class Updates:
             # An error is raised again, of the Tensors themselves.
             return None
         return update
-
-
-class _Last:
-    """What a step has met in a group, so that the next one sees at a glance whether it is the same.
-
-    Args:
-        updates: which have taken on all of the parameters.
-        parameters, states: of the group; the states have the same keys.
-        numbers: of the step.
-    """
-
-    def __init__(
-        self, updates: Updates, parameters: list[Tensor], states: list[State], numbers: _Numbers
-    ) -> None:
-        self.parameters, self.states = list(parameters), states
-        self.keys = list(map(tuple, self.states))
-        items = list(chain.from_iterable(map(dict.values, self.states)))
-        self.tensor_places = [k for k, v in enumerate(items) if isinstance(v, Tensor)]
-        self.host_places = [k for k, v in enumerate(items) if not isinstance(v, Tensor)]
-        self.tensors = len(self.tensor_places) // len(parameters)
-        first = self.states[0]
-        self.host_keys = [key for key, v in first.items() if not isinstance(v, Tensor)]
-        self.places = [*parameters, *[items[k] for k in self.tensor_places]]
-        self.cells = list(map(_cell_of, self.places))
-        self.chains = list(map(_chain_of, self.places))
-        self.leaves = [parameter.chain[0][1] for parameter in parameters]
-        nodes = [leaf.grad.node for leaf in self.leaves] + list(map(_node_of, self.cells))
-        self.devices = list(map(_device_of, nodes))
-        self.outputs = list(map(_outputs_of, nodes))
-        self.like = [(p.ndim, wide(p.dtype)) for p in parameters]
-        self.kind = numbers.kind
-        self.kinds, self.written = updates.kinds, updates.cells
-
-
-_cell_of, _chain_of, _grad_of = attrgetter("cell"), attrgetter("chain"), attrgetter("grad")
-_node_of, _storage_of, _device_of = attrgetter("node"), attrgetter("storage"), attrgetter("device")
-_outputs_of, _needs_grad = attrgetter("outputs"), attrgetter("requires_grad")
-
-
-def _differ(a: Iterable[Any], b: list[Any]) -> bool:
-    """Whether two sequences hold other objects."""
-    given = list(a)
-    return len(given) != len(b) or any(map(is_not, given, b))
-
-
-def _is_none(value: Any) -> bool:
-    return value is None
 
 
 class _Update:
