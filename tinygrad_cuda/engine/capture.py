@@ -21,9 +21,17 @@ Source = tuple[Any, ...]
 
 
 class _Watching:
-    """How many captures are under way, in all threads."""
+    """How many captures, recordings of one example and autocasts are under way, in all threads.
+
+    So that an operation asks one number while there are none.
+    """
 
     on: int = 0
+
+    def count(self, change: int) -> None:
+        """One more, or one less."""
+        with _lock:
+            self.on += change
 
 
 class _Structure:
@@ -35,9 +43,9 @@ class _Structure:
     version: int = 0
 
 
+_lock = threading.Lock()
 watching = _Watching()
 structure = _Structure()
-_lock = threading.Lock()
 
 
 class _Mine(threading.local):
@@ -341,8 +349,7 @@ def capturing() -> Capture | None:
 def begin(places: Sequence[Any], snapshot: Callable[[Any], Any]) -> Capture:
     """Starts to capture in this thread."""
     capture = Capture(places, snapshot)
-    with _lock:
-        watching.on += 1
+    watching.count(1)
     _mine.capture = capture
     return capture
 
@@ -350,8 +357,7 @@ def begin(places: Sequence[Any], snapshot: Callable[[Any], Any]) -> Capture:
 def end() -> None:
     """Stops to capture in this thread."""
     _mine.capture = None
-    with _lock:
-        watching.on -= 1
+    watching.count(-1)
 
 
 def repeated(function: Callable[..., Any], *arguments: Any) -> None:

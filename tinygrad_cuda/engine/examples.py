@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import ArgumentError, TgcError
+from tinygrad_cuda.engine.capture import watching
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.graph.batching import dependent, example
 from tinygrad_cuda.graph.node import Node, made_by
@@ -35,10 +36,12 @@ class Recording:
     def __enter__(self) -> Recording:
         self._before = {device: len(cells) for device, cells in local.recorder.pending.items()}
         tracing.stack.append(self)
+        watching.count(1)
         return self
 
     def __exit__(self, *error: object) -> None:
         tracing.stack.remove(self)
+        watching.count(-1)
         self._take_back()
 
     def depends(self, node: Node) -> bool:

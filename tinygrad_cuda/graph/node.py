@@ -227,7 +227,8 @@ class Op:
         arguments: attributes that are arguments of a plan from the start.
         batch: what `vmap` needs where the kind does not say it. For a movement,
             ``(size, **attributes) -> attributes`` with a leading axis; for a contraction or kernel
-            ``(size, sources, batched) -> node``, where `batched` tells which sources have one.
+            ``(size, sources, batched, **attributes) -> node``, where `batched` tells which sources
+            have one.
     """
 
     __slots__ = (
@@ -293,6 +294,11 @@ class LeafOp(Op):
         """Records a leaf."""
         site = mode.site or site_of(sys._getframe(1))
         return Node(self, (), attributes or NO_ATTRIBUTES, ((shape, dtype),), device, False, site)
+
+    def like(self, node: Node, site: RawSite | None = None, **attributes: Any) -> Node:
+        """Records a leaf of a node's shape, dtype and device."""
+        site = site or mode.site or site_of(sys._getframe(1))
+        return Node(self, (), attributes, node.outputs[:1], node.device, False, site)
 
 
 def _device_error(op: Op, sources: tuple[Node, ...]) -> DeviceError:

@@ -226,17 +226,6 @@ class Deferred:
         self.ends = list(map(ref, found))
         return found
 
-    def result(self, head: Any, site: RawSite | None) -> Node:
-        """The only result, as `results` gives several."""
-        node: Node = object.__new__(Node)
-        node.op, node.attributes, node.outputs, node.shape, node.dtype, node.requires_grad, _ = head
-        node.device = self.device
-        node.site = site
-        node.storage = node.spent = None
-        node.piece = self
-        self.ends = [ref(node)]
-        return node
-
     def expand(self) -> list[Node]:
         """Records its nodes: the inputs first, then those of the template."""
         if self._nodes is not None:
@@ -264,6 +253,38 @@ class Deferred:
     def forget(self) -> None:
         """Lets go of the nodes that were kept."""
         self.kept, self._nodes = False, None
+
+
+def waiting(
+    template: Template,
+    inputs: tuple[Node, ...],
+    device: Device,
+    site: RawSite | None,
+    codes: Sequence[tuple[int, int]] = (),
+) -> Node:
+    """The result of a call of a template that has one, which waits: all that it costs."""
+    call: Deferred = _new(Deferred)
+    call.origin = template
+    call.inputs = inputs
+    call.device = device
+    call.lines = (site,)
+    call.calls = ()
+    call.codes = codes
+    call.used = call._nodes = None
+    call.kept = False
+    node: Node = _new(Node)
+    node.op, node.attributes, node.outputs, node.shape, node.dtype, node.requires_grad, _ = (
+        template.heads[0]  # type: ignore[index]
+    )
+    node.device = device
+    node.site = site
+    node.storage = node.spent = None
+    node.piece = call
+    call.ends = [ref(node)]
+    return node
+
+
+_new = object.__new__
 
 
 # Pieces -------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.device import KINDS
 from tinygrad_cuda.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
+from tinygrad_cuda.engine.capture import watching
 from tinygrad_cuda.graph.ops import elementwise
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 
@@ -84,6 +85,7 @@ class autocast:
         state.on = {kind: half for kind, half in old.items() if kind != self.device}
         if self.enabled:
             state.on[self.device] = self.fast_dtype
+        watching.count(1)
         return self
 
     def __exit__(
@@ -93,6 +95,7 @@ class autocast:
         trace: TracebackType | None,
     ) -> None:
         state.on = self._old.pop()
+        watching.count(-1)
 
     def __call__(self, function: F) -> F:
         @functools.wraps(function)
@@ -163,8 +166,7 @@ def _policy(name: str, choose: Callable[[dict[str, DType], Any], Callable[[Any],
     def decorator(function: F) -> F:
         @functools.wraps(function)
         def wrapper(*args: Any, **options: Any) -> Any:
-            on = state.on
-            if not on:
+            if not watching.on or not (on := state.on):
                 return function(*args, **options)
             cast = choose(on, (args, options))
             state.on = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import ref
 
 import numpy as np
 
@@ -376,17 +377,32 @@ class Size(tuple[int, ...]):
 
 def wrap(node: Node) -> Tensor:
     """A Tensor with a cell of its own that holds `node`."""
-    tensor = object.__new__(TensorBase._concrete)
-    tensor.cell = cell = Cell(node)
+    recorder = local.recorder
+    tensor = _new(TensorBase._concrete)
+    if node.storage is None:
+        # What Cell does, without the call: every operation comes here.
+        cell: Cell = _new(Cell)
+        cell.node = node
+        cell.aliases = cell.error = None
+        cell.recorder = recorder
+        try:
+            recorder.pending[node.device].append(ref(cell))
+        except KeyError:
+            recorder.pending[node.device] = [ref(cell)]
+        tensor.cell = cell
+    else:
+        tensor.cell = Cell(node)
     tensor.chain = ()
     tensor._node = tensor._strides = tensor._retained = None
-    recorder = cell.recorder or local.recorder
     recorder.recorded += 1
     if recorder.recorded > recorder.limit or settings.eager:
         count_nodes(0)
         if settings.eager:
             _compute_now(node.device)
     return tensor
+
+
+_new = object.__new__
 
 
 def _compute_now(device: Device) -> None:

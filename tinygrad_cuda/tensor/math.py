@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math as _math
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,9 @@ import numpy as np
 
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, RawSite, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast
-from tinygrad_cuda.graph.node import Node, Op
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op, mode, site_of
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.autocast import in_float32, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
@@ -102,7 +103,7 @@ def promote(op: str, *values: Any, dtype: DType | None = None) -> list[Node]:
     return result
 
 
-def promoted(op: str, a: Any, b: Any) -> Sequence[Node]:
+def promoted(op: str, a: Any, b: Any, site: RawSite | None = None) -> Sequence[Node]:
     """`promote` for two; operands that fit already, and a number of a tensor's kind, cost less."""
     if isinstance(a, TensorBase):
         first = a.node
@@ -110,11 +111,17 @@ def promoted(op: str, a: Any, b: Any) -> Sequence[Node]:
             second = b.node
             if first.outputs == second.outputs and first.device is second.device:
                 return first, second
-        elif (type(b) is float or type(b) is int) and (
-            first.dtype.category == 2 or (first.dtype.category == 1 and type(b) is int)
-        ):
-            return first, common.constant.leaf(first.shape, first.dtype, first.device, value=b)
+        elif _of_kind(b, first):
+            return first, common.constant.like(first, site, value=b)
+    elif isinstance(b, TensorBase) and _of_kind(a, second := b.node):
+        return common.constant.like(second, site, value=a), second
     return promote(op, a, b)
+
+
+def _of_kind(number: Any, node: Node) -> bool:
+    """Whether a number takes the dtype of a node that it meets."""
+    kind = type(number)
+    return node.dtype.category >= 2 - (kind is int) if kind is float or kind is int else False
 
 
 def _one_device(nodes: list[Node], operands: list[Any]) -> tuple[list[Node], list[Any]]:
@@ -165,28 +172,49 @@ def _is_dense(shape: Shape, strides: Shape) -> bool:
     return True
 
 
-def _of_two(name: str, record: Callable[[Node, Node], Node]) -> Callable[..., Tensor]:
-    """A function from what it records for two nodes of one shape, dtype and device."""
+def _of_two(name: str, op: Op, floating: bool = False) -> Callable[..., Tensor]:
+    """A function that records one op; `floating` if that takes floats only."""
+
+    def recorded(a: Node, b: Node) -> Node:
+        return op(as_float(a), as_float(b)) if floating else op(a, b)
 
     @templated
     def brought_together(input: Any, other: Any) -> Tensor:
-        return _strides_like(wrap(record(*promote(name, input, other))), input, other)
+        return _strides_like(wrap(recorded(*promote(name, input, other))), input, other)
+
+    keeps: dict[DType, bool] = {}  # whether operands of a dtype give one of the same
 
     def function(input: Any, other: Any) -> Tensor:
+        site = mode.site or site_of(sys._getframe(1))
+        strided = True
         if isinstance(input, TensorBase) and isinstance(other, TensorBase):
             a, b = input.node, other.node
-            if a.outputs != b.outputs or a.device is not b.device:
+            if (a.outputs is not b.outputs and a.outputs != b.outputs) or a.device is not b.device:
                 together: Tensor = brought_together(input, other)
                 return together
+            strided = input._strides is not None or other._strides is not None
         else:
-            a, b = promoted(name, input, other)
-        return _strides_like(wrap(record(a, b)), input, other)
+            a, b = promoted(name, input, other, site)
+        dtype = a.dtype
+        if floating and dtype.category != 2:
+            node = recorded(a, b)
+        else:
+            # What the op does when it is called, of two nodes that are alike.
+            sources, outputs = (a, b), a.outputs
+            if not keeps.get(dtype):
+                outputs = op.infer(op, sources, NO_ATTRIBUTES)
+                keeps[dtype] = outputs == a.outputs
+            needs = a.requires_grad or b.requires_grad
+            if needs:
+                needs = mode.gradients and outputs[0][1].category == 2
+            node = Node(op, sources, NO_ATTRIBUTES, outputs, a.device, needs, site)
+        return _strides_like(wrap(node), input, other) if strided else wrap(node)
 
     return function
 
 
 def _binary(op: Op, name: str, doc: str, floating: bool = False) -> Callable[..., Tensor]:
-    function = _of_two(name, (lambda a, b: op(as_float(a), as_float(b))) if floating else op)
+    function = _of_two(name, op, floating)
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
@@ -204,7 +232,7 @@ def _unary(op: Op, name: str, doc: str, floating: bool = True) -> Callable[..., 
 
 _sum = _of_two("add", elementwise.add)
 _difference = _of_two("sub", elementwise.sub)
-_quotient = _of_two("div", lambda a, b: elementwise.div(as_float(a), as_float(b)))
+_quotient = _of_two("div", elementwise.div, True)
 
 
 def add(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:

@@ -17,16 +17,15 @@ from tinygrad_cuda.engine.examples import Recording, tracing
 from tinygrad_cuda.engine.realize import described_check, register_check
 from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.node import Node, mode, site_of
-from tinygrad_cuda.graph.template import Deferred, Template
+from tinygrad_cuda.graph.template import Template, waiting
 from tinygrad_cuda.tensor import autocast
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Templates kept; all are forgotten when there are more.
-CAPACITY = 4096
-_known: dict[Any, _Call | None] = {}
+# Templates kept of a function; all are forgotten when there are more.
+CAPACITY = 1024
 
 
 class _Call(NamedTuple):
@@ -36,12 +35,14 @@ class _Call(NamedTuple):
         template: of all nodes; its inputs are the Tensors of the call.
         result: the place of the result, with the strides of its Tensor.
         checks: places of index checks, with what an error says of each.
+        others: how many nodes there are besides the result.
     """
 
     template: Template
     result: int
     strides: Any
     checks: list[tuple[int, str, str, bool]]
+    others: int
 
 
 def templated(function: F) -> F:
@@ -50,28 +51,30 @@ def templated(function: F) -> F:
     They return one Tensor, write to none, draw no random numbers and look at no value.
     """
 
+    known: dict[Any, _Call | None] = {}
+
     @functools.wraps(function)
     def wrapper(*args: Any, **options: Any) -> Any:
-        if tracing.stack or autocast.state.on or settings.eager:
+        unusual = watching.on
+        if (unusual and (tracing.stack or autocast.state.on)) or settings.eager:
             return function(*args, **options)
         nodes: list[Node] = []
         recorder = local.recorder
-        key = [function, mode.gradients, get_default_dtype(), *options]
+        key = [mode.gradients, get_default_dtype(), *options]
         for value in (*args, *options.values()) if options else args:
-            if isinstance(value, TensorBase):
+            kind = type(value)
+            if kind in _PLAIN:
+                key += (kind, value)
+            elif isinstance(value, TensorBase):
                 # What `TensorBase.node` gives, in most cases without the call.
                 cell = value.cell
                 node = cell.node
-                if watching.on or (node.storage is None and cell.recorder is not recorder):
+                if unusual or (node.storage is None and cell.recorder is not recorder):
                     node = value.node
                 elif value.chain:
                     node = value._node or value.node
                 nodes.append(node)
                 key += (node.outputs, node.requires_grad, node.device, value._strides)
-                continue
-            kind = type(value)
-            if kind in _PLAIN:
-                key += (kind, value)
             elif kind is float:
                 # As text: a zero and its negative are two numbers.
                 key.append(repr(value))
@@ -80,13 +83,15 @@ def templated(function: F) -> F:
             else:
                 return function(*args, **options)
         whole = tuple(key)
-        call = _known.get(whole, _missing)
+        call = known.get(whole, _missing)
         if call is _missing:
-            if len(_known) >= CAPACITY:
-                _known.clear()
-            call = _known[whole] = _made(function, args, options)
+            if len(known) >= CAPACITY:
+                known.clear()
+            call = known[whole] = _made(function, args, options)
         if call is None:
             return function(*args, **options)
+        # The result counts itself.
+        recorder.recorded += call.others
         return _repeated(call, nodes, mode.site or site_of(sys._getframe(1)))
 
     return wrapper  # type: ignore[return-value]
@@ -97,19 +102,15 @@ _missing: Any = object()
 
 
 def _repeated(call: _Call, inputs: list[Node], site: RawSite | None) -> Any:
-    lines = (site,)
-    template, place, strides, checks = call
+    template, place, strides, checks, _ = call
     device = inputs[0].device
-    codes: list[tuple[int, int]] = []
+    codes: Any = ()
     if checks:
         codes = [(k, register_check(op, what, site, negative)) for k, op, what, negative in checks]
-    # The result counts itself.
-    local.recorder.recorded += template.length - 1
     if template.heads is not None:
-        waiting = Deferred(template, tuple(inputs), device, lines, (), codes)
-        end = waiting.result(template.heads[0], site)
+        end = waiting(template, tuple(inputs), device, site, codes)
     else:
-        nodes = template(inputs, device, lines)
+        nodes = template(inputs, device, (site,))
         for k, code in codes:
             nodes[k].attributes = {**nodes[k].attributes, "code": code}
         end = nodes[place]
@@ -151,4 +152,4 @@ def _made(function: Callable[..., Any], args: Any, options: dict[str, Any]) -> _
         except Exception:
             # It looks at a value, say; an error of the call itself is raised again.
             return None
-        return _Call(template, template.chosen[0], result._strides, checks)
+        return _Call(template, template.chosen[0], result._strides, checks, template.length - 1)

@@ -100,7 +100,7 @@ def full(value: Any, shape: Shape, like: Node, dtype: DType | None = None) -> No
 
 
 def full_like(node: Node, value: Any) -> Node:
-    return constant.leaf(node.shape, node.dtype, node.device, value=value)
+    return constant.like(node, value=value)
 
 
 class Rule:
