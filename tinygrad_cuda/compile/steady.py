@@ -23,6 +23,7 @@ from tinygrad_cuda.compile.program import Program
 from tinygrad_cuda.compile.results import Fresh, Result
 from tinygrad_cuda.compile.signature import Given
 from tinygrad_cuda.engine.capture import Stale, structure
+from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.engine.seal import (
     SEALABLE_CELLS,
     SEALABLE_LEAVES,
@@ -33,7 +34,7 @@ from tinygrad_cuda.engine.seal import (
 )
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.tensor.autocast import state as autocast
-from tinygrad_cuda.tensor.creation import get_default_device, get_default_dtype
+from tinygrad_cuda.tensor.creation import defaults, get_default_device, get_default_dtype
 from tinygrad_cuda.tensor.tensor import Tensor
 
 MISS: Any = object()  # what a call gives that must go the long way
@@ -94,6 +95,7 @@ class Steady:
         self.inputs = _picked(places)
         # Which arguments the plan reads, and as which of its inputs.
         self.used = [number for number in range(arguments) if number in places]
+        self.all_used = len(self.used) == arguments
         slots = [places.index(number) for number in self.used]
         self.held = self.event.executable.held(slots)
 
@@ -113,96 +115,102 @@ class Steady:
                 for number, slot in enumerate(executable.results)
             ]
         )
+        self.room = executable.room
         self.sources = [start + number for number in self.new]
         self.values: list[Any] = [None] * program.offsets[-1]
 
     def _find_names(self) -> None:
         """Python values that the function has read: in dictionaries, and in its closure."""
-        inside = [name for name in self.program.names if type(name[1]) is dict]
-        self.keys = [name for name, _, _ in inside]
-        self.places, self.named = [x for _, x, _ in inside], [value for _, _, value in inside]
-        outside = [name for name in self.program.names if type(name[1]) is not dict]
+        names = self.program.names
+        self.named = [(x, name, value) for name, x, value in names if type(x) is dict]
+        outside = [name for name in names if type(name[1]) is not dict]
         self.closure, self.closed = [x for _, x, _ in outside], [value for _, _, value in outside]
 
     def replay(self, args: tuple[Any, ...]) -> Any:
         """What the call returns; or `MISS`, and nothing has happened."""
+        program, event = self.program, self.event
         given = self._arguments(args)
         if given is None or not self._same_program():
             return MISS
-        if self.broken != seals.broken and not self._look():
+        if self.broken != seals.broken and not self._look(args):
             return MISS
         try:
-            for step in self.program.early:
+            for step in program.early:
                 step.prepare()
         except Stale:
             return MISS
-        with self.event.lock:
-            for event in self.before:
-                event(NOBODY)
-            new = self._run(given)
-        for event in self.after:
-            event(NOBODY)
         values = self.values.copy()
+        with event.lock:
+            for before in self.before:
+                before(NOBODY)
+            new = [self.room(number) for number in self.new]
+            arguments = given if self.all_used else [given[number] for number in self.used]
+            if not self.held.start(arguments, new, self.fixed, event.numbers):
+                self._run(given, new)
+        for after in self.after:
+            after(NOBODY)
         for source, piece in zip(self.sources, new):
             values[source] = piece
-        return self.program.build(Fresh(values, args))
+        return program.build(Fresh(values, args))
 
-    def _run(self, given: list[Any]) -> list[Any]:
-        """Starts the plan; the memory of what it returns."""
-        executable, numbers = self.event.executable, self.event.numbers
-        new = [executable.room(number) for number in self.new]
-        arguments = [given[number] for number in self.used]
-        if not self.held.start(arguments, new, self.fixed, numbers):
-            state = list(map(storage_of, map(node_under, self._cells())))
-            inputs = self.inputs([*given, *state, *self.program.constants])
-            kept = state[self.first : self.last]
-            hidden = [self.event.spare[number] for number in self.hidden]
-            outputs = self.outputs([*inputs, *kept, *hidden, *new])
-            self.held.run(inputs, outputs, numbers)
-        return new
+    def _run(self, given: list[Any], new: list[Any]) -> None:
+        """Starts the plan on memory in places that it has not had before."""
+        state = list(map(storage_of, map(node_under, self._cells())))
+        inputs = self.inputs([*given, *state, *self.program.constants])
+        kept = state[self.first : self.last]
+        hidden = [self.event.spare[number] for number in self.hidden]
+        outputs = self.outputs([*inputs, *kept, *hidden, *new])
+        self.held.run(inputs, outputs, self.event.numbers)
 
     def _arguments(self, args: tuple[Any, ...]) -> list[Any] | None:
         """The arguments' storages, if they are as those of the program."""
         if len(args) != len(self.expected):
             return None
-        found = []
+        found, cells = [], set()
         for tensor, (kind, outputs, device) in zip(args, self.expected):
             if type(tensor) is not kind or tensor.chain:
                 return None
-            node = tensor.cell.node
+            cell = tensor.cell
+            # As long as no seal is broken, the function's own state is under seal.
+            if type(cell) is not Cell and cell in self.program.known:
+                return None
+            node = cell.node
             storage = node.storage
-            if node.outputs != outputs or node.device is not device or node.requires_grad:
+            if storage is None or node.outputs != outputs or node.device is not device:
                 return None
-            if storage is None:
+            if node.requires_grad:
                 return None
+            cells.add(cell)
             found.append(storage)
-        cells = set(map(cell_of, args))
-        if len(cells) != len(args) or not self.program.known.isdisjoint(cells):
-            return None
-        return found
+        return found if len(cells) == len(found) else None
 
     def _same_program(self) -> bool:
         program = self.program
         gradients, device, dtype = self.modes
-        return (
-            structure.version == program.version
-            and mode.gradients is gradients
-            and get_default_device() is device
-            and get_default_dtype() is dtype
-            and not autocast.on
-            and not any(program.hooks)
-            and all(map(is_, map(dict.get, self.places, self.keys), self.named))
-            and all(map(is_, map(contents_of, self.closure), self.closed))
-        )
+        if (
+            structure.version != program.version
+            or mode.gradients is not gradients
+            or defaults.device is not device
+            or defaults.dtype is not dtype
+            or autocast.on
+            or any(program.hooks)
+        ):
+            return False
+        for place, key, value in self.named:
+            if place.get(key) is not value:
+                return False
+        return all(map(is_, map(contents_of, self.closure), self.closed))
 
     def _cells(self) -> list[Any]:
         """State that is overwritten, gradients, state that is only read."""
         gradients = map(cell_of, map(grad_under, self.leaves))
         return [*self.own_cells, *gradients, *self.read_cells]
 
-    def _look(self) -> bool:
+    def _look(self, args: tuple[Any, ...]) -> bool:
         """Whether nobody else can read what will be overwritten; then this stays under seal."""
         broken, spare = seals.broken, self.event.spare
+        if not self.program.known.isdisjoint(map(cell_of, args)):
+            return False
         if not self._alone() or any(number not in spare for number in self.hidden):
             return False
         cells = self._cells()

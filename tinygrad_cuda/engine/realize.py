@@ -120,7 +120,7 @@ def run_again(
         try:
             return executable.run(storages, numbers, spare)
         except BadIndex as error:
-            raise _index_error(error) from None
+            raise index_error(error) from None
 
 
 def _queue_again(cells: Iterable[Cell]) -> None:
@@ -254,7 +254,8 @@ def described_check(code: int) -> tuple[str, str, bool]:
     return op, what, negative
 
 
-def _index_error(error: BadIndex) -> IndexError:
+def index_error(error: BadIndex) -> IndexError:
+    """What kernels reported, with the line of the check."""
     op, what, site, negative = _lines[error.code >> LINE]
     return IndexError(
         op,
@@ -270,7 +271,7 @@ def _report(error: BadIndex, cells: list[Cell]) -> IndexError:
 
     New values that read the bad index are lost; the others are queued again.
     """
-    failure = _index_error(error)
+    failure = index_error(error)
     faulty = _faulty([cell.node for cell in cells], error.code)
     for cell in cells:
         node = cell.node
@@ -305,11 +306,11 @@ def check_errors(device: Device, wait: bool = True) -> None:
     """
     error = registry.get(device).take_error(wait)
     if error is not None:
-        raise _index_error(error)
+        raise index_error(error)
 
 
 __all__ = [
     "begin_backward", "begin_call", "check_errors", "count_nodes", "described_check",
-    "end_backward", "lock_of", "realize", "realize_all", "realize_cell", "register_check",
-    "run_again", "storage_of",
+    "end_backward", "index_error", "lock_of", "realize", "realize_all", "realize_cell",
+    "register_check", "run_again", "storage_of",
 ]  # fmt: skip

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import repeat
+from operator import is_
 from typing import Any
 
+from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.core.dtypes import DType, float32
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.capture import Stale, StepEvent, supplied
-from tinygrad_cuda.engine.realize import check_errors
+from tinygrad_cuda.engine.realize import index_error
 from tinygrad_cuda.tensor.tensor import Tensor
 
 AHEAD = 16  # steps whose numbers are computed together
@@ -110,12 +112,10 @@ class _Alike:
         state = optimizer.state.get(parameter) or {}
         self.given = {k: self.absent for k, v in state.items() if isinstance(v, Tensor)}
         self.states: list[Any] = []
-        self.state_ids: list[int] = []
-        # The Tensors in the states: where each is found. Kept, so that no other has its identity.
+        # The Tensors in the states, and where each is found.
         self.holders: list[dict[str, Any]] = []
         self.keys: list[str] = []
         self.tensors: list[Tensor] = []
-        self.tensor_ids: list[int] = []
         self.names: list[Any] = []
         # Of the next steps while the options stay as they are: the host state, numbers, new state.
         self.ahead: deque[tuple[dict[str, Any], list[float], Any]] = deque()
@@ -143,13 +143,11 @@ class _Alike:
         """One more parameter; what its state holds must stay where it is."""
         self.members.append(parameter)
         self.states.append(state)
-        self.state_ids.append(id(state))
         for key, value in (state or {}).items():
             if isinstance(value, Tensor):
                 self.holders.append(state)
                 self.keys.append(key)
                 self.tensors.append(value)
-                self.tensor_ids.append(id(value))
 
     def prepare(self, group: Any) -> None:
         """Computes the numbers of the next step.
@@ -158,9 +156,9 @@ class _Alike:
             Stale: the step would be another graph.
         """
         # By identity, and all at once: every step of a steady loop comes here.
-        if list(map(id, map(self.optimizer.state.get, self.members))) != self.state_ids:
+        if not all(map(is_, map(self.optimizer.state.get, self.members), self.states)):
             raise Stale("the optimizer's state was replaced")
-        if list(map(id, map(dict.get, self.holders, self.keys))) != self.tensor_ids:
+        if not all(map(is_, map(dict.get, self.holders, self.keys), self.tensors)):
             raise Stale("a tensor of the optimizer's state was replaced")
         now = self.host
         if now:
@@ -231,7 +229,7 @@ class StepReplay(StepEvent):
 
     def __init__(self, optimizer: Any, devices: list[Device]) -> None:
         self.optimizer = optimizer
-        self.devices = [device for device in devices if device is not CPU]
+        self.looks = [registry.get(device).take_error for device in devices if device is not CPU]
         self.mapping = optimizer.state
         self.groups = len(optimizer.param_groups)
         self.alike: list[_Alike] = []
@@ -317,8 +315,10 @@ class StepReplay(StepEvent):
         groups = self.optimizer.param_groups
         if self.optimizer.state is not self.mapping or len(groups) != self.groups:
             raise Stale("the optimizer's groups or state were replaced")
-        for device in self.devices:
-            check_errors(device, wait=False)
+        for look in self.looks:
+            error = look(False)  # only at what has finished
+            if error is not None:
+                raise index_error(error)
         for alike in self.alike:
             alike.prepare(groups[alike.number])
 

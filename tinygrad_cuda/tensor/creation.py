@@ -30,23 +30,28 @@ DTypeLike = DType | str | type | None
 
 
 class _Defaults:
+    """What a creation function takes where nothing is said."""
+
     device: Device | None = None
     dtype: DType = dtypes.float32
 
 
+defaults = _Defaults()
+
+
 def set_default_device(device: DeviceLike) -> None:
     """New tensors go to `device`; None restores the rule: a usable GPU, else cpu."""
-    _Defaults.device = None if device is None else as_device(device)
+    defaults.device = None if device is None else as_device(device)
 
 
 def get_default_device() -> Device:
     """Where new tensors go: set_default_device, TGC_DEVICE, a usable GPU, cpu, in this order."""
-    if _Defaults.device is None:
+    if defaults.device is None:
         if settings.device:
-            _Defaults.device = as_device(settings.device)
+            defaults.device = as_device(settings.device)
         else:
-            _Defaults.device = as_device("cuda") if registry.usable("cuda") else CPU
-    return _Defaults.device
+            defaults.device = as_device("cuda") if registry.usable("cuda") else CPU
+    return defaults.device
 
 
 def set_default_dtype(dtype: DTypeLike) -> None:
@@ -59,12 +64,12 @@ def set_default_dtype(dtype: DTypeLike) -> None:
             expect="a floating dtype",
             actual=found.name,
         )
-    _Defaults.dtype = found
+    defaults.dtype = found
 
 
 def get_default_dtype() -> DType:
     """The dtype of new floating tensors made from Python numbers."""
-    return _Defaults.dtype
+    return defaults.dtype
 
 
 def resolve_device(device: DeviceLike) -> Device:
@@ -108,7 +113,7 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     if dtype is not None:
         return _converted(array, dtype)
     if array.dtype == np.float64 or array.size == 0:
-        return array.astype(_Defaults.dtype.numpy)
+        return array.astype(defaults.dtype.numpy)
     if array.dtype.kind in "iu":
         return array.astype(np.int64)
     return array
@@ -235,7 +240,7 @@ def full(
     """A Tensor of shape `size` with every element equal to `fill_value`."""
     fill_value = _number(fill_value)
     shape = as_shape("full", size if isinstance(size, tuple | list) else (size,))
-    wanted = dtypes.scalar_dtype(fill_value, _Defaults.dtype) if dtype is None else as_dtype(dtype)
+    wanted = dtypes.scalar_dtype(fill_value, defaults.dtype) if dtype is None else as_dtype(dtype)
     node = common.constant.leaf(shape, wanted, resolve_device(device), value=fill_value)
     return as_leaf(wrap(node), requires_grad)
 
@@ -249,7 +254,7 @@ def _number(value: Any) -> Any:
 
 def _filled(op: str, value: int, size: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
     dtype = options.pop("dtype", None)
-    return full(as_shape(op, size), value, dtype=dtype or _Defaults.dtype, **options)
+    return full(as_shape(op, size), value, dtype=dtype or defaults.dtype, **options)
 
 
 def zeros(*size: Any, **options: Any) -> Tensor:
@@ -328,7 +333,7 @@ def arange(
         start, step = int(start), int(step)
     if dtype is None:
         whole = all(isinstance(value, int) for value in (start, end, step))
-        found = dtypes.int64 if whole else _Defaults.dtype
+        found = dtypes.int64 if whole else defaults.dtype
     else:
         found = as_dtype(dtype)
     node = common.arange.leaf((length,), found, resolve_device(device), start=start, step=step)
@@ -346,7 +351,7 @@ def linspace(
 ) -> Tensor:
     """`steps` evenly spaced values from `start` to `end`, both included."""
     start, end = _number(start), _number(end)
-    wanted = _Defaults.dtype if dtype is None else as_dtype(dtype)
+    wanted = defaults.dtype if dtype is None else as_dtype(dtype)
     if wanted.is_integer:
         start, end = int(start), int(end)
     found = wanted if wanted.is_floating else dtypes.float64
@@ -376,7 +381,7 @@ def logspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """`base` to the powers `linspace(start, end, steps)`."""
-    wanted = _Defaults.dtype if dtype is None else as_dtype(dtype)
+    wanted = defaults.dtype if dtype is None else as_dtype(dtype)
     found = wanted if wanted.is_floating else dtypes.float64
     start, end = _number(start), _number(end)
     if wanted.is_integer:
@@ -406,5 +411,5 @@ def eye(
     both = elementwise.eq(
         rows, movement.expand(movement.reshape(column, shape=(1, columns)), shape=shape)
     )
-    node = elementwise.cast(both, dtype=_Defaults.dtype if dtype is None else as_dtype(dtype))
+    node = elementwise.cast(both, dtype=defaults.dtype if dtype is None else as_dtype(dtype))
     return as_leaf(wrap(node), requires_grad)

@@ -126,7 +126,6 @@ class CudaBackend:
         return self.gpu.stage(np.frombuffer(data, np.uint8), self.gpu.allocate)
 
     def take(self, nbytes: int, address: int) -> runtime.Allocation:
-        self.gpu.enter()
         return self.gpu.pool.take(nbytes, address)
 
     def reuse(self, nbytes: int, address: int) -> runtime.Allocation | None:

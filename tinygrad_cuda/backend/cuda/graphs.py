@@ -123,11 +123,12 @@ class Graph:
         device = self.device
         device.enter()
         device.launches.extend(self._template.account)
-        (status,) = self._launch(self._executable, stream or device.stream)
+        stream = stream or device.stream
+        (status,) = self._launch(self._executable, stream)
         if status:
             raise device.error("cuGraphLaunch", status)
         if settings.sync:
-            device.call("cuStreamSynchronize", stream or device.stream)
+            device.call("cuStreamSynchronize", stream)
 
     def update(self, node: int, words: bytes) -> bool:
         """Sets a kernel's parameters for the launches to come; says whether they differed.

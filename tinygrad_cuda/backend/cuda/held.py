@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from operator import attrgetter, is_not
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.backend.base import Number
@@ -69,12 +69,15 @@ class Held:
         if not self.readable or settings.debug or settings.sync or settings.validate:
             return False
         arena = executable.machine.arena(executable.arena.nbytes).address
-        if arena != self._arena or (fixed is not self._fixed and fixed != self._fixed):
-            self._forget()
-        self._fixed, self._arena = fixed, arena
-        self._take(numbers)
+        if arena != self._arena or fixed is not self._fixed:
+            if arena != self._arena or fixed != self._fixed:
+                self._forget()
+            self._fixed, self._arena = fixed, arena
+        # By identity, since 0.0 == -0.0 == False.
+        if not all(map(is_, numbers, self._numbers)) or len(numbers) != len(self._numbers):
+            self._take(numbers)
         send = self._packed != executable.sent
-        key = [int(send)]
+        key: list[int] = [send]
         waiting = self._waiting = []
         for piece in given:
             if type(piece) is Staged and piece.waits:
@@ -82,9 +85,10 @@ class Held:
                 key.append(0)
             else:
                 key.append(piece.address)
-        key += map(_address_of, fresh)
-        self._key = tuple(key)
-        graph = self.graphs.get(self._key)
+        for piece in fresh:
+            key.append(piece.address)
+        found = self._key = tuple(key)
+        graph = self.graphs.get(found)
         if graph is None:
             return False
         graph.again(waiting, self._send() if send else b"")
@@ -131,11 +135,10 @@ class Held:
         self._seen.clear()
 
     def _take(self, numbers: Sequence[Number]) -> None:
-        """Has the numbers' bytes and codes ready; by identity, since 0.0 == -0.0 == False."""
-        if len(numbers) != len(self._numbers) or any(map(is_not, numbers, self._numbers)):
-            self._codes, plain = self.executable.coded(numbers)
-            self._packed = self.executable.numbers.packed(plain)
-            self._numbers = list(numbers)
+        """Has the numbers' bytes and codes ready."""
+        self._codes, plain = self.executable.coded(numbers)
+        self._packed = self.executable.numbers.packed(plain)
+        self._numbers = list(numbers)
 
     def _send(self) -> bytes:
         """The numbers as parameters of the graph; none where they wait to be fetched."""

@@ -59,10 +59,7 @@ class Allocation:
     __slots__ = ("address", "nbytes", "_piece", "_returned", "__weakref__")
 
     def __init__(self, nbytes: int, piece: _Piece, returned: deque[_Piece]) -> None:
-        self.address = piece[0]
-        self.nbytes = nbytes
-        self._piece = piece
-        self._returned = returned
+        self.address, self.nbytes, self._piece, self._returned = piece[0], nbytes, piece, returned
 
     def __del__(self) -> None:
         # One atomic append and no lock: this may run inside the pool, in any thread, at exit.
@@ -180,7 +177,10 @@ class Pool:
         while returned:
             piece = returned.popleft()
             address, size, block = piece
-            self._free.setdefault(size, {})[address] = piece
+            try:
+                self._free[size][address] = piece
+            except KeyError:
+                self._free[size] = {address: piece}
             block.live -= 1
             self._allocated -= size
 

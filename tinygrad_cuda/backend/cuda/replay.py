@@ -125,12 +125,11 @@ class Replay:
 
     def again(self, staged: Sequence[Staged], numbers: bytes) -> None:
         """Starts all on the addresses of the last `run`; only what is fetched differs."""
-        graph = self.graph
+        graph, fetch = self.graph, self._fetch
         assert graph is not None
         with self.gpu.lock:
-            words = self._fetch_words(staged, numbers)
-            if words is not None:
-                graph.update(0, words)
+            if fetch is not None:
+                graph.update(0, fetch.filled(staged, numbers))
             graph.launch()
 
     def _fetch_words(self, staged: Sequence[Staged], numbers: bytes) -> bytes | None:
@@ -140,7 +139,7 @@ class Replay:
         if self._fetch is None:
             targets = [(memory.address, x.nbytes) for x, memory in zip(staged, self.fetched)]
             self._fetch = FetchWords(targets, self.numbers.address if self.numbers else 0)
-        return self._fetch.filled([x.lend() for x in staged], numbers)
+        return self._fetch.filled(staged, numbers)
 
     def _built(self, words: bytes | None) -> Graph:
         parts = [

@@ -352,6 +352,7 @@ class Device:
         return idle
 
     def _reserve(self, nbytes: int) -> int | None:
+        self.enter()
         if self._has_pools:
             status, address = self.driver.cuMemAllocAsync(nbytes, self.stream)
         else:

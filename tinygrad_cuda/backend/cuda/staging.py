@@ -206,19 +206,24 @@ class FetchWords:
             self._words[3 * k + 1 : 3 * k + 3] = array("Q", [to, -(-nbytes // FETCH_BYTES)])
         self._words[3 * FETCHED] = numbers
         self._numbers = memoryview(self._words).cast("B")[8 * (3 * FETCHED + 2) :]
+        self._count = 0  # bytes of the numbers
 
-    def filled(self, sources: Sequence[int], numbers: bytes) -> bytes:
+    def filled(self, staged: Sequence[Staged], numbers: bytes) -> bytes:
         """The parameters of a run.
 
         Args:
-            sources: where each array waits.
+            staged: the arrays, each of which is lent.
             numbers: at most `NUMBERS_WITHIN` bytes, 8 each.
         """
-        words = self._words
-        for k, source in enumerate(sources):
-            words[3 * k] = source
-        words[3 * FETCHED + 1] = len(numbers) // 8
-        self._numbers[: len(numbers)] = numbers
+        words, place = self._words, 0
+        for piece in staged:
+            words[place] = piece.lend()
+            place += 3
+        count = len(numbers)
+        if count or self._count:
+            self._count = count
+            words[3 * FETCHED + 1] = count // 8
+            self._numbers[:count] = numbers
         return words.tobytes()
 
 
