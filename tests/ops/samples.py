@@ -12,6 +12,7 @@ import samples_rare
 import samples_reduction
 import samples_rest
 import samples_special
+import samples_winograd
 from sampling import Sample
 
 from tinygrad_cuda.graph.node import Op
@@ -25,6 +26,7 @@ FAMILIES: dict[str, tuple[Sample, ...]] = {
     "leaf": tuple(samples_rest.leaves()),
     "identity": tuple(samples_rest.identities()),
     "indexing": tuple(samples_rest.indexings()),
+    "winograd": tuple(samples_winograd.samples()),
     "random": tuple(samples_rest.randoms()),
     "composition": tuple(samples_compositions.samples()),
 }

@@ -75,6 +75,13 @@ VARIABLES: tuple[Variable, ...] = (
         "1",
         "0 has emu's kernels compiled three times as fast, for programs that run only a few steps",
     ),
+    Variable(
+        "TGC_WINOGRAD",
+        "winograd",
+        _boolean,
+        "0",
+        "1 makes large 3 x 3 convolutions of float32 by tiles; read when a plan is made",
+    ),
     Variable("TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit"),
 )
 
@@ -93,6 +100,7 @@ class Settings:
     emu_order: int
     emu_launches: int
     emu_optimize: bool
+    winograd: bool
     pool_limit: int
 
     def __init__(self) -> None:

@@ -80,6 +80,7 @@ class PlanCache:
                 tuple(trace.records),
                 tuple(outputs),
                 tuple(overwrites.items()),
+                settings.winograd,
                 # Where errors name lines, one plan does not serve programs at other lines.
                 tuple([node.site for node in trace.owners])
                 if settings.validate or settings.sync

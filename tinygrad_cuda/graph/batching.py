@@ -121,7 +121,8 @@ class Rewriting:
         if op.kind == "movement":
             return op(self.found[node.sources[0]], **op.batch(size, **attributes))
         sources = tuple(self.found.get(source, source) for source in node.sources)
-        new: Node = op.batch(size, sources, tuple(s in self.found for s in node.sources))
+        on = tuple(source in self.found for source in node.sources)
+        new: Node = op.batch(size, sources, on, **attributes)
         return new
 
     def _identity(self, node: Node) -> Node:

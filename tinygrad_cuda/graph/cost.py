@@ -10,7 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from tinygrad_cuda.graph.node import Node, Op
-from tinygrad_cuda.graph.ops import common, contraction, indexing
+from tinygrad_cuda.graph.ops import common, contraction, indexing, winograd
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.order import topological
@@ -152,6 +152,14 @@ def _matmul(node: Node) -> int:
     return 2 * prod(node.shape) * node.sources[0].shape[-1]
 
 
+def _transform(node: Node) -> int:
+    """Both products of each tile with the part's matrix."""
+    part = winograd.PARTS[node.attributes["form"]][node.attributes["part"]]
+    planes = node.shape if node.op is winograd.winograd else node.sources[0].shape
+    lines, size = len(part.matrix), part.size
+    return 2 * prod(planes[1:]) * lines * size * (size + lines)
+
+
 # Rows that do not count one for each element of their result or, in reductions, of their source.
 _FLOPS: dict[Op, Callable[[Node], int]] = {
     ew.cast: _none,
@@ -163,4 +171,6 @@ _FLOPS: dict[Op, Callable[[Node], int]] = {
     # One addition for the mean; a subtraction, a product and an addition for M2.
     rd.welford: lambda node: 4 * prod(node.sources[0].shape),
     contraction.matmul: _matmul,
+    winograd.winograd: _transform,
+    winograd.unwinograd: _transform,
 }

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, indexing, movement
+from tinygrad_cuda.graph.ops import common, indexing, movement, winograd
 
 # How an operand's elements line up with those of its reader.
 FLAT = "flat"  # element k of one meets element k of the other, row-major
@@ -29,6 +29,11 @@ BROADCAST_COST = 16  # of small values that every reader broadcasts
 LONG_ROW = 1 << 15  # a row longer than this, among few, is split, so that it has one phase
 SHORT_PRODUCT = 1024  # of products this long at most an update is the epilogue
 FEW_ROWS = 132  # rows that leave multiprocessors of a large GPU without work
+TRANSFORMS = winograd.ROWS
+ALONE = {  # kinds of kernels that take elementwise readers of their results only
+    "contract": "a contraction has a kernel of its own",
+    "tile": "a transform of tiles has a kernel of its own",
+}
 
 TRANSPARENT = (common.variable, common.detach, common.custom)
 
@@ -205,7 +210,7 @@ class Group:
     """Nodes that are to share a kernel.
 
     Attributes:
-        kind: ``map``, ``row``, ``col``, ``contract`` or ``scatter``.
+        kind: ``map``, ``row``, ``col``, ``contract``, ``tile`` or ``scatter``.
         numel: elements of the space the kernel walks.
         sign: of a row or col kernel.
         members: in topological order; `anchors` are its reductions, contraction or scatter.
@@ -231,6 +236,8 @@ class Group:
             self.numel = prod(shape)
         elif node.op.kind == "contraction":
             self.kind = "contract"
+        elif node.op in TRANSFORMS:
+            self.kind = "tile"
         elif node.op in (indexing.scatter, indexing.scatter_add):
             self.kind = "scatter"
         if self.kind != "map":
@@ -304,7 +311,7 @@ def _takes_updates(group: Group) -> bool:
     """
     if group.kind == "contract":
         return all(node.sources[0].shape[-1] <= SHORT_PRODUCT for node in group.anchors)
-    return group.kind == "col"
+    return group.kind in ("col", "tile")
 
 
 def _spaces_differ(a: Group, b: Group, settled: bool) -> str:
@@ -315,8 +322,8 @@ def _spaces_differ(a: Group, b: Group, settled: bool) -> str:
     if a.kind == "scatter":
         return "a scatter has a kernel of its own"
     if b.kind != "map":
-        if a.kind == "contract" or b.kind == "contract":
-            return "a contraction has a kernel of its own"
+        if a.kind in ALONE or b.kind in ALONE:
+            return ALONE[b.kind if b.kind in ALONE else a.kind]
         return "" if a.sign == b.sign and a.kind == b.kind else "they reduce along other axes"
     if a.numel == b.numel or (a.kind in ("row", "col") and b.numel == a.rows):
         return ""
@@ -327,7 +334,7 @@ def _lines_up(group: Group, edge: Edge, reader: Node) -> bool:
     """Whether a member's value is at hand where another member of the kernel needs it."""
     if group.kind == "map":
         return edge.kind == FLAT
-    if group.kind == "contract":
+    if group.kind in ALONE:
         return edge.kind == FLAT and reader not in group.anchors
     line = group.is_line(edge.base)
     if reader in group.anchors:

@@ -24,6 +24,7 @@ from tinygrad_cuda.graph.ops import common, indexing, movement
 
 REMAKE_COST = 24  # of a value that its readers make again from others in memory
 LARGE = 16 << 20  # bytes of a value of which a GPU's cache keeps the last part only
+EACH = ("map", "contract", "tile")  # kinds of kernels that store each element where they walk
 SMALL_SHARE = 64  # a value with this many times fewer elements is stored for a reader at no cost
 
 
@@ -32,7 +33,7 @@ class Kernel:
     """Nodes that one kernel computes, and what it stores.
 
     Attributes:
-        kind: ``map``, ``row``, ``col``, ``contract`` or ``scatter``.
+        kind: ``map``, ``row``, ``col``, ``contract``, ``tile`` or ``scatter``.
         nodes: what it evaluates, in topological order (movement ops stay unnamed).
         anchors: those of them that the skeleton itself computes: reductions, the contraction.
         stores: those that end up in memory.
@@ -289,7 +290,7 @@ class _Builder(Groups):
         """Whether `node` may be written over `buffer`; puts the other readers before it."""
         own = self.owner[node]
         # Each element of a contraction, each line of a col kernel is stored by who computes it.
-        size = {"map": own.numel, "contract": own.numel, "col": own.rows}.get(own.kind)
+        size = own.rows if own.kind == "col" else own.numel if own.kind in EACH else None
         for member, edge in reads[own]:
             same_place = edge.kind == FLAT and prod(member.shape) == size
             if edge.base is buffer and not same_place:

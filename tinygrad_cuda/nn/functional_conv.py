@@ -322,6 +322,10 @@ def conv2d(
         dilation: d, the distance of neighbours within a window.
         groups: channels fall into so many groups, each convolved by itself.
 
+    With ``TGC_WINOGRAD=1``, large 3 x 3 convolutions of float32 without stride, and their
+    gradients, are summed tile by tile (Winograd) on a GPU: errors are up to 1e-5 of the largest
+    result, instead of 3e-6.
+
     Raises:
         ShapeError: the channels do not fit, or the kernel is larger than the padded input.
         ArgumentError: stride, padding or dilation is no such number.

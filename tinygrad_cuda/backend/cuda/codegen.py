@@ -10,6 +10,7 @@ from tinygrad_cuda.backend.cuda.row import row_stages
 from tinygrad_cuda.backend.cuda.scatter import scatter_stages
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem, vector_width
 from tinygrad_cuda.backend.cuda.template import THREADS, Stage, fill, wrapped
+from tinygrad_cuda.backend.cuda.winograd import tile_stages
 from tinygrad_cuda.backend.cuda.words import Words
 from tinygrad_cuda.graph.schedule import Kernel
 
@@ -22,6 +23,7 @@ def stages(kernel: Kernel) -> list[Stage]:
         "col": col_stages,
         "contract": contract_stages,
         "scatter": scatter_stages,
+        "tile": tile_stages,
     }[kernel.kind](kernel)
 
 

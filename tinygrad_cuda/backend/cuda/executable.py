@@ -33,6 +33,7 @@ from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
 from tinygrad_cuda.backend.cuda.report import Roof, report
 from tinygrad_cuda.backend.cuda.staging import FETCHED, NUMBERS_WITHIN, Staged
 from tinygrad_cuda.backend.cuda.validate import Validator, compare
+from tinygrad_cuda.backend.cuda.winograd import with_winograd
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import describe_site
@@ -162,6 +163,8 @@ class CudaExecutable:
         self.program = program
         self.machine = machine
         outputs = turn_products(simplify(program.outputs))
+        if settings.winograd:
+            outputs = with_winograd(outputs)
         places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
         self.schedule = schedule(outputs, places)
         carry(self.schedule, machine.shared_bytes)

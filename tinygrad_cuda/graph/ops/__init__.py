@@ -13,6 +13,7 @@ from tinygrad_cuda.graph.ops import (
     reduction,
     special,
     special_rare,
+    winograd,
 )
 
 TABLE: dict[str, Op] = {
@@ -27,6 +28,7 @@ TABLE: dict[str, Op] = {
         contraction,
         indexing,
         random,
+        winograd,
     )
     for op in family.ROWS
 }
