@@ -197,11 +197,18 @@ def _planes(kernel: Kernel, node: Node) -> Stage:
     words = Words()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
     outer, row, load = Scope("image", "channel", "tile_y", "tile_x"), Scope("u"), Scope("v")
-    writer.scopes = [outer, row, load]
     image, channel = ix.variable("image", images), ix.variable("channel", channels)
     y = ix.variable("tile_y", rows) * part.step + ix.variable("u", part.size)
-    z = ix.variable("tile_x", columns) * part.step + ix.variable("v", part.size)
-    value = writer.value(x, (image, channel, y, z))
+    z = ix.variable("tile_x", columns) * part.step
+    first, run = _run(part, x)
+    v = ix.variable("v", run)
+    writer.scopes, writer.lane = [outer, row, load], Lane(v, 1 if run % 2 else run)
+    value = writer.value(x, (image, channel, y, z + first + v))
+    load.lines.append(f"from[u][{first} + v] = {value};")
+    writer.scopes, writer.lane = [outer, row], None
+    for place in (*range(first), *range(first + run, part.size)):
+        value = writer.value(x, (image, channel, y, z + place))
+        row.lines.append(f"from[u][{place}] = {value};")
     store = Scope("g")
     writer.scopes = [Scope("channel", "place"), Scope("f"), store]
     plane = ix.variable("f", lines) * lines + ix.variable("g", lines)
@@ -215,13 +222,20 @@ def _planes(kernel: Kernel, node: Node) -> Stage:
         size=part.size,
         lines=lines,
         row=row.lines,
+        run=run,
         load=load.lines,
-        value=value,
         down=_lines(part, "half[{}][v]", [f"from[{u}][v]" for u in range(part.size)]),
         across=_lines(part, "to[{}]", [f"half[f][{v}]" for v in range(part.size)]),
         store=store.lines,
     )
     return _stage(kernel, node, body, words, channels * places)
+
+
+def _run(part: Part, x: Node) -> tuple[int, int]:
+    """Which neighbours of a tile's row may be one vector in memory: the first, and how many."""
+    left = x.attributes["starts"][3] if x.op is movement.pad else 0
+    first = left % part.step if isinstance(left, int) else 0
+    return (first, part.step) if first + part.step <= part.size else (0, part.size)
 
 
 def _images(kernel: Kernel, node: Node) -> Stage:

@@ -15,9 +15,8 @@ float from[@size@][@size@];
 for (int u = 0; u < @size@; u++) {
   @row@
 #pragma unroll
-  for (int v = 0; v < @size@; v++) {
+  for (int v = 0; v < @run@; v++) {
     @load@
-    from[u][v] = @value@;
   }
 }
 float half[@lines@][@size@];
