@@ -18,6 +18,7 @@ from tinygrad_cuda.engine.capture import capturing
 from tinygrad_cuda.engine.examples import tracing
 from tinygrad_cuda.engine.finite import watch
 from tinygrad_cuda.engine.overwrite import counts_of
+from tinygrad_cuda.engine.path import Found, Path, read_by
 from tinygrad_cuda.engine.plan import Entry, cache, key_numbers
 from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.graph.node import Node
@@ -27,36 +28,20 @@ from tinygrad_cuda.graph.template import Deferred, structure
 _sources_of = attrgetter("sources")
 
 
-class Outline:
-    """The pending graph behind some roots, a call that waits being one thing in it.
+class Outline(Found):
+    """The pending graph behind some roots, with what says whether another is the same.
 
     Attributes:
         key: equal where the same values are computed of as many storages; None if some node can
             only be taken by a trace.
-        inputs: nodes that have a value, each once.
-        slots: of each input the number of its storage.
-        storages: each once; nothing else here refers to them.
-        pending: the other nodes, sources first.
-        calls: those that wait, with how many of their results are alive.
-        numbers: of single nodes.
         always: positions in `numbers` that are never part of the key.
-        codes: of index checks inside of calls.
     """
 
-    __slots__ = (
-        "key", "inputs", "slots", "storages", "pending", "calls", "numbers", "always", "codes",
-        "_places", "_tokens", "_count",
-    )  # fmt: skip
+    __slots__ = ("key", "always", "_places", "_tokens", "_count")
 
     def __init__(self, device: Device, wanted: list[Node]) -> None:
-        self.inputs: list[Node] = []
-        self.slots: list[int] = []
-        self.storages: list[Any] = []
-        self.pending: list[Node] = []
-        self.calls: dict[Deferred, int] = {}
-        self.numbers: list[Number] = []
+        super().__init__()
         self.always: list[int] = []
-        self.codes: list[Number] = []
         self._places: dict[Node, int] = {}
         self._tokens: list[Any] = []
         self._count = 0
@@ -66,6 +51,8 @@ class Outline:
             self.key = (
                 device, tuple(self._tokens), tuple([places[node] for node in wanted])
             )  # fmt: skip
+        # References to nodes are counted.
+        self._places = {}
 
     def _walk(self, wanted: list[Node]) -> bool:
         """Lists all; False where a trace is needed."""
@@ -79,15 +66,9 @@ class Outline:
                 stack.pop()
                 continue
             piece = node.piece
-            if piece is None:
-                sources = node.sources
-                if node.op is common.custom:
-                    # The others are there for its gradient alone.
-                    sources = sources[: node.attributes["results"]]
-            elif type(piece) is Deferred:
-                sources = piece.inputs
-            else:
+            if piece is not None and type(piece) is not Deferred:
                 return False
+            sources = read_by(node)
             ready = True
             for source in sources:
                 if source not in places:
@@ -290,7 +271,7 @@ class Known:
             self.ranges.append((first, len(self.target_nodes)))
         self.steady = all(self.overwritten)
 
-    def fits(self, outline: Outline, device: Device) -> bool:
+    def fits(self, outline: Found, device: Device) -> bool:
         """Whether numbers and references are such that a trace would find this plan."""
         if self.fixed:
             numbers = outline.numbers
@@ -317,7 +298,7 @@ class Known:
         ]
         return free == self.overwritten
 
-    def run(self, outline: Outline, wanted: list[Node]) -> None:
+    def run(self, outline: Found, wanted: list[Node]) -> None:
         """Runs the plan and gives the wanted nodes their values."""
         arguments = self.arguments.copy()
         for position, number in self.single:
@@ -333,13 +314,14 @@ class Known:
             node.piece = None
 
 
-# The outline itself refers twice to each node and call, and once to each storage.
-_LISTED, _STORED = 2, 1
+# What was found refers once to each node, call and storage.
+_LISTED, _STORED = 1, 1
 
 
 def _calls_are_ours(calls: dict[Deferred, int]) -> bool:
     """Whether nothing but their results and each other refers to calls."""
-    expected = dict(zip(calls, map(_LISTED.__add__, calls.values())))
+    # This dictionary does, too.
+    expected = dict(zip(calls, map((1 + _LISTED).__add__, calls.values())))
     # No name of this frame refers to a call while they are counted.
     for others in [call.calls for call in calls if call.calls]:
         for k in range(len(others)):
@@ -367,6 +349,16 @@ def run_known(device: Device, wanted: list[Node]) -> bool | Marks:
     if [node for node in wanted if node.requires_grad and node.spent is None]:
         # What a gradient may still pass through is to be kept.
         return False
+    hint = device, len(wanted), _made_by(wanted[0]), _made_by(wanted[-1])
+    for path, ways in cache.known.get(hint, ()):
+        found = path.walk(wanted)
+        if found is not None:
+            for known in ways:
+                if known.fits(found, device):
+                    known.run(found, wanted)
+                    return True
+            del found
+            break
     outline = Outline(device, wanted)
     if outline.key is None:
         return False
@@ -382,9 +374,17 @@ def run_known(device: Device, wanted: list[Node]) -> bool | Marks:
         return False
     for known in ways:
         if known.fits(outline, device):
+            paths = cache.known.setdefault(hint, [])
+            if not any(others is ways for _, others in paths):
+                paths[WAYS - 1 :] = ()
+                paths.insert(0, (Path(outline, wanted), ways))
             known.run(outline, wanted)
             return True
     return Marks(outline, wanted)
+
+
+def _made_by(node: Node) -> Any:
+    return node.piece.origin if type(node.piece) is Deferred else node.op
 
 
 def learn(marks: Marks, *plan: Any) -> None:
@@ -393,4 +393,4 @@ def learn(marks: Marks, *plan: Any) -> None:
     One structure may have several ways: a value may be held in one turn and free in the next.
     """
     ways = cache.known.setdefault(marks.key, [])
-    cache.known[marks.key] = [Known(marks, *plan), *ways[: WAYS - 1]]
+    ways[:] = [Known(marks, *plan), *ways[: WAYS - 1]]
