@@ -12,7 +12,7 @@ from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.gradient import backward
 from tinygrad_cuda.graph.node import Node, gradient_mode
-from tinygrad_cuda.graph.ops import common, contraction, indexing
+from tinygrad_cuda.graph.ops import common, contraction, indexing, winograd
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
@@ -152,6 +152,7 @@ def family() -> dict[str, Program]:
     add("product_split", lambda new: [contraction.matmul(new(32, 4096), new(4096, 32))])
     add("product_double", lambda new: [_product(new, dtypes.float64)])
     add("product_half", lambda new: [_product(new, dtypes.bfloat16)])
+    add("tiles", lambda new: [_tiles(new)])
     add("gather", lambda new: [indexing.gather(new(50, 16), new(30, dtype=dtypes.int64))])
     add("scatter", lambda new: [_scatter(new)])
     found["mlp_step"] = mlp_step()
@@ -164,6 +165,17 @@ def _layer_norm_gradients(new: Inputs, length: int, dtype: DType) -> list[Node]:
     leaves = [variable(new(*shape, dtype=dtype)) for shape in shapes]
     loss = rd.sum(ew.mul(layer_norm(*leaves), new(*shapes[0], dtype=dtype)), axes=(0, 1))
     return gradients(loss, leaves)
+
+
+def _tiles(new: Inputs) -> Node:
+    """A 3 x 3 convolution by Winograd's transforms."""
+    x = mv.pad(
+        new(4, 32, 16, 16), starts=(0, 0, 1, 1), shape=(4, 32, 18, 18), steps=(1,) * 4, value=0
+    )
+    planes = winograd.winograd(x, form=4, part="images")
+    kernels = winograd.winograd(new(32, 64, 3, 3), form=4, part="kernels")
+    y = contraction.matmul(kernels, planes)
+    return ew.exp(winograd.unwinograd(y, form=4, part="results", shape=(4, 64, 16, 16)))
 
 
 def _welford(x: Node) -> list[Node]:
