@@ -137,8 +137,8 @@ def test_what_others_keep_is_read_where_it_is(card: Card) -> None:
     """Pinned memory of its own: large arrays go by the driver, and the array lives as long."""
     ring = Staging(card)  # type: ignore[arg-type]
     array = np.arange(LARGEST // 8 + 1)
-    large = ring.lend(array, array.ctypes.data, array.nbytes, card.allocate)
-    small = ring.lend(array[:2], array.ctypes.data, array[:2].nbytes, card.allocate)
+    large = Staged(ring, None, array.ctypes.data, array.nbytes, card.allocate, array)
+    small = Staged(ring, None, array.ctypes.data, 16, card.allocate, array)
     assert small.waits and not large.waits
     assert value(card, large, array.nbytes) == array.tobytes()
     assert small.lend() == array.ctypes.data

@@ -77,14 +77,14 @@ class Compiled:
             functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        inside = watching.on and capturing() is not None
-        if inside or settings.eager or watch.active:
+        if (watching.on and capturing() is not None) or settings.eager or watch.active:
             return self.function(*args, **options)
         with self._lock:
             if local.recorder.pending:
                 realize_all()
-            if self._steady is not None and not options and not settings.validate:
-                result = self._steady.replay(args)
+            steady_way = self._steady
+            if steady_way is not None and not options and not settings.validate:
+                result = steady_way.replay(args)
                 if result is not MISS:
                     return result
             given = Given(args, options)

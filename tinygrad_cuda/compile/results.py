@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.errors import CompileError
-from tinygrad_cuda.engine.cell import Branch, Cell
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
+from tinygrad_cuda.engine.cell import Branch, Cell, settled
+from tinygrad_cuda.graph.node import Node, holding
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensor.base import TensorBase
 
@@ -33,10 +33,8 @@ class Mould:
 
     def node(self, storage: Any) -> Node:
         """A node that holds the storage."""
-        found = Node(
-            self.op, (), NO_ATTRIBUTES, self.outputs, self.device, self.requires_grad, self.site
-        )
-        found.storage, found.spent = storage, self.spent
+        found = holding(self.op, self.outputs, self.device, storage, self.site)
+        found.requires_grad, found.spent = self.requires_grad, self.spent
         return found
 
 
@@ -66,19 +64,17 @@ class Fresh:
         given: the Tensors among the arguments.
     """
 
-    __slots__ = ("values", "given", "cells", "tensors")
+    __slots__ = ("values", "given", "made")
 
     def __init__(self, values: list[Any], given: Sequence[Any]) -> None:
         self.values, self.given = values, given
-        self.cells: dict[int, Cell] = {}
-        self.tensors: dict[int, Any] = {}
+        self.made: dict[Any, Any] = {}  # cells by their moulds, Tensors by what they were called
 
     def cell(self, mould: Mould) -> Cell:
         """The cell cast in a mould."""
-        found = self.cells.get(id(mould))
+        found = self.made.get(mould)
         if found is None:
-            found = Cell(mould.node(self.values[mould.source]))
-            self.cells[id(mould)] = found
+            found = self.made[mould] = settled(mould.node(self.values[mould.source]))
         return found
 
 
@@ -191,18 +187,22 @@ class Moulds:
         mould = self.mould(cell)
         if chain and tensor.requires_grad and has_history(tensor.node):
             raise History
+        detaches = any(step[0] is common.detach for step in chain)
 
         def build(fresh: Fresh) -> Any:
-            made = fresh.tensors.get(key)
+            made = fresh.made.get(key)
             if made is None:
-                made = fresh.tensors[key] = object.__new__(kind)
+                made = fresh.made[key] = _new(kind)
                 made.cell = fresh.cell(mould)
-                made.chain = tuple([_fresh_step(step) for step in chain]) if chain else ()
+                made.chain = tuple(map(_fresh_step, chain)) if detaches else chain
                 made._node = made._retained = None
                 made._strides = strides
             return made
 
         return build
+
+
+_new = object.__new__
 
 
 def _fresh_step(step: Any) -> Any:

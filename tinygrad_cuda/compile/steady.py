@@ -22,7 +22,7 @@ from tinygrad_cuda.compile.frame import (
 from tinygrad_cuda.compile.program import Program
 from tinygrad_cuda.compile.results import Fresh, Result
 from tinygrad_cuda.compile.signature import Given
-from tinygrad_cuda.engine.capture import Stale, structure
+from tinygrad_cuda.engine.capture import Stale, structure, watching
 from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.engine.seal import (
     SEALABLE_CELLS,
@@ -39,6 +39,7 @@ from tinygrad_cuda.tensor.tensor import Tensor
 
 MISS: Any = object()  # what a call gives that must go the long way
 NOBODY = Frame([])  # for events of the host, which look at no cell
+SMALL, KEPT = 64 << 10, 4  # bytes of results whose memory is kept, and how many of each
 OWN = LISTED + 1  # references to a thing in a list, if one other thing refers to it
 
 cell_of, chain_of, contents_of = map(attrgetter, ("cell", "chain", "cell_contents"))
@@ -106,17 +107,16 @@ class Steady:
         gradients = [gradient.output for gradient in program.gradients if not gradient.none]
         self.hidden = self.event.unused
         known = {*gradients, *self.hidden}
-        self.new = [n for n, slot in enumerate(executable.results) if slot is None]
-        self.new = [number for number in self.new if number not in known]
-        others = [*gradients, *self.hidden, *self.new]
+        new = [n for n, slot in enumerate(executable.results) if slot is None and n not in known]
+        others = [*gradients, *self.hidden, *new]
+        self.new: list[tuple[int, list[Any]]] = [(number, []) for number in new]
         self.outputs = _picked(
             [
                 count + others.index(number) if slot is None else slot
                 for number, slot in enumerate(executable.results)
             ]
         )
-        self.room = executable.room
-        self.sources = [start + number for number in self.new]
+        self.sources = [start + number for number, _ in self.new]
         self.values: list[Any] = [None] * program.offsets[-1]
 
     def _find_names(self) -> None:
@@ -143,7 +143,7 @@ class Steady:
         with event.lock:
             for before in self.before:
                 before(NOBODY)
-            new = [self.room(number) for number in self.new]
+            new = [self._room(*result) for result in self.new]
             arguments = given if self.all_used else [given[number] for number in self.used]
             if not self.held.start(arguments, new, self.fixed, event.numbers):
                 self._run(given, new)
@@ -152,6 +152,16 @@ class Steady:
         for source, piece in zip(self.sources, new):
             values[source] = piece
         return program.build(Fresh(values, args))
+
+    def _room(self, number: int, earlier: list[Any]) -> Any:
+        """Memory for a result: that of an earlier small one which nobody holds any more, or new."""
+        counts = list(map(getrefcount, earlier))
+        if LISTED in counts:
+            return earlier[counts.index(LISTED)]
+        piece = self.event.executable.room(number)
+        if piece.nbytes <= SMALL and len(earlier) < KEPT:
+            earlier.append(piece)
+        return piece
 
     def _run(self, given: list[Any], new: list[Any]) -> None:
         """Starts the plan on memory in places that it has not had before."""
@@ -192,7 +202,7 @@ class Steady:
             or mode.gradients is not gradients
             or defaults.device is not device
             or defaults.dtype is not dtype
-            or autocast.on
+            or (watching.on and autocast.on)
             or any(program.hooks)
         ):
             return False

@@ -190,6 +190,20 @@ class Node:
         return f"<{self.op.name}{numbers} {self.shape} {self.dtype.name} {self.device}>"
 
 
+_new = object.__new__
+
+
+def holding(op: Op, outputs: Outputs, device: Device, storage: Any, site: RawSite | None) -> Node:
+    """A node that has its value: what `Node` makes, in a third of the time."""
+    node = _new(Node)
+    node.op, node.sources, node.attributes = op, (), NO_ATTRIBUTES
+    node.outputs, node.device, node.site, node.storage = outputs, device, site, storage
+    node.shape, node.dtype = outputs[0]
+    node.requires_grad = False
+    node.spent = node.piece = None
+    return node
+
+
 def origin_of(node: Node) -> Node:
     """The node of the op that the user called: not the reshape behind a sum, say."""
     origin = node

@@ -18,7 +18,7 @@ from tinygrad_cuda.core.dtypes import DType, bool_
 from tinygrad_cuda.core.errors import GradientError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, structure, watching
-from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, detached, local
+from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, detached, local, settled
 from tinygrad_cuda.engine.examples import check_write, tracing
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
 from tinygrad_cuda.graph.node import Node, Op, made_by, mode
@@ -377,9 +377,11 @@ class Size(tuple[int, ...]):
 
 def wrap(node: Node) -> Tensor:
     """A Tensor with a cell of its own that holds `node`."""
-    recorder = local.recorder
     tensor = _new(TensorBase._concrete)
+    tensor.chain = ()
+    tensor._node = tensor._strides = tensor._retained = None
     if node.storage is None:
+        recorder = local.recorder
         # What Cell does, without the call: every operation comes here.
         cell: Cell = _new(Cell)
         cell.node = node
@@ -390,15 +392,13 @@ def wrap(node: Node) -> Tensor:
         except KeyError:
             recorder.pending[node.device] = [ref(cell)]
         tensor.cell = cell
+        recorder.recorded += 1
+        if recorder.recorded > recorder.limit:
+            count_nodes(0)
     else:
-        tensor.cell = Cell(node)
-    tensor.chain = ()
-    tensor._node = tensor._strides = tensor._retained = None
-    recorder.recorded += 1
-    if recorder.recorded > recorder.limit or settings.eager:
-        count_nodes(0)
-        if settings.eager:
-            _compute_now(node.device)
+        tensor.cell = settled(node)  # which makes no trace longer
+    if settings.eager:
+        _compute_now(node.device)
     return tensor
 
 

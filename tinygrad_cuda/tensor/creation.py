@@ -17,7 +17,7 @@ from tinygrad_cuda.core.shapes import Shape, as_shape
 from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.engine.shared import SharedCell
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, current_site, holding
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.transfer import to_device
@@ -92,11 +92,11 @@ def as_leaf(tensor: Tensor, requires_grad: bool, leaf: Leaf | None = None) -> Te
 
 def buffer_node(array: np.ndarray[Any, Any], device: Device) -> Node:
     """A realized node with the value of an array."""
-    node = common.buffer.leaf(tuple(array.shape), dtypes.from_numpy(array.dtype), device)
-    node.storage = registry.get(device).from_host(array)
+    outputs = ((array.shape, dtypes.from_numpy(array.dtype)),)
+    storage = registry.get(device).from_host(array)
     if watching.on and (capture := capturing()) is not None:
-        capture.constant(node.storage)
-    return node
+        capture.constant(storage)
+    return holding(common.buffer, outputs, device, storage, current_site())
 
 
 def _converted(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:

@@ -12,7 +12,7 @@ from tinygrad_cuda.core.dtypes import DType, as_dtype
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.realize import check_errors, realize
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, current_site, mode
+from tinygrad_cuda.graph.node import Node, current_site, holding, mode
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 
@@ -33,8 +33,8 @@ def to_device(node: Node, device: Device) -> Node:
     else:
         array = registry.get(node.device).to_host(node.storage, node.shape, node.dtype)
         check_errors(node.device)
-    moved = Node(common.buffer, (), NO_ATTRIBUTES, node.outputs, device, False, current_site())
-    moved.storage = registry.get(device).from_host(array)
+    storage = registry.get(device).from_host(array)
+    moved = holding(common.buffer, node.outputs, device, storage, current_site())
     if not (node.requires_grad and mode.gradients):
         return moved
     home = node.device

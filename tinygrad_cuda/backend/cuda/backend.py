@@ -55,6 +55,8 @@ class CudaBackend:
         self.pinned, self.ferry = Pinned(self.gpu), Ferry(self.gpu)
         self._mirror = _ErrorMirror(self.gpu)
         self.error = self._mirror.word
+        # Every step looks at it and is watched by it.
+        self.take_error, self.watch_error = self._mirror.look, self._mirror.watch
         gpu = self.gpu.properties
         self.shared_bytes = gpu.shared_bytes
         # A multiplication and an addition a clock in each lane.
@@ -70,7 +72,7 @@ class CudaBackend:
         nbytes = array.nbytes
         if nbytes >= SMALLEST:
             return self.ferry.send(array, place)
-        return self.gpu.ring().lend(array, place, nbytes, self._for_upload)
+        return Staged(self.gpu.ring(), None, place, nbytes, self._for_upload, array)
 
     def upload(self, array: Array) -> Upload:
         """Starts to copy an array on a stream of its own; see `Uploader.start`."""
@@ -110,9 +112,6 @@ class CudaBackend:
 
     def synchronize(self) -> None:
         self.gpu.synchronize()
-
-    def take_error(self, wait: bool = True) -> BadIndex | None:
-        return self._mirror.look(wait)
 
     # The machine under the executable
 
@@ -176,9 +175,6 @@ class CudaBackend:
     def copy(self, target: runtime.Allocation, source: runtime.Allocation) -> None:
         self.gpu.copy(target.address, source.address, source.nbytes)
 
-    def watch_error(self, first: int, codes: Sequence[int]) -> None:
-        self._mirror.watch(first, codes)
-
     def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[float]:
         return times(self.gpu, work)
 
@@ -211,6 +207,8 @@ class _ErrorMirror:
     def watch(self, first: int, codes: Sequence[int]) -> None:
         """A run begins whose checks have these codes."""
         known = self.runs.get(first)
+        if known is codes:
+            return
         if known is None:
             if len(self.runs) >= RUNS_REMEMBERED:
                 self.found = self.look(wait=True)
@@ -219,7 +217,7 @@ class _ErrorMirror:
             self.found = self.look(wait=True)
         self.runs[first] = codes
 
-    def look(self, wait: bool) -> BadIndex | None:
+    def look(self, wait: bool = True) -> BadIndex | None:
         """The first error since the last look, or None."""
         if self.found is not None:
             error, self.found = self.found, None

@@ -152,6 +152,6 @@ class Held:
     def _sent(self) -> None:
         executable = self.executable
         executable.sent = self._packed
-        self.runs += 1
-        self._used[self._key] = self.runs
+        runs = self.runs = self.runs + 1
+        self._used[self._key] = runs
         executable.watch(self._codes)

@@ -137,9 +137,8 @@ class Pool:
             if self._returned:
                 self._take_back()
             pieces = self._free.get(size)
-            if pieces:
-                piece = pieces.pop(address, None) or pieces.popitem()[1]
-            else:
+            piece = pieces.pop(address, None) if pieces else None
+            if piece is None:
                 piece = self._find(size) or self._grow(size) or self._insist(nbytes, size)
             return self._hand_out(nbytes, piece)
 

@@ -109,7 +109,15 @@ def _describe(driver: Any, status: Any) -> str:
 
 
 _gate = _Gate()
-_current = threading.local()  # the Device whose context is current in this thread
+
+
+class _Current(threading.local):
+    """The Device whose context is current in this thread."""
+
+    device: Device | None = None
+
+
+_current = _Current()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_gate.after_fork)
 
@@ -262,13 +270,14 @@ class Device:
             DeviceError: the process was forked after CUDA was initialised.
             CudaError: the context was lost.
         """
+        if _current.device is self and not (self.lost or _gate.forked):
+            return
         if _gate.forked:
             _require(self.index)
         if self.lost:
             raise self._lost_error()
-        if getattr(_current, "device", None) is not self:
-            self.call("cuCtxSetCurrent", self._context)
-            _current.device = self
+        self.call("cuCtxSetCurrent", self._context)
+        _current.device = self
 
     def destroy(self, name: str, handle: Any) -> None:
         """Gives a handle back; quiet, since destructors call it, also while Python shuts down."""

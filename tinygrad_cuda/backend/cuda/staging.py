@@ -38,6 +38,15 @@ class Staged:
     Whoever asks for its `address` has it copied there; a graph may read it where it waits, once:
     what is read again had better be there.
 
+    Args:
+        staging: the ring.
+        part: of the ring, in which it waits; None if it waits in pinned memory of its own, which
+            nobody changes.
+        place: where it waits.
+        nbytes: how long it is.
+        room: gives memory on the GPU.
+        source: whose memory it is, if it is not the ring's.
+
     Attributes:
         waits: it is not on the GPU, and no graph has read it.
     """
@@ -56,8 +65,7 @@ class Staged:
         room: Callable[[int], Allocation],
         source: object = None,
     ) -> None:
-        self.nbytes, self.waits = nbytes, nbytes <= LARGEST
-        self._source = source  # whose memory it is, if it is not the ring's
+        self.nbytes, self.waits, self._source = nbytes, nbytes <= LARGEST, source
         self._staging, self._part, self._place, self._room = staging, part, place, room
         self._memory: Allocation | None = None
 
@@ -134,12 +142,6 @@ class Staging:
             pieces[:] = [reference for reference in pieces if reference() is not None]
         pieces.append(weakref.ref(piece))
         return piece
-
-    def lend(
-        self, source: npt.NDArray[Any], place: int, nbytes: int, room: Callable[[int], Allocation]
-    ) -> Staged:
-        """The same for an array in pinned memory of its own, which nobody changes: no copy."""
-        return Staged(self, None, place, nbytes, room, source)
 
     def send(self, address: int, place: int, nbytes: int) -> None:
         """Copies from the ring to the GPU, behind the work so far."""
