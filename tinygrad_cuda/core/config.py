@@ -79,8 +79,8 @@ VARIABLES: tuple[Variable, ...] = (
         "TGC_WINOGRAD",
         "winograd",
         _boolean,
-        "0",
-        "1 makes large 3 x 3 convolutions of float32 by tiles; read when a plan is made",
+        "1",
+        "0 sums 3 x 3 convolutions by their definition, not by tiles; read when a plan is made",
     ),
     Variable("TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit"),
 )

@@ -141,6 +141,8 @@ class Conv2d(_Forward):
         padding_mode: ``zeros``, ``reflect``, ``replicate`` or ``circular``.
         device, dtype: of the parameters.
 
+    Where and with what errors large 3 x 3 kernels are summed by tiles, see `conv2d`.
+
     Raises:
         ArgumentError: groups does not divide the channels, or an argument is out of range.
 
