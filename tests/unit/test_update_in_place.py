@@ -10,12 +10,24 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim.groups import Steady
 
-pytestmark = pytest.mark.usefixtures("overwriting")
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest, overwriting: None) -> str:
+    kind: str = request.param
+    try:
+        registry.get(as_device(kind))
+    except tc.DeviceError as error:
+        pytest.skip(str(error))
+    tc.set_default_device(kind)  # until `overwriting` ends
+    return kind
+
 
 RULES: dict[str, Callable[[Any], Any]] = {
     "SGD": lambda parameters: optim.SGD(parameters, lr=0.1),
@@ -103,9 +115,14 @@ def interfered(loop: Loop, turn: int) -> None:
         realize_all()
 
 
-@pytest.mark.parametrize("rule", RULES)
+# One rule where compiling takes long.
+CASES = [*(("cpu", rule) for rule in RULES), ("emu", "Adam"), *(("cuda", rule) for rule in RULES)]
+everywhere = pytest.mark.parametrize("device", ["cpu", "emu", "cuda"], indirect=True)
+
+
+@pytest.mark.parametrize(("device", "rule"), CASES, indirect=["device"])
 def test_whatever_happens_between(
-    rule: str, in_place: list[bool], monkeypatch: pytest.MonkeyPatch
+    device: str, rule: str, in_place: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train() -> tuple[list[Any], list[list[float]]]:
         loop, seen = Loop(rule), []
@@ -125,7 +142,8 @@ def test_whatever_happens_between(
     assert same(found, expected) and seen == known
 
 
-def test_nothing_is_recorded(in_place: list[bool]) -> None:
+@everywhere
+def test_nothing_is_recorded(device: str, in_place: list[bool]) -> None:
     """The cells keep their nodes, and someone who holds one of them keeps its value."""
     loop = Loop("Adam")
     for _ in range(6):
@@ -143,7 +161,8 @@ def test_nothing_is_recorded(in_place: list[bool]) -> None:
     assert not in_place[-1] and cells[0].node is not kept
 
 
-def test_a_group_beside_others_is_recorded_with_them(in_place: list[bool]) -> None:
+@everywhere
+def test_a_group_beside_others_is_recorded_with_them(device: str, in_place: list[bool]) -> None:
     loop = Loop("Adam")
     first, *rest = loop.model.parameters()
     loop.optimizer = optim.Adam([{"params": [first]}, {"params": rest, "lr": 0.1}], lr=0.01)
