@@ -21,6 +21,7 @@ from tinygrad_cuda.nn.functional_pooling import (
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.creation import arange
+from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 _RANKS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
@@ -58,6 +59,7 @@ def _sizes(
     return sizes, tuple(float(factor) for factor in numbers)
 
 
+@templated
 @in_float32
 def interpolate(
     input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",

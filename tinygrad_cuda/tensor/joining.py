@@ -17,6 +17,7 @@ from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.math import to_dtype
+from tinygrad_cuda.tensor.templated import templated
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -95,6 +96,7 @@ def _nodes(op: str, tensors: Any) -> list[Node]:
     return [to_dtype(node, dtype) for node in nodes]
 
 
+@templated
 @in_widest
 def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
     """The tensors one after the other along an existing dimension.

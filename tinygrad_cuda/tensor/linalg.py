@@ -12,6 +12,7 @@ from tinygrad_cuda.graph.ops import common, contraction, elementwise, movement, 
 from tinygrad_cuda.tensor.autocast import in_half, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.math import promote, to_shape
+from tinygrad_cuda.tensor.templated import templated
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -130,6 +131,7 @@ def _require_rank(op: str, name: str, node: Node, rank: int) -> Node:
     return node
 
 
+@templated
 @in_half
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     r"""The matrix product: ``c[.., i, j] = sum_k a[.., i, k] b[.., k, j]``.

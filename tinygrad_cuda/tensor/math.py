@@ -185,16 +185,17 @@ def _of_two(name: str, op: Op, floating: bool = False) -> Callable[..., Tensor]:
     keeps: dict[DType, bool] = {}  # whether operands of a dtype give one of the same
 
     def function(input: Any, other: Any) -> Tensor:
-        site = mode.site or site_of(sys._getframe(1))
-        strided = True
         if isinstance(input, TensorBase) and isinstance(other, TensorBase):
             a, b = input.node, other.node
             if (a.outputs is not b.outputs and a.outputs != b.outputs) or a.device is not b.device:
                 together: Tensor = brought_together(input, other)
                 return together
+            site = mode.site or site_of(sys._getframe(1))
             strided = input._strides is not None or other._strides is not None
         else:
+            site = mode.site or site_of(sys._getframe(1))
             a, b = promoted(name, input, other, site)
+            strided = True
         dtype = a.dtype
         if floating and dtype.category != 2:
             node = recorded(a, b)
@@ -416,17 +417,28 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
         raise ArgumentError(
             "clamp", "no bound is given", expect="min, max or both", actual="neither"
         )
-    result = input
+    node, site = input.node, mode.site or site_of(sys._getframe(1))
     for bound, outside in ((min, elementwise.lt), (max, elementwise.gt)):
         if bound is None:
             continue
-        node, limit = promoted("clamp", result, bound)
         # At the bound itself the gradient passes to the input alone, as in PyTorch.
+        if _of_kind(bound, node):
+            # What the ops do when they are called.
+            limit = common.constant.like(node, site, value=bound)
+            sort = ((node.shape, dtypes.bool_),)
+            beyond = Node(outside, (node, limit), NO_ATTRIBUTES, sort, node.device, False, site)
+            needs = node.requires_grad and mode.gradients
+            node = Node(
+                elementwise.where, (beyond, limit, node), NO_ATTRIBUTES, node.outputs, node.device,
+                needs and node.dtype.category == 2, site,
+            )  # fmt: skip
+            continue
+        node, limit = promote("clamp", wrap(node), bound)
         beyond = outside(node, limit)
         if isinstance(bound, TensorBase) and limit.dtype.is_floating:
             beyond = elementwise.logical_or(beyond, elementwise.isnan(limit))
-        result = wrap(elementwise.where(beyond, limit, node))
-    return result
+        node = elementwise.where(beyond, limit, node)
+    return wrap(node)
 
 
 clip = clamp

@@ -25,6 +25,7 @@ from tinygrad_cuda.tensor.factorizing import svdvals
 from tinygrad_cuda.tensor.joining import another
 from tinygrad_cuda.tensor.math import maximum, minimum, to_dtype, to_shape
 from tinygrad_cuda.tensor.shaping import movedim
+from tinygrad_cuda.tensor.templated import templated
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -91,6 +92,7 @@ def reduced(row: Op, node: Node, axes: Axes) -> Node:
 # Sums and products --------------------------------------------------------------------------------
 
 
+@templated
 @in_float32
 def sum(
     input: Tensor,
@@ -118,6 +120,7 @@ def sum(
     return wrap(finish(reduced(ops.sum, node, axes), axes, keepdim or keepdims))
 
 
+@templated
 def mean(
     input: Tensor,
     dim: Any = None,

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import RawSite
 from tinygrad_cuda.engine.capture import watching
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.examples import Recording, tracing
@@ -80,6 +79,12 @@ def templated(function: F) -> F:
                 key.append(repr(value))
             elif kind is tuple and all(type(item) is int for item in value):
                 key.append(value)
+            elif kind in _SEQUENCES and all(isinstance(item, TensorBase) for item in value):
+                key += (kind, len(value))
+                for item in value:
+                    node = item.node
+                    nodes.append(node)
+                    key += (node.outputs, node.requires_grad, node.device, item._strides)
             else:
                 return function(*args, **options)
         whole = tuple(key)
@@ -90,60 +95,43 @@ def templated(function: F) -> F:
             call = known[whole] = _made(function, args, options)
         if call is None:
             return function(*args, **options)
-        # The result counts itself.
-        recorder.recorded += call.others
-        return _repeated(call, nodes, mode.site or site_of(sys._getframe(1)))
+        template, place, strides, checks, others = call
+        device, site = nodes[0].device, mode.site or site_of(sys._getframe(1))
+        codes: Any = ()
+        if checks:
+            codes = [(k, register_check(op, what, site, end)) for k, op, what, end in checks]
+        if template.heads is not None:
+            result = wrap(waiting(template, tuple(nodes), device, site, codes))
+        else:
+            made = template(nodes, device, (site,))
+            for k, code in codes:
+                made[k].attributes = {**made[k].attributes, "code": code}
+            result = wrap(made[place])
+        result._strides = strides
+        recorder.recorded += others  # the result counts itself
+        return result
 
     return wrapper  # type: ignore[return-value]
 
 
 _PLAIN = frozenset((int, bool, str, type(None), DType))
+_SEQUENCES = frozenset((list, tuple))
 _missing: Any = object()
-
-
-def _repeated(call: _Call, inputs: list[Node], site: RawSite | None) -> Any:
-    template, place, strides, checks, _ = call
-    device = inputs[0].device
-    codes: Any = ()
-    if checks:
-        codes = [(k, register_check(op, what, site, negative)) for k, op, what, negative in checks]
-    if template.heads is not None:
-        end = waiting(template, tuple(inputs), device, site, codes)
-    else:
-        nodes = template(inputs, device, (site,))
-        for k, code in codes:
-            nodes[k].attributes = {**nodes[k].attributes, "code": code}
-        end = nodes[place]
-    result = wrap(end)
-    result._strides = strides
-    return result
 
 
 def _made(function: Callable[..., Any], args: Any, options: dict[str, Any]) -> _Call | None:
     """A call with stand-ins that never have a value; None if it cannot be repeated."""
-    inputs: list[Node] = []
-
-    def stand_in(value: Any) -> Any:
-        if not isinstance(value, TensorBase):
-            return value
-        node = value.node
-        place = example.leaf(node.shape, node.dtype, node.device)
-        place.requires_grad = node.requires_grad
-        inputs.append(place)
-        tensor = wrap(place)
-        tensor._strides = value._strides
-        return tensor
-
+    tensors: list[TensorBase] = []
     with Recording("error"):
-        stood = [stand_in(value) for value in args]
-        stood_options = {name: stand_in(value) for name, value in options.items()}
+        stood = [_stand_in(value, tensors) for value in args]
+        stood_options = {name: _stand_in(value, tensors) for name, value in options.items()}
+        inputs = [tensor.cell.node for tensor in tensors]
         if len({node.device for node in inputs}) != 1:
             return None
         try:
             result = function(*stood, **stood_options)
             if not isinstance(result, TensorBase) or result.chain:
                 return None
-            tensors = [v for v in (*stood, *stood_options.values()) if isinstance(v, TensorBase)]
             if any(t.cell.node is not n or t.cell is result.cell for t, n in zip(tensors, inputs)):
                 # It writes in place, or gives a view.
                 return None
@@ -153,3 +141,18 @@ def _made(function: Callable[..., Any], args: Any, options: dict[str, Any]) -> _
             # It looks at a value, say; an error of the call itself is raised again.
             return None
         return _Call(template, template.chosen[0], result._strides, checks, template.length - 1)
+
+
+def _stand_in(value: Any, tensors: list[TensorBase]) -> Any:
+    """What a call with stand-ins is given for an argument; lists the Tensors made for it."""
+    if type(value) in _SEQUENCES:
+        return type(value)([_stand_in(item, tensors) for item in value])
+    if not isinstance(value, TensorBase):
+        return value
+    node = value.node
+    place = example.leaf(node.shape, node.dtype, node.device)
+    place.requires_grad = node.requires_grad
+    tensor = wrap(place)
+    tensor._strides = value._strides
+    tensors.append(tensor)
+    return tensor
