@@ -236,7 +236,7 @@ def register_check(op: str, what: str, site: RawSite | None, negative: bool = Fa
         negative: positions may count from the end.
     """
     # The code object by identity: its hash is slow, and the list keeps it alive.
-    key = op, what, negative, site and (id(site[0]), *site[1:])
+    key = (op, what, negative, id(site[0]), site[1:]) if site else (op, what, negative)
     line = _numbers.get(key)
     if line is None:
         with _lines_lock:

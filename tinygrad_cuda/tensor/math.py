@@ -18,7 +18,7 @@ from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.autocast import in_float32, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype, tensor
-from tinygrad_cuda.tensor.templated import templated
+from tinygrad_cuda.tensor.templated import templated_of_two
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -178,7 +178,7 @@ def _of_two(name: str, op: Op, floating: bool = False) -> Callable[..., Tensor]:
     def recorded(a: Node, b: Node) -> Node:
         return op(as_float(a), as_float(b)) if floating else op(a, b)
 
-    @templated
+    @templated_of_two
     def brought_together(input: Any, other: Any) -> Tensor:
         return _strides_like(wrap(recorded(*promote(name, input, other))), input, other)
 
@@ -188,7 +188,7 @@ def _of_two(name: str, op: Op, floating: bool = False) -> Callable[..., Tensor]:
         if isinstance(input, TensorBase) and isinstance(other, TensorBase):
             a, b = input.node, other.node
             if (a.outputs is not b.outputs and a.outputs != b.outputs) or a.device is not b.device:
-                together: Tensor = brought_together(input, other)
+                together: Tensor = brought_together(input, other, a, b)
                 return together
             site = mode.site or site_of(sys._getframe(1))
             strided = input._strides is not None or other._strides is not None

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import RawSite
 from tinygrad_cuda.engine.capture import watching
-from tinygrad_cuda.engine.cell import local
+from tinygrad_cuda.engine.cell import Recorder, local
 from tinygrad_cuda.engine.examples import Recording, tracing
 from tinygrad_cuda.engine.realize import described_check, register_check
 from tinygrad_cuda.graph.batching import example
@@ -87,31 +88,61 @@ def templated(function: F) -> F:
                     key += (node.outputs, node.requires_grad, node.device, item._strides)
             else:
                 return function(*args, **options)
-        whole = tuple(key)
-        call = known.get(whole, _missing)
+        call = known.get(whole := tuple(key), _missing)
         if call is _missing:
-            if len(known) >= CAPACITY:
-                known.clear()
-            call = known[whole] = _made(function, args, options)
+            call = _remember(known, whole, _made(function, args, options))
         if call is None:
             return function(*args, **options)
-        template, place, strides, checks, others = call
-        device, site = nodes[0].device, mode.site or site_of(sys._getframe(1))
-        codes: Any = ()
-        if checks:
-            codes = [(k, register_check(op, what, site, end)) for k, op, what, end in checks]
-        if template.heads is not None:
-            result = wrap(waiting(template, tuple(nodes), device, site, codes))
-        else:
-            made = template(nodes, device, (site,))
-            for k, code in codes:
-                made[k].attributes = {**made[k].attributes, "code": code}
-            result = wrap(made[place])
-        result._strides = strides
-        recorder.recorded += others  # the result counts itself
-        return result
+        return _repeated(call, nodes, recorder, mode.site or site_of(sys._getframe(1)))
 
     return wrapper  # type: ignore[return-value]
+
+
+def templated_of_two(function: F) -> Callable[[Any, Any, Node, Node], Any]:
+    """`templated` for functions of two Tensors, whose nodes are at hand."""
+    known: dict[Any, _Call | None] = {}
+
+    def wrapper(a: Any, b: Any, first: Node, second: Node) -> Any:
+        if (watching.on and (tracing.stack or autocast.state.on)) or settings.eager:
+            return function(a, b)
+        key = (
+            first.outputs, second.outputs, first.requires_grad, second.requires_grad, first.device,
+            second.device, a._strides, b._strides, mode.gradients, get_default_dtype(),
+        )  # fmt: skip
+        call = known.get(key, _missing)
+        if call is _missing:
+            call = _remember(known, key, _made(function, (a, b), {}))
+        if call is None:
+            return function(a, b)
+        site = mode.site or site_of(sys._getframe(1))
+        return _repeated(call, (first, second), local.recorder, site)
+
+    return wrapper
+
+
+def _remember(known: dict[Any, _Call | None], key: Any, call: _Call | None) -> _Call | None:
+    if len(known) >= CAPACITY:
+        known.clear()
+    known[key] = call
+    return call
+
+
+def _repeated(call: _Call, nodes: Sequence[Node], recorder: Recorder, site: RawSite | None) -> Any:
+    template, place, strides, checks, others = call
+    device = nodes[0].device
+    codes: Any = ()
+    if checks:
+        codes = [(k, register_check(op, what, site, end)) for k, op, what, end in checks]
+    if template.heads is not None:
+        result = wrap(waiting(template, tuple(nodes), device, site, codes))
+    else:
+        made = template([*nodes], device, (site,))
+        for k, code in codes:
+            made[k].attributes = {**made[k].attributes, "code": code}
+        result = wrap(made[place])
+    result._strides = strides
+    recorder.recorded += others  # the result counts itself
+    return result
 
 
 _PLAIN = frozenset((int, bool, str, type(None), DType))
