@@ -168,17 +168,6 @@ class Node:
         self.spent = None
         self.piece = None
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Only for what has not been set: the sources of a call that is not recorded yet."""
-            if name == "sources":
-                with _recording:
-                    call = self.piece
-                    if call is not None:
-                        call.expand()
-            return object.__getattribute__(self, name)
-
     @property
     def label(self) -> str:
         """The op's name, or that of the Function behind a custom node."""
@@ -188,6 +177,26 @@ class Node:
     def __repr__(self) -> str:
         numbers = "".join(f" {name}={value}" for name, value in self.attributes.items())
         return f"<{self.op.name}{numbers} {self.shape} {self.dtype.name} {self.device}>"
+
+
+class ResultNode(Node):
+    """What a call gives whose nodes are not recorded until somebody looks at its sources.
+
+    A class of its own, since each look at an attribute costs more where there is a `__getattr__`.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Only for what has not been set."""
+            if name == "sources":
+                with _recording:
+                    call = self.piece
+                    if call is not None:
+                        call.expand()
+            return object.__getattribute__(self, name)
 
 
 _new = object.__new__

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary, ref
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import RawSite
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op, Outputs
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op, Outputs, ResultNode
 from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.graph.order import topological
 
@@ -212,7 +212,7 @@ class Deferred:
         found: list[Node] = []
         add, new, device = found.append, object.__new__, self.device
         for op, attributes, outputs, shape, dtype, needs, line in heads:
-            node: Node = new(Node)
+            node: Node = new(ResultNode)
             node.op = op
             node.attributes = attributes
             node.outputs = outputs
@@ -272,7 +272,7 @@ def waiting(
     call.codes = codes
     call.used = call._nodes = None
     call.kept = False
-    node: Node = _new(Node)
+    node: Node = _new(ResultNode)
     node.op, node.attributes, node.outputs, node.shape, node.dtype, node.requires_grad, _ = (
         template.heads[0]  # type: ignore[index]
     )
