@@ -11,7 +11,11 @@ from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.graph.ops.winograd import PARTS, unwinograd, winograd
 
 # Images, channels, tiles down and across.
-SIZES = ((2, 3, 2, 3), (1, 1, 1, 1), (3, 2, 5, 1), (1, 300, 1, 1))
+# Some blocks have several channels and images, some have rows of one image.
+SIZES = (
+    (2, 3, 2, 3), (1, 1, 1, 1), (3, 2, 5, 1), (1, 300, 1, 1), (20, 32, 1, 1), (5, 8, 2, 2),
+    (1, 2, 33, 9),
+)  # fmt: skip
 
 
 def _planes(x: Array, form: int, part: str) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.direct import MOST_OUTPUTS, Windows, windows_of
@@ -14,6 +15,7 @@ from tinygrad_cuda.backend.cuda.template import THREADS, Stage, fill, wrapped
 from tinygrad_cuda.backend.cuda.tiling import clocks, plan
 from tinygrad_cuda.backend.cuda.words import Words
 from tinygrad_cuda.core.dtypes import float32
+from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, gradient_mode, recorded_at
 from tinygrad_cuda.graph.ops import contraction, movement
 from tinygrad_cuda.graph.ops.winograd import PARTS, TAPS, Part, tiles_of, unwinograd, winograd
@@ -22,6 +24,8 @@ from tinygrad_cuda.graph.schedule import Kernel
 
 LAUNCH = 5000  # clocks of a multiprocessor that a further kernel takes at least
 TRAFFIC = 2000  # bytes between memory and all multiprocessors in a clock
+NEAR = 128  # results of a block that are neighbours in memory at least, where that can be had
+PITCH = THREADS + 8  # elements from line to line of shared memory, against bank conflicts
 GAIN = 0.9  # of the time of the usual product that this may take at most
 
 
@@ -91,6 +95,8 @@ def form_of(windows: Windows, channels: int, turned: bool) -> int:
     n, k = (k, n) if turned else (n, k)
     least, best = GAIN * clocks(plan(1, m, n, k, 4), 1, m, n, 4), 0
     for form in PARTS:
+        if tiles_of(PARTS[form]["results"], *windows.places)[1] > THREADS:
+            continue  # a block has whole rows of tiles
         time = _clocks(windows, channels, form, turned)
         if time < least:
             least, best = time, form
@@ -228,7 +234,7 @@ def _planes(kernel: Kernel, node: Node) -> Stage:
         across=_lines(part, "to[{}]", [f"half[f][{v}]" for v in range(part.size)]),
         store=store.lines,
     )
-    return _stage(kernel, node, body, words, channels * places)
+    return _stage(kernel, node, body, words, -(-channels * places // THREADS), 0)
 
 
 def _run(part: Part, x: Node) -> tuple[int, int]:
@@ -238,49 +244,112 @@ def _run(part: Part, x: Node) -> tuple[int, int]:
     return (first, part.step) if first + part.step <= part.size else (0, part.size)
 
 
+class _Block(NamedTuple):
+    """What of the result of a transform to images a block makes.
+
+    Attributes:
+        channels, images: how many neighbouring ones; of one image it may be
+        rows: so many rows of tiles only.
+        lanes: neighbouring results that are stored together.
+    """
+
+    channels: int
+    images: int
+    rows: int
+    lanes: int
+
+
+def _block(part: Part, shape: Shape) -> _Block:
+    """A block whose results lie together in memory, with a tile for most of its threads."""
+    images, channels, height, width = shape
+    rows, columns = tiles_of(part, height, width)
+    tiles, plane = rows * columns, height * width
+    if tiles > THREADS:
+        assert columns <= THREADS, "no convolution with so long rows is made by tiles"
+        lanes = next(wide for wide in (4, 2, 1) if plane % wide == width * part.step % wide == 0)
+        return _Block(1, 1, THREADS // columns, lanes)
+    several = [q for q in (1, 2, 4, 8, 16) if channels % q == 0 and q * tiles <= THREADS // 2]
+    near = (q for q in several if q * plane >= NEAR and q * plane % 4 == 0)
+    chosen = next(near, 1)
+    lanes = next(wide for wide in (4, 2, 1) if chosen * plane % wide == 0)
+    return _Block(chosen, min(images, THREADS // (chosen * tiles)), rows, lanes)
+
+
 def _images(kernel: Kernel, node: Node) -> Stage:
     """From planes to images, through the epilogue into memory."""
     part, (x,) = _part_of(node), node.sources
     images, channels, height, width = node.shape
-    _, _, places = x.shape
     rows, columns = tiles_of(part, height, width)
-    lanes = next(wide for wide in (4, 2, 1) if not (width % wide or part.step % wide))
+    block = _block(part, node.shape)
+    bands, plane, lanes = -(-rows // block.rows), height * width, block.lanes
+    run = block.rows * part.step * width if bands > 1 else block.channels * plane
     words = Words()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
-    outer, load = Scope("image", "channel", "tile_y", "tile_x", "place"), Scope("f", "g")
-    writer.scopes = [outer, load]
-    channel, lines = ix.variable("channel", channels), part.size
-    plane = ix.variable("f", lines) * lines + ix.variable("g", lines)
-    value = writer.value(x, (plane, channel, ix.variable("place", places)))
-    strip, v = ix.variable("strip", width // lanes), ix.variable("v", lanes)
-    at = (ix.variable("image", images), channel, ix.variable("y", height), strip * lanes + v)
-    flat = ix.flatten(at, node.shape)
-    row, strip_load, map_ = Scope("y"), Scope("strip"), Scope("v")
-    writer.scopes, writer.lane = [outer, row, strip_load, map_], Lane(v, lanes)
+    before, load = Scope("channel", "place"), Scope("f", "g")
+    writer.scopes = [before, load]
+    plane_at = ix.variable("f", part.size) * part.size + ix.variable("g", part.size)
+    at = (plane_at, ix.variable("channel", channels), ix.variable("place", x.shape[2]))
+    value = writer.value(x, at)
+    strip, v = ix.variable("strip", channels * plane // lanes), ix.variable("v", lanes)
+    flat = ix.variable("image", images) * (channels * plane) + strip * lanes + v
+    outer, strip_load, map_ = Scope(), Scope("image", "strip"), Scope("v")
+    writer.scopes, writer.lane = [outer, strip_load, map_], Lane(v, lanes)
     stores = Stores(writer, kernel)
     writer.anchored[node] = "total"
-    writer.floors = dict.fromkeys(kernel.nodes, 3)
+    writer.floors = dict.fromkeys(kernel.nodes, 2)
     for stored in kernel.stores:
         stores.put(stored, flat, writer.value(stored, ix.unflatten(flat, stored.shape)))
+    band_tiles, parts = block.rows * columns, channels // block.channels
+    strips = block.channels * plane // lanes
+    sizes = {
+        "threads": THREADS,
+        "channel_groups": parts,
+        "several": block.channels,
+        "part_strips": strips,
+        "images": images,
+        "images_each": block.images,
+        "bands": bands,
+        "band_rows": block.rows,
+        "band_tiles": band_tiles,
+        "tiles_each": block.images * band_tiles,
+        "active": block.channels * block.images * band_tiles,
+        "tiles": rows * columns,
+        "columns": columns,
+        "width": width,
+        "plane_elements": plane,
+        "pitch": PITCH,
+        "size": part.size,
+        "lines": part.step,
+        "turns": -(-block.images * run // (lanes * THREADS)),
+        "run": run // lanes,
+        "items": block.images * run // lanes,
+        "run_elements": run,
+        "lanes": lanes,
+    }
+    inside = [f"band * {run // lanes} + along < {strips}"] if bands > 1 else []
+    inside += [f"image < {images}"] if images % block.images else []
+    together = width % lanes == part.step % lanes == 0  # a strip lies in a row of one tile
+    place = fill("winograd.cuh", "result", lane="" if together else " + v", **sizes)
     body = fill(
         "winograd.cuh",
         "images",
-        place=_place(writer, channels * places, places, rows * columns, columns, outer.lines),
-        size=part.size,
-        lines=part.step,
-        lanes=lanes,
+        **sizes,
+        before=before.lines,
         load=load.lines,
         value=value,
         down=_lines(part, "half[{}][v]", [f"from[{u}][v]" for u in range(part.size)]),
         across=_lines(part, "to[{}]", [f"half[f][{v}]" for v in range(part.size)]),
-        inside_y="true" if height % part.step == 0 else f"y < {height}",
-        inside_x="true" if width % part.step == 0 else f"strip < {width // lanes}",
-        row=row.lines,
+        outer=outer.lines,
+        inside=f" && {' && '.join(inside)}" if inside else "",
         strip_load=strip_load.lines,
+        strip_place=place if together else [],
+        lane_place=[] if together else place,
+        lane_step=f"v * {PITCH}" if together else "0",
         map=map_.lines,
         store=stores.after,
     )
-    return _stage(kernel, node, body, words, channels * places)
+    blocks = parts * bands * -(-images // block.images)
+    return _stage(kernel, node, body, words, blocks, 4 * part.step**2 * PITCH)
 
 
 def _place(
@@ -300,12 +369,7 @@ def _place(
     )
 
 
-def _stage(kernel: Kernel, node: Node, body: str, words: Words, items: int) -> Stage:
+def _stage(kernel: Kernel, node: Node, body: str, words: Words, blocks: int, shared: int) -> Stage:
     form, part = node.attributes["form"], node.attributes["part"]
-    blocks = -(-items // THREADS)
-    label = comment(
-        kernel,
-        f"WINOGRAD F({form} x {form}, {TAPS} x {TAPS}), {part}, {items} tiles of one channel",
-        blocks,
-    )
-    return wrapped(kernel, f"{stem(kernel)}_{part}", body, words.list, blocks, 0, label)
+    label = comment(kernel, f"WINOGRAD F({form} x {form}, {TAPS} x {TAPS}), {part}", blocks)
+    return wrapped(kernel, f"{stem(kernel)}_{part}", body, words.list, blocks, shared, label)

@@ -34,39 +34,62 @@ for (int f = 0; f < @lines@; f++) {
   }
 }
 //@ images
-@place@
-float from[@size@][@size@];
+// A block makes tiles of @several@ neighbouring channels of some images, or of rows of one image. They
+// meet in shared memory, so that what follows them goes along memory.
+const int group = virtual_block / @channel_groups@, part = virtual_block % @channel_groups@;
+const int first_image = group / @bands@ * @images_each@, band = group % @bands@;
+float* const shared = reinterpret_cast<float*>(smem);
+{
+  const int local = threadIdx.x % @tiles_each@;
+  const int channel = part * @several@ + threadIdx.x / @tiles_each@;
+  const int image = first_image + local / @band_tiles@, tile = band * @band_tiles@ + local % @band_tiles@;
+  if (threadIdx.x < @active@ && image < @images@ && tile < @tiles@) {
+    const int place = image * @tiles@ + tile;
+    @before@
+    float from[@size@][@size@];
 #pragma unroll
-for (int f = 0; f < @size@; f++)
+    for (int f = 0; f < @size@; f++)
 #pragma unroll
-  for (int g = 0; g < @size@; g++) {
-    @load@
-    from[f][g] = @value@;
-  }
-float half[@lines@][@size@];
-#pragma unroll
-for (int v = 0; v < @size@; v++) {
-  @down@
-}
-#pragma unroll
-for (int f = 0; f < @lines@; f++) {
-  const int y = tile_y * @lines@ + f;
-  if (@inside_y@) {
-    float to[@lines@];
-    @across@
-    @row@
-#pragma unroll
-    for (int j = 0; j < @lines@ / @lanes@; j++) {
-      const int strip = tile_x * (@lines@ / @lanes@) + j;
-      if (@inside_x@) {
-        @strip_load@
-#pragma unroll
-        for (int v = 0; v < @lanes@; v++) {
-          const float total = to[j * @lanes@ + v];
-          @map@
-        }
-        @store@
+      for (int g = 0; g < @size@; g++) {
+        @load@
+        from[f][g] = @value@;
       }
+    float half[@lines@][@size@];
+#pragma unroll
+    for (int v = 0; v < @size@; v++) {
+      @down@
+    }
+#pragma unroll
+    for (int f = 0; f < @lines@; f++) {
+      float to[@lines@];
+      @across@
+#pragma unroll
+      for (int g = 0; g < @lines@; g++) shared[(f * @lines@ + g) * @pitch@ + threadIdx.x] = to[g];
     }
   }
 }
+__syncthreads();
+@outer@
+#pragma unroll
+for (int turn = 0; turn < @turns@; turn++) {
+  const unsigned e = turn * @threads@ + threadIdx.x;  // divides in fewer instructions than an int
+  const unsigned near = e / @run@, along = e % @run@;
+  const int image = first_image + near, strip = part * @part_strips@ + band * @run@ + along;
+  if (((turn + 1) * @threads@ <= @items@ || e < @items@)@inside@) {
+    @strip_load@
+    @strip_place@
+#pragma unroll
+    for (int v = 0; v < @lanes@; v++) {
+      @lane_place@
+      const float total = from[@lane_step@];
+      @map@
+    }
+    @store@
+  }
+}
+//@ result
+const unsigned at = band * @run_elements@u + along * @lanes@u@lane@;
+const unsigned y = at % @plane_elements@u / @width@u, x = at % @width@u;
+const float* const from = shared + (y % @lines@u * @lines@u + x % @lines@u) * @pitch@u +
+                          at / @plane_elements@u * @tiles_each@u + near * @band_tiles@u +
+                          (y / @lines@u - band * @band_rows@u) * @columns@u + x / @lines@u;
