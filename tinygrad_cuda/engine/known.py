@@ -23,7 +23,7 @@ from tinygrad_cuda.engine.plan import Entry, cache, key_numbers
 from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.template import Deferred, structure
+from tinygrad_cuda.graph.template import Deferred, picking, structure
 
 _sources_of = attrgetter("sources")
 
@@ -214,7 +214,7 @@ class Known:
         self._learn_numbers(marks, trace, entry)
         self._learn_targets(marks, trace, outputs, overwrites)
         # Pending values that nobody wants: read inside only.
-        self.inner = marks.inner
+        self.inner = picking(marks.inner)
         self.inner_counts = [_LISTED + count for count in marks.inner_reads]
 
     def _learn_numbers(self, marks: Marks, trace: Trace, entry: Entry) -> None:
@@ -247,7 +247,7 @@ class Known:
         sharing: dict[int, list[int]] = {}
         for number, slot in enumerate(marks.input_slots):
             sharing.setdefault(slot, []).append(number)
-        self.target_nodes: list[int] = []
+        targets: list[int] = []
         self.target_counts: list[int] = []
         self.target_slots: list[int] = []
         self.slot_counts: list[int] = []
@@ -262,13 +262,14 @@ class Known:
             seen.add(target)
             slot = slots[target]
             nodes = sharing[slot]
-            first = len(self.target_nodes)
-            self.target_nodes += nodes
+            first = len(targets)
+            targets += nodes
             self.target_counts += [_LISTED + marks.reads[k] for k in nodes]
             self.target_slots.append(slot)
             self.slot_counts.append(_STORED + len(nodes))
             self.overwritten.append(position in overwrites)
-            self.ranges.append((first, len(self.target_nodes)))
+            self.ranges.append((first, len(targets)))
+        self.targets = picking(targets)
         self.steady = all(self.overwritten)
 
     def fits(self, outline: Found, device: Device) -> bool:
@@ -277,8 +278,7 @@ class Known:
             numbers = outline.numbers
             if key_numbers([numbers[k] for k in self.fixed]) != self.fixed_key:
                 return False
-        pending = outline.pending
-        if counts_of([pending[k] for k in self.inner]) != self.inner_counts:
+        if counts_of(self.inner(outline.pending)) != self.inner_counts:
             return False
         if not _calls_are_ours(outline.calls):
             return False
@@ -287,7 +287,7 @@ class Known:
         if outline.slots != self.input_slots:
             return False
         inputs, storages = outline.inputs, outline.storages
-        counts = counts_of([inputs[k] for k in self.target_nodes])
+        counts = counts_of(self.targets(inputs))
         in_slots = counts_of([storages[k] for k in self.target_slots])
         expected = self.target_counts
         if self.steady and counts == expected:
@@ -320,13 +320,14 @@ _LISTED, _STORED = 1, 1
 
 def _calls_are_ours(calls: dict[Deferred, int]) -> bool:
     """Whether nothing but their results and each other refers to calls."""
-    # This dictionary does, too.
+    others = [call.calls for call in calls if call.calls]
+    if not others:
+        return counts_of(list(calls)) == list(map(_LISTED.__add__, calls.values()))
     expected = dict(zip(calls, map((1 + _LISTED).__add__, calls.values())))
     # No name of this frame refers to a call while they are counted.
-    for others in [call.calls for call in calls if call.calls]:
-        for k in range(len(others)):
-            expected[others[k]] += 1
-    others = ()
+    for read in others:
+        for k in range(len(read)):
+            expected[read[k]] += 1
     return counts_of(list(expected)) == list(expected.values())
 
 

@@ -97,7 +97,7 @@ class Path:
         plain = [k for k in singles if pending[k].attributes is NO_ATTRIBUTES]
         self.plain = picking(plain)
         self.structured = [
-            (k, structure(node.op, node.attributes, [], []))
+            (k, structure(node.op, node.attributes, [], []), _only_number(node))
             for k in singles
             if (node := pending[k]).attributes is not NO_ATTRIBUTES and not _is_identity(node)
         ]
@@ -105,7 +105,7 @@ class Path:
     def walk(self, wanted: list[Node]) -> Found | None:
         """The graph behind `wanted`, if it is as the other one was."""
         found = Found()
-        pending, calls = found.pending, found.calls
+        pending, calls, custom = found.pending, found.calls, common.custom
         met = wanted.copy()
         if len(met) != self.roots:
             return None
@@ -115,7 +115,7 @@ class Path:
             if piece is None:
                 if node.op is not origin or node.storage is not None:
                     return None
-                met += node.sources if origin is not common.custom else read_by(node)
+                met += node.sources if origin is not custom else read_by(node)
                 pending.append(node)
             elif type(piece) is Deferred and piece.origin is origin:
                 met += piece.inputs
@@ -162,9 +162,15 @@ class Path:
         for node in self.plain(pending):
             if node.attributes is not NO_ATTRIBUTES:
                 return False
-        for place, kept in self.structured:
+        for place, kept, name in self.structured:
             node = pending[place]
-            if structure(node.op, node.attributes, numbers, []) != kept:
+            attributes = node.attributes
+            if name is not None:
+                value = attributes.get(name)
+                if value is None or len(attributes) != 1 or type(value) is tuple:
+                    return False
+                numbers.append(value)
+            elif structure(node.op, attributes, numbers, []) != kept:
                 return False
         return True
 
@@ -172,3 +178,11 @@ class Path:
 def _is_identity(node: Node) -> bool:
     """Whether what it refers to besides its source is for gradients."""
     return node.op.kind == "identity" and node.op is not common.output
+
+
+def _only_number(node: Node) -> str | None:
+    """The name of its attribute, if that is one number and there is no other."""
+    op, attributes = node.op, node.attributes
+    (name, *others), value = attributes, next(iter(attributes.values()))
+    number = (name in op.literals or name in op.arguments) and type(value) is not tuple
+    return name if number and not others else None
