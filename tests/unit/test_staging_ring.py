@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tinygrad_cuda.backend.cuda import staging
-from tinygrad_cuda.backend.cuda.staging import KEPT, LARGEST, PART, PARTS, Staged, Staging
+from tinygrad_cuda.backend.cuda.staging import KEPT, LARGEST, PART, PARTS, Staged, Staging, lent
 
 
 class Memory:
@@ -137,8 +137,8 @@ def test_what_others_keep_is_read_where_it_is(card: Card) -> None:
     """Pinned memory of its own: large arrays go by the driver, and the array lives as long."""
     ring = Staging(card)  # type: ignore[arg-type]
     array = np.arange(LARGEST // 8 + 1)
-    large = Staged(ring, None, array.ctypes.data, array.nbytes, card.allocate, array)
-    small = Staged(ring, None, array.ctypes.data, 16, card.allocate, array)
+    large = lent(ring, array, array.ctypes.data, array.nbytes, card.allocate)
+    small = lent(ring, array, array.ctypes.data, 16, card.allocate)
     assert small.waits and not large.waits
     assert value(card, large, array.nbytes) == array.tobytes()
     assert small.lend() == array.ctypes.data

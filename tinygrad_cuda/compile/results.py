@@ -194,7 +194,7 @@ class Moulds:
             if made is None:
                 made = fresh.made[key] = _new(kind)
                 made.cell = fresh.cell(mould)
-                made.chain = tuple(map(_fresh_step, chain)) if detaches else chain
+                made.chain = _fresh_chain(chain) if detaches else chain
                 made._node = made._retained = None
                 made._strides = strides
             return made
@@ -205,5 +205,6 @@ class Moulds:
 _new = object.__new__
 
 
-def _fresh_step(step: Any) -> Any:
-    return (common.detach, Branch()) if step[0] is common.detach else step
+def _fresh_chain(chain: tuple[Any, ...]) -> tuple[Any, ...]:
+    detach = common.detach
+    return tuple([(detach, Branch()) if step[0] is detach else step for step in chain])

@@ -42,7 +42,7 @@ NOBODY = Frame([])  # for events of the host, which look at no cell
 SMALL, KEPT = 64 << 10, 4  # bytes of results whose memory is kept, and how many of each
 OWN = LISTED + 1  # references to a thing in a list, if one other thing refers to it
 
-cell_of, chain_of, contents_of = map(attrgetter, ("cell", "chain", "cell_contents"))
+cell_of, chain_of = attrgetter("cell"), attrgetter("chain")
 aliases_of, needs_grad = attrgetter("aliases"), attrgetter("requires_grad")
 
 
@@ -123,8 +123,7 @@ class Steady:
         """Python values that the function has read: in dictionaries, and in its closure."""
         names = self.program.names
         self.named = [(x, name, value) for name, x, value in names if type(x) is dict]
-        outside = [name for name in names if type(name[1]) is not dict]
-        self.closure, self.closed = [x for _, x, _ in outside], [value for _, _, value in outside]
+        self.closed = [(x, value) for _, x, value in names if type(x) is not dict]
 
     def replay(self, args: tuple[Any, ...]) -> Any:
         """What the call returns; or `MISS`, and nothing has happened."""
@@ -209,7 +208,7 @@ class Steady:
         for place, key, value in self.named:
             if place.get(key) is not value:
                 return False
-        return all(map(is_, map(contents_of, self.closure), self.closed))
+        return all([cell.cell_contents is value for cell, value in self.closed])
 
     def _cells(self) -> list[Any]:
         """State that is overwritten, gradients, state that is only read."""

@@ -63,15 +63,8 @@ class recorded_at:
         mode.site = self.old
 
 
-class _Internal(dict[str, bool]):
-    """Whether a file is not the user's. By name: a code object takes far longer to hash."""
-
-    def __missing__(self, filename: str) -> bool:
-        found = self[filename] = is_internal(filename)
-        return found
-
-
-_internal = _Internal()
+# Whether a file is not the user's. By name: a code object takes far longer to hash.
+_internal: dict[str, bool] = {}
 
 
 def current_site() -> RawSite | None:
@@ -85,7 +78,12 @@ def site_of(frame: FrameType | None) -> RawSite | None:
     """The innermost place in the user's code, from `frame` outwards."""
     while frame is not None:
         code = frame.f_code
-        if not _internal[code.co_filename]:
+        filename = code.co_filename
+        try:
+            internal = _internal[filename]
+        except KeyError:
+            internal = _internal[filename] = is_internal(filename)
+        if not internal:
             return (code, frame.f_lasti)
         frame = frame.f_back
     return None

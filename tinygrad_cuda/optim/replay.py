@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import repeat
-from operator import is_
 from typing import Any
 
 from tinygrad_cuda.backend import registry
@@ -100,7 +99,7 @@ class _Alike:
         self.number = number
         self.first = parameter
         self.host = host
-        self.members: list[Any] = []
+        self.members: list[Tensor] = []
         self.targets: list[tuple[list[Any], int, int]] = []
         self.parameters = len(optimizer.param_groups[number]["params"])
         self.group = dict(optimizer.param_groups[number])
@@ -112,10 +111,9 @@ class _Alike:
         state = optimizer.state.get(parameter) or {}
         self.given = {k: self.absent for k, v in state.items() if isinstance(v, Tensor)}
         self.states: list[Any] = []
+        self.states_of: list[tuple[Tensor, Any]] = []
         # The Tensors in the states, and where each is found.
-        self.holders: list[dict[str, Any]] = []
-        self.keys: list[str] = []
-        self.tensors: list[Tensor] = []
+        self.tensors: list[tuple[dict[str, Any], str, Tensor]] = []
         self.names: list[Any] = []
         # Of the next steps while the options stay as they are: the host state, numbers, new state.
         self.ahead: deque[tuple[dict[str, Any], list[float], Any]] = deque()
@@ -141,13 +139,11 @@ class _Alike:
 
     def join(self, parameter: Tensor, state: Any) -> None:
         """One more parameter; what its state holds must stay where it is."""
-        self.members.append(parameter)
         self.states.append(state)
+        self.states_of.append((parameter, state))
         for key, value in (state or {}).items():
             if isinstance(value, Tensor):
-                self.holders.append(state)
-                self.keys.append(key)
-                self.tensors.append(value)
+                self.tensors.append((state, key, value))
 
     def prepare(self, group: Any) -> None:
         """Computes the numbers of the next step.
@@ -155,11 +151,14 @@ class _Alike:
         Raises:
             Stale: the step would be another graph.
         """
-        # By identity, and all at once: every step of a steady loop comes here.
-        if not all(map(is_, map(self.optimizer.state.get, self.members), self.states)):
-            raise Stale("the optimizer's state was replaced")
-        if not all(map(is_, map(dict.get, self.holders, self.keys), self.tensors)):
-            raise Stale("a tensor of the optimizer's state was replaced")
+        # By identity: every step of a steady loop comes here.
+        state_of = self.optimizer.state.get
+        for member, state in self.states_of:
+            if state_of(member) is not state:
+                raise Stale("the optimizer's state was replaced")
+        for holder, key, tensor in self.tensors:
+            if holder.get(key) is not tensor:
+                raise Stale("a tensor of the optimizer's state was replaced")
         now = self.host
         if now:
             first = self.states[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tinygrad_cuda.core.shapes import Shape, as_shape
 from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.engine.shared import SharedCell
-from tinygrad_cuda.graph.node import Node, current_site, holding
+from tinygrad_cuda.graph.node import Node, current_site, holding, mode, site_of
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.transfer import to_device
@@ -220,9 +221,12 @@ def as_tensor(data: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> 
     if isinstance(data, TensorBase):
         result: Any = data
         if device is not None:
-            node, place = result.node, as_device(device)
+            node, place = data.cell.node, as_device(device)
             if node.device is not place:
-                result = wrap(to_device(node, place))
+                if data.chain or node.storage is None or watching.on:
+                    node = data.node
+                # Every step of a loop comes here with its batch.
+                result = wrap(to_device(node, place, mode.site or site_of(sys._getframe(1))))
         if dtype is not None:
             result = result.to(dtype)
         return result  # type: ignore[no-any-return]

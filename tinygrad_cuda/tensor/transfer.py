@@ -9,7 +9,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.device import CPU, KINDS, Device, as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype
-from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.errors import ArgumentError, RawSite
 from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.realize import check_errors, realize
 from tinygrad_cuda.graph.node import Node, current_site, holding, mode
@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
 
 
-def to_device(node: Node, device: Device) -> Node:
-    """The value on another device; realizes the source. The gradient goes back the same way."""
+def to_device(node: Node, device: Device, site: RawSite | None = None) -> Node:
+    """The value on another device; realizes the source. The gradient goes back the same way.
+
+    Args:
+        site: the user's line, if it is known.
+    """
     if node.device is device:
         return node
     if watching.on and (capture := capturing()) is not None:
@@ -34,7 +38,7 @@ def to_device(node: Node, device: Device) -> Node:
         array = registry.get(node.device).to_host(node.storage, node.shape, node.dtype)
         check_errors(node.device)
     storage = registry.get(device).from_host(array)
-    moved = holding(common.buffer, node.outputs, device, storage, current_site())
+    moved = holding(common.buffer, node.outputs, device, storage, site or current_site())
     if not (node.requires_grad and mode.gradients):
         return moved
     home = node.device

@@ -22,7 +22,7 @@ from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.backend.cuda.pinned import Pinned
 from tinygrad_cuda.backend.cuda.replay import Label, Replay
 from tinygrad_cuda.backend.cuda.report import LANES, Roof, taken
-from tinygrad_cuda.backend.cuda.staging import Staged
+from tinygrad_cuda.backend.cuda.staging import Staged, lent
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.backend.cuda.timing import times
 from tinygrad_cuda.backend.cuda.uploads import Upload, Uploader
@@ -72,7 +72,7 @@ class CudaBackend:
         nbytes = array.nbytes
         if nbytes >= SMALLEST:
             return self.ferry.send(array, place)
-        return Staged(self.gpu.ring(), None, place, nbytes, self._for_upload, array)
+        return lent(self.gpu.ring(), array, place, nbytes, self._for_upload)
 
     def upload(self, array: Array) -> Upload:
         """Starts to copy an array on a stream of its own; see `Uploader.start`."""

@@ -40,12 +40,10 @@ class Staged:
 
     Args:
         staging: the ring.
-        part: of the ring, in which it waits; None if it waits in pinned memory of its own, which
-            nobody changes.
+        part: of the ring, in which it waits.
         place: where it waits.
         nbytes: how long it is.
         room: gives memory on the GPU.
-        source: whose memory it is, if it is not the ring's.
 
     Attributes:
         waits: it is not on the GPU, and no graph has read it.
@@ -59,14 +57,15 @@ class Staged:
     def __init__(
         self,
         staging: Staging,
-        part: _Part | None,
+        part: _Part,
         place: int,
         nbytes: int,
         room: Callable[[int], Allocation],
-        source: object = None,
     ) -> None:
-        self.nbytes, self.waits, self._source = nbytes, nbytes <= LARGEST, source
-        self._staging, self._part, self._place, self._room = staging, part, place, room
+        self.nbytes, self.waits = nbytes, True
+        self._source: object = None  # whose memory it is, if it is not the ring's
+        self._part: _Part | None = part
+        self._staging, self._place, self._room = staging, place, room
         self._memory: Allocation | None = None
 
     @property
@@ -95,6 +94,20 @@ class Staged:
         if self._part is not None and self._part is not self._staging.part:
             self._part.late = True
         return self._place
+
+
+_new = object.__new__
+
+
+def lent(
+    staging: Staging, source: object, place: int, nbytes: int, room: Callable[[int], Allocation]
+) -> Staged:
+    """An array that waits in pinned memory of its own, at `place`, where nobody changes it."""
+    piece = _new(Staged)
+    piece.nbytes, piece.waits, piece._source = nbytes, nbytes <= LARGEST, source
+    piece._staging, piece._part, piece._place, piece._room = staging, None, place, room
+    piece._memory = None
+    return piece
 
 
 class _Part:
