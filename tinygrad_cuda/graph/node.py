@@ -180,23 +180,30 @@ class Node:
 class ResultNode(Node):
     """What a call gives whose nodes are not recorded until somebody looks at its sources.
 
-    A class of its own, since each look at an attribute costs more where there is a `__getattr__`.
+    A class of its own, so that other attributes cost nothing more; once it has sources it is an
+    ordinary node.
     """
 
     __slots__ = ()
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:
-            """Only for what has not been set."""
-            if name == "sources":
-                with _recording:
-                    call = self.piece
-                    if call is not None:
-                        call.expand()
-            return object.__getattribute__(self, name)
+        @property
+        def sources(self) -> tuple[Node, ...]:
+            """Those of the call that it waits for, which is recorded now."""
+            with _recording:
+                call = self.piece
+                if call is not None:
+                    call.expand()
+            return _sources.__get__(self)
+
+        @sources.setter
+        def sources(self, value: tuple[Node, ...]) -> None:
+            _sources.__set__(self, value)
+            self.__class__ = Node
 
 
+_sources: Any = Node.sources
 _new = object.__new__
 
 

@@ -20,7 +20,7 @@ from tinygrad_cuda.graph.node import Node, mode, site_of
 from tinygrad_cuda.graph.template import Template, waiting
 from tinygrad_cuda.tensor import autocast
 from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.creation import get_default_dtype
+from tinygrad_cuda.tensor.creation import defaults
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,7 +60,7 @@ def templated(function: F) -> F:
             return function(*args, **options)
         nodes: list[Node] = []
         recorder = local.recorder
-        key = [mode.gradients, get_default_dtype(), *options]
+        key = [mode.gradients, defaults.dtype, *options]
         for value in (*args, *options.values()) if options else args:
             kind = type(value)
             if kind in _PLAIN:
@@ -107,7 +107,7 @@ def templated_of_two(function: F) -> Callable[[Any, Any, Node, Node], Any]:
             return function(a, b)
         key = (
             first.outputs, second.outputs, first.requires_grad, second.requires_grad, first.device,
-            second.device, a._strides, b._strides, mode.gradients, get_default_dtype(),
+            second.device, a._strides, b._strides, mode.gradients, defaults.dtype,
         )  # fmt: skip
         call = known.get(key, _missing)
         if call is _missing:
