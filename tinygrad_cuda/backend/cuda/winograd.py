@@ -12,7 +12,7 @@ from tinygrad_cuda.backend.cuda.direct import MOST_OUTPUTS, Windows, windows_of
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.backend.cuda.template import THREADS, Stage, fill, wrapped
-from tinygrad_cuda.backend.cuda.tiling import clocks, plan
+from tinygrad_cuda.backend.cuda.tiling import MULTIPROCESSORS, clocks, plan
 from tinygrad_cuda.backend.cuda.words import Words
 from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.core.shapes import Shape
@@ -25,6 +25,7 @@ from tinygrad_cuda.graph.schedule import Kernel
 LAUNCH = 5000  # clocks of a multiprocessor that a further kernel takes at least
 TRAFFIC = 2000  # bytes between memory and all multiprocessors in a clock
 NEAR = 128  # results of a block that are neighbours in memory at least, where that can be had
+FEW = 4  # neighbours of a plane that a block loads at least, so that there are more blocks
 PITCH = THREADS + 8  # elements from line to line of shared memory, against bank conflicts
 GAIN = 0.9  # of the time of the usual product that this may take at most
 
@@ -272,7 +273,10 @@ def _block(part: Part, shape: Shape) -> _Block:
     near = (q for q in several if q * plane >= NEAR and q * plane % 4 == 0)
     chosen = next(near, 1)
     lanes = next(wide for wide in (4, 2, 1) if chosen * plane % wide == 0)
-    return _Block(chosen, min(images, THREADS // (chosen * tiles)), rows, lanes)
+    parts, each = channels // chosen, min(images, THREADS // (chosen * tiles))
+    while each > 1 and each * tiles > FEW and parts * -(-images // each) < 2 * MULTIPROCESSORS:
+        each = -(-each // 2)
+    return _Block(chosen, each, rows, lanes)
 
 
 def _images(kernel: Kernel, node: Node) -> Stage:
