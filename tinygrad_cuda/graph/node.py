@@ -203,7 +203,7 @@ class ResultNode(Node):
             self.__class__ = Node
 
 
-_sources: Any = Node.sources
+_sources: Any = vars(Node)["sources"]
 _new = object.__new__
 
 
