@@ -63,19 +63,19 @@ def _pending_cells(device: Device) -> list[Cell]:
     """This thread's cells that wait for a value on `device`; they wait no longer."""
     cells = []
     capture = capturing()
-    for reference in local.recorder.pending.pop(device, ()):
-        cell = reference()
-        if cell is not None:
-            cell.recorder = None
-            if capture is not None and cell not in capture.places:
-                capture.born.add(cell)
-            node = cell.node
-            if node.storage is None:
-                if node.device is device:
-                    cells.append(cell)
-                else:
-                    # A write has moved it to another device since.
-                    cell.wait(node)
+    references = local.recorder.pending.pop(device, ())
+    # Most are gone: what a call gave was only read by another.
+    for cell in [cell for reference in references if (cell := reference()) is not None]:
+        cell.recorder = None
+        if capture is not None and cell not in capture.places:
+            capture.born.add(cell)
+        node = cell.node
+        if node.storage is None:
+            if node.device is device:
+                cells.append(cell)
+            else:
+                # A write has moved it to another device since.
+                cell.wait(node)
     return cells
 
 
@@ -130,7 +130,7 @@ def _queue_again(cells: Iterable[Cell]) -> None:
 
 
 def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
-    wanted = list(dict.fromkeys([*(cell.node for cell in cells), *nodes]))
+    wanted = list(dict.fromkeys([*[cell.node for cell in cells], *nodes]))
     marks = run_known(device, wanted)
     if marks is True:
         return

@@ -195,7 +195,8 @@ def _of_two(name: str, op: Op, floating: bool = False) -> Callable[..., Tensor]:
         else:
             site = mode.site or site_of(sys._getframe(1))
             a, b = promoted(name, input, other, site)
-            strided = True
+            one = input if isinstance(input, TensorBase) else other
+            strided = isinstance(one, TensorBase) and one._strides is not None
         dtype = a.dtype
         if floating and dtype.category != 2:
             node = recorded(a, b)
