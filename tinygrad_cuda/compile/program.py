@@ -63,6 +63,7 @@ class Program:
             self.offsets.append(self.offsets[-1] + run.outputs)
         moulds = Moulds(self._number_of, capture.places, given.tensors, given.cells)
         self.build = moulds.of(result)
+        self.shown = moulds.shown
         self.arguments = len(given.cells)
         self.leaves = [moulds.result(leaf) for leaf in leaves(result)]
         self.structure = rebuilt(result, iter([None] * len(self.leaves)))

@@ -62,13 +62,16 @@ class Fresh:
     Args:
         values: storages, by number.
         given: the Tensors among the arguments.
+        made: cells by their moulds, and Tensors by their keys, as far as they are there.
     """
 
     __slots__ = ("values", "given", "made")
 
-    def __init__(self, values: list[Any], given: Sequence[Any]) -> None:
+    def __init__(
+        self, values: list[Any], given: Sequence[Any], made: dict[Any, Any] | None = None
+    ) -> None:
         self.values, self.given = values, given
-        self.made: dict[Any, Any] = {}  # cells by their moulds, Tensors by what they were called
+        self.made = {} if made is None else made
 
     def cell(self, mould: Mould) -> Cell:
         """The cell cast in a mould."""
@@ -95,6 +98,10 @@ class Moulds:
         known: cells that were there before the call.
         given: the Tensors among the arguments.
         cells: theirs.
+
+    Attributes:
+        moulds: by the cells that a replay makes anew.
+        shown: by the number of a storage, the keys of the Tensors made anew that show it.
     """
 
     def __init__(
@@ -107,6 +114,7 @@ class Moulds:
         self.source, self.known, self.argument_cells = source, known, cells
         self.given = {id(tensor): number for number, tensor in enumerate(given)}
         self.moulds: dict[Cell, Mould] = {}
+        self.shown: dict[int, set[int]] = {}
 
     def mould(self, cell: Cell) -> Mould:
         """The mould of a cell made inside.
@@ -134,7 +142,14 @@ class Moulds:
         if type(result) in (list, tuple):
             parts = [self.of(item) for item in result]
             kind = type(result)
-            return lambda fresh: kind([part(fresh) for part in parts])
+
+            def build_all(fresh: Fresh) -> Any:
+                made = []
+                for part in parts:
+                    made.append(part(fresh))
+                return made if kind is list else tuple(made)
+
+            return build_all
         if isinstance(result, tuple) and hasattr(result, "_fields"):
             parts, named = [self.of(item) for item in result], type(result)
             return lambda fresh: named(*[part(fresh) for part in parts])
@@ -187,6 +202,7 @@ class Moulds:
         mould = self.mould(cell)
         if chain and tensor.requires_grad and has_history(tensor.node):
             raise History
+        self.shown.setdefault(mould.source, set()).add(key)
         detaches = any(step[0] is common.detach for step in chain)
 
         def build(fresh: Fresh) -> Any:

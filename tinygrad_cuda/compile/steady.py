@@ -6,6 +6,7 @@ copied, replaced or made anew but the results. Where that is not so, those two d
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain, islice, repeat
 from operator import attrgetter, is_, itemgetter
 from sys import getrefcount
@@ -21,6 +22,7 @@ from tinygrad_cuda.compile.frame import (
 )
 from tinygrad_cuda.compile.program import Program
 from tinygrad_cuda.compile.results import Fresh, Result
+from tinygrad_cuda.compile.returned import Returned
 from tinygrad_cuda.compile.signature import Given
 from tinygrad_cuda.engine.capture import Stale, structure, watching
 from tinygrad_cuda.engine.cell import Cell
@@ -39,7 +41,6 @@ from tinygrad_cuda.tensor.tensor import Tensor
 
 MISS: Any = object()  # what a call gives that must go the long way
 NOBODY = Frame([])  # for events of the host, which look at no cell
-SMALL, KEPT = 64 << 10, 4  # bytes of results whose memory is kept, and how many of each
 OWN = LISTED + 1  # references to a thing in a list, if one other thing refers to it
 
 cell_of, chain_of = attrgetter("cell"), attrgetter("chain")
@@ -109,14 +110,18 @@ class Steady:
         known = {*gradients, *self.hidden}
         new = [n for n, slot in enumerate(executable.results) if slot is None and n not in known]
         others = [*gradients, *self.hidden, *new]
-        self.new: list[tuple[int, list[Any]]] = [(number, []) for number in new]
+        self.sources = [start + number for number in new]
+        self.new = []
+        for number, source in zip(new, self.sources):
+            keys = program.shown.get(source, set())
+            key = next(iter(keys)) if len(keys) == 1 else None
+            self.new.append(Returned(partial(executable.room, number), key))
         self.outputs = _picked(
             [
                 count + others.index(number) if slot is None else slot
                 for number, slot in enumerate(executable.results)
             ]
         )
-        self.sources = [start + number for number, _ in self.new]
         self.values: list[Any] = [None] * program.offsets[-1]
 
     def _find_names(self) -> None:
@@ -138,29 +143,34 @@ class Steady:
                 step.prepare()
         except Stale:
             return MISS
-        values = self.values.copy()
+        made: dict[Any, Any] = {}
+        new, missing = [], []
         with event.lock:
             for before in self.before:
                 before(NOBODY)
-            new = [self._room(*result) for result in self.new]
+            for result in self.new:
+                entry = result.free()
+                if entry is None:
+                    new.append(result.room())
+                    missing.append(result)
+                else:
+                    made[result.key] = entry[0]
+                    new.append(entry[3])
             arguments = given if self.all_used else [given[number] for number in self.used]
             if not self.held.start(arguments, new, self.fixed, event.numbers):
                 self._run(given, new)
         for after in self.after:
             after(NOBODY)
-        for source, piece in zip(self.sources, new):
-            values[source] = piece
-        return program.build(Fresh(values, args))
-
-    def _room(self, number: int, earlier: list[Any]) -> Any:
-        """Memory for a result: that of an earlier small one which nobody holds any more, or new."""
-        counts = list(map(getrefcount, earlier))
-        if LISTED in counts:
-            return earlier[counts.index(LISTED)]
-        piece = self.event.executable.room(number)
-        if piece.nbytes <= SMALL and len(earlier) < KEPT:
-            earlier.append(piece)
-        return piece
+        values = self.values
+        if missing:
+            values = values.copy()
+            for source, piece in zip(self.sources, new):
+                values[source] = piece
+        found = program.build(Fresh(values, args, made))
+        for result in missing:
+            if result.key is not None:
+                result.keep(made[result.key])
+        return found
 
     def _run(self, given: list[Any], new: list[Any]) -> None:
         """Starts the plan on memory in places that it has not had before."""
@@ -194,21 +204,22 @@ class Steady:
         return found if len(cells) == len(found) else None
 
     def _same_program(self) -> bool:
-        program = self.program
-        gradients, device, dtype = self.modes
-        if (
-            structure.version != program.version
-            or mode.gradients is not gradients
-            or defaults.device is not device
-            or defaults.dtype is not dtype
-            or (watching.on and autocast.on)
-            or any(program.hooks)
-        ):
-            return False
         for place, key, value in self.named:
             if place.get(key) is not value:
                 return False
-        return all([cell.cell_contents is value for cell, value in self.closed])
+        for cell, value in self.closed:
+            if cell.cell_contents is not value:
+                return False
+        program = self.program
+        gradients, device, dtype = self.modes
+        return (
+            structure.version == program.version
+            and mode.gradients is gradients
+            and defaults.device is device
+            and defaults.dtype is dtype
+            and not (watching.on and autocast.on)
+            and not any(program.hooks)
+        )
 
     def _cells(self) -> list[Any]:
         """State that is overwritten, gradients, state that is only read."""

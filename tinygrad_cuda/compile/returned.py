@@ -1,0 +1,77 @@
+"""Results of a steady loop that the caller has let go of: the same objects are returned again.
+
+A replay writes the next value to the memory that they have. So a loop makes no new Tensor, cell,
+node or memory for a loss that nobody keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from sys import getrefcount
+from typing import Any
+from weakref import getweakrefcount
+
+from tinygrad_cuda.compile.frame import LISTED
+from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.tensor.tensor import Tensor
+
+SMALL = 64 << 10  # bytes: larger memory goes back to the pool
+KEPT = 4  # results of earlier calls that are kept, to see whether somebody holds them
+# How often Tensor, cell, node and memory are referred to: by the entry, and each by the one before.
+ALONE = [LISTED, LISTED + 1, LISTED + 1, LISTED + 1]
+
+
+class Returned:
+    """One result of a program, as earlier calls have returned it.
+
+    Args:
+        room: gives new memory for it.
+        key: what it is called in `Fresh.made`; None if a Tensor of it cannot be returned again,
+            since it is not the only one that shows the value.
+    """
+
+    __slots__ = ("room", "key", "kept")
+
+    def __init__(self, room: Callable[[], Any], key: Any) -> None:
+        self.room, self.key = room, key
+        self.kept: list[tuple[tuple[Any, ...], tuple[Any, ...], Any]] = []
+
+    def free(self) -> tuple[Any, ...] | None:
+        """Tensor, cell, node and memory that nobody else holds, and that are as they were made."""
+        for entry, chain, spent in self.kept:
+            if list(map(getrefcount, entry)) != ALONE or any(map(getweakrefcount, entry)):
+                continue
+            tensor, cell, node, memory = entry
+            for _, branch in chain:
+                if branch.node is not None:
+                    break
+            else:
+                if (
+                    tensor.cell is cell
+                    and tensor.chain is chain
+                    and tensor._node is tensor._retained is tensor._strides is None
+                    and type(tensor) is Tensor
+                    and type(cell) is Cell
+                    and cell.node is node
+                    and cell.aliases is None
+                    and cell.recorder is None
+                    and cell.error is None
+                    and node.storage is memory
+                    and node.spent is spent
+                    and node.piece is None
+                ):
+                    return entry
+        return None
+
+    def keep(self, tensor: Any) -> None:
+        """Notes what a call returns now."""
+        chain, cell = tensor.chain, tensor.cell
+        node = cell.node
+        plain = type(tensor) is Tensor and tensor._strides is None
+        # A handle without history shows nobody the node itself, on which others could leave hooks.
+        plain = plain and (bool(chain) or not node.requires_grad)
+        plain = plain and all(step is common.detach for step, _ in chain)
+        if plain and node.storage.nbytes <= SMALL:
+            self.kept.append(((tensor, cell, node, node.storage), chain, node.spent))
+            del self.kept[:-KEPT]
