@@ -10,7 +10,7 @@ from tinygrad_cuda.backend.cuda.row import row_stages
 from tinygrad_cuda.backend.cuda.scatter import scatter_stages
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem, vector_width
 from tinygrad_cuda.backend.cuda.template import THREADS, Stage, fill, wrapped
-from tinygrad_cuda.backend.cuda.winograd import tile_stages
+from tinygrad_cuda.backend.cuda.tiles import tile_stages
 from tinygrad_cuda.backend.cuda.words import Words
 from tinygrad_cuda.graph.schedule import Kernel
 
