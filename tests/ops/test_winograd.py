@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from execution import device_or_skip
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend.cuda import winograd
 from tinygrad_cuda.backend.cuda.direct import windows_of
+from tinygrad_cuda.backend.cuda.template import THREADS
+from tinygrad_cuda.backend.cuda.tiles import block_of
 from tinygrad_cuda.backend.cuda.winograd import form_of
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU
@@ -20,6 +23,7 @@ from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops.winograd import PARTS, Part
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.nn.windows import padded, windows
 
@@ -211,3 +215,17 @@ def test_tiles_are_chosen_where_they_take_less_time(
     assert found is not None
     assert form_of(found, o, False) == form
     assert form_of(found, o, True) == form
+
+
+@pytest.mark.parametrize("part", [PARTS[4]["results"], PARTS[2]["results"], PARTS[4]["taps"]])
+def test_blocks_have_a_thread_for_each_tile_and_store_whole_vectors(part: Part) -> None:
+    """Of small and large images, in any number, with few and many channels."""
+    sizes = [(3, 3)] if part.step == 3 else [(7, 7), (9, 30), (28, 28), (65, 63), (200, 7)]
+    for images, channels, (height, width) in product((1, 3, 64), (1, 12, 64), sizes):
+        block = block_of(part, (images, channels, height, width))
+        rows, columns = block.tiles
+        assert block.channels * block.images * block.rows * columns <= THREADS
+        assert block.rows * block.bands >= rows
+        assert channels % block.channels == 0
+        assert block.run % block.lanes == 0
+        assert block.channels * block.plane % block.lanes == 0
