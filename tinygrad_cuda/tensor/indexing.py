@@ -20,6 +20,7 @@ from tinygrad_cuda.graph.ops import indexing as ops
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import buffer_node, tensor
 from tinygrad_cuda.tensor.math import to_dtype, to_shape
+from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.transfer import to_device
 
 if TYPE_CHECKING:
@@ -342,6 +343,12 @@ def getitem(input: Tensor, key: Any) -> Tensor:
         >>> x[1, ::2].tolist(), x[:, [2, 0]].tolist(), x[x > 3].tolist()
         ([3, 5], [[2, 0], [5, 3]], [4, 5])
     """
+    # A schedule at its time, say, is recorded from a template.
+    alone = isinstance(key, TensorBase) and key.dtype.is_integer
+    return _at_tensor(input, key) if alone else _at(input, key)
+
+
+def _at(input: Tensor, key: Any) -> Tensor:
     view, arrays = _read("index", input, key)
     if not arrays:
         return view
@@ -351,6 +358,9 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     if places.front and places.flat.shape:
         result = movement.permute(result, axes=_result_axes(places, len(result.shape)))
     return wrap(result)
+
+
+_at_tensor = templated(_at)
 
 
 def setitem(input: Tensor, key: Any, value: Any) -> None:
