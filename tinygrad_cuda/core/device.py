@@ -72,10 +72,10 @@ def as_device(value: Any) -> Device:
     Raises:
         DeviceError: the text names no kind of device.
     """
-    if isinstance(value, Device):
-        return value
     if type(value) is str and (found := _named.get(value)) is not None:
         return found
+    if isinstance(value, Device):
+        return value
     if isinstance(value, int):
         value = f"cuda:{value}"
     kind, _, index = str(value).partition(":")

@@ -81,8 +81,10 @@ def _pending_cells(device: Device) -> list[Cell]:
 
 def realize_all() -> None:
     """Realizes what this thread has pending, on every device."""
-    for device in list(local.recorder.pending):
-        realize(device)
+    pending = local.recorder.pending
+    if pending:
+        for device in list(pending):
+            realize(device)
 
 
 def realize_cell(cell: Cell) -> None:

@@ -44,8 +44,11 @@ class Pinned:
 
     def place(self, array: Array) -> int | None:
         """The address of an array that `copy_of` has made; None for another one."""
-        known = self._places.get(id(array))
-        return known[1] if known is not None and known[0]() is array else None
+        try:
+            known, address = self._places[id(array)]
+        except KeyError:
+            return None
+        return address if known() is array else None
 
 
 def _free(gpu: Device, address: int) -> None:
