@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 from tinygrad_cuda.core.errors import IndexError, ShapeError
 
 Shape = tuple[int, ...]
+
+# Answers kept of a function that every view asks.
+CAPACITY = 4096
 
 
 def broadcast(op: str, *shapes: Shape) -> Shape:
@@ -105,6 +109,7 @@ def normalize_axes(op: str, axes: Any, rank: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+@lru_cache(CAPACITY)
 def contiguous_strides(shape: Shape) -> Shape:
     """Row-major strides in elements, as PyTorch counts them (sizes below 1 count as 1)."""
     strides = [1] * len(shape)
@@ -158,6 +163,7 @@ def resolve_reshape(op: str, shape: Shape, target: Shape) -> Shape:
     return tuple(target)
 
 
+@lru_cache(CAPACITY)
 def reshape_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | None:
     """Strides of `target` over the same memory, or None where a copy is needed (as PyTorch)."""
     if prod(shape) == 0:
