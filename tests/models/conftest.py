@@ -11,9 +11,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import as_device
 
 
-@pytest.fixture(params=["cpu", "emu", "cuda"])
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each device in turn, as the default one; skips where it is absent."""
+def _default(request: pytest.FixtureRequest) -> Iterator[str]:
     name = request.param
     if name == "cuda":
         name = request.getfixturevalue("cuda_device")
@@ -25,3 +23,15 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
     tc.manual_seed(0)
     yield name
     tc.set_default_device(None)
+
+
+@pytest.fixture(params=["cpu", "emu", "cuda"])
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each device in turn, as the default one; skips where it is absent."""
+    yield from _default(request)
+
+
+@pytest.fixture(params=["emu", "cuda"])
+def kernel_device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The same for devices that run generated kernels, and overwrite."""
+    yield from _default(request)

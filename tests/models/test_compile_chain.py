@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,23 +12,14 @@ from compiled_task import BATCH, SIZES, Task, value_bytes
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import graphs
-from tinygrad_cuda.core.device import as_device
 
 chain = sys.modules["tinygrad_cuda.compile.chain"]
 
 
-@pytest.fixture(autouse=True, params=["emu", "cuda"])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    try:
-        registry.get(as_device(request.param))
-    except tc.DeviceError as error:
-        pytest.skip(str(error))
+@pytest.fixture(autouse=True)
+def short_graphs(kernel_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain, "LENGTH", 4)
-    tc.set_default_device(request.param)
-    yield request.param
-    tc.set_default_device(None)
 
 
 @pytest.fixture
@@ -150,7 +141,7 @@ def test_results_of_an_earlier_call_stay(turns: list[int]) -> None:
 
 
 def test_calls_over_the_same_data_update_nothing(
-    device: str, turns: list[int], monkeypatch: pytest.MonkeyPatch
+    kernel_device: str, turns: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After two calls with each place of the losses, graphs are launched as they stand."""
     updates: list[int] = []
@@ -184,7 +175,7 @@ def test_calls_over_the_same_data_update_nothing(
             # Another rate is no other parameter: kernels read it from memory.
             optimizer.param_groups[0]["lr"] = 0.05 if number == 6 else 0.1
             found.append(value_bytes(losses))
-            if device == "cuda" and call is not None and number > 4:
+            if kernel_device == "cuda" and call is not None and number > 4:
                 assert not sum(updates)
         return [*found, *map(value_bytes, model.parameters())]
 

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.core.device import as_device
 
 steady = sys.modules["tinygrad_cuda.compile.steady"]
 
 
-@pytest.fixture(autouse=True, params=["emu", "cuda"])
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    try:
-        registry.get(as_device(request.param))
-    except tc.DeviceError as error:
-        pytest.skip(str(error))
-    tc.set_default_device(request.param)
-    yield request.param
-    tc.set_default_device(None)
+pytestmark = pytest.mark.usefixtures("kernel_device")
 
 
 def detached(x: Any) -> Any:
@@ -40,7 +31,7 @@ weight: Any = None
 
 
 @pytest.fixture(params=[detached, plain], ids=lambda f: f.__name__)
-def call(request: pytest.FixtureRequest, device: str) -> Any:
+def call(request: pytest.FixtureRequest, kernel_device: str) -> Any:
     """A compiled function in a steady loop, whose last results nobody holds."""
     global weight
     weight = tc.tensor([1.0, 2.0])

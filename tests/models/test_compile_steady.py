@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,21 +13,11 @@ from compiled_task import value_bytes
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.backend import registry
-from tinygrad_cuda.core.device import as_device
 
 steady = sys.modules["tinygrad_cuda.compile.steady"]
 
 
-@pytest.fixture(autouse=True, params=["emu", "cuda"])
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    try:
-        registry.get(as_device(request.param))
-    except tc.DeviceError as error:
-        pytest.skip(str(error))
-    tc.set_default_device(request.param)
-    yield request.param
-    tc.set_default_device(None)
+pytestmark = pytest.mark.usefixtures("kernel_device")
 
 
 @pytest.fixture
@@ -234,7 +224,7 @@ def test_names_and_modes_are_looked_at(short: list[bool]) -> None:
         tc.set_default_dtype(tc.float32)
 
 
-def test_a_bad_label_changes_nothing(device: str) -> None:
+def test_a_bad_label_changes_nothing() -> None:
     loop = Loop(compiled=True)
     for x, y in loop.batches:
         loop.call(tc.tensor(x), tc.tensor(y))
