@@ -257,12 +257,13 @@ class Deferred:
 
 def waiting(
     template: Template,
+    head: Any,
     inputs: tuple[Node, ...],
     device: Device,
     site: RawSite | None,
     codes: Sequence[tuple[int, int]] = (),
 ) -> Node:
-    """The result of a call of a template that has one, which waits: all that it costs."""
+    """The result, with the template's only head, of a call that waits: all that it costs."""
     call: Deferred = _new(Deferred)
     call.origin = template
     call.inputs = inputs
@@ -273,9 +274,7 @@ def waiting(
     call.used = call._nodes = None
     call.kept = False
     node: Node = _new(ResultNode)
-    node.op, node.attributes, node.outputs, node.shape, node.dtype, node.requires_grad, _ = (
-        template.heads[0]  # type: ignore[index]
-    )
+    node.op, node.attributes, node.outputs, node.shape, node.dtype, node.requires_grad, _ = head
     node.device = device
     node.site = site
     node.storage = node.spent = None

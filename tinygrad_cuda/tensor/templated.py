@@ -133,8 +133,9 @@ def _repeated(call: _Call, nodes: Sequence[Node], recorder: Recorder, site: RawS
     codes: Any = ()
     if checks:
         codes = [(k, register_check(op, what, site, end)) for k, op, what, end in checks]
-    if template.heads is not None:
-        result = wrap(waiting(template, tuple(nodes), device, site, codes))
+    heads = template.heads
+    if heads is not None:
+        result = wrap(waiting(template, heads[0], tuple(nodes), device, site, codes))
     else:
         made = template([*nodes], device, (site,))
         for k, code in codes:
