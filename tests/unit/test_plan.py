@@ -19,6 +19,7 @@ from tinygrad_cuda.tensor.base import wrap
 @pytest.fixture(autouse=True)
 def on_cpu() -> Iterator[None]:
     tc.set_default_device("cpu")
+    realize_all()  # what other tests have left
     cache.clear()
     yield
     tc.set_default_device(None)
