@@ -14,8 +14,9 @@ from tinygrad_cuda.graph.ops.winograd import PARTS, unwinograd, winograd
 # Some blocks have several channels and images, some have rows of one image.
 SIZES = (
     (2, 3, 2, 3), (1, 1, 1, 1), (3, 2, 5, 1), (1, 300, 1, 1), (20, 32, 1, 1), (5, 8, 2, 2),
-    (1, 2, 33, 9),
+    (1, 2, 33, 9), (2, 2, 1, 2),
 )  # fmt: skip
+SHOWN = (*("transposed", "sliced", "reshaped") * 2, "transposed", "plain")  # each through a view
 
 
 def _planes(x: Array, form: int, part: str) -> Array:
@@ -54,7 +55,7 @@ def samples() -> Iterator[Sample]:
     for form, parts in PARTS.items():
         for name, part in parts.items():
             for number, (images, channels, rows, columns) in enumerate(SIZES):
-                view = (VIEWS["transposed"], VIEWS["sliced"], VIEWS["reshaped"])[number % 3]
+                view = VIEWS[SHOWN[number]]
                 label = f"{form} {name} {images} {channels} {rows} {columns}"
                 attributes = {"form": form, "part": name}
                 rng = generator(label)
