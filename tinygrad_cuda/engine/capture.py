@@ -275,6 +275,12 @@ class Capture:
         self._sources[id(storage)] = weakref.ref(storage), found
         return found
 
+    def forget(self, storage: Any) -> None:
+        """Takes back the last constant: no replay will need it, and its plan may overwrite it."""
+        if self.constants and self.constants[-1] is storage:
+            self.constants.pop()
+            del self._sources[id(storage)]
+
     def settled(self, storage: Any) -> Source:
         """Where a storage comes from; an unknown one is entered among the constants."""
         found = self.source(storage)

@@ -363,7 +363,12 @@ def zeros(parameter: Tensor) -> Tensor:
 def filled(parameter: Tensor, value: float) -> Tensor:
     """A state's first value of the parameter's shape, all elements `value`; see `zeros`."""
     array = np.full(tuple(parameter.shape), value, parameter.dtype.numpy)
-    return tensor(array, device=parameter.device)
+    made = tensor(array, device=parameter.device)
+    capture = capturing()
+    if capture is not None:
+        # The step that makes it is traced again, and overwrites it as the plain one does.
+        capture.forget(made.cell.node.storage)
+    return made
 
 
 def decayed(gradient: Tensor, parameter: Tensor, group: Group, scalar: Any) -> Tensor:

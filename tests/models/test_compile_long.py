@@ -1,0 +1,97 @@
+"""Long training with dropout and a schedule: the bits of the plain program, by its own plans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from compiled_task import value_bytes
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import nn, optim
+from tinygrad_cuda.engine.plan import cache as plans
+from tinygrad_cuda.nn import functional as F
+
+EMULATED, STEPS = 5, 1000
+
+
+class Denoiser(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.Dropout(0.1), nn.Conv2d(8, 4, 3, padding=1)
+        )
+
+    def forward(self, x: Any) -> Any:
+        return x + self.body(x)
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10)
+    )
+
+
+def lenet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.2), nn.Linear(256, 84), nn.ReLU(),
+        nn.Linear(84, 10),
+    )  # fmt: skip
+
+
+# The model, its input's shape, its optimizer; labels, or another image of the shape.
+CASES: dict[str, tuple[Any, tuple[int, ...], Any, bool]] = {
+    "perceptron": (
+        perceptron, (8, 1, 28, 28), lambda p: optim.SGD(p, lr=0.05, momentum=0.9), True
+    ),
+    "lenet": (lenet, (4, 1, 28, 28), lambda p: optim.Adam(p, lr=1e-3), True),
+    "denoiser": (Denoiser, (1, 4, 16, 16), lambda p: optim.SGD(p, lr=0.01), False),
+}  # fmt: skip
+
+
+def trained(name: str, count: int, compiled: bool) -> tuple[list[bytes], list[int]]:
+    """All losses and the last parameters; how many plans there were after each step."""
+    tc.manual_seed(0)
+    build, shape, optimizer_of, labelled = CASES[name]
+    model = build()
+    optimizer = optimizer_of(model.parameters())
+    schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, count)
+    rng = np.random.default_rng(0)
+    data = [
+        (
+            rng.standard_normal(shape).astype(np.float32),
+            rng.integers(0, 10, shape[0])
+            if labelled
+            else rng.standard_normal(shape).astype(np.float32),
+        )
+        for _ in range(8)
+    ]
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        found = model(x)
+        loss = F.cross_entropy(found, y) if labelled else F.mse_loss(found, y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    call = tc.compile(step) if compiled else step
+    losses, made = [], []
+    for number in range(count):
+        x, y = data[number % len(data)]
+        losses.append(call(tc.tensor(x), tc.tensor(y)))
+        schedule.step()
+        made.append(plans.made)
+    return [value_bytes(v) for v in (*losses, *model.parameters())], made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_compiled_program_is_the_plain_one(name: str, kernel_device: str) -> None:
+    """1000 steps on a GPU."""
+    count = EMULATED if kernel_device == "emu" else STEPS
+    plain, made = trained(name, count, False)
+    compiled, made_again = trained(name, count, True)
+    assert compiled == plain
+    assert made_again[-1] == made[-1], "the compiled program has plans of its own"
