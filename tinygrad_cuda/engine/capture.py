@@ -172,6 +172,7 @@ class Capture:
         self.snapshot = snapshot
         self._sources: dict[int, tuple[weakref.ref[Any], Source]] = {}
         self._copied: dict[int, Source] = {}
+        self._forgotten: list[weakref.ref[Any]] = []
         self._streams: dict[int, Draws] = {}
         for cell in places:
             self._place(cell)
@@ -251,9 +252,10 @@ class Capture:
 
         The plan stays the one of the plain program, and with it every bit.
         """
+        forgotten = {id(reference()) for reference in self._forgotten}
         for slot in overwrites.values():
             storage = storages[slot]
-            if self.source(storage)[0] == "constant":
+            if self.source(storage)[0] == "constant" and id(storage) not in forgotten:
                 self.constants.append(duplicate(device, storage))
                 self._copied[id(storage)] = ("copy", len(self.constants) - 1)
 
@@ -280,6 +282,7 @@ class Capture:
         if self.constants and self.constants[-1] is storage:
             self.constants.pop()
             del self._sources[id(storage)]
+            self._forgotten.append(weakref.ref(storage))
 
     def settled(self, storage: Any) -> Source:
         """Where a storage comes from; an unknown one is entered among the constants."""
