@@ -44,15 +44,20 @@ def _sum(line: tuple[float, ...], names: Sequence[str]) -> str:
     return text
 
 
-def _products(part: Part) -> dict[str, list[str]]:
-    """Statements that multiply the columns, and then the rows of a tile with the matrix."""
+def _transformed(part: Part, each: Sequence[str]) -> str:
+    """The matrix on both sides of the tile in `from`; `each` takes what comes out at f, g."""
     columns = [f"from[{u}][v]" for u in range(part.size)]
     rows = [f"half[f][{v}]" for v in range(part.size)]
     lines = list(enumerate(part.matrix))
-    return {
-        "down": [f"half[{f}][v] = {_sum(line, columns)};" for f, line in lines],
-        "across": [f"to[{f}] = {_sum(line, rows)};" for f, line in lines],
-    }
+    return fill(
+        "winograd.cuh",
+        "tile",
+        size=part.size,
+        lines=len(part.matrix),
+        down=[f"half[{f}][v] = {_sum(line, columns)};" for f, line in lines],
+        across=[f"to[{f}] = {_sum(line, rows)};" for f, line in lines],
+        each=each,
+    )
 
 
 def _planes(kernel: Kernel, node: Node) -> Stage:
@@ -88,12 +93,10 @@ def _planes(kernel: Kernel, node: Node) -> Stage:
         "planes",
         place=_place(writer, channels * places, places, rows * columns, columns, outer.lines),
         size=part.size,
-        lines=lines,
         row=row.lines,
         run=run,
         load=load.lines,
-        **_products(part),
-        store=store.lines,
+        tile=_transformed(part, store.lines),
     )
     return _stage(kernel, node, body, words, -(-channels * places // THREADS), 0)
 
@@ -238,7 +241,9 @@ def _images(kernel: Kernel, node: Node) -> Stage:
         "winograd.cuh",
         "images",
         **block.sizes,
-        **_products(part),
+        tile=_transformed(
+            part, [f"shared[(f * {part.step} + g) * {PITCH} + threadIdx.x] = to[g];"]
+        ),
         before=before.lines,
         load=load.lines,
         value=value,

@@ -8,17 +8,7 @@ const int channel = int(item / @places@), place = int(item % @places@);
 const int image = place / @tiles@, tile = place % @tiles@;
 const int tile_y = tile / @columns@, tile_x = tile % @columns@;
 @outer@
-//@ planes
-@place@
-float from[@size@][@size@];
-#pragma unroll
-for (int u = 0; u < @size@; u++) {
-  @row@
-#pragma unroll
-  for (int v = 0; v < @run@; v++) {
-    @load@
-  }
-}
+//@ tile
 float half[@lines@][@size@];
 #pragma unroll
 for (int v = 0; v < @size@; v++) {
@@ -30,9 +20,21 @@ for (int f = 0; f < @lines@; f++) {
   @across@
 #pragma unroll
   for (int g = 0; g < @lines@; g++) {
-    @store@
+    @each@
   }
 }
+//@ planes
+@place@
+float from[@size@][@size@];
+#pragma unroll
+for (int u = 0; u < @size@; u++) {
+  @row@
+#pragma unroll
+  for (int v = 0; v < @run@; v++) {
+    @load@
+  }
+}
+@tile@
 //@ images
 // A block makes tiles of @several@ neighbouring channels of some images, or of rows of one image. They
 // meet in shared memory, so that what follows them goes along memory.
@@ -54,18 +56,7 @@ float* const shared = reinterpret_cast<float*>(smem);
         @load@
         from[f][g] = @value@;
       }
-    float half[@lines@][@size@];
-#pragma unroll
-    for (int v = 0; v < @size@; v++) {
-      @down@
-    }
-#pragma unroll
-    for (int f = 0; f < @lines@; f++) {
-      float to[@lines@];
-      @across@
-#pragma unroll
-      for (int g = 0; g < @lines@; g++) shared[(f * @lines@ + g) * @pitch@ + threadIdx.x] = to[g];
-    }
+    @tile@
   }
 }
 __syncthreads();
