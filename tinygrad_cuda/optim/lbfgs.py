@@ -19,7 +19,7 @@ from tinygrad_cuda.optim.updates import widened
 from tinygrad_cuda.tensor.creation import tensor
 from tinygrad_cuda.tensor.creation import zeros as zeros_of
 from tinygrad_cuda.tensor.joining import cat
-from tinygrad_cuda.tensor.math import to_dtype
+from tinygrad_cuda.tensor.promotion import to_dtype
 from tinygrad_cuda.tensor.tensor import Tensor
 
 

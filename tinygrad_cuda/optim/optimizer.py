@@ -27,7 +27,7 @@ from tinygrad_cuda.optim.updates import Updates, widened
 from tinygrad_cuda.tensor.backward import clear
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import tensor
-from tinygrad_cuda.tensor.math import to_dtype
+from tinygrad_cuda.tensor.promotion import to_dtype
 from tinygrad_cuda.tensor.tensor import Tensor
 
 Group = dict[str, Any]

@@ -25,7 +25,7 @@ from tinygrad_cuda.optim.groups import Seen, Steady
 from tinygrad_cuda.optim.replay import Absent, dry_run, numeric, wide
 from tinygrad_cuda.tensor import autocast
 from tinygrad_cuda.tensor.base import wrap
-from tinygrad_cuda.tensor.math import to_dtype
+from tinygrad_cuda.tensor.promotion import to_dtype
 from tinygrad_cuda.tensor.tensor import Tensor
 
 State = dict[str, Any]

@@ -21,8 +21,8 @@ from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import buffer_node
 from tinygrad_cuda.tensor.cumulative import cumsum
 from tinygrad_cuda.tensor.joining import slice_axis
-from tinygrad_cuda.tensor.math import to_dtype, to_shape
 from tinygrad_cuda.tensor.ordering import topk
+from tinygrad_cuda.tensor.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensor.random import Generator, normal_node, numbered, uniform_node
 from tinygrad_cuda.tensor.searching import searchsorted
 

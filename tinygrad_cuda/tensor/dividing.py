@@ -27,7 +27,7 @@ from tinygrad_cuda.tensor.creation import (
     resolve_device,
     zeros,
 )
-from tinygrad_cuda.tensor.math import to_dtype
+from tinygrad_cuda.tensor.promotion import to_dtype
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor

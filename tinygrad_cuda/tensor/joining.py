@@ -16,7 +16,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.math import to_dtype
+from tinygrad_cuda.tensor.promotion import to_dtype
 from tinygrad_cuda.tensor.templated import templated
 
 if TYPE_CHECKING:

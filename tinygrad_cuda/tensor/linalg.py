@@ -11,7 +11,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, contraction, elementwise, movement, reduction
 from tinygrad_cuda.tensor.autocast import in_half, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.math import promote, to_shape
+from tinygrad_cuda.tensor.promotion import promote, to_shape
 from tinygrad_cuda.tensor.templated import templated
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from tinygrad_cuda.graph.ops import reduction as ops
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import buffer_node
 from tinygrad_cuda.tensor.joining import another, slice_axis
-from tinygrad_cuda.tensor.math import to_dtype, to_shape
+from tinygrad_cuda.tensor.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensor.selecting import along_axis
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tinygrad_cuda.tensor import linalg, math, reductions, shaping
 from tinygrad_cuda.tensor.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.joining import join, slice_axis
-from tinygrad_cuda.tensor.math import promote, to_shape
+from tinygrad_cuda.tensor.promotion import promote, to_shape
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor

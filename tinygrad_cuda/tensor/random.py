@@ -29,7 +29,7 @@ from tinygrad_cuda.tensor.creation import (
     get_default_dtype,
     resolve_device,
 )
-from tinygrad_cuda.tensor.math import promote, to_dtype, to_shape
+from tinygrad_cuda.tensor.promotion import promote, to_dtype, to_shape
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor

@@ -17,7 +17,7 @@ from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import reduction as ops
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import buffer_node
-from tinygrad_cuda.tensor.math import to_dtype, to_shape
+from tinygrad_cuda.tensor.promotion import to_dtype, to_shape
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor

@@ -21,7 +21,7 @@ from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype
 from tinygrad_cuda.tensor.indexing import nonzero, number_of, position_node
-from tinygrad_cuda.tensor.math import promote, to_dtype, to_shape
+from tinygrad_cuda.tensor.promotion import promote, to_dtype, to_shape
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.transfer import to_device
 

@@ -17,7 +17,8 @@ from tinygrad_cuda.graph.ops import special as ops
 from tinygrad_cuda.tensor import math
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.math import _binary, _unary, as_float, promote, to_dtype
+from tinygrad_cuda.tensor.math import _binary, _unary
+from tinygrad_cuda.tensor.promotion import as_float, promote, to_dtype
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor

@@ -13,7 +13,8 @@ from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.ops import special_rare as ops
 from tinygrad_cuda.tensor import math, selecting
 from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.math import _binary, _unary, as_float, promote, to_dtype, to_shape
+from tinygrad_cuda.tensor.math import _binary, _unary
+from tinygrad_cuda.tensor.promotion import as_float, promote, to_dtype, to_shape
 from tinygrad_cuda.tensor.special import erfc
 
 if TYPE_CHECKING:

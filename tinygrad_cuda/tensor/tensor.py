@@ -48,6 +48,7 @@ from tinygrad_cuda.tensor.methods import (
     ShapeMethods,
     WritingMethods,
 )
+from tinygrad_cuda.tensor.promotion import to_dtype
 
 
 def _reflected(function: Callable[..., Any]) -> Any:
@@ -559,7 +560,7 @@ class Tensor(
         else:
             node = creation.tensor(src, dtype=self.dtype, device=self.device).node
         if node.dtype is not self.dtype:
-            node = math.to_dtype(node, self.dtype)
+            node = to_dtype(node, self.dtype)
         return math.store("copy_", self, node)
 
     def fill_(self, value: Any) -> Tensor:

@@ -20,7 +20,8 @@ from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import as_tensor
 from tinygrad_cuda.tensor.cumulative import cumsum
-from tinygrad_cuda.tensor.math import store, to_dtype, to_shape
+from tinygrad_cuda.tensor.math import store
+from tinygrad_cuda.tensor.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensor.selecting import along_axis, scatter_add
 
 if TYPE_CHECKING:

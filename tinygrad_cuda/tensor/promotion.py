@@ -1,0 +1,130 @@
+"""Promotion and broadcasting of operands: PyTorch's rules, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import DTypeError, RawSite
+from tinygrad_cuda.core.shapes import Shape, broadcast
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, elementwise, movement
+from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.creation import get_default_dtype, tensor
+
+
+def to_shape(node: Node, shape: Shape) -> Node:
+    """The node broadcast to `shape`, by an explicit expand."""
+    if node.shape == shape:
+        return node
+    missing = len(shape) - len(node.shape)
+    if missing:
+        node = movement.reshape(node, shape=(1,) * missing + node.shape)
+    return node if node.shape == shape else movement.expand(node, shape=shape)
+
+
+def to_dtype(node: Node, dtype: DType) -> Node:
+    """The node in another dtype."""
+    return node if node.dtype is dtype else elementwise.cast(node, dtype=dtype)
+
+
+def _standing(value: Any) -> tuple[DType, int]:
+    if isinstance(value, Node):
+        return value.dtype, 2 if value.shape else 1
+    return dtypes.scalar_dtype(value, get_default_dtype()), 0
+
+
+def operand_of(op: str, value: Any) -> Any:
+    """A node for a Tensor or array; a Python number stays a number."""
+    if isinstance(value, TensorBase):
+        return value.node
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray | list | tuple):
+        return tensor(value, device="cpu").node
+    raise DTypeError(
+        op,
+        "an operand is neither a tensor nor a number",
+        expect="a Tensor, a NumPy array or a Python number",
+        actual=f"{type(value).__name__} {value!r:.60}",
+    )
+
+
+def promote(op: str, *values: Any, dtype: DType | None = None) -> list[Node]:
+    """Nodes of one dtype, shape and device for Tensors and numbers.
+
+    Args:
+        op: the user's name of the operation, for errors.
+        values: Tensors, NumPy arrays or Python numbers; at least one Tensor or array.
+        dtype: the common dtype; PyTorch's promotion decides when left out.
+    """
+    operands = [operand_of(op, value) for value in values]
+    nodes = [value for value in operands if isinstance(value, Node)]
+    first = nodes[0]
+    if dtype is None:
+        dtype = first.dtype
+        if len(operands) > 1 and any(
+            not isinstance(value, Node) or value.dtype is not dtype for value in operands
+        ):
+            dtype = dtypes.result_type([_standing(value) for value in operands])
+    shape = first.shape
+    if any(node.shape != shape for node in nodes):
+        shape = broadcast(op, *(node.shape for node in nodes))
+    device = first.device
+    if any(node.device is not device for node in nodes):
+        nodes, operands = _one_device(nodes, operands)
+        first = nodes[0]
+        device = first.device
+    result = []
+    for value in operands:
+        if isinstance(value, Node):
+            result.append(to_shape(to_dtype(value, dtype), shape))
+        else:
+            result.append(common.constant.leaf(shape, dtype, device, value=value))
+    return result
+
+
+def promoted(op: str, a: Any, b: Any, site: RawSite | None = None) -> Sequence[Node]:
+    """`promote` for two; operands that fit already, and a number of a tensor's kind, cost less."""
+    if isinstance(a, TensorBase):
+        first = a.node
+        if isinstance(b, TensorBase):
+            second = b.node
+            if first.outputs == second.outputs and first.device is second.device:
+                return first, second
+        elif of_kind(b, first):
+            return first, common.constant.like(first, site, value=b)
+    elif isinstance(b, TensorBase) and of_kind(a, second := b.node):
+        return common.constant.like(second, site, value=a), second
+    return promote(op, a, b)
+
+
+def of_kind(number: Any, node: Node) -> bool:
+    """Whether a number takes the dtype of a node that it meets."""
+    kind = type(number)
+    return node.dtype.category >= 2 - (kind is int) if kind is float or kind is int else False
+
+
+def _one_device(nodes: list[Node], operands: list[Any]) -> tuple[list[Node], list[Any]]:
+    """A 0-d cpu tensor may meet a tensor of another device; nothing else moves by itself."""
+    from_wrapped = {}
+    target = next((node.device for node in nodes if node.device.kind != "cpu"), nodes[0].device)
+    for node in nodes:
+        if node.device is not target and node.device.kind == "cpu" and node.shape == ():
+            from_wrapped[node] = wrap(node).to(target).node
+    moved = [from_wrapped.get(value, value) if isinstance(value, Node) else value
+             for value in operands]  # fmt: skip
+    first = [value for value in moved if isinstance(value, Node)]
+    first.sort(key=lambda node: node.device is not target)
+    return first, moved
+
+
+def as_float(node: Node) -> Node:
+    """Integers and bools in the default floating dtype."""
+    return node if node.dtype.is_floating else to_dtype(node, get_default_dtype())
