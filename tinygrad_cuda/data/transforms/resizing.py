@@ -82,10 +82,11 @@ class Resize(Transform):
         antialias: bool = True,
     ) -> None:
         pair_of("Resize", size)
-        one = isinstance(size, int) or len(size) == 1
+        sizes = (size,) if isinstance(size, int) else tuple(size)
+        one = len(sizes) == 1
         if max_size is not None and not one:
             refuse("Resize", "max_size limits the longer side", "one number for size", size)
-        self.size: Any = (size if isinstance(size, int) else size[0]) if one else tuple(size)  # type: ignore[arg-type]
+        self.size: Any = sizes[0] if one else sizes
         self.interpolation = interpolation_name(
             "Resize", interpolation, "nearest", "bilinear", "bicubic"
         )
