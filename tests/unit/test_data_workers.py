@@ -168,8 +168,10 @@ def processes() -> list[Any]:
 
 def test_a_killed_process_is_an_error(spawned: DataLoader, order: Order) -> None:
     """Not a hang; the other worker is ended with it."""
-    order.of(KILLED)
+    order.of(WHO)
+    assert len(list(spawned)) == 2
     assert len(processes()) == 2
+    order.of(KILLED)
     with pytest.raises(DataError, match="worker 0"):
         list(spawned)
     assert not processes()

@@ -10,11 +10,14 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.engine import realize
+from tinygrad_cuda.engine import known, realize
+from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
+from tinygrad_cuda.graph import pullback
 from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.template import Deferred
 from tinygrad_cuda.nn import functional as F
+from tinygrad_cuda.optim import updates
 from tinygrad_cuda.optim.updates import Updates
 
 pytestmark = pytest.mark.usefixtures("overwriting")
@@ -22,7 +25,10 @@ pytestmark = pytest.mark.usefixtures("overwriting")
 
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every trace that a realization takes."""
+    """Every trace that a realization takes, whatever other tests have left in the caches."""
+    cache.clear()
+    for module in (known, pullback, updates):
+        monkeypatch.setattr(module, "CAPACITY", 1 << 30)
     taken: list[Any] = []
     trace = realize.Trace
 
