@@ -29,6 +29,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     cache.clear()
     for module in (known, pullback, updates):
         monkeypatch.setattr(module, "CAPACITY", 1 << 30)
+    monkeypatch.setattr(known, "STEADY", 1)
     taken: list[Any] = []
     trace = realize.Trace
 

@@ -9,13 +9,21 @@ import numpy as np
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.engine.known import Outline
-from tinygrad_cuda.engine.path import Found, Path
+from tinygrad_cuda.engine.path import Found, path_over
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.nn import functional as F
 
 
 def value(*shape: int, dtype: Any = np.float32) -> tc.Tensor:
     return tc.tensor(np.ones(shape, dtype))
+
+
+def gradients(x: tc.Tensor, y: tc.Tensor) -> list[tc.Tensor]:
+    """Two results of one call, once its structure is known."""
+    p, q = x.detach().requires_grad_(), y.detach().requires_grad_()
+    F.gelu(p * q).sum().backward()
+    assert p.grad is not None and q.grad is not None
+    return [p.grad, q.grad]
 
 
 # What is recorded for two values of one shape, one of another, and a row number.
@@ -44,31 +52,41 @@ PROGRAMS: list[Callable[..., list[tc.Tensor]]] = [
     lambda x, y, z, k: [x[:1] * 2.0],
     lambda x, y, z, k: [F.embedding(k, x)],
     lambda x, y, z, k: [tc.index_select(x, 0, k), tc.index_select(y, 0, k)],
+    lambda x, y, z, k: gradients(x, y),
+    lambda x, y, z, k: gradients(x, y)[::-1],
+    lambda x, y, z, k: gradients(x, y)[:1],
+    lambda x, y, z, k: gradients(x, y)[1:],
+    lambda x, y, z, k: [(g := gradients(x, y))[0] * y, g[1]],
+    lambda x, y, z, k: [gradients(x, y)[0] * y],
 ]  # fmt: skip
 
 
 def described(found: Found) -> Any:
     things = [list(map(id, getattr(found, name))) for name in ("inputs", "storages", "pending")]
-    return things, found.slots, found.calls, found.numbers, found.codes
+    return things, found.slots, found.calls, found.readers, found.numbers, found.codes
 
 
 def test_a_path_walks_where_an_outline_would_be_the_same() -> None:
     operands = value(2, 3), value(2, 3), value(3), value(2, dtype=np.int64) * 0
     realize_all()
-    paths: list[tuple[Path, Any]] = []
+    walks: list[tuple[Callable[[list[Any]], Found | None], Any]] = []
     walked = 0
+    for program in PROGRAMS * 2:
+        tensors = program(*operands)  # from now on its calls are known, and wait
+        realize_all()
     for program in PROGRAMS * 2:
         tensors = program(*operands)
         wanted = list(dict.fromkeys(tensor.node for tensor in tensors))
         outline = Outline(wanted[0].device, wanted)
         assert outline.key is not None
-        paths.append((Path(outline, wanted), outline.key))
-        for path, key in paths:
-            found = path.walk(wanted)
+        walks.append((path_over(outline, wanted), outline.key))
+        for walk, key in walks:
+            found = walk(wanted)
             assert (found is not None) == (outline.key == key)
             if found is not None:
                 assert described(found) == described(outline)
                 walked += 1
+        realize_all()
     # Each over itself, and in the second round over that of the first.
     assert walked >= 3 * len(PROGRAMS)
 
@@ -76,10 +94,10 @@ def test_a_path_walks_where_an_outline_would_be_the_same() -> None:
 def test_a_path_does_not_walk_over_what_has_been_recorded_or_computed() -> None:
     x, y = value(2, 3), value(2, 3)
     first, second, third = (F.gelu(x) * y for _ in range(3))
-    path = Path(Outline(x.node.device, [first.node]), [first.node])
-    assert path.walk([second.node]) is not None
+    walk = path_over(Outline(x.node.device, [first.node]), [first.node])
+    assert walk([second.node]) is not None
     assert second.node.sources[0].sources, "its nodes are recorded"
-    assert path.walk([second.node]) is None
-    assert path.walk([third.node]) is not None
+    assert walk([second.node]) is None
+    assert walk([third.node]) is not None
     third.tolist()
-    assert path.walk([third.node]) is None
+    assert walk([third.node]) is None

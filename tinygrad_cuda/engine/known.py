@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from operator import attrgetter, le
+from sys import getrefcount
 from typing import Any
 
 from tinygrad_cuda.backend.base import Executable, Number
@@ -17,8 +18,8 @@ from tinygrad_cuda.engine import overwrite
 from tinygrad_cuda.engine.capture import capturing
 from tinygrad_cuda.engine.examples import tracing
 from tinygrad_cuda.engine.finite import watch
-from tinygrad_cuda.engine.overwrite import counts_of
-from tinygrad_cuda.engine.path import Found, Path, read_by
+from tinygrad_cuda.engine.overwrite import LISTED
+from tinygrad_cuda.engine.path import Found, path_over, read_by
 from tinygrad_cuda.engine.plan import Entry, cache, key_numbers
 from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.graph.node import Node
@@ -40,13 +41,14 @@ class Outline(Found):
     __slots__ = ("key", "always", "_places", "_tokens", "_count")
 
     def __init__(self, device: Device, wanted: list[Node]) -> None:
-        super().__init__()
+        super().__init__([], [], [], [], [], [], [], [])
         self.always: list[int] = []
         self._places: dict[Node, int] = {}
         self._tokens: list[Any] = []
         self._count = 0
         self.key: Any = None
-        if self._walk(wanted) and not any(map(_sources_of, self.inputs)):
+        listed = self._walk(wanted) and not any(map(_sources_of, self.inputs))
+        if listed and self._count_readers():
             places = self._places
             self.key = (
                 device, tuple(self._tokens), tuple([places[node] for node in wanted])
@@ -93,8 +95,9 @@ class Outline(Found):
                 tokens.append((piece.origin, tuple([places[source] for source in sources])))
                 if piece.codes:
                     self.codes += [code for _, code in piece.codes]
+                calls.append(piece)
                 if len(piece.ends) == 1:
-                    calls[piece] = 1
+                    self.readers.append(1)
                     places[node] = self._count
                     self._count += 1
                     pending.append(node)
@@ -124,9 +127,18 @@ class Outline(Found):
         alive = [end for end in ends if end is not None]
         places.update([(end, first + k) for k, end in enumerate(ends) if end is not None])
         pending += alive
-        self.calls[call] = len(alive)
+        self.readers.append(len(alive))
         if len(alive) < len(ends):
             self._tokens.append(tuple([k for k, end in enumerate(ends) if end is None]))
+
+    def _count_readers(self) -> bool:
+        """Adds the calls that read others' inner nodes; False where these have been recorded."""
+        numbers = {call: number for number, call in enumerate(self.calls)}
+        read = [other for call in self.calls for other in call.calls]
+        for other in read:
+            if other in numbers:
+                self.readers[numbers[other]] += 1
+        return numbers.keys() >= {*read}
 
     def read(self) -> Counter[Node]:
         """How often calls and single nodes refer to each node."""
@@ -215,7 +227,7 @@ class Known:
         self._learn_targets(marks, trace, outputs, overwrites)
         # Pending values that nobody wants: read inside only.
         self.inner = picking(marks.inner)
-        self.inner_counts = [_LISTED + count for count in marks.inner_reads]
+        self.inner_counts = [_PICKED + count for count in marks.inner_reads]
 
     def _learn_numbers(self, marks: Marks, trace: Trace, entry: Entry) -> None:
         """Which numbers of a run come from where; the others must be as they were."""
@@ -236,8 +248,9 @@ class Known:
                 kind, number = origin
                 (self.single if kind == "single" else self.inside).append((argument, number))
         free = marks.always.union(number for _, number in self.single)
-        self.fixed = [k for k in range(len(marks.numbers)) if k not in free]
-        self.fixed_key = key_numbers([marks.numbers[k] for k in self.fixed])
+        fixed = [k for k in range(len(marks.numbers)) if k not in free]
+        self.fixed: Any = picking(fixed)
+        self.fixed_key = key_numbers([marks.numbers[k] for k in fixed])
 
     def _learn_targets(
         self, marks: Marks, trace: Trace, outputs: list[int], overwrites: dict[int, int]
@@ -248,8 +261,8 @@ class Known:
         for number, slot in enumerate(marks.input_slots):
             sharing.setdefault(slot, []).append(number)
         targets: list[int] = []
-        self.target_counts: list[int] = []
         self.target_slots: list[int] = []
+        self.target_counts: list[int] = []
         self.slot_counts: list[int] = []
         self.overwritten: list[bool] = []
         self.ranges: list[tuple[int, int]] = []
@@ -264,31 +277,32 @@ class Known:
             nodes = sharing[slot]
             first = len(targets)
             targets += nodes
-            self.target_counts += [_LISTED + marks.reads[k] for k in nodes]
+            self.target_counts += [_PICKED + marks.reads[k] for k in nodes]
             self.target_slots.append(slot)
-            self.slot_counts.append(_STORED + len(nodes))
+            self.slot_counts.append(_PICKED + len(nodes))
             self.overwritten.append(position in overwrites)
             self.ranges.append((first, len(targets)))
         self.targets = picking(targets)
+        self.target_storages: Any = picking(self.target_slots)
         self.steady = all(self.overwritten)
 
     def fits(self, outline: Found, device: Device) -> bool:
         """Whether numbers and references are such that a trace would find this plan."""
-        if self.fixed:
-            numbers = outline.numbers
-            if key_numbers([numbers[k] for k in self.fixed]) != self.fixed_key:
-                return False
-        if counts_of(self.inner(outline.pending)) != self.inner_counts:
+        numbers = self.fixed(outline.numbers)
+        # Those that a key has as they are need not be made one first.
+        if numbers != self.fixed_key and key_numbers(numbers) != self.fixed_key:
             return False
-        if not _calls_are_ours(outline.calls):
+        # Counted from C: no name of a frame refers to a node, call or storage meanwhile.
+        if list(map(getrefcount, self.inner(outline.pending))) != self.inner_counts:
+            return False
+        if list(map(getrefcount, outline.calls)) != list(map(LISTED.__add__, outline.readers)):
             return False
         if not self.target_slots or device in overwrite.spared:
             return True not in self.overwritten
         if outline.slots != self.input_slots:
             return False
-        inputs, storages = outline.inputs, outline.storages
-        counts = counts_of(self.targets(inputs))
-        in_slots = counts_of([storages[k] for k in self.target_slots])
+        counts = list(map(getrefcount, self.targets(outline.inputs)))
+        in_slots = list(map(getrefcount, self.target_storages(outline.storages)))
         expected = self.target_counts
         if self.steady and counts == expected:
             return all(map(le, in_slots, self.slot_counts))
@@ -314,21 +328,20 @@ class Known:
             node.piece = None
 
 
-# What was found refers once to each node, call and storage.
-_LISTED, _STORED = 1, 1
+# What is counted of a thing that is in a list of what was found, and in what is picked of that.
+_PICKED = LISTED + 1
+# A path is written for a structure that has come this often: it costs what some 50 walks save.
+STEADY = 16
 
 
-def _calls_are_ours(calls: dict[Deferred, int]) -> bool:
-    """Whether nothing but their results and each other refers to calls."""
-    others = [call.calls for call in calls if call.calls]
-    if not others:
-        return counts_of(list(calls)) == list(map(_LISTED.__add__, calls.values()))
-    expected = dict(zip(calls, map((1 + _LISTED).__add__, calls.values())))
-    # No name of this frame refers to a call while they are counted.
-    for read in others:
-        for k in range(len(read)):
-            expected[read[k]] += 1
-    return counts_of(list(expected)) == list(expected.values())
+class Ways(list[Known]):
+    """How the plans of one structure run, the last one first.
+
+    Attributes:
+        found: how often one of them has run.
+    """
+
+    found = 0
 
 
 # Structures kept; all are forgotten when there are more. At first sight only the key is.
@@ -351,8 +364,8 @@ def run_known(device: Device, wanted: list[Node]) -> bool | Marks:
         # What a gradient may still pass through is to be kept.
         return False
     hint = device, len(wanted), _made_by(wanted[0]), _made_by(wanted[-1])
-    for path, ways in cache.known.get(hint, ()):
-        found = path.walk(wanted)
+    for walk, ways in cache.known.get(hint, ()):
+        found = walk(wanted)
         if found is not None:
             for known in ways:
                 if known.fits(found, device):
@@ -371,14 +384,15 @@ def run_known(device: Device, wanted: list[Node]) -> bool | Marks:
     if ways is None:
         if len(cache.known) >= CAPACITY:
             cache.known.clear()
-        cache.known[outline.key] = []
+        cache.known[outline.key] = Ways()
         return False
     for known in ways:
         if known.fits(outline, device):
-            paths = cache.known.setdefault(hint, [])
-            if not any(others is ways for _, others in paths):
+            ways.found += 1
+            if ways.found == STEADY:
+                paths = cache.known.setdefault(hint, [])
                 paths[WAYS - 1 :] = ()
-                paths.insert(0, (Path(outline, wanted), ways))
+                paths.insert(0, (path_over(outline, wanted), ways))
             known.run(outline, wanted)
             return True
     return Marks(outline, wanted)
@@ -393,5 +407,5 @@ def learn(marks: Marks, *plan: Any) -> None:
 
     One structure may have several ways: a value may be held in one turn and free in the next.
     """
-    ways = cache.known.setdefault(marks.key, [])
+    ways = cache.known.setdefault(marks.key, Ways())
     ways[:] = [Known(marks, *plan), *ways[: WAYS - 1]]

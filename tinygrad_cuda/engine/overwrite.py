@@ -23,6 +23,8 @@ from tinygrad_cuda.graph.ops import common
 
 # On cpu a new array costs nothing and the old one is freed at once.
 spared = {CPU}
+# What is counted, from C, of a thing that one list refers to and nothing else.
+(LISTED,) = map(getrefcount, [object()])
 
 
 def overwritable(
@@ -78,8 +80,7 @@ def counts_of(things: Sequence[Any]) -> list[int]:
 
     Counted from C, so that no frame of Python, traced or not, refers to one meanwhile.
     """
-    (listed,) = map(getrefcount, [object()])
-    return [count - listed for count in map(getrefcount, things)]
+    return [count - LISTED for count in map(getrefcount, things)]
 
 
 def _held(trace: Trace) -> set[Node]:

@@ -1,20 +1,18 @@
 """A pending graph that looks as an earlier one did, found by walking over it as it was then.
 
-Nothing is looked up: each step says where a node was and of what call it was the result.
+The walk is a function of its own for each such graph, written once as text: nothing in it is
+looked up and nothing repeats. Each line says where a node was and of which call it was a result.
 """
 
 from __future__ import annotations
 
-from operator import attrgetter
+from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.backend.base import Number
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.template import Deferred, picking, structure
-
-_sources_of, _storage_of = attrgetter("sources"), attrgetter("storage")
-_outputs_of = attrgetter("outputs")
+from tinygrad_cuda.graph.template import Deferred, structure
 
 
 class Found:
@@ -25,21 +23,30 @@ class Found:
         slots: of each input the number of its storage.
         storages: each once; nothing else here refers to them.
         pending: the other nodes, sources first.
-        calls: those that wait, with how many of their results are alive.
+        calls: those that wait.
+        readers: how often each of them is referred to by its results and by other calls.
         numbers: of single nodes.
         codes: of index checks inside of calls.
     """
 
-    __slots__ = ("inputs", "slots", "storages", "pending", "calls", "numbers", "codes")
+    __slots__ = (
+        "inputs", "slots", "storages", "pending", "calls", "readers", "numbers", "codes",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.inputs: list[Node] = []
-        self.slots: list[int] = []
-        self.storages: list[Any] = []
-        self.pending: list[Node] = []
-        self.calls: dict[Deferred, int] = {}
-        self.numbers: list[Number] = []
-        self.codes: list[Number] = []
+    def __init__(
+        self,
+        inputs: list[Node],
+        slots: list[int],
+        storages: list[Any],
+        pending: list[Node],
+        calls: list[Deferred],
+        readers: list[int],
+        numbers: list[Number],
+        codes: list[Number],
+    ) -> None:
+        self.inputs, self.slots, self.storages = inputs, slots, storages
+        self.pending, self.calls, self.readers = pending, calls, readers
+        self.numbers, self.codes = numbers, codes
 
 
 def read_by(node: Node) -> tuple[Node, ...]:
@@ -52,137 +59,194 @@ def read_by(node: Node) -> tuple[Node, ...]:
     return node.sources[: node.attributes["results"]] if node.op is common.custom else node.sources
 
 
-class Path:
-    """How to walk over a graph, from what is wanted of it to its inputs.
+def path_over(found: Found, wanted: list[Node]) -> Callable[[list[Node]], Found | None]:
+    """A function that gives the graph behind other roots, if it is as the one behind these.
 
     Args:
         found: the graph.
-        wanted: its roots.
+        wanted: its roots, each once.
+    """
+    writer = _Writer(found)
+    writer.write(wanted)
+    return writer.made()
+
+
+class _Writer:
+    """Writes the function: a node is ``n7``, a call ``c2``, a storage ``s3``, what is known ``k9``.
+
+    Nodes have numbers in the order in which they are met; in any other graph of this structure
+    one that is met again is the same one, and one that is met first is none of those before.
     """
 
-    def __init__(self, found: Found, wanted: list[Node]) -> None:
-        pending, inputs = found.pending, found.inputs
-        places = {node: place for place, node in enumerate([*pending, *inputs])}
-        met, self.roots = [*wanted], len(wanted)
-        where: dict[Node, int] = {}
-        # Where a node or a result of a call is met first, the op or origin, how many nodes have
-        # been met after it, and which of a call's several results are gone.
-        self.steps: list[tuple[int, Any, int, list[bool] | None]] = []
-        for place, node in enumerate(met):
-            where.setdefault(node, place)
-        done: set[Deferred] = set()
-        for node in reversed(pending):
-            call: Deferred | None = node.piece
-            if call in done:
-                continue
-            at, gone = where.get(node), None
-            if call is not None:
-                done.add(call)
-                ends = [reference() for reference in call.ends]
-                at = min(where[end] for end in ends if end is not None and end in where)
-                gone = [end is None for end in ends] if len(ends) > 1 else None
-            assert at is not None
-            for source in read_by(node):
-                where.setdefault(source, len(met))
-                met.append(source)
-            self.steps.append((at, node.op if call is None else call.origin, len(met), gone))
-        self.firsts = picking([where[node] for node in inputs])
-        self.everything = picking([places[node] for node in met])
-        self.total = len(places)
-        self.slots = found.slots
-        self.storages = picking([self.slots.index(slot) for slot in range(len(found.storages))])
-        singles = [k for k, node in enumerate(pending) if node.piece is None]
-        self.singles = picking(singles)
-        self.outputs = [*map(_outputs_of, [*self.singles(pending), *inputs])]
-        plain = [k for k in singles if pending[k].attributes is NO_ATTRIBUTES]
-        self.plain = picking(plain)
-        self.structured = [
-            (k, structure(node.op, node.attributes, [], []), _only_number(node))
-            for k in singles
-            if (node := pending[k]).attributes is not NO_ATTRIBUTES and not _is_identity(node)
-        ]
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self.lines: list[str] = []
+        self.known: list[Any] = []
+        self.names: dict[Node, str] = {}
+        self.calls: dict[Deferred, str] = {}
+        self.numbers: dict[Node, str] = {}
+        self.codes: dict[Deferred, list[str]] = {}
 
-    def walk(self, wanted: list[Node]) -> Found | None:
-        """The graph behind `wanted`, if it is as the other one was."""
-        found = Found()
-        pending, calls, custom = found.pending, found.calls, common.custom
-        met = wanted.copy()
-        if len(met) != self.roots:
-            return None
-        for at, origin, length, gone in self.steps:
-            node = met[at]
-            piece = node.piece
-            if piece is None:
-                if node.op is not origin or node.storage is not None:
-                    return None
-                met += node.sources if origin is not custom else read_by(node)
-                pending.append(node)
-            elif type(piece) is Deferred and piece.origin is origin:
-                met += piece.inputs
-                if gone is None:
-                    pending.append(node)
-                    calls[piece] = 1
-                else:
-                    ends = [reference() for reference in piece.ends]
-                    if [end is None for end in ends] != gone:
-                        return None
-                    alive = [end for end in reversed(ends) if end is not None]
-                    pending += alive
-                    calls[piece] = len(alive)
+    def know(self, thing: Any) -> str:
+        """The name of something that every such graph has in common."""
+        self.known.append(thing)
+        return f"k{len(self.known) - 1}"
+
+    def refuse(self, *conditions: str) -> None:
+        """A graph for which one of these is true is another one."""
+        if conditions:
+            self.lines.append(f"if {' or '.join(conditions)}: return None")
+
+    def take(self, nodes: list[Node] | tuple[Node, ...], source: str) -> None:
+        """Gives names to nodes that are met together."""
+        targets: list[str] = []
+        again: list[tuple[str, str]] = []
+        for node in nodes:
+            if node in self.names:
+                again.append((f"again{len(again)}", self.names[node]))
+                targets.append(again[-1][0])
             else:
-                return None
-            if len(met) != length:
-                return None
-        pending.reverse()
-        inputs = found.inputs
-        inputs += self.firsts(met)
-        everything = pending + inputs
-        # Each where it was, and no two one.
-        if tuple(met) != self.everything(everything) or len(set(everything)) != self.total:
-            return None
-        if not self._same_inputs(found) or not self._same_singles(found):
-            return None
-        found.codes = [code for call in reversed(calls) for _, code in call.codes]
-        return found
+                self.names[node] = f"n{len(self.names)}"
+                targets.append(self.names[node])
+        if targets:
+            self.lines.append(f"{', '.join(targets)}, = {source}")
+        else:
+            self.refuse(source)
+        self.refuse(*[f"{name} is not {other}" for name, other in again])
 
-    def _same_inputs(self, found: Found) -> bool:
-        storages = list(map(_storage_of, found.inputs))
-        numbers: dict[int, int] = {}
-        found.slots = [numbers.setdefault(id(storage), len(numbers)) for storage in storages]
-        found.storages = [*self.storages(storages)]
-        same = found.slots == self.slots and id(None) not in numbers
-        return same and not any(map(_sources_of, found.inputs))
+    def write(self, wanted: list[Node]) -> None:
+        """The body: from the roots to the inputs, then what is the same for all."""
+        found = self.found
+        self.take(wanted, "wanted")
+        for node in reversed(found.pending):
+            call: Deferred | None = node.piece
+            if call is None:
+                self.single(node)
+            elif call not in self.calls:
+                self.call(call)
+        for call, name in self.calls.items():
+            if call.calls:
+                others = " ".join(f"{self.calls[other]}," for other in call.calls)
+                self.refuse(f"{name}.calls != ({others})")
+        storages: dict[int, str] = {}
+        for node, slot in zip(found.inputs, found.slots):
+            self.input(node, slot, storages)
+        everything = ", ".join([*self.names.values()])
+        self.refuse(f"len({{{everything}}}) != {len(self.names)}")
+        ordered = [storages[slot] for slot in range(len(storages))]
+        identities = " ".join(f"id({name})," for name in ordered)
+        self.refuse(f"len({{*({identities})}}) != {len(ordered)}")
+        calls = ", ".join(self.calls[call] for call in found.calls)
+        self.lines.append(
+            f"return Found({_listed(self.names, found.inputs)}, {self.know(found.slots)}, "
+            f"[{', '.join(ordered)}], {_listed(self.names, found.pending)}, "
+            f"[{calls}], {self.know(found.readers)}, "
+            f"[{', '.join(self.numbers[n] for n in found.pending if n in self.numbers)}], "
+            f"[{', '.join(name for call in found.calls for name in self.codes[call])}])"
+        )
 
-    def _same_singles(self, found: Found) -> bool:
-        """Whether the nodes by themselves are of the same structure; notes their numbers."""
-        pending, numbers = found.pending, found.numbers
-        outputs = [*map(_outputs_of, self.singles(pending)), *map(_outputs_of, found.inputs)]
-        if outputs != self.outputs:
-            return False
-        for node in self.plain(pending):
-            if node.attributes is not NO_ATTRIBUTES:
-                return False
-        for place, kept, name in self.structured:
-            node = pending[place]
-            attributes = node.attributes
-            if name is not None:
-                value = attributes.get(name)
-                if value is None or len(attributes) != 1 or type(value) is tuple:
-                    return False
-                numbers.append(value)
-            elif structure(node.op, attributes, numbers, []) != kept:
-                return False
-        return True
+    def call(self, call: Deferred) -> None:
+        """A call by one of its results that has been met, and its other results."""
+        ends = [end for reference in call.ends if (end := reference()) is not None]
+        met = next(self.names[end] for end in ends if end in self.names)
+        name = self.calls[call] = f"c{len(self.calls)}"
+        self.lines.append(f"{name} = {met}.piece")
+        self.refuse(
+            f"type({name}) is not Deferred", f"{name}.origin is not {self.know(call.origin)}"
+        )
+        del ends
+        if len(call.ends) > 1:
+            self.ends(call, name)
+        self.take(call.inputs, f"{name}.inputs")
+        codes = self.codes[call] = [f"{name}_{k}" for k in range(len(call.codes))]
+        if codes:
+            self.lines.append(" ".join(f"(_, {code})," for code in codes) + f" = {name}.codes")
+
+    def ends(self, call: Deferred, name: str) -> None:
+        """Which results are gone, and what the others are."""
+        references = [f"{name}_end{k}" for k in range(len(call.ends))]
+        self.lines.append(f"{', '.join(references)}, = {name}.ends")
+        for text, reference in zip(references, call.ends):
+            end = reference()
+            if end is None:
+                self.refuse(f"{text}() is not None")
+            elif end in self.names:
+                self.refuse(f"{text}() is not {self.names[end]}")
+            else:
+                new = self.names[end] = f"n{len(self.names)}"
+                self.lines.append(f"{new} = {text}()")
+                self.refuse(f"{new} is None")
+
+    def single(self, node: Node) -> None:
+        """A node that is recorded by itself."""
+        name, op, attributes = self.names[node], node.op, node.attributes
+        conditions = [
+            f"{name}.piece is not None",
+            f"{name}.op is not {self.know(op)}",
+            f"{name}.storage is not None",
+            self.differ(node),
+        ]
+        if attributes is NO_ATTRIBUTES:
+            conditions.append(f"{name}.attributes is not NO_ATTRIBUTES")
+        self.refuse(*conditions)
+        # Of the others, what an identity refers to besides its source is for gradients.
+        if attributes is not NO_ATTRIBUTES and (op.kind != "identity" or op is common.output):
+            self.attributes(node, name)
+        read = read_by(node)
+        self.take(read, f"{name}.sources" if op is not common.custom else f"read_by({name})")
+
+    def attributes(self, node: Node, name: str) -> None:
+        """What is structure must be the same; numbers are noted."""
+        op, attributes = node.op, node.attributes
+        (first, *others), value = attributes, next(iter(attributes.values()))
+        numbers: list[Number] = []
+        kept = structure(op, attributes, numbers, [])
+        number = f"{name}_number"
+        plain = (first in op.literals or first in op.arguments) and type(value) is not tuple
+        if plain and not others:
+            # By far the most frequent: one number and nothing else.
+            self.lines.append(f"{number} = {name}.attributes.get({first!r})")
+            many = f"type({number}) is tuple or len({name}.attributes) != 1"
+            self.refuse(f"{number} is None", many)
+            self.numbers[node] = number
+            return
+        self.lines.append(f"{number} = []")
+        arguments = f"{name}.op, {name}.attributes, {number}, []"
+        self.refuse(f"structure({arguments}) != {self.know(kept)}")
+        if numbers:
+            self.numbers[node] = f"*{number}"
+
+    def input(self, node: Node, slot: int, storages: dict[int, str]) -> None:
+        """A node that has a value, and nothing before it."""
+        name = self.names[node]
+        if slot in storages:
+            self.refuse(f"{name}.storage is not {storages[slot]}")
+        else:
+            storage = storages[slot] = f"s{slot}"
+            self.lines.append(f"{storage} = {name}.storage")
+            self.refuse(f"{storage} is None")
+        self.refuse(f"{name}.sources", self.differ(node))
+
+    def differ(self, node: Node) -> str:
+        """Whether shape or dtype are others."""
+        return f"{self.names[node]}.outputs != {self.know(node.outputs)}"
+
+    def made(self) -> Callable[[list[Node]], Found | None]:
+        """The function; where a call has other numbers of things, taking them apart fails."""
+        body = "\n        ".join(self.lines)
+        text = (
+            "def walk(wanted):\n    try:\n        " + body + "\n"
+            "    except ValueError:\n        return None\n"
+        )
+        names: dict[str, Any] = {
+            "Deferred": Deferred, "Found": Found, "NO_ATTRIBUTES": NO_ATTRIBUTES,
+            "read_by": read_by, "structure": structure,
+        }  # fmt: skip
+        names |= {f"k{number}": thing for number, thing in enumerate(self.known)}
+        exec(compile(text, "<a known graph>", "exec"), names)
+        walk: Callable[[list[Node]], Found | None] = names["walk"]
+        return walk
 
 
-def _is_identity(node: Node) -> bool:
-    """Whether what it refers to besides its source is for gradients."""
-    return node.op.kind == "identity" and node.op is not common.output
-
-
-def _only_number(node: Node) -> str | None:
-    """The name of its attribute, if that is one number and there is no other."""
-    op, attributes = node.op, node.attributes
-    (name, *others), value = attributes, next(iter(attributes.values()))
-    number = (name in op.literals or name in op.arguments) and type(value) is not tuple
-    return name if number and not others else None
+def _listed(names: dict[Node, str], nodes: list[Node]) -> str:
+    return f"[{', '.join([names[node] for node in nodes])}]"

@@ -203,7 +203,7 @@ def _in_place(steady: Steady, seen: Seen, scalars: dict[Any, list[Node]]) -> InP
         return None
     places = [at[id(node)] for node in outline.inputs]
     for known in ways:
-        plain = known.steady and not (known.fixed or known.inside)
+        plain = known.steady and not (known.fixed_key or known.inside)
         if plain and len(known.target_slots) == len(wanted) == len(set(known.results)):
             # Each result takes the storage of what it replaces, not of another one.
             targets = [places[known.target_slots[position]] for position in known.results]
