@@ -153,7 +153,7 @@ class Adagrad(Optimizer):
         super().__init__(params, defaults)
         for group in self.param_groups:
             for parameter in group["params"]:
-                self.state[parameter] = self.init_single(parameter, group)
+                self.state[parameter].update(self.init_single(parameter, group))
 
     def init_single(self, parameter: Tensor, group: Group) -> State:
         return {"step": 0, "sum": filled(parameter, group["initial_accumulator_value"])}

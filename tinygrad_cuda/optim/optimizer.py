@@ -6,7 +6,6 @@ A subclass says how one parameter changes; recording, realizing and undoing are 
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
@@ -24,6 +23,7 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.optim.hooks import Hooked
 from tinygrad_cuda.optim.replay import StepReplay
 from tinygrad_cuda.optim.updates import Updates, widened
+from tinygrad_cuda.optim.watched import States, Watched, changed
 from tinygrad_cuda.tensor.backward import clear
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import tensor
@@ -97,7 +97,7 @@ class Optimizer(Hooked):
             )  # fmt: skip
         super().__init__()
         self.defaults = defaults
-        self.state: defaultdict[Tensor, State] = defaultdict(dict)
+        self.state: States = States(Watched)
         self.param_groups: list[Group] = []
         self.steps = 0
         groups = list(params)
@@ -128,6 +128,14 @@ class Optimizer(Hooked):
             scalar: ``scalar(value, *name)`` gives a host number as a Tensor that broadcasts.
         """
         raise NotImplementedError(f"{type(self).__name__} has no apply_single")
+
+    def progress(self, state: State, group: Group) -> tuple[State, dict[str, float]]:
+        """What a step changes on the host: its part of the state, and numbers by their names.
+
+        Only for an `apply_single` of the same class that takes from here all that depends on the
+        host's part of the state: replays then ask for this alone.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no progress")
 
     # The step ----------------------------------------------------------------------------------
 
@@ -165,7 +173,8 @@ class Optimizer(Hooked):
             self._undo()
             raise
         for parameter, state in fresh:
-            self.state[parameter].update(state)
+            dict.update(self.state[parameter], state)
+        changed()
         self.steps += 1
         if capture is not None and replay is not None:
             replay.finish()
@@ -261,8 +270,10 @@ class Optimizer(Hooked):
         for device in dict.fromkeys(p.device for p in parameters):
             # Initial values become values now, so that a first step that fails can be taken back.
             realize(device, [p.node for p in parameters if p.device is device])
-        group = {**self.defaults, **param_group, "params": parameters}
-        self.param_groups.append({**group, "param_names": names} if names else group)
+        group = Watched({**self.defaults, **param_group, "params": parameters})
+        if names:
+            group["param_names"] = names
+        self.param_groups.append(group)
 
     def state_dict(self) -> dict[str, Any]:
         """State and options, with parameters numbered in order: PyTorch's layout.
@@ -327,10 +338,10 @@ class Optimizer(Hooked):
         """Takes over what `pack` of another optimizer gave."""
         self.state.clear()
         for parameter, state in states.items():
-            self.state[parameter] = {
-                key: loaded(value, parameter, key in self.host_numbers)
+            self.state[parameter] = Watched(
+                (key, loaded(value, parameter, key in self.host_numbers))
                 for key, value in state.items()
-            }
+            )
 
     def __repr__(self) -> str:
         lines = [type(self).__name__ + " ("]

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import repeat
-from typing import Any
+from math import copysign
+from operator import is_
+from typing import Any, NamedTuple
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import CPU, Device
@@ -16,6 +18,7 @@ from tinygrad_cuda.core.dtypes import DType, float32
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.capture import Stale, StepEvent, supplied
 from tinygrad_cuda.engine.realize import index_error
+from tinygrad_cuda.optim.watched import States, Watched, changes
 from tinygrad_cuda.tensor.tensor import Tensor
 
 AHEAD = 16  # steps whose numbers are computed together
@@ -91,6 +94,20 @@ def dry_run(optimizer: Any, absent: Any, state: Any, group: Any, scalar: Any) ->
         ) from error
 
 
+class _Ahead(NamedTuple):
+    """A step to come.
+
+    Attributes:
+        host: the host state before it.
+        new: the host state after it, as far as it is another one.
+        numbers: those that are not as in the step before, each with where it goes.
+    """
+
+    host: dict[str, Any]
+    new: dict[str, Any]
+    numbers: list[tuple[list[Any], int, float]]
+
+
 class _Alike:
     """Parameters of one group whose host state is the same: they share all numbers of a step."""
 
@@ -100,6 +117,7 @@ class _Alike:
         self.first = parameter
         self.host = host
         self.members: list[Tensor] = []
+        # Where a plan reads numbers, and which of them.
         self.targets: list[tuple[list[Any], int, int]] = []
         self.parameters = len(optimizer.param_groups[number]["params"])
         self.group = dict(optimizer.param_groups[number])
@@ -110,15 +128,20 @@ class _Alike:
         self.absent = Absent(self.log, parameter)
         state = optimizer.state.get(parameter) or {}
         self.given = {k: self.absent for k, v in state.items() if isinstance(v, Tensor)}
+        # Whose state it is, and the states.
+        self.owners: list[Tensor] = []
         self.states: list[Any] = []
-        self.states_of: list[tuple[Tensor, Any]] = []
         # The Tensors in the states, and where each is found.
-        self.tensors: list[tuple[dict[str, Any], str, Tensor]] = []
+        self.holders: list[dict[str, Any]] = []
+        self.keys: list[str] = []
+        self.tensors: list[Tensor] = []
         self.names: list[Any] = []
-        # Of the next steps while the options stay as they are: the host state, numbers, new state.
-        self.ahead: deque[tuple[dict[str, Any], list[float], Any]] = deque()
-        self.values, self.new = self.compute(self.group, host)
+        # The next steps while the options stay as they are.
+        self.ahead: deque[_Ahead] = deque()
+        self.used = False  # the step for which there are numbers has been taken
+        _, self.new = self.compute(self.group, host)
         self.log_kept = list(self.log)
+        self.progress = _progress_of(optimizer)
 
     def compute(self, group: Any, host: dict[str, Any]) -> tuple[list[float], Any]:
         """The numbers of a step in the order in which they are asked for, and the new state."""
@@ -139,26 +162,30 @@ class _Alike:
 
     def join(self, parameter: Tensor, state: Any) -> None:
         """One more parameter; what its state holds must stay where it is."""
+        self.owners.append(parameter)
         self.states.append(state)
-        self.states_of.append((parameter, state))
         for key, value in (state or {}).items():
             if isinstance(value, Tensor):
-                self.tensors.append((state, key, value))
+                self.holders.append(state)
+                self.keys.append(key)
+                self.tensors.append(value)
+
+    @property
+    def watched(self) -> bool:
+        """Whether a change of its states would be counted."""
+        return all(type(state) is Watched or state is None for state in self.states)
 
     def prepare(self, group: Any) -> None:
-        """Computes the numbers of the next step.
+        """Computes the numbers of the next step, whatever may have changed.
 
         Raises:
             Stale: the step would be another graph.
         """
-        # By identity: every step of a steady loop comes here.
-        state_of = self.optimizer.state.get
-        for member, state in self.states_of:
-            if state_of(member) is not state:
-                raise Stale("the optimizer's state was replaced")
-        for holder, key, tensor in self.tensors:
-            if holder.get(key) is not tensor:
-                raise Stale("a tensor of the optimizer's state was replaced")
+        # By identity: a Tensor's equality is an operation.
+        if not all(map(is_, map(self.optimizer.state.get, self.owners), self.states)):
+            raise Stale("the optimizer's state was replaced")
+        if not all(map(is_, map(dict.get, self.holders, self.keys), self.tensors)):
+            raise Stale("a tensor of the optimizer's state was replaced")
         now = self.host
         if now:
             first = self.states[0]
@@ -169,15 +196,25 @@ class _Alike:
         whole = len(group["params"]) == self.parameters  # the list itself may have been changed
         same = whole and group == self.group
         if same and now == self.host:
+            self.used = False
             return
         if not same:
             self._compare(group, whole)
-        if not (same and self.ahead and self.ahead[0][0] == now):
+        if not (same and self.ahead and self.ahead[0].host == now):
             self._look_ahead(group, now, AHEAD if same else 1)
-        self.host, self.values, self.new = self.ahead.popleft()
+        self._take()
         if not same:
             self.group = dict(group)
-        self.supply()
+
+    def advance(self) -> None:
+        """Computes the numbers of the next step: nothing has changed but by the last one.
+
+        Raises:
+            Stale: the step would be another graph.
+        """
+        if not self.ahead:
+            self._look_ahead(self.group, self._after(self.host, self.new), AHEAD)
+        self._take()
 
     def _compare(self, group: Any, whole: bool) -> None:
         """Raises if options have changed that are no numbers."""
@@ -190,25 +227,64 @@ class _Alike:
     def _look_ahead(self, group: Any, host: dict[str, Any], count: int) -> None:
         """Computes the numbers of some steps at once, which costs less than one at a time."""
         self.ahead.clear()
-        while len(self.ahead) < count:
-            values, new = self.compute(group, host)
-            if self.log != self.log_kept:
-                break
-            self.ahead.append((host, values, new))
-            host = {key: new.get(key, value) for key, value in host.items()}
-        if not self.ahead:
+        values, new = self.compute(group, host)
+        if self.log != self.log_kept:
             raise Stale("the optimizer's update is another one")
+        numbers = [(to, position, values[index]) for to, position, index in self.targets]
+        self.ahead.append(_Ahead(host, new, numbers))
+        where = {name[0]: index for index, name in enumerate(self.names)}
+        while len(self.ahead) < count:
+            host, known = self._after(host, new), values
+            if self.progress is not None:
+                values = known.copy()
+                new, changing = self.progress(host, group)
+                for name, value in changing.items():
+                    values[where[name]] = value
+            else:
+                values, new = self.compute(group, host)
+                if self.log != self.log_kept:
+                    break
+            # What stays from step to step is written once, and known by identity.
+            values = [old if same_number(old, x) else x for old, x in zip(known, values)]
+            numbers = [
+                (to, position, values[index])
+                for to, position, index in self.targets
+                if known[index] is not values[index]
+            ]
+            self.ahead.append(_Ahead(host, new, numbers))
 
-    def supply(self) -> None:
-        """Writes the numbers to where plans read them."""
-        for numbers, position, index in self.targets:
-            numbers[position] = self.values[index]
+    def _after(self, host: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+        """The host state after a step."""
+        return {key: new.get(key, value) for key, value in host.items()}
+
+    def _take(self) -> None:
+        """Takes the next step's numbers to where plans read them."""
+        self.host, self.new, numbers = self.ahead.popleft()
+        self.used = False
+        for to, position, value in numbers:
+            to[position] = value
 
     def commit(self) -> None:
-        """Writes the new host state."""
-        if self.new:
+        """Writes the new host state; past the methods that count changes, which others' steps do
+        by `steps`."""
+        new = self.new
+        if new:
+            self.used = True
             for state in self.states:
-                state.update(self.new)
+                dict.update(state, new)
+
+
+def _progress_of(optimizer: Any) -> Any:
+    """`progress` of an optimizer whose update is that which it was written for; or None."""
+    names = "apply_single", "progress"
+    owners = [next(x for x in type(optimizer).__mro__ if name in vars(x)) for name in names]
+    overridden = any(name in vars(optimizer) for name in names)
+    return optimizer.progress if owners[0] is owners[1] and not overridden else None
+
+
+def same_number(a: float, b: float) -> bool:
+    """Whether two numbers are the same bits, or at least no plan can tell them apart."""
+    return a == b and (a != 0.0 or copysign(1.0, a) == copysign(1.0, b))
 
 
 def numeric(value: Any) -> bool:
@@ -230,7 +306,11 @@ class StepReplay(StepEvent):
         self.optimizer = optimizer
         self.looks = [registry.get(device).take_error for device in devices if device is not CPU]
         self.mapping = optimizer.state
-        self.groups = len(optimizer.param_groups)
+        self.groups = list(optimizer.param_groups)
+        self.lists = [group["params"] for group in self.groups]
+        self.lengths = list(map(len, self.lists))
+        # When all was last looked through: the changes, and the optimizer's steps.
+        self._seen, self._steps = -1, -1
         self.alike: list[_Alike] = []
         self._current = -1
         self._before: dict[int, Any] = {}
@@ -311,18 +391,45 @@ class StepReplay(StepEvent):
             Stale: the step would be another graph.
             IndexError: an earlier step met an index out of range.
         """
-        groups = self.optimizer.param_groups
-        if self.optimizer.state is not self.mapping or len(groups) != self.groups:
-            raise Stale("the optimizer's groups or state were replaced")
+        optimizer = self.optimizer
         for look in self.looks:
             error = look(False)  # only at what has finished
             if error is not None:
                 raise index_error(error)
+        if (
+            self._seen == changes.number
+            and self._steps == optimizer.steps
+            and optimizer.state is self.mapping
+            and len(optimizer.param_groups) == len(self.groups)
+            and all(map(is_, optimizer.param_groups, self.groups))
+            and list(map(len, self.lists)) == self.lengths
+        ):
+            for alike in self.alike:
+                if alike.used:
+                    alike.advance()
+        else:
+            self._look()
+
+    def _look(self) -> None:
+        """Looks through options and state, which may have changed."""
+        number, groups = changes.number, self.optimizer.param_groups
+        self._seen = -1
+        if self.optimizer.state is not self.mapping or len(groups) != len(self.groups):
+            raise Stale("the optimizer's groups or state were replaced")
         for alike in self.alike:
             alike.prepare(groups[alike.number])
+        self.groups = list(groups)
+        self.lists = [group["params"] for group in groups]
+        self.lengths = list(map(len, self.lists))
+        watched = type(self.mapping) is States and all(type(group) is Watched for group in groups)
+        if watched and all(alike.watched for alike in self.alike):
+            self._seen, self._steps = number, self.optimizer.steps
 
     def commit(self) -> None:
         """The step has run."""
         for alike in self.alike:
             alike.commit()
-        self.optimizer.steps += 1
+        optimizer = self.optimizer
+        steps = optimizer.steps = optimizer.steps + 1
+        if steps == self._steps + 1:
+            self._steps = steps

@@ -1,0 +1,277 @@
+"""The host's part of a replayed optimizer step: looked through only where something has changed."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from compiled_task import value_bytes
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import nn, optim
+from tinygrad_cuda.optim.replay import AHEAD, StepReplay
+from tinygrad_cuda.optim.watched import WRITERS, States, Watched, changes
+
+
+@pytest.fixture(autouse=True)
+def on_cpu() -> Iterator[None]:
+    tc.set_default_device("cpu")
+    yield
+    tc.set_default_device(None)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[StepReplay]:
+    """The steps whose options and states have been looked through."""
+    found: list[StepReplay] = []
+    look = StepReplay._look
+
+    def counted(self: StepReplay) -> None:
+        found.append(self)
+        look(self)
+
+    monkeypatch.setattr(StepReplay, "_look", counted)
+    return found
+
+
+class Loop:
+    """Two parameters in training; `turn` runs one step, plain or compiled."""
+
+    def __init__(self, compiled: bool, kind: Any = optim.Adam) -> None:
+        tc.manual_seed(0)
+        self.model = nn.Linear(3, 2)
+        self.scale = tc.ones(1, requires_grad=True)
+        self.optimizer = kind(self.model.parameters(), lr=0.05)
+        self.turn = tc.compile(self.step) if compiled else self.step
+        self.other = tc.compile(self.doubled) if compiled else self.doubled
+        self.x = tc.tensor(np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32))
+
+    def step(self, x: Any) -> Any:
+        self.optimizer.zero_grad()
+        loss = (self.scale * self.model(x) ** 2).mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def doubled(self, x: Any) -> Any:
+        return self.step(x * 2)
+
+    def run(self, intervention: Callable[[Loop], None]) -> list[Any]:
+        """Some turns, the intervention, and more of them; twice."""
+        losses = []
+        for number in range(10):
+            if number in (4, 7):
+                intervention(self)
+            losses.append(self.turn(self.x))
+        return self.bytes(losses)
+
+    def bytes(self, losses: list[Any]) -> list[Any]:
+        states = [v for state in self.optimizer.state.values() for v in state.values()]
+        parts = [*losses, *self.model.parameters(), *states]
+        return [value_bytes(v) if isinstance(v, tc.Tensor) else v for v in parts]
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.state[self.model.weight]
+
+    @property
+    def group(self) -> Any:
+        return self.optimizer.param_groups[0]
+
+
+def nothing(loop: Loop) -> None:
+    """A steady loop."""
+
+
+def count_again(loop: Loop) -> None:
+    for state in loop.optimizer.state.values():
+        state["step"] = 0
+
+
+def count_one_parameter_otherwise(loop: Loop) -> None:
+    loop.state.update(step=40)
+
+
+def replace_a_moment(loop: Loop) -> None:
+    loop.state["exp_avg"] = loop.state["exp_avg"] * 2
+
+
+def replace_a_state(loop: Loop) -> None:
+    loop.optimizer.state[loop.model.weight] = dict(loop.state, exp_avg=tc.ones(2, 3))
+
+
+def forget_a_state(loop: Loop) -> None:
+    loop.optimizer.state.pop(loop.model.bias)
+
+
+def forget_all(loop: Loop) -> None:
+    loop.optimizer.state.clear()
+
+
+def replace_all_states(loop: Loop) -> None:
+    kept = {p: dict(s, exp_avg=s["exp_avg"] * 2) for p, s in loop.optimizer.state.items()}
+    loop.optimizer.state = defaultdict(dict, kept)  # type: ignore[assignment]
+
+
+def count_in_plain_states(loop: Loop) -> None:
+    """What is no watched dictionary is looked at each time."""
+    replace_all_states(loop)
+    loop.turn(loop.x)
+    loop.turn(loop.x)
+    count_again(loop)
+
+
+def replace_a_moment_of_a_plain_state(loop: Loop) -> None:
+    replace_a_state(loop)
+    loop.turn(loop.x)
+    loop.turn(loop.x)
+    loop.state["exp_avg"] = tc.ones(2, 3)
+
+
+def change_options(loop: Loop) -> None:
+    group = loop.group
+    group |= {"lr": 0.01, "betas": (0.5, 0.9)}
+
+
+def delete_an_option(loop: Loop) -> None:
+    loop.group.pop("decoupled_weight_decay", None)
+    loop.group["weight_decay"] = 0.5
+
+
+def replace_a_group(loop: Loop) -> None:
+    loop.optimizer.param_groups[0] = dict(loop.group, lr=0.02)
+
+
+def change_a_plain_group(loop: Loop) -> None:
+    replace_a_group(loop)
+    loop.turn(loop.x)
+    loop.turn(loop.x)
+    loop.group["lr"] = 0.3
+
+
+def add_a_group(loop: Loop) -> None:
+    if len(loop.optimizer.param_groups) == 1:
+        loop.optimizer.add_param_group({"params": [loop.scale]})
+
+
+def shorten_a_list(loop: Loop) -> None:
+    del loop.group["params"][1:]
+
+
+def prepare_in_vain(loop: Loop) -> None:
+    """As a call does that fails before anything has run."""
+    for programs in getattr(loop.turn, "_programs", {}).values():
+        for step in programs[0].early:
+            step.prepare()
+
+
+def load(loop: Loop) -> None:
+    loop.optimizer.load_state_dict(copy.deepcopy(loop.optimizer.state_dict()))
+
+
+def step_plainly(loop: Loop) -> None:
+    loop.step(loop.x)
+
+
+def step_in_another_program(loop: Loop) -> None:
+    for _ in range(4):
+        loop.other(loop.x)
+
+
+INTERVENTIONS = [
+    nothing, count_again, count_one_parameter_otherwise, replace_a_moment, replace_a_state,
+    forget_a_state, forget_all, replace_all_states, count_in_plain_states,
+    replace_a_moment_of_a_plain_state, change_options, prepare_in_vain,
+    delete_an_option, replace_a_group, change_a_plain_group, add_a_group, shorten_a_list, load,
+    step_plainly, step_in_another_program,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("intervention", INTERVENTIONS, ids=lambda f: f.__name__)
+def test_what_happens_to_an_optimizer(
+    intervention: Callable[[Loop], None], looks: list[StepReplay]
+) -> None:
+    """The bits of the plain program; in a steady loop, options and states are seen to be so."""
+    wanted = Loop(compiled=False).run(intervention)
+    assert Loop(compiled=True).run(intervention) == wanted
+    if intervention is nothing:
+        assert len(looks) == 1, "the first replay"
+
+
+@pytest.mark.parametrize("kind", [optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adagrad])
+def test_numbers_of_many_steps(kind: Any) -> None:
+    """Beyond what is computed ahead, where RAdam's update becomes another one as well."""
+    plain, compiled = Loop(False, kind), Loop(True, kind)
+    losses = [[loop.turn(loop.x) for _ in range(2 * AHEAD + 5)] for loop in (plain, compiled)]
+    assert compiled.bytes(losses[1]) == plain.bytes(losses[0])
+
+
+class Late(optim.Adam):
+    """Its update is another one from the twelfth step on."""
+
+    def apply_single(
+        self, gradient: Any, parameter: Any, state: Any, group: Any, scalar: Any
+    ) -> Any:
+        if state["step"] > 10:
+            gradient = -gradient
+        return super().apply_single(gradient, parameter, state, group, scalar)
+
+
+class Waves(optim.Adam):
+    """Its steps are of another size."""
+
+    def progress(self, state: Any, group: Any) -> Any:
+        new, numbers = super().progress(state, group)
+        return new, {**numbers, "size": numbers["size"] * (1 + new["step"] % 3)}
+
+
+@pytest.mark.parametrize("kind", [Late, Waves])
+def test_subclasses_are_asked_themselves(kind: Any) -> None:
+    """What a class does otherwise is not replayed as Adam does it."""
+    test_numbers_of_many_steps(kind)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_each_writer_is_counted(name: str) -> None:
+    """All methods of a dictionary that write."""
+    arguments = {"__setitem__": ("a", 2), "setdefault": ("b", 2), "clear": (), "popitem": ()}
+    taken = arguments.get(name, ({"a": 3},) if name in ("update", "__ior__") else ("a",))
+    for made in (Watched(a=1), States(dict, a=1)):
+        before, plain = changes.number, dict(made)
+        getattr(made, name)(*taken)
+        getattr(plain, name)(*taken)
+        assert changes.number != before
+        assert made == plain
+
+
+def test_all_writers_are_known() -> None:
+    """Whatever else a dictionary can do leaves it as it was."""
+    readers = {
+        "copy", "fromkeys", "get", "items", "keys", "values", "__contains__", "__getitem__",
+        "__iter__", "__len__", "__or__", "__ror__", "__reversed__", "__class_getitem__",
+        "__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__", "__repr__", "__sizeof__",
+        "__getattribute__", "__hash__", "__init__", "__new__", "__doc__",
+    }  # fmt: skip
+    assert set(vars(dict)) - readers == set(WRITERS)
+
+
+def test_a_missing_state_is_counted() -> None:
+    """Looking for one makes it, watched as all."""
+    optimizer = optim.SGD([tc.ones(1, requires_grad=True)], lr=0.1)
+    before = changes.number
+    assert type(optimizer.state[optimizer.param_groups[0]["params"][0]]) is Watched
+    assert changes.number != before
+
+
+def test_copies_stay_watched() -> None:
+    """A deep copy of an optimizer is as fast, and counts its changes."""
+    loop = Loop(compiled=False)
+    loop.turn(loop.x)
+    copied = copy.deepcopy(loop.optimizer)
+    assert type(copied.state) is States
+    assert {type(state) for state in copied.state.values()} == {Watched}
+    assert type(copied.param_groups[0]) is Watched

@@ -1,0 +1,62 @@
+"""Dictionaries of optimizers that count their changes, so that a replay need not look through them.
+
+Options of groups and the states of parameters are such; to everybody else they are dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import count
+from typing import Any
+
+
+class _Changes:
+    """The number of the last change of any of them, in all threads; each change has its own."""
+
+    number = 0
+
+
+changes = _Changes()
+# Taken in one step of the interpreter: no two changes have the same, in whatever thread.
+_next = count(1).__next__
+
+
+def changed() -> None:
+    """Says that something has been written past the methods of these dictionaries."""
+    changes.number = _next()
+
+
+def _counted(kind: type, name: str) -> Any:
+    method = getattr(kind, name)
+
+    def change(self: Any, *arguments: Any, **items: Any) -> Any:
+        try:
+            return method(self, *arguments, **items)
+        finally:
+            # Afterwards: who sees the number sees what it stands for.
+            changes.number = _next()
+
+    change.__name__ = name
+    return change
+
+
+WRITERS = (
+    "__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault", "update",
+)  # fmt: skip
+
+
+class Watched(dict[str, Any]):
+    """The options of a group, or the state of one parameter."""
+
+    __slots__ = ()
+
+
+class States(defaultdict[Any, Any]):
+    """The states of an optimizer's parameters; an empty one is made where there is none."""
+
+    __slots__ = ()
+
+
+for _name in WRITERS:
+    setattr(Watched, _name, _counted(dict, _name))
+    setattr(States, _name, _counted(defaultdict, _name))
