@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+from typing import Any
 
 from tinygrad_cuda.backend.base import Backend
 from tinygrad_cuda.core.device import Device
@@ -32,9 +33,27 @@ def get(device: Device) -> Backend:
             backend = _backends.get(device)
             if backend is None:
                 module, name = BACKENDS[device.kind]
-                made: Backend = getattr(importlib.import_module(module), name)(device)
+                if device.kind == "cuda":
+                    found = _imported_beside_driver(module, device.index)
+                else:
+                    found = importlib.import_module(module)
+                made: Backend = getattr(found, name)(device)
                 backend = _backends[device] = made
     return backend
+
+
+def _imported_beside_driver(module: str, index: int) -> Any:
+    """The module of a GPU's backend, imported while the driver makes the context: both take long.
+
+    What goes wrong there is raised again when the backend asks for the GPU.
+    """
+    runtime = importlib.import_module("tinygrad_cuda.backend.cuda.runtime")
+    beginning = threading.Thread(target=runtime.begin, args=(index,))
+    beginning.start()
+    try:
+        return importlib.import_module(module)
+    finally:
+        beginning.join()
 
 
 def usable(kind: str) -> bool:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from tinygrad_cuda.backend.cuda.handles import (
 from tinygrad_cuda.backend.cuda.pool import Allocation, Pool, size_class
 from tinygrad_cuda.backend.cuda.staging import LARGEST, Staged, Staging
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.core.errors import ArgumentError, CudaError, DeviceError
+from tinygrad_cuda.core.errors import ArgumentError, CudaError, DeviceError, TgcError
 
 OLDEST_DRIVER = 13000  # NVRTC 13's cubins and the binding's entry points need it
 PARAMETER_BYTES = 4096
@@ -154,6 +155,12 @@ def device(index: int = 0) -> Device:
         if index not in _gate.devices:
             _gate.devices[index] = Device(index, _gate.driver)
         return _gate.devices[index]
+
+
+def begin(index: int) -> None:
+    """Makes a GPU ready, if that can be done: what fails is raised by `device` again."""
+    with suppress(TgcError):
+        device(index)
 
 
 def _require(index: int) -> None:
