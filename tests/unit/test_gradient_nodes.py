@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tinygrad_cuda as tc
 from tinygrad_cuda.backend.base import Program
 from tinygrad_cuda.backend.reference.backend import ReferenceBackend
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import DType, float32, float64, int64
 from tinygrad_cuda.core.errors import GradientError
 from tinygrad_cuda.graph.gradient import backward, history
-from tinygrad_cuda.graph.node import Node, Op, current_site, gradient_mode
+from tinygrad_cuda.graph.node import Node, Op, current_site, gradient_mode, made_by
 from tinygrad_cuda.graph.ops import common, contraction, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -422,3 +423,11 @@ def test_gradients_carry_the_line_of_their_op() -> None:
     g = backward([forward], [ones(forward)])[x]
     assert forward.site is not None
     assert g.site == (*forward.site, "sin")
+
+
+def test_a_value_that_moved_is_not_named_after_its_movement() -> None:
+    """The sum that the user called is known only as long as the reshape behind it has a source."""
+    total = tc.ones(2, 3).sum()
+    assert made_by(total.node).startswith("sum made at test_gradient_nodes.py")
+    total.item()
+    assert made_by(total.node).startswith("a tensor made at test_gradient_nodes.py")

@@ -232,6 +232,9 @@ def made_by(node: Node) -> str:
     name = origin.label
     if name == origin.op.name:
         name = {"leaf": "a tensor", "identity": "a leaf"}.get(origin.op.kind, name)
+    if origin.op.kind == "movement" and not origin.sources:
+        # Of a computed value it is not known any more what was moved.
+        name = "a tensor"
     return f"{name} made at {describe_site(node.site)}"
 
 
