@@ -216,7 +216,7 @@ class Program:
                 draws = suppliers[id(event)] = DrawsEvent(event)
                 self.events.append(draws)
             elif isinstance(event, Commit):
-                self.events.append(_committed(event.event))
+                self.events.append(event.event.commit)
                 host_has_acted = True
             elif isinstance(event, Call):
                 self.events.append(_called(event))
@@ -347,13 +347,6 @@ def escaped(capture: Capture, moulds: Moulds) -> str | None:
 def _fixed(numbers: list[Any]) -> list[Any]:
     """The numbers that are the same in every call."""
     return [None if isinstance(n, SuppliedInt | SuppliedFloat) else n for n in numbers]
-
-
-def _committed(step: Any) -> Event:
-    def commit(frame: Frame) -> None:
-        step.commit()
-
-    return commit
 
 
 def _called(call: Call) -> Event:

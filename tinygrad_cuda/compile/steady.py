@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import chain, islice, repeat
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any
 
+from tinygrad_cuda.backend.base import picked
 from tinygrad_cuda.compile.chain import chainable
 from tinygrad_cuda.compile.frame import (
     LISTED,
@@ -94,7 +95,7 @@ class Steady:
         numbers += [arguments + place for place in rest]
         numbers += range(program.offsets[0] - len(program.constants), program.offsets[0])
         places = [numbers.index(number) for number in self.event.inputs]
-        self.inputs = _picked(places)
+        self.inputs = picked(places)
         # Which arguments the plan reads, and as which of its inputs.
         self.used = [number for number in range(arguments) if number in places]
         self.all_used = len(self.used) == arguments
@@ -116,7 +117,7 @@ class Steady:
             keys = program.shown.get(source, set())
             key = next(iter(keys)) if len(keys) == 1 else None
             self.new.append(Returned(partial(executable.room, number), key))
-        self.outputs = _picked(
+        self.outputs = picked(
             [
                 count + others.index(number) if slot is None else slot
                 for number, slot in enumerate(executable.results)
@@ -264,13 +265,6 @@ class Steady:
         if max(map(getrefcount, chain(changing, holders)), default=0) > OWN:
             return False
         return not any(map(needs_grad, islice(nodes, first, last)))
-
-
-def _picked(places: list[int]) -> Any:
-    """A function that takes items at these places out of a list."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda values: [values[place] for place in places]
 
 
 def steady(program: Program, given: Given) -> Steady | None:

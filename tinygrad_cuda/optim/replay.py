@@ -5,8 +5,8 @@ The update itself is run on a stand-in for Tensors, so that each optimizer is wr
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
 from itertools import repeat
 from math import copysign
 from operator import is_
@@ -21,6 +21,7 @@ from tinygrad_cuda.engine.realize import index_error
 from tinygrad_cuda.optim.watched import States, Watched, changes
 from tinygrad_cuda.tensor.tensor import Tensor
 
+_drain: Callable[[Any], None] = deque(maxlen=0).extend  # runs an iterator to its end
 AHEAD = 16  # steps whose numbers are computed together
 
 
@@ -117,8 +118,8 @@ class _Alike:
         self.first = parameter
         self.host = host
         self.members: list[Tensor] = []
-        # Where a plan reads numbers, and which of them.
-        self.targets: list[tuple[list[Any], int, int]] = []
+        # Where plans read each of the numbers.
+        self.targets: defaultdict[int, list[tuple[list[Any], int]]] = defaultdict(list)
         self.parameters = len(optimizer.param_groups[number]["params"])
         self.group = dict(optimizer.param_groups[number])
         # Options that are numbers may change: what depends on them is compared by its log.
@@ -230,28 +231,29 @@ class _Alike:
         values, new = self.compute(group, host)
         if self.log != self.log_kept:
             raise Stale("the optimizer's update is another one")
-        numbers = [(to, position, values[index]) for to, position, index in self.targets]
-        self.ahead.append(_Ahead(host, new, numbers))
+        self.ahead.append(_Ahead(host, new, self._directed(enumerate(values))))
         where = {name[0]: index for index, name in enumerate(self.names)}
         while len(self.ahead) < count:
-            host, known = self._after(host, new), values
+            host = self._after(host, new)
             if self.progress is not None:
-                values = known.copy()
                 new, changing = self.progress(host, group)
-                for name, value in changing.items():
-                    values[where[name]] = value
+                changed = [(where[name], value) for name, value in changing.items()]
             else:
-                values, new = self.compute(group, host)
+                known, (values, new) = values, self.compute(group, host)
                 if self.log != self.log_kept:
                     break
-            # What stays from step to step is written once, and known by identity.
-            values = [old if same_number(old, x) else x for old, x in zip(known, values)]
-            numbers = [
-                (to, position, values[index])
-                for to, position, index in self.targets
-                if known[index] is not values[index]
-            ]
-            self.ahead.append(_Ahead(host, new, numbers))
+                # What stays from step to step is written once, and known by identity.
+                pairs = enumerate(zip(known, values))
+                changed = [(k, x) for k, (old, x) in pairs if not same_number(old, x)]
+            self.ahead.append(_Ahead(host, new, self._directed(changed)))
+
+    def _directed(self, values: Iterable[tuple[int, float]]) -> list[tuple[list[Any], int, float]]:
+        """Numbers, each with where plans read it."""
+        return [
+            (numbers, position, value)
+            for index, value in values
+            for numbers, position in self.targets[index]
+        ]
 
     def _after(self, host: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         """The host state after a step."""
@@ -265,13 +267,9 @@ class _Alike:
             to[position] = value
 
     def commit(self) -> None:
-        """Writes the new host state; past the methods that count changes, which others' steps do
-        by `steps`."""
-        new = self.new
-        if new:
-            self.used = True
-            for state in self.states:
-                dict.update(state, new)
+        """Writes the new host state, past the methods that count changes: `steps` says so."""
+        self.used = True
+        _drain(map(dict.update, self.states, repeat(self.new)))
 
 
 def _progress_of(optimizer: Any) -> Any:
@@ -382,7 +380,7 @@ class StepReplay(StepEvent):
 
     def target(self, numbers: list[Any], position: int, index: int, which: int) -> None:
         """Has number `which` of a group of parameters written to ``numbers[position]``."""
-        self.alike[index].targets.append((numbers, position, which))
+        self.alike[index].targets[which].append((numbers, position))
 
     def prepare(self) -> None:
         """Computes the step's numbers; reports errors of earlier steps.
@@ -425,10 +423,11 @@ class StepReplay(StepEvent):
         if watched and all(alike.watched for alike in self.alike):
             self._seen, self._steps = number, self.optimizer.steps
 
-    def commit(self) -> None:
-        """The step has run."""
+    def commit(self, frame: Any = None) -> None:
+        """The step has run: an event of a replay, whose cells it does not look at."""
         for alike in self.alike:
-            alike.commit()
+            if alike.new:
+                alike.commit()
         optimizer = self.optimizer
         steps = optimizer.steps = optimizer.steps + 1
         if steps == self._steps + 1:

@@ -18,7 +18,7 @@ from tinygrad_cuda.core.dtypes import DType, bool_
 from tinygrad_cuda.core.errors import GradientError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, structure, watching
-from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, detached, local, settled
+from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, detached, local
 from tinygrad_cuda.engine.examples import check_write, tracing
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
 from tinygrad_cuda.graph.node import Node, Op, made_by, mode
@@ -396,7 +396,12 @@ def wrap(node: Node) -> Tensor:
         if recorder.recorded > recorder.limit:
             count_nodes(0)
     else:
-        tensor.cell = settled(node)  # which makes no trace longer
+        # As `settled` does: every argument of a step comes here. It makes no trace longer.
+        cell = tensor.cell = _new(Cell)
+        cell.node = node
+        cell.aliases = cell.recorder = cell.error = None
+        if watching.on and (capture := capturing()) is not None:
+            capture.born.add(cell)
     if settings.eager:
         _compute_now(node.device)
     return tensor

@@ -57,6 +57,7 @@ class CudaBackend:
         self.error = self._mirror.word
         # Every step looks at it and is watched by it.
         self.take_error, self.watch_error = self._mirror.look, self._mirror.watch
+        self.arena = self.gpu.arena
         gpu = self.gpu.properties
         self.shared_bytes = gpu.shared_bytes
         # A multiplication and an addition a clock in each lane.
@@ -132,9 +133,6 @@ class CudaBackend:
 
     def part(self, memory: runtime.Allocation, offset: int, nbytes: int) -> Piece:
         return Piece(memory.address + offset, nbytes)
-
-    def arena(self, nbytes: int) -> runtime.Allocation:
-        return self.gpu.arena(nbytes)
 
     def load(self, source: str) -> runtime.Module:
         report = settings.debug >= 5

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tinygrad_cuda.backend.base import BadIndex, Number
+from tinygrad_cuda.backend.base import BadIndex, Number, picked
 from tinygrad_cuda.backend.cuda.pack import Launch
 
 OWN_CODES = 1 << 62  # from here on, a check's code is a number that its program has for it
@@ -54,16 +54,18 @@ class Numbers:
         self.positions = [position for position, _ in self.table]
         self.format = "<" + "".join("d" if ctype == "double" else "Q" for _, ctype in self.table)
         self.nbytes = WORD * len(self.table)
+        self._pack = struct.Struct(self.format).pack
+        self._pick = picked(self.positions)
 
     def packed(self, arguments: Sequence[Number]) -> bytes:
         """The bytes of a run's numbers."""
-        numbers = [arguments[position] for position in self.positions]
+        numbers = self._pick(arguments)
         try:
-            return struct.pack(self.format, *numbers)
+            return self._pack(*numbers)
         except struct.error:  # a negative integer, or one that came as a float
             kinds = self.format[1:]
             numbers = [n if kind == "d" else int(n) & _MASK for n, kind in zip(numbers, kinds)]
-            return struct.pack(self.format, *numbers)
+            return self._pack(*numbers)
 
 
 class Frame:

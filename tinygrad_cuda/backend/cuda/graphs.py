@@ -118,10 +118,17 @@ class Graph:
         other._make(self._template, [slot.words for slot in self._template.slots])
         return other
 
-    def launch(self, stream: Any = None) -> None:
-        """Starts all kernels on a stream, the compute stream if none is named."""
+    def launch(self, stream: Any = None, rewritten: int = -1) -> None:
+        """Starts all kernels on a stream, the compute stream if none is named.
+
+        Args:
+            stream: the stream.
+            rewritten: a node whose `parameters` have been written since the last launch.
+        """
         device = self.device
         device.enter()
+        if rewritten >= 0:
+            self._tell(rewritten)
         device.launches.extend(self._template.account)
         stream = stream or device.stream
         (status,) = self._launch(self._executable, stream)
@@ -149,19 +156,32 @@ class Graph:
                 actual=f"{len(words)} bytes",
             )
         self.device.enter()
-        slot = self._template.slots[node]
-        slot.memory.raw = words
-        handle = self._template.handles[node]
-        (status,) = self._set(self._executable, handle, slot.parameters)
+        self._template.slots[node].memory.raw = words
+        self._tell(node)
+        self._words[node] = words
+        return True
+
+    def _tell(self, node: int) -> None:
+        """Tells the driver of a kernel's parameters."""
+        template = self._template
+        parameters = template.slots[node].parameters
+        (status,) = self._set(self._executable, template.handles[node], parameters)
         if status:
             raise self.device.error("cuGraphExecKernelNodeSetParams", status)
-        self._words[node] = words
         self.updates += 1
-        return True
+
+    def parameters(self, node: int) -> memoryview:
+        """A kernel's parameters, 8 bytes each, to be written in place from now on, not by `update`.
+
+        What is written counts from the next launch on that names the node.
+        """
+        self._words[node] = b""
+        return memoryview(self._template.slots[node].memory).cast("B").cast("Q")
 
     def words(self, node: int) -> bytes:
         """The parameters that the next launch will use."""
-        return self._words[node]
+        words: bytes = self._words[node] or self._template.slots[node].memory.raw
+        return words
 
     def _check_order(self, number: int, node: KernelNode) -> None:
         for other in (*node.after, *node.after_signal):

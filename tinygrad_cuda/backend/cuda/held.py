@@ -48,6 +48,7 @@ class Held:
         self._numbers: list[Number] = []
         self._codes: Sequence[int] = ()
         self._packed = b""
+        self._arena_of, self._scratch = executable.machine.arena, executable.arena.nbytes
 
     def start(
         self,
@@ -68,7 +69,7 @@ class Held:
         self._key = ()
         if not self.readable or settings.debug or settings.sync or settings.validate:
             return False
-        arena = executable.machine.arena(executable.arena.nbytes).address
+        arena = self._arena_of(self._scratch).address
         if arena != self._arena or fixed is not self._fixed:
             if arena != self._arena or fixed != self._fixed:
                 self._forget()

@@ -107,19 +107,20 @@ class Replay:
         changed = self.frame.fill(addresses)
         # What is lent must be read before another thread can write where it lay.
         with self.gpu.lock:
-            words = self._fetch_words(staged, numbers)
             graph = self.graph
             if graph is None:
-                graph = self.graph = self._built(words)
+                self._fetch = fetch = self._fetching(staged, numbers)
+                graph = self.graph = self._built(None if fetch is None else fetch.tobytes())
+                if fetch is not None:
+                    fetch.move(graph.parameters(0))
+                graph.launch()
             else:
-                before, first = graph.updates, 0
-                if words is not None:
-                    graph.update(0, words)
-                    first = 1
+                before = graph.updates
+                first = 0 if self._fetch is None else 1
                 for number in changed:
                     graph.update(first + number, self.frame.words(number))
+                self.again(staged, numbers)
                 self.updated = graph.updates - before
-            graph.launch()
         if settings.debug >= 1:
             print(f"replay: {self.count} launches, {self.updated} updated", file=sys.stderr)
 
@@ -128,18 +129,21 @@ class Replay:
         graph, fetch = self.graph, self._fetch
         assert graph is not None
         with self.gpu.lock:
-            if fetch is not None:
-                graph.update(0, fetch.filled(staged, numbers))
-            graph.launch()
+            if fetch is None:
+                graph.launch()
+                return
+            fetch.fill(staged, numbers)
+            graph.launch(None, 0 if fetch.changed else -1)
+            fetch.changed = False
 
-    def _fetch_words(self, staged: Sequence[Staged], numbers: bytes) -> bytes | None:
+    def _fetching(self, staged: Sequence[Staged], numbers: bytes) -> FetchWords | None:
         """Parameters of the kernel that fetches, if there is one."""
         if not self.fetched and self.numbers is None:
             return None
-        if self._fetch is None:
-            targets = [(memory.address, x.nbytes) for x, memory in zip(staged, self.fetched)]
-            self._fetch = FetchWords(targets, self.numbers.address if self.numbers else 0)
-        return self._fetch.filled(staged, numbers)
+        targets = [(memory.address, x.nbytes) for x, memory in zip(staged, self.fetched)]
+        found = FetchWords(targets, self.numbers.address if self.numbers else 0)
+        found.fill(staged, numbers)
+        return found
 
     def _built(self, words: bytes | None) -> Graph:
         parts = [

@@ -213,18 +213,34 @@ class FetchWords:
     Args:
         targets: for each array where it goes, and its bytes.
         numbers: where the numbers go that come with the parameters, or 0.
+
+    Attributes:
+        changed: they differ from what the driver was told last.
     """
 
     def __init__(self, targets: Sequence[tuple[int, int]], numbers: int) -> None:
-        self._words = array("Q", bytes(8 * (3 * FETCHED + 2) + NUMBERS_WITHIN))
+        words = array("Q", bytes(8 * (3 * FETCHED + 2) + NUMBERS_WITHIN))
         for k, (to, nbytes) in enumerate(targets):
-            self._words[3 * k + 1 : 3 * k + 3] = array("Q", [to, -(-nbytes // FETCH_BYTES)])
-        self._words[3 * FETCHED] = numbers
-        self._numbers = memoryview(self._words).cast("B")[8 * (3 * FETCHED + 2) :]
+            words[3 * k + 1 : 3 * k + 3] = array("Q", [to, -(-nbytes // FETCH_BYTES)])
+        words[3 * FETCHED] = numbers
         self._count = 0  # bytes of the numbers
+        self._words = self._numbers = memoryview(words)
+        self.move(self._words)
+        self.changed = True
 
-    def filled(self, staged: Sequence[Staged], numbers: bytes) -> bytes:
-        """The parameters of a run.
+    def move(self, words: memoryview) -> None:
+        """Keeps the parameters there from now on."""
+        words[:] = self._words
+        self._words = words
+        self._numbers = words.cast("B")[8 * (3 * FETCHED + 2) :]
+        self.changed = False
+
+    def tobytes(self) -> bytes:
+        """The parameters."""
+        return self._words.tobytes()
+
+    def fill(self, staged: Sequence[Staged], numbers: bytes) -> None:
+        """Writes the parameters of a run.
 
         Args:
             staged: the arrays, each of which is lent.
@@ -232,14 +248,17 @@ class FetchWords:
         """
         words, place = self._words, 0
         for piece in staged:
-            words[place] = piece.lend()
+            address = piece.lend()
+            if words[place] != address:
+                words[place] = address
+                self.changed = True
             place += 3
         count = len(numbers)
         if count or self._count:
             self._count = count
             words[3 * FETCHED + 1] = count // 8
             self._numbers[:count] = numbers
-        return words.tobytes()
+            self.changed = True
 
 
 def fetch_blocks(sizes: Sequence[int]) -> int:
