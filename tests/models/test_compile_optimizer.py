@@ -14,7 +14,7 @@ from compiled_task import value_bytes
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.optim.replay import AHEAD, StepReplay
-from tinygrad_cuda.optim.watched import WRITERS, States, Watched, changes
+from tinygrad_cuda.optim.watched import LIST_WRITERS, WRITERS, States, Watched, WatchedList, changes
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +132,14 @@ def replace_a_moment_of_a_plain_state(loop: Loop) -> None:
     loop.state["exp_avg"] = tc.ones(2, 3)
 
 
+def replace_a_state_among_plain_ones(loop: Loop) -> None:
+    """The states are watched; what holds them is not."""
+    loop.optimizer.state = defaultdict(dict, loop.optimizer.state)  # type: ignore[assignment]
+    loop.turn(loop.x)
+    loop.turn(loop.x)
+    loop.optimizer.state[loop.model.weight] = Watched(loop.state, exp_avg=tc.ones(2, 3))
+
+
 def change_options(loop: Loop) -> None:
     group = loop.group
     group |= {"lr": 0.01, "betas": (0.5, 0.9)}
@@ -169,6 +177,25 @@ def prepare_in_vain(loop: Loop) -> None:
             step.prepare()
 
 
+def replace_the_groups(loop: Loop) -> None:
+    """A plain list of groups is looked at each time, and so is one of parameters."""
+    loop.optimizer.param_groups = [dict(loop.group, lr=0.3)]
+
+
+def change_a_plain_list_of_groups(loop: Loop) -> None:
+    loop.optimizer.param_groups = list(loop.optimizer.param_groups)
+    loop.turn(loop.x)
+    loop.turn(loop.x)
+    loop.optimizer.param_groups[0] = Watched(loop.group, lr=0.02)
+
+
+def shorten_a_plain_list(loop: Loop) -> None:
+    loop.group["params"] = list(loop.group["params"])
+    loop.turn(loop.x)
+    loop.turn(loop.x)
+    del loop.group["params"][1:]
+
+
 def load(loop: Loop) -> None:
     loop.optimizer.load_state_dict(copy.deepcopy(loop.optimizer.state_dict()))
 
@@ -187,7 +214,8 @@ INTERVENTIONS = [
     forget_a_state, forget_all, replace_all_states, count_in_plain_states,
     replace_a_moment_of_a_plain_state, change_options, prepare_in_vain,
     delete_an_option, replace_a_group, change_a_plain_group, add_a_group, shorten_a_list, load,
-    step_plainly, step_in_another_program,
+    replace_the_groups, change_a_plain_list_of_groups, shorten_a_plain_list,
+    replace_a_state_among_plain_ones, step_plainly, step_in_another_program,
 ]  # fmt: skip
 
 
@@ -248,8 +276,22 @@ def test_each_writer_is_counted(name: str) -> None:
         assert made == plain
 
 
+@pytest.mark.parametrize("name", LIST_WRITERS)
+def test_each_writer_of_a_list_is_counted(name: str) -> None:
+    """All methods of a list that write."""
+    arguments: dict[str, tuple[Any, ...]] = {
+        "__setitem__": (0, 5), "__delitem__": (0,), "__iadd__": ([7],), "__imul__": (2,),
+        "append": (4,), "extend": ([4],), "insert": (0, 4), "remove": (1,),
+    }  # fmt: skip
+    made, plain, before = WatchedList([2, 1, 3]), [2, 1, 3], changes.number
+    for which in (made, plain):
+        getattr(which, name)(*arguments.get(name, ()))
+    assert changes.number != before
+    assert made == plain
+
+
 def test_all_writers_are_known() -> None:
-    """Whatever else a dictionary can do leaves it as it was."""
+    """Whatever else a dictionary or a list can do leaves it as it was."""
     readers = {
         "copy", "fromkeys", "get", "items", "keys", "values", "__contains__", "__getitem__",
         "__iter__", "__len__", "__or__", "__ror__", "__reversed__", "__class_getitem__",
@@ -257,6 +299,8 @@ def test_all_writers_are_known() -> None:
         "__getattribute__", "__hash__", "__init__", "__new__", "__doc__",
     }  # fmt: skip
     assert set(vars(dict)) - readers == set(WRITERS)
+    readers |= {"__add__", "__mul__", "__rmul__", "index", "count"}
+    assert set(vars(list)) - readers == set(LIST_WRITERS)
 
 
 def test_a_missing_state_is_counted() -> None:
@@ -275,3 +319,4 @@ def test_copies_stay_watched() -> None:
     assert type(copied.state) is States
     assert {type(state) for state in copied.state.values()} == {Watched}
     assert type(copied.param_groups[0]) is Watched
+    assert type(copied.param_groups) is type(copied.param_groups[0]["params"]) is WatchedList

@@ -11,15 +11,26 @@ from sys import getrefcount
 from typing import Any
 from weakref import getweakrefcount
 
-from tinygrad_cuda.compile.frame import LISTED
 from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensor.tensor import Tensor
 
 SMALL = 64 << 10  # bytes: larger memory goes back to the pool
 KEPT = 4  # results of earlier calls that are kept, to see whether somebody holds them
-# How often Tensor, cell, node and memory are referred to: by the entry, and each by the one before.
-ALONE = [LISTED, LISTED + 1, LISTED + 1, LISTED + 1]
+
+
+def _alone() -> tuple[int, ...]:
+    """How often Tensor, cell, node and memory of an entry count as referred to in `free`.
+
+    By the entry and a variable each, and by the one before.
+    """
+    for entry in [(object(), object(), object(), object())]:
+        tensor, cell, node, memory = entry
+        found = getrefcount(tensor), getrefcount(cell), getrefcount(node), getrefcount(memory)
+    return found[0], *[count + 1 for count in found[1:]]
+
+
+ALONE = _alone()
 
 
 class Returned:
@@ -40,9 +51,13 @@ class Returned:
     def free(self) -> tuple[Any, ...] | None:
         """Tensor, cell, node and memory that nobody else holds, and that are as they were made."""
         for entry, chain, spent in self.kept:
-            if list(map(getrefcount, entry)) != ALONE or any(map(getweakrefcount, entry)):
-                continue
+            # One by one: a pass in C over four things takes longer to begin than all of this.
             tensor, cell, node, memory = entry
+            found = getrefcount(tensor), getrefcount(cell), getrefcount(node), getrefcount(memory)
+            if found != ALONE or getweakrefcount(tensor) or getweakrefcount(cell):
+                continue
+            if getweakrefcount(node) or getweakrefcount(memory):
+                continue
             for _, branch in chain:
                 if branch.node is not None:
                     break

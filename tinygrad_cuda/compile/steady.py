@@ -186,7 +186,8 @@ class Steady:
         """The arguments' storages, if they are as those of the program."""
         if len(args) != len(self.expected):
             return None
-        found, cells = [], set()
+        found: list[Any] = []
+        cells: list[Any] = []
         for tensor, (kind, outputs, device) in zip(args, self.expected):
             if type(tensor) is not kind or tensor.chain:
                 return None
@@ -198,11 +199,11 @@ class Steady:
             storage = node.storage
             if storage is None or node.outputs != outputs or node.device is not device:
                 return None
-            if node.requires_grad:
+            if node.requires_grad or cell in cells:
                 return None
-            cells.add(cell)
+            cells.append(cell)
             found.append(storage)
-        return found if len(cells) == len(found) else None
+        return found
 
     def _same_program(self) -> bool:
         for place, key, value in self.named:

@@ -23,7 +23,7 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.optim.hooks import Hooked
 from tinygrad_cuda.optim.replay import StepReplay
 from tinygrad_cuda.optim.updates import Updates, widened
-from tinygrad_cuda.optim.watched import States, Watched, changed
+from tinygrad_cuda.optim.watched import States, Watched, WatchedList, changed
 from tinygrad_cuda.tensor.backward import clear
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import tensor
@@ -98,7 +98,7 @@ class Optimizer(Hooked):
         super().__init__()
         self.defaults = defaults
         self.state: States = States(Watched)
-        self.param_groups: list[Group] = []
+        self.param_groups: list[Group] = WatchedList()
         self.steps = 0
         groups = list(params)
         if not groups:
@@ -270,7 +270,7 @@ class Optimizer(Hooked):
         for device in dict.fromkeys(p.device for p in parameters):
             # Initial values become values now, so that a first step that fails can be taken back.
             realize(device, [p.node for p in parameters if p.device is device])
-        group = Watched({**self.defaults, **param_group, "params": parameters})
+        group = Watched({**self.defaults, **param_group, "params": WatchedList(parameters)})
         if names:
             group["param_names"] = names
         self.param_groups.append(group)

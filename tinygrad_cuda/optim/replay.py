@@ -18,7 +18,7 @@ from tinygrad_cuda.core.dtypes import DType, float32
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.capture import Stale, StepEvent, supplied
 from tinygrad_cuda.engine.realize import index_error
-from tinygrad_cuda.optim.watched import States, Watched, changes
+from tinygrad_cuda.optim.watched import States, Watched, WatchedList, changes
 from tinygrad_cuda.tensor.tensor import Tensor
 
 _drain: Callable[[Any], None] = deque(maxlen=0).extend  # runs an iterator to its end
@@ -171,11 +171,6 @@ class _Alike:
                 self.keys.append(key)
                 self.tensors.append(value)
 
-    @property
-    def watched(self) -> bool:
-        """Whether a change of its states would be counted."""
-        return all(type(state) is Watched or state is None for state in self.states)
-
     def prepare(self, group: Any) -> None:
         """Computes the numbers of the next step, whatever may have changed.
 
@@ -304,9 +299,8 @@ class StepReplay(StepEvent):
         self.optimizer = optimizer
         self.looks = [registry.get(device).take_error for device in devices if device is not CPU]
         self.mapping = optimizer.state
-        self.groups = list(optimizer.param_groups)
-        self.lists = [group["params"] for group in self.groups]
-        self.lengths = list(map(len, self.lists))
+        self.groups = optimizer.param_groups
+        self.count = len(self.groups)
         # When all was last looked through: the changes, and the optimizer's steps.
         self._seen, self._steps = -1, -1
         self.alike: list[_Alike] = []
@@ -398,9 +392,7 @@ class StepReplay(StepEvent):
             self._seen == changes.number
             and self._steps == optimizer.steps
             and optimizer.state is self.mapping
-            and len(optimizer.param_groups) == len(self.groups)
-            and all(map(is_, optimizer.param_groups, self.groups))
-            and list(map(len, self.lists)) == self.lengths
+            and optimizer.param_groups is self.groups
         ):
             for alike in self.alike:
                 if alike.used:
@@ -412,16 +404,24 @@ class StepReplay(StepEvent):
         """Looks through options and state, which may have changed."""
         number, groups = changes.number, self.optimizer.param_groups
         self._seen = -1
-        if self.optimizer.state is not self.mapping or len(groups) != len(self.groups):
+        if self.optimizer.state is not self.mapping or len(groups) != self.count:
             raise Stale("the optimizer's groups or state were replaced")
         for alike in self.alike:
             alike.prepare(groups[alike.number])
-        self.groups = list(groups)
-        self.lists = [group["params"] for group in groups]
-        self.lengths = list(map(len, self.lists))
-        watched = type(self.mapping) is States and all(type(group) is Watched for group in groups)
-        if watched and all(alike.watched for alike in self.alike):
+        self.groups = groups
+        if self._watched():
             self._seen, self._steps = number, self.optimizer.steps
+
+    def _watched(self) -> bool:
+        """Whether all changes would be counted."""
+        if type(self.mapping) is not States or type(self.groups) is not WatchedList:
+            return False
+        if any(type(group) is not Watched for group in self.groups):
+            return False
+        if any(type(group["params"]) is not WatchedList for group in self.groups):
+            return False
+        states = [state for alike in self.alike for state in alike.states]
+        return all(type(state) is Watched or state is None for state in states)
 
     def commit(self, frame: Any = None) -> None:
         """The step has run: an event of a replay, whose cells it does not look at."""

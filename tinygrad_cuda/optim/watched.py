@@ -1,6 +1,6 @@
-"""Dictionaries of optimizers that count their changes, so that a replay need not look through them.
+"""Lists and dictionaries of optimizers that count changes: replays need not look through them.
 
-Options of groups and the states of parameters are such; to everybody else they are dictionaries.
+The groups, their options and parameters and the states are such; to others they are as any.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ WRITERS = (
     "__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault", "update",
 )  # fmt: skip
 
+LIST_WRITERS = (
+    "__setitem__", "__delitem__", "__iadd__", "__imul__", "append", "clear", "extend", "insert",
+    "pop", "remove", "reverse", "sort",
+)  # fmt: skip
+
 
 class Watched(dict[str, Any]):
     """The options of a group, or the state of one parameter."""
@@ -57,6 +62,14 @@ class States(defaultdict[Any, Any]):
     __slots__ = ()
 
 
+class WatchedList(list[Any]):
+    """The groups of an optimizer, or the parameters of one."""
+
+    __slots__ = ()
+
+
+for _name in LIST_WRITERS:
+    setattr(WatchedList, _name, _counted(list, _name))
 for _name in WRITERS:
     setattr(Watched, _name, _counted(dict, _name))
     setattr(States, _name, _counted(defaultdict, _name))

@@ -46,6 +46,7 @@ class Held:
         self._key: tuple[int, ...] = ()
         self._waiting: list[Any] = []
         self._numbers: list[Number] = []
+        self._zeros = False
         self._codes: Sequence[int] = ()
         self._packed = b""
         self._arena_of, self._scratch = executable.machine.arena, executable.arena.nbytes
@@ -74,8 +75,8 @@ class Held:
             if arena != self._arena or fixed != self._fixed:
                 self._forget()
             self._fixed, self._arena = fixed, arena
-        # By identity, since 0.0 == -0.0 == False.
-        if not all(map(is_, numbers, self._numbers)) or len(numbers) != len(self._numbers):
+        # Zeros by identity, since 0.0 == -0.0.
+        if numbers != self._numbers or (self._zeros and not all(map(is_, numbers, self._numbers))):
             self._take(numbers)
         send = self._packed != executable.sent
         key: list[int] = [send]
@@ -140,6 +141,7 @@ class Held:
         self._codes, plain = self.executable.coded(numbers)
         self._packed = self.executable.numbers.packed(plain)
         self._numbers = list(numbers)
+        self._zeros = 0 in self._numbers
 
     def _send(self) -> bytes:
         """The numbers as parameters of the graph; none where they wait to be fetched."""
