@@ -6,7 +6,7 @@ The update itself is run on a stand-in for Tensors, so that each optimizer is wr
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import repeat
 from math import copysign
 from operator import is_
@@ -95,18 +95,21 @@ def dry_run(optimizer: Any, absent: Any, state: Any, group: Any, scalar: Any) ->
         ) from error
 
 
+_Targets = list[tuple[list[Any], int]]
+
+
 class _Ahead(NamedTuple):
     """A step to come.
 
     Attributes:
         host: the host state before it.
         new: the host state after it, as far as it is another one.
-        numbers: those that are not as in the step before, each with where it goes.
+        numbers: those that are not as in the step before, each behind where it goes.
     """
 
     host: dict[str, Any]
     new: dict[str, Any]
-    numbers: list[tuple[list[Any], int, float]]
+    numbers: list[tuple[_Targets, float]]
 
 
 class _Alike:
@@ -119,7 +122,7 @@ class _Alike:
         self.host = host
         self.members: list[Tensor] = []
         # Where plans read each of the numbers.
-        self.targets: defaultdict[int, list[tuple[list[Any], int]]] = defaultdict(list)
+        self.targets: defaultdict[int, _Targets] = defaultdict(list)
         self.parameters = len(optimizer.param_groups[number]["params"])
         self.group = dict(optimizer.param_groups[number])
         # Options that are numbers may change: what depends on them is compared by its log.
@@ -226,8 +229,9 @@ class _Alike:
         values, new = self.compute(group, host)
         if self.log != self.log_kept:
             raise Stale("the optimizer's update is another one")
-        self.ahead.append(_Ahead(host, new, self._directed(enumerate(values))))
-        where = {name[0]: index for index, name in enumerate(self.names)}
+        targets = self.targets
+        self.ahead.append(_Ahead(host, new, [(targets[k], x) for k, x in enumerate(values)]))
+        where = {name[0]: targets[index] for index, name in enumerate(self.names)}
         while len(self.ahead) < count:
             host = self._after(host, new)
             if self.progress is not None:
@@ -239,16 +243,8 @@ class _Alike:
                     break
                 # What stays from step to step is written once, and known by identity.
                 pairs = enumerate(zip(known, values))
-                changed = [(k, x) for k, (old, x) in pairs if not same_number(old, x)]
-            self.ahead.append(_Ahead(host, new, self._directed(changed)))
-
-    def _directed(self, values: Iterable[tuple[int, float]]) -> list[tuple[list[Any], int, float]]:
-        """Numbers, each with where plans read it."""
-        return [
-            (numbers, position, value)
-            for index, value in values
-            for numbers, position in self.targets[index]
-        ]
+                changed = [(targets[k], x) for k, (old, x) in pairs if not same_number(old, x)]
+            self.ahead.append(_Ahead(host, new, changed))
 
     def _after(self, host: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         """The host state after a step."""
@@ -258,8 +254,9 @@ class _Alike:
         """Takes the next step's numbers to where plans read them."""
         self.host, self.new, numbers = self.ahead.popleft()
         self.used = False
-        for to, position, value in numbers:
-            to[position] = value
+        for places, value in numbers:
+            for to, position in places:
+                to[position] = value
 
     def commit(self) -> None:
         """Writes the new host state, past the methods that count changes: `steps` says so."""

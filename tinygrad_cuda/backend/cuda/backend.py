@@ -67,13 +67,14 @@ class CudaBackend:
     # The backend
 
     def from_host(self, array: Array) -> runtime.Allocation | Staged | Ferried:
-        place = self.pinned.place(array)
-        if place is None:
+        entry = self.pinned.entry(id(array))
+        if entry is None or entry[0]() is not array:
             return self.gpu.stage(np.ascontiguousarray(array), self._for_upload)
         nbytes = array.nbytes
         if nbytes >= SMALLEST:
-            return self.ferry.send(array, place)
-        return lent(self.gpu.ring(), array, place, nbytes, self._for_upload)
+            return self.ferry.send(array, entry[1])
+        ring = self.gpu.staging or self.gpu.ring()
+        return lent(ring, array, entry[1], nbytes, self._for_upload)
 
     def upload(self, array: Array) -> Upload:
         """Starts to copy an array on a stream of its own; see `Uploader.start`."""

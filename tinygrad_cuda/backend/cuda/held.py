@@ -138,7 +138,9 @@ class Held:
 
     def _take(self, numbers: Sequence[Number]) -> None:
         """Has the numbers' bytes and codes ready."""
-        self._codes, plain = self.executable.coded(numbers)
+        codes, plain = self.executable.coded(numbers)
+        if codes != self._codes:
+            self._codes = codes  # otherwise they are known by identity
         self._packed = self.executable.numbers.packed(plain)
         self._numbers = list(numbers)
         self._zeros = 0 in self._numbers

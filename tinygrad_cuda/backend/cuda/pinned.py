@@ -25,6 +25,8 @@ class Pinned:
         self._gpu = gpu
         # By identity; the reference takes the entry away.
         self._places: dict[int, tuple[weakref.ref[Array], int]] = {}
+        # What may be an array's entry, by its identity: every step of a loop asks for its batch.
+        self.entry = self._places.get
 
     def copy_of(self, array: Array) -> Array:
         """A copy in pinned memory, as long as it is not empty."""
@@ -44,11 +46,8 @@ class Pinned:
 
     def place(self, array: Array) -> int | None:
         """The address of an array that `copy_of` has made; None for another one."""
-        try:
-            known, address = self._places[id(array)]
-        except KeyError:
-            return None
-        return address if known() is array else None
+        entry = self.entry(id(array))
+        return None if entry is None or entry[0]() is not array else entry[1]
 
 
 def _free(gpu: Device, address: int) -> None:

@@ -232,7 +232,7 @@ class Device:
         self._parameters = ctypes.addressof(self._pointer)
         self._modules: dict[bytes, Module] = {}
         self._memory_type = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        self._staging: Staging | None = None
+        self.staging: Staging | None = None
         self.lock = threading.RLock()
 
     # Calls and errors
@@ -427,14 +427,14 @@ class Device:
 
     def ring(self) -> Staging:
         """The pinned memory through which small arrays go."""
-        return self._staging or self._new_ring()
+        return self.staging or self._new_ring()
 
     def _new_ring(self) -> Staging:
         self.enter()
         with self.lock:
-            if self._staging is None:
-                self._staging = Staging(self)
-            return self._staging
+            if self.staging is None:
+                self.staging = Staging(self)
+            return self.staging
 
     def copy_out(self, address: int, destination: npt.NDArray[Any]) -> None:
         """Device to host; waits for all work of the compute stream.
