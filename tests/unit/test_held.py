@@ -59,6 +59,8 @@ class Executable:
         self.graphs = self.few = True
         self.staged: list[bytes] = []
         self.graphs_made: list[Graph] = []
+        self.checks, self.first_code = True, 1 << 20
+        self.watched: list[Any] = []
 
     def arena(self, nbytes: int) -> Memory:
         return Memory(self.arena_address, nbytes)
@@ -90,8 +92,8 @@ class Executable:
         self.sent = self.numbers.packed(numbers)
         self.log.append(("long way", [], b""))
 
-    def watch(self, codes: Any) -> None:
-        """Nothing is checked."""
+    def watch_error(self, first: int, codes: Any) -> None:
+        self.watched.append((first, codes))
 
 
 class Loop:
@@ -126,6 +128,20 @@ def test_places_that_come_again_get_a_graph(loop: Loop) -> None:
     x = Memory(10)
     assert [loop.turn(x, 20) for _ in range(4)] == ["long way", "long way", "made", "again"]
     assert loop.executable.log[-1][1] == [10, 100, 20, 5, 7]
+
+
+def test_each_run_of_a_graph_is_watched(loop: Loop) -> None:
+    """By the codes of its own checks, which are the same object as long as they are the same."""
+    x, executable = Memory(10), loop.executable
+    for lines in (1, 1, 1, 2):
+        executable.coded = lambda numbers, lines=lines: ([lines], numbers)  # type: ignore[method-assign]
+        for number in (1.0, 2.0):
+            loop.turn(x, 20, number)
+    started = [how for how, *_ in executable.log if how != "long way"]
+    assert [first for first, _ in executable.watched] == [1 << 20] * len(started)
+    codes = [codes for _, codes in executable.watched]
+    assert codes[-2:] == [[2], [2]] and codes[0] == [1]
+    assert len(set(map(id, codes))) == 2
 
 
 def test_results_in_two_places_by_turns(loop: Loop) -> None:

@@ -49,7 +49,9 @@ class Held:
         self._zeros = False
         self._codes: Sequence[int] = ()
         self._packed = b""
-        self._arena_of, self._scratch = executable.machine.arena, executable.arena.nbytes
+        machine = executable.machine
+        self._arena_of, self._scratch = machine.arena, executable.arena.nbytes
+        self._watch = machine.watch_error if executable.checks else None
 
     def start(
         self,
@@ -159,4 +161,5 @@ class Held:
         executable.sent = self._packed
         runs = self.runs = self.runs + 1
         self._used[self._key] = runs
-        executable.watch(self._codes)
+        if self._watch is not None:
+            self._watch(executable.first_code, self._codes)
