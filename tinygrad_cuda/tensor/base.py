@@ -15,13 +15,13 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType, bool_
-from tinygrad_cuda.core.errors import GradientError, ShapeError
+from tinygrad_cuda.core.errors import GradientError, RawSite, ShapeError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, structure, watching
-from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, detached, local
+from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, detached, local, settled
 from tinygrad_cuda.engine.examples import check_write, tracing
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
-from tinygrad_cuda.graph.node import Node, Op, made_by, mode
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op, Outputs, made_by, mode
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 
 if TYPE_CHECKING:
@@ -396,18 +396,33 @@ def wrap(node: Node) -> Tensor:
         if recorder.recorded > recorder.limit:
             count_nodes(0)
     else:
-        # As `settled` does: every argument of a step comes here. It makes no trace longer.
-        cell = tensor.cell = _new(Cell)
-        cell.node = node
-        cell.aliases = cell.recorder = cell.error = None
-        if watching.on and (capture := capturing()) is not None:
-            capture.born.add(cell)
+        tensor.cell = settled(node)  # which makes no trace longer
     if settings.eager:
         _compute_now(node.device)
     return tensor
 
 
 _new = object.__new__
+
+
+def arrived(outputs: Outputs, device: Device, storage: Any, site: RawSite | None) -> Tensor:
+    """What `wrap` gives of a node that holds a value, without the calls, while nobody watches.
+
+    Every argument of a step is made here.
+    """
+    node = _new(Node)
+    node.op, node.sources, node.attributes = common.buffer, (), NO_ATTRIBUTES
+    node.outputs, node.device, node.site, node.storage = outputs, device, site, storage
+    node.shape, node.dtype = outputs[0]
+    node.requires_grad = False
+    node.spent = node.piece = None
+    cell = _new(Cell)
+    cell.node = node
+    cell.aliases = cell.recorder = cell.error = None
+    tensor = _new(TensorBase._concrete)
+    tensor.cell, tensor.chain = cell, ()
+    tensor._node = tensor._strides = tensor._retained = None
+    return tensor
 
 
 def _compute_now(device: Device) -> None:

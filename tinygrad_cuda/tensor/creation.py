@@ -20,7 +20,7 @@ from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.engine.shared import SharedCell
 from tinygrad_cuda.graph.node import Node, current_site, holding, mode, site_of
 from tinygrad_cuda.graph.ops import common, elementwise, movement
-from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.base import TensorBase, arrived, wrap
 from tinygrad_cuda.tensor.transfer import to_device
 
 if TYPE_CHECKING:
@@ -223,10 +223,13 @@ def as_tensor(data: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> 
         if device is not None:
             node, place = data.cell.node, as_device(device)
             if node.device is not place:
-                if data.chain or node.storage is None or watching.on:
-                    node = data.node
-                # Every step of a loop comes here with its batch.
-                result = wrap(to_device(node, place, mode.site or site_of(sys._getframe(1))))
+                site = mode.site or site_of(sys._getframe(1))
+                plain = node.device is CPU and not (data.chain or node.requires_grad)
+                if plain and node.storage is not None and not (watching.on or settings.eager):
+                    storage = registry.get(place).from_host(node.storage)
+                    result = arrived(node.outputs, place, storage, site)
+                else:
+                    result = wrap(to_device(data.node, place, site))
         if dtype is not None:
             result = result.to(dtype)
         return result  # type: ignore[no-any-return]
