@@ -303,6 +303,37 @@ def test_all_writers_are_known() -> None:
     assert set(vars(list)) - readers == set(LIST_WRITERS)
 
 
+def test_watched_containers_are_as_any_others() -> None:
+    """As arguments and results of a compiled function, and as attributes of a Module."""
+    loop = Loop(compiled=False)
+    loop.turn(loop.x)
+    parameters = loop.group["params"]
+    call = tc.compile(lambda given, state: (given[0].detach() * 2, state["exp_avg"] + 1))
+    for _ in range(3):
+        doubled, more = call(parameters, loop.state)
+        assert value_bytes(doubled) == value_bytes(loop.model.weight * 2)
+        assert value_bytes(more) == value_bytes(loop.state["exp_avg"] + 1)
+        parameters.reverse()
+        assert value_bytes(call(parameters, loop.state)[0]) == value_bytes(loop.model.bias * 2)
+        parameters.reverse()
+    again = tc.compile(lambda: (1, parameters))
+    assert again()[1] is parameters and type(again()[1]) is list
+    assert all(a is b for a, b in zip(again()[1], parameters))
+
+    class Scaled(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * self.groups[0]["lr"] * len(self.chosen)
+
+    module = Scaled()
+    module.groups, module.chosen = loop.optimizer.param_groups, parameters
+    scaled, x = tc.compile(module), tc.ones(1)
+    for _ in range(2):
+        assert scaled(x).item() == pytest.approx(0.05 * len(parameters))
+    del parameters[1:]
+    nn.Linear(1, 1)  # some Module has changed, so that all attributes are looked at
+    assert scaled(x).item() == pytest.approx(0.05)
+
+
 def test_a_missing_state_is_counted() -> None:
     """Looking for one makes it, watched as all."""
     optimizer = optim.SGD([tc.ones(1, requires_grad=True)], lr=0.1)

@@ -9,6 +9,7 @@ from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.cell import Branch, Cell, settled
 from tinygrad_cuda.graph.node import Node, holding
 from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.optim.watched import LISTS
 from tinygrad_cuda.tensor.base import TensorBase
 
 Build = Callable[["Fresh"], Any]
@@ -139,7 +140,7 @@ class Moulds:
         """
         if isinstance(result, TensorBase):
             return self._of_tensor(result)
-        if type(result) in (list, tuple):
+        if type(result) in (tuple, *LISTS):
             parts = [self.of(item) for item in result]
             kind = type(result)
 
@@ -147,7 +148,7 @@ class Moulds:
                 made = []
                 for part in parts:
                     made.append(part(fresh))
-                return made if kind is list else tuple(made)
+                return tuple(made) if kind is tuple else made
 
             return build_all
         if isinstance(result, tuple) and hasattr(result, "_fields"):

@@ -10,6 +10,7 @@ import numpy as np
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.graph.node import mode
+from tinygrad_cuda.optim.watched import DICTIONARIES, LISTS
 from tinygrad_cuda.tensor.autocast import state as autocast
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_device, get_default_dtype
@@ -70,13 +71,14 @@ class Given:
         if kind in PLAIN:
             # Tells 0.0 from -0.0, and NaN is equal to itself.
             facts.append((kind, value if value and value == value else repr(value)))
-        elif kind in (list, tuple):
+        elif kind in LISTS or kind is tuple:
             facts.append((kind, len(value)))
-            return kind([self._take(item, facts) for item in value])
+            taken = [self._take(item, facts) for item in value]
+            return tuple(taken) if kind is tuple else taken
         elif isinstance(value, tuple) and hasattr(value, "_fields"):
             facts.append((kind, len(value)))
             return kind(*[self._take(item, facts) for item in value])
-        elif kind is dict:
+        elif kind in DICTIONARIES:
             facts.append((dict, tuple(value)))
             return {key: self._take(item, facts) for key, item in value.items()}
         elif isinstance(value, np.ndarray | np.generic):
@@ -202,7 +204,7 @@ def snapshot(module: Any) -> list[tuple[Any, dict[str, Any]]]:
 
 
 def _copied(value: Any) -> Any:
-    return type(value)(value) if type(value) in (dict, set, list) else value
+    return type(value)(value) if type(value) in (set, *LISTS, *DICTIONARIES) else value
 
 
 def changed_module(module: Any, known: list[tuple[Any, dict[str, Any]]]) -> str | None:
@@ -222,13 +224,13 @@ def changed_module(module: Any, known: list[tuple[Any, dict[str, Any]]]) -> str 
 
 def _alike(a: Any, b: Any) -> bool:
     """Identical, equal plain values, or containers of such."""
-    if a is b and type(a) not in (dict, list):
+    if a is b and type(a) not in (*LISTS, *DICTIONARIES):
         return True
     if type(a) is not type(b):
         return False
-    if type(a) is dict:
+    if type(a) in DICTIONARIES:
         return a.keys() == b.keys() and all(_alike(a[k], b[k]) for k in a)
-    if type(a) in (list, tuple):
+    if type(a) in (tuple, *LISTS):
         return len(a) == len(b) and all(map(_alike, a, b))
     return type(a) in (*PLAIN, set) and bool(a == b)
 

@@ -68,6 +68,9 @@ class WatchedList(list[Any]):
     __slots__ = ()
 
 
+# What holds things as a list or a dictionary does, by exact type.
+LISTS, DICTIONARIES = (list, WatchedList), (dict, Watched)
+
 for _name in LIST_WRITERS:
     setattr(WatchedList, _name, _counted(list, _name))
 for _name in WRITERS:
