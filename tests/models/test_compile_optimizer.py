@@ -114,7 +114,7 @@ def forget_all(loop: Loop) -> None:
 
 def replace_all_states(loop: Loop) -> None:
     kept = {p: dict(s, exp_avg=s["exp_avg"] * 2) for p, s in loop.optimizer.state.items()}
-    loop.optimizer.state = defaultdict(dict, kept)  # type: ignore[assignment]
+    loop.optimizer.state = defaultdict(dict, kept)
 
 
 def count_in_plain_states(loop: Loop) -> None:
@@ -134,7 +134,7 @@ def replace_a_moment_of_a_plain_state(loop: Loop) -> None:
 
 def replace_a_state_among_plain_ones(loop: Loop) -> None:
     """The states are watched; what holds them is not."""
-    loop.optimizer.state = defaultdict(dict, loop.optimizer.state)  # type: ignore[assignment]
+    loop.optimizer.state = defaultdict(dict, loop.optimizer.state)
     loop.turn(loop.x)
     loop.turn(loop.x)
     loop.optimizer.state[loop.model.weight] = Watched(loop.state, exp_avg=tc.ones(2, 3))

@@ -6,6 +6,7 @@ A subclass says how one parameter changes; recording, realizing and undoing are 
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
@@ -97,7 +98,7 @@ class Optimizer(Hooked):
             )  # fmt: skip
         super().__init__()
         self.defaults = defaults
-        self.state: States = States(Watched)
+        self.state: defaultdict[Tensor, State] = States(Watched)
         self.param_groups: list[Group] = WatchedList()
         self.steps = 0
         groups = list(params)
