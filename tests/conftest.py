@@ -92,15 +92,21 @@ def data_dir() -> Path:
 
 
 @pytest.fixture
-def overwriting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The reference backend writes into given-up storages too: a wrong one shows at once."""
+def on_cpu() -> Iterator[None]:
+    """Tensors are made on the CPU, whatever there is."""
     import tinygrad_cuda as tc  # after the cache folder was set above
-    from tinygrad_cuda.engine import overwrite
 
-    monkeypatch.setattr(overwrite, "spared", set())
     tc.set_default_device("cpu")
     yield
     tc.set_default_device(None)
+
+
+@pytest.fixture
+def overwriting(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference backend writes into given-up storages too: a wrong one shows at once."""
+    from tinygrad_cuda.engine import overwrite  # after the cache folder was set above
+
+    monkeypatch.setattr(overwrite, "spared", set())
 
 
 @pytest.fixture(autouse=True)

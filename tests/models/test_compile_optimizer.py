@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,7 @@ from tinygrad_cuda import nn, optim
 from tinygrad_cuda.optim.replay import AHEAD, StepReplay
 from tinygrad_cuda.optim.watched import LIST_WRITERS, WRITERS, States, Watched, WatchedList, changes
 
-
-@pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
-    tc.set_default_device("cpu")
-    yield
-    tc.set_default_device(None)
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 @pytest.fixture

@@ -13,14 +13,8 @@ from layers import close, compare_layer, real, torch
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
 ROWS, LINES, SEQUENCE = real(5, 4), real(2, 4, 9), real(5, 2, 6)
-
-
-@pytest.fixture(autouse=True)
-def on_cpu() -> Any:
-    tc.set_default_device("cpu")
-    yield
-    tc.set_default_device(None)
 
 
 def symmetric(lib: Any) -> Any:

@@ -16,6 +16,7 @@ import pytest
 
 import tinygrad_cuda as tc
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
 FOLDER = Path(__file__).parent / "pytorch_programs"
 PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.py"))
 # Products rounded to bfloat16 may round to neighbours; everything else is float32.
@@ -44,13 +45,6 @@ def numbers(result: Any) -> list[np.ndarray]:
     """What a program returned: losses first."""
     parts = result if isinstance(result, tuple) else (result,)
     return [np.asarray(part, dtype=np.float64) for part in parts]
-
-
-@pytest.fixture(autouse=True)
-def on_cpu() -> Any:
-    tc.set_default_device("cpu")
-    yield
-    tc.set_default_device(None)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

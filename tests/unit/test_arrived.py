@@ -1,4 +1,4 @@
-"""Tensors that as_tensor moves are made in one piece: they are what the ordinary way makes."""
+"""Tensors that as_tensor moves by its short way are what the ordinary one makes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def slots(thing: Any) -> dict[str, Any]:
 
 
 def test_everything_is_set() -> None:
-    """Tensor, cell and node hold the same as those of `wrap` and `holding`."""
+    """Tensor, cell and node hold the same as those of `wrap`."""
     storage = np.ones((2, 3), np.float32)
     given = (((2, 3), tc.float32),), tc.device("cpu"), storage, None
     made, wanted = arrived(*given), wrap(holding(common.buffer, *given))

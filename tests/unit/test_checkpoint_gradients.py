@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,15 +17,9 @@ from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.utils.checkpoint import checkpoint, checkpoint_sequential
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
 rng = np.random.default_rng(0)
 X = rng.standard_normal((6, 4))
-
-
-@pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
-    tc.set_default_device("cpu")
-    yield
-    tc.set_default_device(None)
 
 
 def plain(function: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,7 @@ from safetensors.numpy import save_file
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 
-
-@pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
-    tc.set_default_device("cpu")
-    yield
-    tc.set_default_device(None)
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,9 @@ import tinygrad_cuda as tc
 from tinygrad_cuda.autograd import functional
 from tinygrad_cuda.engine.plan import cache
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
 rng = np.random.default_rng(1)
 A, B = rng.standard_normal((2, 3)), rng.standard_normal((3,))
-
-
-@pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
-    tc.set_default_device("cpu")
-    yield
-    tc.set_default_device(None)
 
 
 # Functions of one or two inputs; the same text serves both libraries.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,8 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn
 from tinygrad_cuda.nn import init
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
 SHAPE = (300, 200)
-
-
-@pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
-    tc.set_default_device("cpu")
-    tc.manual_seed(0)
-    yield
-    tc.set_default_device(None)
 
 
 UNIFORM: dict[str, tuple[Callable[[Any], Any], float]] = {

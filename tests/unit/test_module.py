@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,13 +15,7 @@ from tinygrad_cuda import nn
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.realize import realize_all
 
-
-@pytest.fixture(autouse=True)
-def on_cpu() -> Iterator[None]:
-    tc.set_default_device("cpu")
-    tc.manual_seed(0)
-    yield
-    tc.set_default_device(None)
+pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 class Block(nn.Module):

@@ -5,9 +5,8 @@ A Program is a plan's own graph: fresh nodes whose leaves are numbered inputs, f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -26,13 +25,6 @@ class Argument(NamedTuple):
 
 Number = bool | int | float
 NOTHING: Mapping[int, Any] = {}
-
-
-def picked(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """A function that takes items at these places out of a sequence."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda values: [values[place] for place in places]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.engine.capture import Draws, Run, duplicate
 from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.engine.overwrite import LISTED
 from tinygrad_cuda.engine.realize import lock_of, realize_cell, run_again
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
 from tinygrad_cuda.graph.ops import common
@@ -22,8 +23,6 @@ from tinygrad_cuda.graph.ops import common
 node_of = attrgetter("node")
 storage_of = attrgetter("storage")
 outputs_of = attrgetter("outputs")
-# How often a thing counts as referred to that only a list holds.
-(LISTED,) = map(getrefcount, [object()])
 
 
 class Frame:

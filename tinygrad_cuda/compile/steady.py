@@ -12,21 +12,15 @@ from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any
 
-from tinygrad_cuda.backend.base import picked
 from tinygrad_cuda.compile.chain import chainable
-from tinygrad_cuda.compile.frame import (
-    LISTED,
-    Frame,
-    RunEvent,
-    outputs_of,
-    storage_of,
-)
+from tinygrad_cuda.compile.frame import Frame, RunEvent, outputs_of, storage_of
 from tinygrad_cuda.compile.program import Program
 from tinygrad_cuda.compile.results import Fresh, Result
 from tinygrad_cuda.compile.returned import Returned
 from tinygrad_cuda.compile.signature import Given
 from tinygrad_cuda.engine.capture import Stale, structure, watching
 from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.engine.overwrite import LISTED
 from tinygrad_cuda.engine.seal import (
     SEALABLE_CELLS,
     SEALABLE_LEAVES,
@@ -36,6 +30,7 @@ from tinygrad_cuda.engine.seal import (
     seals,
 )
 from tinygrad_cuda.graph.node import mode
+from tinygrad_cuda.graph.template import picking
 from tinygrad_cuda.tensor.autocast import state as autocast
 from tinygrad_cuda.tensor.creation import defaults, get_default_device, get_default_dtype
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -95,7 +90,7 @@ class Steady:
         numbers += [arguments + place for place in rest]
         numbers += range(program.offsets[0] - len(program.constants), program.offsets[0])
         places = [numbers.index(number) for number in self.event.inputs]
-        self.inputs = picked(places)
+        self.inputs = picking(places)
         # Which arguments the plan reads, and as which of its inputs.
         self.used = [number for number in range(arguments) if number in places]
         self.all_used = len(self.used) == arguments
@@ -117,7 +112,7 @@ class Steady:
             keys = program.shown.get(source, set())
             key = next(iter(keys)) if len(keys) == 1 else None
             self.new.append(Returned(partial(executable.room, number), key))
-        self.outputs = picked(
+        self.outputs = picking(
             [
                 count + others.index(number) if slot is None else slot
                 for number, slot in enumerate(executable.results)

@@ -249,7 +249,7 @@ class Known:
                 (self.single if kind == "single" else self.inside).append((argument, number))
         free = marks.always.union(number for _, number in self.single)
         fixed = [k for k in range(len(marks.numbers)) if k not in free]
-        self.fixed: Any = picking(fixed)
+        self.fixed = picking(fixed)
         self.fixed_key = key_numbers([marks.numbers[k] for k in fixed])
 
     def _learn_targets(
@@ -283,7 +283,7 @@ class Known:
             self.overwritten.append(position in overwrites)
             self.ranges.append((first, len(targets)))
         self.targets = picking(targets)
-        self.target_storages: Any = picking(self.target_slots)
+        self.target_storages = picking(self.target_slots)
         self.steady = all(self.overwritten)
 
     def fits(self, outline: Found, device: Device) -> bool:

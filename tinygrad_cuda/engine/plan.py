@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 from tinygrad_cuda.backend import registry
@@ -51,7 +52,7 @@ class Entry:
         return key_numbers([trace.numbers[i] for i in self.fixed])
 
 
-def key_numbers(numbers: list[Number]) -> tuple[Any, ...]:
+def key_numbers(numbers: Sequence[Number]) -> tuple[Any, ...]:
     """Numbers as part of a key: 0.0 and -0.0 are two, and NaN is equal to itself."""
     return tuple([n if n and n == n else repr(n) for n in numbers])
 

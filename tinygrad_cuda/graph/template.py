@@ -142,16 +142,11 @@ _gradient_of = attrgetter("gradient")
 _FOREIGN = frozenset((common.buffer, common.variable))
 
 
-def picking(places: Sequence[int]) -> Pick:
-    """The items at some places of a list, as a tuple."""
-    if len(places) == 1:
-        (place,) = places
-        return lambda nodes: (nodes[place],)
-    return itemgetter(*places) if places else _nothing
-
-
-def _nothing(nodes: list[Node]) -> tuple[Node, ...]:
-    return ()
+def picking(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function that takes the items at these places out of a sequence, as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda items: tuple([items[place] for place in places])
 
 
 def _value_sources(node: Node) -> tuple[Node, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 from itertools import repeat
-from math import copysign
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.core.dtypes import DType, float32
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.capture import Stale, StepEvent, supplied
+from tinygrad_cuda.engine.plan import key_numbers
 from tinygrad_cuda.engine.realize import index_error
 from tinygrad_cuda.optim.watched import States, Watched, WatchedList, changes
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -242,8 +242,9 @@ class _Alike:
                 if self.log != self.log_kept:
                     break
                 # What stays from step to step is written once, and known by identity.
-                pairs = enumerate(zip(known, values))
-                changed = [(targets[k], x) for k, (old, x) in pairs if not same_number(old, x)]
+                pairs = zip(key_numbers(known), key_numbers(values))
+                differ = [k for k, (before, after) in enumerate(pairs) if before != after]
+                changed = [(targets[k], values[k]) for k in differ]
             self.ahead.append(_Ahead(host, new, changed))
 
     def _after(self, host: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -270,11 +271,6 @@ def _progress_of(optimizer: Any) -> Any:
     owners = [next(x for x in type(optimizer).__mro__ if name in vars(x)) for name in names]
     overridden = any(name in vars(optimizer) for name in names)
     return optimizer.progress if owners[0] is owners[1] and not overridden else None
-
-
-def same_number(a: float, b: float) -> bool:
-    """Whether two numbers are the same bits, or at least no plan can tell them apart."""
-    return a == b and (a != 0.0 or copysign(1.0, a) == copysign(1.0, b))
 
 
 def numeric(value: Any) -> bool:

@@ -21,7 +21,7 @@ from tinygrad_cuda.engine.capture import capturing, structure, watching
 from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, detached, local, settled
 from tinygrad_cuda.engine.examples import check_write, tracing
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op, Outputs, made_by, mode
+from tinygrad_cuda.graph.node import Node, Op, Outputs, holding, made_by, mode
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 
 if TYPE_CHECKING:
@@ -406,21 +406,12 @@ _new = object.__new__
 
 
 def arrived(outputs: Outputs, device: Device, storage: Any, site: RawSite | None) -> Tensor:
-    """What `wrap` gives of a node that holds a value, without the calls, while nobody watches.
+    """A value that has come from another device, as `wrap` shows it where nobody watches.
 
     Every argument of a step is made here.
     """
-    node = _new(Node)
-    node.op, node.sources, node.attributes = common.buffer, (), NO_ATTRIBUTES
-    node.outputs, node.device, node.site, node.storage = outputs, device, site, storage
-    node.shape, node.dtype = outputs[0]
-    node.requires_grad = False
-    node.spent = node.piece = None
-    cell = _new(Cell)
-    cell.node = node
-    cell.aliases = cell.recorder = cell.error = None
     tensor = _new(TensorBase._concrete)
-    tensor.cell, tensor.chain = cell, ()
+    tensor.cell, tensor.chain = settled(holding(common.buffer, outputs, device, storage, site)), ()
     tensor._node = tensor._strides = tensor._retained = None
     return tensor
 

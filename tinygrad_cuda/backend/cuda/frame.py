@@ -10,8 +10,9 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tinygrad_cuda.backend.base import BadIndex, Number, picked
+from tinygrad_cuda.backend.base import BadIndex, Number
 from tinygrad_cuda.backend.cuda.pack import Launch
+from tinygrad_cuda.graph.template import picking
 
 OWN_CODES = 1 << 62  # from here on, a check's code is a number that its program has for it
 WORD = 8  # bytes
@@ -55,7 +56,7 @@ class Numbers:
         self.format = "<" + "".join("d" if ctype == "double" else "Q" for _, ctype in self.table)
         self.nbytes = WORD * len(self.table)
         self._pack = struct.Struct(self.format).pack
-        self._pick = picked(self.positions)
+        self._pick = picking(self.positions)
 
     def packed(self, arguments: Sequence[Number]) -> bytes:
         """The bytes of a run's numbers."""
@@ -64,8 +65,8 @@ class Numbers:
             return self._pack(*numbers)
         except struct.error:  # a negative integer, or one that came as a float
             kinds = self.format[1:]
-            numbers = [n if kind == "d" else int(n) & _MASK for n, kind in zip(numbers, kinds)]
-            return self._pack(*numbers)
+            whole = [n if kind == "d" else int(n) & _MASK for n, kind in zip(numbers, kinds)]
+            return self._pack(*whole)
 
 
 class Frame:
