@@ -280,6 +280,21 @@ def test_carried_columns_meet_values_of_the_rows(
     bench.check(*outputs, tolerance=1e-4)
 
 
+@pytest.mark.parametrize("between", [False, True])
+def test_rows_that_wait_for_columns_do_not_carry_them(
+    bench: Bench, between: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A softmax of what column sums, or a product of these, have changed."""
+    monkeypatch.setattr(carry, "ENOUGH_ROWS", 8)
+    monkeypatch.setattr(columns, "WALKERS", 5)
+    x, weight = bench(300, 300), bench(300, 1)
+    sums = rd.sum(x, axes=(0,))
+    change = contraction.matmul(sums, weight) if between else sums
+    outputs = [softmax(ew.sub(x, mv.expand(change, shape=x.shape)), (1,)), sums]
+    assert not any(kernel.pair for kernel in bench.compile(*outputs).schedule.kernels)
+    bench.check(*outputs, tolerance=1e-4)
+
+
 def test_batch_norm_over_axes_that_are_not_neighbours(bench: Bench) -> None:
     x, weight = bench(4, 6, 5, 7), bench(6)
     axes, count = (0, 2, 3), 140

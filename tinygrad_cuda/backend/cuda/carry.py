@@ -44,12 +44,24 @@ def _fits(rows: Kernel, columns: Kernel, shared_bytes: int) -> bool:
         return False
     if rows.update or columns.update or not set(columns.before) <= {rows, *rows.before}:
         return False
+    if _waits(rows, columns):
+        return False
     if any(not columns.is_line(node) for node in columns.stores):
         return False  # it stores its elements too, which the row kernel knows nothing of
     wide = [node for node in columns.reads if prod(node.shape) >= columns.numel]
     if not wide or not set(wide) <= {*rows.reads, *rows.nodes}:
         return False
     return columns_bytes(columns) + ROW_BYTES <= shared_bytes
+
+
+def _waits(kernel: Kernel, other: Kernel) -> bool:
+    """Whether a kernel runs after another one, by any number of steps."""
+    stack, seen = [kernel], {kernel}
+    while stack:
+        new = set(stack.pop().before) - seen
+        seen |= new
+        stack.extend(new)
+    return other in seen
 
 
 def _join(schedule: Schedule, rows: Kernel, columns: Kernel, shared_bytes: int) -> None:
