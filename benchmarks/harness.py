@@ -16,13 +16,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.program import Program, Variant
+from benchmarks.quick import QuickCpu
 from benchmarks.workload import Array, Function, Repetition, Training, Workload
 
 COMPARED_STEPS = 20
 # Single operations are the device's alone, so that fewer steps tell as much.
 WARM_UP_SECONDS, REPEAT_SECONDS, OPERATION_SECONDS = 0.1, 0.1, 0.05
 REPEATS, STEPS_AT_MOST = 5, 1000
-DEVICE_CALLS, DEVICE_REPEATS = 10, 5
+DEVICE_REPEATS = 5
+# Calls between two events, which themselves take a microsecond or two, by microseconds of a call;
+# all must fit into the queue of a GPU that is kept busy meanwhile.
+DEVICE_CALLS = ((100, 30), (30_000, 10), (float("inf"), 2))
 FIRST_CALLS = 3
 LEFT_OUT = "left out by --without"
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
@@ -114,6 +118,7 @@ class Suite:
     ) -> None:
         self.device, self.effort, self.folder = device, effort, folder
         self.end, self.without = end, without.split(",")
+        self.cpu = QuickCpu()
 
     def rows(self, name: str, workload: Workload, variants: dict[str, Variant]) -> Iterator[Row]:
         """Measures each variant that can run the workload."""
@@ -159,7 +164,8 @@ class Suite:
                 row.first = time.perf_counter() - start
         self._compare(row, workload, found)
         seconds = self.effort.operation if isinstance(workload, Function) else self.effort.repeat
-        row.wall = self._wall(program, seconds)
+        with self.cpu.kept():
+            row.wall = self._wall(program, seconds)
         if self.effort.device_repeats:
             row.device = self._device(program, row.wall.median * program.steps)
 
@@ -195,10 +201,15 @@ class Suite:
         while time.perf_counter() < end:
             each = run(1 if each > effort.warm_up else 5)
         count = max(1, min(round(seconds / each), effort.at_most))
-        return Times.of([1e6 * run(count) / program.steps for _ in range(effort.repeats)])
+        samples = []
+        for _ in range(effort.repeats):
+            if effort.repeats > 1:
+                self.cpu.settle()
+            samples.append(1e6 * run(count) / program.steps)
+        return Times.of(samples)
 
     def _device(self, program: Program, host: float) -> Times | None:
-        calls = DEVICE_CALLS if host < 30_000 else 2
+        calls = next(count for most, count in DEVICE_CALLS if host < most)
         samples = []
         for _ in range(self.effort.device_repeats):
             sample = program.device_microseconds(calls, host)

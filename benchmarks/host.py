@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import tinygrad_cuda as tc
 from benchmarks.harness import Times
 from benchmarks.peers.ours import Plain
+from benchmarks.quick import QuickCpu
 from benchmarks.workloads import WORKLOADS
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.engine import realize
@@ -132,5 +134,16 @@ def torch_add(device: str) -> dict[str, Times]:
 
 def overheads(device: str, smoke: bool) -> dict[str, Any]:
     """All of them, for the report."""
-    found = recording() | finding(device, smoke) | replaying(device, smoke) | torch_add(device)
+    cpu, found = QuickCpu(), dict[str, Times]()
+    parts = (
+        recording,
+        partial(finding, device, smoke),
+        partial(replaying, device, smoke),
+        partial(torch_add, device),
+    )
+    with cpu.kept():
+        for part in parts:
+            if not smoke:
+                cpu.settle()
+            found |= part()
     return {what: asdict(times) for what, times in found.items()}

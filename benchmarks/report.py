@@ -153,9 +153,10 @@ with the same shapes, initial values, data and hyper-parameters, in float32 with
 training steps take a fresh batch from the host each, except where one call runs many steps over
 data on the device. Device time is that of calls queued behind a busy GPU, on data that lies there
 already; it is not taken of JAX and tinygrad, whose streams are their own. Medians of {repeats}
-repeats after warming up, quartiles in brackets. "First 3 calls" includes making and compiling the
-program. "Difference" is that of the losses of the first 20 steps from the median of the peers', or
-of the results from the workload's first row, relative to the largest; beyond 1e-4 (2e-2 for
+repeats after warming up, quartiles in brackets, each with the measuring thread on a CPU that others
+do not slow down at that time (`benchmarks/quick.py`). "First 3 calls" includes making and compiling
+the program. "Difference" is that of the losses of the first 20 steps from the median of the peers',
+or of the results from the workload's first row, relative to the largest; beyond 1e-4 (2e-2 for
 bfloat16) it says DIFFERS.
 The floor is the larger of FLOPs over {peak} and bytes over the copy
 bandwidth measured in the same run, {bandwidth}: every input and result once, everything
