@@ -15,6 +15,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
 from tinygrad_cuda.backend.cuda.graphs import Graph
+from tinygrad_cuda.backend.cuda.series import Series
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import CudaError
@@ -296,6 +297,36 @@ def test_debug_1_counts_updates(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("replay")]
     assert len(lines) == 3
     assert lines[-1].endswith(", 0 updated")
+
+
+def test_few_long_launches_are_started_by_themselves(gpu: runtime.Device, singly: Any) -> None:
+    """They wait for each other, and for those of the plan before, as in a graph."""
+    start = np.random.default_rng(0).standard_normal((4096, 4096)).astype(np.float32)
+
+    def turns() -> Any:
+        x = tc.tensor(start)
+        for _ in range(12):
+            x = (x - x.mean(0)) * 1.5 + x.softmax(1)
+            realize_all()
+        return x.numpy()
+
+    singly(True)
+    expected = turns()
+    assert not replays()
+    singly(False)
+    np.testing.assert_array_equal(turns(), expected)
+    found = [replay for replay in replays() if replay.count > 1]
+    early = gpu.properties.capability >= (9, 0)
+    assert found and {type(replay.graph) for replay in found} == {Series if early else Graph}
+
+
+def test_a_bad_index_in_a_long_launch_is_found() -> None:
+    x, labels = tc.ones(4096, 8192), tc.zeros(4096, dtype=tc.int64)
+    for _ in range(3):
+        assert F.cross_entropy(x, labels).item() == pytest.approx(np.log(8192), rel=1e-6)
+    with pytest.raises(IndexError, match="8192"):
+        F.cross_entropy(x, labels + 8192).item()
+    assert F.cross_entropy(x, labels).item() == pytest.approx(np.log(8192), rel=1e-6)
 
 
 def test_times_are_those_of_the_gpu(

@@ -1,4 +1,4 @@
-"""Parameters of a graph's kernel that are written in place, and told to the driver when changed."""
+"""Parameters of kernels that are written in place, and told to the driver when changed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
 from tinygrad_cuda.backend.cuda.replay import Replay
+from tinygrad_cuda.backend.cuda.series import LONG, Series, suits
 from tinygrad_cuda.backend.cuda.staging import FETCHED, NUMBERS_WITHIN, FetchWords, lent
 from tinygrad_cuda.core.errors import ArgumentError, CudaError
 
@@ -31,6 +32,7 @@ class Card:
         self.driver, self.lock = self, threading.RLock()
         self.told: dict[int, bytes] = {}
         self.started: list[dict[int, bytes]] = []
+        self.alone: list[bytes] = []
         self.nodes: list[bytes] = []
         self.status = 0
 
@@ -52,6 +54,14 @@ class Card:
     def cuGraphLaunch(self, graph: Any, stream: Any) -> tuple[int]:
         self.started.append(dict(self.told))
         return (0,)
+
+    def programmatic_config(self, grid: int, block: int, shared: int) -> Any:
+        return None
+
+    def cuLaunchKernelEx(self, config: Any, kernel: int, given: int, extra: int) -> tuple[int]:
+        if not self.status:
+            self.alone.append(at(SimpleNamespace(kernelParams=given)))
+        return (self.status,)
 
     def error(self, name: str, status: int) -> CudaError:
         return CudaError("cuda", "a driver call failed", expect=name, actual=str(status))
@@ -155,3 +165,31 @@ def test_moved_words_are_those_from_before() -> None:
     words.fill([waiting(300)], struct.pack("<d", 0.75))
     assert words.changed and memory[0] == 300
     assert memory.tobytes()[8 * (3 * FETCHED + 2) :][:8] == struct.pack("<d", 0.75)
+
+
+def test_a_series_launches_kernels_in_order_with_the_latest_parameters(card: Card) -> None:
+    """Only what differs is written, and every launch reads what stands there then."""
+    first, second = (bytes([k]) * SIZE for k in (1, 2))
+    series = Series(card, [node(first), node(second)])  # type: ignore[arg-type]
+    series.launch()
+    assert not series.update(1, second) and series.update(0, second) and series.updates == 1
+    series.launch()
+    assert card.alone == [first, second, second, second]
+    card.status = 1
+    with pytest.raises(CudaError, match="cuLaunchKernelEx"):
+        series.launch()
+
+
+@pytest.mark.parametrize(
+    ("moved", "fits"),
+    [
+        ([LONG], True),
+        ([2 * LONG, 100], True),
+        ([LONG, 100], False),
+        ([LONG] * 5, False),
+        ([], False),
+    ],
+)
+def test_a_series_is_for_few_long_launches(moved: list[int], fits: bool) -> None:
+    launches: Any = [SimpleNamespace(moved=nbytes) for nbytes in moved]
+    assert suits(launches) is fits

@@ -13,9 +13,10 @@ import numpy as np
 
 from tinygrad_cuda.backend.base import Number
 from tinygrad_cuda.backend.cuda.frame import Frame, Numbers
+from tinygrad_cuda.backend.cuda.graphs import Graph
 from tinygrad_cuda.backend.cuda.pack import Launch
-from tinygrad_cuda.backend.cuda.replay import launch_graph
-from tinygrad_cuda.backend.cuda.runtime import Device, Module
+from tinygrad_cuda.backend.cuda.replay import Part, kernel_nodes
+from tinygrad_cuda.backend.cuda.runtime import Device
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.core.config import settings
 
@@ -193,7 +194,7 @@ class Chain:
         return graph
 
     def _built(self) -> Any:
-        parts: list[tuple[Module, Launch, tuple[int, ...], bytes]] = []
+        parts: list[Part] = []
         last: tuple[int, ...] = ()
         for program, frame in zip(self.programs, self.frames):
             start = len(parts)
@@ -203,7 +204,7 @@ class Chain:
             if program.launches:
                 waited = {other for before in program.after for other in before}
                 last = tuple(start + k for k in range(len(program.launches)) if k not in waited)
-        return launch_graph(self.gpu, parts)
+        return Graph(self.gpu, kernel_nodes(self.gpu, parts))
 
     def flush(self, mark: Any = None) -> None:
         """Starts what was added: as a graph, or one launch after another if it is not all of it.

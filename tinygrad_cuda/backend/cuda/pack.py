@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from tinygrad_cuda.backend.cuda.template import FOLDER, THREADS, Stage, Word, fill, named
 from tinygrad_cuda.backend.cuda.tiling import MULTIPROCESSORS
@@ -36,6 +37,15 @@ class Launch:
             describe_site(node.site) for stage in self.stages for node in stage.kernel.stores
         )
         return "; ".join(sites)
+
+    @property
+    def moved(self) -> int:
+        """Bytes between it and memory at least, each value once."""
+        return sum(
+            prod(node.shape) * node.dtype.itemsize
+            for stage in self.stages
+            for node in (*stage.kernel.stores, *stage.kernel.reads)
+        )
 
     @property
     def shared(self) -> int:

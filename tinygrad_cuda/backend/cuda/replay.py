@@ -11,6 +11,7 @@ from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
 from tinygrad_cuda.backend.cuda.pack import Launch
 from tinygrad_cuda.backend.cuda.pool import Allocation
 from tinygrad_cuda.backend.cuda.runtime import Device, Module
+from tinygrad_cuda.backend.cuda.series import Series, suits
 from tinygrad_cuda.backend.cuda.staging import FetchWords, Staged, fetch_blocks, fetch_source
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.core.config import settings
@@ -30,12 +31,13 @@ class Label:
         return self.launch.site
 
 
-def launch_graph(
-    gpu: Device,
-    parts: Sequence[tuple[Module, Launch, tuple[int, ...], bytes]],
-    first: KernelNode | None = None,
-) -> Graph:
-    """A graph of generated kernels.
+Part = tuple[Module, Launch, tuple[int, ...], bytes]
+
+
+def kernel_nodes(
+    gpu: Device, parts: Sequence[Part], first: KernelNode | None = None
+) -> list[KernelNode]:
+    """Generated kernels and their edges, for a graph.
 
     Every generated kernel waits for its predecessors before it touches memory and signals after
     that, so from sm_90 on all edges are programmatic: when a kernel may start, all that stands
@@ -64,11 +66,13 @@ def launch_graph(
             Label(launch),
         )
         nodes.append(node)
-    return Graph(gpu, nodes)
+    return nodes
 
 
 class Replay:
     """A program's launches as a graph, which may begin by fetching what waits on the host.
+
+    Few long ones that fetch nothing are launched one by one instead, on programmatic edges.
 
     Args:
         gpu: where it runs.
@@ -92,7 +96,7 @@ class Replay:
     ) -> None:
         self.gpu, self.unit, self.launches, self.after = gpu, unit, launches, after
         self.frame, self.fetched, self.numbers = frame, fetched, numbers
-        self.graph: Graph | None = None
+        self.graph: Graph | Series | None = None
         self._fetch: FetchWords | None = None
         self.count, self.updated = len(launches), 0
 
@@ -112,6 +116,7 @@ class Replay:
                 self._fetch = fetch = self._fetching(staged, numbers)
                 graph = self.graph = self._built(None if fetch is None else fetch.tobytes())
                 if fetch is not None:
+                    assert isinstance(graph, Graph)
                     fetch.move(graph.parameters(0))
                 graph.launch()
             else:
@@ -132,6 +137,7 @@ class Replay:
             if fetch is None:
                 graph.launch()
                 return
+            assert isinstance(graph, Graph)
             fetch.fill(staged, numbers)
             graph.launch(None, 0 if fetch.changed else -1)
             fetch.changed = False
@@ -145,18 +151,20 @@ class Replay:
         found.fill(staged, numbers)
         return found
 
-    def _built(self, words: bytes | None) -> Graph:
+    def _built(self, words: bytes | None) -> Graph | Series:
+        gpu = self.gpu
         parts = [
             (self.unit, launch, before, self.frame.words(number))
             for number, (launch, before) in enumerate(zip(self.launches, self.after))
         ]
         if words is None:
-            return launch_graph(self.gpu, parts)
-        function = self.gpu.load(
-            compile_source(fetch_source(), self.gpu.properties.arch).cubin
-        ).function("tgc_fetch")
+            nodes = kernel_nodes(gpu, parts)
+            early = gpu.properties.capability >= PROGRAMMATIC
+            return Series(gpu, nodes) if early and suits(self.launches) else Graph(gpu, nodes)
+        function = gpu.load(compile_source(fetch_source(), gpu.properties.arch).cubin).function(
+            "tgc_fetch"
+        )
         blocks = fetch_blocks([memory.nbytes for memory in self.fetched])
         label = "what a graph fetches from the host"
-        return launch_graph(
-            self.gpu, parts, KernelNode(function, blocks, THREADS, 0, words, label=label)
-        )
+        first = KernelNode(function, blocks, THREADS, 0, words, label=label)
+        return Graph(gpu, kernel_nodes(gpu, parts, first))

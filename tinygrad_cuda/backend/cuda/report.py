@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import NamedTuple
 
 from tinygrad_cuda.backend.cuda.compiler import Resources
@@ -29,11 +28,7 @@ def report(launch: Launch, microseconds: float | None, roof: Roof | None = None)
         return line.rstrip()
     nodes = {n for s in launch.stages if not s.second for n in s.kernel.nodes}
     work = sum(flops(node) for node in nodes)
-    moved = sum(
-        prod(node.shape) * node.dtype.itemsize
-        for stage in launch.stages
-        for node in (*stage.kernel.stores, *stage.kernel.reads)
-    )
+    moved = launch.moved
     text = (
         f"{line} {microseconds:>9.1f} us {work / microseconds / 1e3:>9.1f} GFLOP/s "
         f"{moved / microseconds / 1e3:>8.1f} GB/s"

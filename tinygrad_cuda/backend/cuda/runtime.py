@@ -501,7 +501,7 @@ class Device:
             self._bytes[: len(words)] = words
             self.launches.append(Launch(function.name, label))
             if programmatic:
-                config = self._programmatic_config(grid, block, shared_bytes)
+                config = self.programmatic_config(grid, block, shared_bytes)
                 (status,) = self.driver.cuLaunchKernelEx(config, function.handle, parameters, 0)
             else:
                 (status,) = self.driver.cuLaunchKernel(
@@ -522,7 +522,8 @@ class Device:
         if settings.sync:
             self.call("cuStreamSynchronize", self.stream)
 
-    def _programmatic_config(self, grid: int, block: int, shared_bytes: int) -> Any:
+    def programmatic_config(self, grid: int, block: int, shared_bytes: int) -> Any:
+        """How to launch a kernel that may start while its predecessor ends."""
         driver = self.driver
         attribute = driver.CUlaunchAttribute()
         kind = driver.CUlaunchAttributeID
