@@ -104,6 +104,17 @@ def test_cross_entropy_with_its_gradient_is_two_kernels() -> None:
     assert {node.shape for node in found.kernels[0].stores} == {(64, 1), (64, 10)}
 
 
+@pytest.mark.parametrize(("length", "kernels"), [(8192, 1), (1 << 15, 2)])
+def test_few_elements_of_other_values_are_summed_with_those_that_they_divide(
+    length: int, kernels: int
+) -> None:
+    """The mean over the labels that count: a launch for their number would take longer."""
+    new = Inputs()
+    losses, weights = new(length), new(length)
+    mean = ew.div(rd.sum(losses, axes=(0,)), rd.sum(weights, axes=(0,)))
+    assert kinds(scheduled(new.program(mean))) == ["row"] * kernels
+
+
 def test_mlp_step_needs_few_launches_and_none_for_the_update() -> None:
     """Each parameter is updated, in place, where its gradient is computed."""
     found = scheduled(mlp_step())

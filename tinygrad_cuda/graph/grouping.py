@@ -135,7 +135,8 @@ class Groups:
         if isinstance(result, str):
             b.why = b.why or result
             return None
-        alike = alike or not (a.anchors and b.anchors)
+        # A few sums take longer to launch than to make.
+        alike = alike or not (a.anchors and b.anchors) or result.numel <= FEW_ELEMENTS
         if not (alike or self._share(a, b) or self._feeds(a, b)):
             b.why = b.why or "it reduces other values"
             return None

@@ -63,7 +63,7 @@ def _parts(kernel: Kernel) -> int:
 
 def _row_width(kernel: Kernel, group: int) -> int:
     last = kernel.sign[-1][0] if kernel.sign else 1
-    width = vector_width(kernel, last)
+    width = vector_width(kernel, last, rows_of(kernel.sign) * group)
     while group > WARP and width > 1 and length_of(kernel.sign) // width * 4 < group * 3:
         width //= 2
     return width

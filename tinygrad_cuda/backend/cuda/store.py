@@ -14,6 +14,7 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.schedule import Kernel
 
 SMALL = 1 << 15  # elements below which threads are worth more than vectors
+BUSY = 16  # elements of a thread that has enough to do
 
 
 class Stores:
@@ -83,10 +84,14 @@ class Stores:
         return f"failed ? {writer.load(old, index, ())} : {value}", condition
 
 
-def vector_width(kernel: Kernel, inner: int) -> int:
-    """How many neighbours a thread takes: 16 bytes of the widest operand, dividing `inner`."""
+def vector_width(kernel: Kernel, inner: int, threads: int = 0) -> int:
+    """How many neighbours a thread takes: 16 bytes of the widest operand, dividing `inner`.
+
+    `threads`: how many there will be, if that is settled; then vectors cost none.
+    """
     wide = [n for n in (*kernel.stores, *kernel.reads) if prod(n.shape) >= kernel.numel]
-    if kernel.numel < SMALL or not wide:
+    busy = 0 < threads * BUSY <= kernel.numel
+    if not wide or (kernel.numel < SMALL and not busy):
         return 1
     width: int = min(8, 16 // max(node.dtype.itemsize for node in wide))
     while inner % width:
