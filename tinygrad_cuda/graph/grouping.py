@@ -213,17 +213,16 @@ class Groups:
 
     def reaches(self, a: Group, b: Group, directly: bool = True) -> bool:
         """Whether b depends on a, by a way that is more than one edge unless `directly`."""
-        last = self.position[b.members[-1]]
+        # Positions cannot end the search: a group of early and late nodes leads back.
         stack = [group for group in self.after[a] if directly or group is not b]
         seen = set(stack)
         while stack:
             group = stack.pop()
             if group is b:
                 return True
-            if self.position[group.members[0]] <= last:
-                new = self.after[group] - seen
-                seen |= new
-                stack.extend(new)
+            new = self.after[group] - seen
+            seen |= new
+            stack.extend(new)
         return False
 
     def join_siblings(self) -> None:
