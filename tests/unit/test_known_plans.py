@@ -105,6 +105,23 @@ def test_old_values_that_are_held_stay(traces: list[Any]) -> None:
     assert same(loop.values(), other.values())
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_leaf_made_of_a_pending_value_is_there_with_it(traces: list[Any], backward: bool) -> None:
+    """A cast input, and parameters that no step has written since they were initialized."""
+    x = tc.tensor(np.ones((5, 4), np.float32)).to(tc.float64).requires_grad_()
+    layer = nn.Linear(4, 6, dtype=tc.float64)
+    cotangent = tc.ones(5, 6, dtype=tc.float64)
+    begun = []
+    for _ in range(6):
+        with tc.set_grad_enabled(backward):
+            y = layer(x).softmax(1)
+            found = tc.autograd.grad(y, [x, layer.weight], cotangent) if backward else (y,)
+            realize_all()
+        begun.append(len(traces))
+    assert found[0].detach().shape[0] == 5
+    assert begun[3:] == begun[3:4] * 3, "no trace in a steady loop"
+
+
 def test_a_graph_that_is_looked_at_is_there(traces: list[Any]) -> None:
     """Nodes made late, before or after the backward pass, are those that would have been."""
     loops = [Loop() for _ in range(4)]

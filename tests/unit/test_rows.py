@@ -30,6 +30,15 @@ def test_as_many_blocks_share_a_multiprocessor_as_registers_allow(dtype: DType, 
     assert only_stage(new, softmax(new(600, 8192, dtype=dtype), (1,))).dense == crowd
 
 
+@pytest.mark.parametrize(("dtype", "crowd"), [(dtypes.bfloat16, 5), (dtypes.float32, 4)])
+def test_what_no_later_loop_reads_takes_no_room(dtype: DType, crowd: int) -> None:
+    """The exponentials whose sum is all that is wanted, 32 registers, end with their loop."""
+    new = Inputs()
+    x = new(600, 8192, dtype=dtype)
+    shifted = ew.sub(x, mv.expand(rd.max(x, axes=(1,)), shape=x.shape))
+    assert only_stage(new, rd.sum(ew.exp(shifted), axes=(1,))).dense == crowd
+
+
 def test_few_rows_and_dear_expressions_are_left_to_the_compiler() -> None:
     few, dear = Inputs(), Inputs()
     assert only_stage(few, softmax(few(300, 8192), (1,))).dense == 1

@@ -112,12 +112,18 @@ class TensorBase:
                 node = cell.node
         elif watching.on and (capture := capturing()) is not None:
             capture.saw(self)
-        if not self.chain:
+        chain = self.chain
+        if not chain:
             return node
-        if self._node is None:
-            self._node = self._fold(self.chain)
+        found = self._node
+        if found is None:
+            found = self._node = self._fold(chain)
             cell.add_alias(self)
-        return self._node
+        elif found.storage is None and node.storage is not None and len(chain) == 1:
+            step, leaf = chain[0]
+            if step is common.variable:
+                leaf.variable(node)  # the value has come since the node was made
+        return found
 
     def _fold(self, chain: tuple[Step, ...]) -> Node:
         """A chain applied to the cell's node; a view keeps its history where none is recorded."""

@@ -72,7 +72,8 @@ def templated(function: F) -> F:
                 if unusual or (node.storage is None and cell.recorder is not recorder):
                     node = value.node
                 elif value.chain:
-                    node = value._node or value.node
+                    made = value._node
+                    node = value.node if made is None or made.storage is None else made
                 nodes.append(node)
                 key += (node.outputs, node.requires_grad, node.device, value._strides)
             elif kind is float:

@@ -371,7 +371,8 @@ class Held:
         self.names: dict[Any, str] = {}
         self.declarations: list[str] = []
         self.loads: list[tuple[Node, int, Scope, str]] = []  # their registers, place and text
-        self.registers = 0  # of a thread, for all that it carries
+        self._sizes: dict[str, int] = {}  # registers of a thread for each
+        self.registers = 0  # for what lasts from one loop to another, once `count` knows
 
     def keep(
         self, writer: Evaluator, key: Any, depth: int, ctype: str, text: str, loaded: Node | None
@@ -388,11 +389,17 @@ class Held:
             if loaded is not None:
                 nbytes = max(loaded.dtype.itemsize, 4 if inner else 0)
             registers = self.trips * self.lanes * nbytes // 4
-            self.registers += registers
+            self._sizes[name] = registers
             if loaded is not None:
                 self.loads.append((loaded, registers, writer.scopes[depth], line))
             self.names[key] = place
         return self.names[key]
+
+    def count(self, loops: Sequence[str]) -> None:
+        """Finds out what more than one loop names, from their texts."""
+        for name, size in self._sizes.items():
+            if sum(f"{name}[" in loop for loop in loops) > 1:
+                self.registers += size
 
     def load_early(self, numel: int, outer: list[str], inner: list[str]) -> None:
         """Moves loads of later loops to the first one, so that they are on their way together.

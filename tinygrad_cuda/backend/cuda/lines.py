@@ -14,8 +14,9 @@ from tinygrad_cuda.backend.cuda.picks import Pick, pick_of
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.backend.cuda.words import IDENTITIES, Words
-from tinygrad_cuda.graph.fusion import Signature, length_of, rows_of
+from tinygrad_cuda.graph.fusion import TRANSPARENT, Signature, length_of, rows_of
 from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops.movement import reshape
 from tinygrad_cuda.graph.schedule import Kernel
 
 WARP = 32
@@ -206,10 +207,32 @@ class Lines:
         writer = self.writer
         for node, pick in self.picks.items():
             if self.phase[node] == loop:
-                place = writer.position(pick.place, pick.at, (), self.length)
-                flat = Space(self.kernel.sign, self.line, place).flat
-                value = writer.value(pick.value, ix.unflatten(flat, pick.value.shape))
+                value = writer.value(pick.value, ix.unflatten(self._flat(pick), pick.value.shape))
                 writer.anchored[node] = writer.emit(0, node.dtype.compute, f"0 + {value}")
+
+    def fetch_picks(self, loop: int) -> None:
+        """Loads, while a row is reduced, the elements that `pick` is to find after this loop."""
+        for node, pick in self.picks.items():
+            if self.phase[node] == loop:
+                flat = self._flat(pick)
+                for stored in self._elements(pick.value):
+                    self.writer.value(stored, ix.unflatten(flat, stored.shape))
+
+    def _elements(self, node: Node) -> list[Node]:
+        """Values in memory of which an element of this one needs the same element."""
+        found, stack = [], [node]
+        while stack:
+            top = stack.pop()
+            if top in self.writer.memory:
+                found.append(top)
+            elif top.op.kind == "elementwise" or top.op in TRANSPARENT or top.op is reshape:
+                stack.extend(top.sources)
+        return found
+
+    def _flat(self, pick: Pick) -> Index:
+        """Where the element is that a sum picks; checks its position."""
+        place = self.writer.position(pick.place, pick.at, (), self.length)
+        return Space(self.kernel.sign, self.line, place).flat
 
     def start(self, taken: list[Accumulator]) -> list[str]:
         return [f"{a.ctype} {a.name} = {a.identity};" for a in taken]

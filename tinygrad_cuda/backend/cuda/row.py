@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -35,7 +36,7 @@ AHEAD = 4  # loads of a thread that may be on their way for one row of a sub-war
 PART = 2048  # elements that a block takes at least, of a row that is split
 ROW_BYTES = 4096  # of shared memory, for the reductions of a row that carries columns
 WORTH_PARTS = 96 << 10  # bytes of a row, among few, that are worth a second stage
-CROWDS = ((4, 64), (3, 80), (2, 128))  # blocks on a multiprocessor, and their threads' registers
+CROWDS = ((5, 32), (4, 64), (3, 80), (2, 128))  # blocks on a multiprocessor, threads' registers
 SPARE = 16  # registers that a thread needs beside what it holds of a row
 
 
@@ -181,6 +182,9 @@ def _phases(
         if carried:
             carried.take(loop, space.flat, stores)
         phases.append(_holes(row, stores, taken, group))
+        row.outer.lines = []
+        row.fetch_picks(loop)
+        phases[-1]["combine"][:0] = row.outer.lines
         if not fits:
             back = row.kernel.reverse == bool(loop % 2)
             ends = {"first": "0", "stride": group, "unroll": UNROLLED}
@@ -189,6 +193,7 @@ def _phases(
         row.settle(taken)
     if kept is not None:
         kept.load_early(row.kernel.numel, phases[0]["load"], phases[0]["map"])
+        kept.count(["\n".join(chain(*phase.values())) for phase in phases])
         text = kept.declarations
     for loop, phase in enumerate(phases if fits else [], 1):
         filled = fill("row.cuh", "phase", trips=trips, unroll=trips, **sizes, **phase)
