@@ -110,10 +110,15 @@ def overwriting(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def fixed_seeds() -> None:
-    """Every test starts from the same random state, whatever ran before it."""
-    import tinygrad_cuda as tc  # after the cache folder was set above
+def fixed_start() -> None:
+    """Every test starts from the same random state and with nothing pending, whatever ran before.
 
+    What an earlier test has left, and something still holds, would be part of its first plan.
+    """
+    import tinygrad_cuda as tc  # after the cache folder was set above
+    from tinygrad_cuda.engine.cell import Recorder, local
+
+    local.recorder = Recorder()
     tc.manual_seed(0)
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 (for code under test that uses the global state)
