@@ -70,6 +70,12 @@ class Kernel:
         rows = prod(size for size, reduced in self.sign if not reduced)
         return self.kind in ("row", "col") and (node in self.anchors or prod(node.shape) == rows)
 
+    @property
+    def moved(self) -> int:
+        """Bytes between it and memory at least, each value once."""
+        values = (*self.stores, *self.reads)
+        return sum(prod(node.shape) * node.dtype.itemsize for node in values)
+
     def __repr__(self) -> str:
         names = " ".join(node.op.name for node in self.nodes)
         shapes = ", ".join(str(node.shape) for node in self.stores)
@@ -302,7 +308,7 @@ class _Builder(Groups):
             for group, found in reads.items()
             if group is not own and any(edge.base is buffer for _, edge in found)
         ]
-        if any(self._depends(group, own) for group in readers):
+        if any(self.reaches(own, group) for group in readers):
             return False
         for group in readers:
             self._put_before(group, own)
@@ -318,7 +324,7 @@ class _Builder(Groups):
                 checks.append(group)
         for group in checks:
             for later in assigns:
-                if group is not later and not self._depends(group, later):
+                if group is not later and not self.reaches(later, group):
                     self._put_before(group, later)
 
     def _checks(self, group: Group) -> bool:
@@ -331,17 +337,6 @@ class _Builder(Groups):
                 seen.add(node)
                 stack.extend(edge.base for edge in self.edges[node])
         return any(node.op is indexing.check_index for node in (*group.members, *seen))
-
-    def _depends(self, a: Group, b: Group) -> bool:
-        """Whether a must run after b; edges of order count, so positions do not help."""
-        stack, seen = [b], {b}
-        while stack:
-            for group in self.after[stack.pop()] - seen:
-                if group is a:
-                    return True
-                seen.add(group)
-                stack.append(group)
-        return False
 
     def _put_before(self, a: Group, b: Group) -> None:
         self.after[a].add(b)

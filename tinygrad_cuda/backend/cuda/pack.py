@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 
 from tinygrad_cuda.backend.cuda.template import FOLDER, THREADS, Stage, Word, fill, named
 from tinygrad_cuda.backend.cuda.tiling import MULTIPROCESSORS
@@ -40,12 +39,8 @@ class Launch:
 
     @property
     def moved(self) -> int:
-        """Bytes between it and memory at least, each value once."""
-        return sum(
-            prod(node.shape) * node.dtype.itemsize
-            for stage in self.stages
-            for node in (*stage.kernel.stores, *stage.kernel.reads)
-        )
+        """Bytes between it and memory at least, by its stages' kernels."""
+        return sum(stage.kernel.moved for stage in self.stages)
 
     @property
     def shared(self) -> int:

@@ -121,8 +121,7 @@ def comment(kernel: Kernel, shape: str, blocks: int) -> str:
     """What stands above a kernel: what it makes, its launch, the bytes it must move."""
     made = "; ".join(f"{node.op.name} {node.shape} {node.dtype.name}" for node in kernel.stores)
     names = " ".join(node.op.name for node in kernel.nodes if node.op.kind != "movement")
-    moved = sum(prod(n.shape) * n.dtype.itemsize for n in (*kernel.stores, *kernel.reads))
     return (
         f"{shape}: {names or 'copy'}.\nStores {made}.\n"
-        f"Grid {blocks} x {THREADS} threads, {moved} bytes moved at least."
+        f"Grid {blocks} x {THREADS} threads, {kernel.moved} bytes moved at least."
     )
