@@ -111,7 +111,7 @@ class Function:
                 expect="a Tensor or a tuple of them",
                 actual=", ".join(type(value).__name__ for value in values),
             )
-        if mode.gradients and any(needs):
+        if mode.now.gradients and any(needs):
             values = _recorded(cls, context, args, values)
         return tuple(values) if several else values[0]
 
@@ -128,7 +128,7 @@ def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
         with gradient_mode(False):
             found = fn(ctx, *grads)
         behind = [g.node for g in grads if isinstance(g, TensorBase) and g.requires_grad]
-        if not mode.gradients or not behind:
+        if not mode.now.gradients or not behind:
             return found
         parts = found if isinstance(found, tuple | list) else (found,)
         ended = tuple(
@@ -146,7 +146,7 @@ def _once(fn: Callable[..., Any], part: TensorBase, behind: list[Node]) -> Any:
             "the backward is differentiable once only",
             expect="a backward without once_differentiable",
             actual="a gradient of its gradient",
-            site=mode.site,
+            site=mode.now.site,
         )
 
     return wrap(common.custom(part.node, *behind, results=1, function=refuse, name="once"))
@@ -226,7 +226,7 @@ class _Backward:
                 "backward returned the wrong number of gradients",
                 expect=f"{count}, one per input of forward",
                 actual=str(len(parts)),
-                site=mode.site,
+                site=mode.now.site,
                 hint="return None for inputs that are not Tensors",
             )
 
@@ -240,7 +240,7 @@ class _Backward:
                 f"backward returned something else as gradient of input {position}",
                 expect=f"a Tensor of shape {shape}, or None",
                 actual=f"{type(part).__name__} {part!r}",
-                site=mode.site,
+                site=mode.now.site,
             )
         node = part.node
         if node.shape != shape:
@@ -249,7 +249,7 @@ class _Backward:
                 f"backward returned a gradient of another shape than input {position}",
                 expect=f"shape {shape}",
                 actual=f"shape {node.shape}",
-                site=mode.site,
+                site=mode.now.site,
                 hint="sum over what forward broadcast, expand over what it reduced",
             )
         return node if node.dtype is dtype else elementwise.cast(node, dtype=dtype)
@@ -261,5 +261,5 @@ def _missing(cls: type[Function], what: str) -> GradientError:
         f"the Function has no {what.partition('(')[0]}",
         expect=f"a static method {what}",
         actual=f"methods: {', '.join(k for k in vars(cls) if not k.startswith('_')) or 'none'}",
-        site=mode.site,
+        site=mode.now.site,
     )

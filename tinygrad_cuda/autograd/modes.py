@@ -21,8 +21,8 @@ class _GradMode:
         self._old: list[bool] = []
 
     def __enter__(self) -> None:
-        self._old.append(mode.gradients)
-        mode.gradients = self.enabled
+        self._old.append(mode.now.gradients)
+        mode.now.gradients = self.enabled
 
     def __exit__(
         self,
@@ -30,7 +30,7 @@ class _GradMode:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        mode.gradients = self._old.pop()
+        mode.now.gradients = self._old.pop()
 
     def __call__(self, function: F) -> F:
         enabled = self.enabled
@@ -141,11 +141,11 @@ class set_grad_enabled(_GradMode):
 
 def _switch(enabled: bool) -> bool:
     """Sets gradient mode; returns what it was."""
-    old = mode.gradients
-    mode.gradients = enabled
+    old = mode.now.gradients
+    mode.now.gradients = enabled
     return old
 
 
 def is_grad_enabled() -> bool:
     """Whether operations of this thread record history."""
-    return mode.gradients
+    return mode.now.gradients

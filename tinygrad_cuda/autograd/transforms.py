@@ -263,7 +263,7 @@ class _Point:
             marks = [self._mark(op, value) for value in leaves(args[position])]
             self.args[position] = rebuilt(args[position], iter(marks))
         # Whether anybody differentiates what is computed here.
-        self.recording = mode.gradients
+        self.recording = mode.now.gradients
 
     def _mark(self, op: str, value: Any) -> Tensor:
         if not isinstance(value, TensorBase) or not value.dtype.is_floating:

@@ -143,7 +143,7 @@ class Compiled:
     def _trace(self, given: Given, reason: str) -> tuple[Any, Program | None]:
         """Calls the function as it is, and keeps what it did if another call can repeat it."""
         names = names_of(self.function, given.args)
-        gradients = mode.gradients
+        gradients = mode.now.gradients
         self._report(f"is traced: {reason}")
         capture = begin(given.cells, snapshot)
         try:
@@ -161,7 +161,7 @@ class Compiled:
             self._report("is recorded each time: a gradient may still pass through what it returns")
             return result, None
         unsteady = _unsteady(capture, program, names)
-        if gradients is not mode.gradients:
+        if gradients is not mode.now.gradients:
             unsteady = "gradient mode"
         if unsteady is not None:
             self._attempts += 1

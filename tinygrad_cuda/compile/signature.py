@@ -37,7 +37,7 @@ class Given:
         self.history = False
         self.substitutes: list[Any] = []
         # Devices by identity: their hash is Python, and every call hashes the key.
-        facts: list[Any] = [mode.gradients, id(get_default_device()), get_default_dtype()]
+        facts: list[Any] = [mode.now.gradients, id(get_default_device()), get_default_dtype()]
         if autocast.on:
             facts += sorted(autocast.on.items())
         self.args, self.options = args, options
@@ -100,12 +100,12 @@ class Given:
         if chain:
             steps = tuple([step[0] for step in chain])
             if any(op.kind == "movement" for op in steps):
-                self.history = self.history or (node.requires_grad and mode.gradients)
+                self.history = self.history or (node.requires_grad and mode.now.gradients)
                 node = value.realized()
                 value = wrap(node)
                 self.substitutes.append(value.cell)
                 steps = "view"
-        if node.requires_grad and mode.gradients and value.leaf is None:
+        if node.requires_grad and mode.now.gradients and value.leaf is None:
             self.history = True
         self.tensors.append(value)
         device = id(node.device)

@@ -53,7 +53,7 @@ class Steady:
 
     def __init__(self, program: Program, given: Given) -> None:
         self.program = program
-        self.modes = mode.gradients, get_default_device(), get_default_dtype()
+        self.modes = mode.now.gradients, get_default_device(), get_default_dtype()
         self.expected = [(type(x), x.cell.node.outputs, x.cell.node.device) for x in given.args]
         (self.event,) = (e for e in program.events if type(e) is RunEvent)
         number = program.events.index(self.event)
@@ -211,7 +211,7 @@ class Steady:
         gradients, device, dtype = self.modes
         return (
             structure.version == program.version
-            and mode.gradients is gradients
+            and mode.now.gradients is gradients
             and defaults.device is device
             and defaults.dtype is dtype
             and not (watching.on and autocast.on)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.engine.capture import capturing, watching
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common
 
 
@@ -164,7 +164,11 @@ def settled(node: Node) -> Cell:
 
 
 class Recorder:
-    """What one thread has recorded since its last realization."""
+    """What one thread has recorded since its last realization.
+
+    Attributes:
+        mode: what is on in this thread, found with the recorder.
+    """
 
     # A trace longer than this is realized even if nobody asks.
     limit = 10_000
@@ -172,6 +176,7 @@ class Recorder:
     def __init__(self) -> None:
         self.pending: dict[Device, list[weakref.ref[Cell]]] = {}
         self.recorded = 0
+        self.mode = mode.now
         # Lines at which a loop comes round; see `realize.turn`.
         self.backward_lines: set[tuple[Any, int]] = set()
         self.call_lines: set[tuple[Any, int]] = set()

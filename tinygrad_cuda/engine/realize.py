@@ -185,7 +185,7 @@ def begin_call(site: RawSite | None) -> None:
     recorder = local.recorder
     if recorder.backward_finished:
         realize_all()
-    elif not mode.gradients and site is not None:
+    elif not mode.now.gradients and site is not None:
         line = (site[0], site[1])
         if line in recorder.call_lines:
             realize_all()

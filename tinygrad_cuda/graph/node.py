@@ -20,15 +20,29 @@ Outputs = tuple[tuple[Shape, DType], ...]
 Gradient = Callable[..., Any]
 
 
-class _Mode(threading.local):
-    """What is on while this thread records."""
+class Mode:
+    """What is on while one thread records.
 
-    gradients: bool = True
-    # Gradient nodes carry the line of the forward node they belong to.
-    site: RawSite | None = None
+    Attributes:
+        gradients: whether history is recorded.
+        site: the line that nodes carry instead of the caller's: gradient nodes have that of the
+            forward node they belong to.
+    """
+
+    __slots__ = ("gradients", "site")
+
+    def __init__(self) -> None:
+        self.gradients = True
+        self.site: RawSite | None = None
 
 
-mode = _Mode()
+class _Thread(threading.local):
+    # An object of its own: what is local to a thread takes long to find, and is found once.
+    def __init__(self) -> None:
+        self.now = Mode()
+
+
+mode = _Thread()
 
 
 class gradient_mode:
@@ -40,11 +54,11 @@ class gradient_mode:
         self.enabled = enabled
 
     def __enter__(self) -> None:
-        self.old = mode.gradients
-        mode.gradients = self.enabled
+        self.old = mode.now.gradients
+        mode.now.gradients = self.enabled
 
     def __exit__(self, *error: object) -> None:
-        mode.gradients = self.old
+        mode.now.gradients = self.old
 
 
 class recorded_at:
@@ -56,11 +70,11 @@ class recorded_at:
         self.site = site
 
     def __enter__(self) -> None:
-        self.old = mode.site
-        mode.site = self.site
+        self.old = mode.now.site
+        mode.now.site = self.site
 
     def __exit__(self, *error: object) -> None:
-        mode.site = self.old
+        mode.now.site = self.old
 
 
 # Whether a file is not the user's. By name: a code object takes far longer to hash.
@@ -69,9 +83,7 @@ _internal: dict[str, bool] = {}
 
 def current_site() -> RawSite | None:
     """The user's line: a code object and an offset; formatted only when somebody reads it."""
-    if mode.site is not None:
-        return mode.site
-    return site_of(sys._getframe(1))
+    return mode.now.site or site_of(sys._getframe(1))
 
 
 def site_of(frame: FrameType | None) -> RawSite | None:
@@ -207,6 +219,29 @@ _sources: Any = vars(Node)["sources"]
 _new = object.__new__
 
 
+def node_made(
+    op: Op,
+    sources: tuple[Node, ...],
+    attributes: dict[str, Any],
+    outputs: Outputs,
+    device: Device,
+    requires_grad: bool,
+    site: RawSite | None,
+) -> Node:
+    """What `Node` makes, in half the time: every operation comes here."""
+    node: Node = _new(Node)
+    node.op = op
+    node.sources = sources
+    node.attributes = attributes
+    node.outputs = outputs
+    node.shape, node.dtype = outputs[0]
+    node.device = device
+    node.requires_grad = requires_grad
+    node.site = site
+    node.storage = node.spent = node.piece = None
+    return node
+
+
 def holding(op: Op, outputs: Outputs, device: Device, storage: Any, site: RawSite | None) -> Node:
     """A node that has its value: what `Node` makes, in a third of the time."""
     node = _new(Node)
@@ -307,10 +342,11 @@ class Op:
                     raise _device_error(self, sources)
                 if source.requires_grad:
                     needs = True
+        now = mode.now
         if needs:
-            needs = mode.gradients and outputs[0][1].category == 2
-        site = mode.site or site_of(sys._getframe(1))
-        return Node(self, sources, attributes or NO_ATTRIBUTES, outputs, device, needs, site)
+            needs = now.gradients and outputs[0][1].category == 2
+        site = now.site or site_of(sys._getframe(1))
+        return node_made(self, sources, attributes or NO_ATTRIBUTES, outputs, device, needs, site)
 
 
 class LeafOp(Op):
@@ -323,13 +359,14 @@ class LeafOp(Op):
 
     def leaf(self, shape: Shape, dtype: DType, device: Device, **attributes: Any) -> Node:
         """Records a leaf."""
-        site = mode.site or site_of(sys._getframe(1))
-        return Node(self, (), attributes or NO_ATTRIBUTES, ((shape, dtype),), device, False, site)
+        site = mode.now.site or site_of(sys._getframe(1))
+        outputs = ((shape, dtype),)
+        return node_made(self, (), attributes or NO_ATTRIBUTES, outputs, device, False, site)
 
     def like(self, node: Node, site: RawSite | None = None, **attributes: Any) -> Node:
         """Records a leaf of a node's shape, dtype and device."""
-        site = site or mode.site or site_of(sys._getframe(1))
-        return Node(self, (), attributes, node.outputs[:1], node.device, False, site)
+        site = site or mode.now.site or site_of(sys._getframe(1))
+        return node_made(self, (), attributes, node.outputs[:1], node.device, False, site)
 
 
 def _device_error(op: Op, sources: tuple[Node, ...]) -> DeviceError:

@@ -188,7 +188,7 @@ def _convolution(x: Node, w: Node, at: _Geometry) -> Node:
     )
     with gradient_mode(False):
         value = _forward(x, w, lengths, at)
-    if not (mode.gradients and (x.requires_grad or w.requires_grad)):
+    if not (mode.now.gradients and (x.requires_grad or w.requires_grad)):
         return value  # a rule that nobody asks for would keep both from being overwritten
 
     return common.custom(value, x, w, results=1, function=_Gradients(at), name=f"conv{len(size)}d")

@@ -6,7 +6,7 @@ Reading folds the chain over the cell's node; writing puts one functional update
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
@@ -18,7 +18,7 @@ from tinygrad_cuda.core.dtypes import DType, bool_
 from tinygrad_cuda.core.errors import GradientError, RawSite, ShapeError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, structure, watching
-from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, detached, local, settled
+from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, Recorder, detached, local, settled
 from tinygrad_cuda.engine.examples import check_write, tracing
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
 from tinygrad_cuda.graph.node import Node, Op, Outputs, holding, made_by, mode
@@ -82,11 +82,14 @@ def put_through(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
     )
 
 
+# Tensor itself, which is defined above this module.
+_concrete: Any = None
+
+
 class TensorBase:
     """What every Tensor has: the cell, the chain, and the way to values and gradients."""
 
     __slots__ = ("cell", "chain", "_node", "_strides", "_retained", "__weakref__")
-    _concrete: ClassVar[type[Tensor]]
 
     cell: Cell
     chain: tuple[Step, ...]
@@ -96,8 +99,9 @@ class TensorBase:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if not hasattr(TensorBase, "_concrete"):
-            TensorBase._concrete = cls  # type: ignore[assignment]
+        global _concrete
+        if _concrete is None:
+            _concrete = cls
 
     # Nodes ---------------------------------------------------------------------------------
 
@@ -129,14 +133,14 @@ class TensorBase:
         """A chain applied to the cell's node; a view keeps its history where none is recorded."""
         cell = self.cell
         node = cell.node
-        old, mode.gradients = mode.gradients, True
+        old, mode.now.gradients = mode.now.gradients, True
         try:
             for step in chain:
                 if step[0] is common.variable or step[0] is common.detach:
                     cell.add_alias(step[1])
                 node = apply_step(step, node)
         finally:
-            mode.gradients = old
+            mode.now.gradients = old
         return node
 
     def _settle(self) -> None:
@@ -161,7 +165,7 @@ class TensorBase:
         old = cell.node
         if (
             (not chain or (len(chain) == 1 and chain[0][0] is common.variable))
-            and not (mode.gradients or old.requires_grad or value.requires_grad)
+            and not (mode.now.gradients or old.requires_grad or value.requires_grad)
             and not (tracing.stack or settings.eager)
         ):
             # What a step does to each of its places, without the cases below.
@@ -178,7 +182,7 @@ class TensorBase:
                 depth, to_leaf = place + 1, False
             elif step is common.variable:
                 to_leaf = of_leaf = True
-        if mode.gradients and to_leaf:
+        if mode.now.gradients and to_leaf:
             raise GradientError(
                 op,
                 "a leaf that requires grad was written in place",
@@ -186,11 +190,11 @@ class TensorBase:
                 actual=f"a leaf of shape {tuple(self.shape)} that requires grad",
                 hint="write inside `with tc.no_grad():`, or to a clone()",
             )
-        if not mode.gradients:
+        if not mode.now.gradients:
             value = detached(value)
         base = old
         branch: Branch | None = chain[depth - 1][1] if depth else None
-        if branch is not None and mode.gradients and (value.requires_grad or branch.node):
+        if branch is not None and mode.now.gradients and (value.requires_grad or branch.node):
             # The detached handle and its views see the history, the others the value alone.
             seen = self._fold(chain[:depth])
             value = put_through(seen, chain[depth:], value)
@@ -202,7 +206,7 @@ class TensorBase:
             new = put_through(old, chain, value)
         if old.requires_grad and not new.requires_grad and not of_leaf:
             # The tensor still has its history: under no_grad that of the value before.
-            new = common.with_history(new, old, passes=not mode.gradients)
+            new = common.with_history(new, old, passes=not mode.now.gradients)
         if base.storage is None and base.op is common.assign:
             base = base.sources[0]
         if base.storage is not None and not new.requires_grad:
@@ -228,10 +232,10 @@ class TensorBase:
     def alias(self, op: Op, strides: Shape | None = None, **attributes: Any) -> Tensor:
         """Another Tensor on the same cell, seen through one more movement."""
         source, chain = self.node, self.chain
-        if not mode.gradients and source.requires_grad:
+        if not mode.now.gradients and source.requires_grad:
             # A view made under no_grad has no history, now or later.
             source, chain = detached(source), self.chain_without_history()
-        tensor = object.__new__(TensorBase._concrete)
+        tensor: Tensor = _new(_concrete)
         tensor.cell = self.cell
         tensor.chain = (*chain, (op, attributes))
         # Applied at once, so that a bad argument is an error here; the node is kept.
@@ -250,7 +254,7 @@ class TensorBase:
 
     def with_chain(self, chain: tuple[Step, ...]) -> Tensor:
         """Another Tensor on the same cell, of the same strides, seen through a chain."""
-        tensor = object.__new__(TensorBase._concrete)
+        tensor: Tensor = _new(_concrete)
         tensor.cell = self.cell
         tensor.chain = chain
         tensor._node = None
@@ -381,28 +385,58 @@ class Size(tuple[int, ...]):
         return f"Size({list(self)})"
 
 
+def node_of(tensor: TensorBase, recorder: Recorder) -> Node:
+    """What `tensor.node` gives, in most cases without that call; the recorder is this thread's."""
+    cell = tensor.cell
+    node = cell.node
+    if watching.on or (node.storage is None and cell.recorder is not recorder):
+        return tensor.node
+    if tensor.chain:
+        found = tensor._node
+        return tensor.node if found is None or found.storage is None else found
+    return node
+
+
 def wrap(node: Node) -> Tensor:
     """A Tensor with a cell of its own that holds `node`."""
-    tensor = _new(TensorBase._concrete)
-    tensor.chain = ()
-    tensor._node = tensor._strides = tensor._retained = None
     if node.storage is None:
-        recorder = local.recorder
-        # What Cell does, without the call: every operation comes here.
-        cell: Cell = _new(Cell)
-        cell.node = node
-        cell.aliases = cell.error = None
-        cell.recorder = recorder
-        try:
-            recorder.pending[node.device].append(ref(cell))
-        except KeyError:
-            recorder.pending[node.device] = [ref(cell)]
-        tensor.cell = cell
-        recorder.recorded += 1
-        if recorder.recorded > recorder.limit:
-            count_nodes(0)
-    else:
-        tensor.cell = settled(node)  # which makes no trace longer
+        return pending(node, local.recorder)
+    tensor: Tensor = _new(_concrete)
+    tensor.cell, tensor.chain = settled(node), ()
+    tensor._node = tensor._strides = tensor._retained = None
+    if settings.eager:
+        _compute_now(node.device)
+    return tensor
+
+
+def pending(
+    node: Node, recorder: Recorder, strides: Shape | None = None, recorded: int = 1
+) -> Tensor:
+    """A Tensor whose value is to come, as `wrap` gives it.
+
+    Args:
+        node: without a value.
+        recorder: this thread's.
+        strides: of the Tensor, if they are not those of its shape.
+        recorded: how many nodes have been recorded for it.
+    """
+    tensor: Tensor = _new(_concrete)
+    tensor.chain = ()
+    tensor._strides = strides
+    tensor._node = tensor._retained = None
+    # What Cell does, without the call: every operation comes here.
+    cell: Cell = _new(Cell)
+    cell.node = node
+    cell.aliases = cell.error = None
+    cell.recorder = recorder
+    try:
+        recorder.pending[node.device].append(ref(cell))
+    except KeyError:
+        recorder.pending[node.device] = [ref(cell)]
+    tensor.cell = cell
+    count = recorder.recorded = recorder.recorded + recorded
+    if count > recorder.limit:
+        count_nodes(0)
     if settings.eager:
         _compute_now(node.device)
     return tensor
@@ -416,7 +450,7 @@ def arrived(outputs: Outputs, device: Device, storage: Any, site: RawSite | None
 
     Every argument of a step is made here.
     """
-    tensor = _new(TensorBase._concrete)
+    tensor: Tensor = _new(_concrete)
     tensor.cell, tensor.chain = settled(holding(common.buffer, outputs, device, storage, site)), ()
     tensor._node = tensor._strides = tensor._retained = None
     return tensor

@@ -223,7 +223,7 @@ def as_tensor(data: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> 
         if device is not None:
             node, place = data.cell.node, as_device(device)
             if node.device is not place:
-                site = mode.site or site_of(sys._getframe(1))
+                site = mode.now.site or site_of(sys._getframe(1))
                 plain = node.device is CPU and not (data.chain or node.requires_grad)
                 if plain and node.storage is not None and not (watching.on or settings.eager):
                     storage = registry.get(place).from_host(node.storage)

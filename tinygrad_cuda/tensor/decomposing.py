@@ -101,7 +101,7 @@ def _buffer(array: Array, like: Tensor, dtype: Any) -> Tensor:
 
 
 def _tracked(*tensors: Tensor) -> bool:
-    return mode.gradients and any(tensor.requires_grad for tensor in tensors)
+    return mode.now.gradients and any(tensor.requires_grad for tensor in tensors)
 
 
 # LU -----------------------------------------------------------------------------------------------

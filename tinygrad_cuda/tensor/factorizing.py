@@ -108,7 +108,7 @@ def _recorded(arrays: list[Any], sources: tuple[Tensor, ...], backward: Backward
     """
     like = sources[0].node
     nodes = [buffer_node(np.array(a, like.dtype.numpy, order="C"), like.device) for a in arrays]
-    if not (mode.gradients and any(source.requires_grad for source in sources)):
+    if not (mode.now.gradients and any(source.requires_grad for source in sources)):
         return [wrap(node) for node in nodes]
     reference: Any = None
 

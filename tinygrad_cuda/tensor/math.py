@@ -11,12 +11,14 @@ from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op, mode, site_of
+from tinygrad_cuda.engine.cell import local
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op, node_made, site_of
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.autocast import in_float32, in_widest
-from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.base import TensorBase, node_of, pending, wrap
 from tinygrad_cuda.tensor.promotion import (
     as_float,
+    number_like,
     of_kind,
     operand_of,
     promote,
@@ -72,19 +74,20 @@ def _of_two(name: str, op: Op, floating: bool = False) -> Callable[..., Tensor]:
     def brought_together(input: Any, other: Any) -> Tensor:
         return _strides_like(wrap(recorded(*promote(name, input, other))), input, other)
 
-    keeps: dict[DType, bool] = {}  # whether operands of a dtype give one of the same
+    keeping: set[DType] = set()  # operands of these dtypes give one of the same
 
     def function(input: Any, other: Any) -> Tensor:
+        recorder = local.recorder
+        mode = recorder.mode
+        site = mode.site or site_of(sys._getframe(1))
         if isinstance(input, TensorBase) and isinstance(other, TensorBase):
-            a, b = input.node, other.node
+            a, b = node_of(input, recorder), node_of(other, recorder)
             if (a.outputs is not b.outputs and a.outputs != b.outputs) or a.device is not b.device:
-                together: Tensor = brought_together(input, other, a, b)
+                together: Tensor = brought_together(input, other, a, b, recorder, site)
                 return together
-            site = mode.site or site_of(sys._getframe(1))
             strided = input._strides is not None or other._strides is not None
         else:
-            site = mode.site or site_of(sys._getframe(1))
-            a, b = promoted(name, input, other, site)
+            a, b = promoted(name, input, other, recorder, site)
             one = input if isinstance(input, TensorBase) else other
             strided = isinstance(one, TensorBase) and one._strides is not None
         dtype = a.dtype
@@ -92,15 +95,17 @@ def _of_two(name: str, op: Op, floating: bool = False) -> Callable[..., Tensor]:
             node = recorded(a, b)
         else:
             # What the op does when it is called, of two nodes that are alike.
-            sources, outputs = (a, b), a.outputs
-            if not keeps.get(dtype):
-                outputs = op.infer(op, sources, NO_ATTRIBUTES)
-                keeps[dtype] = outputs == a.outputs
+            outputs = a.outputs
+            if dtype not in keeping:
+                outputs = op.infer(op, (a, b), NO_ATTRIBUTES)
+                if outputs == a.outputs:
+                    keeping.add(dtype)
             needs = a.requires_grad or b.requires_grad
             if needs:
                 needs = mode.gradients and outputs[0][1].category == 2
-            node = Node(op, sources, NO_ATTRIBUTES, outputs, a.device, needs, site)
-        return _strides_like(wrap(node), input, other) if strided else wrap(node)
+            node = node_made(op, (a, b), NO_ATTRIBUTES, outputs, a.device, needs, site)
+        result = pending(node, recorder)
+        return _strides_like(result, input, other) if strided else result
 
     return function
 
@@ -122,19 +127,20 @@ def _unary(op: Op, name: str, doc: str, floating: bool = True) -> Callable[..., 
     return function
 
 
-_sum = _of_two("add", elementwise.add)
-_difference = _of_two("sub", elementwise.sub)
-_quotient = _of_two("div", elementwise.div, True)
+# The operators of Tensor, and what the functions with options come down to.
+plus = _binary(elementwise.add, "add", "``input + other``.")
+minus = _binary(elementwise.sub, "sub", "``input - other``.")
+over = _binary(elementwise.div, "div", "``input / other``.", True)
 
 
 def add(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
     """``input + alpha * other``, elementwise with broadcasting."""
-    return _sum(input, other if alpha == 1 else mul(other, alpha))
+    return plus(input, other if alpha == 1 else mul(other, alpha))
 
 
 def sub(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
     """``input - alpha * other``, elementwise with broadcasting."""
-    return _difference(input, other if alpha == 1 else mul(other, alpha))
+    return minus(input, other if alpha == 1 else mul(other, alpha))
 
 
 mul = _binary(elementwise.mul, "mul", "``input * other``, elementwise with broadcasting.")
@@ -168,10 +174,10 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
         rounding_mode: None, ``"trunc"`` (towards zero) or ``"floor"``.
     """
     if rounding_mode is None:
-        return _quotient(input, other)
+        return over(input, other)
     if rounding_mode == "floor":
         return floor_divide(input, other)
-    a, b = promoted("div", input, other)
+    a, b = promote("div", input, other)
     result = elementwise.div(as_float(a), as_float(b))
     if rounding_mode == "trunc":
         result = to_dtype(elementwise.trunc(result), a.dtype)
@@ -185,7 +191,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
 
 def floor_divide(input: Any, other: Any) -> Tensor:
     """The largest whole number not above ``input / other``."""
-    a, b = promoted("floor_divide", input, other)
+    a, b = promote("floor_divide", input, other)
     return _strides_like(wrap(elementwise.floor_divide(a, b)), input, other)
 
 
@@ -308,21 +314,23 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
         raise ArgumentError(
             "clamp", "no bound is given", expect="min, max or both", actual="neither"
         )
-    node, site = input.node, mode.site or site_of(sys._getframe(1))
+    recorder = local.recorder
+    mode, node = recorder.mode, node_of(input, recorder)
+    site = mode.site or site_of(sys._getframe(1))
     for bound, outside in ((min, elementwise.lt), (max, elementwise.gt)):
         if bound is None:
             continue
         # At the bound itself the gradient passes to the input alone, as in PyTorch.
         if of_kind(bound, node):
             # What the ops do when they are called.
-            limit = common.constant.like(node, site, value=bound)
-            sort = ((node.shape, dtypes.bool_),)
-            beyond = Node(outside, (node, limit), NO_ATTRIBUTES, sort, node.device, False, site)
-            needs = node.requires_grad and mode.gradients
-            node = Node(
-                elementwise.where, (beyond, limit, node), NO_ATTRIBUTES, node.outputs, node.device,
-                needs and node.dtype.category == 2, site,
-            )  # fmt: skip
+            limit = number_like(node, bound, site)
+            sort, device = ((node.shape, dtypes.bool_),), node.device
+            beyond = node_made(outside, (node, limit), NO_ATTRIBUTES, sort, device, False, site)
+            needs = node.requires_grad and mode.gradients and node.dtype.category == 2
+            sources = (beyond, limit, node)
+            node = node_made(
+                elementwise.where, sources, NO_ATTRIBUTES, node.outputs, device, needs, site
+            )
             continue
         node, limit = promote("clamp", wrap(node), bound)
         beyond = outside(node, limit)

@@ -11,9 +11,10 @@ from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import DTypeError, RawSite
 from tinygrad_cuda.core.shapes import Shape, broadcast
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.engine.cell import Recorder
+from tinygrad_cuda.graph.node import Node, node_made
 from tinygrad_cuda.graph.ops import common, elementwise, movement
-from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.base import TensorBase, node_of, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype, tensor
 
 
@@ -90,25 +91,31 @@ def promote(op: str, *values: Any, dtype: DType | None = None) -> list[Node]:
     return result
 
 
-def promoted(op: str, a: Any, b: Any, site: RawSite | None = None) -> Sequence[Node]:
-    """`promote` for two; operands that fit already, and a number of a tensor's kind, cost less."""
+def promoted(op: str, a: Any, b: Any, recorder: Recorder, site: RawSite | None) -> Sequence[Node]:
+    """`promote` for two; a number that takes its dtype from the tensor it meets costs less."""
     if isinstance(a, TensorBase):
-        first = a.node
-        if isinstance(b, TensorBase):
-            second = b.node
-            if first.outputs == second.outputs and first.device is second.device:
-                return first, second
-        elif of_kind(b, first):
-            return first, common.constant.like(first, site, value=b)
-    elif isinstance(b, TensorBase) and of_kind(a, second := b.node):
-        return common.constant.like(second, site, value=a), second
+        node = node_of(a, recorder)
+        if of_kind(b, node):
+            return node, number_like(node, b, site)
+    elif isinstance(b, TensorBase):
+        node = node_of(b, recorder)
+        if of_kind(a, node):
+            return number_like(node, a, site), node
     return promote(op, a, b)
 
 
 def of_kind(number: Any, node: Node) -> bool:
     """Whether a number takes the dtype of a node that it meets."""
     kind = type(number)
-    return node.dtype.category >= 2 - (kind is int) if kind is float or kind is int else False
+    if kind is float:
+        return node.dtype.category == 2
+    return kind is int and node.dtype.category >= 1
+
+
+def number_like(node: Node, number: Any, site: RawSite | None) -> Node:
+    """The constant of a node's shape, dtype and device."""
+    outputs = node.outputs[:1]
+    return node_made(common.constant, (), {"value": number}, outputs, node.device, False, site)
 
 
 def _one_device(nodes: list[Node], operands: list[Any]) -> tuple[list[Node], list[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from tinygrad_cuda.core.config import settings
@@ -16,10 +16,10 @@ from tinygrad_cuda.engine.cell import Recorder, local
 from tinygrad_cuda.engine.examples import Recording, tracing
 from tinygrad_cuda.engine.realize import described_check, register_check
 from tinygrad_cuda.graph.batching import example
-from tinygrad_cuda.graph.node import Node, mode, site_of
+from tinygrad_cuda.graph.node import Node, site_of
 from tinygrad_cuda.graph.template import Template, waiting
 from tinygrad_cuda.tensor import autocast
-from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.base import TensorBase, node_of, pending, wrap
 from tinygrad_cuda.tensor.creation import defaults
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,16 +33,16 @@ class _Call(NamedTuple):
 
     Attributes:
         template: of all nodes; its inputs are the Tensors of the call.
+        head: of the result, if it can be there before the others.
         result: the place of the result, with the strides of its Tensor.
         checks: places of index checks, with what an error says of each.
-        others: how many nodes there are besides the result.
     """
 
     template: Template
+    head: Any
     result: int
     strides: Any
     checks: list[tuple[int, str, str, bool]]
-    others: int
 
 
 def templated(function: F) -> F:
@@ -55,27 +55,21 @@ def templated(function: F) -> F:
 
     @functools.wraps(function)
     def wrapper(*args: Any, **options: Any) -> Any:
-        unusual = watching.on
-        if (unusual and (tracing.stack or autocast.state.on)) or settings.eager:
+        if (watching.on and (tracing.stack or autocast.state.on)) or settings.eager:
             return function(*args, **options)
         nodes: list[Node] = []
         recorder = local.recorder
+        mode = recorder.mode
         key = [mode.gradients, defaults.dtype, *options]
         for value in (*args, *options.values()) if options else args:
+            if isinstance(value, TensorBase):
+                node = node_of(value, recorder)
+                nodes.append(node)
+                key += (node.outputs, node.requires_grad, node.device, value._strides)
+                continue
             kind = type(value)
             if kind in _PLAIN:
                 key += (kind, value)
-            elif isinstance(value, TensorBase):
-                # What `TensorBase.node` gives, in most cases without the call.
-                cell = value.cell
-                node = cell.node
-                if unusual or (node.storage is None and cell.recorder is not recorder):
-                    node = value.node
-                elif value.chain:
-                    made = value._node
-                    node = value.node if made is None or made.storage is None else made
-                nodes.append(node)
-                key += (node.outputs, node.requires_grad, node.device, value._strides)
             elif kind is float:
                 # As text: a zero and its negative are two numbers.
                 key.append(repr(value))
@@ -84,7 +78,7 @@ def templated(function: F) -> F:
             elif kind in _SEQUENCES and all(isinstance(item, TensorBase) for item in value):
                 key += (kind, len(value))
                 for item in value:
-                    node = item.node
+                    node = node_of(item, recorder)
                     nodes.append(node)
                     key += (node.outputs, node.requires_grad, node.device, item._strides)
             else:
@@ -94,29 +88,31 @@ def templated(function: F) -> F:
             call = _remember(known, whole, _made(function, args, options))
         if call is None:
             return function(*args, **options)
-        return _repeated(call, nodes, recorder, mode.site or site_of(sys._getframe(1)))
+        return _repeated(call, tuple(nodes), recorder, mode.site or site_of(sys._getframe(1)))
 
     return wrapper  # type: ignore[return-value]
 
 
-def templated_of_two(function: F) -> Callable[[Any, Any, Node, Node], Any]:
-    """`templated` for functions of two Tensors, whose nodes are at hand."""
+OfTwo = Callable[[Any, Any, Node, Node, Recorder, RawSite | None], Any]
+
+
+def templated_of_two(function: F) -> OfTwo:
+    """`templated` for functions of two Tensors, whose nodes and line are at hand."""
     known: dict[Any, _Call | None] = {}
 
-    def wrapper(a: Any, b: Any, first: Node, second: Node) -> Any:
+    def wrapper(
+        a: Any, b: Any, first: Node, second: Node, recorder: Recorder, site: RawSite | None
+    ) -> Any:
         if (watching.on and (tracing.stack or autocast.state.on)) or settings.eager:
             return function(a, b)
         key = (
             first.outputs, second.outputs, first.requires_grad, second.requires_grad, first.device,
-            second.device, a._strides, b._strides, mode.gradients, defaults.dtype,
+            second.device, a._strides, b._strides, recorder.mode.gradients, defaults.dtype,
         )  # fmt: skip
         call = known.get(key, _missing)
         if call is _missing:
             call = _remember(known, key, _made(function, (a, b), {}))
-        if call is None:
-            return function(a, b)
-        site = mode.site or site_of(sys._getframe(1))
-        return _repeated(call, (first, second), local.recorder, site)
+        return function(a, b) if call is None else _repeated(call, (first, second), recorder, site)
 
     return wrapper
 
@@ -128,22 +124,23 @@ def _remember(known: dict[Any, _Call | None], key: Any, call: _Call | None) -> _
     return call
 
 
-def _repeated(call: _Call, nodes: Sequence[Node], recorder: Recorder, site: RawSite | None) -> Any:
-    template, place, strides, checks, others = call
+def _repeated(
+    call: _Call, nodes: tuple[Node, ...], recorder: Recorder, site: RawSite | None
+) -> Any:
+    template, head, place, strides, checks = call
     device = nodes[0].device
     codes: Any = ()
     if checks:
         codes = [(k, register_check(op, what, site, end)) for k, op, what, end in checks]
-    heads = template.heads
-    if heads is not None:
-        result = wrap(waiting(template, heads[0], tuple(nodes), device, site, codes))
-    else:
-        made = template([*nodes], device, (site,))
-        for k, code in codes:
-            made[k].attributes = {**made[k].attributes, "code": code}
-        result = wrap(made[place])
+    if head is not None:
+        node = waiting(template, head, nodes, device, site, codes)
+        return pending(node, recorder, strides, template.length)
+    made = template([*nodes], device, (site,))
+    for k, code in codes:
+        made[k].attributes = {**made[k].attributes, "code": code}
+    result = wrap(made[place])  # which may be an argument
     result._strides = strides
-    recorder.recorded += others  # the result counts itself
+    recorder.recorded += template.length - 1
     return result
 
 
@@ -173,7 +170,8 @@ def _made(function: Callable[..., Any], args: Any, options: dict[str, Any]) -> _
         except Exception:
             # It looks at a value, say; an error of the call itself is raised again.
             return None
-        return _Call(template, template.chosen[0], result._strides, checks, template.length - 1)
+        head = None if template.heads is None else template.heads[0]
+        return _Call(template, head, template.chosen[0], result._strides, checks)
 
 
 def _stand_in(value: Any, tensors: list[TensorBase]) -> Any:

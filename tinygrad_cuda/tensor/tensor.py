@@ -425,15 +425,15 @@ class Tensor(
     lerp = math.lerp
     addcmul = math.addcmul
     addcdiv = math.addcdiv
-    __add__ = math.add
-    __radd__ = _reflected(math.add)
-    __sub__ = math.sub
-    __rsub__ = _reflected(math.sub)
+    __add__ = math.plus
+    __radd__ = _reflected(math.plus)
+    __sub__ = math.minus
+    __rsub__ = _reflected(math.minus)
     __mul__ = math.mul
     __rmul__ = _reflected(math.mul)
-    __truediv__ = math.div
+    __truediv__ = math.over
     # As PyTorch does: the reciprocal is what needs the range.
-    __rtruediv__ = _reflected(in_float32(math.div))
+    __rtruediv__ = _reflected(in_float32(math.over))
     __floordiv__ = math.floor_divide
     __rfloordiv__ = _reflected(math.floor_divide)
     __mod__ = math.remainder

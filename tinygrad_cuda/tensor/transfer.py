@@ -39,7 +39,7 @@ def to_device(node: Node, device: Device, site: RawSite | None = None) -> Node:
         check_errors(node.device)
     storage = registry.get(device).from_host(array)
     moved = holding(common.buffer, node.outputs, device, storage, site or current_site())
-    if not (node.requires_grad and mode.gradients):
+    if not (node.requires_grad and mode.now.gradients):
         return moved
     home = node.device
     # Sources on two devices: made by hand, since an op's own check would refuse them.

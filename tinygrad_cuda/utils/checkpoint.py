@@ -43,7 +43,7 @@ def checkpoint(
         >>> round(x.grad.item(), 3)
         22.167
     """
-    if not mode.gradients:
+    if not mode.now.gradients:
         return function(*args, **kwargs)
     again = _Again(function, args, kwargs, preserve_rng_state)
     starts = [Leaf().variable(detached(node)) for node in again.inputs]
@@ -148,7 +148,7 @@ class _Again:
         return args
 
     def __call__(self, *cotangents: Node | None) -> list[Node | None]:
-        create = mode.gradients
+        create = mode.now.gradients
         first = next(g for g in cotangents if g is not None)
         with gradient_mode(True):
             starts = [_after(node if create else detached(node), first) for node in self.inputs]
