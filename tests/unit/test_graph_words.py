@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
+from tinygrad_cuda.backend.cuda.places import GRAPHS
 from tinygrad_cuda.backend.cuda.replay import Replay
 from tinygrad_cuda.backend.cuda.series import LONG, Series, suits
 from tinygrad_cuda.backend.cuda.staging import FETCHED, NUMBERS_WITHIN, FetchWords, lent
@@ -30,7 +31,8 @@ class Card:
 
     def __init__(self) -> None:
         self.driver, self.lock = self, threading.RLock()
-        self.told: dict[int, bytes] = {}
+        self.described: dict[int, bytes] = {}
+        self.told: list[dict[int, bytes]] = []  # of each executable graph
         self.started: list[dict[int, bytes]] = []
         self.alone: list[bytes] = []
         self.nodes: list[bytes] = []
@@ -41,18 +43,21 @@ class Card:
 
     def call(self, name: str, *arguments: Any) -> Any:
         if name == "cuGraphAddKernelNode":
-            self.told[len(self.nodes)] = at(arguments[3])
+            self.described[len(self.nodes)] = at(arguments[3])
             self.nodes.append(b"")
             return len(self.nodes) - 1
+        if name == "cuGraphInstantiate":
+            self.told.append(dict(self.described))
+            return len(self.told) - 1
         return 7
 
-    def cuGraphExecKernelNodeSetParams(self, graph: Any, node: int, given: Any) -> tuple[int]:
+    def cuGraphExecKernelNodeSetParams(self, graph: int, node: int, given: Any) -> tuple[int]:
         if not self.status:
-            self.told[node] = at(given)
+            self.told[graph][node] = at(given)
         return (self.status,)
 
-    def cuGraphLaunch(self, graph: Any, stream: Any) -> tuple[int]:
-        self.started.append(dict(self.told))
+    def cuGraphLaunch(self, graph: int, stream: Any) -> tuple[int]:
+        self.started.append(dict(self.told[graph]))
         return (0,)
 
     def programmatic_config(self, grid: int, block: int, shared: int) -> Any:
@@ -144,6 +149,47 @@ def test_what_could_not_be_told_is_told_next_time(card: Card, replay: Replay) ->
     card.status = 0
     replay.again([waiting(200)], b"")
     assert [words_of(told[0])[0] for told in card.started] == [100, 200]
+
+
+class Addresses:
+    """The parameters of one kernel: the addresses themselves."""
+
+    def __init__(self) -> None:
+        self.last: list[int] = []
+
+    def fill(self, addresses: list[int]) -> set[int]:
+        changed, self.last = addresses != self.last, addresses
+        return {0} if changed else set()
+
+    def words(self, number: int) -> bytes:
+        return struct.pack(f"{len(self.last)}Q", *self.last).ljust(SIZE, b"\0")
+
+    def twin(self) -> Addresses:
+        return Addresses()
+
+
+@pytest.mark.parametrize("fetches", [False, True])
+@pytest.mark.parametrize("period", [1, 2, 3, 40])
+def test_places_that_come_again_are_not_told_again(card: Card, fetches: bool, period: int) -> None:
+    """Each run has its own addresses and what it fetches, whichever graph it is that starts."""
+    memory: Any = [SimpleNamespace(address=4096, nbytes=32)] if fetches else []
+    frame: Any = Addresses()
+    replay = Replay(card, None, [None], [()], frame, memory)  # type: ignore[arg-type, list-item]
+
+    def built(words: bytes | None) -> Graph:
+        return Graph(card, [node(w) for w in (words, frame.words(0)) if w is not None])  # type: ignore[arg-type]
+
+    replay._built = built  # type: ignore[method-assign]
+    turns = [*range(4), *[k % period for k in range(120)], 1000, *range(4), 7, 8, 7]
+    for turn, number in enumerate(turns):
+        replay.run([number, 5], [waiting(100 + turn)] * fetches)
+        if turn % 5 == 0:
+            replay.again([waiting(500 + turn)] * fetches, b"")
+            assert words_of(card.started.pop()[0])[0] == 500 + turn or not fetches
+        assert words_of(card.started[-1][int(fetches)])[:2] == (number, 5)
+        assert not fetches or words_of(card.started[-1][0])[0] == 100 + turn
+        assert not 60 < turn < 120 or period == 40 or replay.updated == 0
+    assert len(card.told) <= 1 + GRAPHS
 
 
 def test_words_in_place_are_not_for_update(card: Card) -> None:

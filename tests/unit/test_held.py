@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tinygrad_cuda.backend.cuda.held import GRAPHS, IDLE, Held
+from tinygrad_cuda.backend.cuda.held import Held
+from tinygrad_cuda.backend.cuda.places import GRAPHS, IDLE
 from tinygrad_cuda.backend.cuda.staging import Staged
 from tinygrad_cuda.core.config import settings
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.backend.base import Number
 from tinygrad_cuda.backend.cuda.frame import NUMBERS
+from tinygrad_cuda.backend.cuda.places import ByPlaces
 from tinygrad_cuda.backend.cuda.staging import FETCHED, Staged
 from tinygrad_cuda.core.config import settings
 
 if TYPE_CHECKING:
     from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-
-GRAPHS = 8  # of one loop, by where its arguments and results are
-SEEN = 8  # combinations of places that are remembered, to know one that comes again
-IDLE = 64  # runs after which a graph makes room for another one
 
 _address_of = attrgetter("address")
 
@@ -37,10 +33,8 @@ class Held:
         self.executable = executable
         self.slots = slots
         self.readable = set(slots) <= executable.readable and len(slots) < FETCHED
-        self.graphs: dict[tuple[int, ...], Any] = {}
-        self.runs = 0
-        self._used: dict[tuple[int, ...], int] = {}  # the number of each graph's last run
-        self._seen: deque[tuple[int, ...]] = deque(maxlen=SEEN)
+        self.places: ByPlaces[Any] = ByPlaces()
+        self.graphs = self.places.graphs
         self._fixed: list[int] = []  # addresses of everything else
         self._arena = 0
         self._key: tuple[int, ...] = ()
@@ -75,7 +69,7 @@ class Held:
         arena = self._arena_of(self._scratch).address
         if arena != self._arena or fixed is not self._fixed:
             if arena != self._arena or fixed != self._fixed:
-                self._forget()
+                self.places.forget()
             self._fixed, self._arena = fixed, arena
         # Zeros by identity, since 0.0 == -0.0.
         if numbers != self._numbers or (self._zeros and not all(map(is_, numbers, self._numbers))):
@@ -102,9 +96,7 @@ class Held:
     def run(self, inputs: Sequence[Any], results: Sequence[Any], numbers: Sequence[Number]) -> None:
         """Runs it on these inputs and outputs, which `start` did not know."""
         executable = self.executable
-        if self._key not in self._seen or not self._room():
-            if self._key:
-                self._seen.append(self._key)
+        if not self._key or not self.places.wanted(self._key):
             executable.start(inputs, results, numbers)
             return
         memory = executable.memory(inputs, results)
@@ -122,21 +114,6 @@ class Held:
         graph.run(list(map(_address_of, memory)), self._waiting, within)
         self._sent()
         self.graphs[self._key] = graph
-
-    def _room(self) -> bool:
-        """Whether there may be one graph more; one that has not run for long goes."""
-        if len(self.graphs) >= GRAPHS:
-            oldest = min(self.graphs, key=self._used.__getitem__)
-            if self.runs - self._used[oldest] < IDLE:
-                return False
-            del self.graphs[oldest], self._used[oldest]
-        return True
-
-    def _forget(self) -> None:
-        """Drops what knows addresses that are no longer right."""
-        self.graphs.clear()
-        self._used.clear()
-        self._seen.clear()
 
     def _take(self, numbers: Sequence[Number]) -> None:
         """Has the numbers' bytes and codes ready."""
@@ -159,7 +136,6 @@ class Held:
     def _sent(self) -> None:
         executable = self.executable
         executable.sent = self._packed
-        runs = self.runs = self.runs + 1
-        self._used[self._key] = runs
+        self.places.ran(self._key)
         if self._watch is not None:
             self._watch(executable.first_code, self._codes)

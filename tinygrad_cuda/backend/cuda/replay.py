@@ -9,6 +9,7 @@ from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.frame import Frame
 from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
 from tinygrad_cuda.backend.cuda.pack import Launch
+from tinygrad_cuda.backend.cuda.places import ByPlaces, Places
 from tinygrad_cuda.backend.cuda.pool import Allocation
 from tinygrad_cuda.backend.cuda.runtime import Device, Module
 from tinygrad_cuda.backend.cuda.series import Series, suits
@@ -96,38 +97,83 @@ class Replay:
     ) -> None:
         self.gpu, self.unit, self.launches, self.after = gpu, unit, launches, after
         self.frame, self.fetched, self.numbers = frame, fetched, numbers
-        self.graph: Graph | Series | None = None
+        self.graph: Graph | Series | None = None  # the one that was started last
+        self._moving: Graph | Series | None = None  # the one that is told of new addresses
+        self._moved: Places = ()  # those that it was told last
+        self._settled: ByPlaces[Graph] = ByPlaces()
         self._fetch: FetchWords | None = None
         self.count, self.updated = len(launches), 0
 
     def run(self, addresses: list[int], staged: Sequence[Staged], numbers: bytes = b"") -> None:
-        """Writes the parameters that have changed, and starts all.
+        """Starts all on these addresses; only what differs is written.
 
         Args:
             addresses: of the frame; what is fetched lies in `fetched`.
             staged: what is fetched.
             numbers: what comes as parameters.
         """
-        changed = self.frame.fill(addresses)
         # What is lent must be read before another thread can write where it lay.
         with self.gpu.lock:
-            graph = self.graph
-            if graph is None:
-                self._fetch = fetch = self._fetching(staged, numbers)
-                graph = self.graph = self._built(None if fetch is None else fetch.tobytes())
-                if fetch is not None:
-                    assert isinstance(graph, Graph)
-                    fetch.move(graph.parameters(0))
-                graph.launch()
+            if self.graph is None:
+                self._begin(addresses, staged, numbers)
             else:
-                before = graph.updates
-                first = 0 if self._fetch is None else 1
-                for number in changed:
-                    graph.update(first + number, self.frame.words(number))
+                self._turn_to(tuple(addresses))
                 self.again(staged, numbers)
-                self.updated = graph.updates - before
         if settings.debug >= 1:
             print(f"replay: {self.count} launches, {self.updated} updated", file=sys.stderr)
+
+    def _begin(self, addresses: list[int], staged: Sequence[Staged], numbers: bytes) -> None:
+        """The first run, which makes the graph."""
+        self._moved = tuple(addresses)
+        self.frame.fill(addresses)
+        self._fetch = fetch = self._fetching(staged, numbers)
+        graph = self._moving = self._built(None if fetch is None else fetch.tobytes())
+        if fetch is not None:
+            assert isinstance(graph, Graph)
+            fetch.move(graph.parameters(0))
+        self.graph = graph
+        graph.launch()
+
+    def _turn_to(self, places: Places) -> None:
+        """Has `graph` be one with these addresses.
+
+        Results lie in few places by turns where the caller holds the last ones. Places that come
+        again get a graph of their own, so that nothing of it is written again.
+        """
+        settled = self._settled
+        graph: Graph | Series | None = settled.graphs.get(places)
+        self.updated = 0
+        if graph is not None:
+            settled.ran(places)
+        else:
+            graph = self._moving
+            assert graph is not None
+            if places != self._moved:
+                if isinstance(graph, Graph) and settled.wanted(places):
+                    graph = settled.graphs[places] = self._twin(graph, places)
+                    settled.ran(places)
+                else:
+                    self.updated = self._write(graph, self.frame, places)
+                    self._moved = places
+        if graph is not self.graph:
+            self.graph = graph
+            if self._fetch is not None:
+                self._fetch.changed = True  # this one has been told of another run's
+
+    def _twin(self, graph: Graph, places: Places) -> Graph:
+        """Another graph, with these addresses."""
+        twin = graph.twin()
+        if self._fetch is not None:
+            twin.parameters(0)  # as those of the first, written in place
+        self.updated = self._write(twin, self.frame.twin(), places)
+        return twin
+
+    def _write(self, graph: Graph | Series, frame: Frame, places: Places) -> int:
+        """Tells a graph of new addresses; of how many kernels they are."""
+        before, first = graph.updates, 0 if self._fetch is None else 1
+        for number in frame.fill([*places]):
+            graph.update(first + number, frame.words(number))
+        return graph.updates - before
 
     def again(self, staged: Sequence[Staged], numbers: bytes) -> None:
         """Starts all on the addresses of the last `run`; only what is fetched differs."""

@@ -32,11 +32,44 @@ FETCH_BYTES = 16  # a thread's at a time
 NUMBERS_WITHIN = 32 * 8  # bytes of numbers that come with the kernel's parameters
 
 
-class Staged:
+class Sent:
+    """A small array that has been sent from the host to the GPU: behind the work so far.
+
+    Attributes:
+        nbytes: how long it is.
+        waits: it is not on the GPU, and no graph has read it.
+        address: where it is on the GPU.
+    """
+
+    __slots__ = (
+        "nbytes", "waits", "address", "_staging", "_part", "_place", "_room", "_memory", "_source",
+        "__weakref__",
+    )  # fmt: skip
+
+    nbytes: int
+    waits: bool
+    address: int
+    _staging: Staging
+    _part: _Part | None
+    _place: int
+    _room: Callable[[int], Allocation]
+    _memory: Allocation | None
+    _source: object  # whose memory it is, if it is not the ring's
+
+    def settle(self) -> bool:
+        """Nothing is to be done."""
+        return False
+
+    def lend(self) -> int:
+        """Where it can be read."""
+        return self.address
+
+
+class Staged(Sent):
     """A small array that waits in pinned memory until it is needed on the GPU.
 
-    Whoever asks for its `address` has it copied there; a graph may read it where it waits, once:
-    what is read again had better be there.
+    Whoever asks for its `address` has it copied there, and it is a `Sent` from then on; a graph may
+    read it where it waits, once: what is read again had better be there.
 
     Args:
         staging: the ring.
@@ -44,15 +77,9 @@ class Staged:
         place: where it waits.
         nbytes: how long it is.
         room: gives memory on the GPU.
-
-    Attributes:
-        waits: it is not on the GPU, and no graph has read it.
     """
 
-    __slots__ = (
-        "nbytes", "waits", "_staging", "_part", "_place", "_room", "_memory", "_source",
-        "__weakref__",
-    )  # fmt: skip
+    __slots__ = ()
 
     def __init__(
         self,
@@ -63,27 +90,29 @@ class Staged:
         room: Callable[[int], Allocation],
     ) -> None:
         self.nbytes, self.waits = nbytes, True
-        self._source: object = None  # whose memory it is, if it is not the ring's
-        self._part: _Part | None = part
+        self._source = None
+        self._part = part
         self._staging, self._place, self._room = staging, place, room
-        self._memory: Allocation | None = None
+        self._memory = None
 
-    @property
-    def address(self) -> int:
-        """Where it is on the GPU, behind the work so far of the compute stream."""
-        if self._memory is None:
+    if not TYPE_CHECKING:
+
+        @property
+        def address(self) -> int:
+            """Where it is on the GPU, behind the work so far of the compute stream."""
             self.settle()
-        assert self._memory is not None
-        return self._memory.address
+            return _address.__get__(self)
 
     def settle(self) -> bool:
         """Has it copied, if it has not been; says whether."""
         with self._staging.device.lock:
-            if self._memory is not None:
+            if self._memory is not None:  # another thread was faster
                 return False
             memory = self._room(self.nbytes)
             self._staging.send(memory.address, self.lend(), self.nbytes)
             self._memory = memory
+            _address.__set__(self, memory.address)
+            self.__class__ = Sent  # type: ignore[assignment]
             return True
 
     def lend(self) -> int:
@@ -97,6 +126,7 @@ class Staged:
 
 
 _new = object.__new__
+_address: Any = vars(Sent)["address"]
 
 
 def lent(
