@@ -24,7 +24,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine import overwrite
-from tinygrad_cuda.engine.cell import Recorder
+from tinygrad_cuda.engine.cell import Recorder, local
 from tinygrad_cuda.engine.plan import cache as plans
 from tinygrad_cuda.graph.node import Node
 
@@ -64,6 +64,7 @@ def running(mode: str, device: str = "cpu") -> Iterator[None]:
             stack.enter_context(settings.override(eager=True))
         if "cut" in mode:
             patch.setattr(Recorder, "limit", 3)
+            patch.setattr(local.recorder, "limit", 3)
         if "overwriting" in mode:
             # The reference backend then writes results into the storages that are given up.
             patch.setattr(overwrite, "spared", set())

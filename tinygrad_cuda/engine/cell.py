@@ -176,6 +176,7 @@ class Recorder:
     def __init__(self) -> None:
         self.pending: dict[Device, list[weakref.ref[Cell]]] = {}
         self.recorded = 0
+        self.limit = Recorder.limit  # which takes longer to find there
         self.mode = mode.now
         # Lines at which a loop comes round; see `realize.turn`.
         self.backward_lines: set[tuple[Any, int]] = set()

@@ -217,7 +217,7 @@ class Known:
     ) -> None:
         self.executable = executable
         slots = [marks.slots[id(storage)] for storage in trace.storages()]
-        self.slots = slots
+        self.slots, self.storages_of = slots, picking(slots)
         # Results come first, the inputs' storages behind them.
         places = {place: number for number, place in enumerate(outputs)}
         for node, slot in zip(trace.inputs, slots):
@@ -320,7 +320,7 @@ class Known:
         for position, number in self.inside:
             arguments[position] = outline.codes[number]
         storages = outline.storages
-        results = self.executable.run([storages[k] for k in self.slots], arguments)
+        results = self.executable.run(self.storages_of(storages), arguments)
         found = [*results, *storages]
         for node, place in zip(wanted, self.results):
             node.storage = found[place]

@@ -131,11 +131,10 @@ class _Writer:
         storages: dict[int, str] = {}
         for node, slot in zip(found.inputs, found.slots):
             self.input(node, slot, storages)
-        everything = ", ".join([*self.names.values()])
-        self.refuse(f"len({{{everything}}}) != {len(self.names)}")
+        self.apart(found)
         ordered = [storages[slot] for slot in range(len(storages))]
-        identities = " ".join(f"id({name})," for name in ordered)
-        self.refuse(f"len({{*({identities})}}) != {len(ordered)}")
+        identities = ", ".join(f"id({name})" for name in ordered)
+        self.refuse(*[f"len({{{identities}}}) != {len(ordered)}"] * bool(ordered))
         calls = ", ".join(self.calls[call] for call in found.calls)
         self.lines.append(
             f"return Found({_listed(self.names, found.inputs)}, {self.know(found.slots)}, "
@@ -144,6 +143,21 @@ class _Writer:
             f"[{', '.join(self.numbers[n] for n in found.pending if n in self.numbers)}], "
             f"[{', '.join(name for call in found.calls for name in self.codes[call])}])"
         )
+
+    def apart(self, found: Found) -> None:
+        """Nodes that were several may not be one now, where nothing said of them excludes that.
+
+        Those of other ops, results of other calls, and those with other storages are others.
+        """
+        groups: dict[Any, list[str]] = {}
+        for node in found.pending:
+            group = node.op if node.piece is None else node.piece.origin
+            groups.setdefault((node.piece is None, group), []).append(self.names[node])
+        for node, slot in zip(found.inputs, found.slots):
+            groups.setdefault(slot, []).append(self.names[node])
+        for names in groups.values():
+            if len(names) > 1:
+                self.refuse(f"len({{{', '.join(names)}}}) != {len(names)}")
 
     def call(self, call: Deferred) -> None:
         """A call by one of its results that has been met, and its other results."""
@@ -184,16 +198,19 @@ class _Writer:
             f"{name}.piece is not None",
             f"{name}.op is not {self.know(op)}",
             f"{name}.storage is not None",
-            self.differ(node),
         ]
         if attributes is NO_ATTRIBUTES:
             conditions.append(f"{name}.attributes is not NO_ATTRIBUTES")
+        if attributes is not NO_ATTRIBUTES or op.kind != "elementwise":
+            # Otherwise they follow from those of its sources.
+            conditions.append(self.differ(node))
         self.refuse(*conditions)
         # Of the others, what an identity refers to besides its source is for gradients.
         if attributes is not NO_ATTRIBUTES and (op.kind != "identity" or op is common.output):
             self.attributes(node, name)
-        read = read_by(node)
-        self.take(read, f"{name}.sources" if op is not common.custom else f"read_by({name})")
+        if op.kind != "leaf":
+            read = read_by(node)
+            self.take(read, f"{name}.sources" if op is not common.custom else f"read_by({name})")
 
     def attributes(self, node: Node, name: str) -> None:
         """What is structure must be the same; numbers are noted."""
@@ -205,9 +222,8 @@ class _Writer:
         plain = (first in op.literals or first in op.arguments) and type(value) is not tuple
         if plain and not others:
             # By far the most frequent: one number and nothing else.
-            self.lines.append(f"{number} = {name}.attributes.get({first!r})")
-            many = f"type({number}) is tuple or len({name}.attributes) != 1"
-            self.refuse(f"{number} is None", many)
+            self.lines.append(f"{number} = {name}.attributes[{first!r}]")
+            self.refuse(f"type({number}) is tuple", f"len({name}.attributes) != 1")
             self.numbers[node] = number
             return
         self.lines.append(f"{number} = []")
@@ -228,15 +244,17 @@ class _Writer:
         self.refuse(f"{name}.sources", self.differ(node))
 
     def differ(self, node: Node) -> str:
-        """Whether shape or dtype are others."""
-        return f"{self.names[node]}.outputs != {self.know(node.outputs)}"
+        """Whether shape or dtype are others; mostly they are the same object."""
+        outputs, known = f"{self.names[node]}.outputs", self.know(node.outputs)
+        return f"{outputs} is not {known} and {outputs} != {known}"
 
     def made(self) -> Callable[[list[Node]], Found | None]:
-        """The function; where a call has other numbers of things, taking them apart fails."""
+        """The function; where a call has other numbers of things, or a node another attribute,
+        taking them apart fails."""
         body = "\n        ".join(self.lines)
         text = (
             "def walk(wanted):\n    try:\n        " + body + "\n"
-            "    except ValueError:\n        return None\n"
+            "    except (ValueError, KeyError):\n        return None\n"
         )
         names: dict[str, Any] = {
             "Deferred": Deferred, "Found": Found, "NO_ATTRIBUTES": NO_ATTRIBUTES,

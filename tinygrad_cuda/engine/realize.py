@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from operator import call
 from typing import Any
 
 from tinygrad_cuda.backend import registry
@@ -65,7 +66,7 @@ def _pending_cells(device: Device) -> list[Cell]:
     capture = capturing()
     references = local.recorder.pending.pop(device, ())
     # Most are gone: what a call gave was only read by another.
-    for cell in [cell for reference in references if (cell := reference()) is not None]:
+    for cell in [*filter(None, map(call, references))]:
         cell.recorder = None
         if capture is not None and cell not in capture.places:
             capture.born.add(cell)

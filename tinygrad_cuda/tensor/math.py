@@ -118,9 +118,27 @@ def _binary(op: Op, name: str, doc: str, floating: bool = False) -> Callable[...
 
 
 def _unary(op: Op, name: str, doc: str, floating: bool = True) -> Callable[..., Tensor]:
+    keeping: set[DType] = set()  # an operand of these dtypes gives one of the same
+
     def function(input: Tensor) -> Tensor:
-        node = operand_of(name, input)
-        return _strides_like(wrap(op(as_float(node) if floating else node)), input)
+        recorder = local.recorder
+        if isinstance(input, TensorBase):
+            source = node_of(input, recorder)
+            if source.dtype in keeping:
+                # What the op does when it is called.
+                mode = recorder.mode
+                site = mode.site or site_of(sys._getframe(1))
+                needs = source.requires_grad and mode.gradients and source.dtype.category == 2
+                node = node_made(
+                    op, (source,), NO_ATTRIBUTES, source.outputs, source.device, needs, site
+                )
+                result = pending(node, recorder)
+                return result if input._strides is None else _strides_like(result, input)
+        source = operand_of(name, input)
+        node = op(as_float(source) if floating else source)
+        if node.outputs == source.outputs:
+            keeping.add(source.dtype)
+        return _strides_like(wrap(node), input)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
@@ -28,21 +28,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 CAPACITY = 1024
 
 
-class _Call(NamedTuple):
+class _Call:
     """What calls of one kind do.
 
-    Attributes:
+    Args:
         template: of all nodes; its inputs are the Tensors of the call.
-        head: of the result, if it can be there before the others.
-        result: the place of the result, with the strides of its Tensor.
+        strides: of the Tensor that it gives.
         checks: places of index checks, with what an error says of each.
+
+    Attributes:
+        head: of the result, if it can be there before the others.
     """
 
-    template: Template
-    head: Any
-    result: int
-    strides: Any
-    checks: list[tuple[int, str, str, bool]]
+    __slots__ = ("template", "head", "strides", "checks")
+
+    def __init__(
+        self, template: Template, strides: Any, checks: list[tuple[int, str, str, bool]]
+    ) -> None:
+        self.template, self.strides, self.checks = template, strides, checks
+        self.head = None if template.heads is None else template.heads[0]
 
 
 def templated(function: F) -> F:
@@ -60,8 +64,12 @@ def templated(function: F) -> F:
         nodes: list[Node] = []
         recorder = local.recorder
         mode = recorder.mode
-        key = [mode.gradients, defaults.dtype, *options]
-        for value in (*args, *options.values()) if options else args:
+        key = [mode.gradients, defaults.dtype]
+        values = args
+        if options:
+            key += options
+            values += tuple(options.values())
+        for value in values:
             if isinstance(value, TensorBase):
                 node = node_of(value, recorder)
                 nodes.append(node)
@@ -127,19 +135,18 @@ def _remember(known: dict[Any, _Call | None], key: Any, call: _Call | None) -> _
 def _repeated(
     call: _Call, nodes: tuple[Node, ...], recorder: Recorder, site: RawSite | None
 ) -> Any:
-    template, head, place, strides, checks = call
-    device = nodes[0].device
+    template, head, device = call.template, call.head, nodes[0].device
     codes: Any = ()
-    if checks:
-        codes = [(k, register_check(op, what, site, end)) for k, op, what, end in checks]
+    if call.checks:
+        codes = [(k, register_check(op, what, site, end)) for k, op, what, end in call.checks]
     if head is not None:
         node = waiting(template, head, nodes, device, site, codes)
-        return pending(node, recorder, strides, template.length)
+        return pending(node, recorder, call.strides, template.length)
     made = template([*nodes], device, (site,))
     for k, code in codes:
         made[k].attributes = {**made[k].attributes, "code": code}
-    result = wrap(made[place])  # which may be an argument
-    result._strides = strides
+    result = wrap(made[template.chosen[0]])  # which may be an argument
+    result._strides = call.strides
     recorder.recorded += template.length - 1
     return result
 
@@ -170,8 +177,7 @@ def _made(function: Callable[..., Any], args: Any, options: dict[str, Any]) -> _
         except Exception:
             # It looks at a value, say; an error of the call itself is raised again.
             return None
-        head = None if template.heads is None else template.heads[0]
-        return _Call(template, head, template.chosen[0], result._strides, checks)
+        return _Call(template, result._strides, checks)
 
 
 def _stand_in(value: Any, tensors: list[TensorBase]) -> Any:
