@@ -98,6 +98,9 @@ def test_certain_pieces_are_used_again_if_they_are_free() -> None:
     assert first is not None and second is None
     assert (first.address, third.address) == (addresses[2], addresses[0])
     assert pool.reuse(5000, addresses[1]) is None  # of another size class
+    fourth, fifth = (pool.reuse(1000, addresses[2], addresses[4]) for _ in range(2))
+    assert fourth is not None and fourth.address == addresses[4] and fifth is None
+    del fourth
     assert pool.allocated == 2 * 1024
     assert pool.allocate(1000).address not in (addresses[2], addresses[0])
     assert pool.peak == 5 * 1024

@@ -57,8 +57,8 @@ class Machine(Protocol):
         """Memory with undefined content."""
         ...
 
-    def reuse(self, nbytes: int, address: int) -> Any:
-        """The memory at that address if it is free, or None."""
+    def reuse(self, nbytes: int, address: int, other: int) -> Any:
+        """The memory at that address, or else at the other, if it is free, or None."""
         ...
 
     def write(self, memory: Any, data: bytes) -> None:
@@ -218,7 +218,9 @@ class CudaExecutable:
         self.after = dependencies(self.launches)
         self.first = first_uses(self.launches, self.arena.places)
         self.fresh = [number for number, slot in enumerate(self.results) if slot is None]
-        self._last = dict.fromkeys(self.fresh, 0)  # addresses of outputs in memory of their own
+        # Addresses of outputs in memory of their own, in the last run and in the one before.
+        self._last = dict.fromkeys(self.fresh, 0)
+        self._before = dict.fromkeys(self.fresh, 0)
         self.runs = 0
         # By which inputs they fetch from the host themselves: graphs, the latest at the end.
         self.replays: dict[tuple[int, ...], Any] = {}
@@ -270,7 +272,8 @@ class CudaExecutable:
         """The codes of the checks, and the numbers of the run with the same codes in every run."""
         if not self.codes:
             return [], arguments
-        codes, numbers = [int(arguments[position]) for position in self.codes], list(arguments)
+        numbers = list(arguments)
+        codes = [*map(int, map(numbers.__getitem__, self.codes))]
         for number, position in enumerate(self.codes):
             numbers[position] = self.first_code + number
         return codes, numbers
@@ -295,14 +298,17 @@ class CudaExecutable:
         return Singly(programs) if chain is None else chain
 
     def _outputs(self, inputs: Sequence[Any], spare: Mapping[int, Any]) -> list[Any]:
-        """Memory for the outputs, the same as in the last run where it is free again."""
+        """Memory for the outputs, that of an earlier run where it is free again."""
         results = [None if slot is None else inputs[slot] for slot in self.results]
         for number, piece in spare.items():
             results[number] = piece
         missing = [number for number in self.fresh if results[number] is None]
         if len(missing) > 1:  # first each its own, before another one takes it
             for number in missing:
-                results[number] = self.machine.reuse(self.sizes[number], self._last[number])
+                last, before = self._last[number], self._before[number]
+                piece = self.machine.reuse(self.sizes[number], last, before)
+                if piece is not None:
+                    results[number] = self._taken(number, piece)
         for number in missing:
             if results[number] is None:
                 results[number] = self.room(number)
@@ -310,8 +316,14 @@ class CudaExecutable:
 
     def room(self, number: int) -> Any:
         """Memory for an output, the same as in the last run if it is free again."""
-        piece = self.machine.take(self.sizes[number], self._last[number])
-        self._last[number] = piece.address
+        return self._taken(number, self.machine.take(self.sizes[number], self._last[number]))
+
+    def _taken(self, number: int, piece: Any) -> Any:
+        """Notes where an output is: by turns in two places if the caller holds the last one."""
+        last = self._last[number]
+        if piece.address != last:
+            self._before[number] = last
+            self._last[number] = piece.address
         return piece
 
     def _replayed(self, inputs: Sequence[Any], results: Sequence[Any], numbers: bytes) -> bool:

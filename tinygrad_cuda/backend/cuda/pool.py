@@ -142,13 +142,15 @@ class Pool:
                 piece = self._find(size) or self._grow(size) or self._insist(nbytes, size)
             return self._hand_out(nbytes, piece)
 
-    def reuse(self, nbytes: int, address: int) -> Allocation | None:
-        """The memory at that address, if it is free and of that size class."""
+    def reuse(self, nbytes: int, address: int, other: int = 0) -> Allocation | None:
+        """The memory at that address, or else at the other, if free and of that size class."""
         with self._lock:
             if self._returned:
                 self._take_back()
             pieces = self._free.get(self._sizes.get(nbytes, 0))
-            piece = pieces.pop(address, None) if pieces else None
+            if not pieces:
+                return None
+            piece = pieces.pop(address, None) or pieces.pop(other, None)
             return None if piece is None else self._hand_out(nbytes, piece)
 
     def trim(self) -> int:
