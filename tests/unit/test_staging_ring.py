@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 
 from tinygrad_cuda.backend.cuda import staging
-from tinygrad_cuda.backend.cuda.staging import KEPT, LARGEST, PART, PARTS, Staged, Staging, lent
+from tinygrad_cuda.backend.cuda.staging import (
+    KEPT,
+    LARGEST,
+    PART,
+    PARTS,
+    Sent,
+    Staged,
+    Staging,
+    lent,
+)
 
 
 class Memory:
@@ -154,3 +163,14 @@ def test_the_ring_keeps_no_track_of_what_is_gone(card: Card) -> None:
     assert all(isinstance(piece, Staged) for piece in kept)
     alive = [reference() for part in ring._parts for reference in part.pieces]
     assert all(any(piece is one for one in alive) for piece in kept)
+
+
+def test_what_has_been_sent_is_ordinary_memory(card: Card) -> None:
+    """No kernel is to fetch it again, and its place in the ring may be another array's."""
+    ring = Staging(card)  # type: ignore[arg-type]
+    piece = ring.stage(np.arange(4, dtype=np.float32), card.allocate)
+    place = piece.lend()
+    assert type(piece) is Staged and not piece.waits  # a graph has read it where it waits
+    address = piece.address
+    assert type(piece) is Sent and not piece.waits and address != place
+    assert piece.address == piece.lend() == address and not piece.settle()

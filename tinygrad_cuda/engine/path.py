@@ -165,9 +165,8 @@ class _Writer:
         met = next(self.names[end] for end in ends if end in self.names)
         name = self.calls[call] = f"c{len(self.calls)}"
         self.lines.append(f"{name} = {met}.piece")
-        self.refuse(
-            f"type({name}) is not Deferred", f"{name}.origin is not {self.know(call.origin)}"
-        )
+        # What is no call has no origin.
+        self.refuse(f"{name}.origin is not {self.know(call.origin)}")
         del ends
         if len(call.ends) > 1:
             self.ends(call, name)
@@ -249,16 +248,16 @@ class _Writer:
         return f"{outputs} is not {known} and {outputs} != {known}"
 
     def made(self) -> Callable[[list[Node]], Found | None]:
-        """The function; where a call has other numbers of things, or a node another attribute,
-        taking them apart fails."""
+        """The function. Where a call has other numbers of things, a node another attribute, or
+        there is no call, taking them apart fails."""
         body = "\n        ".join(self.lines)
         text = (
             "def walk(wanted):\n    try:\n        " + body + "\n"
-            "    except (ValueError, KeyError):\n        return None\n"
+            "    except (ValueError, KeyError, AttributeError):\n        return None\n"
         )
         names: dict[str, Any] = {
-            "Deferred": Deferred, "Found": Found, "NO_ATTRIBUTES": NO_ATTRIBUTES,
-            "read_by": read_by, "structure": structure,
+            "Found": Found, "NO_ATTRIBUTES": NO_ATTRIBUTES, "read_by": read_by,
+            "structure": structure,
         }  # fmt: skip
         names |= {f"k{number}": thing for number, thing in enumerate(self.known)}
         exec(compile(text, "<a known graph>", "exec"), names)

@@ -30,7 +30,8 @@ _locks: dict[Device, threading.RLock] = {}
 
 def lock_of(device: Device) -> threading.RLock:
     """What a thread holds while it realizes on a device."""
-    return _locks.setdefault(device, threading.RLock())
+    lock = _locks.get(device)
+    return _locks.setdefault(device, threading.RLock()) if lock is None else lock
 
 
 def realize(device: Device, extra: Iterable[Node] = ()) -> None:
