@@ -21,8 +21,9 @@ class _GradMode:
         self._old: list[bool] = []
 
     def __enter__(self) -> None:
-        self._old.append(mode.now.gradients)
-        mode.now.gradients = self.enabled
+        now = mode.now
+        self._old.append(now.gradients)
+        now.gradients = self.enabled
 
     def __exit__(
         self,

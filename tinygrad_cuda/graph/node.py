@@ -54,8 +54,9 @@ class gradient_mode:
         self.enabled = enabled
 
     def __enter__(self) -> None:
-        self.old = mode.now.gradients
-        mode.now.gradients = self.enabled
+        now = mode.now
+        self.old = now.gradients
+        now.gradients = self.enabled
 
     def __exit__(self, *error: object) -> None:
         mode.now.gradients = self.old
@@ -70,8 +71,9 @@ class recorded_at:
         self.site = site
 
     def __enter__(self) -> None:
-        self.old = mode.now.site
-        mode.now.site = self.site
+        now = mode.now
+        self.old = now.site
+        now.site = self.site
 
     def __exit__(self, *error: object) -> None:
         mode.now.site = self.old
