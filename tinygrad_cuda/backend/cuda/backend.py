@@ -130,7 +130,7 @@ class CudaBackend:
     def take(self, nbytes: int, address: int) -> runtime.Allocation:
         return self.gpu.pool.take(nbytes, address)
 
-    def reuse(self, nbytes: int, address: int, other: int) -> runtime.Allocation | None:
+    def reuse(self, nbytes: int, address: int, other: int = 0) -> runtime.Allocation | None:
         return self.gpu.pool.reuse(nbytes, address, other)
 
     def part(self, memory: runtime.Allocation, offset: int, nbytes: int) -> Piece:

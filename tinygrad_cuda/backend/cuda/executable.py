@@ -57,7 +57,7 @@ class Machine(Protocol):
         """Memory with undefined content."""
         ...
 
-    def reuse(self, nbytes: int, address: int, other: int) -> Any:
+    def reuse(self, nbytes: int, address: int, other: int = 0) -> Any:
         """The memory at that address, or else at the other, if it is free, or None."""
         ...
 

@@ -105,7 +105,7 @@ class EmuBackend:
         """Outputs are always new memory, every byte of it poisoned."""
         return new_buffer(nbytes)
 
-    def reuse(self, nbytes: int, address: int, other: int) -> None:
+    def reuse(self, nbytes: int, address: int, other: int = 0) -> None:
         """Nothing is ever given out again."""
 
     def part(self, memory: EmuBuffer, offset: int, nbytes: int) -> EmuBuffer:
