@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from math import log
 from typing import Any
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -125,7 +126,8 @@ def updated(rule: Rule, parameters: Any, gradients: Any, state: Any) -> tuple[An
     count = count + 1
     mean = each(lambda m, g: 0.9 * m + 0.1 * g, mean, gradients)
     square = each(lambda v, g: 0.999 * v + 0.001 * g * g, square, gradients)
-    first, second = 1 - 0.9**count, jnp.sqrt(1 - 0.999**count)
+    # 1 - 0.999**count, without what float32 loses of it.
+    first, second = -jnp.expm1(count * log(0.9)), jnp.sqrt(-jnp.expm1(count * log(0.999)))
 
     def moved(p: Any, m: Any, v: Any) -> Any:
         return p - rule.rate / first * m / (jnp.sqrt(v) / second + 1e-8)
