@@ -13,7 +13,7 @@ from tinygrad_cuda import nn, optim
 from tinygrad_cuda.engine.plan import cache as plans
 from tinygrad_cuda.nn import functional as F
 
-EMULATED, STEPS = 5, 1000
+EMULATED, STEPS, FEWER = 5, 1000, 100
 
 
 class Denoiser(nn.Module):
@@ -41,6 +41,33 @@ def lenet() -> nn.Module:
     )  # fmt: skip
 
 
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.body = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.first, self.second = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+        self.head, self.drop = nn.Linear(8, 10), nn.Dropout(0.1)
+
+    def forward(self, x: Any) -> Any:
+        x = F.relu(self.first(self.stem(x)))
+        x = F.relu(x + self.second(self.body(x)))
+        return self.head(self.drop(x.mean((2, 3))))
+
+
+class UNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.top, self.down = nn.Conv2d(2, 8, 3, padding=1), nn.Conv2d(8, 16, 3, 2, padding=1)
+        self.norm, self.drop = nn.GroupNorm(4, 16), nn.Dropout(0.1)
+        self.up, self.out = nn.Conv2d(16, 8, 3, padding=1), nn.Conv2d(16, 2, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        top = F.silu(self.top(x))
+        low = self.drop(F.silu(self.norm(self.down(top))))
+        up = self.up(F.interpolate(low, scale_factor=2, mode="nearest"))
+        return self.out(tc.cat((top, up), 1))
+
+
 # The model, its input's shape, its optimizer; labels, or another image of the shape.
 CASES: dict[str, tuple[Any, tuple[int, ...], Any, bool]] = {
     "perceptron": (
@@ -48,7 +75,10 @@ CASES: dict[str, tuple[Any, tuple[int, ...], Any, bool]] = {
     ),
     "lenet": (lenet, (4, 1, 28, 28), lambda p: optim.Adam(p, lr=1e-3), True),
     "denoiser": (Denoiser, (1, 4, 16, 16), lambda p: optim.SGD(p, lr=0.01), False),
+    "residual": (Residual, (4, 1, 16, 16), lambda p: optim.Adam(p, lr=1e-3), True),
+    "unet": (UNet, (2, 2, 16, 16), lambda p: optim.Adam(p, lr=1e-3), False),
 }  # fmt: skip
+LONG = ("perceptron", "lenet", "denoiser")
 
 
 def trained(name: str, count: int, compiled: bool) -> tuple[list[bytes], list[int]]:
@@ -89,8 +119,8 @@ def trained(name: str, count: int, compiled: bool) -> tuple[list[bytes], list[in
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_compiled_program_is_the_plain_one(name: str, kernel_device: str) -> None:
-    """1000 steps on a GPU."""
-    count = EMULATED if kernel_device == "emu" else STEPS
+    """1000 steps on a GPU, 100 of the larger models."""
+    count = EMULATED if kernel_device == "emu" else STEPS if name in LONG else FEWER
     plain, made = trained(name, count, False)
     compiled, made_again = trained(name, count, True)
     assert compiled == plain
