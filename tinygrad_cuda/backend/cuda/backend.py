@@ -212,7 +212,7 @@ class _ErrorMirror:
         if known is None:
             if len(self.runs) >= RUNS_REMEMBERED:
                 self.found = self.look(wait=True)
-        elif known != codes and max(map(xor, known, codes)) >> LINE:
+        elif known != codes and max(map(xor, known, codes), default=0) >> LINE:
             # The same program from other lines: an error of the earlier run must not be theirs.
             self.found = self.look(wait=True)
         self.runs[first] = codes
