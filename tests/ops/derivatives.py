@@ -12,7 +12,7 @@ from sampling import Array, Sample, generator
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.graph.gradient import backward
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, node_made
 from tinygrad_cuda.graph.ops import common
 
 STEP = 1e-5
@@ -22,7 +22,7 @@ SMALL = 16
 
 
 def variable(source: Node) -> Node:
-    return Node(
+    return node_made(
         common.variable, (source,), {"leaf": None}, source.outputs, source.device, True, None
     )
 

@@ -14,7 +14,7 @@ from tinygrad_cuda.backend.base import Argument, Program
 from tinygrad_cuda.core.device import CPU, Device, as_device
 from tinygrad_cuda.core.dtypes import from_numpy
 from tinygrad_cuda.core.errors import DeviceError
-from tinygrad_cuda.graph.node import LeafOp, Node
+from tinygrad_cuda.graph.node import LeafOp, Node, node_made
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.order import topological
 
@@ -37,7 +37,7 @@ def erased(outputs: Sequence[Node]) -> list[Node]:
             found[node] = (
                 node
                 if unchanged
-                else Node(
+                else node_made(
                     node.op, sources, node.attributes, node.outputs, node.device, False, node.site
                 )
             )
@@ -84,7 +84,7 @@ class Batch:
         if not sample.numbers:
             return (node,)
         return (
-            Node(
+            node_made(
                 node.op, node.sources, attributes, node.outputs, node.device, node.requires_grad,
                 node.site,
             ),

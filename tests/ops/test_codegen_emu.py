@@ -18,7 +18,7 @@ from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import TgcError
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, node_made
 from tinygrad_cuda.graph.ops import common, contraction, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -67,7 +67,7 @@ def test_views_inside_every_skeleton(bench: Bench, name: str) -> None:
 def test_slices_and_constants_that_vary_from_run_to_run(bench: Bench) -> None:
     x = bench(40, 8)
     part = mv.slice_(x, starts=(3, 0), shape=(16, 8), steps=(2, 1))
-    moving = Node(
+    moving = node_made(
         part.op, part.sources, {**part.attributes, "starts": (Argument(0), 0)}, part.outputs,
         part.device, False, part.site,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.gradient import backward
-from tinygrad_cuda.graph.node import Node, gradient_mode
+from tinygrad_cuda.graph.node import Node, gradient_mode, node_made
 from tinygrad_cuda.graph.ops import common, contraction, indexing, winograd
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -91,7 +91,7 @@ def cross_entropy(logits: Node, labels: Node) -> Node:
 def variable(node: Node) -> Node:
     """A leaf that gradients reach."""
     found = common.variable(node)
-    return Node(
+    return node_made(
         found.op, found.sources, found.attributes, found.outputs, found.device, True, found.site
     )
 

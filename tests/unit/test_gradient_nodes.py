@@ -16,7 +16,7 @@ from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import DType, float32, float64, int64
 from tinygrad_cuda.core.errors import GradientError
 from tinygrad_cuda.graph.gradient import backward, history
-from tinygrad_cuda.graph.node import Node, Op, current_site, gradient_mode, made_by
+from tinygrad_cuda.graph.node import Node, Op, current_site, gradient_mode, made_by, node_made
 from tinygrad_cuda.graph.ops import common, contraction, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -30,7 +30,7 @@ SHAPE = (2, 3)
 def leaf(slot: int = 0, shape: tuple[int, ...] = SHAPE, dtype: DType = float64) -> Node:
     """A variable as a parameter makes it: a buffer that requires a gradient."""
     value = common.buffer.leaf(shape, dtype, CPU, slot=slot)
-    return Node(common.variable, (value,), {}, value.outputs, CPU, True, current_site())
+    return node_made(common.variable, (value,), {}, value.outputs, CPU, True, current_site())
 
 
 def ones(node: Node) -> Node:
@@ -232,7 +232,7 @@ def test_a_wanted_node_needs_no_gradient_of_its_own() -> None:
 def test_detach_and_variables_stop_gradients() -> None:
     x = leaf()
     inner = ew.sin(x)
-    value = Node(common.variable, (inner,), {}, inner.outputs, CPU, True, None)
+    value = node_made(common.variable, (inner,), {}, inner.outputs, CPU, True, None)
     out = ew.mul(value, common.detach(inner))
     found = backward([out], [ones(out)])
     assert list(found) == [value]

@@ -27,7 +27,7 @@ from tinygrad_cuda.core.dtypes import (
     uint8,
 )
 from tinygrad_cuda.core.errors import Site
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, node_made
 from tinygrad_cuda.graph.ops import common, contraction, indexing, random
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -382,7 +382,7 @@ def test_an_argument_is_not_a_literal() -> None:
     assert ops((result,)) == "constant constant mul"
     assert_same(evaluate((moved,), [2.5])[0], evaluate((result,), [2.5])[0])
     starts = {"starts": (Argument(0), 0), "shape": (2, 4), "steps": (1, 1)}
-    first = Node(mv.slice_, (X,), starts, (((2, 4), float32),), CPU, False, None)
+    first = node_made(mv.slice_, (X,), starts, (((2, 4), float32),), CPU, False, None)
     assert ops(simplify([cut(first, (1, 0), (1, 4))])) == "buffer slice slice"
     assert evaluate(after, [3.0])[0][0, 1] == values(X)[0, 1] * 4
 

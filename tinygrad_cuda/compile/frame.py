@@ -17,7 +17,7 @@ from tinygrad_cuda.engine.capture import Draws, Run, duplicate
 from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.engine.overwrite import LISTED
 from tinygrad_cuda.engine.realize import lock_of, realize_cell, run_again
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, node_made
 from tinygrad_cuda.graph.ops import common
 
 node_of = attrgetter("node")
@@ -68,7 +68,7 @@ class Frame:
     def _copy(self, place: int) -> None:
         old = self.nodes[place]
         storage = duplicate(old.device, old.storage)
-        node = Node(common.buffer, (), NO_ATTRIBUTES, old.outputs, old.device, False, old.site)
+        node = node_made(common.buffer, (), NO_ATTRIBUTES, old.outputs, old.device, False, old.site)
         node.storage = storage
         self.places[place].node = self.nodes[place] = node
         self.values[place] = storage

@@ -12,7 +12,7 @@ from typing import Any
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.engine.capture import capturing, watching
-from tinygrad_cuda.graph.node import Node, mode
+from tinygrad_cuda.graph.node import Node, mode, node_made
 from tinygrad_cuda.graph.ops import common
 
 
@@ -42,7 +42,7 @@ class Leaf:
             value = detached(source)
             attributes = {"leaf": self}
             # Its line is that where the value was made or written.
-            node = Node(
+            node = node_made(
                 common.variable, (value,), attributes, value.outputs, value.device, True, value.site
             )
             self._source = source

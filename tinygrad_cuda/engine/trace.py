@@ -10,7 +10,7 @@ from typing import Any
 
 from tinygrad_cuda.backend.base import Argument, Number, Program
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, node_made
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.template import Piece, structure
 
@@ -195,14 +195,14 @@ class Trace:
         slots = {self.places[node] for node in self.inputs}
         for place, owner in enumerate(self.owners):
             if place in slots:
-                node = Node(
+                node = node_made(
                     common.buffer, (), {"slot": len(inputs)},
                     ((owner.shape, owner.dtype),), device, False, owner.site,
                 )  # fmt: skip
                 inputs.append(node)
             else:
                 sources = tuple([fresh[self.places[source]] for source in owner.sources])
-                node = Node(
+                node = node_made(
                     owner.op, sources, builder.attributes(owner),
                     owner.outputs, device, False, owner.site,
                 )  # fmt: skip

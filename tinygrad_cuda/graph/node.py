@@ -158,28 +158,6 @@ class Node:
     piece: Any
     watchers: list[Callable[[Node], Node | None]]
 
-    def __init__(
-        self,
-        op: Op,
-        sources: tuple[Node, ...],
-        attributes: dict[str, Any],
-        outputs: Outputs,
-        device: Device,
-        requires_grad: bool,
-        site: RawSite | None,
-    ) -> None:
-        self.op = op
-        self.sources = sources
-        self.attributes = attributes
-        self.outputs = outputs
-        self.shape, self.dtype = outputs[0]
-        self.device = device
-        self.requires_grad = requires_grad
-        self.site = site
-        self.storage = None
-        self.spent = None
-        self.piece = None
-
     @property
     def label(self) -> str:
         """The op's name, or that of the Function behind a custom node."""
@@ -230,7 +208,7 @@ def node_made(
     requires_grad: bool,
     site: RawSite | None,
 ) -> Node:
-    """What `Node` makes, in half the time: every operation comes here."""
+    """A node without a value; no constructor, since every operation comes here."""
     node: Node = _new(Node)
     node.op = op
     node.sources = sources
@@ -245,7 +223,7 @@ def node_made(
 
 
 def holding(op: Op, outputs: Outputs, device: Device, storage: Any, site: RawSite | None) -> Node:
-    """A node that has its value: what `Node` makes, in a third of the time."""
+    """A node that has its value."""
     node = _new(Node)
     node.op, node.sources, node.attributes = op, (), NO_ATTRIBUTES
     node.outputs, node.device, node.site, node.storage = outputs, device, site, storage

@@ -12,7 +12,7 @@ from tinygrad_cuda.core.dtypes import DType, as_dtype
 from tinygrad_cuda.core.errors import ArgumentError, RawSite
 from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.realize import check_errors, realize
-from tinygrad_cuda.graph.node import Node, current_site, holding, mode
+from tinygrad_cuda.graph.node import Node, current_site, holding, mode, node_made
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 
@@ -43,7 +43,7 @@ def to_device(node: Node, device: Device, site: RawSite | None = None) -> Node:
         return moved
     home = node.device
     # Sources on two devices: made by hand, since an op's own check would refuse them.
-    return Node(
+    return node_made(
         common.custom,
         (moved, node),
         {"results": 1, "function": lambda g: (to_device(g, home),)},

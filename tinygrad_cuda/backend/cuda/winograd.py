@@ -9,7 +9,7 @@ from tinygrad_cuda.backend.cuda.direct import MOST_OUTPUTS, Windows, windows_of
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.backend.cuda.tiling import clocks, plan
 from tinygrad_cuda.core.dtypes import float32
-from tinygrad_cuda.graph.node import Node, gradient_mode, recorded_at
+from tinygrad_cuda.graph.node import Node, gradient_mode, node_made, recorded_at
 from tinygrad_cuda.graph.ops import contraction, movement
 from tinygrad_cuda.graph.ops.winograd import PARTS, TAPS, tiles_of, unwinograd, winograd
 from tinygrad_cuda.graph.order import topological
@@ -34,7 +34,7 @@ def with_winograd(outputs: Sequence[Node]) -> tuple[Node, ...]:
         for node in order:
             sources = tuple(new[source] for source in node.sources)
             same = sources == node.sources
-            node_now = node if same else Node(
+            node_now = node if same else node_made(
                 node.op, sources, node.attributes, node.outputs, node.device, False, node.site
             )  # fmt: skip
             new[node] = node_now

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.graph.node import Node, Op, gradient_mode, recorded_at
+from tinygrad_cuda.graph.node import Node, Op, gradient_mode, node_made, recorded_at
 from tinygrad_cuda.graph.ops import TABLE, common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -183,7 +183,9 @@ class _Simplifier:
         sources = tuple(self.done[source] for source in node.sources)
         if sources == node.sources and not node.requires_grad:
             return node
-        return Node(node.op, sources, node.attributes, node.outputs, node.device, False, node.site)
+        return node_made(
+            node.op, sources, node.attributes, node.outputs, node.device, False, node.site
+        )
 
     def intern(self, node: Node) -> Node:
         if node.op in _DISTINCT:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 
 from tinygrad_cuda.core.shapes import Shape
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, node_made
 from tinygrad_cuda.graph.ops import contraction, movement
 from tinygrad_cuda.graph.order import topological
 
@@ -70,7 +70,7 @@ def _arranged(outputs: Sequence[Node]) -> tuple[Node, ...]:
             product, split, axes = ends[node]
             sources = tuple(new[operand] for operand in product.sources)
             attributes = {"split": split, "axes": axes, "shape": node.shape}
-            new[node] = Node(
+            new[node] = node_made(
                 contraction.matmul, sources, attributes, node.outputs, node.device, False,
                 product.site,
             )  # fmt: skip
@@ -135,8 +135,8 @@ def _transposed(node: Node) -> Node:
 
 def _product(like: Node, a: Node, b: Node) -> Node:
     outputs = like.outputs
-    return Node(contraction.matmul, (a, b), {}, outputs, like.device, False, like.site)
+    return node_made(contraction.matmul, (a, b), {}, outputs, like.device, False, like.site)
 
 
 def _copy(node: Node, sources: tuple[Node, ...]) -> Node:
-    return Node(node.op, sources, node.attributes, node.outputs, node.device, False, node.site)
+    return node_made(node.op, sources, node.attributes, node.outputs, node.device, False, node.site)
