@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
@@ -262,6 +262,16 @@ class Group:
         )
 
 
+class Space(Protocol):
+    """What a `Group` and a kernel that was made of it have in common."""
+
+    kind: str
+    sign: Signature
+    anchors: list[Node]
+
+    def is_line(self, node: Node) -> bool: ...
+
+
 def merged(
     a: Group,
     b: Group,
@@ -294,7 +304,7 @@ def merged(
     for node in result.members:
         for edge in edges[node]:
             if edge.base in inside:
-                if not _lines_up(result, edge, node):
+                if not lines_up(result, edge, node):
                     return f"{edge.base.op.name} does not line up with {node.op.name}"
                 if edge.base in result.tainted:
                     result.tainted.add(node)
@@ -330,7 +340,7 @@ def _spaces_differ(a: Group, b: Group, settled: bool) -> str:
     return "they have different numbers of elements"
 
 
-def _lines_up(group: Group, edge: Edge, reader: Node) -> bool:
+def lines_up(group: Space, edge: Edge, reader: Node) -> bool:
     """Whether a member's value is at hand where another member of the kernel needs it."""
     if group.kind == "map":
         return edge.kind == FLAT

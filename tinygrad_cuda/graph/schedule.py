@@ -46,6 +46,8 @@ class Kernel:
         update: it makes the new values of an optimizer's step.
         room: shared memory that a block of it may have, where that was asked.
         pair: the row kernel and the column kernel of which it was made, if it was.
+        crew: how many blocks run at one time, by those on a multiprocessor, if all of them are to
+            hold its rows together.
         reverse: it begins at the end of its space.
     """
 
@@ -63,12 +65,22 @@ class Kernel:
     before: list[Kernel] = field(default_factory=list)
     room: int = 0
     pair: tuple[Kernel, Kernel] | None = None
+    crew: Mapping[int, int] = field(default_factory=dict)
     reverse: bool = False
 
     def is_line(self, node: Node) -> bool:
         """Whether a node of a row or col kernel has one value a row."""
         rows = prod(size for size, reduced in self.sign if not reduced)
         return self.kind in ("row", "col") and (node in self.anchors or prod(node.shape) == rows)
+
+    def waits_for(self, other: Kernel) -> bool:
+        """Whether it runs after another one, by any number of steps."""
+        stack, seen = [self], {self}
+        while stack:
+            new = set(stack.pop().before) - seen
+            seen |= new
+            stack.extend(new)
+        return other in seen
 
     @property
     def moved(self) -> int:
@@ -93,6 +105,15 @@ class Schedule:
     def stored(self) -> dict[Node, Kernel]:
         """The kernel that stores each value."""
         return {node: kernel for kernel in self.kernels for node in kernel.stores}
+
+    def replace(self, parts: set[Kernel], joined: Kernel) -> None:
+        """Puts one kernel in the place of the first of some others that it was made of."""
+        place = next(number for number, kernel in enumerate(self.kernels) if kernel in parts)
+        self.kernels = [kernel for kernel in self.kernels if kernel not in parts]
+        self.kernels.insert(place, joined)
+        for kernel in self.kernels:
+            before = (joined if other in parts else other for other in kernel.before)
+            kernel.before = [other for other in dict.fromkeys(before) if other is not kernel]
 
     def put_before(self, pairs: Iterable[tuple[Kernel, Kernel]]) -> None:
         """Adds edges of order, which must close no circle, and keeps `kernels` in an order."""

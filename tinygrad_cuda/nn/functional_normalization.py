@@ -110,9 +110,17 @@ def _channel_moments(input: Tensor) -> tuple[Tensor, Tensor]:
 
 @templated
 def _by_batch(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """``(x - mean) * factor + bias``, so written that a backward pass needs two sums of a channel:
+    of the cotangent, and of that times the deviations. What the mean contributes goes through the
+    shift, whose value is the bias."""
+    shape = (-1, *(1,) * (input.ndim - 2))
     variance, mean = _channel_moments(input)
-    normal = (input - mean) * (variance + eps).rsqrt()
-    return _scaled(normal, weight, bias, (-1, *(1,) * (input.ndim - 2)))
+    factor = (variance + eps).rsqrt()
+    factor = factor if weight is None else factor * weight.reshape(shape)
+    near = mean.detach()
+    shift = (near - mean) * factor
+    shift = shift if bias is None else shift + bias.reshape(shape)
+    return (input - near) * factor + shift
 
 
 @templated

@@ -61,6 +61,8 @@ class CudaBackend:
         self.arena = self.gpu.arena
         gpu = self.gpu.properties
         self.shared_bytes = gpu.shared_bytes
+        bulk = gpu.arch >= "sm_90"  # copies to shared memory that a barrier counts
+        self.crew = {n: n * gpu.multiprocessors for n in (1, 2)} if bulk else {}
         # A multiplication and an addition a clock in each lane.
         flops = 2.0 * LANES * gpu.multiprocessors * gpu.clock_hz
         self.roof: Roof | None = Roof(gpu.bandwidth, flops)

@@ -44,7 +44,7 @@ def _fits(rows: Kernel, columns: Kernel, shared_bytes: int) -> bool:
         return False
     if rows.update or columns.update or not set(columns.before) <= {rows, *rows.before}:
         return False
-    if _waits(rows, columns):
+    if rows.waits_for(columns):
         return False
     if any(not columns.is_line(node) for node in columns.stores):
         return False  # it stores its elements too, which the row kernel knows nothing of
@@ -52,16 +52,6 @@ def _fits(rows: Kernel, columns: Kernel, shared_bytes: int) -> bool:
     if not wide or not set(wide) <= {*rows.reads, *rows.nodes}:
         return False
     return columns_bytes(columns) + ROW_BYTES <= shared_bytes
-
-
-def _waits(kernel: Kernel, other: Kernel) -> bool:
-    """Whether a kernel runs after another one, by any number of steps."""
-    stack, seen = [kernel], {kernel}
-    while stack:
-        new = set(stack.pop().before) - seen
-        seen |= new
-        stack.extend(new)
-    return other in seen
 
 
 def _join(schedule: Schedule, rows: Kernel, columns: Kernel, shared_bytes: int) -> None:
@@ -82,11 +72,7 @@ def _join(schedule: Schedule, rows: Kernel, columns: Kernel, shared_bytes: int) 
         pair=(own, columns),
         room=shared_bytes,
     )
-    kernels = [joined if kernel is rows else kernel for kernel in schedule.kernels]
-    schedule.kernels = [kernel for kernel in kernels if kernel is not columns]
-    for kernel in schedule.kernels:
-        before = (joined if k in (rows, columns) else k for k in kernel.before)
-        kernel.before = [k for k in dict.fromkeys(before) if k is not kernel]
+    schedule.replace({rows, columns}, joined)
 
 
 def _read_behind(columns: Kernel) -> set[Node]:

@@ -31,6 +31,7 @@ from tinygrad_cuda.backend.cuda.frame import (
 from tinygrad_cuda.backend.cuda.held import Held
 from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
 from tinygrad_cuda.backend.cuda.report import Roof, report
+from tinygrad_cuda.backend.cuda.spans import span
 from tinygrad_cuda.backend.cuda.staging import FETCHED, NUMBERS_WITHIN, Staged
 from tinygrad_cuda.backend.cuda.validate import Validator, compare
 from tinygrad_cuda.backend.cuda.winograd import with_winograd
@@ -51,6 +52,7 @@ class Machine(Protocol):
 
     error: Any  # four words: a bad index
     shared_bytes: int  # shared memory that a block may have
+    crew: Mapping[int, int]  # blocks that run at one time, by those on a multiprocessor
     roof: Roof | None  # what it can do at most, where times mean something
 
     def allocate(self, nbytes: int) -> Any:
@@ -167,6 +169,7 @@ class CudaExecutable:
             outputs = with_winograd(outputs)
         places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
         self.schedule = schedule(outputs, places)
+        span(self.schedule, machine.shared_bytes, machine.crew)
         carry(self.schedule, machine.shared_bytes)
         made = {kernel: stages(kernel) for kernel in self.schedule.kernels}
         self.arena = plan_arena(self.schedule, made)
@@ -208,10 +211,16 @@ class CudaExecutable:
         slots = {node: slot for slot, node in enumerate(self.program.inputs)}
         self.results = [slots[self.places[node]] if node in self.places else None for node in nodes]
         self.sizes = [prod(node.shape) * node.dtype.itemsize for node in nodes]
+        exchanges = [w.item for one in self.launches for w in one.words if w.kind == "exchange"]
+        self.exchange_bytes = 0
+        for item in dict.fromkeys(exchanges):
+            places[item] = len(items) + 1, self.exchange_bytes
+            self.exchange_bytes += -(-item.nbytes // 16) * 16
+        self.exchange_memory: Any = None
         self.numbers = Numbers(self.launches)
         for item, number in self.numbers.table.items():
-            places[item] = len(items) + 1, WORD * number
-        self.frame = Frame(self.launches, places, len(items) + 2)
+            places[item] = len(items) + 2, WORD * number
+        self.frame = Frame(self.launches, places, len(items) + 3)
         # Where they are, and what has been sent there.
         self.number_memory: Any = None
         self.sent = b""
@@ -266,7 +275,11 @@ class CudaExecutable:
         arena = machine.arena(self.arena.nbytes)
         if self.number_memory is None:
             self.number_memory = machine.allocate(self.numbers.nbytes)
-        return [*inputs, *results, machine.error, arena, self.number_memory]
+        if self.exchange_memory is None:
+            self.exchange_memory = machine.allocate(self.exchange_bytes)
+            machine.write(self.exchange_memory, bytes(self.exchange_bytes))
+        own = self.exchange_memory, self.number_memory
+        return [*inputs, *results, machine.error, arena, *own]
 
     def coded(self, arguments: Sequence[Number]) -> tuple[list[int], Sequence[Number]]:
         """The codes of the checks, and the numbers of the run with the same codes in every run."""
@@ -387,10 +400,9 @@ class CudaExecutable:
         return found
 
     def _launch_singly(self, memory: list[Any], expected: dict[Node, Any]) -> None:
+        own = ("error", "arena", "exchange", "argument")
         pieces: dict[Any, Any] = dict(
-            zip(
-                [*self.program.inputs, *self.schedule.outputs, "error", "arena", "argument"], memory
-            )
+            zip([*self.program.inputs, *self.schedule.outputs, *own], memory)
         )
         for item, place in self.arena.places.items():
             pieces[item] = self.machine.part(pieces["arena"], *place)
@@ -412,7 +424,7 @@ class CudaExecutable:
     def _launch(self, number: int, pieces: dict[Any, Any]) -> None:
         launch = self.launches[number]
         touched = [
-            pieces[word.kind if word.kind in ("error", "argument") else word.item]
+            pieces[word.kind if word.kind in ("error", "exchange", "argument") else word.item]
             for word in launch.words
             if word.kind != "unused"
         ]

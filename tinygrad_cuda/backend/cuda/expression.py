@@ -35,6 +35,8 @@ class Nearer(Protocol):
 
     def holds(self, node: Node) -> bool: ...
 
+    def single(self, depth: int) -> None: ...
+
     def vector(self, node: Node, key: Any, width: int, place: str, names: set[str]) -> str: ...
 
 
@@ -231,7 +233,7 @@ class Evaluator:
                 memo[key] = self.emit(depth, ctype, f"tgc_element({vector})")
             else:
                 if self.nearer is not None:
-                    self.nearer.missed = True
+                    self.nearer.single(depth)
                 text = f"tgc_load({self.words.read(node)}, {self.index_text(index)})"
                 if guard:
                     text = f"{self.guard_text(guard)} ? {text} : {literal(0, node.dtype)}"

@@ -107,7 +107,7 @@ def _merged(stages: list[Stage]) -> list[Launch]:
 
 def _crowd(stage: Stage) -> int:
     """How many of its blocks share a multiprocessor: those of others must leave them registers."""
-    return stage.dense if stage.blocks > MULTIPROCESSORS else 1
+    return stage.dense if stage.alone or stage.blocks > MULTIPROCESSORS else 1
 
 
 def _launch(group: list[Stage]) -> Launch:
@@ -163,6 +163,12 @@ def special_prelude() -> str:
     return (FOLDER / "special.cuh").read_text()
 
 
+@lru_cache(maxsize=1)
+def span_prelude() -> str:
+    """What kernels need whose rows all blocks hold together."""
+    return (FOLDER / "span_device.cuh").read_text()
+
+
 def translation_unit(launches: Sequence[Launch]) -> str:
     """All that the compiler gets: each stage once, each kernel once."""
     texts: dict[str, None] = {}
@@ -180,4 +186,5 @@ def translation_unit(launches: Sequence[Launch]) -> str:
     body = "\n".join((*texts, *wrappers))
     before = prelude() + (random_prelude() if "tgc_random" in body else "")
     before += special_prelude() if "tgc_special_" in body else ""
+    before += span_prelude() if "tgc_span_" in body else ""
     return f"{before}\n{body}"

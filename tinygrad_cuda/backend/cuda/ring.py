@@ -49,6 +49,10 @@ class Ring:
         """Whether values stay in registers once read: 16-bit ones are as soon read again."""
         return node.dtype.itemsize >= 4
 
+    def single(self, depth: int) -> None:
+        """An element is loaded by itself."""
+        self.missed = True
+
     def vector(self, node: Node, key: Any, width: int, place: str, names: set[str]) -> str:
         """The text that reads a vector: of a row that has arrived, or of what all rows share.
 

@@ -20,6 +20,7 @@ from tinygrad_cuda.backend.cuda.lines import (
     keep,
 )
 from tinygrad_cuda.backend.cuda.ring import Ring, worth_a_ring
+from tinygrad_cuda.backend.cuda.span import span_stage
 from tinygrad_cuda.backend.cuda.store import Stores, comment, stem, vector_width
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.graph.fusion import FEW_ROWS, LONG_ROW, length_of, rows_of
@@ -42,6 +43,10 @@ SPARE = 16  # registers that a thread needs beside what it holds of a row
 
 def row_stages(kernel: Kernel) -> list[Stage]:
     """A warp or a block for each row; several blocks and a second stage for few long rows."""
+    if kernel.crew:
+        stage = span_stage(kernel)
+        assert stage is not None, "it was made once before"
+        return [stage]
     if kernel.pair is not None:
         return _row(kernel, ahead=True) or _row(kernel)
     parts = _parts(kernel)

@@ -24,8 +24,9 @@ class Word(NamedTuple):
 
     Attributes:
         kind: ``value`` (address of a value in memory), ``argument`` (of a number of the program),
-            ``scratch`` (of memory between two stages), ``error`` (of the error word) or ``unused``.
-        item: the node, the argument's position and C type, or the `Scratch`.
+            ``scratch`` (of memory between two stages), ``exchange`` (of memory between blocks),
+            ``error`` (of the error word) or ``unused``.
+        item: the node, the argument's position and C type, the `Scratch` or the `Exchange`.
         text: how the field is declared.
         write: whether the kernel writes there.
     """
@@ -39,6 +40,14 @@ class Word(NamedTuple):
 @dataclass(eq=False)
 class Scratch:
     """Memory between the two stages of a split kernel."""
+
+    nbytes: int
+
+
+@dataclass(eq=False)
+class Exchange:
+    """Memory in which blocks of one kernel tell each other values: zeros before the first run, and
+    nobody else's."""
 
     nbytes: int
 

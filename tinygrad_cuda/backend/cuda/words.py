@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.backend.base import Argument
-from tinygrad_cuda.backend.cuda.template import Scratch, Word
+from tinygrad_cuda.backend.cuda.template import Exchange, Scratch, Word
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
 
@@ -51,6 +51,9 @@ class Words:
 
     def scratch(self, scratch: Scratch, ctype: str, write: bool) -> str:
         return self._add(scratch, "partial", "scratch", scratch, f"{ctype}*", write)
+
+    def exchange(self, memory: Exchange) -> str:
+        return self._add(memory, "words", "exchange", memory, "unsigned long long*", True)
 
     def error(self) -> str:
         return self._add("error", "error", "error", None, "unsigned long long*", True)

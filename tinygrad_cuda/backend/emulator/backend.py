@@ -60,6 +60,7 @@ class EmuBackend:
         self.device = device
         self.error = new_buffer(64, 0)
         self.shared_bytes = MAX_SHARED
+        self.crew = {1: 1, 2: 1}  # blocks run one after another
         self.roof: Roof | None = None
         self._arena = new_buffer(0)
         self._runs: dict[int, Sequence[int]] = {}  # the one that has set the error word

@@ -82,6 +82,7 @@ struct tgc_emu_state {
   int starting, starting_fiber, cursor, live;
   int barrier_count, barrier_line, barrier_true, barrier_result;
   int warp_count;                       // threads that wait at a warp operation
+  int idle;                             // looks in vain since something was last told
   unsigned long long random;
   void (*worker)();
   tgc_emu_launch* launch;
@@ -251,6 +252,23 @@ static inline void tgc_emu_wait() {
   tgc_emu_jump(self, next);
   threadIdx.x = self;
 }
+
+// The running thread looks again later for what others tell it. If all do so, none ever will.
+constexpr int TGC_EMU_PATIENCE = 1 << 20;
+static inline void tgc_emu_yield() {
+  tgc_emu_state* m = tgc_emu;
+  int self = threadIdx.x;
+  if (m->idle++ > TGC_EMU_PATIENCE)
+    tgc_emu_fail(TGC_EMU_DEADLOCK, m->barrier_count, m->warp_count, m->barrier_line);
+  m->sticky = false;
+  tgc_emu_make_ready(self);
+  int next = m->cursor < (int)blockDim.x ? m->cursor++ : tgc_emu_pick();
+  if (next == self) return;
+  if (m->contexts[next] == nullptr) tgc_emu_start(next);
+  tgc_emu_jump(self, next);
+  threadIdx.x = self;
+}
+static inline void tgc_emu_moved() { tgc_emu->idle = 0; }
 
 // The running thread has ended: the next one to begin on its fiber.
 static inline int tgc_emu_end(int fiber) {
@@ -475,7 +493,7 @@ static bool tgc_emu_run_block(long long block) {
   int threads = blockDim.x;
   blockIdx.x = (unsigned)block;
   m->free_count = m->fresh = m->head = m->ready_count = m->barrier_count = m->barrier_true = 0;
-  m->warp_count = 0;
+  m->warp_count = m->idle = 0;
   m->live = threads;
   m->cursor = launch->order == 0 ? 0 : threads;
   memset(m->contexts, 0, sizeof(void*) * threads);
