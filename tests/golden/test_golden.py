@@ -19,7 +19,10 @@ from programs import family, scheduled  # noqa: E402
 from tinygrad_cuda.backend.cuda.codegen import stages  # noqa: E402
 from tinygrad_cuda.backend.cuda.pack import packed  # noqa: E402
 
-NAMES = ("map", "softmax", "layer_norm", "layer_norm_gradients", "column_sum", "product", "scatter")
+NAMES = (
+    "map", "softmax", "layer_norm", "layer_norm_gradients", "batch_norm", "column_sum", "product",
+    "scatter",
+)  # fmt: skip
 
 
 def text_of(name: str) -> str:

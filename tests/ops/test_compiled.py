@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ class Listing:
 
     error = None
     shared_bytes = 227 << 10
+    crew: Mapping[int, int] = {1: 132, 2: 264}
 
     def __init__(self) -> None:
         self.sources: list[str] = []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 from tinygrad_cuda.backend.base import Argument, Program
 from tinygrad_cuda.backend.cuda.carry import carry
+from tinygrad_cuda.backend.cuda.spans import span
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType
@@ -22,6 +24,7 @@ from tinygrad_cuda.graph.schedule import Schedule, schedule
 
 EMU = as_device("emu")
 SHARED = 227 << 10  # bytes that a block may have on a large GPU
+CREW = {1: 132, 2: 264}  # blocks that run on it at one time, by those on a multiprocessor
 
 
 class Inputs:
@@ -43,6 +46,7 @@ def scheduled(program: Program) -> Schedule:
     """As the executable does it."""
     places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
     found = schedule(turn_products(simplify(program.outputs)), places)
+    span(found, SHARED, CREW)
     carry(found, SHARED)
     return found
 
@@ -145,6 +149,7 @@ def family() -> dict[str, Program]:
     add("layer_norm_gradients", lambda new: _layer_norm_gradients(new, 8192, dtypes.bfloat16))
     add("layer_norm_gradients_short", lambda new: _layer_norm_gradients(new, 2048, dtypes.float32))
     add("batch_statistics", lambda new: _welford(new(8, 16, 12, 12)))
+    add("batch_norm", lambda new: _batch_norm(new, (256, 64, 56, 56)))
     add("sum_all", lambda new: [rd.sum(new(1 << 20), axes=(0,))])
     add("column_sum", lambda new: [rd.sum(new(5000, 96), axes=(0,))])
     add("argmax", lambda new: [rd.argmax(new(33, 77, dtype=dtypes.float16), axes=(1,))])
@@ -165,6 +170,24 @@ def _layer_norm_gradients(new: Inputs, length: int, dtype: DType) -> list[Node]:
     leaves = [variable(new(*shape, dtype=dtype)) for shape in shapes]
     loss = rd.sum(ew.mul(layer_norm(*leaves), new(*shapes[0], dtype=dtype)), axes=(0, 1))
     return gradients(loss, leaves)
+
+
+def _batch_norm(new: Inputs, shape: tuple[int, ...]) -> list[Node]:
+    """Its value and gradients, of more than a cache holds."""
+    x = variable(new(*shape))
+    weight, bias = (
+        variable(mv.reshape(new(shape[1]), shape=(1, shape[1], 1, 1))) for _ in range(2)
+    )
+    both = rd.welford(x, axes=(0, 2, 3))
+    mean, deviations = (common.output(both, index=number) for number in (0, 1))
+    variance = times(deviations, shape[1] / prod(shape))
+    factor = ew.mul(ew.rsqrt(ew.add(variance, common.full_like(variance, 1e-5))), weight)
+    near = common.detach(mean)
+    shift = ew.add(ew.mul(ew.sub(near, mean), factor), bias)
+    away = ew.sub(x, mv.expand(near, shape=shape))
+    y = ew.add(ew.mul(away, mv.expand(factor, shape=shape)), mv.expand(shift, shape=shape))
+    loss = rd.sum(ew.mul(y, new(*shape)), axes=(0, 1, 2, 3))
+    return [y, *gradients(loss, [x, weight, bias])]
 
 
 def _tiles(new: Inputs) -> Node:

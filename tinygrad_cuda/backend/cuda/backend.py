@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import xor
 from typing import Any
 
@@ -61,8 +61,9 @@ class CudaBackend:
         self.arena = self.gpu.arena
         gpu = self.gpu.properties
         self.shared_bytes = gpu.shared_bytes
-        bulk = gpu.arch >= "sm_90"  # copies to shared memory that a barrier counts
-        self.crew = {n: n * gpu.multiprocessors for n in (1, 2)} if bulk else {}
+        self.crew: Mapping[int, int] = {}
+        if gpu.capability >= (9, 0):  # which has copies to shared memory that a barrier counts
+            self.crew = {dense: dense * gpu.multiprocessors for dense in (1, 2)}
         # A multiplication and an addition a clock in each lane.
         flops = 2.0 * LANES * gpu.multiprocessors * gpu.clock_hz
         self.roof: Roof | None = Roof(gpu.bandwidth, flops)
@@ -155,6 +156,9 @@ class CudaBackend:
         fresh: list[Any],
     ) -> None:
         function = unit.function(launch.name)
+        if launch.together:
+            function.prepare(len(words), launch.shared)
+            function.require_together(launch.blocks, THREADS, launch.shared)
         self.gpu.launch(function, launch.blocks, THREADS, launch.shared, words, Label(launch))
 
     def order(self, after: Sequence[tuple[int, ...]]) -> Sequence[int]:

@@ -44,6 +44,22 @@ class Function:
         kind = getattr(self._device.driver.CUfunction_attribute, "CU_FUNC_ATTRIBUTE_" + name)
         return int(self._device.call("cuFuncGetAttribute", kind, self.handle))
 
+    def require_together(self, blocks: int, threads: int, shared_bytes: int) -> None:
+        """Checks that all blocks of a launch run at one time: those that wait for each other must.
+
+        Raises:
+            CudaError: they do not.
+        """
+        device = self._device
+        name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        crowd = int(device.call(name, self.handle, threads, shared_bytes))
+        most = crowd * device.properties.multiprocessors
+        if blocks > most:
+            raise CudaError(
+                self.name, "blocks that wait for each other do not run at one time",
+                expect=f"at most {most} blocks, {crowd} on a multiprocessor", actual=f"{blocks}",
+            )  # fmt: skip
+
     def prepare(self, words_bytes: int, shared_bytes: int) -> None:
         """Checks the parameters' size and asks for large shared memory, once.
 

@@ -30,6 +30,11 @@ class Launch:
         return sum(stage.blocks for stage in self.stages)
 
     @property
+    def together(self) -> bool:
+        """Whether its blocks wait for each other."""
+        return bool(self.stages[0].kernel.crew)
+
+    @property
     def site(self) -> str:
         """The user's lines behind it."""
         sites = dict.fromkeys(

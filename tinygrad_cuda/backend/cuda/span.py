@@ -51,7 +51,7 @@ class Layout(NamedTuple):
 
 
 def span_stage(kernel: Kernel) -> Stage | None:
-    """The kernel as one stage, or None if its rows cannot be held or need another order of loops."""
+    """The kernel as one stage; None if its rows do not fit, or need more than one exchange."""
     wide = [node for node in kernel.reads if prod(node.shape) >= kernel.numel]
     layout = _layout(kernel, wide)
     sums = _sums(kernel)
@@ -270,7 +270,7 @@ class _Span:
             places=places["tile"], line_values=values,
         )  # fmt: skip
         about = (
-            f"SPAN, {row.lines} rows of {row.length}, held by all blocks, {layout.parts} tiles a row"
+            f"SPAN, {row.lines} rows of {row.length} in {layout.parts} tiles, held by all blocks"
         )
         label = comment(kernel, about, layout.blocks)
         shared = bars + 8 * WARPS
@@ -282,10 +282,12 @@ class _Span:
         return sum(self.layout.tile * node.dtype.itemsize for node in self.wide)
 
     def _places(self, tile: str) -> list[str]:
-        layout = self.layout
+        parts, slices = self.layout.parts, self.layout.slices
+        if slices == 1:
+            return [f"const int outer = {tile} % {parts};"]
         return [
-            f"const int part = {tile} % {layout.parts};",
-            f"const int outer = part / {layout.slices}, slice = part % {layout.slices};",
+            f"const int part = {tile} % {parts};",
+            f"const int outer = part / {slices}, slice = part % {slices};",
         ]
 
     def _offsets(self) -> list[int]:

@@ -1,15 +1,15 @@
-"""Which kernels become one whose rows all blocks of the GPU hold together: the reductions of few long
+"""Which kernels become one whose rows all blocks of the GPU hold together: reductions of few long
 rows, and those after them that would read the same values from memory again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 from tinygrad_cuda.backend.cuda.span import span_stage
 from tinygrad_cuda.graph.fusion import edges_of, lines_up, works
-from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.graph.schedule import Kernel, Schedule
 
@@ -17,7 +17,7 @@ ENOUGH = 48 << 20  # bytes of what is read again: of less a cache keeps most
 
 
 def span(schedule: Schedule, shared_bytes: int, crew: Mapping[int, int]) -> None:
-    """Makes one kernel of each row kernel and those that go on with its rows, where that is possible.
+    """Makes one kernel of a row kernel and those that go on with its rows, where that is possible.
 
     Two such kernels never run at one time: their blocks would wait for each other's room.
 
@@ -42,7 +42,7 @@ def span(schedule: Schedule, shared_bytes: int, crew: Mapping[int, int]) -> None
             made.append(joined)
     schedule.put_before(())
     made.sort(key=schedule.kernels.index)
-    schedule.put_before(zip(made, made[1:]))
+    schedule.put_before(pairwise(made))
 
 
 def _begins(kernel: Kernel) -> bool:
@@ -64,9 +64,9 @@ def _goes_on(parts: list[Kernel], other: Kernel) -> bool:
     that waits for them."""
     first = parts[0]
     same = other.sign == first.sign if other.kind == "row" else other.kind == "map"
-    if other in parts or not same or other.numel != first.numel or not _plain(other):
+    if other in parts or other.crew or not same or other.numel != first.numel:
         return False
-    if not any(part in other.before for part in parts):
+    if not _plain(other) or not any(part in other.before for part in parts):
         return False
     outside = [kernel for kernel in other.before if kernel not in parts]
     return not any(kernel.waits_for(part) for kernel in outside for part in parts)

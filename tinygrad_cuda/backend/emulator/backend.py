@@ -6,7 +6,7 @@ For correctness, never for speed: every access is checked, fresh memory is poiso
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class EmuBackend:
         self.device = device
         self.error = new_buffer(64, 0)
         self.shared_bytes = MAX_SHARED
-        self.crew = {1: 1, 2: 1}  # blocks run one after another
+        self.crew: Mapping[int, int] = {1: 1, 2: 1}  # blocks run one after another
         self.roof: Roof | None = None
         self._arena = new_buffer(0)
         self._runs: dict[int, Sequence[int]] = {}  # the one that has set the error word

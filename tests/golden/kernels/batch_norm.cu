@@ -1,0 +1,289 @@
+// SPAN, 64 rows of 802816 in 256 tiles, held by all blocks: welford output output mul add rsqrt mul sub mul add mul div sub mul add sum mul mul mul sum mul add mul mul mul add mul mul mul add add.
+// Stores add (256, 64, 56, 56) float32; sum (1, 64, 1, 1) float32; mul (1, 64, 1, 1) float32; add (256, 64, 56, 56) float32.
+// Grid 132 x 256 threads, 822084608 bytes moved at least.
+struct row_welford_sum_mul_add_rsqrt_5050a635e7_params {
+  unsigned long long* words0;
+  const float* in0;
+  const float* in1;
+  float* out0;
+  float* out1;
+  const float* in2;
+  const float* in3;
+  float* out2;
+  float* out3;
+};
+__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_5050a635e7_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_5050a635e7_params& p,
+                                             char* smem) {
+  const int warp = tgc_warp(), lane = tgc_lane();
+  const int makers = virtual_block < 64 ? 8 - 2 : 8 - 1;
+  char* const room = smem + warp * 25088;
+  float* const totals = reinterpret_cast<float*>(smem + 175616);
+  int* const known = reinterpret_cast<int*>(smem + 176640);
+  unsigned long long* const bar = reinterpret_cast<unsigned long long*>(smem + 176656) + warp;
+  int next = 16384;
+  if (warp < makers) {
+    next = warp * 132 + virtual_block - (warp == 8 - 2 ? 64 : 0);
+    if (lane == 0) tgc_span_open(bar);
+    __syncwarp();
+    if (next < 16384 && lane == 0) {
+      const int line = next / 256;
+      const int outer = next % 256;
+      tgc_span_expect(bar, 25088);
+      tgc_span_copy<3136>(room + 0, p.in0, outer * 200704 + line * 3136, bar);
+      tgc_span_copy<3136>(room + 12544, p.in1, outer * 200704 + line * 3136, bar);
+    }
+  }
+  if (threadIdx.x == 0) {
+    known[0] = 0;
+    known[1] = int(tgc_span_turn<16384>(p.words0));
+  }
+  __syncthreads();
+  const unsigned turn = unsigned(known[1]);
+  if (warp == 8 - 1) {  // waits for totals
+#pragma unroll 1
+    for (int line = 0; line < 64;) {
+      float a[4];
+      bool here = true;
+#pragma unroll
+      for (int i = 0; i < 4; i += 2)
+        here &= tgc_span_hear(p.words0, 2 + line * 4 + i, a[i], a[i + 1], turn);
+      if (!__all_sync(TGC_ALL_LANES, here)) {
+        tgc_nap(100);
+        continue;
+      }
+      if (lane == 0) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) totals[line * 4 + i] = a[i];
+        tgc_span_know(known, line + 1);
+      }
+      __syncwarp();
+      line++;
+    }
+    return;
+  }
+  if (warp == makers) {  // combines
+#pragma unroll 1
+    for (int line = virtual_block; line < 64; line += 132) {
+      float first = 0.0f, sum[4] = {};
+#pragma unroll 1
+      for (int start = 0; start < 256;) {
+        float a[4][4];
+        bool here = true;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+          const int part = start + k * 32 + lane;
+          const int place = 258 + (line * 256 + (part < 256 ? part : 0)) * 4;
+#pragma unroll
+          for (int i = 0; i < 4; i += 2)
+            here &= tgc_span_hear(p.words0, place + i, a[k][i], a[k][i + 1], turn);
+        }
+        if (!__all_sync(TGC_ALL_LANES, here)) {
+          tgc_nap(100);
+          continue;
+        }
+        if (start == 0) first = __shfl_sync(TGC_ALL_LANES, a[0][0], 0);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+          if (start + k * 32 + lane < 256) {
+            const float away = a[k][0] - first;
+            sum[1] += a[k][1] + away * away * 3136.0f;
+            sum[0] += away;
+            sum[2] += a[k][2];
+            sum[3] += a[k][3] + a[k][2] * away;
+          }
+        }
+        start += 128;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i++) sum[i] = tgc_warp_reduce(sum[i], tgc_sum_op());
+      const float off = sum[0] * 0.00390625f;
+      sum[1] -= sum[0] * off * 3136.0f;
+      sum[0] = first + off;
+      sum[3] -= off * sum[2];
+      if (lane == 0) {
+        tgc_span_tell(p.words0, 2 + line * 4 + 0, sum[0], sum[1], turn);
+        tgc_span_tell(p.words0, 2 + line * 4 + 2, sum[2], sum[3], turn);
+        const float x7 = sum[0] - sum[0];
+        const float x8 = sum[2] * x7;
+        const float x9 = sum[3] + x8;
+        const float x10 = sum[1] * 1.2456154e-06f;
+        const float x11 = x10 + 1e-05f;
+        const float x12 = tgc_rsqrt(x11);
+        const float x13 = x9 * x12;
+        tgc_store(p.out0, line, sum[2]);
+        tgc_store(p.out1, line, x13);
+      }
+    }
+    return;
+  }
+  const tgc_vector<float, 4>* const tile0 = reinterpret_cast<const tgc_vector<float, 4>*>(room + 0);
+  const tgc_vector<float, 4>* const tile1 = reinterpret_cast<const tgc_vector<float, 4>*>(room + 12544);
+  unsigned parity = 0;
+  if (next < 16384) {
+    {
+      tgc_span_arrived(bar, parity);
+      const int line = next / 256;
+      const int outer = next % 256;
+      const float shift = tgc_warp_reduce(tgc_element(tile0[lane % 784], 0), tgc_sum_op()) * 0.03125f;
+      float s0[2] = {0.0f, 0.0f};
+      float s1[2] = {0.0f, 0.0f};
+      float s2[2] = {0.0f, 0.0f};
+      float s3[2] = {0.0f, 0.0f};
+#pragma unroll 4
+      for (int k = 0; k < 25; k++) {
+        const int item = k * 32 + lane;
+        if (item < 784) {
+          const tgc_vector<float, 4> a1 = tile0[item];
+          const tgc_vector<float, 4> a3 = tile1[item];
+#pragma unroll
+          for (int v = 0; v < 4; v++) {
+            const float x2 = tgc_element(a1, v);
+            const float away = x2 - shift;
+            const float x4 = tgc_element(a3, v);
+            const float x5 = x2 - shift;
+            const float x6 = x4 * x5;
+            s0[v & 1] += away;
+            s1[v & 1] += away * away;
+            s2[v & 1] += x4;
+            s3[v & 1] += x6;
+          }
+        }
+      }
+      float t0 = tgc_warp_reduce(s0[0] + s0[1], tgc_sum_op());
+      float t1 = tgc_warp_reduce(s1[0] + s1[1], tgc_sum_op());
+      float t2 = tgc_warp_reduce(s2[0] + s2[1], tgc_sum_op());
+      float t3 = tgc_warp_reduce(s3[0] + s3[1], tgc_sum_op());
+      const float off = t0 * 0.00031887755102040814f;
+      t1 = tgc_max_op()(t1 - t0 * off, 0.0f);
+      t0 = shift + off;
+      t3 -= off * t2;
+      if (lane == 0) {
+        tgc_span_tell(p.words0, 258 + next * 4 + 0, t0, t1, turn);
+        tgc_span_tell(p.words0, 258 + next * 4 + 2, t2, t3, turn);
+      }
+    }
+  }
+  tgc_vector<float, 4> held0[25];
+  tgc_vector<float, 4> held1[25];
+#pragma unroll 1
+  while (next < 16384) {
+    const int tile = next;
+    unsigned bits = 0;
+#pragma unroll
+    for (int k = 0; k < 25; k++) {
+      const int item = k * 32 + lane;
+      if (item < 784) {
+        held0[k] = tile0[item];
+        bits |= tgc_span_bits(held0[k]);
+        held1[k] = tile1[item];
+        bits |= tgc_span_bits(held1[k]);
+      }
+    }
+    tgc_span_returned(bits);
+    next = tgc_span_ticket<16384>(p.words0) + 860;
+    if (next < 16384) {
+      parity ^= 1;
+      if (next < 16384 && lane == 0) {
+        const int line = next / 256;
+        const int outer = next % 256;
+        tgc_span_expect(bar, 25088);
+        tgc_span_copy<3136>(room + 0, p.in0, outer * 200704 + line * 3136, bar);
+        tgc_span_copy<3136>(room + 12544, p.in1, outer * 200704 + line * 3136, bar);
+      }
+      {
+        tgc_span_arrived(bar, parity);
+        const int line = next / 256;
+        const int outer = next % 256;
+        const float shift = tgc_warp_reduce(tgc_element(tile0[lane % 784], 0), tgc_sum_op()) * 0.03125f;
+        float s0[2] = {0.0f, 0.0f};
+        float s1[2] = {0.0f, 0.0f};
+        float s2[2] = {0.0f, 0.0f};
+        float s3[2] = {0.0f, 0.0f};
+#pragma unroll 4
+        for (int k = 0; k < 25; k++) {
+          const int item = k * 32 + lane;
+          if (item < 784) {
+            const tgc_vector<float, 4> a1 = tile0[item];
+            const tgc_vector<float, 4> a3 = tile1[item];
+#pragma unroll
+            for (int v = 0; v < 4; v++) {
+              const float x2 = tgc_element(a1, v);
+              const float away = x2 - shift;
+              const float x4 = tgc_element(a3, v);
+              const float x5 = x2 - shift;
+              const float x6 = x4 * x5;
+              s0[v & 1] += away;
+              s1[v & 1] += away * away;
+              s2[v & 1] += x4;
+              s3[v & 1] += x6;
+            }
+          }
+        }
+        float t0 = tgc_warp_reduce(s0[0] + s0[1], tgc_sum_op());
+        float t1 = tgc_warp_reduce(s1[0] + s1[1], tgc_sum_op());
+        float t2 = tgc_warp_reduce(s2[0] + s2[1], tgc_sum_op());
+        float t3 = tgc_warp_reduce(s3[0] + s3[1], tgc_sum_op());
+        const float off = t0 * 0.00031887755102040814f;
+        t1 = tgc_max_op()(t1 - t0 * off, 0.0f);
+        t0 = shift + off;
+        t3 -= off * t2;
+        if (lane == 0) {
+          tgc_span_tell(p.words0, 258 + next * 4 + 0, t0, t1, turn);
+          tgc_span_tell(p.words0, 258 + next * 4 + 2, t2, t3, turn);
+        }
+      }
+    }
+    const int line = tile / 256;
+    const int outer = tile % 256;
+    tgc_span_await(known, line);
+    const float total0 = totals[line * 4 + 0];
+    const float total1 = totals[line * 4 + 1];
+    const float total2 = totals[line * 4 + 2];
+    const float total3 = totals[line * 4 + 3];
+    const float x17 = total1 * 1.2456154e-06f;
+    const float x18 = x17 + 1e-05f;
+    const float x19 = tgc_rsqrt(x18);
+    const float x20 = tgc_load(p.in2, line);
+    const float x21 = x19 * x20;
+    const float x23 = total0 - total0;
+    const float x24 = x23 * x21;
+    const float x25 = tgc_load(p.in3, line);
+    const float x26 = x24 + x25;
+    const float x32 = total2 * x21;
+    const float x33 = x32 * (-1.2456154e-06f);
+    const float x34 = total2 * x23;
+    const float x35 = total3 + x34;
+    const float x36 = x35 * x20;
+    const float x37 = x19 * (-0.5f);
+    const float x38 = x37 / x18;
+    const float x39 = x36 * x38;
+    const float x40 = x39 * 1.2456154e-06f;
+    const float x41 = x40 + x40;
+#pragma unroll
+    for (int k = 0; k < 25; k++) {
+      const int item = k * 32 + lane;
+      if (item < 784) {
+        const tgc_vector<float, 4> a14 = held0[k];
+        tgc_vector<float, 4> y28;
+        const tgc_vector<float, 4> a29 = held1[k];
+        tgc_vector<float, 4> y45;
+#pragma unroll
+        for (int v = 0; v < 4; v++) {
+          const float x15 = tgc_element(a14, v);
+          const float x16 = x15 - total0;
+          const float x22 = x16 * x21;
+          const float x27 = x22 + x26;
+          y28.at[v] = tgc_to_storage<float>(x27);
+          const float x30 = tgc_element(a29, v);
+          const float x31 = x30 * x21;
+          const float x42 = x41 * x16;
+          const float x43 = x33 + x42;
+          const float x44 = x31 + x43;
+          y45.at[v] = tgc_to_storage<float>(x44);
+        }
+        tgc_store_vector(p.out2, outer * 200704 + line * 3136 + item * 4, y28);
+        tgc_store_vector(p.out3, outer * 200704 + line * 3136 + item * 4, y45);
+      }
+    }
+  }
+}
