@@ -1,7 +1,7 @@
 // SPAN, 64 rows of 802816 in 256 tiles, held by all blocks: welford output output mul add rsqrt mul sub mul add mul div sub mul add sum mul mul mul sum mul add mul mul mul add mul mul mul add add.
 // Stores add (256, 64, 56, 56) float32; sum (1, 64, 1, 1) float32; mul (1, 64, 1, 1) float32; add (256, 64, 56, 56) float32.
 // Grid 132 x 256 threads, 822084608 bytes moved at least.
-struct row_welford_sum_mul_add_rsqrt_5050a635e7_params {
+struct row_welford_sum_mul_add_rsqrt_51b48927d7_params {
   unsigned long long* words0;
   const float* in0;
   const float* in1;
@@ -12,14 +12,15 @@ struct row_welford_sum_mul_add_rsqrt_5050a635e7_params {
   float* out2;
   float* out3;
 };
-__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_5050a635e7_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_5050a635e7_params& p,
+__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_51b48927d7_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_51b48927d7_params& p,
                                              char* smem) {
   const int warp = tgc_warp(), lane = tgc_lane();
   const int makers = virtual_block < 64 ? 8 - 2 : 8 - 1;
   char* const room = smem + warp * 25088;
   float* const totals = reinterpret_cast<float*>(smem + 175616);
-  int* const known = reinterpret_cast<int*>(smem + 176640);
-  unsigned long long* const bar = reinterpret_cast<unsigned long long*>(smem + 176656) + warp;
+  unsigned long long* const known = reinterpret_cast<unsigned long long*>(smem + 176640);
+  unsigned long long* const bar = known + 64 + warp;
+  unsigned* const launch = reinterpret_cast<unsigned*>(known + 64 + 8);
   int next = 16384;
   if (warp < makers) {
     next = warp * 132 + virtual_block - (warp == 8 - 2 ? 64 : 0);
@@ -33,12 +34,10 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_5050a635e7_stage(i
       tgc_span_copy<3136>(room + 12544, p.in1, outer * 200704 + line * 3136, bar);
     }
   }
-  if (threadIdx.x == 0) {
-    known[0] = 0;
-    known[1] = int(tgc_span_turn<16384>(p.words0));
-  }
+  for (int line = threadIdx.x; line < 64; line += 256) tgc_span_open(known + line);
+  if (threadIdx.x == 0) *launch = tgc_span_turn<16384>(p.words0);
   __syncthreads();
-  const unsigned turn = unsigned(known[1]);
+  const unsigned turn = *launch;
   if (warp == 8 - 1) {  // waits for totals
 #pragma unroll 1
     for (int line = 0; line < 64;) {
@@ -54,7 +53,7 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_5050a635e7_stage(i
       if (lane == 0) {
 #pragma unroll
         for (int i = 0; i < 4; i++) totals[line * 4 + i] = a[i];
-        tgc_span_know(known, line + 1);
+        tgc_span_signal(known + line);
       }
       __syncwarp();
       line++;
@@ -235,7 +234,7 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_5050a635e7_stage(i
     }
     const int line = tile / 256;
     const int outer = tile % 256;
-    tgc_span_await(known, line);
+    tgc_span_arrived(known + line, 0);
     const float total0 = totals[line * 4 + 0];
     const float total1 = totals[line * 4 + 1];
     const float total2 = totals[line * 4 + 2];

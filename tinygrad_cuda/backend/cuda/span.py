@@ -76,7 +76,7 @@ def _layout(kernel: Kernel, wide: list[Node]) -> Layout | None:
             continue
         trips = -(-tile // (width * WARP))
         registers = sum(trips * max(1, width * node.dtype.itemsize // 4) for node in wide)
-        shared = (WARPS - 1) * tile_bytes + 4 * rows * SUMS + TABLES
+        shared = (WARPS - 1) * tile_bytes + rows * (4 * SUMS + 8) + TABLES
         for dense, most in REGISTERS.items():
             room = (kernel.room + RESERVED) // dense - RESERVED
             if registers <= most and shared <= room:
@@ -249,7 +249,6 @@ class _Span:
         tiles = row.lines * layout.parts
         totals = (WARPS - 1) * self._tile_bytes()
         known = totals + 4 * row.lines * self.count
-        bars = -(-(known + 8) // 16) * 16
         told = 2  # behind the tickets
         parts_at = told + row.lines * self.count
         exchange = Exchange(8 * (parts_at + tiles * self.count))
@@ -265,7 +264,7 @@ class _Span:
             "span.cuh", "body", **sizes, **combined, **loop,
             warps=WARPS, combiners=layout.combiners, blocks=layout.blocks, lines=row.lines,
             tiles=tiles, makers_in_all=layout.makers, count=self.count, words=words, told=told,
-            parts_at=parts_at, totals=totals, known=known, bars=bars, send=send, tell=tell,
+            parts_at=parts_at, totals=totals, known=known, threads=THREADS, send=send, tell=tell,
             tiles_declared=self._tiles(), held=self._held(trips), hold=self._hold(),
             places=places["tile"], line_values=values,
         )  # fmt: skip
@@ -273,7 +272,7 @@ class _Span:
             f"SPAN, {row.lines} rows of {row.length} in {layout.parts} tiles, held by all blocks"
         )
         label = comment(kernel, about, layout.blocks)
-        shared = bars + 8 * WARPS
+        shared = known + 8 * (row.lines + WARPS + 1)
         stage = wrapped(kernel, stem(kernel), body, row.words.list, layout.blocks, shared, label)
         stage.dense, stage.alone = layout.dense, True
         return stage

@@ -11,8 +11,9 @@ const int warp = tgc_warp(), lane = tgc_lane();
 const int makers = virtual_block < @combiners@ ? @warps@ - 2 : @warps@ - 1;
 char* const room = smem + warp * @tile_bytes@;
 float* const totals = reinterpret_cast<float*>(smem + @totals@);
-int* const known = reinterpret_cast<int*>(smem + @known@);
-unsigned long long* const bar = reinterpret_cast<unsigned long long*>(smem + @bars@) + warp;
+unsigned long long* const known = reinterpret_cast<unsigned long long*>(smem + @known@);
+unsigned long long* const bar = known + @lines@ + warp;
+unsigned* const launch = reinterpret_cast<unsigned*>(known + @lines@ + @warps@);
 int next = @tiles@;
 if (warp < makers) {
   next = warp * @blocks@ + virtual_block - (warp == @warps@ - 2 ? @combiners@ : 0);
@@ -20,12 +21,10 @@ if (warp < makers) {
   __syncwarp();
   @send@
 }
-if (threadIdx.x == 0) {
-  known[0] = 0;
-  known[1] = int(tgc_span_turn<@tiles@>(@words@));
-}
+for (int line = threadIdx.x; line < @lines@; line += @threads@) tgc_span_open(known + line);
+if (threadIdx.x == 0) *launch = tgc_span_turn<@tiles@>(@words@);
 __syncthreads();
-const unsigned turn = unsigned(known[1]);
+const unsigned turn = *launch;
 if (warp == @warps@ - 1) {  // waits for totals
 #pragma unroll 1
   for (int line = 0; line < @lines@;) {
@@ -41,7 +40,7 @@ if (warp == @warps@ - 1) {  // waits for totals
     if (lane == 0) {
 #pragma unroll
       for (int i = 0; i < @count@; i++) totals[line * @count@ + i] = a[i];
-      tgc_span_know(known, line + 1);
+      tgc_span_signal(known + line);
     }
     __syncwarp();
     line++;
@@ -114,7 +113,7 @@ while (next < @tiles@) {
   }
   const int line = tile / @parts@;
   @places@
-  tgc_span_await(known, line);
+  tgc_span_arrived(known + line, 0);
   @line_values@
 #pragma unroll
   for (int k = 0; k < @trips@; k++) {

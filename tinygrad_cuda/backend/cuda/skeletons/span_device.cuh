@@ -1,5 +1,5 @@
 // What kernels need whose rows all blocks of the GPU hold together (span.cuh): bulk copies that a
-// barrier of a warp counts, words by which blocks tell each other sums, and waiting for either.
+// barrier counts, words by which blocks tell each other sums, and waiting for either.
 // From sm_90 on; the emulator runs one block, whose copies are done when they are sent for.
 
 #define TGC_ALL_LANES 0xffffffffu
@@ -53,6 +53,17 @@ TGC_DEVICE void tgc_span_copy(char* target, const T* base, I index, unsigned lon
                "[%0], [%1], %2, [%3], %4;"
                :: "r"((unsigned)__cvta_generic_to_shared(target)), "l"(base + index), "r"(bytes),
                   "r"((unsigned)__cvta_generic_to_shared(bar)), "l"(policy) : "memory");
+#endif
+}
+
+// Completes a phase of a barrier that counts no copies: what the thread wrote before is there.
+TGC_DEVICE void tgc_span_signal(unsigned long long* bar) {
+#ifdef TGC_EMULATOR
+  *bar += 1ull << 32;
+  tgc_emu_moved();
+#elif __CUDA_ARCH__ >= 900
+  unsigned place = (unsigned)__cvta_generic_to_shared(bar);
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(place) : "memory");
 #endif
 }
 
@@ -135,17 +146,4 @@ template <int COUNT> TGC_DEVICE int tgc_span_ticket(unsigned long long* words) {
   int ticket = 0;
   if (tgc_lane() == 0) ticket = int(atomicAdd(tgc_address_write(words, 0), 1ull) % COUNT);
   return __shfl_sync(TGC_ALL_LANES, ticket, 0);
-}
-
-// How many rows are known, in shared memory, and waiting until a row is.
-TGC_DEVICE void tgc_span_know(int* known, int rows) {
-  __threadfence_block();
-  *(volatile int*)known = rows;
-#ifdef TGC_EMULATOR
-  tgc_emu_moved();
-#endif
-}
-TGC_DEVICE void tgc_span_await(int* known, int row) {
-  while (*(volatile int*)known <= row) tgc_nap(40);
-  __threadfence_block();
 }
