@@ -13,6 +13,7 @@ from tinygrad_cuda.backend.cuda import carry, columns, ring
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.graph import schedule
 from tinygrad_cuda.graph.ops import common, contraction, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -150,6 +151,7 @@ def test_rows_carry_the_columns_that_they_have_at_hand(
     monkeypatch.setattr(columns, "WALKERS", 5)
     monkeypatch.setattr(ring, "WALKERS", 5)
     monkeypatch.setattr(ring, "LEAST", 1 if ahead else ring.LEAST)
+    monkeypatch.setattr(schedule, "LARGE", 1)
     x, g, weight = (bench(*shape, dtype=dtype) for shape in ((rows, length),) * 2 + ((length,),))
     size = common.full_like(rd.sum(x, axes=(1,)), length)
     mean = mv.expand(ew.div(rd.sum(x, axes=(1,)), size), shape=x.shape)
@@ -167,11 +169,25 @@ def test_rows_carry_the_columns_that_they_have_at_hand(
     assert kernel.pair is not None
     assert len(executable.launches) == 2
     sent = ahead and length % 2 == 0
-    assert ("tgc_copy_ahead" in executable.launches[0].text) is sent
+    assert ("tgc_copy_ahead_lasting" in executable.launches[0].text) is sent
     bench.check(*outputs, tolerance=1e-4 if dtype is dtypes.float32 else 5e-2)
     found = [array.tobytes() for array in bench.run(*outputs)]
     with settings.override(emu_order=5):  # a warp may be a row ahead of the others
         assert [array.tobytes() for array in bench.run(*outputs)] == found
+
+
+@pytest.mark.parametrize("length", [8192, 4099, 20000])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
+def test_rows_whose_operands_leave_the_cache_last(
+    bench: Bench, length: int, dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large ones: here all are. The emulator has no such cache, but the same text."""
+    monkeypatch.setattr(schedule, "LARGE", 1)
+    x, weight = bench(6, length, dtype=dtype), bench(length, dtype=dtype)
+    outputs = [ew.mul(softmax(x, (1,)), spread(weight, x.shape))]
+    text = bench.compile(*outputs).launches[0].text
+    assert ("lasting" in text) is (length % 2 == 0)  # odd rows have no vectors
+    bench.check(*outputs, tolerance=1e-4 if dtype is dtypes.float32 else 5e-2)
 
 
 def test_carried_columns_meet_values_of_the_rows(

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from programs import Inputs, cross_entropy, family, gradients, scheduled, softmax, variable
+from programs import (
+    Inputs,
+    cross_entropy,
+    family,
+    gradients,
+    layer_norm,
+    scheduled,
+    softmax,
+    variable,
+)
 
 from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.pack import packed
@@ -96,3 +107,33 @@ def test_rows_that_wait_for_other_loads_are_not_sent_for(shift: bool) -> None:
     (kernel,) = scheduled(new.program(ew.exp(centered), rd.sum(centered, axes=(0,)))).kernels
     assert kernel.pair is not None
     assert ("tgc_copy_ahead" in stages(kernel)[0].text) is not shift
+
+
+def loads(*kernels: Kernel) -> list[str]:
+    """How the vectors of each operand are loaded."""
+    text = "\n".join(stage.text for kernel in kernels for stage in stages(kernel))
+    found = re.findall(r"tgc_(load_vector\w*|copy_ahead\w*)[(<][^;]*?p\.(in\d)", text)
+    return sorted({f"{operand} {load}" for load, operand in found})
+
+
+def test_large_operands_are_loaded_as_the_last_to_leave_the_cache() -> None:
+    """A row's own, where the kernel stores as much; not a weight, and not what all rows share."""
+    new = Inputs()
+    kernels = scheduled(new.program(layer_norm(new(512, 8192), new(8192), new(8192)))).kernels
+    assert loads(*kernels) == ["in0 load_vector_lasting", "in1 load_vector", "in2 load_vector"]
+    sent = ["in0 copy_ahead_lasting", "in1 copy_ahead_lasting"]
+    assert loads(carrier()) == [*sent, "in2 load_vector"]
+
+
+def test_other_loads_leave_the_cache_as_they_came() -> None:
+    new = Inputs()
+    small, x = new(511, 8192), new(512, 8192)  # 16 MiB
+    centered = ew.sub(x, mv.expand(rd.max(x, axes=(1,)), shape=x.shape))
+    for value in (
+        softmax(small, (1,)),  # it stays in the cache, and so does the result
+        rd.sum(ew.exp(centered), axes=(1,)),  # nothing large is stored
+        ew.exp(x),  # pointwise: it gains nothing
+    ):
+        assert set(loads(*scheduled(new.program(value)).kernels)) == {"in0 load_vector"}
+    (kernel,) = scheduled(new.program(softmax(x, (1,)))).kernels
+    assert loads(kernel) == ["in0 load_vector_lasting"]

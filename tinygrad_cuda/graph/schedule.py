@@ -169,8 +169,8 @@ def _turn(kernels: Sequence[Kernel]) -> None:
     """
     last: Kernel | None = None
     for kernel in kernels:
-        large = _large(kernel)
-        again = last is not None and not large.isdisjoint(_large(last))
+        large = large_values(kernel)
+        again = last is not None and not large.isdisjoint(large_values(last))
         if last is not None and again and kernel.kind in ("map", "row") and not last.reverse:
             kernel.reverse = True
             kernel.reason += "; it begins at the end, which is still in the cache"
@@ -178,7 +178,7 @@ def _turn(kernels: Sequence[Kernel]) -> None:
             last = kernel
 
 
-def _large(kernel: Kernel) -> set[Node]:
+def large_values(kernel: Kernel) -> set[Node]:
     """What it touches that a cache cannot hold beside what else there is."""
     nodes = {*kernel.reads, *kernel.stores}
     return {node for node in nodes if prod(node.shape) * node.dtype.itemsize >= LARGE}

@@ -80,6 +80,7 @@ class Evaluator:
         self.loaded: list[tuple[Node, Index]] = []
         self.held: Held | None = None
         self.nearer: Nearer | None = None
+        self.lasting: set[Node] = set()  # operands that leave the GPU's cache last
         self._homes: dict[str, int] = {}
         self._made: dict[str, int] = {}  # the depth at which a name was made
         self._count = 0
@@ -269,7 +270,8 @@ class Evaluator:
                 names = {leaf.name for leaf in rest.leaves()} if early else set[str]()
                 text = self.nearer.vector(node, key, lane.width, place, names)
             else:
-                text = f"tgc_load_vector<{lane.width}>({self.words.read(node)}, {place})"
+                load = "tgc_load_vector" + "_lasting" * (node in self.lasting)
+                text = f"{load}<{lane.width}>({self.words.read(node)}, {place})"
             if guard:
                 text = f"{self.guard_text(guard)} ? {text} : {vector}{{}}"
             kept = None

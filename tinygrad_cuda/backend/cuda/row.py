@@ -24,8 +24,9 @@ from tinygrad_cuda.backend.cuda.span import span_stage
 from tinygrad_cuda.backend.cuda.store import Stores, comment, stem, vector_width
 from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.graph.fusion import FEW_ROWS, LONG_ROW, length_of, rows_of
+from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import reduction
-from tinygrad_cuda.graph.schedule import Kernel
+from tinygrad_cuda.graph.schedule import Kernel, large_values
 
 HELD = 32  # values of each operand that a thread keeps in registers
 HELD_ALONE = 64  # of an operand of at most 4 bytes, if there is no other
@@ -103,10 +104,24 @@ def _held(kernel: Kernel) -> int:
     return HELD_ALONE if len(wide) == 1 and wide[0].dtype.itemsize <= 4 else HELD
 
 
+def _lasting(kernel: Kernel) -> set[Node]:
+    """Large operands that are to leave the GPU's cache after what the kernel stores.
+
+    Not for their own sake: what the kernel stores then leaves the cache in order, which gains 2 to
+    8 % of its time (docs/measurements.md). Where nothing large is stored there is nothing to gain,
+    and what all rows read, such as a weight, stays in any case.
+    """
+    large = large_values(kernel)
+    if large.isdisjoint(kernel.stores):
+        return set()
+    return {node for node in large.intersection(kernel.reads) if prod(node.shape) >= kernel.numel}
+
+
 def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
     """A kernel whose rows are whole; nothing if they had to be sent for `ahead`, and cannot be."""
     own, columns = kernel.pair or (kernel, None)
     row = Lines(own, whole=True)
+    row.writer.lasting = _lasting(kernel)
     group = _row_group(own)
     per_block = THREADS // group
     row.spare = 1 < group < WARP and row.lines % per_block > 0
@@ -287,6 +302,7 @@ def _walk(kernel: Kernel, carried: Columns, text: list[str], about: str) -> list
 
 def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
     row = Lines(kernel)
+    row.writer.lasting = _lasting(kernel)
     width = _row_width(kernel, THREADS)
     items = row.length // width
     row.outer = Scope("line", "part")

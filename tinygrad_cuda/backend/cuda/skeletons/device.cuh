@@ -234,6 +234,24 @@ TGC_DEVICE void tgc_store_vector(T* base, I index, const tgc_vector<T, N>& value
   *reinterpret_cast<tgc_vector<T, N>*>(tgc_address_write(base, index, N)) = value;
 }
 
+// A load of a vector whose lines leave the L2 cache after all that is not so marked, from sm_80 on.
+// The compiler's own property leaves it an ordinary load: as one of read-only memory, or in
+// assembly, it and others move across stores and take registers. The policy is the one that
+// createpolicy.fractional.L2::evict_last makes of all lines; as a constant it takes none either.
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
+extern "C" __device__ void* __nv_associate_access_property(const void*, unsigned long long);
+#define TGC_LASTING 0x14f0000000000000ull
+#endif
+template <int N, class T, class I>
+TGC_DEVICE tgc_vector<T, N> tgc_load_vector_lasting(const T* base, I index) {
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
+  const void* place = __nv_associate_access_property(base + index, TGC_LASTING);
+  return *reinterpret_cast<const tgc_vector<T, N>*>(place);
+#else
+  return tgc_load_vector<N>(base, index);
+#endif
+}
+
 // Copies to shared memory that a thread sends for, in groups that it closes one after another, and
 // waits for until no more than PENDING groups are on their way. What other threads read of them
 // needs a barrier besides. Below sm_80 a copy is made where it is sent for.
@@ -250,6 +268,21 @@ TGC_DEVICE void tgc_copy_ahead(tgc_vector<T, N>* target, const T* base, I index)
                  :: "r"(place), "l"(base + index), "n"(bytes) : "memory");
 #else
   *target = tgc_load_vector<N>(base, index);
+#endif
+}
+template <int N, class T, class I>
+TGC_DEVICE void tgc_copy_ahead_lasting(tgc_vector<T, N>* target, const T* base, I index) {
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
+  unsigned place = (unsigned)__cvta_generic_to_shared(target);
+  constexpr int bytes = N * int(sizeof(T));
+  if constexpr (bytes == 16)
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+                 :: "r"(place), "l"(base + index), "l"(TGC_LASTING) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3;"
+                 :: "r"(place), "l"(base + index), "n"(bytes), "l"(TGC_LASTING) : "memory");
+#else
+  tgc_copy_ahead(target, base, index);
 #endif
 }
 TGC_DEVICE void tgc_copies_close() {
