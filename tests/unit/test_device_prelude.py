@@ -514,6 +514,8 @@ EVERYTHING = kernel(
   x += tgc_element(*pieces, 1);
   tgc_store_vector(p.ho, i * 4, tgc_rounded<tgc_half>(batch));
   tgc_store_vector(p.bo, i * 4, tgc_rounded<tgc_bfloat16>(batch));
+  tgc_store_vector_streaming(p.bo, i * 4, tgc_rounded<tgc_bfloat16>(batch));
+  tgc_store_vector_streaming(p.fo, i * 4, tgc_load_vector<4>(p.f, i * 4));
   auto v = tgc_load_vector<4>(p.f, i * 4);
   v.at[1] += tgc_element(tgc_load_vector_lasting<8>(p.b, i * 8), 3);
   for (int j = 0; j < 4; j++) v.at[j] += tgc_divide(moments.mean, tgc_divisor_of(moments.n));

@@ -125,6 +125,13 @@ def test_large_operands_are_loaded_as_the_last_to_leave_the_cache() -> None:
     assert loads(carrier()) == [*sent, "in2 load_vector"]
 
 
+def test_rows_that_are_sent_for_are_stored_as_the_first_to_leave_the_cache() -> None:
+    kernel = carrier()
+    assert "tgc_store_vector_streaming(p.out0" in stages(kernel)[0].text
+    kernel.room = 0
+    assert "streaming" not in stages(kernel)[0].text
+
+
 def test_other_loads_leave_the_cache_as_they_came() -> None:
     new = Inputs()
     small, x = new(511, 8192), new(512, 8192)  # 16 MiB

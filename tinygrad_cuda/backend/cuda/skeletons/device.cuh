@@ -234,6 +234,20 @@ TGC_DEVICE void tgc_store_vector(T* base, I index, const tgc_vector<T, N>& value
   *reinterpret_cast<tgc_vector<T, N>*>(tgc_address_write(base, index, N)) = value;
 }
 
+// The same store, whose line is the first to leave the L2 cache.
+template <class T, int N, class I>
+TGC_DEVICE void tgc_store_vector_streaming(T* base, I index, const tgc_vector<T, N>& value) {
+#ifndef TGC_EMULATOR
+  if constexpr (N * sizeof(T) == 16) {
+    uint4 bits;
+    memcpy(&bits, &value, 16);
+    __stcs(reinterpret_cast<uint4*>(base + index), bits);
+    return;
+  }
+#endif
+  tgc_store_vector(base, index, value);
+}
+
 // A load of a vector whose lines leave the L2 cache after all that is not so marked, from sm_80 on.
 // The compiler's own property leaves it an ordinary load: as one of read-only memory, or in
 // assembly, it and others move across stores and take registers. The policy is the one that
