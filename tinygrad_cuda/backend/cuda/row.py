@@ -109,7 +109,8 @@ def _lasting(kernel: Kernel) -> set[Node]:
 
     Not for their own sake: what the kernel stores then leaves the cache in order, which gains 2 to
     8 % of its time (docs/measurements.md). Where nothing large is stored there is nothing to gain,
-    and what all rows read, such as a weight, stays in any case.
+    what all rows read, such as a weight, stays in any case, and what is read again in each phase
+    had better stay no longer than that.
     """
     large = large_values(kernel)
     if large.isdisjoint(kernel.stores):
@@ -121,7 +122,6 @@ def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
     """A kernel whose rows are whole; nothing if they had to be sent for `ahead`, and cannot be."""
     own, columns = kernel.pair or (kernel, None)
     row = Lines(own, whole=True)
-    row.writer.lasting = _lasting(kernel)
     group = _row_group(own)
     per_block = THREADS // group
     row.spare = 1 < group < WARP and row.lines % per_block > 0
@@ -144,6 +144,8 @@ def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
     fits = trips * width <= _held(own)
     least = own.numel if carried else 0  # beside the columns there is no room for what is near
     row.writer.held = Held(1, trips, width, least) if fits and loops > 1 else None
+    if fits or loops == 1:
+        row.writer.lasting = _lasting(kernel)
     text = _phases(row, carried, loops, group, width, fits, ring)
     held = row.writer.held if fits else None
     if row.line_stores:

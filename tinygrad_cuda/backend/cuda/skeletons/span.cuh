@@ -113,7 +113,7 @@ while (next < @tiles@) {
   }
   const int line = tile / @parts@;
   @places@
-  tgc_span_arrived(known + line, 0);
+  tgc_span_await(known + line);
   @line_values@
 #pragma unroll
   for (int k = 0; k < @trips@; k++) {

@@ -80,6 +80,22 @@ TGC_DEVICE void tgc_span_arrived(unsigned long long* bar, unsigned parity) {
 #endif
 }
 
+// Waits for the first phase of a barrier, which a warp may have to look at many times.
+TGC_DEVICE void tgc_span_await(unsigned long long* bar) {
+#ifdef TGC_EMULATOR
+  tgc_span_arrived(bar, 0);
+#elif __CUDA_ARCH__ >= 900
+  unsigned place = (unsigned)__cvta_generic_to_shared(bar), done = 0;
+  while (true) {
+    asm volatile("{\n.reg .pred P;\n"
+                 "mbarrier.test_wait.parity.shared.b64 P, [%1], 0;\nselp.b32 %0, 1, 0, P;\n}"
+                 : "=r"(done) : "r"(place) : "memory");
+    if (done) break;
+    tgc_nap(40);
+  }
+#endif
+}
+
 // Some bits of a vector, and a point that a warp passes when all its loads of such bits have
 // returned: only then may a copy be sent for that overwrites them.
 template <class T, int N> TGC_DEVICE unsigned tgc_span_bits(const tgc_vector<T, N>& value) {
