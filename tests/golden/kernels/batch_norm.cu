@@ -1,7 +1,7 @@
 // SPAN, 64 rows of 802816 in 256 tiles, held by all blocks: welford output output mul add rsqrt mul sub mul add mul div sub mul add sum mul mul mul sum mul add mul mul mul add mul mul mul add add.
 // Stores add (256, 64, 56, 56) float32; sum (1, 64, 1, 1) float32; mul (1, 64, 1, 1) float32; add (256, 64, 56, 56) float32.
 // Grid 132 x 256 threads, 822084608 bytes moved at least.
-struct row_welford_sum_mul_add_rsqrt_b1a467cce5_params {
+struct row_welford_sum_mul_add_rsqrt_156383a58a_params {
   unsigned long long* words0;
   const float* in0;
   const float* in1;
@@ -12,7 +12,7 @@ struct row_welford_sum_mul_add_rsqrt_b1a467cce5_params {
   float* out2;
   float* out3;
 };
-__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_b1a467cce5_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_b1a467cce5_params& p,
+__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_156383a58a_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_156383a58a_params& p,
                                              char* smem) {
   const int warp = tgc_warp(), lane = tgc_lane();
   const int makers = virtual_block < 64 ? 8 - 2 : 8 - 1;
@@ -24,7 +24,7 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_b1a467cce5_stage(i
   int next = 16384;
   if (warp < makers) {
     next = warp * 132 + virtual_block - (warp == 8 - 2 ? 64 : 0);
-    if (lane == 0) tgc_span_open(bar);
+    if (lane == 0) tgc_span_open_for_copies(bar);
     __syncwarp();
     if (next < 16384 && lane == 0) {
       const int line = next / 256;

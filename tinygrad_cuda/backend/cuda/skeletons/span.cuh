@@ -17,7 +17,7 @@ unsigned* const launch = reinterpret_cast<unsigned*>(known + @lines@ + @warps@);
 int next = @tiles@;
 if (warp < makers) {
   next = warp * @blocks@ + virtual_block - (warp == @warps@ - 2 ? @combiners@ : 0);
-  if (lane == 0) tgc_span_open(bar);
+  if (lane == 0) tgc_span_open_for_copies(bar);
   __syncwarp();
   @send@
 }
