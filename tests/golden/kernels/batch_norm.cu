@@ -1,7 +1,7 @@
 // SPAN, 64 rows of 802816 in 256 tiles, held by all blocks: welford output output mul add rsqrt mul sub mul add mul div sub mul add sum mul mul mul sum mul add mul mul mul add mul mul mul add add.
 // Stores add (256, 64, 56, 56) float32; sum (1, 64, 1, 1) float32; mul (1, 64, 1, 1) float32; add (256, 64, 56, 56) float32.
 // Grid 132 x 256 threads, 822084608 bytes moved at least.
-struct row_welford_sum_mul_add_rsqrt_156383a58a_params {
+struct row_welford_sum_mul_add_rsqrt_436d40d84c_params {
   unsigned long long* words0;
   const float* in0;
   const float* in1;
@@ -12,7 +12,7 @@ struct row_welford_sum_mul_add_rsqrt_156383a58a_params {
   float* out2;
   float* out3;
 };
-__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_156383a58a_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_156383a58a_params& p,
+__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_436d40d84c_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_436d40d84c_params& p,
                                              char* smem) {
   const int warp = tgc_warp(), lane = tgc_lane();
   const int makers = virtual_block < 64 ? 8 - 2 : 8 - 1;
@@ -20,24 +20,68 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_156383a58a_stage(i
   float* const totals = reinterpret_cast<float*>(smem + 175616);
   unsigned long long* const known = reinterpret_cast<unsigned long long*>(smem + 176640);
   unsigned long long* const bar = known + 64 + warp;
-  unsigned* const launch = reinterpret_cast<unsigned*>(known + 64 + 8);
+  const tgc_vector<float, 4>* const tile0 = reinterpret_cast<const tgc_vector<float, 4>*>(room + 0);
+  const tgc_vector<float, 4>* const tile1 = reinterpret_cast<const tgc_vector<float, 4>*>(room + 12544);
+  const unsigned turn = tgc_span_turn<16384>(p.words0);
   int next = 16384;
+  unsigned parity = 0;
   if (warp < makers) {
     next = warp * 132 + virtual_block - (warp == 8 - 2 ? 64 : 0);
-    if (lane == 0) tgc_span_open_for_copies(bar);
+    if (lane == 0) tgc_span_open(bar);
     __syncwarp();
-    if (next < 16384 && lane == 0) {
+    if (lane == 0) {
       const int line = next / 256;
       const int outer = next % 256;
       tgc_span_expect(bar, 25088);
       tgc_span_copy<3136>(room + 0, p.in0, outer * 200704 + line * 3136, bar);
       tgc_span_copy<3136>(room + 12544, p.in1, outer * 200704 + line * 3136, bar);
     }
+    {
+      tgc_span_arrived(bar, parity);
+      const int line = next / 256;
+      const int outer = next % 256;
+      const float shift = tgc_warp_reduce(tgc_element(tile0[lane % 784], 0), tgc_sum_op()) * 0.03125f;
+      float s0[2] = {0.0f, 0.0f};
+      float s1[2] = {0.0f, 0.0f};
+      float s2[2] = {0.0f, 0.0f};
+      float s3[2] = {0.0f, 0.0f};
+#pragma unroll 4
+      for (int k = 0; k < 25; k++) {
+        const int item = k * 32 + lane;
+        if (item < 784) {
+          const tgc_vector<float, 4> a1 = tile0[item];
+          const tgc_vector<float, 4> a3 = tile1[item];
+#pragma unroll
+          for (int v = 0; v < 4; v++) {
+            const float x2 = tgc_element(a1, v);
+            const float away = x2 - shift;
+            const float x4 = tgc_element(a3, v);
+            const float x5 = x2 - shift;
+            const float x6 = x4 * x5;
+            s0[v & 1] += away;
+            s1[v & 1] += away * away;
+            s2[v & 1] += x4;
+            s3[v & 1] += x6;
+          }
+        }
+      }
+      float t0 = tgc_warp_reduce(s0[0] + s0[1], tgc_sum_op());
+      float t1 = tgc_warp_reduce(s1[0] + s1[1], tgc_sum_op());
+      float t2 = tgc_warp_reduce(s2[0] + s2[1], tgc_sum_op());
+      float t3 = tgc_warp_reduce(s3[0] + s3[1], tgc_sum_op());
+      const float off = t0 * 0.00031887755102040814f;
+      t1 = tgc_max_op()(t1 - t0 * off, 0.0f);
+      t0 = shift + off;
+      t3 -= off * t2;
+      if (lane == 0) {
+        tgc_span_tell(p.words0, 258 + next * 4 + 0, t0, t1, turn);
+        tgc_span_tell(p.words0, 258 + next * 4 + 2, t2, t3, turn);
+      }
+    }
+  } else if (warp == 8 - 1 && lane == 0) {  // one at a time, while the first tiles arrive
+    for (int line = 0; line < 64; line++) tgc_span_open(known + line);
   }
-  for (int line = threadIdx.x; line < 64; line += 256) tgc_span_open(known + line);
-  if (threadIdx.x == 0) *launch = tgc_span_turn<16384>(p.words0);
-  __syncthreads();
-  const unsigned turn = *launch;
+  __syncthreads_or(turn == 0);  // so that all know it before the launch can end
   if (warp == 8 - 1) {  // waits for totals
 #pragma unroll 1
     for (int line = 0; line < 64;) {
@@ -115,53 +159,6 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_156383a58a_stage(i
     }
     return;
   }
-  const tgc_vector<float, 4>* const tile0 = reinterpret_cast<const tgc_vector<float, 4>*>(room + 0);
-  const tgc_vector<float, 4>* const tile1 = reinterpret_cast<const tgc_vector<float, 4>*>(room + 12544);
-  unsigned parity = 0;
-  if (next < 16384) {
-    {
-      tgc_span_arrived(bar, parity);
-      const int line = next / 256;
-      const int outer = next % 256;
-      const float shift = tgc_warp_reduce(tgc_element(tile0[lane % 784], 0), tgc_sum_op()) * 0.03125f;
-      float s0[2] = {0.0f, 0.0f};
-      float s1[2] = {0.0f, 0.0f};
-      float s2[2] = {0.0f, 0.0f};
-      float s3[2] = {0.0f, 0.0f};
-#pragma unroll 4
-      for (int k = 0; k < 25; k++) {
-        const int item = k * 32 + lane;
-        if (item < 784) {
-          const tgc_vector<float, 4> a1 = tile0[item];
-          const tgc_vector<float, 4> a3 = tile1[item];
-#pragma unroll
-          for (int v = 0; v < 4; v++) {
-            const float x2 = tgc_element(a1, v);
-            const float away = x2 - shift;
-            const float x4 = tgc_element(a3, v);
-            const float x5 = x2 - shift;
-            const float x6 = x4 * x5;
-            s0[v & 1] += away;
-            s1[v & 1] += away * away;
-            s2[v & 1] += x4;
-            s3[v & 1] += x6;
-          }
-        }
-      }
-      float t0 = tgc_warp_reduce(s0[0] + s0[1], tgc_sum_op());
-      float t1 = tgc_warp_reduce(s1[0] + s1[1], tgc_sum_op());
-      float t2 = tgc_warp_reduce(s2[0] + s2[1], tgc_sum_op());
-      float t3 = tgc_warp_reduce(s3[0] + s3[1], tgc_sum_op());
-      const float off = t0 * 0.00031887755102040814f;
-      t1 = tgc_max_op()(t1 - t0 * off, 0.0f);
-      t0 = shift + off;
-      t3 -= off * t2;
-      if (lane == 0) {
-        tgc_span_tell(p.words0, 258 + next * 4 + 0, t0, t1, turn);
-        tgc_span_tell(p.words0, 258 + next * 4 + 2, t2, t3, turn);
-      }
-    }
-  }
   tgc_vector<float, 4> held0[25];
   tgc_vector<float, 4> held1[25];
 #pragma unroll 1
@@ -182,7 +179,7 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_156383a58a_stage(i
     next = tgc_span_ticket<16384>(p.words0) + 860;
     if (next < 16384) {
       parity ^= 1;
-      if (next < 16384 && lane == 0) {
+      if (lane == 0) {
         const int line = next / 256;
         const int outer = next % 256;
         tgc_span_expect(bar, 25088);

@@ -10,7 +10,7 @@ from tinygrad_cuda.backend.cuda.expression import Lane, Scope
 from tinygrad_cuda.backend.cuda.lines import WARP, Lines, Space
 from tinygrad_cuda.backend.cuda.store import Stores, comment, stem
 from tinygrad_cuda.backend.cuda.template import THREADS, Exchange, Stage, fill, wrapped
-from tinygrad_cuda.graph.fusion import TRANSPARENT, length_of, rows_of
+from tinygrad_cuda.graph.fusion import FEW_ROWS, TRANSPARENT, length_of, rows_of
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, reduction
 from tinygrad_cuda.graph.ops import elementwise as ew
@@ -20,7 +20,6 @@ WARPS = THREADS // WARP
 REGISTERS = {2: 100, 1: 200}  # of a thread for its tile, by blocks on a multiprocessor
 RESERVED = 1024  # bytes of shared memory that each block takes besides its own
 LEAST_TILE = 1024  # bytes: shorter copies do not keep memory busy
-MOST_ROWS = 512  # whose totals a block has in shared memory
 TABLES = 128  # bytes of it for barriers and counts
 SUMS = 8  # words of a tile
 
@@ -63,7 +62,7 @@ def span_stage(kernel: Kernel) -> Stage | None:
 def _layout(kernel: Kernel, wide: list[Node]) -> Layout | None:
     """The largest tiles for which there is room."""
     rows, run = rows_of(kernel.sign), kernel.sign[-1][0] if kernel.sign else 0
-    if not wide or not run or not kernel.sign[-1][1] or rows > MOST_ROWS:
+    if not wide or not run or not kernel.sign[-1][1] or rows > FEW_ROWS:
         return None
     width = min(8, 16 // max(n.dtype.itemsize for n in (*wide, *_wide_stores(kernel))))
     outer = length_of(kernel.sign) // run
@@ -264,7 +263,7 @@ class _Span:
             "span.cuh", "body", **sizes, **combined, **loop,
             warps=WARPS, combiners=layout.combiners, blocks=layout.blocks, lines=row.lines,
             tiles=tiles, makers_in_all=layout.makers, count=self.count, words=words, told=told,
-            parts_at=parts_at, totals=totals, known=known, threads=THREADS, send=send, tell=tell,
+            parts_at=parts_at, totals=totals, known=known, send=send, tell=tell,
             tiles_declared=self._tiles(), held=self._held(trips), hold=self._hold(),
             places=places["tile"], line_values=values,
         )  # fmt: skip
@@ -272,7 +271,7 @@ class _Span:
             f"SPAN, {row.lines} rows of {row.length} in {layout.parts} tiles, held by all blocks"
         )
         label = comment(kernel, about, layout.blocks)
-        shared = known + 8 * (row.lines + WARPS + 1)
+        shared = known + 8 * (row.lines + WARPS)
         stage = wrapped(kernel, stem(kernel), body, row.words.list, layout.blocks, shared, label)
         stage.dense, stage.alone = layout.dense, True
         return stage

@@ -13,18 +13,20 @@ char* const room = smem + warp * @tile_bytes@;
 float* const totals = reinterpret_cast<float*>(smem + @totals@);
 unsigned long long* const known = reinterpret_cast<unsigned long long*>(smem + @known@);
 unsigned long long* const bar = known + @lines@ + warp;
-unsigned* const launch = reinterpret_cast<unsigned*>(known + @lines@ + @warps@);
+@tiles_declared@
+const unsigned turn = tgc_span_turn<@tiles@>(@words@);
 int next = @tiles@;
+unsigned parity = 0;
 if (warp < makers) {
   next = warp * @blocks@ + virtual_block - (warp == @warps@ - 2 ? @combiners@ : 0);
-  if (lane == 0) tgc_span_open_for_copies(bar);
+  if (lane == 0) tgc_span_open(bar);
   __syncwarp();
   @send@
+  @tell@
+} else if (warp == @warps@ - 1 && lane == 0) {  // one at a time, while the first tiles arrive
+  for (int line = 0; line < @lines@; line++) tgc_span_open(known + line);
 }
-for (int line = threadIdx.x; line < @lines@; line += @threads@) tgc_span_open(known + line);
-if (threadIdx.x == 0) *launch = tgc_span_turn<@tiles@>(@words@);
-__syncthreads();
-const unsigned turn = *launch;
+__syncthreads_or(turn == 0);  // so that all know it before the launch can end
 if (warp == @warps@ - 1) {  // waits for totals
 #pragma unroll 1
   for (int line = 0; line < @lines@;) {
@@ -87,11 +89,6 @@ if (warp == makers) {  // combines
   }
   return;
 }
-@tiles_declared@
-unsigned parity = 0;
-if (next < @tiles@) {
-  @tell@
-}
 @held@
 #pragma unroll 1
 while (next < @tiles@) {
@@ -129,7 +126,7 @@ while (next < @tiles@) {
   }
 }
 //@ send
-if (next < @tiles@ && lane == 0) {
+if (lane == 0) {
   const int line = next / @parts@;
   @places@
   tgc_span_expect(bar, @tile_bytes@);

@@ -14,18 +14,13 @@ TGC_DEVICE void tgc_nap(int nanoseconds) {
 
 // ------------------------------------------------------------------------- copies to shared memory
 
+// A barrier at its beginning. It waits for copies that the thread has sent for, so those come later.
 TGC_DEVICE void tgc_span_open(unsigned long long* bar) {
 #ifdef TGC_EMULATOR
   *bar = 0;
 #elif __CUDA_ARCH__ >= 900
   unsigned place = (unsigned)__cvta_generic_to_shared(bar);
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(place) : "memory");
-#endif
-}
-// The same for a barrier that counts copies. Behind copies that are on their way the fence waits.
-TGC_DEVICE void tgc_span_open_for_copies(unsigned long long* bar) {
-  tgc_span_open(bar);
-#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
