@@ -1,7 +1,7 @@
 // SPAN, 64 rows of 802816 in 256 tiles, held by all blocks: welford output output mul add rsqrt mul sub mul add mul div sub mul add sum mul mul mul sum mul add mul mul mul add mul mul mul add add.
 // Stores add (256, 64, 56, 56) float32; sum (1, 64, 1, 1) float32; mul (1, 64, 1, 1) float32; add (256, 64, 56, 56) float32.
 // Grid 132 x 256 threads, 822084608 bytes moved at least.
-struct row_welford_sum_mul_add_rsqrt_436d40d84c_params {
+struct row_welford_sum_mul_add_rsqrt_723ad2365a_params {
   unsigned long long* words0;
   const float* in0;
   const float* in1;
@@ -12,14 +12,13 @@ struct row_welford_sum_mul_add_rsqrt_436d40d84c_params {
   float* out2;
   float* out3;
 };
-__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_436d40d84c_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_436d40d84c_params& p,
+__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_723ad2365a_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_723ad2365a_params& p,
                                              char* smem) {
   const int warp = tgc_warp(), lane = tgc_lane();
   const int makers = virtual_block < 64 ? 8 - 2 : 8 - 1;
   char* const room = smem + warp * 25088;
-  float* const totals = reinterpret_cast<float*>(smem + 175616);
-  unsigned long long* const known = reinterpret_cast<unsigned long long*>(smem + 176640);
-  unsigned long long* const bar = known + 64 + warp;
+  unsigned long long* const known = reinterpret_cast<unsigned long long*>(smem + 175616);
+  unsigned long long* const bar = known + 64 * 4 + warp;
   const tgc_vector<float, 4>* const tile0 = reinterpret_cast<const tgc_vector<float, 4>*>(room + 0);
   const tgc_vector<float, 4>* const tile1 = reinterpret_cast<const tgc_vector<float, 4>*>(room + 12544);
   const unsigned turn = tgc_span_turn<16384>(p.words0);
@@ -36,51 +35,8 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_436d40d84c_stage(i
       tgc_span_copy<3136>(room + 0, p.in0, outer * 200704 + line * 3136, bar);
       tgc_span_copy<3136>(room + 12544, p.in1, outer * 200704 + line * 3136, bar);
     }
-    {
-      tgc_span_arrived(bar, parity);
-      const int line = next / 256;
-      const int outer = next % 256;
-      const float shift = tgc_warp_reduce(tgc_element(tile0[lane % 784], 0), tgc_sum_op()) * 0.03125f;
-      float s0[2] = {0.0f, 0.0f};
-      float s1[2] = {0.0f, 0.0f};
-      float s2[2] = {0.0f, 0.0f};
-      float s3[2] = {0.0f, 0.0f};
-#pragma unroll 4
-      for (int k = 0; k < 25; k++) {
-        const int item = k * 32 + lane;
-        if (item < 784) {
-          const tgc_vector<float, 4> a1 = tile0[item];
-          const tgc_vector<float, 4> a3 = tile1[item];
-#pragma unroll
-          for (int v = 0; v < 4; v++) {
-            const float x2 = tgc_element(a1, v);
-            const float away = x2 - shift;
-            const float x4 = tgc_element(a3, v);
-            const float x5 = x2 - shift;
-            const float x6 = x4 * x5;
-            s0[v & 1] += away;
-            s1[v & 1] += away * away;
-            s2[v & 1] += x4;
-            s3[v & 1] += x6;
-          }
-        }
-      }
-      float t0 = tgc_warp_reduce(s0[0] + s0[1], tgc_sum_op());
-      float t1 = tgc_warp_reduce(s1[0] + s1[1], tgc_sum_op());
-      float t2 = tgc_warp_reduce(s2[0] + s2[1], tgc_sum_op());
-      float t3 = tgc_warp_reduce(s3[0] + s3[1], tgc_sum_op());
-      const float off = t0 * 0.00031887755102040814f;
-      t1 = tgc_max_op()(t1 - t0 * off, 0.0f);
-      t0 = shift + off;
-      t3 -= off * t2;
-      if (lane == 0) {
-        tgc_span_tell(p.words0, 258 + next * 4 + 0, t0, t1, turn);
-        tgc_span_tell(p.words0, 258 + next * 4 + 2, t2, t3, turn);
-      }
-    }
-  } else if (warp == 8 - 1 && lane == 0) {  // one at a time, while the first tiles arrive
-    for (int line = 0; line < 64; line++) tgc_span_open(known + line);
   }
+  for (int i = threadIdx.x; i < 64 * 4; i += 256) known[i] = 0ull;
   __syncthreads_or(turn == 0);  // so that all know it before the launch can end
   if (warp == 8 - 1) {  // waits for totals
 #pragma unroll 1
@@ -96,8 +52,7 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_436d40d84c_stage(i
       }
       if (lane == 0) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) totals[line * 4 + i] = a[i];
-        tgc_span_signal(known + line);
+        for (int i = 0; i < 4; i++) tgc_span_pass(known + line * 4 + i, a[i], turn);
       }
       __syncwarp();
       line++;
@@ -158,6 +113,50 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_436d40d84c_stage(i
       }
     }
     return;
+  }
+  if (next < 16384) {
+    {
+      tgc_span_arrived(bar, parity);
+      const int line = next / 256;
+      const int outer = next % 256;
+      const float shift = tgc_warp_reduce(tgc_element(tile0[lane % 784], 0), tgc_sum_op()) * 0.03125f;
+      float s0[2] = {0.0f, 0.0f};
+      float s1[2] = {0.0f, 0.0f};
+      float s2[2] = {0.0f, 0.0f};
+      float s3[2] = {0.0f, 0.0f};
+#pragma unroll 4
+      for (int k = 0; k < 25; k++) {
+        const int item = k * 32 + lane;
+        if (item < 784) {
+          const tgc_vector<float, 4> a1 = tile0[item];
+          const tgc_vector<float, 4> a3 = tile1[item];
+#pragma unroll
+          for (int v = 0; v < 4; v++) {
+            const float x2 = tgc_element(a1, v);
+            const float away = x2 - shift;
+            const float x4 = tgc_element(a3, v);
+            const float x5 = x2 - shift;
+            const float x6 = x4 * x5;
+            s0[v & 1] += away;
+            s1[v & 1] += away * away;
+            s2[v & 1] += x4;
+            s3[v & 1] += x6;
+          }
+        }
+      }
+      float t0 = tgc_warp_reduce(s0[0] + s0[1], tgc_sum_op());
+      float t1 = tgc_warp_reduce(s1[0] + s1[1], tgc_sum_op());
+      float t2 = tgc_warp_reduce(s2[0] + s2[1], tgc_sum_op());
+      float t3 = tgc_warp_reduce(s3[0] + s3[1], tgc_sum_op());
+      const float off = t0 * 0.00031887755102040814f;
+      t1 = tgc_max_op()(t1 - t0 * off, 0.0f);
+      t0 = shift + off;
+      t3 -= off * t2;
+      if (lane == 0) {
+        tgc_span_tell(p.words0, 258 + next * 4 + 0, t0, t1, turn);
+        tgc_span_tell(p.words0, 258 + next * 4 + 2, t2, t3, turn);
+      }
+    }
   }
   tgc_vector<float, 4> held0[25];
   tgc_vector<float, 4> held1[25];
@@ -231,24 +230,21 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_436d40d84c_stage(i
     }
     const int line = tile / 256;
     const int outer = tile % 256;
-    tgc_span_await(known + line);
-    const float total0 = totals[line * 4 + 0];
-    const float total1 = totals[line * 4 + 1];
-    const float total2 = totals[line * 4 + 2];
-    const float total3 = totals[line * 4 + 3];
-    const float x17 = total1 * 1.2456154e-06f;
+    float totals[4];
+    tgc_span_await(known + line * 4, totals, turn);
+    const float x17 = totals[1] * 1.2456154e-06f;
     const float x18 = x17 + 1e-05f;
     const float x19 = tgc_rsqrt(x18);
     const float x20 = tgc_load(p.in2, line);
     const float x21 = x19 * x20;
-    const float x23 = total0 - total0;
+    const float x23 = totals[0] - totals[0];
     const float x24 = x23 * x21;
     const float x25 = tgc_load(p.in3, line);
     const float x26 = x24 + x25;
-    const float x32 = total2 * x21;
+    const float x32 = totals[2] * x21;
     const float x33 = x32 * (-1.2456154e-06f);
-    const float x34 = total2 * x23;
-    const float x35 = total3 + x34;
+    const float x34 = totals[2] * x23;
+    const float x35 = totals[3] + x34;
     const float x36 = x35 * x20;
     const float x37 = x19 * (-0.5f);
     const float x38 = x37 / x18;
@@ -266,7 +262,7 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_436d40d84c_stage(i
 #pragma unroll
         for (int v = 0; v < 4; v++) {
           const float x15 = tgc_element(a14, v);
-          const float x16 = x15 - total0;
+          const float x16 = x15 - totals[0];
           const float x22 = x16 * x21;
           const float x27 = x22 + x26;
           y28.at[v] = tgc_to_storage<float>(x27);

@@ -75,7 +75,7 @@ def _layout(kernel: Kernel, wide: list[Node]) -> Layout | None:
             continue
         trips = -(-tile // (width * WARP))
         registers = sum(trips * max(1, width * node.dtype.itemsize // 4) for node in wide)
-        shared = (WARPS - 1) * tile_bytes + rows * (4 * SUMS + 8) + TABLES
+        shared = (WARPS - 1) * tile_bytes + 8 * rows * SUMS + TABLES
         for dense, most in REGISTERS.items():
             room = (kernel.room + RESERVED) // dense - RESERVED
             if registers <= most and shared <= room:
@@ -246,8 +246,7 @@ class _Span:
             "width": layout.width, "tile_bytes": self._tile_bytes(),
         }  # fmt: skip
         tiles = row.lines * layout.parts
-        totals = (WARPS - 1) * self._tile_bytes()
-        known = totals + 4 * row.lines * self.count
+        known = (WARPS - 1) * self._tile_bytes()
         told = 2  # behind the tickets
         parts_at = told + row.lines * self.count
         exchange = Exchange(8 * (parts_at + tiles * self.count))
@@ -263,7 +262,7 @@ class _Span:
             "span.cuh", "body", **sizes, **combined, **loop,
             warps=WARPS, combiners=layout.combiners, blocks=layout.blocks, lines=row.lines,
             tiles=tiles, makers_in_all=layout.makers, count=self.count, words=words, told=told,
-            parts_at=parts_at, totals=totals, known=known, send=send, tell=tell,
+            parts_at=parts_at, known=known, threads=THREADS, send=send, tell=tell,
             tiles_declared=self._tiles(), held=self._held(trips), hold=self._hold(),
             places=places["tile"], line_values=values,
         )  # fmt: skip
@@ -271,7 +270,7 @@ class _Span:
             f"SPAN, {row.lines} rows of {row.length} in {layout.parts} tiles, held by all blocks"
         )
         label = comment(kernel, about, layout.blocks)
-        shared = known + 8 * (row.lines + WARPS)
+        shared = known + 8 * (row.lines * self.count + WARPS)
         stage = wrapped(kernel, stem(kernel), body, row.words.list, layout.blocks, shared, label)
         stage.dense, stage.alone = layout.dense, True
         return stage
@@ -433,12 +432,7 @@ class _Span:
         writer, row = self.writer, self.row
         stores = self._open()
         self.tiles.form = "held{}[k]"
-        names = [f"total{k}" for k in range(self.count)]
-        before = [
-            f"const float {name} = totals[line * {self.count} + {k}];"
-            for k, name in enumerate(names)
-        ]
-        self._settle(names)
+        self._settle([f"totals[{k}]" for k in range(self.count)])
         for node in row.wide_stores:
             value = writer.value(node, ix.unflatten(self.flat, node.shape))
             stores.put(node, self.flat, value)
@@ -446,7 +440,7 @@ class _Span:
             "load": writer.scopes[1].lines, "map": writer.scopes[2].lines,
             "wide_store": stores.after,
         }  # fmt: skip
-        return before + row.outer.lines, loop
+        return row.outer.lines, loop
 
 
 __all__ = ["span_stage"]

@@ -10,9 +10,8 @@
 const int warp = tgc_warp(), lane = tgc_lane();
 const int makers = virtual_block < @combiners@ ? @warps@ - 2 : @warps@ - 1;
 char* const room = smem + warp * @tile_bytes@;
-float* const totals = reinterpret_cast<float*>(smem + @totals@);
 unsigned long long* const known = reinterpret_cast<unsigned long long*>(smem + @known@);
-unsigned long long* const bar = known + @lines@ + warp;
+unsigned long long* const bar = known + @lines@ * @count@ + warp;
 @tiles_declared@
 const unsigned turn = tgc_span_turn<@tiles@>(@words@);
 int next = @tiles@;
@@ -22,10 +21,8 @@ if (warp < makers) {
   if (lane == 0) tgc_span_open(bar);
   __syncwarp();
   @send@
-  @tell@
-} else if (warp == @warps@ - 1 && lane == 0) {  // one at a time, while the first tiles arrive
-  for (int line = 0; line < @lines@; line++) tgc_span_open(known + line);
 }
+for (int i = threadIdx.x; i < @lines@ * @count@; i += @threads@) known[i] = 0ull;
 __syncthreads_or(turn == 0);  // so that all know it before the launch can end
 if (warp == @warps@ - 1) {  // waits for totals
 #pragma unroll 1
@@ -41,8 +38,7 @@ if (warp == @warps@ - 1) {  // waits for totals
     }
     if (lane == 0) {
 #pragma unroll
-      for (int i = 0; i < @count@; i++) totals[line * @count@ + i] = a[i];
-      tgc_span_signal(known + line);
+      for (int i = 0; i < @count@; i++) tgc_span_pass(known + line * @count@ + i, a[i], turn);
     }
     __syncwarp();
     line++;
@@ -89,6 +85,9 @@ if (warp == makers) {  // combines
   }
   return;
 }
+if (next < @tiles@) {
+  @tell@
+}
 @held@
 #pragma unroll 1
 while (next < @tiles@) {
@@ -110,7 +109,8 @@ while (next < @tiles@) {
   }
   const int line = tile / @parts@;
   @places@
-  tgc_span_await(known + line);
+  float totals[@count@];
+  tgc_span_await(known + line * @count@, totals, turn);
   @line_values@
 #pragma unroll
   for (int k = 0; k < @trips@; k++) {

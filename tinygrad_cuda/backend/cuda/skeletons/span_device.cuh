@@ -57,17 +57,6 @@ TGC_DEVICE void tgc_span_copy(char* target, const T* base, I index, unsigned lon
 #endif
 }
 
-// Completes a phase of a barrier that counts no copies: what the thread wrote before is there.
-TGC_DEVICE void tgc_span_signal(unsigned long long* bar) {
-#ifdef TGC_EMULATOR
-  *bar += 1ull << 32;
-  tgc_emu_moved();
-#elif __CUDA_ARCH__ >= 900
-  unsigned place = (unsigned)__cvta_generic_to_shared(bar);
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(place) : "memory");
-#endif
-}
-
 // Waits for a phase of the barrier: the first, third, ... have parity 0.
 TGC_DEVICE void tgc_span_arrived(unsigned long long* bar, unsigned parity) {
 #ifdef TGC_EMULATOR
@@ -78,22 +67,6 @@ TGC_DEVICE void tgc_span_arrived(unsigned long long* bar, unsigned parity) {
     asm volatile("{\n.reg .pred P;\n"
                  "mbarrier.try_wait.parity.shared.b64 P, [%1], %2;\nselp.b32 %0, 1, 0, P;\n}"
                  : "=r"(done) : "r"(place), "r"(parity) : "memory");
-#endif
-}
-
-// Waits for the first phase of a barrier, which a warp may have to look at many times.
-TGC_DEVICE void tgc_span_await(unsigned long long* bar) {
-#ifdef TGC_EMULATOR
-  tgc_span_arrived(bar, 0);
-#elif __CUDA_ARCH__ >= 900
-  unsigned place = (unsigned)__cvta_generic_to_shared(bar), done = 0;
-  while (true) {
-    asm volatile("{\n.reg .pred P;\n"
-                 "mbarrier.test_wait.parity.shared.b64 P, [%1], 0;\nselp.b32 %0, 1, 0, P;\n}"
-                 : "=r"(done) : "r"(place) : "memory");
-    if (done) break;
-    tgc_nap(40);
-  }
 #endif
 }
 
@@ -163,4 +136,25 @@ template <int COUNT> TGC_DEVICE int tgc_span_ticket(unsigned long long* words) {
   int ticket = 0;
   if (tgc_lane() == 0) ticket = int(atomicAdd(tgc_address_write(words, 0), 1ull) % COUNT);
   return __shfl_sync(TGC_ALL_LANES, ticket, 0);
+}
+
+// The same within a block, in shared memory: by atomic operations, since no barrier stands between.
+TGC_DEVICE void tgc_span_pass(unsigned long long* word, float value, unsigned turn) {
+  atomicExch(word, tgc_span_word(value, turn));
+#ifdef TGC_EMULATOR
+  tgc_emu_moved();
+#endif
+}
+// Waits for COUNT words, which a warp may have to look at many times; all lanes get the values.
+template <int COUNT>
+TGC_DEVICE void tgc_span_await(unsigned long long* words, float (&values)[COUNT], unsigned turn) {
+  unsigned long long word = 0;
+  while (true) {
+    if (tgc_lane() < COUNT) word = atomicCAS(words + tgc_lane(), 0ull, 0ull);
+    if (__all_sync(TGC_ALL_LANES, tgc_lane() >= COUNT || word >> 32 == turn)) break;
+    tgc_nap(40);
+  }
+#pragma unroll
+  for (int i = 0; i < COUNT; i++)
+    values[i] = __uint_as_float(__shfl_sync(TGC_ALL_LANES, (unsigned)word, i));
 }
