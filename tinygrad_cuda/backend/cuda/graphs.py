@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad_cuda.backend.cuda.runtime import Device, Function, Launch
+from tinygrad_cuda.backend.cuda.handles import RECENT, Function, Launch
+from tinygrad_cuda.backend.cuda.runtime import Device
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError
 
@@ -49,7 +50,7 @@ class _Template:
         self.device = device
         self.graph: Any = None
         self.graph = device.call("cuGraphCreate", 0)
-        self.account = [Launch(node.function.name, node.label) for node in nodes[-16:]]
+        self.account = [Launch(node.function.name, node.label) for node in nodes[-RECENT:]]
         self.slots = [_Slot(device, node) for node in nodes]
         self.handles: list[Any] = []
         for node, slot in zip(nodes, self.slots):
@@ -129,7 +130,7 @@ class Graph:
         device.enter()
         if rewritten >= 0:
             self._tell(rewritten)
-        device.launches.extend(self._template.account)
+        device.launches.append(self._template.account)
         stream = stream or device.stream
         (status,) = self._launch(self._executable, stream)
         if status:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tinygrad_cuda.backend.cuda.runtime import Device
 
 PLAIN_SHARED_BYTES = 48 << 10  # more dynamic shared memory has to be asked for
+RECENT = 16  # launches in the account of a failure
 
 
 class Launch(NamedTuple):

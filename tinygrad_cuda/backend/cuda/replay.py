@@ -179,11 +179,12 @@ class Replay:
         """Starts all on the addresses of the last `run`; only what is fetched differs."""
         graph, fetch = self.graph, self._fetch
         assert graph is not None
+        if fetch is None:
+            # Nothing is lent: whoever realizes on the GPU is alone with its graphs in any case.
+            graph.launch()
+            return
+        assert isinstance(graph, Graph)
         with self.gpu.lock:
-            if fetch is None:
-                graph.launch()
-                return
-            assert isinstance(graph, Graph)
             fetch.fill(staged, numbers)
             graph.launch(None, 0 if fetch.changed else -1)
             fetch.changed = False

@@ -10,13 +10,14 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
 from tinygrad_cuda.backend.cuda.handles import (
+    RECENT,
     Event,
     Function,
     Launch,
@@ -215,7 +216,8 @@ class Device:
         self.lost = ""
         self._gate = _gate  # globals may be gone when destructors run at exit
         self._finalizing = sys.is_finalizing
-        self.launches: deque[Launch] = deque(maxlen=16)
+        # Of the last runs, the last launches of each: one thing a run to append.
+        self.launches: deque[Sequence[Launch]] = deque(maxlen=RECENT)
         self._handle = self.call("cuDeviceGet", index)
         self._context = self.call("cuDevicePrimaryCtxRetain", self._handle)
         self.enter()
@@ -254,7 +256,8 @@ class Device:
         actual = f"{call} returned {code}, {_describe(self.driver, status)}"
         hint = HINTS.get(status.name)
         if code in LOSING:
-            recent = "\n".join(f"  {launch}" for launch in self.launches) or "  none"
+            launches = [launch for run in self.launches for launch in run][-RECENT:]
+            recent = "\n".join(f"  {launch}" for launch in launches) or "  none"
             self.lost = f"{actual}\nthe last launches, newest last:\n{recent}"
             return self._lost_error(hint)
         return CudaError(
@@ -499,7 +502,7 @@ class Device:
         parameters = self._parameters
         with self.lock:
             self._bytes[: len(words)] = words
-            self.launches.append(Launch(function.name, label))
+            self.launches.append((Launch(function.name, label),))
             if programmatic:
                 config = self.programmatic_config(grid, block, shared_bytes)
                 (status,) = self.driver.cuLaunchKernelEx(config, function.handle, parameters, 0)

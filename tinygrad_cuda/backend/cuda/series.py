@@ -55,7 +55,7 @@ class Series:
         device.enter()
         start = device.driver.cuLaunchKernelEx
         with device.lock:
-            device.launches.extend(self._account)
+            device.launches.append(self._account)
             for config, function, parameters in self._kernels:
                 (status,) = start(config, function, parameters, 0)
                 if status:
