@@ -12,6 +12,7 @@ from typing import Any
 from weakref import getweakrefcount
 
 from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.engine.seal import UnseenCell, leave_unseen
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -54,29 +55,16 @@ class Returned:
             # One by one: a pass in C over four things takes longer to begin than all of this.
             tensor, cell, node, memory = entry
             found = getrefcount(tensor), getrefcount(cell), getrefcount(node), getrefcount(memory)
-            if found != ALONE or getweakrefcount(tensor) or getweakrefcount(cell):
+            if found != ALONE or getweakrefcount(tensor):
                 continue
-            if getweakrefcount(node) or getweakrefcount(memory):
+            if tensor.cell is not cell or tensor.chain is not chain or type(tensor) is not Tensor:
                 continue
-            for _, branch in chain:
-                if branch.node is not None:
-                    break
-            else:
-                if (
-                    tensor.cell is cell
-                    and tensor.chain is chain
-                    and tensor._node is tensor._retained is tensor._strides is None
-                    and type(tensor) is Tensor
-                    and type(cell) is Cell
-                    and cell.node is node
-                    and cell.aliases is None
-                    and cell.recorder is None
-                    and cell.error is None
-                    and node.storage is memory
-                    and node.spent is spent
-                    and node.piece is None
-                ):
-                    return entry
+            # What nobody has looked at is as it was.
+            if type(cell) is UnseenCell:
+                return entry
+            if type(cell) is Cell and as_made(tensor, cell, node, memory, spent):
+                leave_unseen(cell)
+                return entry
         return None
 
     def keep(self, tensor: Any) -> None:
@@ -90,3 +78,21 @@ class Returned:
         if plain and node.storage.nbytes <= SMALL:
             self.kept.append(((tensor, cell, node, node.storage), chain, node.spent))
             del self.kept[:-KEPT]
+            if type(cell) is Cell:
+                leave_unseen(cell)
+
+
+def as_made(tensor: Any, cell: Any, node: Any, memory: Any, spent: Any) -> bool:
+    """Whether what has been looked at is as it was, and nobody waits for anything of it."""
+    if getweakrefcount(cell) or getweakrefcount(node) or getweakrefcount(memory):
+        return False
+    if any(branch.node is not None for _, branch in tensor.chain):
+        return False
+    return (
+        tensor._node is tensor._retained is tensor._strides is None
+        and cell.node is node
+        and cell.aliases is cell.recorder is cell.error is None
+        and node.storage is memory
+        and node.spent is spent
+        and node.piece is None
+    )

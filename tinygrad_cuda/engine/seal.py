@@ -29,7 +29,7 @@ class _Seals:
 seals = _Seals()
 
 
-class SealedCell(Cell):
+class UnseenCell(Cell):
     """A Cell until somebody uses its value; then it is an ordinary one again."""
 
     __slots__ = ()
@@ -37,41 +37,60 @@ class SealedCell(Cell):
     @property
     def node(self) -> Node:
         """The value it holds now."""
-        _break(self, Cell)
+        self.unseal()
         found: Node = node_under(self)
         return found
 
     @node.setter
     def node(self, node: Node) -> None:
-        _break(self, Cell)
+        self.unseal()
         _node.__set__(self, node)
 
     def add_alias(self, alias: Any) -> None:
         """Has `alias.forget_node()` called at the next write."""
-        _break(self, Cell)
+        self.unseal()
         Cell.add_alias(self, alias)
+
+    def unseal(self) -> None:
+        """Makes it an ordinary one."""
+        _become(self, Cell)
+
+
+class SealedCell(UnseenCell):
+    """The same, and whoever uses it is counted."""
+
+    __slots__ = ()
+
+    def unseal(self) -> None:
+        """Makes it an ordinary one."""
+        seals.broken += 1
+        _become(self, Cell)
 
 
 class SealedLeaf(Leaf):
-    """A Leaf until somebody uses its gradient; then it is an ordinary one again."""
+    """A Leaf until somebody uses its gradient; then it is an ordinary one again, and counted."""
 
     __slots__ = ()
 
     @property
     def grad(self) -> Any:
         """The accumulated gradient, a Tensor, or None."""
-        _break(self, Leaf)
+        self.unseal()
         return grad_under(self)
 
     @grad.setter
     def grad(self, gradient: Any) -> None:
-        _break(self, Leaf)
+        self.unseal()
         _grad.__set__(self, gradient)
 
+    def unseal(self) -> None:
+        """Makes it an ordinary one."""
+        seals.broken += 1
+        _become(self, Leaf)
 
-def _break(sealed: Any, kind: type) -> None:
-    seals.broken += 1
-    object.__setattr__(sealed, "__class__", kind)
+
+def _become(place: Any, kind: type) -> None:
+    object.__setattr__(place, "__class__", kind)
 
 
 SEALABLE_CELLS, SEALABLE_LEAVES = {Cell, SealedCell}, {Leaf, SealedLeaf}
@@ -81,7 +100,12 @@ def seal(cells: Iterable[Cell], leaves: Iterable[Leaf]) -> None:
     """Seals cells and leaves of these kinds that are not."""
     for cell in cells:
         if type(cell) is Cell:
-            object.__setattr__(cell, "__class__", SealedCell)
+            _become(cell, SealedCell)
     for leaf in leaves:
         if type(leaf) is Leaf:
-            object.__setattr__(leaf, "__class__", SealedLeaf)
+            _become(leaf, SealedLeaf)
+
+
+def leave_unseen(cell: Cell) -> None:
+    """Has an ordinary cell tell by its class whether somebody uses its value from now on."""
+    _become(cell, UnseenCell)
