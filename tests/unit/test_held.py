@@ -96,6 +96,9 @@ class Executable:
     def watch_error(self, first: int, codes: Any) -> None:
         self.watched.append((first, codes))
 
+    def watch(self, codes: Any) -> None:
+        self.watch_error(self.first_code, codes)
+
 
 class Loop:
     """Turns of a program whose state lies at 100."""
@@ -225,7 +228,7 @@ def test_a_graph_that_has_not_run_for_long_makes_room(loop: Loop) -> None:
     for _ in range(IDLE):
         loop.turn(x, 20)
     found = [loop.turn(x, 500) for _ in range(4)]
-    assert found[-1] == "again" and len(loop.held.graphs) == GRAPHS
+    assert found[-1] == "again" and len(loop.held.places) == GRAPHS
 
 
 def test_a_machine_without_graphs_is_asked_once(loop: Loop) -> None:

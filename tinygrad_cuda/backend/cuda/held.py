@@ -34,7 +34,6 @@ class Held:
         self.slots = slots
         self.readable = set(slots) <= executable.readable and len(slots) < FETCHED
         self.places: ByPlaces[Any] = ByPlaces()
-        self.graphs = self.places.graphs
         self._fixed: list[int] = []  # addresses of everything else
         self._arena = 0
         self._key: tuple[int, ...] = ()
@@ -86,11 +85,16 @@ class Held:
         for piece in fresh:
             key.append(piece.address)
         found = self._key = tuple(key)
-        graph = self.graphs.get(found)
+        graph = self.places.find(found)
         if graph is None:
             return False
-        graph.again(waiting, self._send() if send else b"")
-        self._sent()
+        if send:
+            graph.again(waiting, self._send())
+            executable.sent = self._packed
+        else:
+            graph.again(waiting, b"")
+        if self._watch is not None:
+            self._watch(executable.first_code, self._codes)
         return True
 
     def run(self, inputs: Sequence[Any], results: Sequence[Any], numbers: Sequence[Number]) -> None:
@@ -112,8 +116,9 @@ class Held:
             return
         within = self._send() if self._key[0] else b""
         graph.run(list(map(_address_of, memory)), self._waiting, within)
-        self._sent()
-        self.graphs[self._key] = graph
+        executable.sent = self._packed
+        executable.watch(self._codes)
+        self.places.keep(self._key, graph)
 
     def _take(self, numbers: Sequence[Number]) -> None:
         """Has the numbers' bytes and codes ready."""
@@ -132,13 +137,3 @@ class Held:
             self._waiting.append(executable.machine.stage(self._packed))
         executable.sent = b""  # until it is under way
         return within
-
-    def _sent(self) -> None:
-        executable = self.executable
-        executable.sent = self._packed
-        # What `ran` does, without the call.
-        places = self.places
-        runs = places.runs = places.runs + 1
-        places.used[self._key] = runs
-        if self._watch is not None:
-            self._watch(executable.first_code, self._codes)

@@ -13,25 +13,38 @@ Places = tuple[int, ...]
 G = TypeVar("G")
 
 
-class ByPlaces(Generic[G]):
-    """What was made for places that came again.
+class _Made(Generic[G]):
+    """A graph, and the number of its last run."""
 
-    Attributes:
-        graphs: by their places.
-        runs: how often one of them has run.
-        used: the number of each one's last run.
-    """
+    __slots__ = ("graph", "run")
+
+    def __init__(self, graph: G, run: int) -> None:
+        self.graph, self.run = graph, run
+
+
+class ByPlaces(Generic[G]):
+    """What was made for places that came again."""
 
     def __init__(self) -> None:
-        self.graphs: dict[Places, G] = {}
-        self.runs = 0
-        self.used: dict[Places, int] = {}
+        self._made: dict[Places, _Made[G]] = {}
+        self._runs = 0  # how often one of them has run
         self._seen: deque[Places] = deque(maxlen=SEEN)
 
-    def ran(self, places: Places) -> None:
-        """The graph of these places has been started."""
-        runs = self.runs = self.runs + 1
-        self.used[places] = runs
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def find(self, places: Places) -> G | None:
+        """The graph of these places, which is about to run; or None."""
+        made = self._made.get(places)
+        if made is None:
+            return None
+        made.run = self._runs = self._runs + 1
+        return made.graph
+
+    def keep(self, places: Places, graph: G) -> None:
+        """Notes the graph of these places, which has been started."""
+        self._runs += 1
+        self._made[places] = _Made(graph, self._runs)
 
     def wanted(self, places: Places) -> bool:
         """Whether places that have no graph are to get one: they have come before."""
@@ -42,15 +55,14 @@ class ByPlaces(Generic[G]):
 
     def forget(self) -> None:
         """Drops what knows addresses that are no longer right."""
-        self.graphs.clear()
-        self.used.clear()
+        self._made.clear()
         self._seen.clear()
 
     def _room(self) -> bool:
         """Whether there may be one graph more; one that has not run for long goes."""
-        if len(self.graphs) >= GRAPHS:
-            oldest = min(self.graphs, key=self.used.__getitem__)
-            if self.runs - self.used[oldest] < IDLE:
+        if len(self._made) >= GRAPHS:
+            oldest = min(self._made, key=lambda places: self._made[places].run)
+            if self._runs - self._made[oldest].run < IDLE:
                 return False
-            del self.graphs[oldest], self.used[oldest]
+            del self._made[oldest]
         return True

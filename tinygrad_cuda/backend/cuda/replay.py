@@ -141,17 +141,15 @@ class Replay:
         again get a graph of their own, so that nothing of it is written again.
         """
         settled = self._settled
-        graph: Graph | Series | None = settled.graphs.get(places)
+        graph: Graph | Series | None = settled.find(places)
         self.updated = 0
-        if graph is not None:
-            settled.ran(places)
-        else:
+        if graph is None:
             graph = self._moving
             assert graph is not None
             if places != self._moved:
                 if isinstance(graph, Graph) and settled.wanted(places):
-                    graph = settled.graphs[places] = self._twin(graph, places)
-                    settled.ran(places)
+                    graph = self._twin(graph, places)
+                    settled.keep(places, graph)
                 else:
                     self.updated = self._write(graph, self.frame, places)
                     self._moved = places
