@@ -11,6 +11,8 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
+from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.engine.seal import UnseenCell
 
 steady = sys.modules["tinygrad_cuda.compile.steady"]
 
@@ -52,6 +54,18 @@ def test_what_nobody_holds_comes_again(call: Any) -> None:
             assert more.tolist() == [k + 1.0] * 2
     assert len(seen) == 2  # one is held while the next is made
     assert total.item() == 21.0
+
+
+def test_what_nobody_looks_at_comes_again(call: Any) -> None:
+    seen = set()
+    for k in range(8):
+        total, _ = call(tc.full((2,), float(k)))
+        seen.add(id(total))
+    assert len(seen) == 2 and type(total.cell) is UnseenCell
+    assert total.item() == 21.0
+    assert type(total.cell) is Cell
+    del total
+    assert call(tc.ones(2))[0].item() == 3.0
 
 
 def itself(x: Any) -> Any:

@@ -11,7 +11,16 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.engine.cell import Cell, Leaf
-from tinygrad_cuda.engine.seal import SealedCell, SealedLeaf, grad_under, node_under, seal, seals
+from tinygrad_cuda.engine.seal import (
+    SealedCell,
+    SealedLeaf,
+    UnseenCell,
+    grad_under,
+    leave_unseen,
+    node_under,
+    seal,
+    seals,
+)
 
 
 @pytest.fixture
@@ -54,6 +63,16 @@ def test_a_look_breaks_the_seal_of_a_cell(parameter: Any, look: str) -> None:
     before = seals.broken
     LOOKS[look](parameter)
     assert type(parameter.cell) is Cell and seals.broken > before
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_look_at_what_nobody_has_seen_is_not_counted(parameter: Any, look: str) -> None:
+    leave_unseen(parameter.cell)
+    assert type(parameter.cell) is UnseenCell
+    before = seals.broken
+    LOOKS[look](parameter)
+    assert type(parameter.cell) is Cell and seals.broken == before
+    assert parameter.tolist() == ([2, 3] if look == "write" else [1, 2])
 
 
 @pytest.mark.parametrize("look", GRADIENTS)
