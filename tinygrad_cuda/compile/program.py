@@ -111,7 +111,7 @@ class Program:
         records = [r for r in self.capture.leaves.values() if r.leaf() is not None]
         found: list[Any] = [record.leaf() for record in records]
         shown.update(leaf.grad.cell for leaf in found if leaf.grad is not None)
-        self.hooks = [hooks for leaf in found for hooks in (leaf.hooks, leaf.after)]
+        self.hooks = [leaf.hooks for leaf in found]
         self.hooked = list(map(list, self.hooks))
         self.hooked_before = any(self.hooked)
         for record, leaf in zip(records, found):
@@ -271,7 +271,8 @@ class Program:
         return frame
 
     def _check(self, given: Given) -> None:
-        if self.version != structure.version:
+        version = structure.version
+        if self.version != version:
             for module, known in self.modules:
                 name = changed_module(module, known)
                 if name is not None:
@@ -279,12 +280,12 @@ class Program:
             for handle, cell, chain in self.handles:
                 if handle.cell is not cell or handle.chain != chain:
                     raise Stale(f"a tensor of shape {tuple(cell.node.shape)} was replaced")
-            self.version = structure.version
+            if list(map(list, self.hooks)) != self.hooked:
+                raise Stale("a gradient has other hooks")
+            self.version = version
         name = changed_name(self.names)
         if name is not None:
             raise Stale(f"{name} is another value")
-        if self.hooked_before or any(self.hooks):
-            self._check_hooks()
         for leaf in self.with_gradient:
             if leaf.grad is None:
                 raise Stale("a parameter has no gradient")
@@ -294,10 +295,6 @@ class Program:
         for number, tensor in self.bound:
             if given.tensors[number] is not tensor:
                 raise Stale(f"tensor {number} among the arguments is also the function's state")
-
-    def _check_hooks(self) -> None:
-        if list(map(list, self.hooks)) != self.hooked:
-            raise Stale("a gradient has other hooks")
 
     def run(self, given: Given, frame: Frame) -> Any:
         """Does again what the captured call did; returns what it returned."""

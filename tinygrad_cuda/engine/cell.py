@@ -22,15 +22,13 @@ class Leaf:
     Attributes:
         grad: the accumulated gradient, a Tensor, or None.
         hooks: called with each arriving gradient; may replace it.
-        after: called with the leaf once its gradient has been accumulated.
     """
 
-    __slots__ = ("grad", "hooks", "after", "_source", "_node", "__weakref__")
+    __slots__ = ("grad", "hooks", "_source", "_node", "__weakref__")
 
     def __init__(self) -> None:
         self.grad: Any = None
         self.hooks: dict[int, Callable[[Any], Any]] = {}
-        self.after: dict[int, Callable[[Any], Any]] = {}
         self._source: Node | None = None
         # Weak, since the node refers to the leaf: no reference cycle for each new value.
         self._node: weakref.ref[Node] | None = None

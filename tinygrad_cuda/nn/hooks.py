@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.engine.capture import structure
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.tensor import RemovableHandle
+from tinygrad_cuda.tensor.tensor import RemovableHandle, entered
 
 _numbers = itertools.count()
 Hooks = list[Callable[..., Any]]
@@ -24,15 +23,7 @@ Gradients = tuple[Any, ...]
 
 def add_hook(hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> RemovableHandle:
     """Adds a hook to a table of them; the handle takes it away."""
-    number = next(_numbers)
-    hooks[number] = hook
-    structure.version += 1
-
-    def remove() -> None:
-        structure.version += 1
-        hooks.pop(number, None)
-
-    return RemovableHandle(remove)
+    return entered(hooks, next(_numbers), hook)
 
 
 class GradientHooks:

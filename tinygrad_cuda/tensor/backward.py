@@ -119,8 +119,6 @@ def accumulate(leaf: Leaf, g: Node, create_graph: bool = False) -> None:
         leaf.grad = wrap(g)
     else:
         _accumulate(leaf, g, create_graph)
-    for after in list(leaf.after.values()):
-        after(leaf)
 
 
 def _accumulate(leaf: Leaf, g: Node, create_graph: bool) -> None:

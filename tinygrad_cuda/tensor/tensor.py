@@ -71,6 +71,20 @@ class RemovableHandle:
         self._remove = lambda: None
 
 
+def entered(
+    hooks: dict[int, Callable[..., Any]], key: int, hook: Callable[..., Any]
+) -> RemovableHandle:
+    """Puts a hook into a table; the handle takes it away. Replays look at tables after either."""
+    hooks[key] = hook
+    structure.version += 1
+
+    def remove() -> None:
+        hooks.pop(key, None)
+        structure.version += 1
+
+    return RemovableHandle(remove)
+
+
 class Tensor(
     ElementwiseMethods,
     FactMethods,
@@ -391,9 +405,7 @@ class Tensor(
             raise _no_grad("register_hook", self)
         leaf = self.leaf
         if leaf is not None:
-            key = id(hook)
-            leaf.hooks[key] = hook
-            return RemovableHandle(lambda: leaf.hooks.pop(key, None) and None)
+            return entered(leaf.hooks, id(hook), hook)
 
         def watch(g: Node) -> Node | None:
             replaced = hook(wrap(g))
