@@ -26,8 +26,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     replay = steady.Steady.replay
 
-    def counted(self: Any, args: Any) -> Any:
-        result = replay(self, args)
+    def counted(self: Any, *given: Any) -> Any:
+        result = replay(self, *given)
         found.append(result is not steady.MISS)
         return result
 
@@ -43,6 +43,7 @@ class Loop:
         self.model = nn.Linear(3, 4)
         self.optimizer = optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
         self.kept: list[Any] = []
+        self.hook: Any = None
         rng = np.random.default_rng(1)
         self.batches = [
             (rng.standard_normal((5, 3)).astype(np.float32), rng.integers(0, 4, 5))
@@ -145,6 +146,13 @@ def hook_a_gradient(loop: Loop) -> None:
     loop.model.weight.register_hook(lambda g: g * 2)
 
 
+def hook_a_gradient_for_a_while(loop: Loop) -> None:
+    if loop.hook is None:
+        loop.hook = loop.model.weight.register_hook(lambda g: g * 2)
+    else:
+        loop.hook.remove()
+
+
 def freeze_a_parameter(loop: Loop) -> None:
     loop.model.bias.requires_grad_(not loop.model.bias.requires_grad)
 
@@ -159,7 +167,7 @@ INTERVENTIONS = [
     hold_a_clone_of_a_gradient, hold_an_alias_of_a_gradient, look_at_a_gradient,
     drop_the_gradients, replace_a_gradient, scale_the_rate, write_a_parameter, write_its_data,
     replace_a_parameter, replace_the_momentum, reset_the_optimizer, copy_the_model,
-    hook_a_gradient, freeze_a_parameter, train_without_compile,
+    hook_a_gradient, hook_a_gradient_for_a_while, freeze_a_parameter, train_without_compile,
 ]  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.engine.finite import watch
 from tinygrad_cuda.engine.realize import realize_all
+from tinygrad_cuda.graph.node import mode as modes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,8 +49,8 @@ class detect_nan:
         realize_all()
         stack = ExitStack()
         stack.enter_context(settings.override(eager=True))
-        self._blocks.append((stack, watch.active))
-        watch.active = True
+        self._blocks.append((stack, modes.now.finite))
+        modes.now.finite = True
 
     def __exit__(
         self,
@@ -64,7 +64,7 @@ class detect_nan:
                 if error is None:
                     realize_all()
             finally:
-                watch.active = before
+                modes.now.finite = before
 
     def __call__(self, function: F) -> F:
         @functools.wraps(function)
@@ -82,7 +82,7 @@ def set_detect_nan(mode: bool) -> None:
     names the line of the op all the same.
     """
     realize_all()
-    watch.active = mode
+    modes.now.finite = mode
 
 
 class set_detect_anomaly:
@@ -94,14 +94,14 @@ class set_detect_anomaly:
     """
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
-        self._before = watch.active
+        self._before = modes.now.finite
         set_detect_nan(mode and check_nan)
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *error: object) -> None:
-        watch.active = self._before
+        modes.now.finite = self._before
 
 
 class detect_anomaly(set_detect_anomaly):

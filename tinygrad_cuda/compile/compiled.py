@@ -37,7 +37,6 @@ from tinygrad_cuda.engine.capture import (
     watching,
 )
 from tinygrad_cuda.engine.cell import local
-from tinygrad_cuda.engine.finite import watch
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.node import mode
 
@@ -77,14 +76,16 @@ class Compiled:
             functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        if (watching.on and capturing() is not None) or settings.eager or watch.active:
+        recorder = local.recorder
+        now = recorder.mode
+        if (watching.on and capturing() is not None) or settings.eager or now.finite:
             return self.function(*args, **options)
         with self._lock:
-            if local.recorder.pending:
+            if recorder.pending:
                 realize_all()
             steady_way = self._steady
             if steady_way is not None and not options and not settings.validate:
-                result = steady_way.replay(args)
+                result = steady_way.replay(args, now.gradients)
                 if result is not MISS:
                     return result
             given = Given(args, options)
@@ -118,7 +119,7 @@ class Compiled:
         The caller holds the lock, and runs at least one turn.
         """
         inside = watching.on and capturing() is not None
-        if inside or settings.eager or settings.validate or watch.active:
+        if inside or settings.eager or settings.validate or mode.now.finite:
             return None
         if local.recorder.pending:
             realize_all()

@@ -5,7 +5,6 @@ What is about to run is interpreted first, node by node with the NumPy reference
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,13 +23,6 @@ Array = np.ndarray[Any, Any]
 
 # Leaves, identities and movements show values; they do not make them.
 MAKERS = frozenset(("elementwise", "reduction", "contraction", "kernel"))
-
-
-class _Watch(threading.local):
-    active: bool = False
-
-
-watch = _Watch()
 
 
 def check_finite(device: Device, trace: Trace, storages: Sequence[Any]) -> None:

@@ -17,12 +17,11 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.engine import overwrite
 from tinygrad_cuda.engine.capture import capturing
 from tinygrad_cuda.engine.examples import tracing
-from tinygrad_cuda.engine.finite import watch
 from tinygrad_cuda.engine.overwrite import LISTED
 from tinygrad_cuda.engine.path import Found, path_over, read_by
 from tinygrad_cuda.engine.plan import Entry, cache, key_numbers
 from tinygrad_cuda.engine.trace import Trace
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.template import Deferred, picking, structure
 
@@ -356,7 +355,7 @@ def run_known(device: Device, wanted: list[Node]) -> bool | Marks:
         device: where.
         wanted: nodes without a value, each once.
     """
-    if settings.debug or settings.validate or settings.sync or watch.active:
+    if settings.debug or settings.validate or settings.sync or mode.now.finite:
         return False
     if tracing.stack or capturing() is not None:
         return False

@@ -15,7 +15,7 @@ from tinygrad_cuda.core.errors import IndexError, RawSite
 from tinygrad_cuda.engine.capture import SuppliedInt, capturing
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.examples import refuse_examples, tracing
-from tinygrad_cuda.engine.finite import check_finite, watch
+from tinygrad_cuda.engine.finite import check_finite
 from tinygrad_cuda.engine.history import keep_history, release
 from tinygrad_cuda.engine.known import Marks, learn, run_known
 from tinygrad_cuda.engine.overwrite import overwritable
@@ -152,7 +152,7 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
     inputs = dict(zip(map(place_of, trace.inputs), range(len(storages))))
     outputs = [place for place in dict.fromkeys(map(place_of, wanted)) if place not in inputs]
     if outputs:
-        if watch.active:
+        if mode.now.finite:
             check_finite(device, trace, storages)
         overwrites = overwritable(trace, wanted, outputs, storages, device)
         capture = capturing()

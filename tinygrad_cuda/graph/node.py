@@ -27,13 +27,15 @@ class Mode:
         gradients: whether history is recorded.
         site: the line that nodes carry instead of the caller's: gradient nodes have that of the
             forward node they belong to.
+        finite: whether every value is looked at, to find what is not finite.
     """
 
-    __slots__ = ("gradients", "site")
+    __slots__ = ("gradients", "site", "finite")
 
     def __init__(self) -> None:
         self.gradients = True
         self.site: RawSite | None = None
+        self.finite = False
 
 
 class _Thread(threading.local):

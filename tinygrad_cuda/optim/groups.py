@@ -14,12 +14,11 @@ from weakref import ref
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine import overwrite
 from tinygrad_cuda.engine.cell import Cell, local
-from tinygrad_cuda.engine.finite import watch
 from tinygrad_cuda.engine.known import Known, Outline
 from tinygrad_cuda.engine.overwrite import counts_of
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import lock_of, run_again
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.optim.replay import wide
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -162,7 +161,7 @@ class InPlace:
     def run(self, steady: Steady, known: Known, seen: Seen, values: list[float]) -> bool:
         """Runs it, if nobody but the cells holds what is overwritten: no node is made then."""
         device, nodes = steady.device, seen.nodes
-        if device in overwrite.spared or watch.active:
+        if device in overwrite.spared or mode.now.finite:
             return False
         if settings.debug or settings.validate or settings.sync:
             return False
