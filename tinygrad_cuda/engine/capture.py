@@ -26,7 +26,8 @@ class _Watching:
     So that an operation asks one number while there are none.
     """
 
-    on: int = 0
+    def __init__(self) -> None:
+        self.on = 0
 
     def count(self, change: int) -> None:
         """One more, or one less."""
@@ -40,7 +41,8 @@ class _Structure:
     So that a replay compares one number, and looks at the Modules only if it has moved.
     """
 
-    version: int = 0
+    def __init__(self) -> None:
+        self.version = 0
 
 
 _lock = threading.Lock()

@@ -23,7 +23,8 @@ grad_under = _grad.__get__
 class _Seals:
     """How many seals have been broken in this process, in all threads."""
 
-    broken = 0
+    def __init__(self) -> None:
+        self.broken = 0
 
 
 seals = _Seals()

@@ -269,7 +269,9 @@ def _progress_of(optimizer: Any) -> Any:
     """`progress` of an optimizer whose update is that which it was written for; or None."""
     names = "apply_single", "progress"
     owners = [next(x for x in type(optimizer).__mro__ if name in vars(x)) for name in names]
-    overridden = any(name in vars(optimizer) for name in names)
+    # Not by its `__dict__`: an object whose dictionary has been asked for is read more slowly.
+    inherited = [getattr(type(optimizer), name).__get__(optimizer) for name in names]
+    overridden = [getattr(optimizer, name) for name in names] != inherited
     return optimizer.progress if owners[0] is owners[1] and not overridden else None
 
 

@@ -13,7 +13,8 @@ from typing import Any
 class _Changes:
     """The number of the last change of any of them, in all threads; each change has its own."""
 
-    number = 0
+    def __init__(self) -> None:
+        self.number = 0
 
 
 changes = _Changes()

@@ -33,8 +33,9 @@ DTypeLike = DType | str | type | None
 class _Defaults:
     """What a creation function takes where nothing is said."""
 
-    device: Device | None = None
-    dtype: DType = dtypes.float32
+    def __init__(self) -> None:
+        self.device: Device | None = None
+        self.dtype: DType = dtypes.float32
 
 
 defaults = _Defaults()
