@@ -18,10 +18,16 @@ def value(*shape: int, dtype: Any = np.float32) -> tc.Tensor:
     return tc.tensor(np.ones(shape, dtype))
 
 
-def gradients(x: tc.Tensor, y: tc.Tensor) -> list[tc.Tensor]:
-    """Two results of one call, once its structure is known."""
+def gradients(x: tc.Tensor, y: tc.Tensor, again: bool = False) -> list[tc.Tensor]:
+    """Two results of one call, once its structure is known; a second one is made by another line.
+
+    A backward pass from the line of one that is pending would have that realized.
+    """
     p, q = x.detach().requires_grad_(), y.detach().requires_grad_()
-    F.gelu(p * q).sum().backward()
+    if again:
+        F.gelu(p * q).sum().backward()
+    else:
+        F.gelu(p * q).sum().backward()
     assert p.grad is not None and q.grad is not None
     return [p.grad, q.grad]
 
@@ -71,12 +77,19 @@ PROGRAMS: list[Callable[..., list[tc.Tensor]]] = [
     lambda x, y, z, k: gradients(x, y)[1:],
     lambda x, y, z, k: [(g := gradients(x, y))[0] * y, g[1]],
     lambda x, y, z, k: [gradients(x, y)[0] * y],
+    lambda x, y, z, k: [*gradients(x, y), *gradients(x, y, True)],
+    lambda x, y, z, k: [*gradients(x, y), *gradients(y, x, True)],
+    lambda x, y, z, k: gradients(x, y) * 2,
+    lambda x, y, z, k: [a * b for a, b in zip(gradients(x, y), gradients(x, y, True))],
+    lambda x, y, z, k: [g * g for g in gradients(x, y)],
+    lambda x, y, z, k: [gradients(x, y)[0] * gradients(x, y, True)[1]],
+    lambda x, y, z, k: [(g := gradients(x, y))[0] * g[1]],
 ]  # fmt: skip
 
 
 def described(found: Found) -> Any:
     things = [list(map(id, getattr(found, name))) for name in ("inputs", "storages", "pending")]
-    return things, found.slots, found.calls, found.readers, found.numbers, found.codes
+    return things, found.slots, found.calls, found.references, found.numbers, found.codes
 
 
 def test_a_path_walks_where_an_outline_would_be_the_same() -> None:

@@ -47,7 +47,7 @@ class Outline(Found):
         self._count = 0
         self.key: Any = None
         listed = self._walk(wanted) and not any(map(_sources_of, self.inputs))
-        if listed and self._count_readers():
+        if listed and self._count_calls():
             places = self._places
             self.key = (
                 device, tuple(self._tokens), tuple([places[node] for node in wanted])
@@ -96,7 +96,7 @@ class Outline(Found):
                     self.codes += [code for _, code in piece.codes]
                 calls.append(piece)
                 if len(piece.ends) == 1:
-                    self.readers.append(1)
+                    self.references.append(LISTED + 1)
                     places[node] = self._count
                     self._count += 1
                     pending.append(node)
@@ -126,17 +126,17 @@ class Outline(Found):
         alive = [end for end in ends if end is not None]
         places.update([(end, first + k) for k, end in enumerate(ends) if end is not None])
         pending += alive
-        self.readers.append(len(alive))
+        self.references.append(LISTED + len(alive))
         if len(alive) < len(ends):
             self._tokens.append(tuple([k for k, end in enumerate(ends) if end is None]))
 
-    def _count_readers(self) -> bool:
+    def _count_calls(self) -> bool:
         """Adds the calls that read others' inner nodes; False where these have been recorded."""
         numbers = {call: number for number, call in enumerate(self.calls)}
         read = [other for call in self.calls for other in call.calls]
         for other in read:
             if other in numbers:
-                self.readers[numbers[other]] += 1
+                self.references[numbers[other]] += 1
         return numbers.keys() >= {*read}
 
     def read(self) -> Counter[Node]:
@@ -294,7 +294,7 @@ class Known:
         # Counted from C: no name of a frame refers to a node, call or storage meanwhile.
         if list(map(getrefcount, self.inner(outline.pending))) != self.inner_counts:
             return False
-        if list(map(getrefcount, outline.calls)) != list(map(LISTED.__add__, outline.readers)):
+        if list(map(getrefcount, outline.calls)) != outline.references:
             return False
         if not self.target_slots or device in overwrite.spared:
             return True not in self.overwritten
@@ -304,7 +304,7 @@ class Known:
         in_slots = list(map(getrefcount, self.target_storages(outline.storages)))
         expected = self.target_counts
         if self.steady and counts == expected:
-            return all(map(le, in_slots, self.slot_counts))
+            return in_slots == self.slot_counts or all(map(le, in_slots, self.slot_counts))
         free = [
             counts[first:end] == expected[first:end] and count <= most
             for (first, end), count, most in zip(self.ranges, in_slots, self.slot_counts)

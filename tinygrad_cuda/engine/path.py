@@ -24,13 +24,13 @@ class Found:
         storages: each once; nothing else here refers to them.
         pending: the other nodes, sources first.
         calls: those that wait.
-        readers: how often each of them is referred to by its results and by other calls.
+        references: to each of them by this, its results and other calls, as they are counted.
         numbers: of single nodes.
         codes: of index checks inside of calls.
     """
 
     __slots__ = (
-        "inputs", "slots", "storages", "pending", "calls", "readers", "numbers", "codes",
+        "inputs", "slots", "storages", "pending", "calls", "references", "numbers", "codes",
     )  # fmt: skip
 
     def __init__(
@@ -40,12 +40,12 @@ class Found:
         storages: list[Any],
         pending: list[Node],
         calls: list[Deferred],
-        readers: list[int],
+        references: list[int],
         numbers: list[Number],
         codes: list[Number],
     ) -> None:
         self.inputs, self.slots, self.storages = inputs, slots, storages
-        self.pending, self.calls, self.readers = pending, calls, readers
+        self.pending, self.calls, self.references = pending, calls, references
         self.numbers, self.codes = numbers, codes
 
 
@@ -139,7 +139,7 @@ class _Writer:
         self.lines.append(
             f"return Found({_listed(self.names, found.inputs)}, {self.know(found.slots)}, "
             f"[{', '.join(ordered)}], {_listed(self.names, found.pending)}, "
-            f"[{calls}], {self.know(found.readers)}, "
+            f"[{calls}], {self.know(found.references)}, "
             f"[{', '.join(self.numbers[n] for n in found.pending if n in self.numbers)}], "
             f"[{', '.join(name for call in found.calls for name in self.codes[call])}])"
         )
@@ -147,12 +147,15 @@ class _Writer:
     def apart(self, found: Found) -> None:
         """Nodes that were several may not be one now, where nothing said of them excludes that.
 
-        Those of other ops, results of other calls, and those with other storages are others.
+        Those of other ops, results of other calls or in other places of one, and those with other
+        storages are others.
         """
         groups: dict[Any, list[str]] = {}
         for node in found.pending:
-            group = node.op if node.piece is None else node.piece.origin
-            groups.setdefault((node.piece is None, group), []).append(self.names[node])
+            if node.piece is None:
+                groups.setdefault(node.op, []).append(self.names[node])
+        for call, name in self.calls.items():
+            groups.setdefault(call.origin, []).append(name)
         for node, slot in zip(found.inputs, found.slots):
             groups.setdefault(slot, []).append(self.names[node])
         for names in groups.values():

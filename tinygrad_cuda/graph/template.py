@@ -146,7 +146,10 @@ def picking(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
     """A function that takes the items at these places out of a sequence, as a tuple."""
     if len(places) > 1:
         return itemgetter(*places)
-    return lambda items: tuple([items[place] for place in places])
+    if not places:
+        return lambda items: ()
+    (place,) = places
+    return lambda items: (items[place],)
 
 
 def _value_sources(node: Node) -> tuple[Node, ...]:
