@@ -169,7 +169,7 @@ def test_rows_carry_the_columns_that_they_have_at_hand(
     assert kernel.pair is not None
     assert len(executable.launches) == 2
     sent = ahead and length % 2 == 0
-    assert ("tgc_copy_ahead_lasting" in executable.launches[0].text) is sent
+    assert ("tgc_copy_ahead" in executable.launches[0].text) is sent
     bench.check(*outputs, tolerance=1e-4 if dtype is dtypes.float32 else 5e-2)
     found = [array.tobytes() for array in bench.run(*outputs)]
     with settings.override(emu_order=5):  # a warp may be a row ahead of the others

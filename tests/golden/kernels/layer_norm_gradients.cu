@@ -1,7 +1,7 @@
 // ROW, 4096 rows of 8192, 256 threads each, 4 loops, in registers, the next on its way, with its columns: mul sum mul sub mul sum mul add rsqrt mul mul sum mul div mul mul mul add add neg sum mul add mul mul sum sum.
 // Stores add (4096, 8192) bfloat16; reshape (8192,) bfloat16; reshape (8192,) bfloat16.
 // Grid 128 x 256 threads, 201375744 bytes moved at least.
-struct row_sum_mul_sub_add_rsqrt_parts_0f59a20bfe_params {
+struct row_sum_mul_sub_add_rsqrt_parts_1f0ac1fcf1_params {
   float* partial0;
   float* partial1;
   const tgc_bfloat16* in0;
@@ -9,7 +9,7 @@ struct row_sum_mul_sub_add_rsqrt_parts_0f59a20bfe_params {
   const tgc_bfloat16* in2;
   tgc_bfloat16* out0;
 };
-__device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_0f59a20bfe_stage(int virtual_block, const row_sum_mul_sub_add_rsqrt_parts_0f59a20bfe_params& p,
+__device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_1f0ac1fcf1_stage(int virtual_block, const row_sum_mul_sub_add_rsqrt_parts_1f0ac1fcf1_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 256;  // which tells the compiler that it is less
   float c0[4][8];
@@ -24,8 +24,8 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_0f59a20bfe_stage
       for (int k = 0; k < 4; k++) {
         const int item = k * 256 + thread;
         if (item < 1024) {
-          tgc_copy_ahead_lasting(row1 + (turn * 1024 + item), p.in0, line * 8192 + item * 8);
-          tgc_copy_ahead_lasting(row4 + (turn * 1024 + item), p.in1, line * 8192 + item * 8);
+          tgc_copy_ahead(row1 + (turn * 1024 + item), p.in0, line * 8192 + item * 8);
+          tgc_copy_ahead(row4 + (turn * 1024 + item), p.in1, line * 8192 + item * 8);
         }
       }
     }
@@ -156,7 +156,7 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_0f59a20bfe_stage
           const float x56 = x54 + x55;
           y57[v] = x56;
         }
-        tgc_store_vector_streaming(p.out0, line * 8192 + item * 8, tgc_rounded<tgc_bfloat16>(y57));
+        tgc_store_vector(p.out0, line * 8192 + item * 8, tgc_rounded<tgc_bfloat16>(y57));
       }
     }
     {
@@ -167,8 +167,8 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_0f59a20bfe_stage
         for (int k = 0; k < 4; k++) {
           const int item = k * 256 + thread;
           if (item < 1024) {
-            tgc_copy_ahead_lasting(row1 + (turn * 1024 + item), p.in0, line * 8192 + item * 8);
-            tgc_copy_ahead_lasting(row4 + (turn * 1024 + item), p.in1, line * 8192 + item * 8);
+            tgc_copy_ahead(row1 + (turn * 1024 + item), p.in0, line * 8192 + item * 8);
+            tgc_copy_ahead(row4 + (turn * 1024 + item), p.in1, line * 8192 + item * 8);
           }
         }
       }

@@ -81,7 +81,6 @@ class Evaluator:
         self.held: Held | None = None
         self.nearer: Nearer | None = None
         self.lasting: set[Node] = set()  # operands that leave the GPU's cache last
-        self.streaming: set[Node] = set()  # results that leave it first
         self._homes: dict[str, int] = {}
         self._made: dict[str, int] = {}  # the depth at which a name was made
         self._count = 0

@@ -78,9 +78,8 @@ class Ring:
             if shared:
                 self.start.append(f"{name}[item] = tgc_load_vector<{width}>({pointer}, {place});")
             else:
-                copy = "tgc_copy_ahead" + "_lasting" * (node in self.row.writer.lasting)
                 self.copies.append(
-                    f"{copy}({name} + (turn * {self.items} + item), {pointer}, {place});"
+                    f"tgc_copy_ahead({name} + (turn * {self.items} + item), {pointer}, {place});"
                 )
         if shared:
             return f"{self.names[key]}[item]"

@@ -135,7 +135,6 @@ def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
             return []
         ring = row.writer.nearer = Ring(row, columns, width, items, trips)
         carried = ring.carried
-        row.writer.streaming = large_values(kernel).intersection(kernel.stores)
     elif columns is not None:
         carried = Columns(row, columns, width, items, free)
     row.slots = "slots" if carried else "smem"

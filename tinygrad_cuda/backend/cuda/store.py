@@ -35,7 +35,6 @@ class Stores:
         depth = len(writer.scopes) - 1
         value, condition = self._guarded(node, index, value, condition)
         pointer = writer.words.write(node)
-        store = "tgc_store_vector" + "_streaming" * (node in writer.streaming)
         test = f"if ({condition}) " if condition else ""
         lane = writer.lane
         vector = lane is not None and lane.width > 1
@@ -50,7 +49,7 @@ class Stores:
                     writer.scopes[-2].lines.append(f"float {name}[{lane.width}];")
                     writer.scopes[-1].lines.append(f"{name}[{lane.name}] = {value};")
                     self.after.append(
-                        f"{test}{store}({pointer}, {writer.index_text(split[1])}, "
+                        f"{test}tgc_store_vector({pointer}, {writer.index_text(split[1])}, "
                         f"tgc_rounded<{ctype}>({name}));"
                     )
                     return
@@ -59,7 +58,7 @@ class Stores:
                     f"{name}.at[{lane.name}] = tgc_to_storage<{ctype}>({value});"
                 )
                 self.after.append(
-                    f"{test}{store}({pointer}, {writer.index_text(split[1])}, {name});"
+                    f"{test}tgc_store_vector({pointer}, {writer.index_text(split[1])}, {name});"
                 )
                 return
         line = f"{test}tgc_store({pointer}, {writer.index_text(index)}, {value});"

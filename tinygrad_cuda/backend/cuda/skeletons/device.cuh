@@ -234,20 +234,6 @@ TGC_DEVICE void tgc_store_vector(T* base, I index, const tgc_vector<T, N>& value
   *reinterpret_cast<tgc_vector<T, N>*>(tgc_address_write(base, index, N)) = value;
 }
 
-// The same store, whose line is the first to leave the L2 cache.
-template <class T, int N, class I>
-TGC_DEVICE void tgc_store_vector_streaming(T* base, I index, const tgc_vector<T, N>& value) {
-#ifndef TGC_EMULATOR
-  if constexpr (N * sizeof(T) == 16) {
-    uint4 bits;
-    memcpy(&bits, &value, 16);
-    __stcs(reinterpret_cast<uint4*>(base + index), bits);
-    return;
-  }
-#endif
-  tgc_store_vector(base, index, value);
-}
-
 // A load of a vector whose lines leave the L2 cache after all that is not so marked, from sm_80 on.
 // The compiler's own property leaves it an ordinary load: as one of read-only memory, or in
 // assembly, it and others move across stores and take registers. The policy is the one that
@@ -282,21 +268,6 @@ TGC_DEVICE void tgc_copy_ahead(tgc_vector<T, N>* target, const T* base, I index)
                  :: "r"(place), "l"(base + index), "n"(bytes) : "memory");
 #else
   *target = tgc_load_vector<N>(base, index);
-#endif
-}
-template <int N, class T, class I>
-TGC_DEVICE void tgc_copy_ahead_lasting(tgc_vector<T, N>* target, const T* base, I index) {
-#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
-  unsigned place = (unsigned)__cvta_generic_to_shared(target);
-  constexpr int bytes = N * int(sizeof(T));
-  if constexpr (bytes == 16)
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
-                 :: "r"(place), "l"(base + index), "l"(TGC_LASTING) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3;"
-                 :: "r"(place), "l"(base + index), "n"(bytes), "l"(TGC_LASTING) : "memory");
-#else
-  tgc_copy_ahead(target, base, index);
 #endif
 }
 TGC_DEVICE void tgc_copies_close() {
