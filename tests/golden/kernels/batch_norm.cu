@@ -1,7 +1,7 @@
 // SPAN, 64 rows of 802816 in 256 tiles, held by all blocks: welford output output mul add rsqrt mul sub mul add mul div sub mul add sum mul mul mul sum mul add mul mul mul add mul mul mul add add.
 // Stores add (256, 64, 56, 56) float32; sum (1, 64, 1, 1) float32; mul (1, 64, 1, 1) float32; add (256, 64, 56, 56) float32.
 // Grid 132 x 256 threads, 822084608 bytes moved at least.
-struct row_welford_sum_mul_add_rsqrt_723ad2365a_params {
+struct row_welford_sum_mul_add_rsqrt_a44356be5f_params {
   unsigned long long* words0;
   const float* in0;
   const float* in1;
@@ -12,7 +12,7 @@ struct row_welford_sum_mul_add_rsqrt_723ad2365a_params {
   float* out2;
   float* out3;
 };
-__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_723ad2365a_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_723ad2365a_params& p,
+__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_a44356be5f_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_a44356be5f_params& p,
                                              char* smem) {
   const int warp = tgc_warp(), lane = tgc_lane();
   const int makers = virtual_block < 64 ? 8 - 2 : 8 - 1;
@@ -95,7 +95,8 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_723ad2365a_stage(i
 #pragma unroll
       for (int i = 0; i < 4; i++) sum[i] = tgc_warp_reduce(sum[i], tgc_sum_op());
       const float off = sum[0] * 0.00390625f;
-      sum[1] -= sum[0] * off * 3136.0f;
+      const float apart = sum[0] * off * 3136.0f;
+      sum[1] = tgc_max_op()(sum[1] - apart, 0.0f);
       sum[0] = first + off;
       sum[3] -= off * sum[2];
       if (lane == 0) {

@@ -20,7 +20,7 @@ WARPS = THREADS // WARP
 REGISTERS = {2: 100, 1: 200}  # of a thread for its tile, by blocks on a multiprocessor
 RESERVED = 1024  # bytes of shared memory that each block takes besides its own
 LEAST_TILE = 1024  # bytes: shorter copies do not keep memory busy
-TABLES = 128  # bytes of it for barriers and counts
+TABLES = 128  # bytes of it for barriers
 SUMS = 8  # words of a tile
 
 
@@ -231,6 +231,7 @@ class _Span:
         first = 2 if sums.welford is not None else 0
         self.places = {node: first + number for number, node in enumerate(self.places)}
         self.count = -(-(first + len(self.places)) // 2) * 2
+        self.words = ""
 
     def _sum_of(self, partner: Node) -> Node:
         """The sum of a partner: one of the kernel's, or the partner itself in its place."""
@@ -249,8 +250,7 @@ class _Span:
         known = (WARPS - 1) * self._tile_bytes()
         told = 2  # behind the tickets
         parts_at = told + row.lines * self.count
-        exchange = Exchange(8 * (parts_at + tiles * self.count))
-        words = row.words.exchange(exchange)
+        words = self.words = row.words.exchange(Exchange(8 * (parts_at + tiles * self.count)))
         places = {"tile": self._places("tile"), "next": self._places("next")}
         send = self._send(sizes, places["next"])
         tell = self._tell(sizes, places["next"])
@@ -345,10 +345,10 @@ class _Span:
         self._open()
         shift, start, taken = list[str](), list[str](), dict[int, str]()
         lane = writer.scopes[2].lines
-        at = ix.unflatten(self.flat, self.kernel.anchors[0].sources[0].shape)
         if welford is not None:
-            value = writer.value(welford.sources[0], at)
-            loaded = _loaded(welford.sources[0], self.kernel)
+            source = welford.sources[0]
+            value = writer.value(source, ix.unflatten(self.flat, source.shape))
+            loaded = _loaded(source, self.kernel)
             assert loaded is not None
             one = f"tgc_element(tile{self.tiles.number[loaded]}[lane % {sizes['items']}], 0)"
             shift = [f"const float shift = tgc_warp_reduce({one}, tgc_sum_op()) * {1 / WARP}f;"]
@@ -375,9 +375,8 @@ class _Span:
         words = [f"t{k}" if k in taken else "0.0f" for k in range(self.count)]
         parts = f"{2 + row.lines * self.count} + next * {self.count}"
         tell = self._told(parts, words)
-        before = shift + row.outer.lines + start
         text = fill(
-            "span.cuh", "tell", **sizes, places=places, shift=before, start=[],
+            "span.cuh", "tell", **sizes, places=places, before=shift + row.outer.lines + start,
             load=writer.scopes[1].lines, map=lane, combine=combine, tell=tell,
         )  # fmt: skip
         return text.splitlines()
@@ -392,10 +391,8 @@ class _Span:
         ]
 
     def _told(self, place: str, words: list[str]) -> list[str]:
-        name = next(word for word in self.row.words.list if word.kind == "exchange")
-        pointer = f"p.{name.text.split()[-1]}"
         return [
-            f"tgc_span_tell({pointer}, {place} + {k}, {words[k]}, {words[k + 1]}, turn);"
+            f"tgc_span_tell({self.words}, {place} + {k}, {words[k]}, {words[k + 1]}, turn);"
             for k in range(0, self.count, 2)
         ]
 
@@ -411,7 +408,8 @@ class _Span:
             ]
             finals += [
                 f"const float off = sum[0] * {1 / parts!r}f;",
-                f"sum[1] -= sum[0] * off * {float(self.layout.tile)}f;",
+                f"const float apart = sum[0] * off * {float(self.layout.tile)}f;",
+                "sum[1] = tgc_max_op()(sum[1] - apart, 0.0f);",
                 "sum[0] = first + off;",
             ]
             finals += self._moved("sum[{}]", "off")

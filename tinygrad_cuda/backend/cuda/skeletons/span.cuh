@@ -137,8 +137,7 @@ if (lane == 0) {
   tgc_span_arrived(bar, parity);
   const int line = next / @parts@;
   @places@
-  @shift@
-  @start@
+  @before@
 #pragma unroll 4
   for (int k = 0; k < @trips@; k++) {
     const int item = k * 32 + lane;
