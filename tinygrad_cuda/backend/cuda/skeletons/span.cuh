@@ -5,7 +5,9 @@
 // the row of the first one. Tiles are given out in order, by tickets. One warp of some blocks
 // combines what is told of a row, always in the same order, and stores what is one value a row; one
 // warp of each block waits for its totals, so that few look at one place.
-// All blocks must be on the GPU at the same time: they wait for each other.
+// All blocks must be on the GPU at the same time: they wait for each other. One or two blocks of 256
+// threads on a multiprocessor. Batch norm of 256 x 64 x 56 x 56 float32 on an H200: 91 % of a copy's
+// speed, forward and with its gradients (docs/measurements.md).
 //@ body
 const int warp = tgc_warp(), lane = tgc_lane();
 const int makers = virtual_block < @combiners@ ? @warps@ - 2 : @warps@ - 1;
