@@ -86,7 +86,7 @@ class Branch:
 
 
 class Cell:
-    """One place.
+    """One place; `settled` and `pending` make it, since a constructor takes longer.
 
     Attributes:
         node: the value it holds now.
@@ -97,20 +97,10 @@ class Cell:
 
     __slots__ = ("node", "aliases", "recorder", "error", "__weakref__")
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.aliases: list[weakref.ref[Any]] | None = None
-        self.recorder: Recorder | None = None
-        self.error: Exception | None = None
-        if node.storage is None:
-            # As `wait` does; without the call, since every operation comes here.
-            recorder = self.recorder = local.recorder
-            try:
-                recorder.pending[node.device].append(weakref.ref(self))
-            except KeyError:
-                recorder.pending[node.device] = [weakref.ref(self)]
-        elif watching.on and (capture := capturing()) is not None:
-            capture.born.add(self)
+    node: Node
+    aliases: list[weakref.ref[Any]] | None
+    recorder: Recorder | None
+    error: Exception | None
 
     def put(self, node: Node) -> None:
         """Replaces the value; every alias sees it."""
@@ -148,12 +138,9 @@ class Cell:
         aliases.append(weakref.ref(alias))
 
 
-_new = object.__new__
-
-
 def settled(node: Node) -> Cell:
-    """A cell whose value is there: what `Cell` makes, in a third of the time."""
-    cell = _new(Cell)
+    """A cell whose value is there."""
+    cell = Cell()
     cell.node = node
     cell.aliases = cell.recorder = cell.error = None
     if watching.on and (capture := capturing()) is not None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import from_numpy
+from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.engine.realize import realize
 from tinygrad_cuda.graph.node import Node
@@ -36,7 +37,10 @@ class SharedCell(Cell):
 
     def __init__(self, memory: Array) -> None:
         self.memory = memory
-        super().__init__(_copied(memory))
+        self.aliases = self.recorder = self.error = None
+        _value.__set__(self, _copied(memory))
+        if watching.on and (capture := capturing()) is not None:
+            capture.born.add(self)
 
     @property
     def node(self) -> Node:

@@ -424,8 +424,8 @@ def pending(
     tensor.chain = ()
     tensor._strides = strides
     tensor._node = tensor._retained = None
-    # What Cell does, without the call: every operation comes here.
-    cell: Cell = _new(Cell)
+    # As `Cell.wait` does, without the call: every operation comes here.
+    cell = Cell()
     cell.node = node
     cell.aliases = cell.error = None
     cell.recorder = recorder
