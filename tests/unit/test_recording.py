@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.errors import Site
 from tinygrad_cuda.engine.cell import local
-from tinygrad_cuda.graph.node import mode
+from tinygrad_cuda.graph.node import Node, Op, mode
+from tinygrad_cuda.graph.ops import common, elementwise
 
 
 def value(dtype: tc.DType = tc.float32, *shape: int) -> tc.Tensor:
@@ -95,3 +98,48 @@ def test_operators_name_what_they_are_in_errors() -> None:
     for name, function in (("add", lambda a, b: a + b), ("sub", lambda a, b: a - b)):
         with pytest.raises(tc.ShapeError, match=name):
             function(value(), value(tc.float32, 4))
+
+
+def test_nodes_carry_their_own_lines_by_turns() -> None:
+    """The code that was found last is looked at first, and is not taken for another."""
+    x = value().node
+
+    def first() -> Node:
+        return elementwise.add(x, x)
+
+    def second() -> Node:
+        return elementwise.mul(x, x)
+
+    for function in (first, second, second, first):
+        for node in (function(), tc.neg(value()).node, function()):
+            code = test_nodes_carry_their_own_lines_by_turns.__code__
+            found = Site(*node.site) if node.site is not None else None
+            assert found is not None
+            expected = code if node.op is elementwise.neg else function.__code__
+            assert found.code is expected
+            assert found.line >= expected.co_firstlineno
+
+
+@pytest.mark.parametrize("op", [elementwise.add, elementwise.lt, elementwise.div])
+def test_an_op_that_knows_a_dtype_looks_at_the_other_source(op: Op) -> None:
+    x, device = value().node, Device("emu")
+    elsewhere = common.constant.leaf(x.shape, x.dtype, device, value=1.0)
+    for _ in range(2):
+        assert op(x, value().node).shape == x.shape
+        with pytest.raises(tc.ShapeError, match=op.name):
+            op(x, value(tc.float32, 4).node)
+        with pytest.raises(tc.DTypeError, match=op.name):
+            op(x, value(tc.float64).node)
+        with pytest.raises(tc.DeviceError, match=op.name):
+            op(x, elsewhere)
+    with pytest.raises(tc.DTypeError, match="div"):
+        elementwise.div(value(tc.int32).node, value(tc.int32).node)
+
+
+def test_nodes_that_are_alike_share_what_says_so() -> None:
+    a, b, other = value().node, value().node, value(tc.float64).node
+    assert a.outputs is not b.outputs
+    assert elementwise.add(a, b).outputs is a.outputs is b.outputs
+    with pytest.raises(tc.DTypeError):
+        elementwise.add(a, other)
+    assert other.dtype is other.outputs[0][1] is tc.float64

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.device import Device
@@ -90,8 +90,13 @@ def current_site() -> RawSite | None:
     return mode.now.site or site_of(sys._getframe(1))
 
 
+# The user's code that was found last: most often the next line is in it, too.
+_users_code: CodeType | None = None
+
+
 def site_of(frame: FrameType | None) -> RawSite | None:
     """The innermost place in the user's code, from `frame` outwards."""
+    global _users_code
     while frame is not None:
         code = frame.f_code
         filename = code.co_filename
@@ -100,6 +105,7 @@ def site_of(frame: FrameType | None) -> RawSite | None:
         except KeyError:
             internal = _internal[filename] = is_internal(filename)
         if not internal:
+            _users_code = code
             return (code, frame.f_lasti)
         frame = frame.f_back
     return None
@@ -198,7 +204,6 @@ class ResultNode(Node):
 
 
 _sources: Any = vars(Node)["sources"]
-_new = object.__new__
 
 
 def node_made(
@@ -209,9 +214,19 @@ def node_made(
     device: Device,
     requires_grad: bool,
     site: RawSite | None,
+    outwards: int = 0,
 ) -> Node:
-    """A node without a value; no constructor, since every operation comes here."""
-    node: Node = _new(Node)
+    """A node without a value; no constructor, since every operation comes here.
+
+    Args:
+        outwards: where the user's line is looked for if `site` is None: that many calls outwards
+            from here, and from there on.
+    """
+    if site is None and outwards:
+        frame = sys._getframe(outwards)
+        code = frame.f_code
+        site = (code, frame.f_lasti) if code is _users_code else site_of(frame)
+    node = Node()
     node.op = op
     node.sources = sources
     node.attributes = attributes
@@ -226,7 +241,7 @@ def node_made(
 
 def holding(op: Op, outputs: Outputs, device: Device, storage: Any, site: RawSite | None) -> Node:
     """A node that has its value."""
-    node = _new(Node)
+    node = Node()
     node.op, node.sources, node.attributes = op, (), NO_ATTRIBUTES
     node.outputs, node.device, node.site, node.storage = outputs, device, site, storage
     node.shape, node.dtype = outputs[0]
@@ -256,6 +271,14 @@ def made_by(node: Node) -> str:
 
 
 NO_ATTRIBUTES: dict[str, Any] = {}
+
+
+def alike(a: Node, b: Node) -> bool:
+    """Whether two nodes have equal outputs; one object has them from then on, seen at a glance."""
+    if a.outputs != b.outputs:
+        return False
+    b.outputs = a.outputs
+    return True
 
 
 class Op:
@@ -327,8 +350,47 @@ class Op:
         now = mode.now
         if needs:
             needs = now.gradients and outputs[0][1].category == 2
-        site = now.site or site_of(sys._getframe(1))
-        return node_made(self, sources, attributes or NO_ATTRIBUTES, outputs, device, needs, site)
+        attributes = attributes or NO_ATTRIBUTES
+        return node_made(self, sources, attributes, outputs, device, needs, now.site, 2)
+
+
+class AlikeOp(Op):
+    """An op of one or two sources that has no attributes, and asks for sources that are alike.
+
+    Attributes:
+        keeping: dtypes of sources that give outputs just like theirs.
+    """
+
+    __slots__ = ("keeping",)
+
+    def __init__(self, *row: Any, **options: Any) -> None:
+        super().__init__(*row, **options)
+        self.keeping: set[DType] = set()
+
+    def __call__(self, *sources: Node) -> Node:  # type: ignore[override]  # without attributes
+        first, last = sources[0], sources[-1]
+        outputs, device = first.outputs, first.device
+        if (
+            last.outputs is not outputs
+            or last.device is not device
+            or first.dtype not in self.keeping
+        ):
+            outputs = self.inferred(sources)
+        now = mode.now
+        needs = first.requires_grad or last.requires_grad
+        if needs:
+            needs = now.gradients and outputs[0][1].category == 2
+        return node_made(self, sources, NO_ATTRIBUTES, outputs, device, needs, now.site, 2)
+
+    def inferred(self, sources: tuple[Node, ...]) -> Outputs:
+        """Checks sources and infers; what was inferred of a dtype holds for all of that dtype."""
+        outputs = self.infer(self, sources, NO_ATTRIBUTES)
+        first, last = sources[0], sources[-1]
+        if last.device is not first.device:
+            raise _device_error(self, sources)
+        if outputs == first.outputs:
+            self.keeping.add(first.dtype)
+        return outputs
 
 
 class LeafOp(Op):
@@ -341,14 +403,13 @@ class LeafOp(Op):
 
     def leaf(self, shape: Shape, dtype: DType, device: Device, **attributes: Any) -> Node:
         """Records a leaf."""
-        site = mode.now.site or site_of(sys._getframe(1))
-        outputs = ((shape, dtype),)
-        return node_made(self, (), attributes or NO_ATTRIBUTES, outputs, device, False, site)
+        outputs, site = ((shape, dtype),), mode.now.site
+        return node_made(self, (), attributes or NO_ATTRIBUTES, outputs, device, False, site, 2)
 
     def like(self, node: Node, site: RawSite | None = None, **attributes: Any) -> Node:
         """Records a leaf of a node's shape, dtype and device."""
-        site = site or mode.now.site or site_of(sys._getframe(1))
-        return node_made(self, (), attributes, node.outputs[:1], node.device, False, site)
+        site = site or mode.now.site
+        return node_made(self, (), attributes, node.outputs[:1], node.device, False, site, 2)
 
 
 def _device_error(op: Op, sources: tuple[Node, ...]) -> DeviceError:

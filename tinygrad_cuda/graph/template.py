@@ -271,7 +271,7 @@ def waiting(
     call.codes = codes
     call.used = call._nodes = None
     call.kept = False
-    node: Node = _new(ResultNode)
+    node: Node = ResultNode()
     node.op, node.attributes, node.outputs, node.shape, node.dtype, node.requires_grad, _ = head
     node.device = device
     node.site = site

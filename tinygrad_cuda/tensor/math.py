@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core import dtypes
-from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast
 from tinygrad_cuda.engine.cell import local
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op, node_made, site_of
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, AlikeOp, Node, alike, node_made, site_of
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.autocast import in_float32, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, node_of, pending, wrap
@@ -64,7 +63,7 @@ def _is_dense(shape: Shape, strides: Shape) -> bool:
     return True
 
 
-def _of_two(name: str, op: Op, floating: bool = False) -> Callable[..., Tensor]:
+def _of_two(name: str, op: AlikeOp, floating: bool = False) -> Callable[..., Tensor]:
     """A function that records one op; `floating` if that takes floats only."""
 
     def recorded(a: Node, b: Node) -> Node:
@@ -74,19 +73,19 @@ def _of_two(name: str, op: Op, floating: bool = False) -> Callable[..., Tensor]:
     def brought_together(input: Any, other: Any) -> Tensor:
         return _strides_like(wrap(recorded(*promote(name, input, other))), input, other)
 
-    keeping: set[DType] = set()  # operands of these dtypes give one of the same
-
     def function(input: Any, other: Any) -> Tensor:
         recorder = local.recorder
         mode = recorder.mode
-        site = mode.site or site_of(sys._getframe(1))
+        site = mode.site
         if isinstance(input, TensorBase) and isinstance(other, TensorBase):
             a, b = node_of(input, recorder), node_of(other, recorder)
-            if (a.outputs is not b.outputs and a.outputs != b.outputs) or a.device is not b.device:
+            if (a.outputs is not b.outputs and not alike(a, b)) or a.device is not b.device:
+                site = site or site_of(sys._getframe(1))
                 together: Tensor = brought_together(input, other, a, b, recorder, site)
                 return together
             strided = input._strides is not None or other._strides is not None
         else:
+            site = site or site_of(sys._getframe(1))
             a, b = promoted(name, input, other, recorder, site)
             one = input if isinstance(input, TensorBase) else other
             strided = isinstance(one, TensorBase) and one._strides is not None
@@ -95,49 +94,39 @@ def _of_two(name: str, op: Op, floating: bool = False) -> Callable[..., Tensor]:
             node = recorded(a, b)
         else:
             # What the op does when it is called, of two nodes that are alike.
-            outputs = a.outputs
-            if dtype not in keeping:
-                outputs = op.infer(op, (a, b), NO_ATTRIBUTES)
-                if outputs == a.outputs:
-                    keeping.add(dtype)
+            outputs = a.outputs if dtype in op.keeping else op.inferred((a, b))
             needs = a.requires_grad or b.requires_grad
             if needs:
                 needs = mode.gradients and outputs[0][1].category == 2
-            node = node_made(op, (a, b), NO_ATTRIBUTES, outputs, a.device, needs, site)
+            node = node_made(op, (a, b), NO_ATTRIBUTES, outputs, a.device, needs, site, 2)
         result = pending(node, recorder)
         return _strides_like(result, input, other) if strided else result
 
     return function
 
 
-def _binary(op: Op, name: str, doc: str, floating: bool = False) -> Callable[..., Tensor]:
+def _binary(op: AlikeOp, name: str, doc: str, floating: bool = False) -> Callable[..., Tensor]:
     function = _of_two(name, op, floating)
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
 
 
-def _unary(op: Op, name: str, doc: str, floating: bool = True) -> Callable[..., Tensor]:
-    keeping: set[DType] = set()  # an operand of these dtypes gives one of the same
-
+def _unary(op: AlikeOp, name: str, doc: str, floating: bool = True) -> Callable[..., Tensor]:
     def function(input: Tensor) -> Tensor:
         recorder = local.recorder
         if isinstance(input, TensorBase):
             source = node_of(input, recorder)
-            if source.dtype in keeping:
+            if source.dtype in op.keeping:
                 # What the op does when it is called.
                 mode = recorder.mode
-                site = mode.site or site_of(sys._getframe(1))
                 needs = source.requires_grad and mode.gradients and source.dtype.category == 2
-                node = node_made(
-                    op, (source,), NO_ATTRIBUTES, source.outputs, source.device, needs, site
-                )
+                outputs, device, site = source.outputs, source.device, mode.site
+                node = node_made(op, (source,), NO_ATTRIBUTES, outputs, device, needs, site, 2)
                 result = pending(node, recorder)
                 return result if input._strides is None else _strides_like(result, input)
         source = operand_of(name, input)
         node = op(as_float(source) if floating else source)
-        if node.outputs == source.outputs:
-            keeping.add(source.dtype)
         return _strides_like(wrap(node), input)
 
     function.__name__ = function.__qualname__ = name
@@ -213,7 +202,7 @@ def floor_divide(input: Any, other: Any) -> Tensor:
     return _strides_like(wrap(elementwise.floor_divide(a, b)), input, other)
 
 
-def _logical(op: Op, name: str) -> Callable[..., Tensor]:
+def _logical(op: AlikeOp, name: str) -> Callable[..., Tensor]:
     def function(input: Any, other: Any) -> Tensor:
         nodes = [to_dtype(node, dtypes.bool_) for node in promote(name, input, other)]
         return wrap(op(*nodes))
@@ -272,7 +261,7 @@ sigmoid = _unary(elementwise.sigmoid, "sigmoid", "``1 / (1 + exp(-input))``.")
 erf = _unary(elementwise.erf, "erf", "The error function.")
 
 
-def _rounding(op: Op, name: str, doc: str) -> Callable[..., Tensor]:
+def _rounding(op: AlikeOp, name: str, doc: str) -> Callable[..., Tensor]:
     def function(input: Tensor) -> Tensor:
         # Whole numbers are already rounded.
         node = input.node

@@ -12,14 +12,14 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import DType, bool_
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
-from tinygrad_cuda.graph.node import Gradient, Node, Op, Outputs
+from tinygrad_cuda.graph.node import AlikeOp, Gradient, Node, Op, Outputs, alike
 from tinygrad_cuda.graph.ops.common import DOMAINS, full_like, require_dtype
 
 
 def _infer(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
     outputs = sources[0].outputs
     for other in sources:
-        if other.outputs is not outputs and other.outputs != outputs:
+        if other.outputs is not outputs and not alike(sources[0], other):
             if other.shape != sources[0].shape:
                 raise _shape_error(op, sources)
             raise DTypeError(
@@ -59,8 +59,8 @@ def _op(
     domain: str = "any",
     result: DType | None = None,
     cost: int = 1,
-) -> Op:
-    return Op(
+) -> AlikeOp:
+    return AlikeOp(
         name,
         "elementwise",
         _checked(domain, result),
@@ -73,30 +73,30 @@ def _op(
 
 # Arithmetic ---------------------------------------------------------------------------------
 
-add: Op = _op(
+add: AlikeOp = _op(
     "add", np.add, lambda t: "{0} || {1}" if t is bool_ else "{0} + {1}",
     lambda g, out, a, b: g,
     lambda g, out, a, b: g,
 )  # fmt: skip
-sub: Op = _op(
+sub: AlikeOp = _op(
     "sub", np.subtract, "{0} - {1}",
     lambda g, out, a, b: g,
     lambda g, out, a, b: neg(g),
     domain="number",
 )  # fmt: skip
-mul: Op = _op(
+mul: AlikeOp = _op(
     "mul", np.multiply, lambda t: "{0} && {1}" if t is bool_ else "{0} * {1}",
     lambda g, out, a, b: mul(g, b),
     lambda g, out, a, b: mul(g, a),
 )  # fmt: skip
-div: Op = _op(
+div: AlikeOp = _op(
     "div", np.true_divide, "{0} / {1}",
     lambda g, out, a, b: div(g, b),
     lambda g, out, a, b: neg(div(mul(g, out), b)),
     domain="float", cost=4,
 )  # fmt: skip
-neg: Op = _op("neg", np.negative, "-{0}", lambda g, out, x: neg(g), domain="number")
-reciprocal: Op = _op(
+neg: AlikeOp = _op("neg", np.negative, "-{0}", lambda g, out, x: neg(g), domain="number")
+reciprocal: AlikeOp = _op(
     "reciprocal", lambda x: np.asarray(1, x.dtype) / x, "1 / {0}",
     lambda g, out, x: neg(mul(g, mul(out, out))),
     domain="float", cost=4,
@@ -121,17 +121,17 @@ def _fmod(a: Any, b: Any) -> Any:
     return np.where(b == 0, np.zeros_like(a), np.fmod(a, np.where(b == 0, 1, b)))
 
 
-floor_divide: Op = _op(
+floor_divide: AlikeOp = _op(
     "floor_divide", _floor_divide, "tgc_floor_divide({0}, {1})", None, None,
     domain="number", cost=8,
 )  # fmt: skip
-remainder: Op = _op(
+remainder: AlikeOp = _op(
     "remainder", _remainder, "tgc_remainder({0}, {1})",
     lambda g, out, a, b: g,
     lambda g, out, a, b: neg(mul(g, floor_divide(a, b))),
     domain="number", cost=8,
 )  # fmt: skip
-fmod: Op = _op(
+fmod: AlikeOp = _op(
     "fmod", _fmod, "tgc_fmod({0}, {1})",
     lambda g, out, a, b: g,
     lambda g, out, a, b: neg(mul(g, trunc(div(a, b)))),
@@ -164,7 +164,7 @@ def _power_exponent_gradient(g: Node, out: Node, a: Node, b: Node) -> Node:
     return where(at_zero, zero, mul(g, mul(out, log(safe))))
 
 
-pow: Op = _op(
+pow: AlikeOp = _op(
     "pow", _power, "tgc_pow({0}, {1})",
     _power_base_gradient,
     _power_exponent_gradient,
@@ -178,12 +178,12 @@ def _half_at_tie(g: Node, chosen: Node, tie: Node) -> Node:
     return where(tie, half, where(chosen, g, full_like(g, 0)))
 
 
-maximum: Op = _op(
+maximum: AlikeOp = _op(
     "maximum", np.maximum, "tgc_max({0}, {1})",
     lambda g, out, a, b: _half_at_tie(g, gt(a, b), eq(a, b)),
     lambda g, out, a, b: _half_at_tie(g, gt(b, a), eq(a, b)),
 )  # fmt: skip
-minimum: Op = _op(
+minimum: AlikeOp = _op(
     "minimum", np.minimum, "tgc_min({0}, {1})",
     lambda g, out, a, b: _half_at_tie(g, lt(a, b), eq(a, b)),
     lambda g, out, a, b: _half_at_tie(g, lt(b, a), eq(a, b)),
@@ -191,24 +191,26 @@ minimum: Op = _op(
 
 # Comparison and logic -------------------------------------------------------------------------
 
-eq: Op = _op("eq", np.equal, "{0} == {1}", result=bool_)
-ne: Op = _op("ne", np.not_equal, "{0} != {1}", result=bool_)
-lt: Op = _op("lt", np.less, "{0} < {1}", result=bool_)
-le: Op = _op("le", np.less_equal, "{0} <= {1}", result=bool_)
-gt: Op = _op("gt", np.greater, "{0} > {1}", result=bool_)
-ge: Op = _op("ge", np.greater_equal, "{0} >= {1}", result=bool_)
-logical_and: Op = _op("logical_and", np.logical_and, "{0} && {1}", domain="bool")
-logical_or: Op = _op("logical_or", np.logical_or, "{0} || {1}", domain="bool")
-logical_xor: Op = _op("logical_xor", np.logical_xor, "{0} != {1}", domain="bool")
-logical_not: Op = _op("logical_not", np.logical_not, "!{0}", None, domain="bool")
-bitwise_and: Op = _op("bitwise_and", np.bitwise_and, "{0} & {1}", domain="integral")
-bitwise_or: Op = _op("bitwise_or", np.bitwise_or, "{0} | {1}", domain="integral")
-bitwise_xor: Op = _op("bitwise_xor", np.bitwise_xor, "{0} ^ {1}", domain="integral")
-bitwise_not: Op = _op(
+eq: AlikeOp = _op("eq", np.equal, "{0} == {1}", result=bool_)
+ne: AlikeOp = _op("ne", np.not_equal, "{0} != {1}", result=bool_)
+lt: AlikeOp = _op("lt", np.less, "{0} < {1}", result=bool_)
+le: AlikeOp = _op("le", np.less_equal, "{0} <= {1}", result=bool_)
+gt: AlikeOp = _op("gt", np.greater, "{0} > {1}", result=bool_)
+ge: AlikeOp = _op("ge", np.greater_equal, "{0} >= {1}", result=bool_)
+logical_and: AlikeOp = _op("logical_and", np.logical_and, "{0} && {1}", domain="bool")
+logical_or: AlikeOp = _op("logical_or", np.logical_or, "{0} || {1}", domain="bool")
+logical_xor: AlikeOp = _op("logical_xor", np.logical_xor, "{0} != {1}", domain="bool")
+logical_not: AlikeOp = _op("logical_not", np.logical_not, "!{0}", None, domain="bool")
+bitwise_and: AlikeOp = _op("bitwise_and", np.bitwise_and, "{0} & {1}", domain="integral")
+bitwise_or: AlikeOp = _op("bitwise_or", np.bitwise_or, "{0} | {1}", domain="integral")
+bitwise_xor: AlikeOp = _op("bitwise_xor", np.bitwise_xor, "{0} ^ {1}", domain="integral")
+bitwise_not: AlikeOp = _op(
     "bitwise_not", np.invert, lambda t: "!{0}" if t is bool_ else "~{0}", None, domain="integral"
 )
-isnan: Op = _op("isnan", np.isnan, "tgc_isnan({0})", None, domain="float", result=bool_)
-isfinite: Op = _op("isfinite", np.isfinite, "tgc_isfinite({0})", None, domain="float", result=bool_)
+isnan: AlikeOp = _op("isnan", np.isnan, "tgc_isnan({0})", None, domain="float", result=bool_)
+isfinite: AlikeOp = _op(
+    "isfinite", np.isfinite, "tgc_isfinite({0})", None, domain="float", result=bool_
+)
 
 
 def _infer_where(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
@@ -256,16 +258,16 @@ def _flat(g: Node, out: Node, x: Node) -> Node:
     return full_like(g, 0)
 
 
-floor: Op = _op("floor", np.floor, "floor({0})", _flat, domain="float")
-ceil: Op = _op("ceil", np.ceil, "ceil({0})", _flat, domain="float")
-trunc: Op = _op("trunc", np.trunc, "trunc({0})", _flat, domain="float")
-round: Op = _op("round", np.rint, "rint({0})", _flat, domain="float")
-abs: Op = _op(
+floor: AlikeOp = _op("floor", np.floor, "floor({0})", _flat, domain="float")
+ceil: AlikeOp = _op("ceil", np.ceil, "ceil({0})", _flat, domain="float")
+trunc: AlikeOp = _op("trunc", np.trunc, "trunc({0})", _flat, domain="float")
+round: AlikeOp = _op("round", np.rint, "rint({0})", _flat, domain="float")
+abs: AlikeOp = _op(
     "abs", np.abs, "tgc_abs({0})",
     lambda g, out, x: mul(g, sign(x)),
     domain="number",
 )  # fmt: skip
-sign: Op = _op("sign", np.sign, "tgc_sign({0})", _flat, domain="number")
+sign: AlikeOp = _op("sign", np.sign, "tgc_sign({0})", _flat, domain="number")
 
 # Exponentials, roots, trigonometry ------------------------------------------------------------
 
@@ -279,47 +281,49 @@ def _short(name: str) -> Callable[[DType], str]:
     return lambda t: f"tgc_{name}_short({{0}})" if t.itemsize == 2 else f"tgc_{name}({{0}})"
 
 
-exp: Op = _op(
+exp: AlikeOp = _op(
     "exp", np.exp, _short("exp"),
     lambda g, out, x: mul(g, out),
     domain="float", cost=8,
 )  # fmt: skip
-exp2: Op = _op(
+exp2: AlikeOp = _op(
     "exp2", np.exp2, "exp2({0})",
     lambda g, out, x: _times(g, out, 0.6931471805599453),
     domain="float", cost=8,
 )  # fmt: skip
-expm1: Op = _op(
+expm1: AlikeOp = _op(
     "expm1", np.expm1, "expm1({0})",
     lambda g, out, x: mul(g, add(out, full_like(out, 1))),
     domain="float", cost=12,
 )  # fmt: skip
-log: Op = _op("log", np.log, "log({0})", lambda g, out, x: div(g, x), domain="float", cost=8)
-log2: Op = _op(
+log: AlikeOp = _op("log", np.log, "log({0})", lambda g, out, x: div(g, x), domain="float", cost=8)
+log2: AlikeOp = _op(
     "log2", np.log2, "log2({0})",
     lambda g, out, x: div(g, mul(x, full_like(x, 0.6931471805599453))),
     domain="float", cost=8,
 )  # fmt: skip
-log1p: Op = _op(
+log1p: AlikeOp = _op(
     "log1p", np.log1p, "log1p({0})",
     lambda g, out, x: div(g, add(x, full_like(x, 1))),
     domain="float", cost=12,
 )  # fmt: skip
-sqrt: Op = _op(
+sqrt: AlikeOp = _op(
     "sqrt", np.sqrt, "sqrt({0})",
     lambda g, out, x: div(g, add(out, out)),
     domain="float", cost=6,
 )  # fmt: skip
-rsqrt: Op = _op(
+rsqrt: AlikeOp = _op(
     "rsqrt", lambda x: np.asarray(1, x.dtype) / np.sqrt(x), "tgc_rsqrt({0})",
     lambda g, out, x: mul(g, div(_times(out, full_like(out, 1), -0.5), x)),
     domain="float", cost=6,
 )  # fmt: skip
-sin: Op = _op("sin", np.sin, "sin({0})", lambda g, out, x: mul(g, cos(x)), domain="float", cost=12)
-cos: Op = _op(
+sin: AlikeOp = _op(
+    "sin", np.sin, "sin({0})", lambda g, out, x: mul(g, cos(x)), domain="float", cost=12
+)
+cos: AlikeOp = _op(
     "cos", np.cos, "cos({0})", lambda g, out, x: neg(mul(g, sin(x))), domain="float", cost=12
 )
-tan: Op = _op(
+tan: AlikeOp = _op(
     "tan", np.tan, "tan({0})",
     lambda g, out, x: mul(g, add(mul(out, out), full_like(out, 1))),
     domain="float", cost=16,
@@ -330,17 +334,17 @@ def _one_minus_square(out: Node) -> Node:
     return sub(full_like(out, 1), mul(out, out))
 
 
-asin: Op = _op(
+asin: AlikeOp = _op(
     "asin", np.arcsin, "asin({0})",
     lambda g, out, x: mul(g, rsqrt(_one_minus_square(x))),
     domain="float", cost=16,
 )  # fmt: skip
-acos: Op = _op(
+acos: AlikeOp = _op(
     "acos", np.arccos, "acos({0})",
     lambda g, out, x: neg(mul(g, rsqrt(_one_minus_square(x)))),
     domain="float", cost=16,
 )  # fmt: skip
-atan: Op = _op(
+atan: AlikeOp = _op(
     "atan", np.arctan, "atan({0})",
     lambda g, out, x: div(g, add(mul(x, x), full_like(x, 1))),
     domain="float", cost=16,
@@ -351,19 +355,19 @@ def _square_sum(a: Node, b: Node) -> Node:
     return add(mul(a, a), mul(b, b))
 
 
-atan2: Op = _op(
+atan2: AlikeOp = _op(
     "atan2", np.arctan2, "atan2({0}, {1})",
     lambda g, out, a, b: div(mul(g, b), _square_sum(a, b)),
     lambda g, out, a, b: neg(div(mul(g, a), _square_sum(a, b))),
     domain="float", cost=20,
 )  # fmt: skip
-sinh: Op = _op(
+sinh: AlikeOp = _op(
     "sinh", np.sinh, "sinh({0})", lambda g, out, x: mul(g, cosh(x)), domain="float", cost=16
 )
-cosh: Op = _op(
+cosh: AlikeOp = _op(
     "cosh", np.cosh, "cosh({0})", lambda g, out, x: mul(g, sinh(x)), domain="float", cost=16
 )
-tanh: Op = _op(
+tanh: AlikeOp = _op(
     "tanh", np.tanh, "tanh({0})",
     lambda g, out, x: mul(g, _one_minus_square(out)),
     domain="float", cost=12,
@@ -381,16 +385,16 @@ def _special(name: str) -> Callable[..., Any]:
     return reference
 
 
-sigmoid: Op = _op(
+sigmoid: AlikeOp = _op(
     "sigmoid", _special("expit"), _short("sigmoid"),
     lambda g, out, x: mul(g, mul(out, sub(full_like(out, 1), out))),
     domain="float", cost=12,
 )  # fmt: skip
 TWO_OVER_SQRT_PI = 1.1283791670955126
-erf: Op = _op(
+erf: AlikeOp = _op(
     "erf", _special("erf"), "erf({0})",
     lambda g, out, x: mul(g, _times(exp(neg(mul(x, x))), full_like(x, 1), TWO_OVER_SQRT_PI)),
     domain="float", cost=16,
 )  # fmt: skip
 
-ROWS: tuple[Op, ...] = tuple(value for value in list(globals().values()) if type(value) is Op)
+ROWS: tuple[Op, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Op))

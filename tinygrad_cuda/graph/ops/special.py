@@ -11,7 +11,7 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import float32, float64, int64
 from tinygrad_cuda.core.errors import DTypeError
-from tinygrad_cuda.graph.node import Node, Op, Outputs
+from tinygrad_cuda.graph.node import AlikeOp, Node, Op, Outputs
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.common import full, full_like, require_dtype
 
@@ -20,17 +20,17 @@ def _square_plus(x: Node, number: int) -> Node:
     return ew.add(ew.mul(x, x), full_like(x, number))
 
 
-asinh: Op = ew._op(
+asinh: AlikeOp = ew._op(
     "asinh", np.arcsinh, "asinh({0})",
     lambda g, out, x: ew.mul(g, ew.rsqrt(_square_plus(x, 1))),
     domain="float", cost=16,
 )  # fmt: skip
-acosh: Op = ew._op(
+acosh: AlikeOp = ew._op(
     "acosh", np.arccosh, "acosh({0})",
     lambda g, out, x: ew.mul(g, ew.rsqrt(_square_plus(x, -1))),
     domain="float", cost=16,
 )  # fmt: skip
-atanh: Op = ew._op(
+atanh: AlikeOp = ew._op(
     "atanh", np.arctanh, "atanh({0})",
     lambda g, out, x: ew.neg(ew.div(g, _square_plus(x, -1))),
     domain="float", cost=16,
@@ -41,17 +41,17 @@ def _bell(g: Node, exponent: Node, factor: float) -> Node:
     return ew.mul(g, ew.mul(ew.exp(exponent), full_like(exponent, factor)))
 
 
-erfc: Op = ew._op(
+erfc: AlikeOp = ew._op(
     "erfc", ew._special("erfc"), "erfc({0})",
     lambda g, out, x: _bell(g, ew.neg(ew.mul(x, x)), -ew.TWO_OVER_SQRT_PI),
     domain="float", cost=20,
 )  # fmt: skip
-erfinv: Op = ew._op(
+erfinv: AlikeOp = ew._op(
     "erfinv", ew._special("erfinv"), "erfinv({0})",
     lambda g, out, x: _bell(g, ew.mul(out, out), 1 / ew.TWO_OVER_SQRT_PI),
     domain="float", cost=24,
 )  # fmt: skip
-lgamma: Op = ew._op(
+lgamma: AlikeOp = ew._op(
     "lgamma", ew._special("gammaln"), "lgamma({0})",
     lambda g, out, x: ew.mul(g, polygamma(full(0, x.shape, x, int64), x)),
     domain="float", cost=40,
@@ -91,14 +91,14 @@ polygamma: Op = Op(
     cost=100,
 )  # fmt: skip
 
-hypot: Op = ew._op(
+hypot: AlikeOp = ew._op(
     "hypot", np.hypot, "hypot({0}, {1})",
     lambda g, out, a, b: ew.mul(g, ew.div(a, out)),
     lambda g, out, a, b: ew.mul(g, ew.div(b, out)),
     domain="float", cost=12,
 )  # fmt: skip
 # The magnitude of a with the sign of b.
-copysign: Op = ew._op(
+copysign: AlikeOp = ew._op(
     "copysign", np.copysign, "copysign({0}, {1})",
     lambda g, out, a, b: ew.mul(g, copysign(ew.sign(a), ew.mul(b, ew.sign(a)))),
     None,
@@ -117,7 +117,7 @@ def _infer_nextafter(op: Op, sources: tuple[Node, ...], attributes: dict[str, An
     return ew._infer(op, sources, attributes)
 
 
-nextafter: Op = Op(
+nextafter: AlikeOp = AlikeOp(
     "nextafter", "elementwise", _infer_nextafter, numpy=np.nextafter,
     cuda="nextafter({0}, {1})", gradient=(None, None), cost=4,
 )  # fmt: skip

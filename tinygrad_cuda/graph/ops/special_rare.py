@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.graph.node import Gradient, Node, Op
+from tinygrad_cuda.graph.node import AlikeOp, Gradient, Node, Op
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.common import full_like
 from tinygrad_cuda.graph.ops.special import lgamma
 
 
-def _row(name: str, scipy: str, *gradient: Gradient | None, arity: int = 1) -> Op:
+def _row(name: str, scipy: str, *gradient: Gradient | None, arity: int = 1) -> AlikeOp:
     places = ", ".join(f"{{{k}}}" for k in range(arity))
     return ew._op(
         name, ew._special(scipy), f"tgc_special_{name}({places})", *gradient,
@@ -31,24 +31,26 @@ def _over(x: Node, value: Node, at_zero: float) -> Node:
 
 
 # Modified Bessel functions times exp(-|x|), or exp(x).
-i0e: Op = _row("i0e", "i0e", lambda g, out, x: ew.mul(g, ew.sub(i1e(x), ew.mul(ew.sign(x), out))))
-i1e: Op = _row(
+i0e: AlikeOp = _row(
+    "i0e", "i0e", lambda g, out, x: ew.mul(g, ew.sub(i1e(x), ew.mul(ew.sign(x), out)))
+)
+i1e: AlikeOp = _row(
     "i1e", "i1e",
     lambda g, out, x: ew.mul(
         g, ew.sub(ew.sub(i0e(x), ew.mul(ew.sign(x), out)), _over(x, out, 0.5))
     ),
 )  # fmt: skip
-k0e: Op = _row("k0e", "k0e", lambda g, out, x: ew.mul(g, ew.sub(out, k1e(x))))
-k1e: Op = _row(
+k0e: AlikeOp = _row("k0e", "k0e", lambda g, out, x: ew.mul(g, ew.sub(out, k1e(x))))
+k1e: AlikeOp = _row(
     "k1e", "k1e", lambda g, out, x: ew.mul(g, ew.sub(ew.sub(out, ew.div(out, x)), k0e(x)))
 )
 # Bessel functions of the first and the second kind.
-j0: Op = _row("j0", "j0", lambda g, out, x: ew.neg(ew.mul(g, j1(x))))
-j1: Op = _row("j1", "j1", lambda g, out, x: ew.mul(g, ew.sub(j0(x), _over(x, out, 0.5))))
-y0: Op = _row("y0", "y0", lambda g, out, x: ew.neg(ew.mul(g, y1(x))))
-y1: Op = _row("y1", "y1", lambda g, out, x: ew.mul(g, ew.sub(y0(x), ew.div(out, x))))
+j0: AlikeOp = _row("j0", "j0", lambda g, out, x: ew.neg(ew.mul(g, j1(x))))
+j1: AlikeOp = _row("j1", "j1", lambda g, out, x: ew.mul(g, ew.sub(j0(x), _over(x, out, 0.5))))
+y0: AlikeOp = _row("y0", "y0", lambda g, out, x: ew.neg(ew.mul(g, y1(x))))
+y1: AlikeOp = _row("y1", "y1", lambda g, out, x: ew.mul(g, ew.sub(y0(x), ew.div(out, x))))
 
-erfcx: Op = _row(
+erfcx: AlikeOp = _row(
     "erfcx", "erfcx",
     lambda g, out, x: ew.mul(
         g,
@@ -63,10 +65,10 @@ def _density(a: Node, x: Node) -> Node:
     return ew.exp(ew.sub(ew.sub(power, x), lgamma(a)))
 
 
-igamma: Op = _row(
+igamma: AlikeOp = _row(
     "igamma", "gammainc", None, lambda g, out, a, x: ew.mul(g, _density(a, x)), arity=2
 )
-igammac: Op = _row(
+igammac: AlikeOp = _row(
     "igammac", "gammaincc", None, lambda g, out, a, x: ew.neg(ew.mul(g, _density(a, x))), arity=2
 )
 
@@ -78,7 +80,7 @@ def _hurwitz(s: Any, q: Any) -> Any:
 
 
 # The sum of (q + k)^-s over k >= 0, for q > -1000.
-hurwitz: Op = ew._op(
+hurwitz: AlikeOp = ew._op(
     "hurwitz", _hurwitz, "tgc_special_hurwitz({0}, {1})",
     None,
     lambda g, out, s, q: ew.neg(ew.mul(g, ew.mul(s, hurwitz(ew.add(s, full_like(s, 1)), q)))),
@@ -86,7 +88,9 @@ hurwitz: Op = ew._op(
 )  # fmt: skip
 
 # The greatest common divisor, 0 of two zeros.
-gcd: Op = ew._op("gcd", np.gcd, "tgc_special_gcd({0}, {1})", None, None, domain="integer", cost=100)
+gcd: AlikeOp = ew._op(
+    "gcd", np.gcd, "tgc_special_gcd({0}, {1})", None, None, domain="integer", cost=100
+)
 
 ROWS: tuple[Op, ...] = (
     i0e, i1e, k0e, k1e, j0, j1, y0, y1, erfcx, igamma, igammac, hurwitz, gcd,

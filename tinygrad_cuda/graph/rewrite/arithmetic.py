@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from tinygrad_cuda.core.dtypes import DType, bool_
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.rewrite.pattern import (
@@ -242,7 +242,8 @@ def compare_itself(node: Node) -> Node | None:
     return None if a.dtype.is_floating else constant_like(node.op is not ew.ne, node)
 
 
-_OPPOSITES = {ew.eq: ew.ne, ew.ne: ew.eq, ew.lt: ew.ge, ew.ge: ew.lt, ew.gt: ew.le, ew.le: ew.gt}
+_PAIRS = ((ew.eq, ew.ne), (ew.lt, ew.ge), (ew.gt, ew.le))
+_OPPOSITES: dict[Op, Op] = {a: b for pair in _PAIRS for a, b in (pair, pair[::-1])}
 
 
 def not_compared(node: Node) -> Node | None:
