@@ -124,7 +124,7 @@ class Node:
             through an ``output`` node, so a source is always a node. A result of a call that is
             not recorded yet has none until somebody looks.
         attributes: structure (axes, shapes) and numbers (constants, slice starts), by name.
-        shape, dtype: of the first output; `outputs` has all.
+        shape, dtype: of the first output; `outputs` has all. Nodes found to be `alike` share it.
         device: where the value lives.
         requires_grad: fixed here: gradient mode was on and some source has it.
         site: the user's line.

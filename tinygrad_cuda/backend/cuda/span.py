@@ -255,11 +255,11 @@ class _Span:
         send = self._send(sizes, places["next"])
         tell = self._tell(sizes, places["next"])
         combined = self._combined()
-        values, loop = self._made()
+        values, make = self._made(sizes)
         if self.tiles.missed:
             return None
         body = fill(
-            "span.cuh", "body", **sizes, **combined, **loop,
+            "span.cuh", "body", **sizes, **combined, make=make,
             warps=WARPS, combiners=layout.combiners, blocks=layout.blocks, lines=row.lines,
             tiles=tiles, makers_in_all=layout.makers, count=self.count, words=words, told=told,
             parts_at=parts_at, known=known, threads=THREADS, send=send, tell=tell,
@@ -375,10 +375,19 @@ class _Span:
         words = [f"t{k}" if k in taken else "0.0f" for k in range(self.count)]
         parts = f"{2 + row.lines * self.count} + next * {self.count}"
         tell = self._told(parts, words)
+        loop = self._loop(sizes, "#pragma unroll 4", [])
         text = fill(
             "span.cuh", "tell", **sizes, places=places, before=shift + row.outer.lines + start,
-            load=writer.scopes[1].lines, map=lane, combine=combine, tell=tell,
+            loop=loop, combine=combine, tell=tell,
         )  # fmt: skip
+        return text.splitlines()
+
+    def _loop(self, sizes: dict[str, Any], unroll: str, stores: list[str]) -> list[str]:
+        """The loop over a tile that the open scopes hold."""
+        load, made = (scope.lines for scope in self.writer.scopes[1:])
+        text = fill(
+            "span.cuh", "loop", unroll=unroll, load=load, map=made, wide_store=stores, **sizes
+        )
         return text.splitlines()
 
     def _moved(self, name: str, by: str) -> list[str]:
@@ -425,7 +434,7 @@ class _Span:
             "add": add, "finals": finals, "tell_totals": tell, "epilogue": made, "store": stored,
         }  # fmt: skip
 
-    def _made(self) -> tuple[list[str], dict[str, list[str]]]:
+    def _made(self, sizes: dict[str, Any]) -> tuple[list[str], list[str]]:
         """The loop over a tile whose row is known, and what stands before it."""
         writer, row = self.writer, self.row
         stores = self._open()
@@ -434,11 +443,7 @@ class _Span:
         for node in row.wide_stores:
             value = writer.value(node, ix.unflatten(self.flat, node.shape))
             stores.put(node, self.flat, value)
-        loop = {
-            "load": writer.scopes[1].lines, "map": writer.scopes[2].lines,
-            "wide_store": stores.after,
-        }  # fmt: skip
-        return row.outer.lines, loop
+        return row.outer.lines, self._loop(sizes, "#pragma unroll", stores.after)
 
 
 __all__ = ["span_stage"]

@@ -114,18 +114,7 @@ while (next < @tiles@) {
   float totals[@count@];
   tgc_span_await(known + line * @count@, totals, turn);
   @line_values@
-#pragma unroll
-  for (int k = 0; k < @trips@; k++) {
-    const int item = k * 32 + lane;
-    if (item < @items@) {
-      @load@
-#pragma unroll
-      for (int v = 0; v < @width@; v++) {
-        @map@
-      }
-      @wide_store@
-    }
-  }
+  @make@
 }
 //@ send
 if (lane == 0) {
@@ -140,19 +129,22 @@ if (lane == 0) {
   const int line = next / @parts@;
   @places@
   @before@
-#pragma unroll 4
-  for (int k = 0; k < @trips@; k++) {
-    const int item = k * 32 + lane;
-    if (item < @items@) {
-      @load@
-#pragma unroll
-      for (int v = 0; v < @width@; v++) {
-        @map@
-      }
-    }
-  }
+  @loop@
   @combine@
   if (lane == 0) {
     @tell@
+  }
+}
+//@ loop
+@unroll@
+for (int k = 0; k < @trips@; k++) {
+  const int item = k * 32 + lane;
+  if (item < @items@) {
+    @load@
+#pragma unroll
+    for (int v = 0; v < @width@; v++) {
+      @map@
+    }
+    @wide_store@
   }
 }
