@@ -506,7 +506,7 @@ EVERYTHING = kernel(
   auto* wholes = reinterpret_cast<tgc_vector<float, 4>*>(sums) + threadIdx.x;
   tgc_copy_ahead(pieces, p.h, i * 4);
   tgc_copies_close();
-  tgc_copy_ahead(wholes, p.f, i * 4);
+  tgc_copy_ahead_lasting(wholes, p.f, i * 4);
   tgc_copies_close();
   tgc_copies_wait<1>();
   x += tgc_element(*pieces, 1);

@@ -121,7 +121,7 @@ def test_large_operands_are_loaded_as_the_last_to_leave_the_cache() -> None:
     new = Inputs()
     kernels = scheduled(new.program(layer_norm(new(512, 8192), new(8192), new(8192)))).kernels
     assert loads(*kernels) == ["in0 load_vector_lasting", "in1 load_vector", "in2 load_vector"]
-    sent = ["in0 copy_ahead", "in1 copy_ahead"]  # by copies, which have no such mark
+    sent = ["in0 copy_ahead_lasting", "in1 copy_ahead_lasting"]
     assert loads(carrier()) == [*sent, "in2 load_vector"]
 
 

@@ -82,12 +82,6 @@ class Kernel:
             stack.extend(new)
         return other in seen
 
-    @property
-    def moved(self) -> int:
-        """Bytes between it and memory at least, each value once."""
-        values = (*self.stores, *self.reads)
-        return sum(prod(node.shape) * node.dtype.itemsize for node in values)
-
     def __repr__(self) -> str:
         names = " ".join(node.op.name for node in self.nodes)
         shapes = ", ".join(str(node.shape) for node in self.stores)

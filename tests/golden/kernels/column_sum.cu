@@ -1,11 +1,11 @@
 // COL, 96 lines of 5000, each in 39 parts: sum.
 // Stores sum (1, 96) float32.
-// Grid 117 x 256 threads, 1920384 bytes moved at least.
-struct col_sum_parts_f1ca3b3ae2_params {
+// Grid 117 x 256 threads, 1979904 bytes moved at least.
+struct col_sum_parts_b6d657c28f_params {
   const float* in0;
   float* partial0;
 };
-__device__ __forceinline__ void col_sum_parts_f1ca3b3ae2_stage(int virtual_block, const col_sum_parts_f1ca3b3ae2_params& p,
+__device__ __forceinline__ void col_sum_parts_b6d657c28f_stage(int virtual_block, const col_sum_parts_b6d657c28f_params& p,
                                              char* smem) {
   const int across = threadIdx.x % 32;
   const int down = threadIdx.x / 32;
@@ -55,12 +55,12 @@ __device__ __forceinline__ void col_sum_parts_f1ca3b3ae2_stage(int virtual_block
 
 // Second stage, 96 lines of 39 parts: sum.
 // Stores sum (1, 96) float32.
-// Grid 12 x 256 threads, 1920384 bytes moved at least.
-struct col_sum_join_c1d5d07c40_params {
+// Grid 12 x 256 threads, 60288 bytes moved at least.
+struct col_sum_join_1ccac470ea_params {
   float* partial0;
   float* out0;
 };
-__device__ __forceinline__ void col_sum_join_c1d5d07c40_stage(int virtual_block, const col_sum_join_c1d5d07c40_params& p,
+__device__ __forceinline__ void col_sum_join_1ccac470ea_stage(int virtual_block, const col_sum_join_1ccac470ea_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 32;
   const int line = virtual_block * (256 / 32) + threadIdx.x / 32;

@@ -1,7 +1,7 @@
 // ROW, 4096 rows of 8192, 256 threads each, 4 loops, in registers, the next on its way, with its columns: mul sum mul sub mul sum mul add rsqrt mul mul sum mul div mul mul mul add add neg sum mul add mul mul sum sum.
 // Stores add (4096, 8192) bfloat16; reshape (8192,) bfloat16; reshape (8192,) bfloat16.
-// Grid 128 x 256 threads, 201375744 bytes moved at least.
-struct row_sum_mul_sub_add_rsqrt_parts_1f0ac1fcf1_params {
+// Grid 128 x 256 threads, 209731584 bytes moved at least.
+struct row_sum_mul_sub_add_rsqrt_parts_5b2a1db1d2_params {
   float* partial0;
   float* partial1;
   const tgc_bfloat16* in0;
@@ -9,7 +9,7 @@ struct row_sum_mul_sub_add_rsqrt_parts_1f0ac1fcf1_params {
   const tgc_bfloat16* in2;
   tgc_bfloat16* out0;
 };
-__device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_1f0ac1fcf1_stage(int virtual_block, const row_sum_mul_sub_add_rsqrt_parts_1f0ac1fcf1_params& p,
+__device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_5b2a1db1d2_stage(int virtual_block, const row_sum_mul_sub_add_rsqrt_parts_5b2a1db1d2_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 256;  // which tells the compiler that it is less
   float c0[4][8];
@@ -24,8 +24,8 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_1f0ac1fcf1_stage
       for (int k = 0; k < 4; k++) {
         const int item = k * 256 + thread;
         if (item < 1024) {
-          tgc_copy_ahead(row1 + (turn * 1024 + item), p.in0, line * 8192 + item * 8);
-          tgc_copy_ahead(row4 + (turn * 1024 + item), p.in1, line * 8192 + item * 8);
+          tgc_copy_ahead_lasting(row1 + (turn * 1024 + item), p.in0, line * 8192 + item * 8);
+          tgc_copy_ahead_lasting(row4 + (turn * 1024 + item), p.in1, line * 8192 + item * 8);
         }
       }
     }
@@ -167,8 +167,8 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_1f0ac1fcf1_stage
         for (int k = 0; k < 4; k++) {
           const int item = k * 256 + thread;
           if (item < 1024) {
-            tgc_copy_ahead(row1 + (turn * 1024 + item), p.in0, line * 8192 + item * 8);
-            tgc_copy_ahead(row4 + (turn * 1024 + item), p.in1, line * 8192 + item * 8);
+            tgc_copy_ahead_lasting(row1 + (turn * 1024 + item), p.in0, line * 8192 + item * 8);
+            tgc_copy_ahead_lasting(row4 + (turn * 1024 + item), p.in1, line * 8192 + item * 8);
           }
         }
       }
@@ -187,14 +187,14 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_1f0ac1fcf1_stage
 
 // Second stage, 8192 columns of 128 parts: sum sum.
 // Stores reshape (8192,) bfloat16; reshape (8192,) bfloat16.
-// Grid 256 x 256 threads, 134266880 bytes moved at least.
-struct col_sum_join_ecaf28f114_params {
+// Grid 256 x 256 threads, 8421376 bytes moved at least.
+struct col_sum_join_0076cbf406_params {
   float* partial0;
   float* partial1;
   tgc_bfloat16* out0;
   tgc_bfloat16* out1;
 };
-__device__ __forceinline__ void col_sum_join_ecaf28f114_stage(int virtual_block, const col_sum_join_ecaf28f114_params& p,
+__device__ __forceinline__ void col_sum_join_0076cbf406_stage(int virtual_block, const col_sum_join_0076cbf406_params& p,
                                              char* smem) {
   const int across = threadIdx.x % 32;
   const int down = threadIdx.x / 32;

@@ -44,8 +44,8 @@ class Launch:
 
     @property
     def moved(self) -> int:
-        """Bytes between it and memory at least, by its stages' kernels."""
-        return sum(stage.kernel.moved for stage in self.stages)
+        """Bytes between it and memory at least."""
+        return sum(stage.moved for stage in self.stages)
 
     @property
     def shared(self) -> int:

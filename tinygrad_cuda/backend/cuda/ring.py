@@ -78,9 +78,9 @@ class Ring:
             if shared:
                 self.start.append(f"{name}[item] = tgc_load_vector<{width}>({pointer}, {place});")
             else:
-                self.copies.append(
-                    f"tgc_copy_ahead({name} + (turn * {self.items} + item), {pointer}, {place});"
-                )
+                copy = "tgc_copy_ahead" + "_lasting" * (node in self.row.writer.lasting)
+                target = f"{name} + (turn * {self.items} + item)"
+                self.copies.append(f"{copy}({target}, {pointer}, {place});")
         if shared:
             return f"{self.names[key]}[item]"
         self.last = self.loop

@@ -118,10 +118,7 @@ def stem(kernel: Kernel) -> str:
 
 
 def comment(kernel: Kernel, shape: str, blocks: int) -> str:
-    """What stands above a kernel: what it makes, its launch, the bytes it must move."""
+    """What stands above a kernel: what it makes and its launch; `wrapped` adds what it moves."""
     made = "; ".join(f"{node.op.name} {node.shape} {node.dtype.name}" for node in kernel.stores)
     names = " ".join(node.op.name for node in kernel.nodes if node.op.kind != "movement")
-    return (
-        f"{shape}: {names or 'copy'}.\nStores {made}.\n"
-        f"Grid {blocks} x {THREADS} threads, {kernel.moved} bytes moved at least."
-    )
+    return f"{shape}: {names or 'copy'}.\nStores {made}.\nGrid {blocks} x {THREADS} threads"

@@ -6,6 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,9 +69,22 @@ class Stage:
     dense: int = 1  # blocks that a multiprocessor should hold
     alone: bool = False  # its blocks take a multiprocessor each, though they are few
 
+    @property
+    def moved(self) -> int:
+        """Bytes between it and memory at least."""
+        return _bytes_of(self.words)
+
     def stores(self, node: Node) -> bool:
         """Whether this stage of its kernel is the one that stores a node."""
         return any(word.write and word.item is node for word in self.words)
+
+
+def _bytes_of(words: list[Word]) -> int:
+    """Bytes of what a stage reads and writes, each value once."""
+    values: list[Node] = [word.item for word in words if word.kind == "value"]
+    parts: list[Scratch] = [word.item for word in words if word.kind == "scratch"]
+    found = [prod(node.shape) * node.dtype.itemsize for node in values]
+    return sum(found) + sum(part.nbytes for part in parts)
 
 
 @lru_cache(maxsize=16)
@@ -125,10 +139,11 @@ def wrapped(
     loads = [f"{text.replace('*', '')} = tgc_load(p.{text.split()[-1]}, 0);" for text in numbers]
     if kernel.reverse and kernel.pair is None and not second:
         loads.insert(0, f"virtual_block = {blocks - 1} - virtual_block;")
+    about = f"{label}, {_bytes_of(words)} bytes moved at least."
     text = fill(
         "stage.cuh",
         "stage",
-        comment=[f"// {line}" for line in label.splitlines()],
+        comment=[f"// {line}" for line in about.splitlines()],
         name=_NAME,
         params=[f"{word.text};" for word in words] or ["long long unused;"],
         body="\n".join([*loads, body]),

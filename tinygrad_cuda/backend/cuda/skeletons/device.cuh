@@ -270,6 +270,16 @@ TGC_DEVICE void tgc_copy_ahead(tgc_vector<T, N>* target, const T* base, I index)
   *target = tgc_load_vector<N>(base, index);
 #endif
 }
+// The same from lines that are marked as above, of which the thread at its beginning sends for each.
+// A copy can carry the mark itself, but then compute-sanitizer (CUDA 13.0) finds what is not there.
+template <int N, class T, class I>
+TGC_DEVICE void tgc_copy_ahead_lasting(tgc_vector<T, N>* target, const T* base, I index) {
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
+  if (threadIdx.x * (N * int(sizeof(T))) % 128 == 0)
+    asm volatile("prefetch.global.L2::evict_last [%0];" :: "l"(base + index) : "memory");
+#endif
+  tgc_copy_ahead(target, base, index);
+}
 TGC_DEVICE void tgc_copies_close() {
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
