@@ -13,7 +13,9 @@ import tinygrad_cuda as tc
 from benchmarks.harness import Times
 from benchmarks.peers.ours import Plain
 from benchmarks.quick import QuickCpu
+from benchmarks.report import ADDITION
 from benchmarks.workloads import WORKLOADS
+from tinygrad_cuda.backend.cuda.graphs import Graph
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.engine import realize
 from tinygrad_cuda.engine.known import Known
@@ -87,10 +89,35 @@ def replaying(device: str, smoke: bool) -> dict[str, Times]:
         program = Plain(WORKLOADS["mlp_64"](smoke), device, compiled)
         for number in range(10):
             program.call_on_device(number)
-        found[f"a step of mlp_64, {title}, us of host"] = calls(
-            lambda program=program: program.call_on_device(0), program.synchronize
-        )
+        call = partial(program.call_on_device, 0)
+        found[f"a step of mlp_64, {title}, us of host"] = calls(call, program.synchronize)
+    starts = driver_starts(call, program.synchronize)
+    if starts:
+        found["of it in the driver: cuGraphLaunch, us"] = Times.of(starts[CALLS // 10 :])
     return found
+
+
+def driver_starts(call: Callable[[], Any], synchronize: Callable[[], Any]) -> list[float]:
+    """How long the driver took to start the graph of each call, if a call starts one."""
+    samples: list[float] = []
+    launch = Graph.launch
+
+    def timed(graph: Graph, *given: Any) -> None:
+        start_graph = graph._launch
+
+        def started(*given: Any) -> Any:
+            start = time.perf_counter()
+            status = start_graph(*given)
+            samples.append((time.perf_counter() - start) * 1e6)
+            return status
+
+        graph._launch = started
+        launch(graph, *given)
+        graph._launch = start_graph
+
+    with patch.object(Graph, "launch", timed):
+        calls(call, synchronize)
+    return samples
 
 
 def finding(device: str, smoke: bool) -> dict[str, Times]:
@@ -129,7 +156,7 @@ def torch_add(device: str) -> dict[str, Times]:
             x + x
 
     prepare = torch.cuda.synchronize if device == "cuda" else (lambda: None)
-    return {"torch: one 64 x 64 addition, us": measured(add, NODES, prepare)}
+    return {ADDITION: measured(add, NODES, prepare)}
 
 
 def overheads(device: str, smoke: bool) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -67,6 +67,20 @@ class Loop:
         parts = [*losses, *self.model.parameters(), *self.kept]
         parts += [p.grad for p in self.model.parameters()]
         return [value_bytes(part) for part in parts]
+
+
+class Pair(NamedTuple):
+    """Two results by name."""
+
+    first: Any
+    second: Any
+
+
+def listed(value: Any) -> Any:
+    """A structure with numbers in place of Tensors."""
+    if isinstance(value, tuple | list):
+        return [listed(item) for item in value]
+    return value.tolist() if isinstance(value, tc.Tensor) else value
 
 
 def nothing(loop: Loop) -> None:
@@ -230,6 +244,61 @@ def test_names_and_modes_are_looked_at(short: list[bool]) -> None:
         assert call(x).tolist() == [3.0, 3.0]
     finally:
         tc.set_default_dtype(tc.float32)
+
+
+def test_a_deleted_variable(short: list[bool]) -> None:
+    """The function is asked again, and says so itself."""
+    factor = 2.0
+
+    def times(x: Any) -> Any:
+        return x * factor
+
+    call = tc.compile(times)
+    for _ in range(4):
+        call(tc.ones(2))
+    assert short[-1]
+    del factor
+    with pytest.raises(NameError, match="factor"):
+        call(tc.ones(2))
+    factor = 4.0
+    assert call(tc.ones(2)).tolist() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        lambda a, b: a,
+        lambda a, b: (a,),
+        lambda a, b: (b, a),
+        lambda a, b: (a, b, a),
+        lambda a, b: [a, b],
+        lambda a, b: (a, [b]),
+        lambda a, b: (a, "text", b),
+        lambda a, b: Pair(a, b),
+        lambda a, b: (a.detach(), b, a),
+    ],
+)
+def test_results_in_all_arrangements(short: list[bool], arrange: Callable[..., Any]) -> None:
+    """Let go of, held for a call, and held for good: each is what it was when it was returned."""
+
+    def function(x: Any) -> Any:
+        return arrange(x + 1, x * 2)
+
+    call, kept, last = tc.compile(function), [], None
+    for number in range(12):
+        x = tc.full((3,), float(number))
+        result = call(x)
+        wanted = function(x)
+        assert type(result) is type(wanted)
+        assert listed(result) == listed(wanted)
+        if last is not None:
+            assert listed(last[0]) == last[1]
+        last = (result, listed(result)) if number % 3 else None
+        if number in (5, 7):
+            kept.append((result, listed(result)))
+        del result
+    assert all(listed(result) == values for result, values in kept)
+    assert short[-1]
 
 
 def test_a_bad_label_changes_nothing() -> None:

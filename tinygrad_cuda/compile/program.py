@@ -66,6 +66,7 @@ class Program:
         self.shown = moulds.shown
         self.arguments = len(given.cells)
         self.leaves = [moulds.result(leaf) for leaf in leaves(result)]
+        self.keys = [id(leaf) for leaf in leaves(result)]  # of the Tensors in `shown`
         self.structure = rebuilt(result, iter([None] * len(self.leaves)))
         self.chained: Any = None  # how its replays follow one another, once somebody asks
         self.steady: Any = None  # and how they are done where nothing else has happened

@@ -20,18 +20,19 @@ SMALL = 64 << 10  # bytes: larger memory goes back to the pool
 KEPT = 4  # results of earlier calls that are kept, to see whether somebody holds them
 
 
-def _alone() -> tuple[int, ...]:
-    """How often Tensor, cell, node and memory of an entry count as referred to in `free`.
+def _alone() -> tuple[int, tuple[int, ...]]:
+    """How often a Tensor, and its cell, node and memory, count as referred to in `free`.
 
     By the entry and a variable each, and by the one before.
     """
     for entry in [(object(), object(), object(), object())]:
         tensor, cell, node, memory = entry
-        found = getrefcount(tensor), getrefcount(cell), getrefcount(node), getrefcount(memory)
-    return found[0], *[count + 1 for count in found[1:]]
+        found = getrefcount(cell), getrefcount(node), getrefcount(memory)
+        alone = getrefcount(tensor)
+    return alone, tuple([count + 1 for count in found])
 
 
-ALONE = _alone()
+ALONE, PARTS_ALONE = _alone()
 
 
 class Returned:
@@ -54,8 +55,9 @@ class Returned:
         for entry, chain, spent in self.kept:
             # One by one: a pass in C over four things takes longer to begin than all of this.
             tensor, cell, node, memory = entry
-            found = getrefcount(tensor), getrefcount(cell), getrefcount(node), getrefcount(memory)
-            if found != ALONE or getweakrefcount(tensor):
+            if getrefcount(tensor) != ALONE or getweakrefcount(tensor):
+                continue
+            if (getrefcount(cell), getrefcount(node), getrefcount(memory)) != PARTS_ALONE:
                 continue
             if tensor.cell is not cell or tensor.chain is not chain or type(tensor) is not Tensor:
                 continue

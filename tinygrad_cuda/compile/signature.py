@@ -183,7 +183,10 @@ def names_of(function: Any, arguments: Sequence[Any]) -> Names:
 def changed_name(names: Names) -> str | None:
     """The first name whose value is another one now."""
     for name, place, value in names:
-        now = place.get(name) if type(place) is dict else place.cell_contents
+        try:
+            now = place.get(name) if type(place) is dict else place.cell_contents
+        except ValueError:  # a variable that has been deleted
+            return name
         if now is not value and not _equal(now, value):
             return name
     return None

@@ -6,9 +6,10 @@ copied, replaced or made anew but the results. Where that is not so, those two d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import chain, islice, repeat
-from operator import attrgetter, is_
+from operator import attrgetter, is_, itemgetter
 from sys import getrefcount
 from typing import Any
 
@@ -18,8 +19,8 @@ from tinygrad_cuda.compile.program import Program
 from tinygrad_cuda.compile.results import Fresh, Result
 from tinygrad_cuda.compile.returned import Returned
 from tinygrad_cuda.compile.signature import Given
-from tinygrad_cuda.engine.capture import Stale, structure, watching
-from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.compile.unchanged import looking
+from tinygrad_cuda.engine.capture import Stale
 from tinygrad_cuda.engine.overwrite import LISTED
 from tinygrad_cuda.engine.seal import (
     SEALABLE_CELLS,
@@ -32,7 +33,6 @@ from tinygrad_cuda.engine.seal import (
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.graph.template import picking
 from tinygrad_cuda.tensor.autocast import state as autocast
-from tinygrad_cuda.tensor.creation import defaults, get_default_device, get_default_dtype
 from tinygrad_cuda.tensor.tensor import Tensor
 
 MISS: Any = object()  # what a call gives that must go the long way
@@ -54,15 +54,13 @@ class Steady:
     def __init__(self, program: Program, given: Given) -> None:
         self.program = program
         self.gradients = mode.now.gradients
-        self.device, self.dtype = get_default_device(), get_default_dtype()
-        self.expected = [(type(x), x.cell.node.outputs, x.cell.node.device) for x in given.args]
+        self.look = looking(program, given)
         (self.event,) = (e for e in program.events if type(e) is RunEvent)
         number = program.events.index(self.event)
         self.before, self.after = program.events[:number], program.events[number + 1 :]
         self._find_gradients()
         self._find_cells(len(given.cells))
         self._find_outputs()
-        self._find_names()
         self.broken = -1  # how many seals had been broken when all was well
 
     def _find_gradients(self) -> None:
@@ -113,6 +111,7 @@ class Steady:
             keys = program.shown.get(source, set())
             key = next(iter(keys)) if len(keys) == 1 else None
             self.new.append(Returned(partial(executable.room, number), key))
+        self.rebuild = self._rebuilding()
         self.outputs = picking(
             [
                 count + others.index(number) if slot is None else slot
@@ -121,11 +120,18 @@ class Steady:
         )
         self.values: list[Any] = [None] * program.offsets[-1]
 
-    def _find_names(self) -> None:
-        """Python values that the function has read: in dictionaries, and in its closure."""
-        names = self.program.names
-        self.named = [(x, name, value) for name, x, value in names if type(x) is dict]
-        self.closed = [(x, value) for _, x, value in names if type(x) is not dict]
+    def _rebuilding(self) -> Callable[[list[Any]], Any] | None:
+        """How the results of `new` make up what the call returns; None if not by themselves."""
+        program = self.program
+        places = {result.key: place for place, result in enumerate(self.new)}
+        if not all(key in places for key in program.keys):
+            return None
+        wanted = [places[key] for key in program.keys]
+        if program.structure is None:
+            return itemgetter(*wanted)
+        if type(program.structure) is tuple and program.structure == (None,) * len(wanted):
+            return picking(wanted)
+        return None
 
     def replay(self, args: tuple[Any, ...], gradients: bool) -> Any:
         """What the call returns; or `MISS`, and nothing has happened.
@@ -135,18 +141,19 @@ class Steady:
             gradients: whether they are recorded in this thread.
         """
         program, event = self.program, self.event
-        given = self._arguments(args)
-        if given is None or gradients is not self.gradients or not self._same_program():
+        given = self.look(args)
+        if given is None or gradients is not self.gradients:
             return MISS
-        if self.broken != seals.broken and not self._look(args):
+        if self.broken != seals.broken and not self._under_seal(args):
             return MISS
         try:
             for step in program.early:
                 step.prepare()
         except Stale:
             return MISS
-        made: dict[Any, Any] = {}
-        new, missing = [], []
+        new: list[Any] = []
+        tensors: list[Any] = []
+        missing: list[Any] = []
         with event.lock:
             for before in self.before:
                 before(NOBODY)
@@ -154,20 +161,24 @@ class Steady:
                 entry = result.free()
                 if entry is None:
                     new.append(result.room())
+                    tensors.append(None)
                     missing.append(result)
                 else:
-                    made[result.key] = entry[0]
+                    tensors.append(entry[0])
                     new.append(entry[3])
             arguments = given if self.all_used else [given[number] for number in self.used]
             if not self.held.start(arguments, new, self.fixed, event.numbers):
                 self._run(given, new)
         for after in self.after:
             after(NOBODY)
+        if self.rebuild is not None and not missing:
+            return self.rebuild(tensors)
         values = self.values
         if missing:
             values = values.copy()
             for source, piece in zip(self.sources, new):
                 values[source] = piece
+        made = {result.key: x for result, x in zip(self.new, tensors) if x is not None}
         found = program.build(Fresh(values, args, made))
         for result in missing:
             if result.key is not None:
@@ -183,53 +194,12 @@ class Steady:
         outputs = self.outputs([*inputs, *kept, *hidden, *new])
         self.held.run(inputs, outputs, self.event.numbers)
 
-    def _arguments(self, args: tuple[Any, ...]) -> list[Any] | None:
-        """The arguments' storages, if they are as those of the program."""
-        if len(args) != len(self.expected):
-            return None
-        found: list[Any] = []
-        cells: list[Any] = []
-        number = 0
-        for kind, outputs, device in self.expected:
-            tensor = args[number]
-            number += 1  # noqa: SIM113 (a zip takes a fifth of the time of all this)
-            if type(tensor) is not kind or tensor.chain:
-                return None
-            cell = tensor.cell
-            # As long as no seal is broken, the function's own state is under seal.
-            if type(cell) is not Cell and cell in self.program.known:
-                return None
-            node = cell.node
-            storage = node.storage
-            if storage is None or node.device is not device or node.requires_grad:
-                return None
-            if (node.outputs is not outputs and node.outputs != outputs) or cell in cells:
-                return None
-            cells.append(cell)
-            found.append(storage)
-        return found
-
-    def _same_program(self) -> bool:
-        for place, key, value in self.named:
-            if place.get(key) is not value:
-                return False
-        for cell, value in self.closed:
-            if cell.cell_contents is not value:
-                return False
-        program = self.program
-        return (
-            structure.version == program.version
-            and defaults.device is self.device
-            and defaults.dtype is self.dtype
-            and not (watching.on and autocast.on)
-        )
-
     def _cells(self) -> list[Any]:
         """State that is overwritten, gradients, state that is only read."""
         gradients = map(cell_of, map(grad_under, self.leaves))
         return [*self.own_cells, *gradients, *self.read_cells]
 
-    def _look(self, args: tuple[Any, ...]) -> bool:
+    def _under_seal(self, args: tuple[Any, ...]) -> bool:
         """Whether nobody else can read what will be overwritten; then this stays under seal."""
         broken, spare = seals.broken, self.event.spare
         if not self.program.known.isdisjoint(map(cell_of, args)):

@@ -1,0 +1,99 @@
+"""Whether a call's arguments and the Python values around it are as its program knows them.
+
+A function of its own asks this for each program, written once as text: a loop over arguments and
+names would take twice as long as what it looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinygrad_cuda.compile.program import Program
+from tinygrad_cuda.compile.signature import Given
+from tinygrad_cuda.engine.capture import structure, watching
+from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.tensor.autocast import state as autocast
+from tinygrad_cuda.tensor.creation import defaults, get_default_device, get_default_dtype
+
+Look = Callable[[tuple[Any, ...]], list[Any] | None]
+
+
+def looking(program: Program, given: Given) -> Look:
+    """A function that gives the storages of a call's arguments, or None if anything differs.
+
+    Args:
+        program: as it has just been replayed.
+        given: the arguments of that call, Tensors without a history.
+    """
+    known: dict[str, Any] = {
+        "Cell": Cell, "structure": structure, "program": program, "state": program.known,
+        "defaults": defaults, "device": get_default_device(), "dtype": get_default_dtype(),
+        "watching": watching, "autocast": autocast,
+    }  # fmt: skip
+    count = len(given.args)
+    lines = [_refuse(f"len(args) != {count}")]
+    if count:
+        lines.append(f"{_each('a{}', count)}, = args")
+    for number, tensor in enumerate(given.args):
+        lines += _argument(number, tensor, known)
+    if count > 1:
+        lines.append(_refuse(f"len({{{_each('c{}', count)}}}) != {count}"))
+    for number, (_, place, value) in enumerate(program.names):
+        known |= {f"place{number}": place, f"value{number}": value}
+    lines += [_name(number, name, place) for number, (name, place, _) in enumerate(program.names)]
+    lines.append(
+        _refuse(
+            "structure.version != program.version",
+            "defaults.device is not device",
+            "defaults.dtype is not dtype",
+            "watching.on and autocast.on",
+        )
+    )
+    lines.append(f"return [{_each('s{}', count)}]")
+    # A variable of a closure that has been deleted has no value.
+    lines = ["try:", *(f"    {line}" for line in lines), "except ValueError:", "    return None"]
+    text = "def look(args):\n    " + "\n    ".join(lines)
+    exec(compile(text, "<a known call>", "exec"), known)
+    look: Look = known["look"]
+    return look
+
+
+def _argument(number: int, tensor: Any, known: dict[str, Any]) -> list[str]:
+    """An argument must be another Tensor like this one, and not the function's state."""
+    a, c, n, s = (f"{letter}{number}" for letter in "acns")
+    kind, outputs, device = f"kind{number}", f"outputs{number}", f"device{number}"
+    node = tensor.cell.node
+    known |= {kind: type(tensor), outputs: node.outputs, device: node.device}
+    return [
+        _refuse(f"type({a}) is not {kind}", f"{a}.chain"),
+        f"{c} = {a}.cell",
+        # As long as no seal is broken, the function's own state is under seal.
+        _refuse(f"type({c}) is not Cell and {c} in state"),
+        f"{n} = {c}.node",
+        f"{s} = {n}.storage",
+        _refuse(
+            f"{s} is None",
+            f"{n}.device is not {device}",
+            f"{n}.requires_grad",
+            f"{n}.outputs is not {outputs} and {n}.outputs != {outputs}",
+        ),
+    ]
+
+
+def _name(number: int, name: str, place: Any) -> str:
+    """A name in a dictionary or a closure must have the same value."""
+    now = f"get({name!r})" if type(place) is dict else "cell_contents"
+    return _refuse(f"place{number}.{now} is not value{number}")
+
+
+def _refuse(*conditions: str) -> str:
+    """Another call, if one of these is true."""
+    return f"if {' or '.join(conditions)}: return None"
+
+
+def _each(pattern: str, count: int) -> str:
+    return ", ".join(pattern.format(number) for number in range(count))
+
+
+__all__ = ["Look", "looking"]
