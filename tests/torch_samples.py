@@ -16,6 +16,9 @@ import pytest
 import tinygrad_cuda as tc
 
 torch = pytest.importorskip("torch")
+if not torch.__version__.startswith("2.13."):
+    # They are an internal part: each version has others, and modules that are written otherwise.
+    pytest.skip("the samples compared are those of torch 2.13", allow_module_level=True)
 pytest.importorskip("expecttest")  # torch's module of samples needs it
 collection = pytest.importorskip("torch.testing._internal.common_methods_invocations")
 
