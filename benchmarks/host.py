@@ -26,10 +26,15 @@ from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.graph.ops import elementwise
 from tinygrad_cuda.graph.order import topological
 
-NODES, REPEATS, CALLS = 1000, 21, 300
+NODES, REPEATS, CALLS = 1000, 5, 80
+ROUNDS = 5  # all parts in turn: a slow moment is not one part's alone
+
+Samples = dict[str, list[float]]  # microseconds
 
 
-def measured(work: Callable[[], Any], per: int, prepare: Callable[[], Any] = realize_all) -> Times:
+def measured(
+    work: Callable[[], Any], per: int, prepare: Callable[[], Any] = realize_all
+) -> list[float]:
     """Microseconds a piece, `per` pieces at a time; a first time is not counted."""
     samples = []
     for _ in range(REPEATS + 1):
@@ -37,10 +42,10 @@ def measured(work: Callable[[], Any], per: int, prepare: Callable[[], Any] = rea
         start = time.perf_counter()
         work()
         samples.append((time.perf_counter() - start) * 1e6 / per)
-    return Times.of(samples[1:])
+    return samples[1:]
 
 
-def recording() -> dict[str, Times]:
+def recording() -> Samples:
     """Nodes and Tensors of a long elementwise chain, and the plan of such a trace."""
     a, b = (tc.ones(8, device="cpu").clone() for _ in range(2))
     realize_all()
@@ -71,7 +76,7 @@ def recording() -> dict[str, Times]:
     }
 
 
-def calls(step: Callable[[], Any], synchronize: Callable[[], Any]) -> Times:
+def calls(step: Callable[[], Any], synchronize: Callable[[], Any]) -> list[float]:
     """Host time of single calls, the device idle at the start of each."""
     samples = []
     for _ in range(CALLS):
@@ -79,21 +84,21 @@ def calls(step: Callable[[], Any], synchronize: Callable[[], Any]) -> Times:
         start = time.perf_counter()
         step()
         samples.append((time.perf_counter() - start) * 1e6)
-    return Times.of(samples[CALLS // 10 :])
+    return samples[CALLS // 10 :]
 
 
-def replaying(device: str, smoke: bool) -> dict[str, Times]:
+def replaying(device: str, smoke: bool) -> Samples:
     """A perceptron's training step, plain and compiled: until the call returns."""
-    found = {}
+    found: Samples = {}
     for title, compiled in (("plain", False), ("tc.compile", True)):
         program = Plain(WORKLOADS["mlp_64"](smoke), device, compiled)
-        for number in range(10):
+        for number in range(20):
             program.call_on_device(number)
         call = partial(program.call_on_device, 0)
         found[f"a step of mlp_64, {title}, us of host"] = calls(call, program.synchronize)
     starts = driver_starts(call, program.synchronize)
     if starts:
-        found["of it in the driver: cuGraphLaunch, us"] = Times.of(starts[CALLS // 10 :])
+        found["of it in the driver: cuGraphLaunch, us"] = starts[CALLS // 10 :]
     return found
 
 
@@ -120,7 +125,7 @@ def driver_starts(call: Callable[[], Any], synchronize: Callable[[], Any]) -> li
     return samples
 
 
-def finding(device: str, smoke: bool) -> dict[str, Times]:
+def finding(device: str, smoke: bool) -> Samples:
     """The plan of a perceptron's training step, from the pending graph to its launch, a node."""
     program = Plain(WORKLOADS["mlp_64"](smoke), device)
     samples: list[float] = []
@@ -140,10 +145,10 @@ def finding(device: str, smoke: bool) -> dict[str, Times]:
     with patch.object(realize, "run_known", begun), patch.object(Known, "run", found):
         for number in range(CALLS):
             program.call_on_device(number)
-    return {"find the plan of a step of mlp_64, us a node": Times.of(samples[CALLS // 10 :])}
+    return {"find the plan of a step of mlp_64, us a node": samples[CALLS // 4 :]}
 
 
-def torch_add(device: str) -> dict[str, Times]:
+def torch_add(device: str) -> Samples:
     """PyTorch's 64 x 64 addition, the yardstick of this host."""
     try:
         import torch
@@ -161,7 +166,7 @@ def torch_add(device: str) -> dict[str, Times]:
 
 def overheads(device: str, smoke: bool) -> dict[str, Any]:
     """All of them, for the report."""
-    cpu, found = QuickCpu(), dict[str, Times]()
+    cpu, found = QuickCpu(), Samples()
     parts = (
         recording,
         partial(finding, device, smoke),
@@ -169,8 +174,10 @@ def overheads(device: str, smoke: bool) -> dict[str, Any]:
         partial(torch_add, device),
     )
     with cpu.kept():
-        for part in parts:
-            if not smoke:
-                cpu.settle()
-            found |= part()
-    return {what: asdict(times) for what, times in found.items()}
+        for _ in range(1 if smoke else ROUNDS):
+            for part in parts:
+                if not smoke:
+                    cpu.settle()
+                for what, samples in part().items():
+                    found.setdefault(what, []).extend(samples)
+    return {what: asdict(Times.of(samples)) for what, samples in found.items()}
