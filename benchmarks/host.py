@@ -154,7 +154,7 @@ def torch_add(device: str) -> Samples:
         import torch
     except ImportError:
         return {}
-    x = torch.ones(64, 64, device=device)
+    x = torch.ones(64, 64, device="cuda" if device == "cuda" else "cpu")
 
     def add() -> None:
         for _ in range(NODES):
