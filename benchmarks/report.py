@@ -200,7 +200,7 @@ def page(found: Json) -> str:
     missing = about.get("missing", {})
     aside = ("missing", "copy_bytes_per_second", "peak_flops", "repeats")
     lines = [f"- {key}: {plain(value)}" for key, value in about.items() if key not in aside]
-    lines += [f"- not installed there: {', '.join(missing) or 'none of the peers'}"]
+    lines += [f"- not installed there: {', '.join(missing)}"] if missing else []
     peak, bandwidth = about.get("peak_flops"), about["copy_bytes_per_second"]
     return PAGE.format(
         about="\n".join(lines), repeats=about["repeats"], ratios=ratios(found),
