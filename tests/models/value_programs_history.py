@@ -231,6 +231,21 @@ def hooks(lib: Any) -> Values:
         yield array(w.grad), array(kept.grad), seen.pop(), len(seen)
 
 
+def hooks_of_what_grad_is_asked_for(lib: Any) -> Values:
+    v, w = parameter(lib, 11, 3), parameter(lib, 12, 3)
+    seen: list[Any] = []
+    v.register_hook(lambda g: g * g)
+    v.register_hook(lambda g: seen.append(array(g)))
+    w.register_hook(lambda g: seen.append(array(g)))
+    for create in (False, True):
+        hidden = v * w
+        hidden.register_hook(lambda g: g * 3)
+        (gv,) = lib.autograd.grad((hidden * hidden).sum(), v, create_graph=create)
+        yield array(gv), gv.requires_grad, seen.pop(), len(seen), v.grad is None
+    (gw,) = lib.autograd.grad(gv.sum(), w)
+    yield array(gw), seen.pop(), len(seen)
+
+
 def hook_taken_away(lib: Any) -> Values:
     w = parameter(lib, 11, 3)
     handle = w.register_hook(lambda g: g * 3)
@@ -430,7 +445,8 @@ PROGRAMS = (
     two_losses_unretained, two_losses_in_one_pass, parts_of_one_history, detached_leaf,
     sign_attack, gradient_penalty, gradient_penalty_looked_at, gradient_of_gradient,
     hessian_vector_product, step_that_is_differentiated, gradients_without_leaves,
-    seeds_that_are_not_one, hooks, hook_taken_away, nested_modes, exception_in_mid_turn,
+    seeds_that_are_not_one, hooks, hooks_of_what_grad_is_asked_for, hook_taken_away,
+    nested_modes, exception_in_mid_turn,
     until_it_converges, branch_on_a_value, handed_to_a_thread, recorded_in_a_thread, interleaved,
     step_before_the_other_backward, results_of_a_reduction_with_indices, windows,
     penalty_of_frozen_part, leaf_that_nobody_holds,

@@ -6,26 +6,27 @@ import copy
 import functools
 import sys
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.compile.chain import Chained, chained
 from tinygrad_cuda.compile.frame import Frame
+from tinygrad_cuda.compile.names import Names
 from tinygrad_cuda.compile.program import Program
 from tinygrad_cuda.compile.results import History
+from tinygrad_cuda.compile.search import names_of
 from tinygrad_cuda.compile.signature import (
     Given,
     changed_module,
-    changed_name,
     difference,
-    names_of,
     owner_module,
     snapshot,
 )
 from tinygrad_cuda.compile.steady import MISS, Steady, steady
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
+from tinygrad_cuda.core.trees import leaves
 from tinygrad_cuda.engine.capture import (
     Capture,
     Stale,
@@ -43,8 +44,6 @@ from tinygrad_cuda.graph.node import mode
 SIGNATURES = 64  # kept for one function; the least recently used goes first
 PROGRAMS = 8  # kept for one signature: training and evaluation, frozen and not, ...
 ATTEMPTS = 3  # calls in a row that leave something new behind
-
-_Names = Any
 
 
 class Ready(NamedTuple):
@@ -69,11 +68,12 @@ class Compiled:
         self._programs: OrderedDict[Any, list[Program]] = OrderedDict()
         # Signatures that cannot be replayed, and the version of structure at which that was so.
         self._recorded: dict[Any, int] = {}
-        self._attempts = 0
+        self._attempts: Counter[Any] = Counter()  # of each signature
         self._steady: Steady | None = None  # of the program that was replayed last
         self._lock = threading.RLock()
         if not hasattr(function, "parameters"):
             functools.update_wrapper(self, function)
+        self.__wrapped__ = function
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         recorder = local.recorder
@@ -143,9 +143,11 @@ class Compiled:
 
     def _trace(self, given: Given, reason: str) -> tuple[Any, Program | None]:
         """Calls the function as it is, and keeps what it did if another call can repeat it."""
-        names = names_of(self.function, given.args)
+        names = names_of(self.function, leaves((given.args, given.options)))
         gradients = mode.now.gradients
         self._report(f"is traced: {reason}")
+        for remark in names.remarks():
+            self._report(remark)
         capture = begin(given.cells, snapshot)
         try:
             module = owner_module(self.function)
@@ -165,12 +167,12 @@ class Compiled:
         if gradients is not mode.now.gradients:
             unsteady = "gradient mode"
         if unsteady is not None:
-            self._attempts += 1
+            self._attempts[given.key] += 1
             self._report(f"is traced again: its call has changed {unsteady}")
-            if self._attempts >= ATTEMPTS:
+            if self._attempts[given.key] >= ATTEMPTS:
                 raise _never_steady(unsteady)
             return result, None
-        self._attempts = 0
+        self._attempts.pop(given.key, None)
         self._recorded.pop(given.key, None)
         programs = self._programs.get(given.key, [])
         self._keep(given.key, [program, *programs][:PROGRAMS])
@@ -218,15 +220,12 @@ class Compiled:
         return f"compiled {self.function!r}"
 
 
-def _unsteady(capture: Capture, program: Program, names: _Names) -> str | None:
+def _unsteady(capture: Capture, program: Program, names: Names) -> str | None:
     """What the call has changed besides values of Tensors, so that no replay does it; or None."""
     for module, known in capture.modules:
         name = changed_module(module, known)
         if name is not None:
             return f"the Module's attribute {name}"
-    name = changed_name(names)
-    if name is not None:
-        return f"the Python value {name}"
     for event in capture.events:
         if isinstance(event, StepEvent) and event.unsteady is not None:
             return event.unsteady
@@ -236,7 +235,8 @@ def _unsteady(capture: Capture, program: Program, names: _Names) -> str | None:
             return f"what a tensor of shape {tuple(handle.shape)} refers to"
     if program.escaped is not None:
         return f"what holds a tensor made inside: {program.escaped}"
-    return None
+    name = names.changed()
+    return None if name is None else f"the Python value {name}"
 
 
 def _never_steady(what: str) -> CompileError:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.compile.frame import DrawsEvent, Frame, GradientPlace, RunEvent, outputs_of
+from tinygrad_cuda.compile.names import Names
 from tinygrad_cuda.compile.results import Fresh, History, Mould, Moulds, has_history
-from tinygrad_cuda.compile.signature import Given, Names, changed_module, changed_name
+from tinygrad_cuda.compile.signature import Given, changed_module
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import CompileError, describe_site
 from tinygrad_cuda.core.trees import leaves, rebuilt
@@ -174,7 +175,7 @@ class Program:
             elif cell in given.cells:
                 number = next(n for n, tensor in enumerate(given.tensors) if tensor.cell is cell)
                 self.bound.append((number, given.tensors[number]))
-        named = {thing.cell for _, _, thing in self.names if isinstance(thing, TensorBase)}
+        named = {tensor.cell for tensor in self.names.tensors()}
         for module, _ in self.modules:
             named.update(thing.cell for thing in (*module.parameters(), *module.buffers()))
         changed = [gradient.leaf for gradient in (*self.gradients, *self.late)]
@@ -284,7 +285,7 @@ class Program:
             if list(map(list, self.hooks)) != self.hooked:
                 raise Stale("a gradient has other hooks")
             self.version = version
-        name = changed_name(self.names)
+        name = self.names.changed()
         if name is not None:
             raise Stale(f"{name} is another value")
         for leaf in self.with_gradient:

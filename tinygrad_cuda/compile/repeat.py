@@ -44,9 +44,13 @@ def compile(
     Each call does again: the computation; writes to parameters, buffers, gradients and other
     Tensors; ``optimizer.step()`` with its step counts, with the rates of the moment; a
     scheduler's ``step()``; the numbers taken from random Generators. Other Python code runs
-    while recording only: numbers, lists and attributes that it reads are constants, and if it
-    changes some, that is an error. Arguments are Tensors (their values may differ), or Python
-    values (each makes a program of its own).
+    while recording only. Python values that it names (globals, variables of closures, attributes,
+    what lists, dictionaries and NumPy arrays up to 1 MiB hold), itself or in the functions,
+    methods and Modules that it names, up to those of libraries, are looked at before each
+    replay: if one is another, the function is recorded anew. If a call changes one, that is an
+    error. What no name leads to is a constant: files, the environment, the clock, iterators.
+    Arguments are Tensors (their values may differ), or Python values (each makes a program of its
+    own).
 
     Args:
         model: a function, method or Module (the outermost one: what comes back is no Module that

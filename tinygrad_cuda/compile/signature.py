@@ -1,21 +1,19 @@
-"""What a compiled function looks at before it replays: arguments, modes, Python values, Modules."""
+"""What a compiled function looks at before it replays: arguments, modes, Modules."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tinygrad_cuda.compile.names import PLAIN
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.optim.watched import DICTIONARIES, LISTS
 from tinygrad_cuda.tensor.autocast import state as autocast
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_device, get_default_dtype
-
-PLAIN = (bool, int, float, str, bytes, complex, type(None))
 
 
 class Given:
@@ -149,53 +147,6 @@ def _shown(fact: Any) -> str:
     return repr(fact.value) if isinstance(fact, _Same) else str(fact)
 
 
-# Python values that the function itself names ---------------------------------------------------
-
-
-Names = list[tuple[str, Any, Any]]  # a name, the dict or closure cell it lives in, the value
-
-
-def names_of(function: Any, arguments: Sequence[Any]) -> Names:
-    """Globals, closure variables and attributes of ``self`` that a function's code names."""
-    function = inspect.unwrap(getattr(function, "func", function))
-    if not hasattr(function, "__code__") and not hasattr(function, "__func__"):
-        function = getattr(function, "forward", None) or function.__call__
-    owners = [getattr(function, "__self__", None), *arguments]
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return []
-    found: Names = []
-    places = [function.__globals__]
-    for owner in owners:
-        if not isinstance(owner, TensorBase) and isinstance(getattr(owner, "__dict__", 0), dict):
-            places.append(vars(owner))
-    for name in code.co_names:
-        found += [(name, place, place[name]) for place in places if name in place]
-    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-        try:
-            found.append((name, cell, cell.cell_contents))
-        except ValueError:  # not assigned yet
-            continue
-    return found
-
-
-def changed_name(names: Names) -> str | None:
-    """The first name whose value is another one now."""
-    for name, place, value in names:
-        try:
-            now = place.get(name) if type(place) is dict else place.cell_contents
-        except ValueError:  # a variable that has been deleted
-            return name
-        if now is not value and not _equal(now, value):
-            return name
-    return None
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and type(a) in PLAIN and bool(a == b)
-
-
 # Modules ----------------------------------------------------------------------------------------
 
 
@@ -246,7 +197,4 @@ def owner_module(function: Callable[..., Any]) -> Any:
     return None
 
 
-__all__ = [
-    "Given", "Names", "changed_module", "changed_name", "difference", "names_of",
-    "owner_module", "snapshot",
-]  # fmt: skip
+__all__ = ["Given", "changed_module", "difference", "owner_module", "snapshot"]

@@ -7,12 +7,19 @@ names would take twice as long as what it looks at.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
+from operator import is_
+from types import CellType
 from typing import Any
 
+import numpy as np
+
+from tinygrad_cuda.compile.names import Contents, Name, items_of
 from tinygrad_cuda.compile.program import Program
 from tinygrad_cuda.compile.signature import Given
 from tinygrad_cuda.engine.capture import structure, watching
 from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.optim.watched import DICTIONARIES
 from tinygrad_cuda.tensor.autocast import state as autocast
 from tinygrad_cuda.tensor.creation import defaults, get_default_device, get_default_dtype
 
@@ -29,7 +36,8 @@ def looking(program: Program, given: Given) -> Look:
     known: dict[str, Any] = {
         "Cell": Cell, "structure": structure, "program": program, "state": program.known,
         "defaults": defaults, "device": get_default_device(), "dtype": get_default_dtype(),
-        "watching": watching, "autocast": autocast,
+        "watching": watching, "autocast": autocast, "same": is_, "chain": chain,
+        "items_of": items_of,
     }  # fmt: skip
     count = len(given.args)
     lines = [_refuse(f"len(args) != {count}")]
@@ -39,9 +47,12 @@ def looking(program: Program, given: Given) -> Look:
         lines += _argument(number, tensor, known)
     if count > 1:
         lines.append(_refuse(f"len({{{_each('c{}', count)}}}) != {count}"))
-    for number, (_, place, value) in enumerate(program.names):
-        known |= {f"place{number}": place, f"value{number}": value}
-    lines += [_name(number, name, place) for number, (name, place, _) in enumerate(program.names)]
+    for number, named in enumerate(program.names.values):
+        known |= {f"place{number}": named.place, f"value{number}": named.value}
+        lines.append(_name(number, named))
+    for number, contents in enumerate(program.names.contents):
+        known |= {f"holder{number}": contents.container, f"items{number}": contents.items}
+        lines.append(_holds(number, contents))
     lines.append(
         _refuse(
             "structure.version != program.version",
@@ -51,8 +62,9 @@ def looking(program: Program, given: Given) -> Look:
         )
     )
     lines.append(f"return [{_each('s{}', count)}]")
-    # A variable of a closure that has been deleted has no value.
-    lines = ["try:", *(f"    {line}" for line in lines), "except ValueError:", "    return None"]
+    # A variable of a closure or an attribute that has been deleted.
+    lines = ["try:", *(f"    {line}" for line in lines)]
+    lines += ["except (ValueError, AttributeError):", "    return None"]
     text = "def look(args):\n    " + "\n    ".join(lines)
     exec(compile(text, "<a known call>", "exec"), known)
     look: Look = known["look"]
@@ -81,10 +93,27 @@ def _argument(number: int, tensor: Any, known: dict[str, Any]) -> list[str]:
     ]
 
 
-def _name(number: int, name: str, place: Any) -> str:
-    """A name in a dictionary or a closure must have the same value."""
-    now = f"get({name!r})" if type(place) is dict else "cell_contents"
-    return _refuse(f"place{number}.{now} is not value{number}")
+def _name(number: int, named: Name) -> str:
+    """A name must have the same value where it belongs."""
+    place = f"place{number}"
+    if type(named.place) is CellType:
+        return _refuse(f"{place}.cell_contents is not value{number}")
+    if type(named.place) in DICTIONARIES:
+        return _refuse(f"{place}.get({named.name!r}) is not value{number}")
+    return _refuse(f"{place}.{named.name} is not value{number}")
+
+
+def _holds(number: int, contents: Contents) -> str:
+    """A container must hold the same things."""
+    holder, items = f"holder{number}", f"items{number}"
+    count = len(contents.items)
+    if isinstance(contents.container, np.ndarray):
+        return _refuse(f"items_of({holder}) != {items}")
+    if isinstance(contents.container, dict):
+        now, count = f"chain({holder}, {holder}.values())", count // 2
+    else:
+        now = holder
+    return _refuse(f"len({holder}) != {count}", f"not all(map(same, {now}, {items}))")
 
 
 def _refuse(*conditions: str) -> str:

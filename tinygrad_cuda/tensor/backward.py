@@ -124,16 +124,22 @@ def accumulate(leaf: Leaf, g: Node, create_graph: bool = False) -> None:
 def _accumulate(leaf: Leaf, g: Node, create_graph: bool) -> None:
     """`accumulate` for a leaf with hooks or a gradient."""
     with gradient_mode(create_graph):
-        tensor = wrap(g)
-        for hook in list(leaf.hooks.values()):
-            replaced = hook(tensor)
-            tensor = tensor if replaced is None else replaced
+        tensor = hooked(leaf, g)
         if leaf.grad is None:
             leaf.grad = tensor
         elif create_graph:
             leaf.grad = wrap(elementwise.add(leaf.grad.node, tensor.node))
         else:
             leaf.grad.write(elementwise.add(leaf.grad.node, tensor.node), "backward")
+
+
+def hooked(leaf: Leaf, g: Node) -> Tensor:
+    """The gradient of a leaf as the hooks on it leave it."""
+    tensor = wrap(g)
+    for hook in list(leaf.hooks.values()):
+        replaced = hook(tensor)
+        tensor = tensor if replaced is None else replaced
+    return tensor
 
 
 def clear(parameter: Tensor, set_to_none: bool = True) -> None:
@@ -162,6 +168,8 @@ def grad(
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of `outputs` with respect to `inputs`, without touching ``.grad``.
+
+    Hooks on the inputs are called, as PyTorch does.
 
     Args:
         outputs, inputs: one or several Tensors.
@@ -192,14 +200,19 @@ def grad(
     nodes = [tensor.node for tensor in targets]
     keep = create_graph if retain_graph is None else retain_graph
 
+    hooks = {node: t.leaf for node, t in zip(nodes, targets) if t.leaf and t.leaf.hooks}
+
     def found_for(seeds: Any) -> dict[Node, Node]:
-        return gradient.backward(
+        found = gradient.backward(
             [tensor.node for tensor in sources],
             _seeds("grad", sources, seeds),
             nodes,
             create_graph=create_graph,
             retain_graph=keep,
         )
+        with gradient_mode(create_graph):
+            found |= {n: hooked(leaf, found[n]).node for n, leaf in hooks.items() if n in found}
+        return found
 
     if is_grads_batched:
         found = _for_each_seed(found_for, as_list(grad_outputs))
