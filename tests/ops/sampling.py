@@ -216,6 +216,7 @@ def difference(found: Array, expected: Array, sample: Sample) -> str | None:
         a, b = found.astype(np.float64), expected.astype(np.float64)
         with np.errstate(invalid="ignore"):
             close = np.abs(a - b) <= sample.loose * (atol + rtol * np.abs(b))
+        close &= np.isfinite(b)  # infinities are equal or not
         wrong = ~((a == b) | close | (np.isnan(a) & np.isnan(b)))
         if sample.exact and sample.signs:
             wrong |= (a == 0) & (b == 0) & (np.signbit(a) != np.signbit(b))

@@ -51,8 +51,15 @@ erfinv: AlikeOp = ew._op(
     lambda g, out, x: _bell(g, ew.mul(out, out), 1 / ew.TWO_OVER_SQRT_PI),
     domain="float", cost=24,
 )  # fmt: skip
+
+
+def _lgamma(x: Any) -> Any:
+    # SciPy has -inf at -inf; the limit over the poles is inf, as in C.
+    return np.where(np.isneginf(x), -x, ew._special("gammaln")(x))
+
+
 lgamma: AlikeOp = ew._op(
-    "lgamma", ew._special("gammaln"), "lgamma({0})",
+    "lgamma", _lgamma, "lgamma({0})",
     lambda g, out, x: ew.mul(g, polygamma(full(0, x.shape, x, int64), x)),
     domain="float", cost=40,
 )  # fmt: skip
