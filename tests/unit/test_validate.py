@@ -71,6 +71,19 @@ def test_right_kernels_pass() -> None:
     assert np.isfinite(loss.item())
 
 
+def test_rounding_is_no_difference() -> None:
+    """The gradient of a bias before a batch norm is zero but for rounding; Adam divides by it."""
+    tc.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).to("emu")
+    optimizer = tc.optim.Adam(model.parameters(), lr=0.01)
+    labels = tc.tensor(np.arange(16) % 3, device="emu")
+    for turn in range(4):
+        nn.functional.cross_entropy(model(random(16, 6, seed=turn)), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert np.isfinite(model[0].bias.detach().numpy()).all()
+
+
 def test_a_broken_map(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last element is not written: its poison shows."""
     break_skeleton(monkeypatch, "map.cuh", "@items@", "@items@ - 1")

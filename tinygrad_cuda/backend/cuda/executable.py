@@ -33,13 +33,12 @@ from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
 from tinygrad_cuda.backend.cuda.report import Roof, report
 from tinygrad_cuda.backend.cuda.spans import span
 from tinygrad_cuda.backend.cuda.staging import FETCHED, NUMBERS_WITHIN, Staged
-from tinygrad_cuda.backend.cuda.validate import Validator, compare
+from tinygrad_cuda.backend.cuda.validate import Validator
 from tinygrad_cuda.backend.cuda.winograd import with_winograd
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.core.shapes import Shape
-from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.rewrite import simplify
@@ -259,13 +258,13 @@ class CudaExecutable:
         self.runs += 1
         single = settings.debug >= 2 or settings.sync or settings.validate or self.runs < 2
         if single or not self._replayed(inputs, results, numbers):
-            expected = self._expected(inputs, arguments) if settings.validate else {}
+            validator = self._validator(inputs, arguments) if settings.validate else None
             memory = self.memory(inputs, results)
             self.frame.fill(list(map(address_of, memory)))
             if numbers != self.sent:
                 self.machine.write(self.number_memory, numbers)
                 self.sent = numbers
-            self._launch_singly(memory, expected)
+            self._launch_singly(memory, validator)
         if self.checks:
             self.machine.watch_error(self.first_code, codes)
 
@@ -399,7 +398,7 @@ class CudaExecutable:
             found = self._fetched[slot] = self.machine.allocate(nbytes)
         return found
 
-    def _launch_singly(self, memory: list[Any], expected: dict[Node, Any]) -> None:
+    def _launch_singly(self, memory: list[Any], validator: Validator | None) -> None:
         own = ("error", "arena", "exchange", "argument")
         pieces: dict[Any, Any] = dict(
             zip([*self.program.inputs, *self.schedule.outputs, *own], memory)
@@ -411,15 +410,15 @@ class CudaExecutable:
             return lambda: self._launch(number, pieces)
 
         order = self.machine.order(self.after)
-        if settings.debug >= 2 and not settings.validate:
+        if settings.debug >= 2 and validator is None:
             times = self.machine.timed([starter(number) for number in order])
             for number, time in zip(order, times):
                 print(report(self.launches[number], time, self.machine.roof))
             return
         for number in order:
             self._launch(number, pieces)
-            if settings.validate:
-                self._validate(self.launches[number], pieces, expected)
+            if validator is not None:
+                self._validate(self.launches[number], pieces, validator)
 
     def _launch(self, number: int, pieces: dict[Any, Any]) -> None:
         launch = self.launches[number]
@@ -431,20 +430,20 @@ class CudaExecutable:
         fresh = [pieces[item] for item in self.first[number]]
         self.machine.launch(self.unit, launch, self.frame.words(number), touched, fresh)
 
-    def _expected(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> dict[Node, Any]:
+    def _validator(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> Validator:
         """What each stored value should be, by NumPy."""
         arrays = [
             self.machine.to_host(storage, node.shape, node.dtype)
             for storage, node in zip(inputs, self.program.inputs)
         ]
-        return Validator(self.program, self.schedule).expected(arrays, arguments)
+        return Validator(self.program, self.schedule, arrays, arguments)
 
-    def _validate(self, launch: Launch, pieces: dict[Any, Any], expected: dict[Node, Any]) -> None:
+    def _validate(self, launch: Launch, pieces: dict[Any, Any], validator: Validator) -> None:
         for stage in launch.stages:
             for node in stage.kernel.stores:
-                if node in expected and stage.stores(node):
+                if node in validator.expected and stage.stores(node):
                     found = self.machine.to_host(pieces[node], node.shape, node.dtype)
-                    compare(stage, node, found, expected[node])
+                    validator.compare(stage, node, found)
 
     def describe(self) -> str:
         """One line a launch."""
