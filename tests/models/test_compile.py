@@ -248,6 +248,30 @@ def test_validate_finds_a_stale_value(monkeypatch: pytest.MonkeyPatch) -> None:
         call(tc.ones(1))
 
 
+@pytest.mark.parametrize("name", ["cpu", "emu"])
+def test_validate_finds_nothing_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers that become arguments of a plan, and random ones, are the same graph."""
+    monkeypatch.setattr(settings, "validate", True)
+    turn = tc.compile(lambda x, t: (x * 0.5 + tc.randn(3, device=name) * t, t - 1))
+    x, t = tc.ones(3, device=name), tc.tensor(5.0, device=name)
+    scaled = tc.compile(lambda x, k: x * k * 2.0)
+    for factor in (1, 1.5, True, 1, 1.5):
+        x, t = turn(x, t)
+        assert scaled(t, factor).item() == t.item() * factor * 2.0
+
+
+@pytest.mark.parametrize("name", ["cpu", "emu"])
+def test_validate_finds_other_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Tensor made inside from Python data is a constant; an iterator gives the next one."""
+    monkeypatch.setattr(settings, "validate", True)
+    data = iter([[1.0, 2.0], [1.0, 2.0], [1.0, 3.0]])
+    call = tc.compile(lambda x: x * tc.tensor(next(data), device=name))
+    x = tc.ones(2, device=name)
+    assert [call(x).tolist() for _ in range(2)] == [[1.0, 2.0]] * 2
+    with pytest.raises(tc.CompileError, match=r"next\(data\)"):
+        call(x)
+
+
 def test_reasons_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

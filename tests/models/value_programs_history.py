@@ -237,13 +237,14 @@ def hooks_of_what_grad_is_asked_for(lib: Any) -> Values:
     v.register_hook(lambda g: g * g)
     v.register_hook(lambda g: seen.append(array(g)))
     w.register_hook(lambda g: seen.append(array(g)))
-    for create in (False, True):
+    for turn in range(8):
         hidden = v * w
         hidden.register_hook(lambda g: g * 3)
-        (gv,) = lib.autograd.grad((hidden * hidden).sum(), v, create_graph=create)
-        yield array(gv), gv.requires_grad, seen.pop(), len(seen), v.grad is None
-    (gw,) = lib.autograd.grad(gv.sum(), w)
-    yield array(gw), seen.pop(), len(seen)
+        (gv,) = lib.autograd.grad((hidden * hidden).sum(), v, create_graph=turn % 2 == 1)
+        found = [array(gv), gv.requires_grad, seen.pop(), v.grad is None]
+        if gv.requires_grad:
+            found += [array(lib.autograd.grad(gv.sum(), w)[0]), seen.pop()]
+        yield (*found, len(seen))
 
 
 def hook_taken_away(lib: Any) -> Values:

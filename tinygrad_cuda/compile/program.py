@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from tinygrad_cuda.backend import registry
 from tinygrad_cuda.compile.frame import DrawsEvent, Frame, GradientPlace, RunEvent, outputs_of
 from tinygrad_cuda.compile.names import Names
 from tinygrad_cuda.compile.results import Fresh, History, Mould, Moulds, has_history
 from tinygrad_cuda.compile.signature import Given, changed_module
 from tinygrad_cuda.core.device import CPU
+from tinygrad_cuda.core.dtypes import uint8
 from tinygrad_cuda.core.errors import CompileError, describe_site
 from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.engine.capture import (
@@ -22,10 +24,8 @@ from tinygrad_cuda.engine.capture import (
     Draws,
     Run,
     Stale,
-    SuppliedFloat,
-    SuppliedInt,
     structure,
-)  # fmt: skip
+)
 from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.tensor.base import TensorBase
 
@@ -76,7 +76,6 @@ class Program:
         self.escaped = escaped(capture, moulds)
         self._find_writes(given)
         self._find_handles(given)
-        self.fixed = [_fixed(run.numbers) for run in self.runs]
         self._lay_out(moulds)
         # Of a call that is over nothing stays but its state.
         del self.capture
@@ -319,9 +318,9 @@ class Program:
 
     def departs(self, other: Program) -> str | None:
         """Where another capture of the same call did something else, as a line; or None."""
-        for number, (mine, theirs) in enumerate(zip(self.runs, other.runs)):
-            same = mine.executable is theirs.executable and mine.inputs == theirs.inputs
-            if not same or self.fixed[number] != other.fixed[number]:
+        for mine, theirs in zip(self.runs, other.runs):
+            same = mine.graph == theirs.graph and mine.inputs == theirs.inputs
+            if not same or _constants(self, mine) != _constants(other, theirs):
                 lines = zip(mine.sites, theirs.sites)
                 site = next((b for a, b in lines if a != b), theirs.sites[-1])
                 return describe_site(site)
@@ -343,9 +342,15 @@ def escaped(capture: Capture, moulds: Moulds) -> str | None:
     return None
 
 
-def _fixed(numbers: list[Any]) -> list[Any]:
-    """The numbers that are the same in every call."""
-    return [None if isinstance(n, SuppliedInt | SuppliedFloat) else n for n in numbers]
+def _constants(program: Program, run: Run) -> list[bytes]:
+    """The contents of what a run reads that was made inside from Python data."""
+    backend: Any = registry.get(run.device)
+    found = []
+    for kind, number, *_ in run.inputs:
+        if kind in ("constant", "copy"):
+            storage = program.constants[number]
+            found.append(backend.to_host(storage, (storage.nbytes,), uint8).tobytes())
+    return found
 
 
 def _called(call: Call) -> Event:

@@ -92,7 +92,7 @@ class StepEvent:
 
 
 class Run(NamedTuple):
-    """One run of a plan."""
+    """One run of a plan; `graph` is what was asked for, whatever the plan makes arguments of it."""
 
     device: Device
     executable: Any
@@ -101,6 +101,7 @@ class Run(NamedTuple):
     overwrites: dict[int, int]
     outputs: int
     sites: list[RawSite | None]
+    graph: tuple[Any, ...]
 
 
 class Draws:
@@ -300,13 +301,16 @@ class Capture:
         overwrites: dict[int, int],
         outputs: list[Any],
         sites: list[RawSite | None],
+        graph: tuple[Any, ...],
     ) -> None:
         """A plan has run."""
         run = sum(isinstance(event, Run) for event in self.events)
         sources = [self._copied.get(id(x)) or self.settled(x) for x in inputs]
         self._copied = {}
         count = len(outputs)
-        self.events.append(Run(device, executable, sources, numbers, overwrites, count, sites))
+        self.events.append(
+            Run(device, executable, sources, numbers, overwrites, count, sites, graph)
+        )
         for number, storage in enumerate(outputs):
             self._sources[id(storage)] = weakref.ref(storage), ("run", run, number)
 

@@ -12,14 +12,14 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import LINE, BadIndex, Executable, Number
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import IndexError, RawSite
-from tinygrad_cuda.engine.capture import SuppliedInt, capturing
+from tinygrad_cuda.engine.capture import SuppliedFloat, SuppliedInt, capturing
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.examples import refuse_examples, tracing
 from tinygrad_cuda.engine.finite import check_finite
 from tinygrad_cuda.engine.history import keep_history, release
 from tinygrad_cuda.engine.known import Marks, learn, run_known
 from tinygrad_cuda.engine.overwrite import overwritable
-from tinygrad_cuda.engine.plan import cache
+from tinygrad_cuda.engine.plan import cache, key_numbers
 from tinygrad_cuda.engine.trace import Trace, storage_of
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common
@@ -163,7 +163,10 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
         found = dict(zip(outputs, results))
         if capture is not None:
             sites = [owner.site for owner in trace.owners]
-            capture.ran(device, executable, storages, numbers, overwrites, results, sites)
+            supplied = SuppliedInt | SuppliedFloat
+            same = key_numbers([n for n in trace.numbers if not isinstance(n, supplied)])
+            graph = (*trace.records, *outputs, *same)
+            capture.ran(device, executable, storages, numbers, overwrites, results, sites, graph)
         if isinstance(marks, Marks):
             learn(marks, wanted, trace, outputs, overwrites, executable, entry)
     else:
