@@ -6,13 +6,11 @@ import dataclasses
 import functools
 from collections import deque
 from collections.abc import Callable
-from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from compiled_task import passed
 
 import tinygrad_cuda as tc
 import tinygrad_cuda.autograd
@@ -23,6 +21,7 @@ from tinygrad_cuda.core.config import settings
 pytestmark = pytest.mark.usefixtures("device")
 
 SCALE = 2.0
+CALLS = 0
 
 # A function of x, and a change after which it gives something else.
 Trap = tuple[Callable[[Any], Any], Callable[[], Any]]
@@ -408,11 +407,11 @@ def test_a_value_that_changes(trap: Callable[[], Trap]) -> None:
 
 def test_values_that_stay_need_no_trace() -> None:
     """Nor do those that are set to what they were, and those that no code names."""
-    calls = count()
+    calls: list[None] = []
     trainer = Trainer()
 
     def step(x: Any) -> Any:
-        next(calls)
+        calls.append(None)
         return trainer.by_list(trainer.by_method(x))
 
     compiled = tc.compile(step)
@@ -421,36 +420,73 @@ def test_values_that_stay_need_no_trace() -> None:
         trainer.scales[:] = [float("2.0")]
         trainer.epoch = number  # type: ignore[attr-defined]
         assert compiled(tc.ones(1)).tolist() == [4.0]
-    assert passed(calls) == 1
+    assert len(calls) == 1
 
 
-def test_what_code_inside_changes_raises() -> None:
+def test_what_code_inside_changes_and_reads_raises() -> None:
     """A replay would not change it: lists, dictionaries and attributes that helpers write."""
     log: list[int] = []
-    table, trainer = {"calls": 0}, Trainer()
+    table, trainer, turn = {"calls": 0}, Trainer(), 0
 
     def in_a_list(x: Any) -> Any:
         log.append(1)
-        return x * 2
+        return x * len(log)
 
     def in_a_dictionary(x: Any) -> Any:
         table["calls"] += 1
-        return x * 2
+        return x * table["calls"]
 
     def in_an_attribute(x: Any) -> Any:
         trainer.calls = getattr(trainer, "calls", 0) + 1  # type: ignore[attr-defined]
         return x * 2
 
+    def later(x: Any) -> Any:
+        nonlocal turn
+        turn += 1
+        return x * (2 if turn < 100 else 3)
+
     trainer.calls = 0  # type: ignore[attr-defined]
-    for helper, name in [
-        (in_a_list, "log"),
-        (in_a_dictionary, "table"),
-        (in_an_attribute, "calls"),
-    ]:
+    helpers = {"log": in_a_list, "table": in_a_dictionary, "calls": in_an_attribute, "turn": later}
+    for name, helper in helpers.items():
         call = tc.compile(lambda x, helper=helper: helper(x))
         with pytest.raises(tc.CompileError, match=f"changed the Python value {name}"):
             for _ in range(3):
                 call(tc.ones(1))
+
+
+def test_what_code_inside_only_counts_is_not_repeated() -> None:
+    """As with a print: replays run no Python, and nothing comes of it."""
+    log: list[int] = []
+    calls: list[None] = []
+    table, trainer, turn = {"calls": 0}, Trainer(), 0
+    trainer.calls = 0  # type: ignore[attr-defined]
+
+    def step(x: Any, *, calls: list[None] = calls) -> Any:
+        nonlocal turn
+        turn += 1
+        calls.append(None)
+
+        def inside() -> None:
+            log.append(1)
+
+        inside()
+        log.extend([2, 3])
+        table["calls"] += 1
+        trainer.calls += 1  # type: ignore[attr-defined]
+        trainer.scales.append(5.0)
+        set_global()
+        return x * 2
+
+    def set_global() -> None:
+        global CALLS
+        CALLS += 1
+
+    before, compiled = CALLS, tc.compile(lambda x: step(x))
+    for _ in range(4):
+        assert compiled(tc.ones(1)).tolist() == [2.0]
+    counted = [turn, len(calls), len(log) // 3, table["calls"], trainer.calls, CALLS - before]  # type: ignore[attr-defined]
+    assert counted == [1] * 6
+    assert len(trainer.scales) == 2
 
 
 def trained(compiled: bool, scheduled: bool, counts: bool = False) -> list[float]:
@@ -538,10 +574,11 @@ def test_what_takes_time_is_reported(
 
 def test_a_list_that_is_an_argument_is_a_value() -> None:
     """Not the list of the first call; what becomes of that one is no matter."""
-    calls, first = count(), [2.0]
+    calls: list[None] = []
+    first = [2.0]
 
     def step(x: Any, scales: Any) -> Any:
-        next(calls)
+        calls.append(None)
         return x * scales[0]
 
     compiled = tc.compile(step)
@@ -549,7 +586,7 @@ def test_a_list_that_is_an_argument_is_a_value() -> None:
     first[0] = 7.0
     assert compiled(tc.ones(1), [2.0]).tolist() == [2.0]
     assert compiled(tc.ones(1), scales=first).tolist() == [7.0]
-    assert passed(calls) == 2
+    assert len(calls) == 2
 
 
 def test_an_object_that_is_an_argument() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
-from compiled_task import SIZES, Task, batch, both, passed, value_bytes
+from compiled_task import SIZES, Task, batch, both, value_bytes
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
@@ -182,15 +181,15 @@ def test_input_buffer_reused() -> None:
 def test_views_as_arguments() -> None:
     """Slices of one tensor share a program, wherever they begin."""
     data = tc.arange(10).float()
-    calls = count()
+    calls = []
 
     def total(x: Any) -> Any:
-        next(calls)
+        calls.append(None)
         return x.sum()
 
     compiled = tc.compile(total)
     assert [compiled(data[n : n + 2]).item() for n in range(5)] == [1.0, 3.0, 5.0, 7.0, 9.0]
-    assert passed(calls) == 1
+    assert len(calls) == 1
     with pytest.raises(tc.CompileError, match="view that is an argument"):
         tc.compile(lambda x: x.add_(1))(data[:2])
 
@@ -330,12 +329,12 @@ def test_gradients_flow_through_a_compiled_module() -> None:
     for _ in range(3):
         model(tc.tensor([[1.0, 2.0]])).sum().backward()
     assert model.weight.grad.tolist() == [[3.0, 6.0]]
-    calls = count()
-    model.register_forward_hook(lambda module, x, y: y * (next(calls) + 1))
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(None))
     model.requires_grad_(False)
     for _ in range(3):
         assert not model(tc.tensor([[1.0, 2.0]])).requires_grad
-    assert passed(calls) == 1, "frozen, it is replayed"
+    assert len(calls) == 1, "frozen, it is replayed"
 
 
 def test_seed_set_between_calls() -> None:
@@ -411,12 +410,12 @@ def test_scheduler_inside() -> None:
             tc.manual_seed(2)
             weight = nn.Parameter(tc.ones(3))
             optimizer = optim.SGD([weight], lr=0.1, momentum=0.9)
-            schedule, calls = make(optimizer), count()
+            schedule, calls = make(optimizer), []
 
             def step(
                 x: Any, w: Any = weight, o: Any = optimizer, s: Any = schedule, c: Any = calls
             ) -> None:
-                next(c)
+                c.append(None)
                 (w * w * x).sum().backward()
                 o.step()
                 s.step()
@@ -431,7 +430,7 @@ def test_scheduler_inside() -> None:
                 [value_bytes(weight), optimizer.param_groups[0]["lr"], schedule.last_epoch]
             )
         assert found[0] == found[1]
-        assert passed(calls) <= 2
+        assert len(calls) <= 2
 
 
 # Gradients ----------------------------------------------------------------------------------------

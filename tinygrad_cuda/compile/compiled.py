@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 
 from tinygrad_cuda.compile.chain import Chained, chained
 from tinygrad_cuda.compile.frame import Frame
-from tinygrad_cuda.compile.names import Names
 from tinygrad_cuda.compile.program import Program
 from tinygrad_cuda.compile.results import History
 from tinygrad_cuda.compile.search import names_of
 from tinygrad_cuda.compile.signature import (
     Given,
-    changed_module,
     difference,
     owner_module,
     snapshot,
@@ -163,9 +161,10 @@ class Compiled:
             self._recorded[given.key] = structure.version
             self._report("is recorded each time: a gradient may still pass through what it returns")
             return result, None
-        unsteady = _unsteady(capture, program, names)
+        unsteady = _unsteady(capture, program)
         if gradients is not mode.now.gradients:
             unsteady = "gradient mode"
+        unsteady = unsteady or program.changed()
         if unsteady is not None:
             self._attempts[given.key] += 1
             self._report(f"is traced again: its call has changed {unsteady}")
@@ -220,12 +219,8 @@ class Compiled:
         return f"compiled {self.function!r}"
 
 
-def _unsteady(capture: Capture, program: Program, names: Names) -> str | None:
-    """What the call has changed besides values of Tensors, so that no replay does it; or None."""
-    for module, known in capture.modules:
-        name = changed_module(module, known)
-        if name is not None:
-            return f"the Module's attribute {name}"
+def _unsteady(capture: Capture, program: Program) -> str | None:
+    """What the call has made or replaced that a replay would not; or None."""
     for event in capture.events:
         if isinstance(event, StepEvent) and event.unsteady is not None:
             return event.unsteady
@@ -235,8 +230,7 @@ def _unsteady(capture: Capture, program: Program, names: Names) -> str | None:
             return f"what a tensor of shape {tuple(handle.shape)} refers to"
     if program.escaped is not None:
         return f"what holds a tensor made inside: {program.escaped}"
-    name = names.changed()
-    return None if name is None else f"the Python value {name}"
+    return None
 
 
 def _never_steady(what: str) -> CompileError:

@@ -60,11 +60,11 @@ class Names:
     def changed(self) -> str | None:
         """The first name whose value is another one now, or holds something else."""
         for named in self.values:
-            if not _same(named.now(), named.value):
+            if not same(named.now(), named.value):
                 return named.name
         for name, container, items in self.contents:
             now = items_of(container)
-            if len(now) != len(items) or not all(map(_same, now, items)):
+            if len(now) != len(items) or not all(map(same, now, items)):
                 return name
         return None
 
@@ -93,6 +93,7 @@ def items_of(container: Any) -> list[Any]:
     return [*container, *container.values()] if isinstance(container, dict) else [*container]
 
 
-def _same(a: Any, b: Any) -> bool:
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are one thing, or plain values of one type that are written alike."""
     # By their texts 0.0 is not -0.0, and NaN is NaN.
     return a is b or (type(a) is type(b) and type(a) in PLAIN and repr(a) == repr(b))

@@ -10,7 +10,7 @@ from typing import Any
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.compile.frame import DrawsEvent, Frame, GradientPlace, RunEvent, outputs_of
-from tinygrad_cuda.compile.names import Names
+from tinygrad_cuda.compile.names import PLAIN, Names, same
 from tinygrad_cuda.compile.results import Fresh, History, Mould, Moulds, has_history
 from tinygrad_cuda.compile.signature import Given, changed_module
 from tinygrad_cuda.core.device import CPU
@@ -271,6 +271,15 @@ class Program:
             step.prepare()
         return frame
 
+    def changed(self) -> str | None:
+        """What is another Python value now than when it was traced, in words; or None."""
+        for module, known in self.modules:
+            name = changed_module(module, known)
+            if name is not None:
+                return f"the Module's attribute {name}"
+        name = self.names.changed()
+        return None if name is None else f"the Python value {name}"
+
     def _check(self, given: Given) -> None:
         version = structure.version
         if self.version != version:
@@ -319,13 +328,18 @@ class Program:
     def departs(self, other: Program) -> str | None:
         """Where another capture of the same call did something else, as a line; or None."""
         for mine, theirs in zip(self.runs, other.runs):
-            same = mine.graph == theirs.graph and mine.inputs == theirs.inputs
-            if not same or _constants(self, mine) != _constants(other, theirs):
+            alike = mine.graph == theirs.graph and mine.inputs == theirs.inputs
+            if not alike or _constants(self, mine) != _constants(other, theirs):
                 lines = zip(mine.sites, theirs.sites)
                 site = next((b for a, b in lines if a != b), theirs.sites[-1])
                 return describe_site(site)
         if len(self.runs) != len(other.runs):
             return f"{len(other.runs)} plans instead of {len(self.runs)}"
+        if len(self.leaves) != len(other.leaves):
+            return f"{len(other.leaves)} results instead of {len(self.leaves)}"
+        for a, b in zip(self.leaves, other.leaves):
+            if type(a) is not type(b) or (type(a) in PLAIN and not same(a, b)):
+                return f"it returns {b!r} instead of {a!r}"
         return None
 
 

@@ -47,8 +47,9 @@ def compile(
     while recording only. Python values that it names (globals, variables of closures, attributes,
     what lists, dictionaries and NumPy arrays up to 1 MiB hold), itself or in the functions,
     methods and Modules that it names, up to those of libraries, are looked at before each
-    replay: if one is another, the function is recorded anew. If a call changes one, that is an
-    error. What no name leads to is a constant: files, the environment, the clock, iterators.
+    replay: if one is another, the function is recorded anew. If a call changes one that it
+    reads, that is an error; to count and to append is not repeated. What no name leads to is a
+    constant: files, the environment, the clock, iterators.
     Arguments are Tensors (their values may differ), or Python values (each makes a program of its
     own).
 

@@ -14,13 +14,12 @@ import os
 import sys
 import sysconfig
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from types import (
     BuiltinFunctionType,
-    CodeType,
     FunctionType,
     MemberDescriptorType,
     MethodType,
@@ -31,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.compile.names import NOTHING, PLAIN, Contents, Name, Names, items_of
+from tinygrad_cuda.compile.writes import codes, only_written
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.optim.optimizer import Optimizer
 from tinygrad_cuda.optim.watched import DICTIONARIES, LISTS, States
@@ -78,7 +78,8 @@ class _Search:
 
     def __init__(self, function: Any) -> None:
         self.found = Names()
-        self.names: dict[str, None] = {}  # of all code read so far
+        # Of all code read so far, and whether it does more with them than write to them.
+        self.names: dict[tuple[str, bool], None] = {}
         self.texts: set[str] = set()  # and its strings
         self.waiting: deque[tuple[str, Any]] = deque([("the function", function)])
         self.objects: list[tuple[Any, bool]] = []
@@ -97,11 +98,11 @@ class _Search:
                 self._visit(*self.waiting.popleft())
             names = list(self.names)
             for number, (thing, below) in enumerate(self.objects):
-                for name in names[self.tried[number] :]:
-                    self._look_up(name, thing, below)
+                for name, read in names[self.tried[number] :]:
+                    self._look_up(name, read, thing, below)
                 self.tried[number] = len(names)
         optimizers = [thing for thing, _ in self.objects if isinstance(thing, Optimizer)]
-        if "param_groups" in self.names:
+        if ("param_groups", True) in self.names:
             for group in chain.from_iterable(thing.param_groups for thing in optimizers):
                 for name in sorted(self.texts & group.keys() - {"params"}):
                     self._take(Name(name, group, group[name]))
@@ -149,24 +150,28 @@ class _Search:
         if not self._is_own(function):
             return
         place, code = function.__globals__, function.__code__
-        for part in _codes(code):
+        written = only_written(code)
+        for part in codes(code):
             texts = {text for text in part.co_consts if isinstance(text, str)}
             self.texts |= texts
-            self.names |= dict.fromkeys(part.co_names)
+            self.names |= dict.fromkeys((name, name not in written) for name in part.co_names)
             if "getattr" in part.co_names:
-                self.names |= dict.fromkeys(sorted(filter(str.isidentifier, texts)))
+                names = sorted(filter(str.isidentifier, texts))
+                self.names |= dict.fromkeys((name, True) for name in names)
             for name in part.co_names:
                 if name in place:
-                    self._take_global(Name(name, place, place[name]))
+                    self._take_global(Name(name, place, place[name]), name not in written)
                 elif isinstance(sys.modules.get(name), ModuleType):  # imported inside
                     self.wait(name, sys.modules[name])
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             named = Name(name, cell, None)
-            self._take(named._replace(value=named.now()))
+            self._take(named._replace(value=named.now()), name not in written)
         defaults = function.__defaults__ or ()
         arguments = code.co_varnames[: code.co_argcount]
-        self.waiting.extend(zip(arguments[len(arguments) - len(defaults) :], defaults))
-        self.waiting.extend((function.__kwdefaults__ or {}).items())
+        given = zip(arguments[len(arguments) - len(defaults) :], defaults)
+        for name, value in (*given, *(function.__kwdefaults__ or {}).items()):
+            if name not in written or not self._only_holds(value):
+                self.wait(name, value)
 
     def _reach(self, thing: Any, below: bool = False) -> None:
         """An object, a class or a Python module that names may be looked up in."""
@@ -193,7 +198,7 @@ class _Search:
         for name in sorted(vars(kind).keys() & names):
             self.wait(name, vars(kind)[name])
 
-    def _take_global(self, named: Name) -> None:
+    def _take_global(self, named: Name, read: bool) -> None:
         """A module or a library's function that is imported by its own name stays what it is."""
         value = named.value
         imported = isinstance(value, ModuleType) or (
@@ -202,19 +207,26 @@ class _Search:
             and not self._is_own(value)
         )
         if not imported:
-            self._take(named)
+            self._take(named, read)
         elif isinstance(value, ModuleType):
             self.wait(named.name, value)
 
-    def _take(self, named: Name) -> None:
+    def _only_holds(self, value: Any) -> bool:
+        """Whether to write to a value runs none of the user's code."""
+        kind = type(value)
+        return kind in PLAIN or (issubclass(kind, MUTABLE) and not self._is_own(kind))
+
+    def _take(self, named: Name, read: bool = True) -> None:
         """Keeps one name with its value, which is followed."""
         key = named.name, id(named.place)
+        if not read and self._only_holds(named.value):
+            return  # nothing comes of it
         if key not in self.known and named.value is not NOTHING:
             self.known.add(key)
             self.found.values.append(named)
             self.wait(named.name, named.value)
 
-    def _look_up(self, name: str, thing: Any, below: bool) -> None:
+    def _look_up(self, name: str, read: bool, thing: Any, below: bool) -> None:
         """An attribute, if an object has one of that name."""
         if name in MANAGED or name in REPORTED:
             managed = _is_ours(type(thing)) and not isinstance(thing, Module)
@@ -225,17 +237,17 @@ class _Search:
             value = fields[name]
             # What a Module below holds itself is looked at with the Module that is called.
             if not (below and (type(value) in PLAIN or isinstance(value, TensorBase))):
-                self._take(Name(name, thing, value))
+                self._take(Name(name, thing, value), read)
             return
         for kind in thing.__mro__ if isinstance(thing, type) else type(thing).__mro__:
             if name in vars(kind) and self._is_own(kind):
                 value = vars(kind)[name]
                 if isinstance(value, MemberDescriptorType):
-                    self._take(Name(name, thing, getattr(thing, name, NOTHING)))
+                    self._take(Name(name, thing, getattr(thing, name, NOTHING)), read)
                 elif hasattr(value, "__get__"):
                     self.wait(name, value)
                 else:
-                    self._take(Name(name, thing, value))
+                    self._take(Name(name, thing, value), read)
                 return
 
     def _is_own(self, thing: Any) -> bool:
@@ -267,14 +279,6 @@ def _within(value: Any) -> tuple[Any, ...]:
     # By functools.wraps, lru_cache and tc.compile.
     wrapped = fields.get("__wrapped__") if isinstance(fields, dict) else None
     return () if wrapped is None else (wrapped,)
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code, and that of the functions and comprehensions inside."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
 
 
 def _module_of(thing: Any) -> str:
