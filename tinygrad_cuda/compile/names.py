@@ -14,7 +14,7 @@ from tinygrad_cuda.tensor.base import TensorBase
 PLAIN = (bool, int, float, str, bytes, complex, type(None))
 NOTHING: Any = object()
 ARRAY = 1 << 20  # bytes of a NumPy array up to which its content is looked at
-MANY = 10_000  # items of a container of which a report says that each replay looks at them
+MANY = 1000  # items of a container: a report names it, and what they hold is not looked at
 
 
 class Name(NamedTuple):

@@ -29,9 +29,10 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.compile.names import NOTHING, PLAIN, Contents, Name, Names, items_of
+from tinygrad_cuda.compile.names import MANY, NOTHING, PLAIN, Contents, Name, Names, items_of
 from tinygrad_cuda.compile.writes import codes, only_written
 from tinygrad_cuda.nn.module import Module
+from tinygrad_cuda.optim.lr_scheduler import LRScheduler
 from tinygrad_cuda.optim.optimizer import Optimizer
 from tinygrad_cuda.optim.watched import DICTIONARIES, LISTS, States
 from tinygrad_cuda.tensor.base import TensorBase
@@ -73,6 +74,34 @@ def names_of(function: Any, arguments: Sequence[Any]) -> Names:
     return search.run()
 
 
+class _Reached:
+    """An object, class or Python module in which names are looked up.
+
+    Args:
+        thing: it.
+        below: it is a Module inside one that is reached.
+        own: its class, or it if it is one, and bases, as far as they are the user's.
+        hidden: what it looks after itself; None for all but what is `REPORTED`.
+    """
+
+    __slots__ = ("thing", "below", "own", "hidden", "fields", "known", "tried")
+
+    def __init__(
+        self, thing: Any, below: bool, own: list[type], hidden: frozenset[str] | None
+    ) -> None:
+        self.thing, self.below, self.own, self.hidden = thing, below, own, hidden
+        fields = getattr(thing, "__dict__", None)
+        self.fields = fields if type(fields) is dict and not isinstance(thing, type) else {}
+        self.known = set().union(*map(vars, own))
+        self.tried = 0  # names
+
+    def asked(self, name: str) -> str:
+        """Under which name it has what it is asked for; none if it does not tell."""
+        if self.hidden is None or name in self.hidden:
+            name = REPORTED.get(name, "")
+        return name if name in self.fields or name in self.known else ""
+
+
 class _Search:
     """Follows names from a function to values, and from values to functions."""
 
@@ -82,8 +111,7 @@ class _Search:
         self.names: dict[tuple[str, bool], None] = {}
         self.texts: set[str] = set()  # and its strings
         self.waiting: deque[tuple[str, Any]] = deque([("the function", function)])
-        self.objects: list[tuple[Any, bool]] = []
-        self.tried: list[int] = []  # how many of the names, for each object
+        self.objects: list[_Reached] = []
         self.known: set[tuple[str, int]] = set()
         self.seen: dict[int, Any] = {}
         root = getattr(function, "__wrapped__", function)
@@ -97,11 +125,13 @@ class _Search:
             while self.waiting:
                 self._visit(*self.waiting.popleft())
             names = list(self.names)
-            for number, (thing, below) in enumerate(self.objects):
-                for name, read in names[self.tried[number] :]:
-                    self._look_up(name, read, thing, below)
-                self.tried[number] = len(names)
-        optimizers = [thing for thing, _ in self.objects if isinstance(thing, Optimizer)]
+            for one in self.objects:
+                for name, read in names[one.tried :]:
+                    name = one.asked(name)
+                    if name:
+                        self._look_up(name, read, one)
+                one.tried = len(names)
+        optimizers = [one.thing for one in self.objects if isinstance(one.thing, Optimizer)]
         if ("param_groups", True) in self.names:
             for group in chain.from_iterable(thing.param_groups for thing in optimizers):
                 for name in sorted(self.texts & group.keys() - {"params"}):
@@ -131,7 +161,8 @@ class _Search:
             items = items_of(value)
             if isinstance(value, MUTABLE):
                 self.found.contents.append(Contents(name, value, items))
-            self.wait(name, *(item for item in items if type(item) not in PLAIN))
+            if len(items) <= MANY:
+                self.wait(name, *(item for item in items if type(item) not in PLAIN))
             if type(value).__module__ != "builtins":
                 self._reach(value)
         elif isinstance(value, Module):
@@ -175,28 +206,30 @@ class _Search:
 
     def _reach(self, thing: Any, below: bool = False) -> None:
         """An object, a class or a Python module that names may be looked up in."""
-        self.objects.append((thing, below))
-        self.tried.append(0)
-        if isinstance(thing, Optimizer) and self._steps_itself(thing):
-            groups, states = thing.param_groups, thing.state
-            for held in (groups, *groups, states, *states.values()):
-                self.found.contents.append(Contents("of an optimizer", held, items_of(held)))
-        kinds = [(kind, IMPLICIT) for kind in type(thing).__mro__]
-        if isinstance(thing, type):
-            kinds += [(kind, MAKING) for kind in thing.__mro__]
-        for kind, names in kinds:
-            if self._is_own(kind):
-                self._wait_for_methods(kind, names | CALLED if _is_ours(kind) else names)
+        kinds = thing.__mro__ if isinstance(thing, type) else type(thing).__mro__
+        own = [kind for kind in kinds if self._is_own(kind)]
+        hidden: frozenset[str] | None = frozenset()
+        if isinstance(thing, Optimizer | LRScheduler):
+            steps_itself = self._steps_itself(thing)
+            hidden = frozenset() if steps_itself else MANAGED
+            if steps_itself and isinstance(thing, Optimizer):
+                groups, states = thing.param_groups, thing.state
+                for held in (groups, *groups, states, *states.values()):
+                    self.found.contents.append(Contents("of an optimizer", held, items_of(held)))
+        if not own and not isinstance(thing, Module) and _is_ours(type(thing)):
+            hidden = None
+        self.objects.append(_Reached(thing, below, own, hidden))
+        methods = IMPLICIT | MAKING if isinstance(thing, type) else IMPLICIT
+        for kind in own:
+            names = methods | CALLED if _is_ours(kind) else methods
+            for name in sorted(vars(kind).keys() & names):
+                self.wait(name, vars(kind)[name])
 
     def _steps_itself(self, thing: Any) -> bool:
         """Whether an optimizer's or scheduler's step is the user's, all of it."""
         step = getattr(type(thing), "step", None)
         step = inspect.unwrap(step) if isinstance(step, FunctionType) else None
         return step is not None and self._is_own(step) and "super" not in step.__code__.co_names
-
-    def _wait_for_methods(self, kind: type, names: frozenset[str]) -> None:
-        for name in sorted(vars(kind).keys() & names):
-            self.wait(name, vars(kind)[name])
 
     def _take_global(self, named: Name, read: bool) -> None:
         """A module or a library's function that is imported by its own name stays what it is."""
@@ -226,29 +259,22 @@ class _Search:
             self.found.values.append(named)
             self.wait(named.name, named.value)
 
-    def _look_up(self, name: str, read: bool, thing: Any, below: bool) -> None:
-        """An attribute, if an object has one of that name."""
-        if name in MANAGED or name in REPORTED:
-            managed = _is_ours(type(thing)) and not isinstance(thing, Module)
-            if managed and not self._steps_itself(thing):
-                name = REPORTED.get(name, "")
-        fields = getattr(thing, "__dict__", None)
-        if not isinstance(thing, type) and isinstance(fields, dict) and name in fields:
-            value = fields[name]
+    def _look_up(self, name: str, read: bool, one: _Reached) -> None:
+        """An attribute that an object has."""
+        thing = one.thing
+        if name in one.fields:
+            value = one.fields[name]
             # What a Module below holds itself is looked at with the Module that is called.
-            if not (below and (type(value) in PLAIN or isinstance(value, TensorBase))):
+            if not (one.below and (type(value) in PLAIN or isinstance(value, TensorBase))):
                 self._take(Name(name, thing, value), read)
             return
-        for kind in thing.__mro__ if isinstance(thing, type) else type(thing).__mro__:
-            if name in vars(kind) and self._is_own(kind):
-                value = vars(kind)[name]
-                if isinstance(value, MemberDescriptorType):
-                    self._take(Name(name, thing, getattr(thing, name, NOTHING)), read)
-                elif hasattr(value, "__get__"):
-                    self.wait(name, value)
-                else:
-                    self._take(Name(name, thing, value), read)
-                return
+        value = next(vars(kind)[name] for kind in one.own if name in vars(kind))
+        if isinstance(value, MemberDescriptorType):
+            self._take(Name(name, thing, getattr(thing, name, NOTHING)), read)
+        elif hasattr(value, "__get__"):
+            self.wait(name, value)
+        else:
+            self._take(Name(name, thing, value), read)
 
     def _is_own(self, thing: Any) -> bool:
         """Whether a function, class or Python module is the user's, not a library's."""
