@@ -195,6 +195,37 @@ def another_key() -> Trap:
     return lambda x: x * len(table), lambda: table.update(b=3.0)
 
 
+def a_renamed_key() -> Trap:
+    """The values are the same, in the same order."""
+    table = {"a": 2.0, "b": 3.0}
+
+    def change() -> None:
+        table.clear()
+        table.update(b=2.0, a=3.0)
+
+    return lambda x: x * table["a"], change
+
+
+def a_number_as_a_key() -> Trap:
+    table = {1: 2.0, 2.0: 3.0}
+    return lambda x: x * table[1], lambda: table.update({1: 3.0})
+
+
+def a_long_list() -> Trap:
+    scales = [1.0] * 50
+    return lambda x: x * sum(scales), lambda: scales.__setitem__(49, 2.0)
+
+
+def a_long_dictionary() -> Trap:
+    scales = dict.fromkeys(map(str, range(50)), 1.0)
+    return lambda x: x * sum(scales.values()), lambda: scales.update({"49": 2.0})
+
+
+def an_empty_list() -> Trap:
+    scales: list[float] = []
+    return lambda x: x * (1 + len(scales)), lambda: scales.append(2.0)
+
+
 def another_type() -> Trap:
     """An integer is not the float of the same value."""
     divisors, seven = [2.0], tc.tensor([7], dtype=tc.int32)
@@ -375,7 +406,8 @@ def a_compiled_function_inside() -> Trap:
 TRAPS = [
     a_helper, a_comprehension, a_function_inside, a_helpers_closure, a_decorated_helper, a_partial,
     a_function_in_a_dictionary, another_function_in_a_dictionary, a_default, a_dictionary,
-    a_dictionary_within, another_key, another_type, a_list, a_deque, a_set, a_tensor_in_a_list,
+    a_dictionary_within, another_key, a_renamed_key, a_number_as_a_key, a_long_list,
+    a_long_dictionary, an_empty_list, another_type, a_list, a_deque, a_set, a_tensor_in_a_list,
     an_attribute, an_attribute_by_a_local_name, an_attribute_by_getattr, a_deleted_attribute,
     a_slot, a_class, a_class_by_its_object, an_object_that_hides_its_class, a_property,
     an_operator, a_method, a_method_by_its_object, a_list_of_self, globals_of_a_module_below,

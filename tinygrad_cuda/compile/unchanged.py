@@ -7,7 +7,6 @@ names would take twice as long as what it looks at.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain
 from operator import is_
 from types import CellType
 from typing import Any
@@ -23,6 +22,7 @@ from tinygrad_cuda.optim.watched import DICTIONARIES
 from tinygrad_cuda.tensor.autocast import state as autocast
 from tinygrad_cuda.tensor.creation import defaults, get_default_device, get_default_dtype
 
+SINGLY = 32  # items of a container that are looked at by an instruction each
 Look = Callable[[tuple[Any, ...]], list[Any] | None]
 
 
@@ -36,7 +36,7 @@ def looking(program: Program, given: Given) -> Look:
     known: dict[str, Any] = {
         "Cell": Cell, "structure": structure, "program": program, "state": program.known,
         "defaults": defaults, "device": get_default_device(), "dtype": get_default_dtype(),
-        "watching": watching, "autocast": autocast, "same": is_, "chain": chain,
+        "watching": watching, "autocast": autocast, "same": is_,
         "items_of": items_of,
     }  # fmt: skip
     count = len(given.args)
@@ -51,8 +51,8 @@ def looking(program: Program, given: Given) -> Look:
         known |= {f"place{number}": named.place, f"value{number}": named.value}
         lines.append(_name(number, named))
     for number, contents in enumerate(program.names.contents):
-        known |= {f"holder{number}": contents.container, f"items{number}": contents.items}
-        lines.append(_holds(number, contents))
+        known[f"holder{number}"] = contents.container
+        lines += _holds(number, contents, known)
     lines.append(
         _refuse(
             "structure.version != program.version",
@@ -64,7 +64,7 @@ def looking(program: Program, given: Given) -> Look:
     lines.append(f"return [{_each('s{}', count)}]")
     # A variable of a closure or an attribute that has been deleted.
     lines = ["try:", *(f"    {line}" for line in lines)]
-    lines += ["except (ValueError, AttributeError):", "    return None"]
+    lines += ["except (ValueError, AttributeError, KeyError):", "    return None"]
     text = "def look(args):\n    " + "\n    ".join(lines)
     exec(compile(text, "<a known call>", "exec"), known)
     look: Look = known["look"]
@@ -99,21 +99,36 @@ def _name(number: int, named: Name) -> str:
     if type(named.place) is CellType:
         return _refuse(f"{place}.cell_contents is not value{number}")
     if type(named.place) in DICTIONARIES:
-        return _refuse(f"{place}.get({named.name!r}) is not value{number}")
+        return _refuse(f"{place}[{named.name!r}] is not value{number}")
     return _refuse(f"{place}.{named.name} is not value{number}")
 
 
-def _holds(number: int, contents: Contents) -> str:
-    """A container must hold the same things."""
-    holder, items = f"holder{number}", f"items{number}"
-    count = len(contents.items)
+def _holds(number: int, contents: Contents, known: dict[str, Any]) -> list[str]:
+    """A container must hold the same things, a dictionary by the same keys."""
+    holder, items = f"holder{number}", contents.items
     if isinstance(contents.container, np.ndarray):
-        return _refuse(f"items_of({holder}) != {items}")
+        known[f"items{number}"] = items
+        return [_refuse(f"items_of({holder}) != items{number}")]
     if isinstance(contents.container, dict):
-        now, count = f"chain({holder}, {holder}.values())", count // 2
-    else:
-        now = holder
-    return _refuse(f"len({holder}) != {count}", f"not all(map(same, {now}, {items}))")
+        keys, values = items[: len(items) // 2], items[len(items) // 2 :]
+        lines = _are(holder, f"key{number}", keys, known)
+        return [*lines, *_are(f"{holder}.values()", f"item{number}", values, known)]
+    return _are(holder, f"item{number}", items, known)
+
+
+def _are(now: str, name: str, items: list[Any], known: dict[str, Any]) -> list[str]:
+    """What can be iterated must give these things; ValueError says that it gives more or less."""
+    if not items:
+        return [_refuse(f"len({now})")]
+    if len(items) > SINGLY:
+        known[name] = items
+        return [_refuse(f"len({now}) != {len(items)}", f"not all(map(same, {now}, {name}))")]
+    known |= {f"{name}_{place}": item for place, item in enumerate(items)}
+    places = range(len(items))
+    return [
+        f"{_each('i{}', len(items))}, = {now}",
+        _refuse(*(f"i{place} is not {name}_{place}" for place in places)),
+    ]
 
 
 def _refuse(*conditions: str) -> str:
