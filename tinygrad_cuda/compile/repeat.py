@@ -49,7 +49,8 @@ def compile(
     methods and Modules that it names, up to those of libraries, are looked at before each
     replay: if one is another, the function is recorded anew. If a call changes one that it
     reads, that is an error; to count and to append is not repeated. What no name leads to is a
-    constant: files, the environment, the clock, iterators.
+    constant: files, the environment, the clock, iterators. An optimizer's options are looked at
+    as ``optimizer.param_groups[0]["lr"]``, not through a variable that holds a group.
     Arguments are Tensors (their values may differ), or Python values (each makes a program of its
     own).
 
