@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: help setup mnist test lint format clean
+.PHONY: help setup mnist test fuzz-long lint format clean
 
 help:
 	@echo "make mnist   train a perceptron on MNIST  (ARGS='--epochs 3 --device cuda')"
