@@ -25,7 +25,7 @@ from tinygrad_cuda.graph.ops import elementwise as ew
 EARLY = 48  # registers of a thread for operands that are loaded before the first loop needs them
 DEAR = 8  # cost from which a value is held for later phases instead of being made again
 _CALL = re.compile(r"\b(?!tgc_)([a-z]\w*)\(")
-_LITERAL = re.compile(r"[-(]?[\d.]")
+_INTEGER = re.compile(r"\(?(?:\([a-z ]+\))?(-?\d+)(?:LL)?\)?")  # as `literal` writes it
 
 
 class Nearer(Protocol):
@@ -350,9 +350,12 @@ class Evaluator:
     def position(self, index: Node, at: Coordinates, guard: Guard, limit: int) -> Index:
         """A loaded index, 0 <= index < limit, as a coordinate."""
         name = self.value(index, at, guard)
-        if _LITERAL.match(name) or name in ("true", "false"):
-            return ix.constant(int(re.sub(r"[()L]", "", name)))
-        depth = self._depth(at, guard)
+        number = _INTEGER.fullmatch(name)
+        if number:
+            return ix.constant(int(number[1]))
+        # What the kernel computes is declared in the scope of its result, not of its coordinates.
+        floor = max(self.floors.values(), default=0)
+        depth = max(self._depth(at, guard), self._made.get(name, floor))
         if not name.isidentifier():
             name = self._named(depth, ("position", name), index.dtype.compute, name)
         if index.dtype.itemsize == 8 and not self.wide:

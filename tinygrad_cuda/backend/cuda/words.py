@@ -72,6 +72,8 @@ def literal(value: Any, dtype: DType) -> str:
         text = str(number) + ("LL" if dtype.itemsize == 8 else "")
         if number == -(2**31) and dtype.itemsize == 4:
             return "(-2147483647 - 1)"
+        if dtype.itemsize < 4:  # C has no literals of these types, and templates compare types
+            return f"({dtype.compute}){text}"
         return f"({text})" if number < 0 else text
     real = float(item)
     cast = "" if dtype.compute == "float" else "(double)"

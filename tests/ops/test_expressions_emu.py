@@ -1,0 +1,82 @@
+"""Programs of a user on the emulator beside the NumPy backend: what the generated text must say.
+
+The first look realizes all results of a program: one call of the C++ compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import Tensor
+from tinygrad_cuda.core.dtypes import DType
+
+Program = Callable[[str], list[Tensor]]
+
+
+def agree(program: Program, tolerance: float = 1e-5) -> None:
+    """Asserts that the emulator gives the values and dtypes that NumPy gives."""
+    results, expected = program("emu"), program("cpu")
+    for position, (actual, right) in enumerate(zip(results, expected, strict=True)):
+        assert actual.dtype is right.dtype
+        np.testing.assert_allclose(
+            actual.numpy(), right.numpy(), tolerance, tolerance, err_msg=f"result {position}"
+        )
+
+
+def _operands(device: str) -> tuple[Tensor, Tensor, Tensor]:
+    random = np.random.default_rng(0)
+    a = tc.tensor(random.standard_normal((4, 5)), dtype=tc.float32, device=device)
+    b = tc.tensor(random.standard_normal((5, 4)), dtype=tc.float32, device=device)
+    return a, b, tc.arange(10.0, device=device)
+
+
+def test_gathers_at_an_index_that_the_kernel_computes() -> None:
+    """The position is declared in the scope of the product, the sum or the gather behind it."""
+
+    def program(device: str) -> list[Tensor]:
+        a, b, table = _operands(device)
+        wide = tc.tensor(np.arange(24.0).reshape(3, 8), dtype=tc.float32, device=device)
+        i = tc.arange(8, device=device)
+        product = a @ b
+        positive = (product > 0).long()
+        whole = a.abs().int() @ b.abs().int()
+        return [
+            wide @ wide.T @ wide + tc.arange(20.0, device=device)[i * 2 - i],
+            table[positive],
+            table[whole % 10],
+            table[table[positive].long() * 2] + product,
+            a.gather(1, positive),
+            table[positive].sum(0),
+            table[(a.sum(0) > 0.2).long()] + a.sum(0),
+            table[product.argmax(0)] + product,
+            table[product.argmax(1)] + product,
+            table[(a.softmax(1) > 0.2).int()].sum(1),
+        ]
+
+    agree(program)
+
+
+@pytest.mark.parametrize("dtype", [tc.uint8, tc.int8, tc.int16])
+def test_small_integers_meet_a_python_number(dtype: DType) -> None:
+    """A literal has the dtype's own C type: no overload is left to choose."""
+
+    def program(device: str) -> list[Tensor]:
+        x = tc.tensor([1, 2, 3, 100, 5, 7], dtype=dtype, device=device)
+        y = x if dtype is tc.uint8 else tc.where(x > 2, -x, x)
+        numbers = (3, 2) if dtype is tc.uint8 else (3, -2)
+        return [
+            result
+            for n in numbers
+            for result in (
+                y // n, y % n, n // y, n % y, tc.fmod(y, n), tc.div(y, n, rounding_mode="trunc"),
+                abs(n) ** (x % 8), y ** 2, y.clamp(min=n), y.clamp(max=n), y & n, y << 1, y >> 1,
+                tc.where(y > 1, y, n), n - y, (y + n).prod(), (y[None] + n) @ (y[:, None] + n),
+                tc.arange(30, device=device)[(y % n).abs().long()],
+            )
+        ]  # fmt: skip
+
+    agree(program)
