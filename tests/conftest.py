@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import getpass
 import os
 import random
@@ -46,6 +47,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the recorded texts anew instead of comparing with them",
     )
+    group.addoption(
+        "--time-limit",
+        type=float,
+        default=300.0,
+        help="seconds after which a test that hangs ends its process, with all threads' stacks",
+    )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[bool | None]:
+    """A test that hangs, in C code too, fails by itself: xdist reports its worker as crashed."""
+    faulthandler.dump_traceback_later(item.config.getoption("--time-limit"), exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _about_cuda(item: pytest.Item) -> bool:
