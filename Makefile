@@ -5,12 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 TEST_ARGS ?=
+FUZZ_DEVICES ?= cpu emu
 
 .PHONY: help setup mnist test fuzz-long lint format clean
 
 help:
 	@echo "make mnist   train a perceptron on MNIST  (ARGS='--epochs 3 --device cuda')"
 	@echo "make test    run the tests                (TEST_ARGS='-k matmul')"
+	@echo "make fuzz-long   random programs by the thousand   (FUZZ_DEVICES='cpu emu cuda')"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff rewrite the files"
 	@echo "make clean   remove the environment and everything generated"
@@ -30,6 +32,9 @@ mnist: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n auto --dist loadfile $(TEST_ARGS)
+
+fuzz-long: $(STAMP)
+	for device in $(FUZZ_DEVICES); do $(BIN)/python -m tests.fuzz long --device $$device || exit 1; done
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

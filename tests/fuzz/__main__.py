@@ -22,7 +22,8 @@ import driver
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("instrument", choices=driver.INSTRUMENTS)
+    names = [*driver.INSTRUMENTS, "long"]
+    parser.add_argument("instrument", choices=names, help="long: all, as often as LONG says")
     parser.add_argument("--device", default="cpu", help="cpu, emu or cuda")
     parser.add_argument("--start", type=int, default=0, metavar="SEED")
     parser.add_argument("--count", type=int, default=100, help="how many seeds")
@@ -33,29 +34,40 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> int:
-    asked = arguments()
-    seeds = range(asked.start, asked.start + asked.count)
+def run(asked: argparse.Namespace, name: str, count: int) -> int:
+    """Runs one instrument, prints what differs, then the shrunk programs; counts what differs."""
+    seeds = range(asked.start, asked.start + count)
     began = time.monotonic()
     outcomes: list[driver.Outcome] = []
-    running = driver.campaign(
-        asked.instrument, asked.device, seeds, asked.jobs, asked.limit, began + asked.seconds
-    )
     failed: list[driver.Outcome] = []
-    for outcome in running:
+    until = began + asked.seconds
+    for outcome in driver.campaign(name, asked.device, seeds, asked.jobs, asked.limit, until):
         outcomes.append(outcome)
         if outcome.difference and not driver.accepted(outcome.difference):
             failed.append(outcome)
             first = outcome.difference.splitlines()[0][:160]
             print(f"seed {outcome.seed}: {first}", flush=True)
-    title = f"{asked.instrument} on {asked.device}, seeds {asked.start} to {seeds.stop - 1}"
+    title = f"{name} on {asked.device}, seeds {asked.start} to {seeds.stop - 1}"
     print(f"{title}: {driver.summary(outcomes, time.monotonic() - began)}", flush=True)
     shown: set[str | None] = set()
     for outcome in failed:
         if len(shown) < asked.minimise and driver.kind(outcome.difference) not in shown:
             shown.add(driver.kind(outcome.difference))
-            print(driver.minimise(asked.instrument, asked.device, outcome.seed, asked.limit))
-    return 1 if failed else 0
+            print(driver.minimise(name, asked.device, outcome.seed, asked.limit), flush=True)
+    return len(failed)
+
+
+def main() -> int:
+    asked = arguments()
+    if asked.instrument != "long":
+        return 1 if run(asked, asked.instrument, asked.count) else 0
+    # An instrument's LONG: programs for each device that it runs on.
+    failures = 0
+    for name in driver.INSTRUMENTS:
+        counts = getattr(driver.load(name), "LONG", {})
+        if counts.get(asked.device):
+            failures += run(asked, name, counts[asked.device])
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -24,6 +24,11 @@ Program = list[Any]
 INSTRUMENTS = ("graphs", "loops", "traps", "special", "interrupts", "files", "mutants")
 
 
+def load(name: str) -> Any:
+    """The module of an instrument."""
+    return importlib.import_module(name)
+
+
 class Outcome(NamedTuple):
     """What one seed gave; `difference` is None where the program was right."""
 
@@ -58,7 +63,7 @@ def judge(instrument: Any, program: Program, device: str) -> str | None:
 
 def serve(name: str, device: str, pipe: Connection) -> None:
     """A worker: answers each seed or program with its difference."""
-    instrument = importlib.import_module(name)
+    instrument = load(name)
     while (request := pipe.recv()) is not None:
         program = instrument.generate(request) if isinstance(request, int) else request
         pipe.send(judge(instrument, program, device))
@@ -156,7 +161,7 @@ def shrink(program: Program, fails: Callable[[Program], bool]) -> Program:
 
 def minimise(name: str, device: str, seed: int, limit: float) -> str:
     """The shortest program found that fails as this seed's does, and what it gives."""
-    instrument = importlib.import_module(name)
+    instrument = load(name)
     program = instrument.generate(seed)
     worker = Worker(name, device, limit)
 

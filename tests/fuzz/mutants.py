@@ -38,6 +38,7 @@ TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
 LIMIT = 900
 # Tests named on one command line; the fastest come first in the map.
 MOST_TESTS = 400
+LONG = {"cpu": 150}
 
 
 class Mutant(NamedTuple):
