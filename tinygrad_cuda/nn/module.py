@@ -365,7 +365,7 @@ class Module(StateHooks):
                 for parameter in module._parameters.values():
                     if parameter is not None:
                         place(parameter, convert(parameter.detach()))
-                        leaf = parameter.leaf
+                        leaf = parameter.accumulator
                         if leaf is not None and leaf.grad is not None:
                             leaf.grad = convert(leaf.grad)
                 for name, buffer in module._buffers.items():

@@ -143,8 +143,8 @@ def hooked(leaf: Leaf, g: Node) -> Tensor:
 
 
 def clear(parameter: Tensor, set_to_none: bool = True) -> None:
-    """Drops the gradient of a leaf, or writes zeros to it."""
-    leaf = parameter.leaf
+    """Drops the gradient of a leaf, frozen or not, or writes zeros to it."""
+    leaf = parameter.accumulator
     if leaf is not None and (capture := capturing()) is not None:
         capture.saw_leaf(leaf, dropped=set_to_none)
     if leaf is None or leaf.grad is None:

@@ -295,6 +295,12 @@ class TensorBase:
         return chain[-1][1] if chain and chain[-1][0] is common.variable else None
 
     @property
+    def accumulator(self) -> Leaf | None:
+        """Where gradients of this Tensor arrive; a leaf that is frozen for a while keeps it."""
+        leaf = self.leaf
+        return self._retained if leaf is None else leaf
+
+    @property
     def is_leaf(self) -> bool:
         """True unless the Tensor is the result of an operation that recorded history."""
         return self.leaf is not None or not self.requires_grad
@@ -302,15 +308,14 @@ class TensorBase:
     @property
     def grad(self) -> Tensor | None:
         """The gradient accumulated by `backward`, of the same shape, or None."""
-        leaf = self.leaf if self.leaf is not None else self._retained
+        leaf = self.accumulator
         if watching.on and leaf is not None and (capture := capturing()) is not None:
             capture.saw_leaf(leaf)
         return None if leaf is None else leaf.grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        # A leaf that is frozen for a while still has the place of its gradient.
-        leaf = self.leaf or self._retained
+        leaf = self.accumulator
         if leaf is None:
             if value is None:
                 return

@@ -228,7 +228,7 @@ class Tensor(
         copy._strides = self._strides
         result = copy if self.leaf is None else self._as_leaf(copy)
         memo[id(self)] = result
-        if self.leaf is not None and self.grad is not None:
+        if self.grad is not None:
             result.grad = self.grad.__deepcopy__(memo)
         return result
 
