@@ -182,6 +182,35 @@ def test_a_compilation_that_fails_can_be_tried_again(
     assert (y.tolist(), x.tolist()) == ([68, 85], [4, 5])
 
 
+def test_a_value_that_cannot_be_computed_fails_only_who_looks_at_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After the first error, which any look may meet, other values are there as ever."""
+    bad = tc.tensor([1.0, 2.0]).erf()
+    written = tc.tensor([3.0])
+    cache.clear()
+    find = cache.find
+
+    def refusing(device: Any, trace: Any, *rest: Any) -> Any:
+        if any(owner.op.name == "erf" for owner in trace.owners):
+            raise BrokenError
+        return find(device, trace, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "find", refusing)
+        written.add_(1)
+        with pytest.raises(BrokenError):
+            realize_all()
+        for turn in range(3):
+            assert (tc.tensor([1.0]) + turn).tolist() == [1 + turn]
+            with pytest.raises(BrokenError):
+                bad.tolist()
+        assert written.tolist() == [4]
+        written.mul_(2)
+        assert written.tolist() == [8]
+    np.testing.assert_allclose(bad.tolist(), [0.8427008, 0.9953223], rtol=1e-6)
+
+
 def test_an_interrupted_backward_leaves_the_history(device: str) -> None:
     """A hook that raises: nothing has been accumulated, and the pass can be repeated."""
     w = tc.tensor([1.0, 2.0], requires_grad=True)

@@ -163,15 +163,11 @@ class Outline(Found):
                     single += len(numbers)
         for call in self.calls:
             if call.codes:
-                # Its nodes live on, in the graph, when they are forgotten here.
-                kept, call.kept = call.kept, True
                 codes = call.codes
                 nodes = call.expand()
                 for place, _ in codes:
                     found[id(nodes[place])] = "inside", inside
                     inside += 1
-                if not kept:
-                    call.forget()
         return found
 
 

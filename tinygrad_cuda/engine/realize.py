@@ -56,6 +56,9 @@ def realize(device: Device, extra: Iterable[Node] = ()) -> None:
             _run(device, cells, nodes)
         except BadIndex as error:
             raise _report(error, cells) from None
+        except Exception:
+            # Not queued again: a value that cannot be computed fails only who looks at it.
+            raise
         except BaseException:
             _queue_again(cells)
             raise

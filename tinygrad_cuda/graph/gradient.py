@@ -100,10 +100,8 @@ def backward(
         if occasion is not None and known is not None:
             # As all passes that follow: a plan sees from which templates its nodes are.
             result, passed = known(occasion.inputs)
-    if whole is not None and whole.key is not None:
-        if occasion is not None and known is not None:
-            whole.learn(occasion, known)
-        whole.forget()
+    if whole is not None and whole.key is not None and occasion is not None and known is not None:
+        whole.learn(occasion, known)
     if not retain_graph:
         line = user_site()
         for node in passed:

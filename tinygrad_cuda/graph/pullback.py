@@ -281,9 +281,6 @@ class WholeOccasion:
             found = None
         if found is None:
             self.key = None
-        elif found is _missing:
-            for call in self.calls:
-                call.kept = True  # where its nodes are is to be learned
         return None if found is _missing else found
 
     def learn(self, occasion: Occasion, pullback: Pullback) -> None:
@@ -298,11 +295,6 @@ class WholeOccasion:
         if pullback.template.heads is not None and all(node in where for node in occasion.inputs):
             found = WholePullback(pullback, [where[node] for node in occasion.inputs], self)
         _whole[self.key] = found
-
-    def forget(self) -> None:
-        """Lets go of the nodes of its calls."""
-        for call in self.calls:
-            call.forget()
 
 
 class WholePullback:
@@ -372,8 +364,6 @@ class WholePullback:
         assert occasion.device is not None and self.template.heads is not None
         waiting = Deferred(self, tuple(units), occasion.device, (), calls)
         found = waiting.results(self.template.heads, self._lines(units))
-        for call in calls:
-            call.kept = True
         if not retain_graph:
             for call, places in zip(calls, self.inside):
                 call.used = line, places

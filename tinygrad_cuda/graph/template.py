@@ -178,11 +178,10 @@ class Deferred:
     Attributes:
         ends: the results, weakly.
         used: the backward pass that used its history: its line, and the places it has passed.
-        kept: what it records is to be kept here, since another call reads it.
     """
 
     __slots__ = (
-        "origin", "inputs", "device", "lines", "calls", "codes", "ends", "used", "kept", "_nodes",
+        "origin", "inputs", "device", "lines", "calls", "codes", "ends", "used", "_nodes",
     )  # fmt: skip
 
     def __init__(
@@ -202,7 +201,6 @@ class Deferred:
         self.codes = codes
         self.ends: list[ref[Node]] = []
         self.used: tuple[RawSite | None, Sequence[int]] | None = None
-        self.kept = False
         self._nodes: list[Node] | None = None
 
     def results(self, heads: Sequence[Any], lines: Sequence[RawSite | None]) -> list[Node]:
@@ -225,7 +223,10 @@ class Deferred:
         return found
 
     def expand(self) -> list[Node]:
-        """Records its nodes: the inputs first, then those of the template."""
+        """Records its nodes, once: the inputs first, then those of the template.
+
+        They stay as long as the call does, since each call that reads them asks by itself.
+        """
         if self._nodes is not None:
             return self._nodes
         nodes: list[Node] = self.origin.expanded(self)
@@ -239,18 +240,14 @@ class Deferred:
         for place, reference in zip(self.origin.template.chosen, self.ends):
             end = reference()
             if end is not None:
-                made = nodes[place]
-                end.sources, end.attributes = made.sources, made.attributes
-                end.piece = made.piece
+                if end.storage is None:
+                    made = nodes[place]
+                    end.sources, end.attributes = made.sources, made.attributes
+                    end.piece = made.piece
                 nodes[place] = end
-        if self.kept:
-            self._nodes = nodes
+        self._nodes = nodes
         self.inputs = self.calls = ()
         return nodes
-
-    def forget(self) -> None:
-        """Lets go of the nodes that were kept."""
-        self.kept, self._nodes = False, None
 
 
 def waiting(
@@ -270,7 +267,6 @@ def waiting(
     call.calls = ()
     call.codes = codes
     call.used = call._nodes = None
-    call.kept = False
     node: Node = ResultNode()
     node.op, node.attributes, node.outputs, node.shape, node.dtype, node.requires_grad, _ = head
     node.device = device
