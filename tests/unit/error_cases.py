@@ -629,6 +629,86 @@ def scaler_out_of_order() -> None:
     scaler.update()  # here
 
 
+# Layers, losses, optimizers, states ---------------------------------------------------------------
+
+
+@case
+def layer_of_array() -> None:
+    model = nn.Sequential(nn.Linear(3, 2, device="cpu"), nn.ReLU())
+    model(np.ones((2, 3), np.float32))  # here
+
+
+@case
+def layer_of_none() -> None:
+    nn.Conv2d(1, 1, 3, device="cpu")(None)  # here
+
+
+@case
+def loss_of_array() -> None:
+    nn.CrossEntropyLoss()(t(2, 3), np.array([0, 1]))  # here
+
+
+@case
+def batch_norm_channels() -> None:
+    norm = nn.BatchNorm2d(3, device="cpu")
+    norm(t(2, 4, 5, 5))  # here
+
+
+@case
+def broadcast_of_channels() -> None:
+    x, scale = t(1, 4, 1, 1), t(3, 1, 1)
+    x * scale  # here
+
+
+@case
+def loss_called_as_function() -> None:
+    nn.CrossEntropyLoss(t(2, 3), tc.tensor([0, 1], device="cpu"))  # here
+
+
+@case
+def optimizer_of_model() -> None:
+    model = nn.Linear(3, 2, device="cpu")
+    tc.optim.SGD(model, lr=0.1)  # here
+
+
+@case
+def optimizer_lr_of_text() -> None:
+    tc.optim.SGD([t(3, grad=True)], lr="0.1")  # here
+
+
+@case
+def optimizer_betas_of_number() -> None:
+    tc.optim.Adam([t(3, grad=True)], betas=0.9)  # here
+
+
+@case
+def optimizer_state_shape() -> None:
+    x = t(3, grad=True)
+    optimizer = tc.optim.Adam([x])
+    x.sum().backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    tc.optim.Adam([t(4, grad=True)]).load_state_dict(state)  # here
+
+
+@case
+def state_shape() -> None:
+    state = nn.Linear(3, 2, device="cpu").state_dict()
+    nn.Linear(4, 2, device="cpu").load_state_dict(state)  # here
+
+
+@case
+def state_shape_and_names() -> None:
+    state = nn.Linear(3, 2, bias=False, device="cpu").state_dict()
+    nn.Linear(4, 2, device="cpu").load_state_dict(state)  # here
+
+
+@case
+def state_of_model() -> None:
+    model = nn.Linear(3, 2, device="cpu")
+    model.load_state_dict(model)  # here
+
+
 # Others -------------------------------------------------------------------------------------------
 
 

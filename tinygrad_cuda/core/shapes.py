@@ -44,8 +44,10 @@ def _broadcast_hint(shapes: tuple[Shape, ...]) -> str | None:
     for number, name in enumerate("ab"):
         shape, other = shapes[number], shapes[1 - number]
         missing = len(other) - len(shape)
-        if missing > 0 and _fits(shape + (1,) * missing, other):
-            sizes = ", ".join(map(str, shape + (1,) * missing))
+        moved = shape + (1,) * missing
+        # Each size must meet its equal: sizes that each meet a 1 would make a larger shape.
+        if missing > 0 and all(m in (n, 1) for m, n in zip(moved, other)):
+            sizes = ", ".join(map(str, moved))
             return f"{name}.reshape({sizes}) would fit"
         if missing == 0 and len(shape) == 2 and _fits(shape[::-1], other):
             return f"{name}.T has shape {shape[::-1]} and would fit"

@@ -35,6 +35,24 @@ def _moments(input: Tensor, axes: Any) -> tuple[Tensor, Tensor]:
     return reductions.var_mean(input, axes, keepdim=True, correction=0)
 
 
+def check_channels(op: str, input: Tensor, **parameters: Tensor | None) -> None:
+    """Raises unless each parameter has an entry for each channel.
+
+    Raises:
+        ShapeError: one has not.
+    """
+    channels = (input.shape[1],)
+    for name, value in parameters.items():
+        if value is not None and value.shape != channels:
+            raise ShapeError(
+                op, f"{name} does not have an entry for each channel",
+                expect=f"{name} of shape ({input.shape[1]},)",
+                actual=f"{tuple(value.shape)}         input: {tuple(input.shape)}",
+                hint=f"this layer is made for {value.numel()} channels; axis 1 of the input has "
+                f"{input.shape[1]}",
+            )  # fmt: skip
+
+
 def _is_mixed(input: Tensor, *parameters: Tensor | None) -> bool:
     """A half input beside float32 parameters: computed in float32, the result is half."""
     wide = (p is not None and p.dtype.itemsize > 2 for p in parameters)
@@ -71,6 +89,10 @@ def batch_norm(
             "batch_norm", "the input has no channels", expect="(N, C, *)",
             actual=str(tuple(input.shape)),
         )  # fmt: skip
+    check_channels(
+        "batch_norm", input, running_mean=running_mean, running_var=running_var, weight=weight,
+        bias=bias,
+    )  # fmt: skip
     if _is_mixed(input, running_mean, weight):
         wide = batch_norm(
             input.float(), running_mean, running_var, weight, bias, training, momentum, eps
@@ -165,6 +187,15 @@ def instance_norm(
         weight, bias: shape (C,), or None.
         use_input_stats: otherwise the running values are used.
     """
+    if input.ndim < 2:
+        raise ShapeError(
+            "instance_norm", "the input has no channels", expect="(N, C, *)",
+            actual=str(tuple(input.shape)),
+        )  # fmt: skip
+    check_channels(
+        "instance_norm", input, running_mean=running_mean, running_var=running_var, weight=weight,
+        bias=bias,
+    )  # fmt: skip
     if _is_mixed(input, running_mean, weight):
         wide = instance_norm(
             input.float(), running_mean, running_var, weight, bias, use_input_stats, momentum, eps
@@ -277,6 +308,7 @@ def group_norm(
             "group_norm", "the groups do not divide the channels",
             expect=f"channels divisible by {num_groups}", actual=str(tuple(input.shape)),
         )  # fmt: skip
+    check_channels("group_norm", input, weight=weight, bias=bias)
     if not input.numel():
         return _scaled(input, weight, bias, (-1, *(1,) * (input.ndim - 2)))
     groups = input.reshape(input.shape[0], num_groups, -1)

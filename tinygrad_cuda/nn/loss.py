@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
-from tinygrad_cuda.core.errors import ShapeError
+from tinygrad_cuda.core.errors import DTypeError, ShapeError
 from tinygrad_cuda.nn import losses, losses_more
 from tinygrad_cuda.nn.linear import Linear
 from tinygrad_cuda.nn.module import Module
@@ -14,7 +14,22 @@ from tinygrad_cuda.tensor.tensor import Tensor
 
 
 class _Loss(Module):
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        if len(arguments) > 1 and all(isinstance(value, Tensor) for value in arguments[:2]):
+            shapes = " and ".join(str(tuple(value.shape)) for value in arguments[:2])
+            raise DTypeError(
+                cls.__name__, "a loss is made before it is called",
+                expect=f"options of {cls.__name__}", actual=f"Tensors of shape {shapes}",
+                hint=f"{cls.__name__}()(input, target)",
+            )  # fmt: skip
+        return super().__new__(cls)
+
     def __init__(self, reduction: str = "mean") -> None:
+        if not isinstance(reduction, str):
+            raise DTypeError(
+                type(self).__name__, "reduction is no text", expect="mean, sum or none",
+                actual=type(reduction).__name__,
+            )  # fmt: skip
         super().__init__()
         self.reduction = reduction
 

@@ -9,7 +9,7 @@ import difflib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
@@ -32,6 +32,18 @@ class _Calls(threading.local):
 
 
 _calls = _Calls()
+
+
+def _tensor_inputs(forward: Any) -> tuple[str, ...]:
+    """The leading arguments that a forward of this package declares as Tensors."""
+    code, names = forward.__code__, []
+    for name in code.co_varnames[1 : code.co_argcount]:
+        if not forward.__annotations__.get(name, "").startswith("Tensor"):
+            break
+        if "None" in forward.__annotations__[name]:
+            break
+        names.append(name)
+    return tuple(names)
 
 
 class Module(StateHooks):
@@ -61,6 +73,16 @@ class Module(StateHooks):
     _buffers: dict[str, Any]
     _modules: dict[str, Any]
     _temporary: set[str]
+    # The arguments that must be Tensors, for layers of this package; a forward of the user's own
+    # takes what it likes.
+    _tensor_inputs: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        forward = cls.__dict__.get("forward")
+        if forward is not None:
+            own = cls.__module__.startswith("tinygrad_cuda.nn.")
+            cls._tensor_inputs = _tensor_inputs(forward) if own else ()
 
     def __init__(self) -> None:
         fields = self.__dict__
@@ -87,6 +109,9 @@ class Module(StateHooks):
             begin_call(user_site())
         _calls.depth += 1
         try:
+            for name, value in zip(self._tensor_inputs, inputs):
+                if not isinstance(value, TensorBase):
+                    self._refuse_input(name, value)
             fields = self.__dict__
             if not (
                 fields["_forward_pre_hooks"] or fields["_forward_hooks"]
@@ -99,6 +124,23 @@ class Module(StateHooks):
             raise
         finally:
             _calls.depth -= 1
+
+    def _refuse_input(self, name: str, value: Any) -> None:
+        """Raises for an argument that is no Tensor, where the layer takes nothing else."""
+        # A forward that was put in the place of the class's own, or a hook, may take other things.
+        declared = getattr(self.forward, "__annotations__", {}).get(name, "")
+        kind = type(value).__name__
+        if not declared.startswith("Tensor") or kind in declared or self._forward_pre_hooks:
+            return
+        hint = None
+        if value is None:
+            hint = "did a forward without a return statement make it?"
+        elif hasattr(value, "__array__") or isinstance(value, list | tuple | int | float):
+            hint = "tc.as_tensor(...) makes a Tensor of arrays, lists and numbers"
+        raise DTypeError(
+            type(self).__name__, f"{name} is no Tensor", expect=declared,
+            actual="None" if value is None else kind, hint=hint,
+        )  # fmt: skip
 
     def _name_itself(self, error: TgcError) -> None:
         """An error on its way out gains the path of the module in which it was raised."""

@@ -102,6 +102,10 @@ class _BatchNorm(_Norm):
 
     def forward(self, input: Tensor) -> Tensor:
         self._check(input)
+        if self.training:  # before the batch is counted
+            F.check_channels(
+                "batch_norm", input, running_mean=self.running_mean, weight=self.weight
+            )
         factor = self._factor()
         of_batch = self.training or self.running_mean is None
         return F.batch_norm(

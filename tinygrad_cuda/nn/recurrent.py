@@ -143,7 +143,7 @@ class RNNBase(Module):
             )  # fmt: skip
         return states
 
-    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
+    def forward(self, input: Tensor | PackedSequence, hx: Any = None) -> tuple[Any, Any]:
         """All outputs and the last states.
 
         Args:
@@ -163,7 +163,8 @@ class RNNBase(Module):
                 type(self).__name__, "the input does not fit",
                 expect=f"(L, N, {self.input_size})", actual=str(tuple(input.shape)),
             )  # fmt: skip
-        input, hx = operands_in_half(input, hx)
+        halved: tuple[Tensor, Any] = operands_in_half(input, hx)
+        input, hx = halved
         if single:
             input = input.unsqueeze(1)
         elif self.batch_first:

@@ -40,7 +40,7 @@ def load(
     missing = [name for name in own if name not in given]
     unexpected = [name for name in given if name not in own]
     if report is None and strict and (missing or unexpected):
-        raise _names_differ(missing, unexpected, own)
+        raise _names_differ(missing, unexpected, own, given)
     values = {name: given[name] for name in own if name in given}
     for name, value in values.items():
         if not hasattr(value, "shape"):
@@ -60,18 +60,22 @@ def load(
     if report is not None:
         report(keys)
         if strict and (missing or unexpected):
-            raise _names_differ(missing, unexpected, own)
+            raise _names_differ(missing, unexpected, own, given)
     return keys
 
 
 def _names_differ(
-    missing: list[str], unexpected: list[str], own: Mapping[str, Tensor]
+    missing: list[str], unexpected: list[str], own: Mapping[str, Tensor], given: Mapping[str, Any]
 ) -> ArgumentError:
     parts = []
     if missing:
         parts.append("missing: " + ", ".join(missing))
     if unexpected:
         parts.append("unexpected: " + ", ".join(unexpected))
+    parts += [
+        f"{name}: {tuple(given[name].shape)} instead of {tuple(own[name].shape)}"
+        for name in _of_other_shapes(own, given)
+    ]
     hints = []
     for name in unexpected:
         near = difflib.get_close_matches(name, missing, 1)
@@ -86,11 +90,21 @@ def _names_differ(
 
 
 def _check_shapes(own: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    wrong = [name for name, value in values.items() if tuple(value.shape) != own[name].shape]
+    wrong = _of_other_shapes(own, values)
     if wrong:
         raise ShapeError(
             "load_state_dict",
             "shapes differ",
             expect="\n".join(f"{name}: {tuple(own[name].shape)}" for name in wrong),
             actual="\n".join(f"{name}: {tuple(values[name].shape)}" for name in wrong),
+            hint="build the model with the sizes of the state, or leave these names out of it and "
+            "load with strict=False",
         )
+
+
+def _of_other_shapes(own: Mapping[str, Tensor], given: Mapping[str, Any]) -> list[str]:
+    """The names in both whose shapes differ."""
+    return [
+        name for name, target in own.items()
+        if hasattr(given.get(name), "shape") and tuple(given[name].shape) != tuple(target.shape)
+    ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.nn.hooks import add_hook
 from tinygrad_cuda.nn.state import IncompatibleKeys, load
 from tinygrad_cuda.tensor.tensor import RemovableHandle, Tensor
@@ -138,6 +138,12 @@ class StateHooks:
             ArgumentError: names are missing or unknown, and strict is true.
             ShapeError: a value has another shape.
         """
+        if not isinstance(state_dict, Mapping):
+            raise DTypeError(
+                "load_state_dict", "the state is no dict", expect="names and Tensors",
+                actual=type(state_dict).__name__,
+                hint="other.state_dict()" if hasattr(state_dict, "state_dict") else None,
+            )  # fmt: skip
         hooks: list[tuple[str, StateHooks, Hook]] = []
         given, keys = dict(state_dict), IncompatibleKeys([], [])
         errors: list[str] = []

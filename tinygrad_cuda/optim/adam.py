@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.optim.choices import check_choices
 from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options, zeros
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -161,5 +161,10 @@ def check_betas(op: str, betas: tuple[float, float]) -> None:
     Raises:
         ArgumentError: a beta is out of range.
     """
+    if not isinstance(betas, tuple | list):
+        raise DTypeError(
+            op, "betas are no pair", expect="two numbers", actual=repr(betas),
+            hint=f"betas=({betas}, 0.999)",
+        )  # fmt: skip
     if not all(0.0 <= beta < 1.0 for beta in betas):
         raise ArgumentError(op, "a beta is out of range", expect="0 <= beta < 1", actual=str(betas))

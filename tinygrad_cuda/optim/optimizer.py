@@ -15,7 +15,7 @@ import numpy as np
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.engine.capture import Commit, capturing
 from tinygrad_cuda.engine.realize import check_errors, realize
@@ -95,6 +95,12 @@ class Optimizer(Hooked):
             raise ArgumentError(
                 "optim", "needs several parameters", expect="an iterable of Tensors or dicts",
                 actual="a Tensor", hint="[tensor]",
+            )  # fmt: skip
+        if not isinstance(params, Iterable):
+            raise DTypeError(
+                "optim", "needs parameters", expect="an iterable of Tensors or dicts",
+                actual=type(params).__name__,
+                hint="model.parameters()" if hasattr(params, "parameters") else None,
             )  # fmt: skip
         super().__init__()
         self.defaults = defaults
@@ -302,6 +308,7 @@ class Optimizer(Hooked):
 
         Raises:
             ArgumentError: the numbers of groups or of their parameters differ.
+            ShapeError: a Tensor of the state has another shape than the parameter's.
         """
         state_dict = self.through_hooks("load_pre", dict(state_dict))
         groups = state_dict["param_groups"]
@@ -315,6 +322,7 @@ class Optimizer(Hooked):
                 actual=f"groups of {sizes}",
             )
         numbers = [number for group in groups for number in group["params"]]
+        self._check_state(state_dict["state"], groups)
         for given, group in zip(groups, self.param_groups):
             taken = {k: v for k, v in given.items() if k != "params"}
             # In place of all options, but what the other does not know stays.
@@ -330,6 +338,22 @@ class Optimizer(Hooked):
             }
         )
         self.call_hooks("load_post")
+
+    def _check_state(self, states: dict[Any, State], groups: list[Group]) -> None:
+        """Raises unless Tensors of a loaded state have the shapes of those at the beginning."""
+        for given, group in zip(groups, self.param_groups):
+            options = {**group, **given, "params": group["params"]}
+            for number, parameter in zip(given["params"], group["params"]):
+                state = states.get(number) or {}
+                first = self.init_single(parameter, options) if state else {}
+                for key, value in first.items():
+                    found = getattr(state.get(key), "shape", None)
+                    if isinstance(value, Tensor) and found is not None and value.shape != found:
+                        raise ShapeError(
+                            "load_state_dict", f"{key} of parameter {number} does not fit",
+                            expect=str(tuple(value.shape)), actual=str(tuple(found)),
+                            hint="the state is of an optimizer whose parameters had other shapes",
+                        )  # fmt: skip
 
     def pack(self) -> dict[Tensor, State]:
         """The state as `state_dict` gives it, by parameter."""
@@ -460,5 +484,18 @@ def check_options(op: str, **options: float | Tensor) -> None:
                 op, f"Tensor {name} must be 1-element", expect="one element",
                 actual=f"shape {tuple(value.shape)}",
             )  # fmt: skip
+        if not isinstance(value, Tensor) and not hasattr(value, "__float__"):
+            raise DTypeError(
+                op, f"{name} is no number", expect=f"{name} >= 0", actual=repr(value),
+                hint=f"{name}={_as_number(value)}" if _as_number(value) is not None else None,
+            )  # fmt: skip
         if not value >= 0.0:
             raise ArgumentError(op, f"{name} is negative", expect=f"{name} >= 0", actual=str(value))
+
+
+def _as_number(value: Any) -> float | None:
+    """The number that a text says, if it does."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

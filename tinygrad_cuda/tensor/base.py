@@ -5,6 +5,7 @@ Reading folds the chain over the cell's node; writing puts one functional update
 
 from __future__ import annotations
 
+import warnings
 from math import prod
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -84,6 +85,17 @@ def put_through(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
 
 # Tensor itself, which is defined above this module.
 _concrete: Any = None
+
+
+def _warn_of_no_leaf(node: Node) -> None:
+    """Tells who reads the gradient of a result that `backward` stores none for."""
+    warnings.warn(
+        "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed: backward() "
+        f"does not fill it\n  actual: {made_by(node)}\n"
+        "  hint:   call .retain_grad() on it before backward(), or read .grad of the leaf",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 class TensorBase:
@@ -311,7 +323,12 @@ class TensorBase:
         leaf = self.accumulator
         if watching.on and leaf is not None and (capture := capturing()) is not None:
             capture.saw_leaf(leaf)
-        return None if leaf is None else leaf.grad
+        if leaf is None:
+            if self.requires_grad:
+                _warn_of_no_leaf(self.node)
+            return None
+        gradient: Tensor | None = leaf.grad
+        return gradient
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:

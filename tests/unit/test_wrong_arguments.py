@@ -1,0 +1,119 @@
+"""What a first program gets wrong: it is told so, before anything has changed."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import nn, optim
+
+LAYERS = {
+    "Linear": lambda: nn.Linear(3, 2, device="cpu"),
+    "Conv2d": lambda: nn.Conv2d(1, 1, 3, device="cpu"),
+    "BatchNorm1d": lambda: nn.BatchNorm1d(3, device="cpu"),
+    "LayerNorm": lambda: nn.LayerNorm(3, device="cpu"),
+    "GroupNorm": lambda: nn.GroupNorm(1, 3, device="cpu"),
+    "Embedding": lambda: nn.Embedding(3, 2, device="cpu"),
+    "LSTM": lambda: nn.LSTM(3, 2, device="cpu"),
+    "TransformerEncoderLayer": lambda: nn.TransformerEncoderLayer(4, 2, device="cpu"),
+    "ReLU": nn.ReLU, "GELU": nn.GELU, "Dropout": nn.Dropout, "Flatten": nn.Flatten,
+    "MaxPool2d": lambda: nn.MaxPool2d(2), "Softmax": lambda: nn.Softmax(1),
+    "Upsample": lambda: nn.Upsample(4), "MSELoss": nn.MSELoss,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [np.ones((2, 3), np.float32), None, [1.0]], ids=repr)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_take_tensors(name: str, value: Any) -> None:
+    with pytest.raises(tc.DTypeError, match=rf"\[{name}\] (input|src) is no Tensor"):
+        LAYERS[name]()(value)
+
+
+def test_a_forward_of_the_users_own_takes_what_it_likes() -> None:
+    class Read(nn.Linear):
+        def forward(self, rows: Any) -> Any:
+            return super().forward(tc.tensor(rows, device="cpu"))
+
+    array = np.ones((2, 3), np.float32)
+    assert Read(3, 2, device="cpu")(array).shape == (2, 2)
+    replaced, hooked = nn.Linear(3, 2, device="cpu"), nn.Linear(3, 2, device="cpu")
+    replaced.forward = lambda rows: len(rows)
+    assert replaced(array) == 2
+    hooked.register_forward_pre_hook(lambda module, given: tc.tensor(given[0], device="cpu"))
+    assert hooked(array).shape == (2, 2)
+    assert nn.Identity()(None) is None
+    assert nn.Sequential(nn.Identity())(array) is array
+
+
+def test_batch_norm_counts_no_batch_that_it_refuses() -> None:
+    norm = nn.BatchNorm2d(3, device="cpu")
+    with pytest.raises(tc.ShapeError):
+        norm(tc.zeros(2, 4, 5, 5, device="cpu"))
+    assert norm.num_batches_tracked.item() == 0
+    assert norm.running_mean.tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("made", [nn.MSELoss, nn.L1Loss, nn.BCELoss, nn.BCEWithLogitsLoss])
+def test_losses_are_made_before_they_are_called(made: Any) -> None:
+    x = tc.zeros(2, 3, device="cpu")
+    with pytest.raises(tc.DTypeError, match="a loss is made before it is called"):
+        made(x, x)
+    with pytest.raises(tc.DTypeError, match="reduction"):
+        made(reduction=x)
+
+
+def test_losses_with_tensors_as_options_are_made_and_copied() -> None:
+    weight = tc.ones(3, device="cpu")
+    loss = nn.BCEWithLogitsLoss(weight, pos_weight=weight)
+    assert copy.deepcopy(loss).weight.tolist() == [1.0] * 3
+
+
+def test_gradient_of_a_result_warns_as_in_pytorch() -> None:
+    """Only where `backward` stores none: not for leaves, retained or plain Tensors."""
+    x = tc.ones(2, device="cpu", requires_grad=True)
+    y, kept = x * 2, x * 3
+    kept.retain_grad()
+    (y + kept).sum().backward()
+    with pytest.warns(UserWarning, match="not a leaf Tensor is being accessed") as caught:
+        assert y.grad is None
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert kept.grad.tolist() == [1.0, 1.0]
+        assert x.grad.tolist() == [5.0, 5.0]
+        assert y.detach().grad is None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: optim.SGD(p, lr=0.1, momentum=0.9), lambda p: optim.Adam(p, amsgrad=True),
+        lambda p: optim.RMSprop(p, momentum=0.9), lambda p: optim.Adafactor(p),
+    ],
+)  # fmt: skip
+def test_optimizer_refuses_a_state_of_other_shapes_and_stays_as_it_was(make: Any) -> None:
+    def trained(rows: int) -> tuple[Any, Any]:
+        x = tc.ones(rows, 3, device="cpu", requires_grad=True)
+        optimizer = make([x])
+        (x * x).sum().backward()
+        optimizer.step()
+        return optimizer, x
+
+    other, _ = trained(5)
+    other.param_groups[0]["lr"] = 7.0
+    optimizer, x = trained(4)
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(tc.ShapeError, match="of parameter 0 does not fit"):
+        optimizer.load_state_dict(other.state_dict())
+    assert optimizer.param_groups[0]["lr"] != 7.0
+    for name, value in before["state"][0].items():
+        now = optimizer.state[x][name]
+        assert (now.tolist() if isinstance(now, tc.Tensor) else now) == (
+            value.tolist() if isinstance(value, tc.Tensor) else value
+        )
+    optimizer.load_state_dict(trained(4)[0].state_dict())
