@@ -1,0 +1,1332 @@
+"""The operations of the random graphs: each is one program text for torch and for us.
+
+A row is a function of the library, its operands and a source of numbers, which chooses arguments
+that suit the operands' shapes and dtypes; most are legal, and what is not both libraries refuse.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
+DTYPES = (*FLOATS, *INTEGERS, "bool")
+LARGEST = {"int8": 127, "uint8": 255, "int16": 32767, "int32": 2**31 - 1, "int64": 2**63 - 1}
+
+
+def dtype_name(x: Any) -> str:
+    """The name of a tensor's dtype without its library."""
+    return str(x.dtype).rpartition(".")[2]
+
+
+class Numbers(random.Random):
+    """The arguments of one step, drawn from its number."""
+
+    def flip(self, chance: float = 0.5) -> bool:
+        return self.random() < chance
+
+    def number(self, x: Any) -> Any:
+        """A Python number that does not change the dtype category of `x` too often."""
+        whole = self.choice((2, 3, -1, 5, 7, 0, 1, -3))
+        if dtype_name(x) in FLOATS:
+            return self.choice((0.5, 1.5, -0.25, 2.0, whole, 0.1, 1 / 3))
+        return self.choice((whole, whole, whole, 0.5, 2.5, True))
+
+    def axis(self, x: Any) -> int:
+        """A dimension of `x`, counted from either end."""
+        rank = max(1, x.dim())
+        return self.randrange(-rank, rank)
+
+    def axes(self, x: Any) -> list[int]:
+        """Some different dimensions of `x`."""
+        rank = max(1, x.dim())
+        count = self.randint(1, rank)
+        return [a - rank if self.flip(0.3) else a for a in self.sample(range(rank), count)]
+
+    def some(self, x: Any, axis: int) -> int:
+        """A valid index along a dimension; 0 where there is none."""
+        size = x.shape[axis] if x.dim() else 1
+        return self.randrange(-size, size) if size else 0
+
+
+Function = Callable[..., Any]
+
+
+class Op(NamedTuple):
+    """One row: what the operands are, what is done, and whether the result is rounded."""
+
+    kinds: str
+    run: Function
+    rounds: bool
+    writes: bool
+    family: str
+
+
+OPS: dict[str, Op] = {}
+
+
+def op(
+    name: str, kinds: str, run: Function, family: str, rounds: bool = True, writes: bool = False
+) -> None:
+    """Adds a row.
+
+    Args:
+        name: of the operation.
+        kinds: a letter an operand: a any, f floating, i integer, b bool, n not bool, m floating
+            with two or more dimensions; a capital letter: of a shape that broadcasts with the
+            first operand.
+        run: a function of (library, numbers, *operands).
+        family: the operation's family, for the balance of programs.
+        rounds: whether floating results are rounded, so that runs may differ by a rounding.
+        writes: whether the first operand is written.
+    """
+    assert name not in OPS, name
+    OPS[name] = Op(kinds, run, rounds, writes, family)
+
+
+# What brings operands into an operation's domain -------------------------------------------------
+
+
+def bounded(lib: Any, x: Any, low: float, high: float) -> Any:
+    return x.clamp(low, high)
+
+
+class Unsuitable(Exception):
+    """A step has no meaning for its operands; it is left out."""
+
+
+def mould(x: Any, *shape: int) -> Any:
+    """The elements of `x`, repeated or cut to a shape."""
+    size = 1
+    for n in shape:
+        size *= n
+    have = x.numel()
+    if not have:
+        raise Unsuitable("no elements")
+    flat = x.reshape(-1)
+    if have < size:
+        flat = flat.repeat(-(-size // have))
+    return flat[:size].reshape(shape)
+
+
+def definite(lib: Any, x: Any, n: int, *batch: int) -> Any:
+    """A well-conditioned square matrix made of the elements of `x`."""
+    return mould(x, *batch, n, n).tanh() * 0.3 + lib.eye(n, dtype=x.dtype) * 2
+
+
+def places(x: Any, size: int) -> Any:
+    """Indices below `size` from any integers."""
+    if size == 0 or not x.numel():
+        raise Unsuitable("no valid index")
+    return x.long() % size
+
+
+def kind_like(x: Any, y: Any) -> Any:
+    """`y` in the dtype of `x`."""
+    return y.to(x.dtype)
+
+
+# Elementwise -------------------------------------------------------------------------------------
+
+
+def _unary(name: str, kinds: str, make: Function | None = None, rounds: bool = True) -> None:
+    make = make or (lambda lib, x: getattr(lib, name)(x))
+    op(name, kinds, lambda lib, k, x: make(lib, x), "elementwise", rounds)
+
+
+for _name in ["abs", "sign", "neg", "positive", "square", "sgn", "relu"]:
+    _unary(_name, "a", rounds=_name == "square")
+for _name in [
+    "sin",
+    "cos",
+    "atan",
+    "asinh",
+    "sigmoid",
+    "tanh",
+    "erf",
+    "erfc",
+    "sinc",
+    "deg2rad",
+    "rad2deg",
+]:
+    _unary(_name, "a")
+for _name in ["ceil", "floor", "round", "trunc", "frac"]:
+    _unary(_name, "n", rounds=_name == "frac")
+for _name in [
+    "isnan",
+    "isinf",
+    "isfinite",
+    "signbit",
+    "logical_not",
+    "isreal",
+    "isposinf",
+    "isneginf",
+]:
+    _unary(_name, "a", rounds=False)
+_unary("bitwise_not", "i", rounds=False)
+_unary("bitwise_not of bool", "b", lambda lib, x: ~x, rounds=False)
+for _name in ["exp", "expm1", "exp2", "sinh", "cosh"]:
+    _unary(_name, "n", lambda lib, x, _name=_name: getattr(lib, _name)(bounded(lib, x, -3, 3)))
+for _name in ["log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "lgamma", "digamma"]:
+    _unary(
+        _name, "n", lambda lib, x, _name=_name: getattr(lib, _name)(bounded(lib, x.abs(), 1, 50))
+    )
+    _unary(f"{_name} of float", "f", lambda lib, x, _name=_name: getattr(lib, _name)(x.abs() + 0.3))
+for _name in ["acos", "asin", "atanh", "erfinv"]:
+    _unary(_name, "f", lambda lib, x, _name=_name: getattr(lib, _name)(x.tanh() * 0.9))
+_unary("acosh", "f", lambda lib, x: lib.acosh(x.abs() + 1.5))
+_unary("logit", "f", lambda lib, x: lib.logit(x.sigmoid(), eps=0.05))
+_unary("angle", "f", rounds=False)
+_unary("nan_to_num", "a", rounds=False)
+for _name in ["ndtr", "log_ndtr", "i0e", "i1", "i1e", "expit"]:
+    _unary(
+        f"special.{_name}",
+        "f",
+        lambda lib, x, _name=_name: getattr(lib.special, _name)(bounded(lib, x, -3, 3)),
+    )
+_unary("special.entr", "f", lambda lib, x: lib.special.entr(x.abs() + 0.2))
+_unary("polygamma", "f", lambda lib, x: lib.polygamma(1, x.abs() + 0.5))
+_unary("to itself", "a", lambda lib, x: x.to(x.dtype) + 0, rounds=False)
+
+_ACTIVATIONS = (
+    "relu relu6 elu selu celu silu mish softplus softsign tanhshrink hardtanh hardswish hardshrink "
+    "softshrink leaky_relu logsigmoid hardsigmoid"
+)
+for _name in _ACTIVATIONS.split():
+    op(
+        f"F.{_name}", "f",
+        lambda lib, k, x, _name=_name: getattr(lib.nn.functional, _name)(x), "activation",
+    )  # fmt: skip
+op(
+    "F.gelu", "f",
+    lambda lib, k, x: lib.nn.functional.gelu(x, approximate=k.choice(("none", "tanh"))),
+    "activation",
+)  # fmt: skip
+op("F.threshold", "f", lambda lib, k, x: lib.nn.functional.threshold(x, 0.1, -2.0), "activation")
+op(
+    "F.elu of alpha", "f",
+    lambda lib, k, x: lib.nn.functional.elu(x, k.choice((0.5, 2.0))), "activation",
+)  # fmt: skip
+op(
+    "F.prelu", "ff",
+    lambda lib, k, x, w: lib.nn.functional.prelu(x, mould(kind_like(x, w), 1)), "activation",
+)  # fmt: skip
+op(
+    "F.glu", "m",
+    lambda lib, k, x: lib.nn.functional.glu(lib.cat([x, x * 0.5], 1), 1), "activation",
+)  # fmt: skip
+
+
+def _arithmetic(name: str, kinds: str, make: Function, rounds: bool = True) -> None:
+    op(name, kinds, make, "elementwise", rounds)
+
+
+for _name in ["add", "sub", "mul", "maximum", "minimum", "fmax", "fmin"]:
+    _arithmetic(_name, "aA", lambda lib, k, x, y, _name=_name: getattr(lib, _name)(x, y))
+for _name in ["hypot", "logaddexp", "logaddexp2"]:
+    _arithmetic(
+        _name, "fF",
+        lambda lib, k, x, y, _name=_name: getattr(lib, _name)(x, kind_like(x, y)),
+    )  # fmt: skip
+_arithmetic("add alpha", "nA", lambda lib, k, x, y: lib.add(x, y, alpha=k.choice((2, 3, -1))))
+_arithmetic("sub alpha", "nN", lambda lib, k, x, y: lib.sub(x, y, alpha=k.choice((2, -1))))
+_arithmetic("rsub", "nN", lambda lib, k, x, y: lib.rsub(x, y))
+_arithmetic("atan2", "nN", lambda lib, k, x, y: lib.atan2(x, y + 0.5))
+_arithmetic("copysign", "nN", lambda lib, k, x, y: lib.copysign(x, y.detach()))
+_arithmetic("xlogy", "nN", lambda lib, k, x, y: lib.xlogy(x, y.abs() + 0.5))
+_arithmetic("heaviside", "fF", lambda lib, k, x, y: lib.heaviside(x, kind_like(x, y)).detach())
+_arithmetic("ldexp", "fI", lambda lib, k, x, y: lib.ldexp(x, y % 4))
+_arithmetic("float_power", "nN", lambda lib, k, x, y: lib.float_power(x.abs() + 1, y.clamp(0, 2)))
+_arithmetic("lerp", "fF", lambda lib, k, x, y: lib.lerp(x, kind_like(x, y), k.choice((0.25, 0.75))))
+_arithmetic(
+    "lerp tensor", "fFF", lambda lib, k, x, y, w: lib.lerp(x, kind_like(x, y), kind_like(x, w))
+)
+_arithmetic("addcmul", "nNN", lambda lib, k, x, y, z: lib.addcmul(x, y, z, value=k.choice((1, 2))))
+_arithmetic(
+    "addcdiv", "fFF",
+    lambda lib, k, x, y, z: lib.addcdiv(x, kind_like(x, y), kind_like(x, z).abs() + 0.5, value=0.5),
+)  # fmt: skip
+for _name in ["eq", "ne", "lt", "le", "gt", "ge"]:
+    _arithmetic(_name, "aA", lambda lib, k, x, y, _name=_name: getattr(lib, _name)(x, y), False)
+    _arithmetic(
+        f"{_name} number", "a",
+        lambda lib, k, x, _name=_name: getattr(x, f"__{_name}__")(k.number(x)), False,
+    )  # fmt: skip
+for _name in ["and", "or", "xor"]:
+    _arithmetic(
+        f"logical_{_name}", "aA",
+        lambda lib, k, x, y, _name=_name: getattr(lib, f"logical_{_name}")(x, y), False,
+    )  # fmt: skip
+    for _kind in "ib":
+        _arithmetic(
+            f"bitwise_{_name} {_kind}", _kind + _kind.upper(),
+            lambda lib, k, x, y, _name=_name: getattr(lib, f"bitwise_{_name}")(x, y), False,
+        )  # fmt: skip
+_arithmetic("left shift", "iI", lambda lib, k, x, y: x << (y % 4), False)
+_arithmetic("right shift", "iI", lambda lib, k, x, y: x >> (y % 4), False)
+_arithmetic("gcd", "iI", lambda lib, k, x, y: lib.gcd(x, y), False)
+_arithmetic("lcm", "iI", lambda lib, k, x, y: lib.lcm(x, y), False)
+
+
+def _nonzero(k: Numbers, y: Any) -> Any:
+    """`y` without zeros."""
+    if dtype_name(y) in FLOATS:
+        return y.abs() + 0.5
+    return y | 1
+
+
+def _divide(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
+    return lib.div(x, _nonzero(k, y), rounding_mode=k.choice((None, None, "floor", "trunc")))
+
+
+_arithmetic("div", "aN", _divide)
+_arithmetic("floor_divide", "nN", lambda lib, k, x, y: x // _nonzero(k, y))
+_arithmetic("remainder", "nN", lambda lib, k, x, y: x % _nonzero(k, y))
+_arithmetic("fmod", "nN", lambda lib, k, x, y: lib.fmod(x, _nonzero(k, y)))
+_arithmetic(
+    "pow", "fF", lambda lib, k, x, y: (x.abs() + 0.5) ** bounded(lib, kind_like(x, y), -2, 2)
+)
+_arithmetic("pow int", "iI", lambda lib, k, x, y: x ** (y % 3))
+
+
+def _with_number(lib: Any, k: Numbers, x: Any) -> Any:
+    """An operator with a Python number on either side."""
+    n, sign = k.number(x), k.choice("+-*+-*r")
+    if sign == "+":
+        return x + n if k.flip() else n + x
+    if sign == "-":
+        return x - n
+    if sign == "r":
+        return n - x
+    return x * n if k.flip() else n * x
+
+
+def _divided_number(lib: Any, k: Numbers, x: Any) -> Any:
+    """Divisions with a Python number on either side."""
+    n, sign = k.number(x) or 3, k.choice(("/", "//", "%", "fmod", "r/", "r//", "r%"))
+    y = _nonzero(k, x)
+    return {
+        "/": lambda: x / n,
+        "//": lambda: x // n,
+        "%": lambda: x % n,
+        "fmod": lambda: lib.fmod(x, n),
+        "r/": lambda: n / y,
+        "r//": lambda: n // y,
+        "r%": lambda: n % y,
+    }[sign]()
+
+
+def _power_number(lib: Any, k: Numbers, x: Any) -> Any:
+    if dtype_name(x) not in FLOATS:
+        return k.choice((lambda: x**2, lambda: x**3, lambda: 2 ** (x % 5), lambda: x**0))()
+    if k.flip(0.3):
+        return k.choice((2, 0.5, 3.0)) ** bounded(lib, x, -2, 2)
+    if k.flip(0.4):
+        return x ** k.choice((2, 3, 1, 0, 4))
+    return (x.abs() + 0.5) ** k.choice((0.5, -1, -0.5, 1.7, -2))
+
+
+_arithmetic("number", "a", _with_number)
+_arithmetic("number with bool", "b", _with_number)
+_arithmetic("division by number", "n", _divided_number)
+_arithmetic("power of number", "n", _power_number)
+_arithmetic("clamp", "n", lambda lib, k, x: _clamped(lib, k, x), False)
+_arithmetic("clamp tensors", "nN", lambda lib, k, x, y: lib.clamp(x, min=y), False)
+_arithmetic("clamp two tensors", "nNN", lambda lib, k, x, y, z: x.clamp(y, z), False)
+_arithmetic("where", "bAA", lambda lib, k, c, x, y: lib.where(c, x, y), False)
+_arithmetic("where number", "bA", lambda lib, k, c, x: lib.where(c, x, k.number(x)), False)
+_arithmetic("where number first", "bA", lambda lib, k, c, x: lib.where(c, k.number(x), x), False)
+_arithmetic("masked_fill", "aB", lambda lib, k, x, m: x.masked_fill(m, k.choice((0, 1, 2))), False)
+_arithmetic("isclose", "fF", lambda lib, k, x, y: lib.isclose(x, kind_like(x, y)), False)
+_arithmetic("nextafter", "fF", lambda lib, k, x, y: lib.nextafter(x, kind_like(x, y)).detach())
+
+
+def _clamped(lib: Any, k: Numbers, x: Any) -> Any:
+    low, high = k.choice(((-1, 1), (0, 3), (-0.5, 0.5), (None, 2), (0.25, None), (1, -1)))
+    return x.clamp(min=low, max=high)
+
+
+# Casts -------------------------------------------------------------------------------------------
+
+
+def _cast(lib: Any, k: Numbers, x: Any) -> Any:
+    to = k.choice(DTYPES)
+    if dtype_name(x) in FLOATS and to in INTEGERS:
+        x = x.clamp(0 if to == "uint8" else -100, 100)
+    return x.to(getattr(lib, to)) if k.flip() else x.type(getattr(lib, to))
+
+
+op("cast", "a", _cast, "cast")
+op(
+    "cast method",
+    "a",
+    lambda lib, k, x: getattr(x, k.choice(("float", "double", "bool")))(),
+    "cast",
+)
+op("cast to half", "f", lambda lib, k, x: getattr(x, k.choice(("half", "bfloat16")))(), "cast")
+op("type_as", "af", lambda lib, k, x, y: x.type_as(y), "cast")
+op("cast wraps", "i", lambda lib, k, x: x.to(getattr(lib, k.choice(INTEGERS))), "cast", False)
+
+# Reductions --------------------------------------------------------------------------------------
+
+
+def _reduced(name: str, **fixed: Any) -> Function:
+    """A reduction over everything, one dimension or several."""
+
+    def run(lib: Any, k: Numbers, x: Any) -> Any:
+        choice = k.randrange(4)
+        if choice == 0:
+            return getattr(lib, name)(x, **fixed)
+        dim = k.axis(x) if choice == 1 else k.axes(x)
+        return getattr(lib, name)(x, dim=dim, keepdim=k.flip(), **fixed)
+
+    return run
+
+
+def _along(name: str, **fixed: Any) -> Function:
+    """A reduction over one dimension."""
+
+    def run(lib: Any, k: Numbers, x: Any) -> Any:
+        result = getattr(lib, name)(x, dim=k.axis(x), keepdim=k.flip(), **fixed)
+        return result if hasattr(result, "dim") else tuple(result)
+
+    return run
+
+
+for _name in ["sum", "nansum"]:
+    op(_name, "a", _reduced(_name), "reduction")
+for _name in ["mean", "nanmean"]:
+    op(_name, "f", _reduced(_name), "reduction")
+for _name in ["amax", "amin"]:
+    op(_name, "a", _reduced(_name), "reduction", False)
+for _name in ["any", "all"]:
+    op(_name, "a", _reduced(_name), "reduction", False)
+op("count_nonzero", "a", lambda lib, k, x: lib.count_nonzero(x, dim=k.axis(x)), "reduction", False)
+for _name in ["max", "min"]:
+    op(_name, "a", _along(_name), "reduction", False)
+    op(
+        f"{_name} of all",
+        "a",
+        lambda lib, k, x, _name=_name: getattr(x, _name)(),
+        "reduction",
+        False,
+    )
+for _name in ["argmax", "argmin"]:
+    op(_name, "n", _along(_name), "reduction", False)
+    op(
+        f"{_name} of all",
+        "n",
+        lambda lib, k, x, _name=_name: getattr(x, _name)(),
+        "reduction",
+        False,
+    )
+for _name in ["median", "nanmedian", "mode"]:
+    op(_name, "n", _along(_name), "reduction", False)
+op("median of all", "n", lambda lib, k, x: x.median(), "reduction", False)
+op("prod", "n", lambda lib, k, x: (x / 4 + 0.5).prod(dim=k.axis(x), keepdim=k.flip()), "reduction")
+op("prod of all", "f", lambda lib, k, x: (x * 0.1 + 1).prod(), "reduction")
+op("logsumexp", "n", lambda lib, k, x: lib.logsumexp(x, k.axis(x), k.flip()), "reduction")
+op(
+    "sum to dtype", "a",
+    lambda lib, k, x: x.sum(
+        k.axis(x), dtype=getattr(lib, k.choice(("float64", "int64", "float32")))
+    ), "reduction",
+)  # fmt: skip
+op("mean of integers", "a", lambda lib, k, x: x.mean(k.axis(x), dtype=lib.float32), "reduction")
+
+
+def _variance(name: str) -> Function:
+    def run(lib: Any, k: Numbers, x: Any) -> Any:
+        options: dict[str, Any] = {} if k.flip() else {"correction": k.choice((0, 1, 2))}
+        if k.flip(0.3):
+            result = getattr(lib, name)(x, **options)
+        else:
+            result = getattr(lib, name)(x, dim=k.axes(x), keepdim=k.flip(), **options)
+        return result if hasattr(result, "dim") else tuple(result)
+
+    return run
+
+
+for _name in ["var", "std", "var_mean", "std_mean"]:
+    op(_name, "f", _variance(_name), "reduction")
+
+
+def _norm(lib: Any, k: Numbers, x: Any) -> Any:
+    p = k.choice((2, 1, 3, float("inf"), 0.5, 2.0, -float("inf")))
+    x = x if p in (2, 1, float("inf")) else x.abs() + 0.5
+    if k.flip(0.3):
+        return lib.norm(x, p=p)
+    if k.flip():
+        return lib.norm(x, p=p, dim=k.axis(x), keepdim=k.flip())
+    return lib.linalg.vector_norm(x, p, dim=k.axes(x), keepdim=k.flip())
+
+
+op("norm", "f", _norm, "reduction")
+op("aminmax", "n", lambda lib, k, x: tuple(lib.aminmax(x, dim=k.axis(x))), "reduction", False)
+op("dist", "fF", lambda lib, k, x, y: lib.dist(x, kind_like(x, y), k.choice((2, 1))), "reduction")
+op(
+    "quantile", "f",
+    lambda lib, k, x: lib.quantile(
+        x, k.choice((0.5, 0.25, 0.9)), dim=k.axis(x),
+        interpolation=k.choice(("linear", "lower", "higher", "midpoint")),
+    ), "reduction",
+)  # fmt: skip
+op("trace", "m", lambda lib, k, x: lib.trace(x[(0,) * (x.dim() - 2)]), "reduction")
+op("cov", "m", lambda lib, k, x: lib.cov(x[(0,) * (x.dim() - 2)]), "reduction")
+op(
+    "histc", "f", lambda lib, k, x: lib.histc(x.detach(), bins=k.choice((4, 7)), min=-3, max=3),
+    "reduction", False,
+)  # fmt: skip
+op("bincount", "i", lambda lib, k, x: lib.bincount(places(x.reshape(-1), 7)), "reduction", False)
+
+# Cumulative, order and softmax -------------------------------------------------------------------
+
+op("cumsum", "a", lambda lib, k, x: lib.cumsum(x, k.axis(x)), "cumulative")
+op("cumprod", "n", lambda lib, k, x: lib.cumprod(x / 4 + 1, k.axis(x)), "cumulative")
+for _name in ["cummax", "cummin"]:
+    op(
+        _name, "n", lambda lib, k, x, _name=_name: tuple(getattr(lib, _name)(x, k.axis(x))),
+        "cumulative", False,
+    )  # fmt: skip
+op("logcumsumexp", "f", lambda lib, k, x: lib.logcumsumexp(x, k.axis(x)), "cumulative")
+op(
+    "diff",
+    "n",
+    lambda lib, k, x: lib.diff(x, n=k.choice((1, 1, 2, 0)), dim=k.axis(x)),
+    "cumulative",
+)
+op("trapezoid", "f", lambda lib, k, x: lib.trapezoid(x, dim=k.axis(x)), "cumulative")
+op("cumulative_trapezoid", "f", lambda lib, k, x: lib.cumulative_trapezoid(x), "cumulative")
+for _name in ["softmax", "log_softmax"]:
+    op(_name, "f", lambda lib, k, x, _name=_name: getattr(lib, _name)(x, k.axis(x)), "softmax")
+    op(
+        f"{_name} to dtype", "n",
+        lambda lib, k, x, _name=_name: getattr(x, _name)(
+            k.axis(x), dtype=getattr(lib, k.choice(("float32", "float64")))
+        ), "softmax",
+    )  # fmt: skip
+op("softmin", "f", lambda lib, k, x: lib.nn.functional.softmin(x, dim=k.axis(x)), "softmax")
+
+
+def _sorted(lib: Any, k: Numbers, x: Any) -> Any:
+    return tuple(lib.sort(x, dim=k.axis(x), descending=k.flip(), stable=True))
+
+
+def _topk(lib: Any, k: Numbers, x: Any) -> Any:
+    axis = k.axis(x)
+    size = x.shape[axis] if x.dim() else 1
+    # Of equal elements either index is right.
+    return lib.topk(x, k.randint(0, size), dim=axis, largest=k.flip())[0]
+
+
+op("sort", "a", _sorted, "order", False)
+op(
+    "argsort", "a",
+    lambda lib, k, x: lib.argsort(x, dim=k.axis(x), descending=k.flip(), stable=True),
+    "order", False,
+)  # fmt: skip
+op("topk", "n", _topk, "order", False)
+op("msort", "n", lambda lib, k, x: lib.msort(x), "order", False)
+op("kthvalue", "n", lambda lib, k, x: lib.kthvalue(x, 1, k.axis(x))[0], "order", False)
+op(
+    "searchsorted", "ff",
+    lambda lib, k, x, y: lib.searchsorted(
+        x.detach().reshape(-1).sort()[0], kind_like(x, y.detach()), right=k.flip()
+    ), "order", False,
+)  # fmt: skip
+op(
+    "bucketize", "f",
+    lambda lib, k, x: lib.bucketize(x.detach(), lib.tensor([-1.0, 0.0, 0.5, 2.0]), right=k.flip()),
+    "order", False,
+)  # fmt: skip
+op("unique", "i", lambda lib, k, x: lib.unique(x), "order", False)
+op("isin", "iI", lambda lib, k, x, y: lib.isin(x, y), "order", False)
+
+# Shapes and views --------------------------------------------------------------------------------
+
+
+def move(name: str, kinds: str, run: Function) -> None:
+    op(name, kinds, run, "movement", rounds=False)
+
+
+def _factors(k: Numbers, n: int) -> list[int]:
+    """A shape of `n` elements."""
+    shape: list[int] = []
+    while n > 1 and len(shape) < 4:
+        divisors = [d for d in range(1, min(n, 60) + 1) if n % d == 0]
+        shape.append(k.choice(divisors))
+        n //= shape[-1]
+    shape.append(n)
+    k.shuffle(shape)
+    if n > 0 and k.flip(0.4):
+        shape[k.randrange(len(shape))] = -1
+    return shape
+
+
+def _index(k: Numbers, x: Any) -> tuple[Any, ...]:
+    """A basic index: slices, numbers, None and Ellipsis."""
+    parts: list[Any] = []
+    for size in x.shape[: k.randint(0, x.dim())]:
+        choice = k.randrange(5)
+        if choice == 0 and size:
+            parts.append(k.randrange(-size, size))
+        elif choice == 1:
+            parts.append(slice(None))
+        elif choice == 2:
+            parts.append(slice(k.randint(0, size), None, k.choice((1, 2, 3))))
+        elif choice == 3:
+            parts.append(slice(None, -1))
+        else:
+            parts.append(slice(k.randint(0, size // 2), k.randint(size // 2, size + 1)))
+    if k.flip(0.2):
+        parts.insert(k.randint(0, len(parts)), None)
+    if k.flip(0.2):
+        parts.append(Ellipsis)
+    return tuple(parts)
+
+
+def _permuted(k: Numbers, x: Any) -> list[int]:
+    return k.sample(range(x.dim()), x.dim())
+
+
+def _expanded(lib: Any, k: Numbers, x: Any) -> Any:
+    sizes = [k.choice((-1, 3)) if n == 1 else k.choice((-1, n)) for n in x.shape]
+    return x.expand(*([k.choice((2, 1, 5))] if k.flip() else []), *sizes)
+
+
+def _split(lib: Any, k: Numbers, x: Any) -> Any:
+    axis = k.axis(x)
+    size = x.shape[axis] if x.dim() else 1
+    choice = k.randrange(4)
+    if choice == 0:
+        return tuple(x.split(max(1, size // 2), dim=axis))
+    if choice == 1:
+        first = k.randint(0, size)
+        return tuple(x.split([first, size - first], dim=axis))
+    if choice == 2:
+        return tuple(x.chunk(k.choice((2, 3)), dim=axis))
+    return tuple(lib.tensor_split(x, k.choice((2, 3)), dim=axis))
+
+
+def _narrow(lib: Any, k: Numbers, x: Any) -> Any:
+    axis = k.axis(x)
+    size = x.shape[axis] if x.dim() else 1
+    start = k.randint(0, size)
+    return x.narrow(axis, start, k.randint(0, size - start))
+
+
+def _diagonal(lib: Any, k: Numbers, x: Any) -> Any:
+    first, second = k.sample(range(x.dim()), 2)
+    return x.diagonal(k.choice((0, 1, -1, 0)), first, second)
+
+
+def _unfold(lib: Any, k: Numbers, x: Any) -> Any:
+    axis = k.axis(x)
+    size = x.shape[axis] if x.dim() else 1
+    return x.unfold(axis, k.randint(1, max(1, size)), k.choice((1, 2)))
+
+
+def _squeezed(lib: Any, k: Numbers, x: Any) -> Any:
+    choice = k.randrange(3)
+    return [lambda: x.squeeze(), lambda: x.squeeze(k.axis(x)), lambda: x.squeeze(tuple(k.axes(x)))][
+        choice
+    ]()
+
+
+move("reshape", "a", lambda lib, k, x: x.reshape(_factors(k, x.numel())))
+move("view", "a", lambda lib, k, x: x.view(_factors(k, x.numel())))
+move("view refused or not", "a", lambda lib, k, x: x.view(-1))
+move(
+    "flatten",
+    "a",
+    lambda lib, k, x: x.flatten(*sorted(a % max(1, x.dim()) for a in k.axes(x))[:2]),
+)
+move("ravel", "a", lambda lib, k, x: x.ravel())
+move("permute", "a", lambda lib, k, x: x.permute(_permuted(k, x)))
+move("transpose", "a", lambda lib, k, x: x.transpose(k.axis(x), k.axis(x)))
+move("movedim", "a", lambda lib, k, x: x.movedim(k.axis(x), k.axis(x)))
+move("mT", "m", lambda lib, k, x: x.mT)
+move("t", "a", lambda lib, k, x: x.t())
+move("squeeze", "a", _squeezed)
+move("unsqueeze", "a", lambda lib, k, x: x.unsqueeze(k.randint(-x.dim() - 1, x.dim())))
+move("expand", "a", _expanded)
+move("expand_as", "aA", lambda lib, k, x, y: x.expand_as(y))
+move("broadcast_tensors", "aA", lambda lib, k, x, y: tuple(lib.broadcast_tensors(x, y)))
+move("repeat", "a", lambda lib, k, x: x.repeat([k.choice((1, 2)) for _ in range(x.dim() + 1)]))
+move("tile", "a", lambda lib, k, x: x.tile((k.choice((1, 2)),)))
+move(
+    "repeat_interleave", "a",
+    lambda lib, k, x: x.repeat_interleave(k.choice((1, 2, 3)), dim=k.choice((None, k.axis(x)))),
+)  # fmt: skip
+move("flip", "a", lambda lib, k, x: x.flip([a for a in k.axes(x) if x.dim()]))
+move("roll", "a", lambda lib, k, x: x.roll(k.choice((1, -1, 2)), k.axis(x)))
+move("roll of all", "a", lambda lib, k, x: x.roll(k.choice((1, -3))))
+move("rot90", "m", lambda lib, k, x: lib.rot90(x, k.choice((1, 2, 3)), [0, 1]))
+move("narrow", "a", _narrow)
+move("select", "a", lambda lib, k, x: (axis := k.axis(x), x.select(axis, k.some(x, axis)))[1])
+move("index", "a", lambda lib, k, x: x[_index(k, x)])
+move("unbind", "a", lambda lib, k, x: tuple(x.unbind(k.axis(x)))[:3])
+move("split", "a", _split)
+move("diagonal", "m", _diagonal)
+move("diag_embed", "a", lambda lib, k, x: lib.diag_embed(x, offset=k.choice((0, 1, -1))))
+move("diag", "m", lambda lib, k, x: lib.diag(x[(0,) * (x.dim() - 2)], k.choice((0, 1))))
+move("tril", "m", lambda lib, k, x: x.tril(k.choice((0, 1, -1))))
+move("triu", "m", lambda lib, k, x: x.triu(k.choice((0, 1, -1))))
+move("unfold", "a", _unfold)
+move("contiguous", "a", lambda lib, k, x: x.contiguous())
+move("clone", "a", lambda lib, k, x: x.clone())
+move("detach", "a", lambda lib, k, x: x.detach())
+move("alias", "a", lambda lib, k, x: x.view_as(x))
+move("cat", "aa", lambda lib, k, x, y: lib.cat([x, y], k.axis(x)))
+move("cat of like", "aA", lambda lib, k, x, y: lib.cat(lib.broadcast_tensors(x, y), k.axis(x)))
+move("stack", "aA", lambda lib, k, x, y: lib.stack(lib.broadcast_tensors(x, y), k.axis(x)))
+for _name in ["hstack", "vstack", "dstack", "column_stack"]:
+    move(_name, "aA", lambda lib, k, x, y, _name=_name: getattr(lib, _name)([x, y]))
+for _name in ["atleast_1d", "atleast_2d", "atleast_3d"]:
+    move(_name, "a", lambda lib, k, x, _name=_name: getattr(lib, _name)(x))
+move("block_diag", "aa", lambda lib, k, x, y: lib.block_diag(x, y))
+move("meshgrid", "aa", lambda lib, k, x, y: tuple(lib.meshgrid(x, y, indexing="ij")))
+move("swapaxes", "a", lambda lib, k, x: x.swapaxes(k.axis(x), k.axis(x)))
+move("channels_last", "a", lambda lib, k, x: x.contiguous(memory_format=lib.channels_last))
+move("to channels_last", "a", lambda lib, k, x: x.to(memory_format=lib.channels_last))
+move("unflatten", "a", lambda lib, k, x: x.unflatten(k.axis(x), (-1, 1)))
+
+# Indices -----------------------------------------------------------------------------------------
+
+
+def pick(name: str, kinds: str, run: Function, rounds: bool = False) -> None:
+    op(name, kinds, run, "indexing", rounds)
+
+
+def _take(name: str) -> Function:
+    """An operation along a dimension at valid indices of `x`'s rank or of one dimension."""
+
+    def run(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
+        axis = k.axis(x)
+        if not x.dim() or not x.numel():
+            return None
+        at = places(i, x.shape[axis])
+        if name == "index_select":
+            return x.index_select(axis, mould(at, k.randint(1, 6)))
+        sizes = [n if k.flip(0.7) else max(1, n - 1) for n in x.shape]
+        sizes[axis] = k.randint(1, 5)
+        if name == "gather":
+            return x.gather(axis, mould(at, *sizes))
+        sizes = list(x.shape)
+        sizes[axis] = 2
+        return lib.take_along_dim(x, mould(at, *sizes), axis)
+
+    return run
+
+
+for _name in ["index_select", "gather", "take_along_dim"]:
+    pick(_name, "ai", _take(_name))
+
+
+def _at_tensor(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
+    """Reading at tensors of indices, among slices."""
+    if not x.dim() or not x.numel():
+        return None
+    choice = k.randrange(5)
+    if choice == 0 or x.dim() == 1:
+        return x[places(i, x.shape[0])]
+    if choice == 1:
+        return x[:, places(mould(i, 3), x.shape[1])]
+    if choice == 2:
+        return x[places(mould(i, 4), x.shape[0]), places(mould(i, 4), x.shape[1])]
+    if choice == 3:
+        return x[..., places(mould(i, 2, 2), x.shape[-1])]
+    return x[None, places(mould(i, 3, 1), x.shape[0]), 0 if x.shape[1] else None]
+
+
+def _at_scalar(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
+    """Reading at a 0-d tensor, a view in torch."""
+    if not x.dim() or not x.numel():
+        return None
+    axis = k.randrange(x.dim())
+    at = places(i.reshape(-1)[0], x.shape[axis])
+    return x[(slice(None),) * axis + (at,)]
+
+
+pick("index tensor", "ai", _at_tensor)
+pick("index 0-d tensor", "ai", _at_scalar)
+pick(
+    "index list", "a", lambda lib, k, x: x[[k.some(x, 0) for _ in range(3)]] if x.numel() else None
+)
+pick("take", "ai", lambda lib, k, x, i: x.take(places(i, x.numel())) if x.numel() else None)
+pick("index mask", "aB", lambda lib, k, x, m: x[m.expand_as(x)])
+pick(
+    "index mask of rows",
+    "a",
+    lambda lib, k, x: x[x[:, 0] > 0] if x.dim() > 1 and x.shape[1] else None,
+)
+pick("masked_select", "aB", lambda lib, k, x, m: x.masked_select(m))
+pick("nonzero", "a", lambda lib, k, x: lib.nonzero(x))
+pick("argwhere", "b", lambda lib, k, x: lib.argwhere(x))
+
+
+def _scattered(lib: Any, k: Numbers, x: Any, i: Any, y: Any) -> Any:
+    """Writing along a dimension; indices that do not meet where the result would be open."""
+    if not x.dim() or not x.numel() or not y.numel():
+        return None
+    axis = k.axis(x)
+    source = mould(kind_like(x, y), *x.shape)
+    mode = k.choice(("scatter", "add", "number", "sum", "amax", "mean", "prod"))
+    if mode in ("scatter", "number"):
+        # Each index once: those of a rolled arange.
+        line = (lib.arange(x.shape[axis]) + 1) % x.shape[axis]
+        shape = [1] * x.dim()
+        shape[axis] = -1
+        at = line.reshape(shape).expand(x.shape)
+        return x.scatter(axis, at, k.choice((0, 1)) if mode == "number" else source)
+    at = mould(places(i, x.shape[axis]), *x.shape)
+    if mode == "add":
+        return x.scatter_add(axis, at, source)
+    return x.scatter_reduce(axis, at, source, reduce=mode, include_self=k.flip())
+
+
+def _index_written(lib: Any, k: Numbers, x: Any, i: Any, y: Any) -> Any:
+    if not x.dim() or not x.numel() or not y.numel():
+        return None
+    axis = k.axis(x)
+    mode = k.choice(("add", "copy", "fill", "put", "put add"))
+    sizes = list(x.shape)
+    if mode == "add":
+        at, sizes[axis] = places(mould(i, 3), x.shape[axis]), 3
+        return x.index_add(axis, at, mould(kind_like(x, y), *sizes), alpha=k.choice((1, 2)))
+    at, sizes[axis] = places(mould(i, 1), x.shape[axis]), 1
+    if mode == "copy":
+        return x.index_copy(axis, at, mould(kind_like(x, y), *sizes))
+    if mode == "fill":
+        return x.index_fill(axis, at, k.choice((0, 2)))
+    return x.index_put((places(mould(i, 1), x.shape[0]),), kind_like(x, y).reshape(-1)[0],
+                       accumulate=mode == "put add")  # fmt: skip
+
+
+pick("scatter", "nin", _scattered, True)
+pick("index write", "nin", _index_written, True)
+pick(
+    "masked_scatter", "aBa",
+    lambda lib, k, x, m, y: x.masked_scatter(m, mould(kind_like(x, y), x.numel() or 1))
+    if y.numel() else None,
+)  # fmt: skip
+pick("select_scatter", "a", lambda lib, k, x: lib.select_scatter(x, x.select(0, 0) * 0, 0, -1))
+pick(
+    "one_hot", "i",
+    lambda lib, k, i: lib.nn.functional.one_hot(places(i, 5), k.choice((5, 7))),
+)  # fmt: skip
+
+
+def _embedded(lib: Any, k: Numbers, w: Any, i: Any) -> Any:
+    table = mould(w, 6, k.choice((1, 3)))
+    return lib.nn.functional.embedding(places(i, 6), table, padding_idx=k.choice((None, 0, -1)))
+
+
+def _bag(lib: Any, k: Numbers, w: Any, i: Any) -> Any:
+    table = mould(w, 6, 3)
+    at = places(mould(i, 2, 4), 6)
+    return lib.nn.functional.embedding_bag(at, table, mode=k.choice(("sum", "mean", "max")))
+
+
+pick("embedding", "fi", _embedded)
+pick("embedding_bag", "fi", _bag, True)
+
+# Products ----------------------------------------------------------------------------------------
+
+
+def product(name: str, kinds: str, run: Function) -> None:
+    op(name, kinds, run, "product")
+
+
+def _moulded_product(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
+    """A product of every form; the second operand is moulded to fit."""
+    y = kind_like(x, y)
+    if x.dim() == 0:
+        return None
+    inner = x.shape[-1]
+    form = k.randrange(5)
+    n = k.choice((1, 2, 5, 7))
+    shape = [(inner, n), (inner,), (3, inner, n), (inner, n), (1, inner, n)][form]
+    if not inner:
+        return None
+    other = mould(y, *shape)
+    if form == 3 and x.dim() == 2:
+        return lib.mm(x, other)
+    return lib.matmul(x, other) if k.flip() else x @ other
+
+
+def _batched(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
+    a, b = mould(x, 2, 3, 4), mould(kind_like(x, y), 2, 4, k.choice((1, 5)))
+    if k.flip():
+        return lib.bmm(a, b)
+    return lib.baddbmm(a[:, :, :1], a, b, beta=k.choice((1, 2)), alpha=k.choice((1, 3)))
+
+
+def _added_product(lib: Any, k: Numbers, x: Any, y: Any, z: Any) -> Any:
+    n, m, p = k.choice((1, 3)), k.choice((2, 7)), k.choice((1, 4))
+    a, b, c = mould(x, n, m), mould(kind_like(x, y), m, p), mould(kind_like(x, z), p)
+    if k.flip(0.3):
+        return lib.addmv(mould(c, n), a, mould(b, m))
+    return lib.addmm(c, a, b, beta=k.choice((1, 0, 2)), alpha=k.choice((1, 2)))
+
+
+def _einsum(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
+    equation = k.choice(
+        ("ij,jk->ik", "ij,ij->", "ij,kj->ki", "bij,bjk->bik", "i,j->ij", "ii->i", "bij->bji",
+         "ij->j", "bij,bij->b", "ij,jk->kij", "bij,kj->bik")
+    )  # fmt: skip
+    sizes = {"i": 3, "j": 3, "k": 2, "b": 2}
+    terms = equation.split("->")[0].split(",")
+    operands = [mould(t, *(sizes[c] for c in term))
+                for term, t in zip(terms, (x, kind_like(x, y)))]  # fmt: skip
+    return lib.einsum(equation, *operands)
+
+
+def _linear(lib: Any, k: Numbers, x: Any, w: Any, b: Any) -> Any:
+    if not x.dim() or not x.shape[-1]:
+        return None
+    n = k.choice((1, 3, 8))
+    weight, bias = mould(kind_like(x, w), n, x.shape[-1]), mould(kind_like(x, b), n)
+    return lib.nn.functional.linear(x, weight, bias if k.flip() else None)
+
+
+def _attention(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
+    q, kv = mould(x, 2, 3, 4), mould(kind_like(x, y), 2, 5, 4)
+    options: dict[str, Any] = k.choice(({}, {"scale": 0.3}, {"is_causal": True}))
+    return lib.nn.functional.scaled_dot_product_attention(q, kv, kv * 0.5, **options)
+
+
+product("matmul", "fn", _moulded_product)
+product("matmul of integers", "ii", _moulded_product)
+product("matmul as they are", "nn", lambda lib, k, x, y: x @ y)
+product("bmm", "ff", _batched)
+product("addmm", "fff", _added_product)
+product("einsum", "ff", _einsum)
+product("linear", "fff", _linear)
+product("attention", "ff", _attention)
+product("outer", "nn", lambda lib, k, x, y: lib.outer(x.reshape(-1), y.reshape(-1)[:7]))
+product("dot", "ff", lambda lib, k, x, y: lib.dot(mould(x, 5), mould(kind_like(x, y), 5)))
+product("kron", "fF", lambda lib, k, x, y: lib.kron(x, y))
+product("inner", "fF", lambda lib, k, x, y: lib.inner(x, kind_like(x, y)))
+product(
+    "tensordot", "fF", lambda lib, k, x, y: lib.tensordot(x, kind_like(x, y), dims=k.choice((0, 1)))
+)
+product(
+    "cross", "ff",
+    lambda lib, k, x, y: lib.linalg.cross(mould(x, 2, 3), mould(kind_like(x, y), 2, 3)),
+)  # fmt: skip
+product("vecdot", "fF", lambda lib, k, x, y: lib.linalg.vecdot(x, kind_like(x, y)))
+product(
+    "bilinear", "fff",
+    lambda lib, k, x, y, w: lib.nn.functional.bilinear(
+        mould(x, 4, 3), mould(kind_like(x, y), 4, 2), mould(kind_like(x, w), 5, 3, 2)
+    ),
+)  # fmt: skip
+product(
+    "cosine_similarity", "fF",
+    lambda lib, k, x, y: lib.nn.functional.cosine_similarity(x, kind_like(x, y), dim=k.axis(x)),
+)  # fmt: skip
+product(
+    "cdist", "ff",
+    lambda lib, k, x, y: lib.cdist(mould(x, 3, 2), mould(kind_like(x, y), 4, 2) + 20.0),
+)  # fmt: skip
+
+# Linear algebra that is stable -------------------------------------------------------------------
+
+
+def _algebra(name: str) -> Function:
+    def run(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
+        n = k.choice((1, 2, 3, 4))
+        a = definite(lib, x, n, *k.choice(((), (), (2,))))
+        b = mould(kind_like(x, y), n, 2)
+        linalg = lib.linalg
+        rows: dict[str, Function] = {
+            "inv": lambda: linalg.inv(a),
+            "det": lambda: linalg.det(a),
+            "slogdet": lambda: tuple(linalg.slogdet(a)),
+            "solve": lambda: linalg.solve(a, b),
+            "cholesky": lambda: linalg.cholesky(a @ a.mT),
+            "eigvalsh": lambda: linalg.eigvalsh(a @ a.mT).detach(),
+            "svdvals": lambda: linalg.svdvals(a).detach(),
+            "matrix_power": lambda: linalg.matrix_power(a, k.choice((0, 1, 2, 3, -1))),
+            "solve_triangular": lambda: linalg.solve_triangular(a.triu(), b, upper=True),
+            "matrix_exp": lambda: linalg.matrix_exp(a * 0.3),
+            "pinv": lambda: linalg.pinv(a),
+            "matrix_norm": lambda: linalg.matrix_norm(a, k.choice(("fro", 1, float("inf")))),
+            "multi_dot": lambda: linalg.multi_dot([a if a.dim() == 2 else a[0], b, b.mT]),
+        }
+        return rows[name]()
+
+    return run
+
+
+for _name in [
+    "inv",
+    "det",
+    "slogdet",
+    "solve",
+    "cholesky",
+    "eigvalsh",
+    "svdvals",
+    "matrix_power",
+    "solve_triangular",
+    "matrix_exp",
+    "pinv",
+    "matrix_norm",
+    "multi_dot",
+]:
+    op(f"linalg.{_name}", "ff", _algebra(_name), "linalg")
+
+# Convolutions, pooling, normalization, interpolation ---------------------------------------------
+
+
+def image(k: Numbers, x: Any, rank: int) -> Any:
+    """A batch of images of `rank` dimensions made of the elements of `x`, or `x` if it is one."""
+    if x.dim() == rank + 2 and x.numel() and k.flip(0.7):
+        return x
+    sizes = [k.choice((4, 5, 6, 7)) for _ in range(rank)]
+    return mould(x, k.choice((1, 2)), k.choice((1, 2, 4)), *sizes)
+
+
+def _convolved(rank: int, transposed: bool) -> Function:
+    def run(lib: Any, k: Numbers, x: Any, w: Any, b: Any) -> Any:
+        a = image(k, x, rank)
+        channels = a.shape[1]
+        groups = k.choice([g for g in (1, 1, 2, channels) if channels % g == 0])
+        out = groups * k.choice((1, 2, 3))
+        kernel = [k.choice((1, 2, 3)) for _ in range(rank)]
+        ends = (channels, out // groups) if transposed else (out, channels // groups)
+        weight, bias = mould(kind_like(x, w), *ends, *kernel), mould(kind_like(x, b), out)
+        options: dict[str, Any] = {
+            "stride": k.choice((1, 1, 2, 3)), "padding": k.choice((0, 1, 2)),
+            "dilation": k.choice((1, 1, 2)), "groups": groups,
+        }  # fmt: skip
+        if transposed and options["stride"] > 1 and k.flip():
+            options["output_padding"] = 1
+        elif not transposed and k.flip(0.15):
+            options.update(padding=k.choice(("same", "valid")), stride=1)
+        name = f"conv{'_transpose' if transposed else ''}{rank}d"
+        return getattr(lib.nn.functional, name)(a, weight, bias if k.flip() else None, **options)
+
+    return run
+
+
+for _rank in (1, 2, 3):
+    op(f"conv{_rank}d", "fff", _convolved(_rank, False), "convolution")
+    op(f"conv_transpose{_rank}d", "fff", _convolved(_rank, True), "convolution")
+
+
+def _pooled(name: str, rank: int) -> Function:
+    def run(lib: Any, k: Numbers, x: Any) -> Any:
+        a = image(k, x, rank)
+        function = getattr(lib.nn.functional, f"{name}{rank}d")
+        if name.startswith("adaptive"):
+            return function(a, k.choice((1, 2, 3)))
+        options: dict[str, Any] = {"stride": k.choice((None, 1, 2)), "ceil_mode": k.flip(0.3)}
+        size = k.choice((1, 2, 3))
+        if name != "lp_pool":
+            options["padding"] = k.choice((0, size // 2))
+        if name == "max_pool":
+            options["dilation"] = k.choice((1, 1, 2))
+            if k.flip(0.3):
+                return tuple(function(a, size, return_indices=True, **options))
+        if name == "avg_pool":
+            options["count_include_pad"] = k.flip()
+        if name == "lp_pool":
+            return function(a.abs() + 0.5, 2.0, size, **options)
+        return function(a, size, **options)
+
+    return run
+
+
+for _name in ["max_pool", "avg_pool", "lp_pool", "adaptive_avg_pool", "adaptive_max_pool"]:
+    for _rank in (1, 2, 3):
+        op(f"{_name}{_rank}d", "f", _pooled(_name, _rank), "pooling", rounds="max" not in _name)
+
+
+def _normalized(name: str) -> Function:
+    def run(lib: Any, k: Numbers, x: Any, w: Any, b: Any) -> Any:
+        functional = lib.nn.functional
+        if name == "normalize":
+            return functional.normalize(x, p=k.choice((2.0, 1.0)), dim=k.axis(x))
+        a = image(k, x, k.choice((1, 2)))
+        channels = a.shape[1]
+        weight, bias = mould(kind_like(x, w), channels), mould(kind_like(x, b), channels)
+        if k.flip(0.3):
+            weight = bias = None
+        if name in ("layer_norm", "rms_norm"):
+            shape = list(a.shape[-k.choice((1, 2)) :])
+            scale = mould(kind_like(x, w), *shape)
+            if name == "rms_norm":
+                return functional.rms_norm(a, shape, scale, eps=k.choice((None, 1e-5)))
+            return functional.layer_norm(a, shape, scale, None, eps=k.choice((1e-5, 1e-3)))
+        if name == "group_norm":
+            return functional.group_norm(a, channels, weight, bias)
+        if name == "instance_norm":
+            return functional.instance_norm(a, weight=weight, bias=bias, eps=1e-2)
+        if name == "local_response_norm":
+            return functional.local_response_norm(a, 2)
+        means = lib.zeros(channels, dtype=x.dtype) + 0.1
+        if k.flip():
+            return functional.batch_norm(a, means, means + 1, weight, bias, training=False)
+        variances = means + 0.9
+        result = functional.batch_norm(a, means, variances, weight, bias, training=True, eps=1e-2)
+        return result, means, variances
+
+    return run
+
+
+for _name in [
+    "normalize",
+    "layer_norm",
+    "rms_norm",
+    "group_norm",
+    "instance_norm",
+    "local_response_norm",
+    "batch_norm",
+]:
+    op(_name, "fff", _normalized(_name), "normalization")
+
+
+def _interpolated(lib: Any, k: Numbers, x: Any) -> Any:
+    mode = k.choice(
+        ("nearest", "nearest-exact", "linear", "bilinear", "bicubic", "area", "trilinear")
+    )
+    rank = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}.get(mode) or k.choice((1, 2))
+    a = image(k, x, rank)
+    options: dict[str, Any] = {"mode": mode}
+    if "linear" in mode or mode == "bicubic":
+        options["align_corners"] = k.choice((None, False, True))
+    if k.flip():
+        options["scale_factor"] = k.choice((2, 0.5, 1.0, 1.7))
+    else:
+        options["size"] = [k.choice((n, 3, 8)) for n in a.shape[2:]]
+    return lib.nn.functional.interpolate(a, **options)
+
+
+def _padded(lib: Any, k: Numbers, x: Any) -> Any:
+    mode = k.choice(("constant", "constant", "reflect", "replicate", "circular"))
+    if mode == "constant":
+        amounts = [k.choice((0, 1, 2, -1)) for _ in range(2 * k.randint(1, max(1, x.dim())))]
+        return lib.nn.functional.pad(x, amounts, value=k.choice((0, 1.5, -1)))
+    rank = k.choice((1, 2))
+    a = image(k, x, rank)
+    return lib.nn.functional.pad(a, [k.choice((0, 1, 2)) for _ in range(2 * rank)], mode=mode)
+
+
+def _sampled(lib: Any, k: Numbers, x: Any, g: Any) -> Any:
+    a, grid = mould(x, 1, 2, 4, 5), mould(kind_like(x, g), 1, 3, 3, 2)
+    return lib.nn.functional.grid_sample(
+        a, grid.tanh() * 1.1, mode=k.choice(("bilinear", "nearest")),
+        padding_mode=k.choice(("zeros", "border")), align_corners=k.flip(),
+    )  # fmt: skip
+
+
+def _shuffled(lib: Any, k: Numbers, x: Any) -> Any:
+    functional = lib.nn.functional
+    factor = k.choice((1, 2))
+    choice = k.randrange(3)
+    if choice == 0:
+        a = mould(x, 1, 4, 3, 2)
+        return functional.pixel_shuffle(a, factor)
+    a = mould(x, 2, 4, 4, 2)
+    if choice == 1:
+        return functional.pixel_unshuffle(a, factor)
+    return functional.channel_shuffle(a, 2)
+
+
+def _windows(lib: Any, k: Numbers, x: Any) -> Any:
+    a = image(k, x, 2)
+    columns = lib.nn.functional.unfold(a, 2, padding=1)
+    return lib.nn.functional.fold(columns, a.shape[2:], 2, padding=1) if k.flip() else columns
+
+
+op("interpolate", "f", _interpolated, "vision")
+op("pad", "a", _padded, "vision", False)
+op("grid_sample", "ff", _sampled, "vision")
+op("shuffle", "a", _shuffled, "vision", False)
+op("unfold and fold", "f", _windows, "vision")
+
+# Losses ------------------------------------------------------------------------------------------
+
+
+def _loss(name: str) -> Function:
+    def run(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
+        options: dict[str, Any] = {"reduction": k.choice(("mean", "sum", "none"))}
+        if name in ("smooth_l1_loss",):
+            options["beta"] = k.choice((1.0, 0.3))
+        if name == "huber_loss":
+            options["delta"] = k.choice((1.0, 0.3))
+        target = kind_like(x, y).expand_as(x)
+        if name.startswith("binary"):
+            target = target.sigmoid()
+        if name == "binary_cross_entropy":
+            x = x.tanh() * 0.4 + 0.5
+        if name == "kl_div":
+            x, target = x.log_softmax(-1), target.softmax(-1)
+        if name == "soft_margin_loss":
+            target = target.detach().sign()
+        if name == "hinge_embedding_loss":
+            target = target.detach().sign()
+        if name == "poisson_nll_loss":
+            x = bounded(lib, x, -2, 2)
+        if name == "gaussian_nll_loss":
+            return lib.nn.functional.gaussian_nll_loss(x, target, x.abs() + 0.5, **options)
+        return getattr(lib.nn.functional, name)(x, target, **options)
+
+    return run
+
+
+for _name in [
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "kl_div",
+    "soft_margin_loss",
+    "hinge_embedding_loss",
+    "poisson_nll_loss",
+    "gaussian_nll_loss",
+]:
+    op(_name, "fF", _loss(_name), "loss")
+
+
+def _classified(lib: Any, k: Numbers, x: Any, i: Any, w: Any) -> Any:
+    classes = k.choice((2, 3, 7))
+    shape = k.choice(((5, classes), (classes,), (2, classes, 3)))
+    logits = mould(x, *shape)
+    weights = mould(kind_like(x, w), classes)
+    labels = places(mould(i, *[n for d, n in enumerate(shape) if d != (len(shape) > 1)]), classes)
+    options: dict[str, Any] = {"reduction": k.choice(("mean", "sum", "none"))}
+    if k.flip(0.3):
+        options["weight"] = weights.detach().abs() + 0.5
+    if k.flip(0.3):
+        options["ignore_index"] = 1
+    if k.flip(0.3):
+        axis = 1 if len(shape) > 1 else 0
+        return lib.nn.functional.nll_loss(logits.log_softmax(axis), labels, **options)
+    if k.flip(0.3):
+        options["label_smoothing"] = 0.1
+    return lib.nn.functional.cross_entropy(logits, labels, **options)
+
+
+op("cross_entropy", "fif", _classified, "loss")
+
+
+def _triplets(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
+    a, b = mould(x, 4, 3), mould(kind_like(x, y), 4, 3)
+    sign = (b[:, 0].detach() > 0).to(x.dtype) * 2 - 1
+    functional = lib.nn.functional
+    return k.choice((
+        lambda: functional.cosine_embedding_loss(a, b, sign),
+        lambda: functional.margin_ranking_loss(a[:, 0], b[:, 0], sign, margin=0.3),
+        lambda: functional.triplet_margin_loss(a, b, a * 0.5 + 1),
+        lambda: functional.multilabel_soft_margin_loss(a, b.detach().sigmoid()),
+        lambda: functional.pairwise_distance(a, b + 3),
+    ))()  # fmt: skip
+
+
+op("other losses", "ff", _triplets, "loss")
+
+# Writes ------------------------------------------------------------------------------------------
+
+
+def write(name: str, kinds: str, run: Function, rounds: bool = True) -> None:
+    op(name, kinds, run, "write", rounds, writes=True)
+
+
+def _operator_write(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
+    sign = k.choice("+-*/")
+    if sign == "+":
+        x += y
+    elif sign == "-":
+        x -= y
+    elif sign == "*":
+        x *= y
+    else:
+        x /= _nonzero(k, y)
+    return x
+
+
+for _name in ["add_", "sub_", "mul_"]:
+    write(_name, "aA", lambda lib, k, x, y, _name=_name: getattr(x, _name)(y))
+    write(f"{_name} number", "a", lambda lib, k, x, _name=_name: getattr(x, _name)(k.number(x)))
+write("operator write", "nN", _operator_write)
+write("div_", "fN", lambda lib, k, x, y: x.div_(_nonzero(k, y)))
+write("copy_", "aA", lambda lib, k, x, y: x.copy_(y), False)
+write("fill_", "a", lambda lib, k, x: x.fill_(k.choice((0, 1, 2))), False)
+write("zero_", "a", lambda lib, k, x: x.zero_(), False)
+write("clamp_", "n", lambda lib, k, x: x.clamp_(min=-1, max=2), False)
+write("masked_fill_", "aB", lambda lib, k, x, m: x.masked_fill_(m, k.choice((0, 1))), False)
+write("lerp_", "fF", lambda lib, k, x, y: x.lerp_(kind_like(x, y), 0.3))
+write("addcmul_", "fFF", lambda lib, k, x, y, z: x.addcmul_(kind_like(x, y), kind_like(x, z)))
+for _name in ["relu_", "neg_", "abs_", "sign_"]:
+    write(_name, "n", lambda lib, k, x, _name=_name: getattr(x, _name)(), False)
+for _name in ["tanh_", "sigmoid_", "sin_", "square_", "floor_"]:
+    write(_name, "f", lambda lib, k, x, _name=_name: getattr(x, _name)())
+for _name in ["tril_", "triu_"]:
+    write(_name, "m", lambda lib, k, x, _name=_name: getattr(x, _name)(), False)
+
+
+def _set_item(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
+    x[_index(k, x)] = kind_like(x, y)
+    return None
+
+
+def _set_part(lib: Any, k: Numbers, x: Any) -> Any:
+    x[_index(k, x)] = k.choice((0, 1, 2))
+    return None
+
+
+def _set_at(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
+    if not x.dim() or not x.numel():
+        return None
+    at = places(i.reshape(-1)[:1], x.shape[0])
+    x[at[0] if k.flip() else at] = k.choice((0, 1, 2))
+    return None
+
+
+def _set_mask(lib: Any, k: Numbers, x: Any) -> Any:
+    x[x > 0.5] = k.choice((0, 1))
+    return None
+
+
+def _scatter_write(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
+    if not x.dim() or not x.numel():
+        return None
+    axis = k.axis(x)
+    at = places(mould(i, 1), x.shape[axis])
+    shape = list(x.shape)
+    shape[axis] = 1
+    return k.choice((
+        lambda: x.index_fill_(axis, at, 1),
+        lambda: x.index_add_(axis, at, lib.ones(shape, dtype=x.dtype)),
+        lambda: x.scatter_(axis, at.reshape([1] * x.dim()).expand(shape), 2),
+        lambda: x.scatter_add_(axis, at.reshape([1] * x.dim()).expand(shape),
+                               lib.ones(shape, dtype=x.dtype)),
+    ))()  # fmt: skip
+
+
+write("x[...] = y", "aA", _set_item, False)
+write("x[...] = number", "a", _set_part, False)
+write("x[i] = number", "ai", _set_at, False)
+write("x[x > 0.5] = number", "n", _set_mask, False)
+write("scatter write", "ni", _scatter_write)
+write("write to view", "n", lambda lib, k, x: (x[_index(k, x)].mul_(2) and None) or None)
+write("write to diagonal", "m", lambda lib, k, x: _diagonal(lib, k, x).add_(1))
+write("write to transposed", "m", lambda lib, k, x: x.mT[0].copy_(x.mT[-1].clone()), False)
+write("write to flattened", "a", lambda lib, k, x: x.view(-1)[1:].fill_(1), False)
+write("fill_diagonal_", "m", lambda lib, k, x: x.fill_diagonal_(3), False)
+write("write to data", "f", lambda lib, k, x: x.data.mul_(0.5))
+write("t_", "a", lambda lib, k, x: x.t_(), False)
+write("unsqueeze_", "a", lambda lib, k, x: x.unsqueeze_(0), False)
+write("squeeze_", "a", lambda lib, k, x: x.squeeze_(), False)
+write("transpose_", "m", lambda lib, k, x: x.transpose_(0, -1), False)
+
+# Every letter that picks an operand.
+LETTERS = frozenset("".join(row.kinds for row in OPS.values()).lower())
+FAMILIES = sorted({row.family for row in OPS.values()})

@@ -1,0 +1,619 @@
+"""Random graphs of views, writes and backward passes, against torch.
+
+A program is run by torch first: it decides which operands a step meets, which steps are legal and
+which are left out, because they leave the range of ordinary numbers. Then torch runs it a few times
+with every rounded result moved by a rounding or two; how far the values of these runs lie apart is
+the error that rounding explains. Ours must give every shape, dtype, stride and refusal of the first
+run, and values that differ by no more than a few times that error.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import warnings
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+from graph_ops import DTYPES, FAMILIES, FLOATS, INTEGERS, OPS, Numbers, Unsuitable, dtype_name
+
+Array = np.ndarray[Any, Any]
+Step = tuple[Any, ...]
+Program = list[Step]
+
+# The distance from 1 to the next number.
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
+# Larger values are left out: what overflows is the instrument `special`'s.
+BOUND = {"float64": 1e5, "float32": 1e5, "bfloat16": 1e4, "float16": 500.0}
+MOST_ELEMENTS = 5000
+RUNS, MORE_RUNS = 2, 14
+
+# What torch refuses though the result is defined: it has no such kernel, or its record of history
+# cannot follow. These steps are left out.
+TORCH_LIMITS = (
+    "not implemented for",
+    "is not implemented",
+    "derivative for",
+    "modified by an inplace operation",
+    "Autograd not support dtype",
+    "is a view and is being modified inplace",
+    "the output of a function that returns multiple views",
+    "A view was created in no_grad mode and is being modified inplace",
+    "does not support automatic differentiation",
+    "does not require grad",
+    "unsupported operation: some elements of the input tensor and the written-to tensor",
+    "unsupported operation: more than one element of the written-to tensor",
+)
+
+
+# Families and operations whose results torch lays out as a library leaves them, often by columns.
+FREE_LAYOUT = ("product", "linalg", "nonzero", "argwhere")
+
+# Families whose operands are moved, too: an error inside may be larger than that of the result.
+CONDITIONED = (
+    "reduction", "cumulative", "softmax", "product", "linalg", "convolution", "pooling",
+    "normalization", "vision", "loss",
+)  # fmt: skip
+
+# Programs ----------------------------------------------------------------------------------------
+
+
+def generate(seed: int) -> Program:
+    """The steps of a seed; each has a number of its own, by which others name its results."""
+    k = random.Random(seed)
+    sizes = k.sample((2, 3, 4, 5, 7), 2) + [1]
+    if k.random() < 0.15:
+        sizes.append(0)
+    if k.random() < 0.1:
+        sizes.append(k.choice((13, 17, 31)))
+    main = k.choice(("float32", "float32", "float32", "float64", "float64", "float16", "bfloat16"))
+    program: Program = []
+    for _ in range(k.randint(3, 6)):
+        shape = tuple(k.choice(sizes) for _ in range(k.choice((0, 1, 1, 2, 2, 2, 3, 3, 4))))
+        dtype = k.choice((main, main, main, k.choice(DTYPES), k.choice(("int64", "bool", "int32"))))
+        kind = k.choice(("normal", "normal", "normal", "ties"))
+        grad = dtype in FLOATS and k.random() < 0.6
+        program.append(("leaf", len(program), shape, dtype, kind, grad, k.getrandbits(32)))
+    chosen = k.sample(FAMILIES, k.randint(3, len(FAMILIES)))
+    names = {family: [n for n in OPS if OPS[n].family == family] for family in chosen}
+    for _ in range(k.randint(5, 60)):
+        number, salt = len(program), k.getrandbits(32)
+        draw = k.random()
+        if draw < 0.05:
+            program.append(("backward", number, k.getrandbits(32), salt))
+        elif draw < 0.07:
+            program.append(("grad", number, k.getrandbits(32), salt))
+        elif draw < 0.1:
+            program.append(("look", number, k.getrandbits(32)))
+        else:
+            family = k.choice(("movement", "write", "elementwise", *chosen))
+            name = k.choice(names.get(family) or [n for n in OPS if OPS[n].family == family])
+            program.append(("op", number, name, tuple(k.getrandbits(32) for _ in range(3)), salt))
+    program.append(("backward", len(program), k.getrandbits(32), k.getrandbits(32)))
+    return program
+
+
+def _leaf(lib: Any, step: Step, device: str | None, moved: random.Random | None) -> Any:
+    _, _, shape, dtype, kind, grad, salt = step
+    numbers = np.random.default_rng(salt)
+    if dtype == "bool":
+        data = numbers.random(shape) < 0.5
+    elif dtype in INTEGERS:
+        data = numbers.integers(0 if dtype == "uint8" else -9, 10, shape)
+    elif kind == "ties":
+        data = numbers.integers(-3, 4, shape).astype(np.float32)
+    else:
+        data = numbers.standard_normal(shape).astype(np.float32)
+    options = {} if device is None else {"device": device}
+    leaf = lib.tensor(np.asarray(data), **options).to(getattr(lib, dtype))
+    if moved is not None and dtype in FLOATS and kind == "normal":
+        _move(lib, leaf, moved)
+    return leaf.requires_grad_() if grad else leaf
+
+
+# Steps -------------------------------------------------------------------------------------------
+
+
+def _outputs(result: Any) -> list[Any]:
+    if result is None:
+        return []
+    if isinstance(result, tuple | list):
+        return [x for part in result for x in _outputs(part)]
+    return [result] if hasattr(result, "dim") else []
+
+
+def _loss(lib: Any, x: Any, salt: int) -> Any:
+    k = Numbers(salt)
+    return k.choice((
+        lambda: x.sum(), lambda: (x * x).sum() * 0.5, lambda: x.mean(),
+        lambda: (x.float() * 1.5).sum(), lambda: x.reshape(-1)[0] + x.reshape(-1)[-1] * 2,
+    ))()  # fmt: skip
+
+
+def _perform(lib: Any, step: Step, operands: list[Any], leaves: list[Any]) -> list[Any]:
+    """Does a step; returns its results."""
+    kind = step[0]
+    if kind == "op":
+        _, _, name, _, salt = step
+        context = lib.no_grad() if salt % 25 == 0 else nullcontext()
+        with context:
+            results = _outputs(OPS[name].run(lib, Numbers(salt), *operands))
+            if OPS[name].family in FREE_LAYOUT or name in FREE_LAYOUT:
+                results = [x.contiguous() for x in results]
+            return results
+    loss = _loss(lib, operands[0], step[3])
+    if kind == "backward":
+        loss.backward(retain_graph=True)
+        return []
+    found = lib.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
+    return [g for g in found if g is not None]
+
+
+def _suits(letter: str, x: Any, first: Any) -> bool:
+    """Whether a tensor may be the operand that a letter stands for."""
+    name, kind = dtype_name(x), letter.lower()
+    if letter.isupper() and first is not None and not _broadcasts(first.shape, x.shape):
+        return False
+    if kind == "f":
+        return name in FLOATS
+    if kind == "m":
+        return x.dim() >= 2
+    if kind == "i":
+        return name in INTEGERS
+    if kind == "b":
+        return name == "bool"
+    return kind == "a" or name != "bool"
+
+
+def _broadcasts(a: Any, b: Any) -> bool:
+    return all(m == n or m == 1 or n == 1 for m, n in zip(reversed(a), reversed(b)))
+
+
+def _choose(pool: dict[int, Any], number: int, letter: str, first: Any) -> int | None:
+    """A tensor that suits, the same one if others are left out: the one of the highest hash."""
+    if number % 29 == 0:
+        suiting = list(pool)
+    else:
+        suiting = [key for key, x in pool.items() if _suits(letter, x, first)]
+    if letter.isupper() and first is not None and number % 3:
+        alike = [key for key in suiting if pool[key].shape == first.shape]
+        suiting = alike or suiting
+    if number % 2:
+        suiting = suiting[-6:]
+    return max(suiting, key=lambda key: hash((key, number)) % 1000003, default=None)
+
+
+# The first run -----------------------------------------------------------------------------------
+
+
+class Facts(NamedTuple):
+    """What can be seen of a result before its values."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...]
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, x: Any) -> Facts:
+        shape, strides = tuple(x.shape), tuple(x.stride())
+        if 0 in shape:
+            strides = ()
+        # The stride of a dimension of one element says nothing.
+        strides = tuple(0 if n == 1 else s for n, s in zip(shape, strides))
+        return cls(shape, dtype_name(x), strides, bool(x.requires_grad))
+
+
+class Done(NamedTuple):
+    """A step as torch did it."""
+
+    step: Step
+    keys: tuple[int, ...]
+    facts: tuple[Facts, ...]
+    error: str | None
+    # The numbers of the results that are new tensors.
+    made: tuple[int, ...] = ()
+
+
+class Seen(NamedTuple):
+    """A value that was looked at, and the step that made it."""
+
+    what: str
+    maker: str
+    value: Array | None
+
+
+def _values(x: Any) -> Array:
+    array = x.detach()
+    if hasattr(array, "cpu"):
+        array = array.cpu()
+    if dtype_name(array) == "bfloat16":
+        array = array.float()
+    found = np.array(array.numpy())
+    return found.astype(np.float64 if found.dtype.kind == "f" else np.int64)
+
+
+def _move(torch: Any, x: Any, moved: random.Random) -> None:
+    """Moves each element by a rounding or two, behind the back of history."""
+    scale = 2 * EPSILON[dtype_name(x)]
+    factor = np.random.default_rng(moved.getrandbits(32)).uniform(-scale, scale, tuple(x.shape)) + 1
+    data = x.data
+    data.copy_(data.double() * torch.from_numpy(np.asarray(factor)))
+
+
+def _ordinary(x: Any) -> bool:
+    """Whether all values are in the range that is compared."""
+    if x.numel() > MOST_ELEMENTS:
+        return False
+    bound = BOUND.get(dtype_name(x))
+    if bound is None or not x.numel():
+        return True
+    largest = float(x.detach().abs().max())
+    return largest <= bound
+
+
+class Torch:
+    """A run of a program by torch: the first one chooses and judges, later ones are moved."""
+
+    def __init__(self, moved: random.Random | None = None) -> None:
+        import torch
+
+        self.lib = torch
+        self.moved = moved
+        self.pool: dict[int, Any] = {}
+        self.makers: dict[int, str] = {}
+        self.leaves: list[Any] = []
+        self.done: list[Done] = []
+        self.seen: list[Seen] = []
+
+    def first(self, program: Program) -> None:
+        for step in program:
+            if step[0] == "leaf":
+                self.leaf(step)
+                self.done.append(Done(step, (), (), None))
+                continue
+            keys = self.resolve(step)
+            if keys is None or not self.harmless(step, keys):
+                continue
+            self.attempt(step, keys)
+        self.look_at_all()
+
+    def again(self, done: Iterable[Done]) -> None:
+        """The steps of the first run, moved; what depends on an unstable value may fail."""
+        for step, keys, facts, error, _ in done:
+            try:
+                if step[0] == "leaf":
+                    self.leaf(step)
+                elif step[0] == "look":
+                    self.look(keys[0])
+                elif error is None:
+                    operands = [self.pool[k] for k in keys]
+                    if step[0] == "op" and OPS[step[2]].family in CONDITIONED:
+                        operands = [self.near(x) for x in operands]
+                    results = _perform(self.lib, step, operands, self.leaves)
+                    self.keep(step, keys, results)
+                    if tuple(Facts.of(x)[:2] for x in results) != tuple(f[:2] for f in facts):
+                        return
+            except (RuntimeError, KeyError, IndexError, ValueError, TypeError):
+                if error is None:
+                    return
+        self.look_at_all()
+
+    def near(self, x: Any) -> Any:
+        """A floating tensor with each element moved by a rounding; history knows."""
+        if dtype_name(x) not in FLOATS or self.moved is None:
+            return x
+        scale = EPSILON[dtype_name(x)]
+        numbers = np.random.default_rng(self.moved.getrandbits(32))
+        factor = self.lib.from_numpy(np.asarray(numbers.uniform(-scale, scale, tuple(x.shape)) + 1))
+        return (x.double() * factor).to(x.dtype)
+
+    def leaf(self, step: Step) -> None:
+        leaf = _leaf(self.lib, step, None, self.moved)
+        self.pool[step[1] * 16] = leaf
+        self.makers[step[1] * 16] = "leaf"
+        if leaf.requires_grad:
+            self.leaves.append(leaf)
+
+    def resolve(self, step: Step) -> tuple[int, ...] | None:
+        """The operands of a step, or None where nothing suits."""
+        if step[0] == "op":
+            letters, numbers = OPS[step[2]].kinds, step[3]
+        else:
+            letters, numbers = "a" if step[0] == "look" else "f", (step[2],)
+        keys: list[int] = []
+        pool = self.pool
+        if step[0] in ("backward", "grad"):
+            pool = {key: x for key, x in pool.items() if x.requires_grad and x.numel()}
+        for letter, number in zip(letters, numbers):
+            first = self.pool[keys[0]] if keys else None
+            key = _choose(pool, number, letter, first)
+            if key is None:
+                return None
+            keys.append(key)
+        return tuple(keys)
+
+    def harmless(self, step: Step, keys: tuple[int, ...]) -> bool:
+        """Whether a write leaves ordinary values; tried on copies."""
+        if step[0] != "op" or not OPS[step[2]].writes:
+            return True
+        copies = [self.pool[key].detach().clone() for key in keys]
+        try:
+            _perform(self.lib, step, copies, [])
+        except Exception:
+            return True
+        return all(_ordinary(x) for x in copies)
+
+    def attempt(self, step: Step, keys: tuple[int, ...]) -> None:
+        if step[0] == "look":
+            self.look(keys[0])
+            self.done.append(Done(step, keys, (), None))
+            return
+        operands = [self.pool[key] for key in keys]
+        try:
+            results = _perform(self.lib, step, operands, self.leaves)
+        except Unsuitable:
+            return
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            if step[0] == "op" and not any(limit in str(error) for limit in TORCH_LIMITS):
+                self.done.append(Done(step, keys, (), f"{type(error).__name__}: {error}"))
+            return
+        if not all(_ordinary(x) for x in results):
+            return
+        facts = tuple(Facts.of(x) for x in results)
+        made = self.keep(step, keys, results)
+        self.done.append(Done(step, keys, facts, None, made))
+
+    def keep(self, step: Step, keys: tuple[int, ...], results: list[Any]) -> tuple[int, ...]:
+        """Puts the results into the pool; a moved run moves them first."""
+        row = OPS[step[2]] if step[0] == "op" else None
+        name = step[2] if row else step[0]
+        if self.moved is not None and row is not None and row.rounds:
+            targets = [self.pool[keys[0]]] if row.writes else results
+            for x in targets:
+                if dtype_name(x) in FLOATS and 0 not in x.stride():
+                    _move(self.lib, x, self.moved)
+        made = []
+        for number, x in enumerate(results[:16]):
+            if not any(x is other for other in self.pool.values()):
+                made.append(number)
+                self.pool[step[1] * 16 + number] = x
+                self.makers[step[1] * 16 + number] = name
+        return tuple(made)
+
+    def look(self, key: int) -> None:
+        self.seen.append(Seen(f"look at t{key}", self.makers[key], _values(self.pool[key])))
+
+    def look_at_all(self) -> None:
+        for key, x in self.pool.items():
+            self.seen.append(Seen(f"t{key}", self.makers[key], _values(x)))
+        for number, leaf in enumerate(self.leaves):
+            value = None if leaf.grad is None else _values(leaf.grad)
+            self.seen.append(Seen(f"gradient of leaf {number}", "gradient", value))
+
+
+# Our run -----------------------------------------------------------------------------------------
+
+
+class Ours:
+    """A run of torch's steps by tinygrad_cuda; `difference` is the first one found."""
+
+    def __init__(self, device: str) -> None:
+        import tinygrad_cuda
+
+        self.lib = tinygrad_cuda
+        self.device = device
+        self.pool: dict[int, Any] = {}
+        self.leaves: list[Any] = []
+        self.looks: list[Array | None] = []
+        # The first strides that differ; what follows from them is not a difference of its own.
+        self.strides: str | None = None
+
+    def run(self, first: Torch) -> str | None:
+        found = self.steps(first)
+        return self.strides or found
+
+    def steps(self, first: Torch) -> str | None:
+        for done in first.done:
+            difference = self.step(done)
+            if difference:
+                return difference
+        for key in first.pool:
+            difference = self.look(f"t{key}", first.makers[key], self.pool[key])
+            if difference:
+                return difference
+        for number, leaf in enumerate(self.leaves):
+            if leaf.grad is None:
+                self.looks.append(None)
+            elif difference := self.look(f"gradient of leaf {number}", "gradient", leaf.grad):
+                return difference
+        return None
+
+    def look(self, what: str, maker: str, x: Any) -> str | None:
+        try:
+            self.looks.append(_values(x))
+        except Exception as error:
+            return f"look raised after {maker}: at {what}: {type(error).__name__}: {error}"
+        return None
+
+    def step(self, done: Done) -> str | None:
+        step, keys, facts, refused, _ = done
+        if step[0] == "leaf":
+            leaf = _leaf(self.lib, step, self.device, None)
+            self.pool[step[1] * 16] = leaf
+            if leaf.requires_grad:
+                self.leaves.append(leaf)
+            return None
+        operands = [self.pool[key] for key in keys]
+        if step[0] == "look":
+            return self.look(f"t{keys[0]}", "look", operands[0])
+        name = step[2] if step[0] == "op" else step[0]
+        try:
+            results = _perform(self.lib, step, operands, self.leaves)
+        except self.lib.TgcError as error:
+            return None if refused else f"raised by {name}: {type(error).__name__}: {error}"
+        except Exception as error:
+            if refused and refused.startswith(type(error).__name__):
+                return None
+            return f"crashed in {name}: {type(error).__name__}: {error}; torch: {refused}"
+        if refused:
+            return f"not refused by {name}: torch: {refused.splitlines()[0]}"
+        mine = tuple(Facts.of(x) for x in results)
+        if mine != facts:
+            for number, (a, b) in enumerate(zip(mine, facts)):
+                field = next((f for f in Facts._fields if getattr(a, f) != getattr(b, f)), None)
+                text = f"{field} of {name}: result {number}: ours {a}, torch {b}"
+                if field == "strides":
+                    self.strides = self.strides or text
+                elif field:
+                    return text
+            if len(mine) != len(facts):
+                return f"results of {name}: ours {mine}, torch {facts}"
+        for number in done.made:
+            self.pool[step[1] * 16 + number] = results[number]
+        return None
+
+
+# Comparison --------------------------------------------------------------------------------------
+
+
+def _moved_runs(first: Torch, start: int, count: int) -> list[list[Seen]]:
+    runs = []
+    for number in range(start, start + count):
+        run = Torch(random.Random(number))
+        run.again(first.done)
+        runs.append(run.seen)
+    return runs
+
+
+def _differs(ours: Array | None, seen: Seen, moved: list[Array | None], epsilon: float) -> str:
+    """What is wrong with a value, or nothing."""
+    wanted = seen.value
+    if ours is None or wanted is None:
+        return "" if ours is wanted else f"ours {ours}, torch {wanted}"
+    if ours.shape != wanted.shape:
+        return f"shape: ours {ours.shape}, torch {wanted.shape}"
+    others = [m for m in moved if m is not None and m.shape == wanted.shape]
+    if len(others) < len(moved):
+        return ""
+    cancels = seen.maker in ("gradient", "grad")
+    with np.errstate(all="ignore"):
+        if wanted.dtype.kind != "f":
+            wrong = ours != wanted
+            for other in others:
+                wrong &= other == wanted
+        else:
+            spread = np.max([np.abs(other - wanted) for other in others], axis=0, initial=0)
+            allowed = 6 * spread + 16 * epsilon * np.abs(wanted)
+            if wanted.size:
+                # Sums of gradients may cancel; torch's own formula may be exact where ours rounds.
+                scale = np.max(np.abs(wanted), initial=1) if cancels else np.mean(np.abs(wanted))
+                allowed += 4 * epsilon * scale
+            wrong = ~(np.abs(ours - wanted) <= allowed) & np.isfinite(wanted) & np.isfinite(allowed)
+    if not wrong.any():
+        return ""
+    place = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return (
+        f"{int(wrong.sum())} of {wrong.size}, at {place} ours {ours[place]!r}, torch "
+        f"{wanted[place]!r}, moved {[float(other[place]) for other in others[:4]]}"
+    )
+
+
+def _compare(first: Torch, looks: list[Array | None]) -> str | None:
+    moved = _moved_runs(first, 0, RUNS)
+    for attempt in range(2):
+        found = None
+        for number, (seen, ours) in enumerate(zip(first.seen, looks)):
+            others = [run[number].value if number < len(run) else None for run in moved]
+            text = _differs(ours, seen, others, _epsilon(first, seen))
+            if text:
+                found = f"values of {seen.maker}: {seen.what}: {text}"
+                break
+        if found is None or attempt:
+            return found
+        moved += _moved_runs(first, RUNS, MORE_RUNS)
+    return None
+
+
+def _epsilon(first: Torch, seen: Seen) -> float:
+    """The rounding of a value's own dtype; a gradient's is that of its leaf."""
+    if seen.maker == "gradient":
+        return EPSILON[dtype_name(first.leaves[int(seen.what.rsplit(" ", 1)[1])])]
+    return EPSILON.get(dtype_name(first.pool[int(seen.what.rsplit("t", 1)[1])]), 0.0)
+
+
+def check(program: Program, device: str) -> str | None:
+    """None, or the first difference from torch."""
+    import torch
+
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first = Torch()
+        first.first(program)
+        ours = Ours(device)
+        import tinygrad_cuda as tc
+
+        before = tc.get_default_device()
+        tc.set_default_device(device)
+        try:
+            difference = ours.run(first)
+        finally:
+            tc.set_default_device(before)
+        early = _compare(first, ours.looks)
+        return early or difference
+
+
+def show(program: Program) -> str:
+    """The program as torch's calls, with the facts of their results."""
+    import torch
+    from torch.overrides import TorchFunctionMode, resolve_name
+
+    lines: list[str] = []
+
+    def text(value: Any) -> str:
+        if isinstance(value, torch.Tensor):
+            return f"<{dtype_name(value)} {tuple(value.shape)} {tuple(value.stride())}>"
+        if isinstance(value, tuple | list):
+            return "[" + ", ".join(text(v) for v in value) + "]"
+        return repr(value)
+
+    class Log(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            name = resolve_name(function) or getattr(function, "__name__", str(function))
+            hidden = ("shape", "dtype", "dim", "numel", "stride", "requires_grad", "__get__")
+            inside = sys._getframe(1).f_code.co_name
+            if inside != "_ordinary" and not any(part in name.split(".") for part in hidden):
+                given = [text(a) for a in args] + [
+                    f"{n}={text(v)}" for n, v in (kwargs or {}).items()
+                ]
+                lines.append(f"      {name}({', '.join(given)})")
+            return function(*args, **(kwargs or {}))
+
+    run = Torch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in program:
+            before, done = len(lines), len(run.done)
+            with Log() if step[0] != "leaf" else nullcontext():
+                if step[0] == "leaf":
+                    run.leaf(step)
+                    run.done.append(Done(step, (), (), None))
+                else:
+                    keys = run.resolve(step)
+                    if keys is None or not run.harmless(step, keys):
+                        continue
+                    del lines[before:]
+                    run.attempt(step, keys)
+            if len(run.done) == done:
+                del lines[before:]
+                continue
+            last = run.done[-1]
+            lines.insert(before, f"  {step[0]} {step[1]}: {step[2:]} of {list(last.keys)}")
+            made = [key for key in run.pool if key // 16 == step[1]]
+            lines += [f"      -> t{key} {text(run.pool[key])}" for key in made]
+            if last.error:
+                lines.append(f"      refused: {last.error.splitlines()[0]}")
+    return "\n".join(lines)
