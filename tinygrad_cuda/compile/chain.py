@@ -213,7 +213,7 @@ class Chained:
 
     def finish(self, given: Given, values: list[Any]) -> Fresh:
         """Leaves the last turn's gradients."""
-        fresh = Fresh(values, given.tensors)
+        fresh = Fresh(values, given.originals)
         for gradient in self.program.gradients:
             gradient.leave(fresh)
         return fresh
@@ -229,7 +229,7 @@ def chained(program: Program) -> Chained | None:
 def chainable(program: Program) -> bool:
     """Whether all that a replay leaves behind is written in place, returned, or a gradient."""
     events = [event for event in program.events if isinstance(event, RunEvent)]
-    if not events or program.late or program.last:
+    if not events or program.late or program.last or program.drawn:
         return False
     device = events[0].device
     if device is CPU or any(e.device is not device or e.copies for e in events):

@@ -6,6 +6,7 @@ import copy
 import functools
 import sys
 import threading
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -67,6 +68,10 @@ class Compiled:
         # Signatures that cannot be replayed, and the version of structure at which that was so.
         self._recorded: dict[Any, int] = {}
         self._attempts: Counter[Any] = Counter()  # of each signature
+        # Signatures whose calls write to a view among the arguments; tensors that calls have
+        # written while a view of them was an argument.
+        self._writing: set[Any] = set()
+        self._written_bases: weakref.WeakSet[Any] = weakref.WeakSet()
         self._steady: Steady | None = None  # of the program that was replayed last
         self._lock = threading.RLock()
         if not hasattr(function, "parameters"):
@@ -86,7 +91,7 @@ class Compiled:
                 result = steady_way.replay(args, now.gradients)
                 if result is not MISS:
                     return result
-            given = Given(args, options)
+            given = self._given(args, options)
             if given.history:
                 return self.function(*args, **options)
             key = given.key
@@ -121,7 +126,7 @@ class Compiled:
             return None
         if local.recorder.pending:
             realize_all()
-        given = Given(args, options)
+        given = self._given(args, options)
         if given.history:
             return None
         for program in self._programs.get(given.key, ()):
@@ -132,6 +137,16 @@ class Compiled:
                 except Stale:
                     continue
         return None
+
+    def _given(self, args: tuple[Any, ...], options: dict[str, Any]) -> Given:
+        """The arguments of a call; views by what they show if such a call has written to it."""
+        given = Given(args, options)
+        if given.views and (
+            given.key in self._writing
+            or any(view.base in self._written_bases for view in given.views)
+        ):
+            return Given(args, options, by_chain=True)
+        return given
 
     def _why(self, key: Any) -> str:
         """Why there is no program for a key."""
@@ -146,7 +161,7 @@ class Compiled:
         self._report(f"is traced: {reason}")
         for remark in names.remarks():
             self._report(remark)
-        capture = begin(given.cells, snapshot)
+        capture = begin(given.cells, snapshot, given.views)
         try:
             module = owner_module(self.function)
             if module is not None:
@@ -155,6 +170,16 @@ class Compiled:
             realize_all()
         finally:
             end()
+        if capture.refused is not None:
+            raise capture.refused
+        if given.views:
+            result = given.restored(result)
+        if capture.written_bases:
+            self._written_bases.update(capture.written_bases)
+            if capture.written_views:
+                self._writing.add(given.key)
+            self._report("is traced again: it writes to what a view among its arguments shows")
+            return result, None
         try:
             program = Program(capture, given, result, names)
         except History:

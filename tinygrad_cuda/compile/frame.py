@@ -9,11 +9,12 @@ from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any
 
+from tinygrad_cuda.backend import registry
 from tinygrad_cuda.compile.results import Fresh, Mould
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import describe_site
-from tinygrad_cuda.engine.capture import Draws, Run, duplicate
+from tinygrad_cuda.engine.capture import Draws, HostDraw, Run, duplicate
 from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.engine.overwrite import LISTED
 from tinygrad_cuda.engine.realize import lock_of, realize_cell, run_again
@@ -144,6 +145,22 @@ class DrawsEvent:
         seed, first = self.generator.reserve(self.count)
         for numbers, position, offset in self.targets:
             numbers[position] = seed if offset is None else first + offset
+
+
+class HostDrawEvent:
+    """Has NumPy draw a constant anew."""
+
+    __slots__ = ("device", "draw", "numbers", "places")
+
+    def __init__(self, host: HostDraw, first: int) -> None:
+        self.device, self.draw, self.numbers = host.device, host.draw, host.numbers
+        self.places = [first + constant for constant in host.constants]
+
+    def __call__(self, frame: Frame) -> None:
+        backend: Any = registry.get(self.device)
+        storage = backend.from_host(self.draw(*self.numbers))
+        for place in self.places:
+            frame.values[place] = storage
 
 
 class GradientPlace:

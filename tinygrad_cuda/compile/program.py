@@ -9,7 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.compile.frame import DrawsEvent, Frame, GradientPlace, RunEvent, outputs_of
+from tinygrad_cuda.compile.frame import (
+    DrawsEvent,
+    Frame,
+    GradientPlace,
+    HostDrawEvent,
+    RunEvent,
+    outputs_of,
+)
 from tinygrad_cuda.compile.names import PLAIN, Names, same
 from tinygrad_cuda.compile.results import Fresh, History, Mould, Moulds, has_history
 from tinygrad_cuda.compile.signature import Given, changed_module
@@ -22,6 +29,7 @@ from tinygrad_cuda.engine.capture import (
     Capture,
     Commit,
     Draws,
+    HostDraw,
     Run,
     Stale,
     structure,
@@ -59,10 +67,11 @@ class Program:
                 capture.saw(leaf)
         self.capture = capture
         self.constants = list(capture.constants)
+        self.drawn = set(capture.drawn)  # numbers of constants that each replay draws
         self.offsets = [len(capture.places) + len(self.constants)]
         for run in self.runs:
             self.offsets.append(self.offsets[-1] + run.outputs)
-        moulds = Moulds(self._number_of, capture.places, given.tensors, given.cells)
+        moulds = Moulds(self._number_of, capture.places, given.originals, given.cells)
         self.build = moulds.of(result)
         self.shown = moulds.shown
         self.arguments = len(given.cells)
@@ -134,21 +143,15 @@ class Program:
     def _find_writes(self, given: Given) -> None:
         """Which cells that were there before hold something else now, by the run behind it."""
         self.writes: dict[int, list[tuple[int, Mould]]] = {}
+        self.written: list[int] = []  # places
         for cell, place in self.capture.places.items():
             node = cell.node
             source = self.capture.source(node.storage)
             if source == ("place", place):
                 continue
-            if cell in given.substitutes:
-                raise CompileError(
-                    "compile",
-                    "a view that is an argument is written in place",
-                    expect="writes to whole tensors, or to tensors that are not arguments",
-                    actual=f"a view of shape {tuple(node.shape)}",
-                    hint="pass the whole tensor and take the view inside",
-                )
             if has_history(node):
                 raise History
+            self.written.append(place)
             run = source[1] if source[0] == "run" else -1
             self.writes.setdefault(run, []).append((place, Mould(node, self._number(source))))
         self.overwritten = sorted(
@@ -208,14 +211,13 @@ class Program:
                 inputs = [self._number(source) for source in event.inputs]
                 unused = self._unused(event, self.offsets[number])
                 self.events.append(RunEvent(event, inputs, self.writes.pop(number, []), unused))
-                for position, value in enumerate(event.numbers):
-                    source = getattr(value, "source", None)
-                    if source:
-                        supplier = suppliers[id(source[0])]
-                        supplier.target(event.numbers, position, *source[1:])
+                self._supply(event.numbers, suppliers)
             elif isinstance(event, Draws):
                 draws = suppliers[id(event)] = DrawsEvent(event)
                 self.events.append(draws)
+            elif isinstance(event, HostDraw):
+                self._supply(event.numbers, suppliers)
+                self.events.append(HostDrawEvent(event, len(self.capture.places)))
             elif isinstance(event, Commit):
                 self.events.append(event.event.commit)
                 host_has_acted = True
@@ -230,6 +232,13 @@ class Program:
                     self.early.append(event)
         self.last = [write for writes in self.writes.values() for write in writes]
         self._lend_memory()
+
+    def _supply(self, numbers: list[Any], suppliers: dict[int, Any]) -> None:
+        """Wires numbers that each replay computes anew to what computes them."""
+        for position, value in enumerate(numbers):
+            source = getattr(value, "source", None)
+            if source:
+                suppliers[id(source[0])].target(numbers, position, *source[1:])
 
     def _lend_memory(self) -> None:
         """Lets the run that computes a new gradient have the memory of the old one."""
@@ -264,6 +273,10 @@ class Program:
             self.leaf_places and len(set(places)) != len(places)
         ):
             raise Stale("an argument shares memory with the function's state")
+        if given.views:
+            written = {places[place] for place in self.written}
+            if any(view.base in written for view in given.views):
+                raise Stale("an argument is a view of a tensor that the call writes")
         frame = Frame(places)
         if list(map(outputs_of, frame.nodes[len(given.cells) :])) != self.outputs:
             raise Stale("the shape of a tensor that it reads has changed")
@@ -303,7 +316,7 @@ class Program:
             if leaf.grad is not None:
                 raise Stale("a parameter has a gradient")
         for number, tensor in self.bound:
-            if given.tensors[number] is not tensor:
+            if not _same_handle(given.tensors[number], tensor):
                 raise Stale(f"tensor {number} among the arguments is also the function's state")
 
     def run(self, given: Given, frame: Frame) -> Any:
@@ -316,7 +329,7 @@ class Program:
         for event in self.events:
             event(frame)
         frame.write(self.last)
-        fresh = Fresh(frame.values, given.tensors)
+        fresh = Fresh(frame.values, given.originals)
         for gradient in self.gradients:
             gradient.leave(fresh)
         for gradient in self.late:
@@ -343,6 +356,14 @@ class Program:
         return None
 
 
+def _same_handle(a: Any, b: Any) -> bool:
+    """Whether two Tensors are one, or views that show the same and hold no gradient."""
+    if a is b:
+        return True
+    plain = a._retained is None and b._retained is None
+    return plain and a.cell is b.cell and a.chain == b.chain and bool(a.chain)
+
+
 def escaped(capture: Capture, moulds: Moulds) -> str | None:
     """The line of a Tensor made inside that something outside holds, besides the result."""
 
@@ -361,7 +382,7 @@ def _constants(program: Program, run: Run) -> list[bytes]:
     backend: Any = registry.get(run.device)
     found = []
     for kind, number, *_ in run.inputs:
-        if kind in ("constant", "copy"):
+        if kind in ("constant", "copy") and number not in program.drawn:
             storage = program.constants[number]
             found.append(backend.to_host(storage, (storage.nbytes,), uint8).tobytes())
     return found

@@ -411,7 +411,7 @@ def _goes_round(turns: Chained, given: Given) -> bool:
     """Whether the results of a turn can be the arguments of the next, and of the same program."""
     if len(turns.results) != len(given.tensors) or len(given.cells) != len(given.tensors):
         return False
-    if len(turns.program.leaves) != len(turns.results) or given.substitutes:
+    if len(turns.program.leaves) != len(turns.results) or given.views:
         return False
     for number, (x, tensor) in enumerate(zip(turns.results, given.tensors)):
         if x.given >= 0:

@@ -9,31 +9,48 @@ import numpy as np
 
 from tinygrad_cuda.compile.names import PLAIN
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.graph.node import mode
+from tinygrad_cuda.core.trees import leaves, rebuilt
+from tinygrad_cuda.engine.capture import ViewArgument
+from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.optim.watched import DICTIONARIES, LISTS
 from tinygrad_cuda.tensor.autocast import state as autocast
-from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.base import TensorBase, apply_step, put_through, wrap
 from tinygrad_cuda.tensor.creation import get_default_device, get_default_dtype
 
 
 class Given:
     """The arguments of one call.
 
+    A view is replaced by its value, so that views of one shape share a program wherever they
+    begin; or stands for itself, if the function may write to it or to what it views.
+
+    Args:
+        args, options: as the caller gave them.
+        by_chain: views stand for themselves.
+
     Attributes:
         tensors: all Tensors among them, in order.
         cells: their cells, each once; views stand in a cell of their own.
         args, options: as the function gets them.
-        substitutes: cells that stand for views.
+        views: arguments that are views, whose values stand in cells of their own.
+        originals: the Tensors as the caller gave them.
         key: equal for calls that may share a program.
         history: one of them has a history that a gradient could pass through.
     """
 
-    __slots__ = ("tensors", "cells", "args", "options", "key", "history", "substitutes")
+    __slots__ = (
+        "tensors", "cells", "args", "options", "key", "history", "views", "originals",
+        "_viewed", "_by_chain",
+    )  # fmt: skip
 
-    def __init__(self, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def __init__(
+        self, args: tuple[Any, ...], options: dict[str, Any], by_chain: bool = False
+    ) -> None:
         self.tensors: list[Any] = []
         self.history = False
-        self.substitutes: list[Any] = []
+        self.views: list[ViewArgument] = []
+        self._viewed: dict[int, Any] = {}  # by the Tensors that stand for them
+        self._by_chain = by_chain
         # Devices by identity: their hash is Python, and every call hashes the key.
         facts: list[Any] = [mode.now.gradients, id(get_default_device()), get_default_dtype()]
         if autocast.on:
@@ -46,14 +63,19 @@ class Given:
                 node = value.cell.node
                 if not node.requires_grad:
                     self.tensors.append(value)
-                    facts.append((node.shape, node.dtype, id(node.device), False, (), type(value)))
+                    strides = value._strides
+                    facts.append(
+                        (node.shape, node.dtype, id(node.device), False, strides, (), type(value))
+                    )
                     taken.append(value)
                     continue
             taken.append(self._take(value, facts))
         if options:
             facts.append(tuple(options))
             named = {name: self._take(value, facts) for name, value in options.items()}
-        if self.substitutes:
+        self.originals = self.tensors
+        if self.views:
+            self.originals = [self._viewed.get(id(x), x) for x in self.tensors]
             self.args, self.options = tuple(taken), named
         cells = self.cells = [tensor.cell for tensor in self.tensors]
         if len(set(cells)) != len(cells):
@@ -99,16 +121,59 @@ class Given:
             steps = tuple([step[0] for step in chain])
             if any(op.kind == "movement" for op in steps):
                 self.history = self.history or (node.requires_grad and mode.now.gradients)
-                node = value.realized()
-                value = wrap(node)
-                self.substitutes.append(value.cell)
                 steps = "view"
+                if self._by_chain:
+                    base = value.cell.node
+                    steps = ("view", base.shape, base.dtype, *map(_step_fact, chain))
+                else:
+                    value = self._value_of(value)
+                    node = value.cell.node
         if node.requires_grad and mode.now.gradients and value.leaf is None:
             self.history = True
         self.tensors.append(value)
-        device = id(node.device)
-        facts.append((node.shape, node.dtype, device, node.requires_grad, steps, type(value)))
+        facts.append(
+            (
+                node.shape, node.dtype, id(node.device), node.requires_grad, value._strides, steps,
+                type(value),
+            )
+        )  # fmt: skip
         return value
+
+    def restored(self, result: Any) -> Any:
+        """What a call returns, with its views for the Tensors that stood for them."""
+        found = leaves(result)
+        if not any(id(leaf) in self._viewed for leaf in found):
+            return result
+        return rebuilt(result, iter([self._viewed.get(id(leaf), leaf) for leaf in found]))
+
+    def _value_of(self, view: Any) -> Any:
+        """The value of a view, in a cell of its own that follows the writes during a call."""
+        value = wrap(view.realized())
+        value._strides = view._strides
+        chain = view.chain
+
+        def read(node: Node) -> Node:
+            for step in chain:
+                node = apply_step(step, node)
+            return node
+
+        def write(base: Node, node: Node) -> Node:
+            return put_through(base, chain, node)
+
+        self.views.append(ViewArgument(value.cell, view.cell, read, write))
+        self._viewed[id(value)] = view
+        return value
+
+
+def _step_fact(step: Any) -> Any:
+    """A step between a tensor and its view: equal for views that show the same elements."""
+    op, detail = step
+    fact = (op, tuple(sorted(detail.items())) if isinstance(detail, dict) else detail)
+    try:
+        hash(fact)
+    except TypeError:
+        return op, _Same(detail)
+    return fact
 
 
 class _Same:
@@ -138,10 +203,10 @@ def difference(new: tuple[Any, ...], old: tuple[Any, ...]) -> str:
 
 
 def _shown(fact: Any) -> str:
-    if isinstance(fact, tuple) and len(fact) == 6:
-        shape, dtype, _, requires_grad, steps, _ = fact
+    if isinstance(fact, tuple) and len(fact) == 7:
+        shape, dtype, _, requires_grad, _, steps, _ = fact
         grad = " that requires grad" if requires_grad else ""
-        return f"a {'view' if steps == 'view' else 'tensor'} {shape} {dtype.name}{grad}"
+        return f"a {'view' if 'view' in steps else 'tensor'} {shape} {dtype.name}{grad}"
     if isinstance(fact, tuple) and len(fact) == 2:
         return repr(fact[1])
     return repr(fact.value) if isinstance(fact, _Same) else str(fact)

@@ -248,7 +248,7 @@ def steady(program: Program, given: Given) -> Steady | None:
 
 def steadiable(program: Program, given: Given) -> bool:
     """Whether a replay's checks and its effects can be done in bulk."""
-    plain = not given.options and not given.substitutes and not autocast.on
+    plain = not given.options and not given.views and not autocast.on
     plain = plain and len(given.args) == len(given.tensors) == len(given.cells)
     if not plain or any(x.chain or x.cell.node.requires_grad for x in given.args):
         return False

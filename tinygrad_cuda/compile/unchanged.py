@@ -76,9 +76,16 @@ def _argument(number: int, tensor: Any, known: dict[str, Any]) -> list[str]:
     a, c, n, s = (f"{letter}{number}" for letter in "acns")
     kind, outputs, device = f"kind{number}", f"outputs{number}", f"device{number}"
     node = tensor.cell.node
-    known |= {kind: type(tensor), outputs: node.outputs, device: node.device}
+    known |= {
+        kind: type(tensor), outputs: node.outputs, device: node.device,
+        f"strides{number}": tensor._strides,
+    }  # fmt: skip
     return [
-        _refuse(f"type({a}) is not {kind}", f"{a}.chain"),
+        _refuse(
+            f"type({a}) is not {kind}",
+            f"{a}.chain",
+            f"{a}._strides != strides{number}" if tensor._strides else f"{a}._strides",
+        ),
         f"{c} = {a}.cell",
         # As long as no seal is broken, the function's own state is under seal.
         _refuse(f"type({c}) is not Cell and {c} in state"),

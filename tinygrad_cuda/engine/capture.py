@@ -121,6 +121,26 @@ class Draws:
         self.count = 0
 
 
+class HostDraw:
+    """A constant that NumPy draws anew in each replay.
+
+    Args:
+        draw: gives the array from the seed and number of a random node.
+        device: where the array goes.
+        seed, number: those of the first call, with where a replay gets them from.
+
+    Attributes:
+        constants: under which numbers it stands among the constants.
+    """
+
+    def __init__(
+        self, draw: Callable[[int, int], Any], device: Device, seed: int, number: int
+    ) -> None:
+        self.draw, self.device = draw, device
+        self.numbers = [seed, number]
+        self.constants: list[int] = []
+
+
 class Call(NamedTuple):
     """A call of the host that is repeated as it is: a scheduler's step, a seed."""
 
@@ -132,6 +152,21 @@ class Commit(NamedTuple):
     """The end of an event in two parts, such as an optimizer's step."""
 
     event: Any
+
+
+class ViewArgument(NamedTuple):
+    """An argument that is a view: the function gets its value in a cell of its own.
+
+    Attributes:
+        cell, base: the cell of the value, and that of the viewed tensor.
+        read: the view's value from that of the base.
+        write: the value of the base from its old one and the view's new one.
+    """
+
+    cell: Any
+    base: Any
+    read: Callable[[Node], Node]
+    write: Callable[[Node, Node], Node]
 
 
 class LeafRecord:
@@ -161,9 +196,24 @@ class Capture:
         constants: storages made inside from Python data.
         born: cells made inside.
         modules: Modules called, with what `snapshot` said of them.
+        views: arguments that are views; `written_bases` are those written during the call, and
+            `written_views` says whether one was written through the argument.
+        refused: the first look at a value that was refused.
+        drawn: by the numbers of constants, what draws them anew.
     """
 
-    def __init__(self, places: Sequence[Any], snapshot: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        places: Sequence[Any],
+        snapshot: Callable[[Any], Any],
+        views: Sequence[ViewArgument] = (),
+    ) -> None:
+        self.views = views
+        self.written_bases: set[Any] = set()
+        self.written_views = False
+        self._copying = False
+        self.refused: CompileError | None = None
+        self.drawn: dict[int, HostDraw] = {}
         self.places: dict[Any, int] = {}
         self.outputs: list[Any] = []
         self.handles: dict[int, tuple[weakref.ref[Any], Any, Any]] = {}
@@ -214,6 +264,25 @@ class Capture:
         if all(module is not known for known, _ in self.modules):
             self.modules.append((module, self.snapshot(module)))
 
+    def written(self, cell: Any) -> None:
+        """A cell holds another value: views and what they view share it."""
+        if self._copying:
+            return
+        through = [view for view in self.views if view.cell is cell]
+        bases = {view.base for view in self.views if view.base is cell}
+        bases.update(view.base for view in through)
+        self._copying = True
+        try:
+            for view in through:
+                view.base.put(view.write(view.base.node, cell.node))
+            for view in self.views:
+                if view.base in bases and view.cell is not cell:
+                    view.cell.put(view.read(view.base.node))
+        finally:
+            self._copying = False
+        self.written_bases |= bases
+        self.written_views = self.written_views or bool(through)
+
     # What happens --------------------------------------------------------------------------------
 
     def draw(self, generator: Any, seed: int, number: int) -> tuple[int, int]:
@@ -225,6 +294,23 @@ class Capture:
         offset = number - draws.first
         draws.count = offset + 1
         return supplied(seed, draws, None), supplied(number, draws, offset)
+
+    def drawn_on_host(
+        self, storage: Any, draw: Callable[[int, int], Any], device: Device, seed: int, number: int
+    ) -> None:
+        """A constant's value comes from a stream of random numbers.
+
+        Args:
+            storage: entered among the constants before.
+            draw, device, seed, number: see `HostDraw`.
+        """
+        event = HostDraw(draw, device, seed, number)
+        self.events.append(event)
+        self._note_drawn(self.source(storage)[1], event)
+
+    def _note_drawn(self, constant: int, event: HostDraw) -> None:
+        event.constants.append(constant)
+        self.drawn[constant] = event
 
     def seeded(self, generator: Any) -> None:
         """The Generator has begun another stream."""
@@ -258,9 +344,12 @@ class Capture:
         forgotten = {id(reference()) for reference in self._forgotten}
         for slot in overwrites.values():
             storage = storages[slot]
-            if self.source(storage)[0] == "constant" and id(storage) not in forgotten:
+            kind, number, *_ = self.source(storage)
+            if kind == "constant" and id(storage) not in forgotten:
                 self.constants.append(duplicate(device, storage))
                 self._copied[id(storage)] = ("copy", len(self.constants) - 1)
+                if number in self.drawn:
+                    self._note_drawn(len(self.constants) - 1, self.drawn[number])
 
     def source(self, storage: Any) -> Source:
         """Where a storage comes from; an unknown one is a constant from now on."""
@@ -327,7 +416,8 @@ class Capture:
             if node.op.kind == "leaf" and node.op.name.startswith("random"):
                 break
             if storage is not None and type(storage) is not tuple:
-                if self.source(storage)[0] != "constant":
+                kind, number, *_ = self.source(storage)
+                if kind != "constant" or number in self.drawn:
                     break
                 continue
             fresh = [source for source in node.sources if source not in seen]
@@ -335,7 +425,7 @@ class Capture:
             stack += fresh
         else:
             return
-        raise CompileError(
+        error = CompileError(
             "compile",
             "a value is looked at inside a compiled function",
             expect="no print, item(), bool(), numpy() or move between devices on values that "
@@ -343,6 +433,9 @@ class Capture:
             actual=f"{node.op.name} {tuple(node.shape)} {node.dtype.name}",
             hint="return the tensor and look at it outside, or choose with tc.where(...)",
         )
+        # The function may catch it and go on another way than it would without compilation.
+        self.refused = self.refused or error
+        raise error
 
 
 def duplicate(device: Device, storage: Any) -> Any:
@@ -361,9 +454,13 @@ def capturing() -> Capture | None:
     return _mine.capture if watching.on else None
 
 
-def begin(places: Sequence[Any], snapshot: Callable[[Any], Any]) -> Capture:
+def begin(
+    places: Sequence[Any],
+    snapshot: Callable[[Any], Any],
+    views: Sequence[ViewArgument] = (),
+) -> Capture:
     """Starts to capture in this thread."""
-    capture = Capture(places, snapshot)
+    capture = Capture(places, snapshot, views)
     watching.count(1)
     _mine.capture = capture
     return capture

@@ -104,13 +104,16 @@ class Cell:
 
     def put(self, node: Node) -> None:
         """Replaces the value; every alias sees it."""
-        if watching.on and (capture := capturing()) is not None:
+        capture = capturing() if watching.on else None
+        if capture is not None:
             capture.met(self)
         self.node = node
         self.error = None
         self.forget_aliases()
         if node.storage is None and self.recorder is None:
             self.wait(node)
+        if capture is not None and capture.views:
+            capture.written(self)
 
     def wait(self, node: Node) -> None:
         """Enters this thread's list of cells whose value is pending."""

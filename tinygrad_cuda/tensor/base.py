@@ -128,6 +128,10 @@ class TensorBase:
                 node = cell.node
         elif watching.on and (capture := capturing()) is not None:
             capture.saw(self)
+            view = self._node
+            if view is not None and capture.unknown(view.storage):
+                # A view that was computed before the call: a replay has the tensor it views.
+                self._node = None
         chain = self.chain
         if not chain:
             return node

@@ -18,12 +18,17 @@ from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.ops import random as ops
 from tinygrad_cuda.tensor import random, rearranging
 from tinygrad_cuda.tensor.base import wrap
-from tinygrad_cuda.tensor.creation import buffer_node
 from tinygrad_cuda.tensor.cumulative import cumsum
 from tinygrad_cuda.tensor.joining import slice_axis
 from tinygrad_cuda.tensor.ordering import topk
 from tinygrad_cuda.tensor.promotion import to_dtype, to_shape
-from tinygrad_cuda.tensor.random import Generator, normal_node, numbered, uniform_node
+from tinygrad_cuda.tensor.random import (
+    Generator,
+    drawn_on_host,
+    normal_node,
+    numbered,
+    uniform_node,
+)
 from tinygrad_cuda.tensor.searching import searchsorted
 
 if TYPE_CHECKING:
@@ -214,5 +219,8 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
         raise ArgumentError(
             "poisson", "a rate is negative", expect="rates >= 0", actual=str(rates.min())
         )
-    drawn = np.random.default_rng([*numbered(generator, on_host=True).values()]).poisson(rates)
-    return wrap(buffer_node(drawn.astype(node.dtype.numpy), node.device))
+
+    def draw(seed: int, number: int) -> np.ndarray[Any, Any]:
+        return np.random.default_rng([seed, number]).poisson(rates).astype(node.dtype.numpy)
+
+    return wrap(drawn_on_host(draw, node.device, generator, on_host=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.core.dtypes import DType, as_dtype, float32, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.core.shapes import Shape, as_shape
-from tinygrad_cuda.engine.capture import capturing, repeated
+from tinygrad_cuda.engine.capture import capturing, repeated, watching
 from tinygrad_cuda.engine.examples import note_draw, tracing
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, philox
@@ -175,6 +176,25 @@ def numbered(generator: Generator | None, on_host: bool = False) -> dict[str, in
     return {"seed": seed, "number": number}
 
 
+def drawn_on_host(
+    draw: Callable[[int, int], np.ndarray[Any, Any]],
+    device: Device,
+    generator: Generator | None,
+    on_host: bool = False,
+) -> Node:
+    """A realized node whose value NumPy draws; replays of a compiled function draw it anew.
+
+    Args:
+        draw: gives the array from a seed and the number of a random node.
+        on_host: as `numbered` takes it.
+    """
+    numbers = numbered(generator, on_host)
+    node = buffer_node(draw(numbers["seed"], numbers["number"]), device)
+    if watching.on and (capture := capturing()) is not None:
+        capture.drawn_on_host(node.storage, draw, device, **numbers)
+    return node
+
+
 def _floating(op: str, dtype: DType) -> DType:
     if not dtype.is_floating:
         raise DTypeError(
@@ -317,10 +337,12 @@ def randperm(
     """A random permutation of 0 ... n - 1, drawn on the host: the same on every device."""
     if n < 0:
         raise ArgumentError("randperm", "n is negative", expect="n >= 0", actual=str(n))
-    numbers = numbered(generator)
     found = int64 if dtype is None else as_dtype(dtype)
-    order = philox.permutation(numbers["seed"], numbers["number"], n)
-    return wrap(buffer_node(order.astype(found.numpy), resolve_device(device)))
+
+    def draw(seed: int, number: int) -> np.ndarray[Any, Any]:
+        return philox.permutation(seed, number, n).astype(found.numpy)
+
+    return wrap(drawn_on_host(draw, resolve_device(device), generator))
 
 
 def normal(
