@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,10 +67,63 @@ def test_every_variable_is_a_typed_field() -> None:
     assert all(variable.name.startswith("TGC_") and variable.meaning for variable in VARIABLES)
 
 
-def test_bad_value_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TGC_DEBUG", "much")
-    with pytest.raises(ValueError, match=r"TGC_DEBUG='much' is not a valid value \(1 plan"):
+@pytest.mark.parametrize(
+    ("name", "text", "message", "field", "value"),
+    [
+        (
+            "TGC_DEBUG",
+            "much",
+            r"TGC_DEBUG='much' is not a valid value, 0 is .* \(1 plan",
+            "debug",
+            0,
+        ),
+        ("TGC_DEBUG", "9", r"TGC_DEBUG=9 is out of range, 5 is used", "debug", 5),
+        ("TGC_DEBUG", "-1", r"TGC_DEBUG=-1 is out of range, 0 is used", "debug", 0),
+        ("TGC_EAGER", "maybe", r"TGC_EAGER='maybe' is not a valid value", "eager", False),
+        ("TGC_POOL_LIMIT", "-5", r"TGC_POOL_LIMIT=-5 is out of range", "pool_limit", 0),
+        ("TGC_EMU_ORDER", "-5", r"TGC_EMU_ORDER=-5 is out of range", "emu_order", 0),
+    ],
+)
+def test_bad_value_warns_and_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str, message: str, field: str, value: Any
+) -> None:
+    monkeypatch.setenv(name, text)
+    with pytest.warns(UserWarning, match=message):
+        assert getattr(Settings(), field) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("TGC_DEBUGG", "TGC_DEBUGG is no variable of tinygrad_cuda; did you mean TGC_DEBUG?"),
+        ("TGC_CACHEDIR", "TGC_CACHEDIR is no variable .* mean TGC_CACHE_DIR?"),
+        ("TGC_QQQ", "TGC_QQQ is no variable of tinygrad_cuda$"),
+    ],
+)
+def test_unknown_name_warns(monkeypatch: pytest.MonkeyPatch, name: str, message: str) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.warns(UserWarning, match=message):
         Settings()
+
+
+def test_a_program_says_so_once() -> None:
+    """At import, with a line that names the variable; the program runs."""
+    result = subprocess.run(
+        [sys.executable, "-c", "import tinygrad_cuda"], env={**os.environ, "TGC_DEVICES": "cpu"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert result.stderr.count("TGC_DEVICES is no variable") == 1
+
+
+def test_every_variable_is_documented() -> None:
+    """A row of the table in docs/looking_inside.md for each, with its default, and none besides."""
+    text = (PACKAGE.parent / "docs" / "looking_inside.md").read_text(encoding="utf-8")
+    table = text.partition("## Environment variables")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(TGC_\w+)` \|([^|]*)\|", table, re.MULTILINE))
+    assert list(rows) == [variable.name for variable in VARIABLES]
+    for variable in VARIABLES:
+        if variable.field != "cache_dir":
+            assert rows[variable.name].strip("` ") == variable.default
 
 
 def test_override_ends_with_the_block() -> None:

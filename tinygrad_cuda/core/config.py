@@ -5,15 +5,23 @@ Nothing else in the package reads ``TGC_*``.
 
 from __future__ import annotations
 
+import difflib
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+_WORDS = {"": False, "0": False, "false": False, "no": False, "off": False}
+_WORDS |= {"1": True, "true": True, "yes": True, "on": True}
+
 
 def _boolean(text: str) -> bool:
-    return text.strip().lower() not in ("", "0", "false", "no", "off")
+    word = text.strip().lower()
+    if word not in _WORDS:
+        raise ValueError(word)
+    return _WORDS[word]
 
 
 def _path(text: str) -> Path | None:
@@ -28,6 +36,8 @@ class Variable(NamedTuple):
     parse: Any
     default: str
     meaning: str
+    least: int | None = None
+    most: int | None = None
 
 
 def _default_cache() -> str:
@@ -47,6 +57,8 @@ VARIABLES: tuple[Variable, ...] = (
         "0",
         "1 plan and cache hits, 2 a line per kernel, 3 why each kernel exists, 4 CUDA source, "
         "5 registers and spills",
+        0,
+        5,
     ),
     Variable("TGC_EAGER", "eager", _boolean, "0", "realize each operation as it is called"),
     Variable("TGC_VALIDATE", "validate", _boolean, "0", "run each kernel against NumPy as well"),
@@ -60,6 +72,7 @@ VARIABLES: tuple[Variable, ...] = (
         int,
         "0",
         "seed that permutes the order of threads on emu; 0 is 0, 1, 2, ...",
+        0,
     ),
     Variable(
         "TGC_EMU_LAUNCHES",
@@ -67,6 +80,7 @@ VARIABLES: tuple[Variable, ...] = (
         int,
         "0",
         "seed that picks an order of launches on emu, of those a plan allows; 0 is the plan's own",
+        0,
     ),
     Variable(
         "TGC_EMU_OPTIMIZE",
@@ -82,8 +96,36 @@ VARIABLES: tuple[Variable, ...] = (
         "1",
         "0 sums 3 x 3 convolutions by their definition, not by tiles; read when a plan is made",
     ),
-    Variable("TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit"),
+    Variable(
+        "TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit", 0
+    ),
 )
+
+
+def _value(variable: Variable, text: str | None) -> Any:
+    """The value of a variable; outside its range the nearest in it, and else the default."""
+    default = variable.parse(variable.default)
+    if text is None:
+        return default
+    try:
+        value = variable.parse(text)
+    except ValueError:
+        _warn(f"{variable.name}={text!r} is not a valid value, {variable.default} is used "
+              f"instead ({variable.meaning})")  # fmt: skip
+        return default
+    inside = value
+    if variable.least is not None:
+        inside = max(inside, variable.least)
+    if variable.most is not None:
+        inside = min(inside, variable.most)
+    if inside != value:
+        _warn(f"{variable.name}={value} is out of range, {inside} is used instead "
+              f"({variable.meaning})")  # fmt: skip
+    return inside
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, UserWarning, stacklevel=3)
 
 
 class Settings:
@@ -107,16 +149,15 @@ class Settings:
         self.reload()
 
     def reload(self) -> None:
-        """Reads the environment again."""
+        """Reads the environment again; a name or a value that is none warns."""
         for variable in VARIABLES:
-            text = os.environ.get(variable.name, variable.default)
-            try:
-                value = variable.parse(text)
-            except ValueError as error:
-                raise ValueError(
-                    f"{variable.name}={text!r} is not a valid value ({variable.meaning})"
-                ) from error
-            setattr(self, variable.field, value)
+            setattr(self, variable.field, _value(variable, os.environ.get(variable.name)))
+        known = [variable.name for variable in VARIABLES]
+        for name in sorted(os.environ):
+            if name.startswith("TGC_") and name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                _warn(f"{name} is no variable of tinygrad_cuda"
+                      + (f"; did you mean {near[0]}?" if near else ""))  # fmt: skip
 
     @contextmanager
     def override(self, **values: Any) -> Iterator[None]:

@@ -29,7 +29,7 @@ from tinygrad_cuda.backend.cuda.frame import (
     first_uses,
 )
 from tinygrad_cuda.backend.cuda.held import Held
-from tinygrad_cuda.backend.cuda.pack import Launch, packed, translation_unit
+from tinygrad_cuda.backend.cuda.pack import Launch, packed, printed, translation_unit
 from tinygrad_cuda.backend.cuda.report import Roof, report
 from tinygrad_cuda.backend.cuda.spans import span
 from tinygrad_cuda.backend.cuda.staging import FETCHED, NUMBERS_WITHIN, Staged
@@ -198,7 +198,7 @@ class CudaExecutable:
         if settings.debug >= 3:
             print(self.explain())
         if settings.debug >= 4:
-            print(self.source)
+            print(printed(self.source))
 
     def _lay_out(self) -> None:
         """Where each word of the launches comes from, in the order of addresses of a run."""

@@ -193,3 +193,17 @@ def translation_unit(launches: Sequence[Launch]) -> str:
     before += special_prelude() if "tgc_special_" in body else ""
     before += span_prelude() if "tgc_span_" in body else ""
     return f"{before}\n{body}"
+
+
+_printed: set[str] = set()
+
+
+def printed(source: str) -> str:
+    """A unit for TGC_DEBUG=4: a prelude that was printed before is one line."""
+    for make in (prelude, random_prelude, special_prelude, span_prelude):
+        text = make()
+        if text in source:
+            if text in _printed:
+                source = source.replace(text, f"// {make.__name__}: as printed before\n", 1)
+            _printed.add(text)
+    return source

@@ -6,14 +6,18 @@ Half types are computed in float32 and rounded once a node; values are freed as 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from tinygrad_cuda.backend.base import NOTHING, Argument, BadIndex, Number, Program
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.cost import flops
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.graph.order import topological
@@ -108,6 +112,16 @@ def evaluate(node: Node, sources: Sequence[Any]) -> Any:
         return _callable(node)(*sources, **node.attributes)
 
 
+def report(node: Node, microseconds: float) -> str:
+    """What TGC_DEBUG=2 prints of a node: its shape, time and rates, in aligned columns."""
+    moved = sum(prod(one.shape) * one.dtype.itemsize for one in (*node.sources, node))
+    shape = f"{node.dtype.name}{list(node.shape)}"
+    return (
+        f"{node.op.name:<24} {shape:<32} {microseconds:>9.1f} us "
+        f"{flops(node) / microseconds / 1e3:>8.1f} GFLOP/s {moved / microseconds / 1e3:>7.1f} GB/s"
+    )
+
+
 class ReferenceExecutable:
     """A program as a list of steps over a table of values."""
 
@@ -141,6 +155,7 @@ class ReferenceExecutable:
         spare: Mapping[int, Any] = NOTHING,
     ) -> list[Any]:
         values: list[Any] = [None] * self.size
+        timed = settings.debug >= 2
         for slot, place in self.inputs:
             values[place] = inputs[slot]
         with np.errstate(all="ignore"):
@@ -152,7 +167,10 @@ class ReferenceExecutable:
                 sources = [values[place] for place in step.sources]
                 if op is indexing.check_index:
                     _check(sources[0], **attributes)
+                start = perf_counter() if timed else 0.0
                 values[step.place] = step.call(*sources, **attributes)
+                if timed:
+                    print(report(step.node, 1e6 * (perf_counter() - start)))
                 for place in step.free:
                     values[place] = None
         taken = {id(array) for array in inputs}
