@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tinygrad_cuda.core.errors import DTypeError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 
 
 class DType:
@@ -230,3 +230,36 @@ FLOAT_LIMITS: dict[str, tuple[float, float]] = {
     "float32": (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)),
     "float64": (float(np.finfo(np.float64).min), float(np.finfo(np.float64).max)),
 }
+
+
+def number_of(op: str, value: Any, dtype: DType) -> Any:
+    """A Python number as one element of `dtype`: truncated to an integer, the truth of a bool.
+
+    A negative integer wraps in uint8, as in PyTorch; nan and infinities are floats.
+
+    Raises:
+        ArgumentError: the dtype cannot hold the number.
+    """
+    if dtype.category == 0:
+        return bool(value)
+    low, high = _limits(dtype)
+    if dtype.category == 2:
+        if low <= value <= high or value != value or value in (float("inf"), -float("inf")):
+            return float(value)
+    elif low <= value <= high and not (dtype is uint8 and value < 0 and isinstance(value, float)):
+        return int(value) % 256 if dtype is uint8 else int(value)
+    raise ArgumentError(
+        op,
+        f"the number does not fit {dtype.name}",
+        expect=f"a number from {low} to {high}",
+        actual=repr(value),
+        hint="cast the tensor first, e.g. x.long() or x.float()",
+    )
+
+
+def _limits(dtype: DType) -> tuple[Any, Any]:
+    """The lowest and the largest number that `number_of` converts."""
+    if dtype.category == 2:
+        return FLOAT_LIMITS[dtype.name]
+    bound = 1 << (8 * dtype.itemsize - 1)
+    return (-255, 255) if dtype is uint8 else (-bound, bound - 1)

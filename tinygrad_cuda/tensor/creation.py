@@ -249,7 +249,8 @@ def full(
     fill_value = _number(fill_value)
     shape = as_shape("full", size if isinstance(size, tuple | list) else (size,))
     wanted = dtypes.scalar_dtype(fill_value, defaults.dtype) if dtype is None else as_dtype(dtype)
-    node = common.constant.leaf(shape, wanted, resolve_device(device), value=fill_value)
+    value = dtypes.number_of("full", fill_value, wanted)
+    node = common.constant.leaf(shape, wanted, resolve_device(device), value=value)
     return as_leaf(wrap(node), requires_grad)
 
 

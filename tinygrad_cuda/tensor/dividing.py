@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinygrad_cuda.core.dtypes import int64
+from tinygrad_cuda.core.dtypes import int64, number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import as_shape, broadcast, normalize_axis
 from tinygrad_cuda.graph.node import Node
@@ -452,7 +452,8 @@ def fill_diagonal_(input: Tensor, fill_value: int | float, wrap: bool = False) -
     here = elementwise.eq(rows[0], rows[1])
     for other in rows[2:]:
         here = elementwise.logical_and(here, elementwise.eq(rows[0], other))
-    input.write(elementwise.where(here, common.full_like(node, fill_value), node), "fill_diagonal_")
+    filled = common.full_like(node, number_of("fill_diagonal_", fill_value, node.dtype))
+    input.write(elementwise.where(here, filled, node), "fill_diagonal_")
     return input
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tinygrad_cuda.core.dtypes import DType, bool_, int64
-from tinygrad_cuda.core.errors import ArgumentError, DTypeError, IndexError, ShapeError
+from tinygrad_cuda.core.dtypes import bool_, int64, number_of
+from tinygrad_cuda.core.errors import DTypeError, IndexError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast, contiguous_strides, slice_bounds
 from tinygrad_cuda.engine.realize import register_check
 from tinygrad_cuda.graph.node import Node, current_site
@@ -410,21 +410,12 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
 def _value(value: Any, like: Node) -> Node:
     """The value to write as a node of the target's dtype and device."""
     if isinstance(value, bool | int | float):
-        return common.full(number_of("setitem", value, like.dtype), (), like)
+        if not like.dtype.is_floating:
+            value = number_of("setitem", value, like.dtype)
+        return common.full(value, (), like)
     if not isinstance(value, TensorBase):
         return tensor(value, dtype=like.dtype, device=like.device).node
     return to_dtype(to_device(value.node, like.device), like.dtype)
-
-
-def number_of(op: str, value: Any, dtype: DType) -> Any:
-    """A Python number as an element of `dtype`: truncated to an integer, or to a bool."""
-    if dtype.is_floating:
-        return value
-    if value != value or value in (float("inf"), float("-inf")):
-        raise ArgumentError(
-            op, "the number is not finite", expect=f"a number of {dtype.name}", actual=str(value)
-        )
-    return bool(value) if dtype is bool_ else int(value)
 
 
 def _fitted(value: Node, shape: Shape) -> Node:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core import dtypes
-from tinygrad_cuda.core.dtypes import bool_
+from tinygrad_cuda.core.dtypes import bool_, number_of
 from tinygrad_cuda.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, as_int, normalize_axis
 from tinygrad_cuda.graph.node import Node
@@ -289,7 +289,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
         # Only the border element may be repeated after it has itself been taken off.
         node = node if mode == "replicate" else _cropped(node, axis, *less)
         if any(more) and mode == "constant":
-            node = pad_axis(node, axis, *more, 0 if value is None else value)
+            filling = 0 if value is None else number_of("pad", value, node.dtype)
+            node = pad_axis(node, axis, *more, filling)
         elif any(more):
             node = _extended(node, axis, *more, mode)
         node = _cropped(node, axis, *less) if mode == "replicate" else node

@@ -11,7 +11,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, contraction, elementwise, movement, reduction
 from tinygrad_cuda.tensor.autocast import in_half, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.promotion import promote, to_shape
+from tinygrad_cuda.tensor.promotion import factor_of, promote, to_shape
 from tinygrad_cuda.tensor.templated import templated
 
 if TYPE_CHECKING:
@@ -212,7 +212,9 @@ def addmm(
     """``beta * input + alpha * (mat1 @ mat2)``; `input` is broadcast to the product."""
     product = _product("addmm", mat1, mat2, 2, 2)
     if alpha != 1:
-        product = elementwise.mul(product, common.full_like(product, alpha))
+        product = elementwise.mul(
+            product, common.full_like(product, factor_of("addmm", alpha, product.dtype, "alpha"))
+        )
     base = _operand("addmm", input)
     if broadcast("addmm", base.shape, product.shape) != product.shape:
         raise ShapeError(
@@ -224,7 +226,9 @@ def addmm(
     if beta == 0:
         return wrap(product)
     if beta != 1:
-        base = elementwise.mul(base, common.full_like(base, beta))
+        base = elementwise.mul(
+            base, common.full_like(base, factor_of("addmm", beta, base.dtype, "beta"))
+        )
     return wrap(elementwise.add(to_shape(base, product.shape), product))
 
 

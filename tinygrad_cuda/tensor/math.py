@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core.dtypes import number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast
-from tinygrad_cuda.engine.cell import local
+from tinygrad_cuda.engine.cell import detached, local
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, AlikeOp, Node, alike, node_made, site_of
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.autocast import in_float32, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, node_of, pending, wrap
 from tinygrad_cuda.tensor.promotion import (
     as_float,
-    number_like,
-    of_kind,
+    factor_of,
     operand_of,
     promote,
     promoted,
@@ -66,12 +66,10 @@ def _is_dense(shape: Shape, strides: Shape) -> bool:
 def _of_two(name: str, op: AlikeOp, floating: bool = False) -> Callable[..., Tensor]:
     """A function that records one op; `floating` if that takes floats only."""
 
-    def recorded(a: Node, b: Node) -> Node:
-        return op(as_float(a), as_float(b)) if floating else op(a, b)
-
     @templated_of_two
     def brought_together(input: Any, other: Any) -> Tensor:
-        return _strides_like(wrap(recorded(*promote(name, input, other))), input, other)
+        nodes = promote(name, input, other, floating=floating)
+        return _strides_like(wrap(op(*nodes)), input, other)
 
     def function(input: Any, other: Any) -> Tensor:
         recorder = local.recorder
@@ -86,12 +84,12 @@ def _of_two(name: str, op: AlikeOp, floating: bool = False) -> Callable[..., Ten
             strided = input._strides is not None or other._strides is not None
         else:
             site = site or site_of(sys._getframe(1))
-            a, b = promoted(name, input, other, recorder, site)
+            a, b = promoted(name, input, other, recorder, site, floating)
             one = input if isinstance(input, TensorBase) else other
             strided = isinstance(one, TensorBase) and one._strides is not None
         dtype = a.dtype
         if floating and dtype.category != 2:
-            node = recorded(a, b)
+            node = op(as_float(a), as_float(b))
         else:
             # What the op does when it is called, of two nodes that are alike.
             outputs = a.outputs if dtype in op.keeping else op.inferred((a, b))
@@ -142,12 +140,23 @@ over = _binary(elementwise.div, "div", "``input / other``.", True)
 
 def add(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
     """``input + alpha * other``, elementwise with broadcasting."""
-    return plus(input, other if alpha == 1 else mul(other, alpha))
+    if alpha is not True and alpha == 1:
+        return plus(input, other)
+    return _scaled_sum("add", elementwise.add, input, other, alpha)
 
 
 def sub(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
     """``input - alpha * other``, elementwise with broadcasting."""
-    return minus(input, other if alpha == 1 else mul(other, alpha))
+    if alpha is not True and alpha == 1:
+        return minus(input, other)
+    return _scaled_sum("sub", elementwise.sub, input, other, alpha)
+
+
+def _scaled_sum(name: str, op: AlikeOp, input: Any, other: Any, alpha: Scalar) -> Tensor:
+    """``input`` plus or minus ``alpha * other``, in the common dtype of both."""
+    a, b = promote(name, input, other)
+    b = elementwise.mul(b, common.full_like(b, factor_of(name, alpha, b.dtype, "alpha")))
+    return _strides_like(wrap(op(a, b)), input, other)
 
 
 mul = _binary(elementwise.mul, "mul", "``input * other``, elementwise with broadcasting.")
@@ -157,9 +166,26 @@ remainder = _binary(
     elementwise.remainder, "remainder", "Remainder with the sign of `other` (Python's ``%``)."
 )
 fmod = _binary(elementwise.fmod, "fmod", "Remainder with the sign of `input` (C's ``fmod``).")
-pow = in_float32(
-    _binary(elementwise.pow, "pow", "``input ** other``, elementwise with broadcasting.")
-)
+_power = _binary(elementwise.pow, "pow", "")
+
+
+@in_float32
+def pow(input: Any, exponent: Any) -> Tensor:
+    """``input ** exponent``, elementwise with broadcasting.
+
+    Raises:
+        ArgumentError: integers to a negative number, or one that their dtype cannot hold.
+    """
+    if isinstance(input, TensorBase) and type(exponent) is int and input.dtype.is_integer:
+        if exponent < 0:
+            raise ArgumentError(
+                "pow", "integers have no negative powers", expect="an exponent >= 0",
+                actual=str(exponent), hint="x.float() ** n",
+            )  # fmt: skip
+        number_of("pow", exponent, input.dtype)
+    return _power(input, exponent)
+
+
 atan2 = in_widest(
     _binary(elementwise.atan2, "atan2", "The angle of the point (other, input).", True)
 )
@@ -184,15 +210,17 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
         return over(input, other)
     if rounding_mode == "floor":
         return floor_divide(input, other)
-    a, b = promote("div", input, other)
-    result = elementwise.div(as_float(a), as_float(b))
-    if rounding_mode == "trunc":
-        result = to_dtype(elementwise.trunc(result), a.dtype)
-    else:
+    if rounding_mode != "trunc":
         raise ArgumentError(
             "div", "unknown rounding_mode", expect="None, 'trunc' or 'floor'",
             actual=repr(rounding_mode),
         )  # fmt: skip
+    a, b = promote("div", input, other)
+    if a.dtype.is_floating:
+        result = elementwise.trunc(elementwise.div(a, b))
+    else:
+        # Floats would round integers; without the remainder the division is exact.
+        result = elementwise.floor_divide(elementwise.sub(a, elementwise.fmod(a, b)), b)
     return _strides_like(wrap(result), input, other)
 
 
@@ -321,30 +349,26 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
         raise ArgumentError(
             "clamp", "no bound is given", expect="min, max or both", actual="neither"
         )
-    recorder = local.recorder
-    mode, node = recorder.mode, node_of(input, recorder)
-    site = mode.site or site_of(sys._getframe(1))
-    for bound, outside in ((min, elementwise.lt), (max, elementwise.gt)):
-        if bound is None:
-            continue
-        # At the bound itself the gradient passes to the input alone, as in PyTorch.
-        if of_kind(bound, node):
-            # What the ops do when they are called.
-            limit = number_like(node, bound, site)
-            sort, device = ((node.shape, dtypes.bool_),), node.device
-            beyond = node_made(outside, (node, limit), NO_ATTRIBUTES, sort, device, False, site)
-            needs = node.requires_grad and mode.gradients and node.dtype.category == 2
-            sources = (beyond, limit, node)
-            node = node_made(
-                elementwise.where, sources, NO_ATTRIBUTES, node.outputs, device, needs, site
-            )
-            continue
-        node, limit = promote("clamp", wrap(node), bound)
-        beyond = outside(node, limit)
-        if isinstance(bound, TensorBase) and limit.dtype.is_floating:
-            beyond = elementwise.logical_or(beyond, elementwise.isnan(limit))
-        node = elementwise.where(beyond, limit, node)
+    node = input.node
+    if min is not None:
+        node = _bounded(node, min, elementwise.ge, elementwise.lt, elementwise.maximum)
+    if max is not None:
+        node = _bounded(node, max, elementwise.le, elementwise.gt, elementwise.minimum)
     return wrap(node)
+
+
+def _bounded(node: Node, bound: Any, inside: AlikeOp, beyond: AlikeOp, farther: AlikeOp) -> Node:
+    """The node with one bound; at the bound itself the gradient passes to the node alone.
+
+    NaN in either wins, and no gradient passes through it.
+    """
+    node, limit = promote("clamp", wrap(node), bound)
+    if not isinstance(bound, TensorBase):
+        number_of("clamp", bound, limit.dtype)
+    other = farther(detached(node), detached(limit))
+    if limit.requires_grad:
+        other = elementwise.where(beyond(node, limit), limit, other)
+    return elementwise.where(inside(node, limit), node, other)
 
 
 clip = clamp
@@ -379,13 +403,22 @@ def lerp(input: Tensor, end: Any, weight: Any) -> Tensor:
 @in_widest
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """``input + value * tensor1 * tensor2``."""
-    return add(input, mul(tensor1, tensor2), alpha=value)
+    a, b, c = promote("addcmul", input, tensor1, tensor2)
+    return wrap(elementwise.add(a, elementwise.mul(_times_value("addcmul", b, value), c)))
+
+
+def _times_value(op: str, node: Node, value: Scalar) -> Node:
+    if value == 1:
+        return node
+    factor = factor_of(op, value, node.dtype)
+    return elementwise.mul(node, common.full_like(node, factor))
 
 
 @in_widest
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """``input + value * tensor1 / tensor2``."""
-    return add(input, div(tensor1, tensor2), alpha=value)
+    a, b, c = promote("addcdiv", input, tensor1, tensor2, floating=True)
+    return wrap(elementwise.add(a, elementwise.div(_times_value("addcdiv", b, value), c)))
 
 
 def isclose(

@@ -13,7 +13,7 @@ from tinygrad_cuda.tensor import linalg, math, reductions, shaping
 from tinygrad_cuda.tensor.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.joining import join, slice_axis
-from tinygrad_cuda.tensor.promotion import promote, to_shape
+from tinygrad_cuda.tensor.promotion import factor_of, promote, to_shape
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -24,8 +24,12 @@ Scalar = bool | int | float
 # With an addend -----------------------------------------------------------------------------------
 
 
-def _scaled(node: Node, factor: Scalar) -> Node:
-    return node if factor == 1 else elementwise.mul(node, common.full_like(node, factor))
+def _scaled(op: str, node: Node, factor: Scalar) -> Node:
+    if factor == 1:
+        return node
+    return elementwise.mul(
+        node, common.full_like(node, factor_of(op, factor, node.dtype, "the factor"))
+    )
 
 
 def _added(op: str, input: Tensor, product: Node, beta: Scalar, alpha: Scalar) -> Tensor:
@@ -41,10 +45,10 @@ def _added(op: str, input: Tensor, product: Node, beta: Scalar, alpha: Scalar) -
             expect=str(product.shape),
             actual=str(base.shape),
         )
-    product = _scaled(product, alpha)
+    product = _scaled(op, product, alpha)
     if beta == 0:
         return wrap(product)
-    return wrap(elementwise.add(to_shape(_scaled(base, beta), product.shape), product))
+    return wrap(elementwise.add(to_shape(_scaled(op, base, beta), product.shape), product))
 
 
 @in_half

@@ -9,13 +9,16 @@ import numpy as np
 
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import DTypeError, RawSite
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, RawSite
 from tinygrad_cuda.core.shapes import Shape, broadcast
 from tinygrad_cuda.engine.cell import Recorder
 from tinygrad_cuda.graph.node import Node, node_made
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.base import TensorBase, node_of, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype, tensor
+
+LARGEST_INT = (1 << 63) - 1
+FLOAT_MAX = dtypes.FLOAT_LIMITS["float64"][1]
 
 
 def to_shape(node: Node, shape: Shape) -> Node:
@@ -57,16 +60,25 @@ def operand_of(op: str, value: Any) -> Any:
     )
 
 
-def promote(op: str, *values: Any, dtype: DType | None = None) -> list[Node]:
+def promote(
+    op: str, *values: Any, dtype: DType | None = None, floating: bool = False
+) -> list[Node]:
     """Nodes of one dtype, shape and device for Tensors and numbers.
 
     Args:
         op: the user's name of the operation, for errors.
         values: Tensors, NumPy arrays or Python numbers; at least one Tensor or array.
         dtype: the common dtype; PyTorch's promotion decides when left out.
+        floating: the op takes floats only. A number then becomes a float at once: in the integer
+            dtype of the tensor that it meets it might wrap.
     """
     operands = [operand_of(op, value) for value in values]
     nodes = [value for value in operands if isinstance(value, Node)]
+    if not nodes:
+        raise DTypeError(
+            op, "no operand is a tensor", expect="at least one Tensor",
+            actual=", ".join(type(value).__name__ for value in values),
+        )  # fmt: skip
     first = nodes[0]
     if dtype is None:
         dtype = first.dtype
@@ -74,6 +86,8 @@ def promote(op: str, *values: Any, dtype: DType | None = None) -> list[Node]:
             not isinstance(value, Node) or value.dtype is not dtype for value in operands
         ):
             dtype = dtypes.result_type([_standing(value) for value in operands])
+        if floating and not dtype.is_floating:
+            dtype = get_default_dtype()
     shape = first.shape
     if any(node.shape != shape for node in nodes):
         shape = broadcast(op, *(node.shape for node in nodes))
@@ -87,21 +101,58 @@ def promote(op: str, *values: Any, dtype: DType | None = None) -> list[Node]:
         if isinstance(value, Node):
             result.append(to_shape(to_dtype(value, dtype), shape))
         else:
+            value = _in_64_bits(op, value, dtype)
             result.append(common.constant.leaf(shape, dtype, device, value=value))
     return result
 
 
-def promoted(op: str, a: Any, b: Any, recorder: Recorder, site: RawSite | None) -> Sequence[Node]:
+def _in_64_bits(op: str, value: Any, dtype: DType) -> Any:
+    """A number that the constants of a dtype can be made of; integers wrap, as in PyTorch."""
+    if type(value) is not int or -LARGEST_INT <= value <= LARGEST_INT:
+        return value
+    if dtype.is_floating and -FLOAT_MAX <= value <= FLOAT_MAX:
+        return float(value)
+    if dtype.is_integer and -(1 << 63) <= value < 1 << 64:
+        return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+    raise ArgumentError(
+        op, "the number is too large", expect="an integer of at most 64 bits", actual=str(value)
+    )
+
+
+def factor_of(op: str, factor: Any, dtype: DType, name: str = "") -> Any:
+    """A number that a function multiplies a tensor of `dtype` by; the dtype stays.
+
+    Args:
+        name: of a factor that is no float for integers, and a bool for bools alone.
+
+    Raises:
+        DTypeError: it is.
+        ArgumentError: the dtype cannot hold it.
+    """
+    of_float, of_bool = isinstance(factor, float), isinstance(factor, bool)
+    if name and ((of_float and dtype.category < 2) or (of_bool and dtype.category > 0)):
+        raise DTypeError(
+            op, f"{name} does not go with the dtype", expect=f"a number of {dtype.name}",
+            actual=repr(factor), hint="x.float() gives floats" if of_float else None,
+        )  # fmt: skip
+    # Half types are multiplied in float32.
+    half = dtype.is_floating and dtype.itemsize == 2
+    return dtypes.number_of(op, factor, dtypes.float32 if half else dtype)
+
+
+def promoted(
+    op: str, a: Any, b: Any, recorder: Recorder, site: RawSite | None, floating: bool
+) -> Sequence[Node]:
     """`promote` for two; a number that takes its dtype from the tensor it meets costs less."""
     if isinstance(a, TensorBase):
         node = node_of(a, recorder)
-        if of_kind(b, node):
+        if of_kind(b, node) and not (floating and node.dtype.category != 2):
             return node, number_like(node, b, site)
     elif isinstance(b, TensorBase):
         node = node_of(b, recorder)
-        if of_kind(a, node):
+        if of_kind(a, node) and not (floating and node.dtype.category != 2):
             return number_like(node, a, site), node
-    return promote(op, a, b)
+    return promote(op, a, b, floating=floating)
 
 
 def of_kind(number: Any, node: Node) -> bool:
@@ -109,7 +160,7 @@ def of_kind(number: Any, node: Node) -> bool:
     kind = type(number)
     if kind is float:
         return node.dtype.category == 2
-    return kind is int and node.dtype.category >= 1
+    return kind is int and node.dtype.category >= 1 and -LARGEST_INT <= number <= LARGEST_INT
 
 
 def number_like(node: Node, number: Any, site: RawSite | None) -> Node:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad_cuda.core import dtypes
-from tinygrad_cuda.core.dtypes import bool_, int64
+from tinygrad_cuda.core.dtypes import bool_, int64, number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast, contiguous_strides, normalize_axis
 from tinygrad_cuda.graph.node import Node
@@ -20,8 +20,8 @@ from tinygrad_cuda.graph.ops import indexing as ops
 from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype
-from tinygrad_cuda.tensor.indexing import nonzero, number_of, position_node
-from tinygrad_cuda.tensor.promotion import promote, to_dtype, to_shape
+from tinygrad_cuda.tensor.indexing import nonzero, position_node
+from tinygrad_cuda.tensor.promotion import factor_of, promote, to_dtype, to_shape
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.transfer import to_device
 
@@ -287,7 +287,8 @@ def index_add(
     """The input with ``alpha * source`` added to its slices along `dim` at the given positions."""
     if alpha != 1:
         node = source.node
-        source = wrap(elementwise.mul(node, common.full_like(node, alpha)))
+        factor = factor_of("index_add", alpha, node.dtype, "alpha")
+        source = wrap(elementwise.mul(node, common.full_like(node, factor)))
     return _index_rows("index_add", input, dim, index, source, True)
 
 
@@ -380,6 +381,9 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
         a, b = (common.full(value, chosen.shape, chosen, kind) for value in (input, other))
     else:
         a, b = promote("where", input, other)
+        for value in (input, other):
+            if isinstance(value, bool | int | float) and not a.dtype.is_floating:
+                number_of("where", value, a.dtype)
         # A number in a 0-d tensor on the CPU goes to where the others are.
         if not a.shape and a.device.kind == "cpu":
             a, b = to_device(a, chosen.device), to_device(b, chosen.device)

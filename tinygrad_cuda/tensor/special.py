@@ -75,8 +75,7 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
 
 
 def _log_of_sum(name: str, input: Any, other: Any, base: float) -> Tensor:
-    a, b = (wrap(node) for node in promote(name, input, other))
-    a, b = wrap(as_float(a.node)), wrap(as_float(b.node))
+    a, b = (wrap(node) for node in promote(name, input, other, floating=True))
     largest = elementwise.maximum(a.node, b.node)
     # Equal infinities must not meet in a difference.
     same = elementwise.logical_and(
@@ -112,7 +111,7 @@ def xlog1py(input: Any, other: Any) -> Tensor:
 
 
 def _times_log(name: str, input: Any, other: Any, log: Any, pole: float) -> Tensor:
-    a, b = (as_float(node) for node in promote(name, input, other))
+    a, b = promote(name, input, other, floating=True)
     regular = elementwise.logical_and(
         elementwise.gt(b, common.full_like(b, pole)), elementwise.isfinite(b)
     )
@@ -215,8 +214,11 @@ def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """``input * 2**other``."""
-    a, b = (as_float(node) for node in promote("ldexp", input, other))
-    return wrap(elementwise.mul(a, elementwise.pow(common.full_like(b, 2), b)))
+    a, b = promote("ldexp", input, other, floating=True)
+    # The power may be out of range where the product is not.
+    wide = dtypes.float32 if a.dtype.itemsize == 2 else float64
+    power = elementwise.exp2(to_dtype(b, wide))
+    return wrap(to_dtype(elementwise.mul(to_dtype(a, wide), power), a.dtype))
 
 
 def signbit(input: Tensor) -> Tensor:
@@ -305,7 +307,8 @@ def nan_to_num(
         (isposinf(input).node, limit if posinf is None else posinf),
         (isneginf(input).node, -limit if neginf is None else neginf),
     ):
-        node = elementwise.where(found, common.full_like(node, value), node)
+        number = dtypes.number_of("nan_to_num", value, node.dtype)
+        node = elementwise.where(found, common.full_like(node, number), node)
     return wrap(node)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.dtypes import DType, number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError
 from tinygrad_cuda.core.names import unknown_name
 from tinygrad_cuda.core.shapes import is_contiguous
@@ -35,6 +35,7 @@ from tinygrad_cuda.tensor import (
     representation,
     selecting,
     shaping,
+    special,
     transfer,
     writing,
 )
@@ -485,6 +486,8 @@ class Tensor(
     __rand__ = _reflected(math.bitwise_and)
     __ror__ = _reflected(math.bitwise_or)
     __rxor__ = _reflected(math.bitwise_xor)
+    __rlshift__ = _reflected(special.bitwise_left_shift)
+    __rrshift__ = _reflected(special.bitwise_right_shift)
     isnan = math.isnan
     isfinite = math.isfinite
     isinf = math.isinf
@@ -579,7 +582,10 @@ class Tensor(
         """Writes one number to every element."""
         if isinstance(value, TensorBase):
             return self.copy_(value)
-        return math.store("fill_", self, common.full_like(self.node, value))
+        node = self.node
+        return math.store(
+            "fill_", self, common.full_like(node, number_of("fill_", value, node.dtype))
+        )
 
     def zero_(self) -> Tensor:
         """Writes zero to every element."""
