@@ -274,7 +274,7 @@ def test_numbers_become_the_targets_dtype() -> None:
     x[0] = 2.7
     x[[1]] = -2.7
     assert x.masked_fill(x == 0, 1.5).tolist() == [2, -2, 1]
-    with pytest.raises(tc.ArgumentError, match="the number is not finite"):
+    with pytest.raises(tc.ArgumentError, match="the number does not fit"):
         x[0] = float("nan")
 
 
