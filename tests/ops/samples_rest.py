@@ -228,6 +228,7 @@ def indexings() -> Iterator[Sample]:
     yield _checked("0-d", np.array(4), 5)
     yield _checked("none", np.zeros((0, 3), np.int64), 1)
     yield _checked("2-d", rng.integers(0, 31, (7, 13)), 31)
+    yield from map(_probabilities, FLOATS)
 
 
 def _indexing(
@@ -258,6 +259,15 @@ def _checked(label: str, index: Array, limit: int) -> Sample:
         indexing.check_index, label, (plain(index),),
         {"limit": limit, "what": "index", "code": Argument(0)}, numbers=(3,), exact=True,
         expected=lambda index, **_: index,
+    )  # fmt: skip
+
+
+def _probabilities(dtype: DType) -> Sample:
+    values = np.array([0.125, 0.25, 0.5, 0.75], dtype.numpy)
+    return Sample(
+        indexing.check_unit, dtype.name, (plain(values),), {"what": "input", "code": Argument(0)},
+        numbers=(3,), exact=True, expected=lambda x, **_: x,
+        differentiate=dtype is dtypes.float64,
     )  # fmt: skip
 
 

@@ -443,6 +443,26 @@ def test_check_index_records_the_first_bad_index() -> None:
     np.testing.assert_array_equal(out, np.where((index < 0) | (index > 31), 0, index))
 
 
+@pytest.mark.parametrize(("ctype", "dtype"), [("float", np.float32), ("double", np.float64)])
+def test_check_unit_records_the_bits_of_the_first_bad_value(ctype: str, dtype: Any) -> None:
+    unit = module(
+        kernel(
+            "chances",
+            f"const {ctype}* x; unsigned long long* error; {ctype}* out;",
+            """auto x = tgc_load(p.x, threadIdx.x);
+            tgc_store(p.out, threadIdx.x, tgc_check_unit(x, p.error, 6, threadIdx.x));""",
+        )
+    )
+    x = np.linspace(0, 1, 32).astype(dtype)
+    error, out = np.zeros(8, np.uint64), np.zeros_like(x)
+    launch(unit, "chances", x, error, out)
+    assert not error.any()
+    x[5] = np.nan
+    launch(unit, "chances", x, error, out)
+    np.testing.assert_array_equal(out, x)
+    assert error[[0, 3]].tolist() == [7, 5] and np.isnan(error[1:2].view(np.float64)).all()
+
+
 # NVRTC --------------------------------------------------------------------------------------------
 
 EVERYTHING = kernel(
@@ -523,6 +543,8 @@ EVERYTHING = kernel(
   *tgc_address_write(p.ho, i + 32) = tgc_to_storage<tgc_half>(x);
   tgc_store(p.io, i, tgc_again(k) + odd + tgc_lane() + tgc_warp());
   tgc_store(p.lo, i, tgc_check_index(l + best.index + least.index, p.n, p.error, 3));
+  if (tgc_check_unit(x, p.error, 4, i) > tgc_check_unit((double)x, p.error, 5, i))
+    tgc_report(l, p.n, p.error, 6, i);
 """,
     threads=256,
 )

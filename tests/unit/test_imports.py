@@ -32,6 +32,7 @@ RANKS = {
     "graph.schedule": 4,
     "graph.memory": 4,
     "graph.cost": 4,
+    "graph.checks": 5,
     "graph.draw": 5,
     "backend": 6,
     "engine": 7,

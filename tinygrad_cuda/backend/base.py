@@ -61,9 +61,10 @@ class BadIndex(Exception):
     """A position outside its range, found by a run that therefore changed nothing.
 
     Args:
-        code: which ``check_index`` node, by its ``code`` attribute.
+        code: which check, by its ``code`` attribute.
         position: of the bad element in the index, row-major.
-        index, limit: the value found and the first value that is too large.
+        index, limit: the value found and the first value that is too large; of a check of
+            numbers between 0 and 1 the value's bits as a double, and 1.
     """
 
     def __init__(self, code: int, position: int, index: int, limit: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from operator import call
@@ -11,7 +12,7 @@ from typing import Any
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import LINE, BadIndex, Executable, Number
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.core.errors import IndexError, RawSite
+from tinygrad_cuda.core.errors import ArgumentError, IndexError, RawSite
 from tinygrad_cuda.engine.capture import SuppliedFloat, SuppliedInt, capturing
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.examples import refuse_examples, tracing
@@ -39,6 +40,7 @@ def realize(device: Device, extra: Iterable[Node] = ()) -> None:
 
     Raises:
         IndexError: a computed index or label was out of range; no cell has changed.
+        ArgumentError: so was a probability.
     """
     if tracing.stack:
         # Inside vmap: what stands for one example has no value, and the rest can wait.
@@ -127,7 +129,7 @@ def run_again(
         try:
             return executable.run(storages, numbers, spare)
         except BadIndex as error:
-            raise index_error(error) from None
+            raise value_error(error) from None
 
 
 def _queue_again(cells: Iterable[Cell]) -> None:
@@ -227,61 +229,64 @@ def count_nodes(count: int) -> None:
 
 # Bad indices ------------------------------------------------------------------------------------
 
-# What is said of a check: the operation, the name of its positions, the line, from the end or not.
-_Check = tuple[str, str, RawSite | None, bool]
+# What is right in a check: an index, one that may count from the end, or 0 <= x <= 1.
+INDEX, SIGNED_INDEX, UNIT = "index", "signed index", "unit"
+# What is said of a check: the operation, the name of its values, the line, what is right.
+_Check = tuple[str, str, RawSite | None, str]
 
 _serials = itertools.count()
-_lines: list[_Check] = [("index", "index", None, False)]
+_lines: list[_Check] = [("index", "index", None, INDEX)]
 _numbers: dict[Any, int] = {}  # of a line
 _lines_lock = threading.Lock()
 
 
-def register_check(op: str, what: str, site: RawSite | None, negative: bool = False) -> int:
-    """A code for a ``check_index`` node, by which a bad index finds its line again.
+def register_check(op: str, what: str, site: RawSite | None, domain: str = INDEX) -> int:
+    """A code for a check, by which a bad value finds its line again.
 
     Args:
         op: the user's name of the operation.
-        what: the user's name of the positions: index, target.
+        what: the user's name of the values: index, target, input.
         site: the user's line.
-        negative: positions may count from the end.
+        domain: which values are right: `INDEX`, `SIGNED_INDEX` or `UNIT`.
     """
     # The code object by identity: its hash is slow, and the list keeps it alive.
-    key = (op, what, negative, id(site[0]), site[1:]) if site else (op, what, negative)
+    key = (op, what, domain, id(site[0]), site[1:]) if site else (op, what, domain)
     line = _numbers.get(key)
     if line is None:
         with _lines_lock:
             line = len(_lines)
-            _lines.append((op, what, site, negative))
+            _lines.append((op, what, site, domain))
         _numbers[key] = line
     code = line << LINE | next(_serials) & (1 << LINE) - 1
     # A compiled function may keep its code for ever: another one is no other program.
     return code if capturing() is None else SuppliedInt(code)
 
 
-def described_check(code: int) -> tuple[str, str, bool]:
+def described_check(code: int) -> tuple[str, str, str]:
     """What a check was registered with, besides its line."""
-    op, what, _, negative = _lines[code >> LINE]
-    return op, what, negative
+    op, what, _, domain = _lines[code >> LINE]
+    return op, what, domain
 
 
-def index_error(error: BadIndex) -> IndexError:
+def value_error(error: BadIndex) -> IndexError | ArgumentError:
     """What kernels reported, with the line of the check."""
-    op, what, site, negative = _lines[error.code >> LINE]
-    return IndexError(
-        op,
-        f"{what}[{error.position}] is out of range",
-        expect=f"{-error.limit if negative else 0} <= {what} < {error.limit}",
-        actual=str(error.index),
-        site=site,
-    )
+    op, what, site, domain = _lines[error.code >> LINE]
+    problem = f"{what}[{error.position}] is out of range"
+    if domain == UNIT:
+        (value,) = struct.unpack("d", struct.pack("q", error.index))
+        expect = f"0 <= {what} <= 1"
+        return ArgumentError(op, problem, expect=expect, actual=str(value), site=site)
+    low = -error.limit if domain == SIGNED_INDEX else 0
+    expect = f"{low} <= {what} < {error.limit}"
+    return IndexError(op, problem, expect=expect, actual=str(error.index), site=site)
 
 
-def _report(error: BadIndex, cells: list[Cell]) -> IndexError:
+def _report(error: BadIndex, cells: list[Cell]) -> IndexError | ArgumentError:
     """Puts every place back to what it held before the failed plan.
 
     New values that read the bad index are lost; the others are queued again.
     """
-    failure = index_error(error)
+    failure = value_error(error)
     faulty = _faulty([cell.node for cell in cells], error.code)
     for cell in cells:
         node = cell.node
@@ -316,11 +321,11 @@ def check_errors(device: Device, wait: bool = True) -> None:
     """
     error = registry.get(device).take_error(wait)
     if error is not None:
-        raise index_error(error)
+        raise value_error(error)
 
 
 __all__ = [
-    "begin_backward", "begin_call", "check_errors", "count_nodes", "described_check",
-    "end_backward", "index_error", "lock_of", "realize", "realize_all", "realize_cell",
-    "register_check", "run_again", "storage_of",
+    "INDEX", "SIGNED_INDEX", "UNIT", "begin_backward", "begin_call", "check_errors",
+    "count_nodes", "described_check", "end_backward", "lock_of", "realize", "realize_all",
+    "realize_cell", "register_check", "run_again", "storage_of", "value_error",
 ]  # fmt: skip

@@ -165,6 +165,7 @@ _FLOPS: dict[Op, Callable[[Node], int]] = {
     ew.cast: _none,
     ew.where: _none,
     indexing.check_index: _none,
+    indexing.check_unit: _none,
     indexing.gather: _none,
     indexing.scatter: _none,
     indexing.scatter_add: lambda node: prod(node.sources[2].shape),

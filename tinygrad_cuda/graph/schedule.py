@@ -351,7 +351,7 @@ class _Builder(Groups):
             if again and node not in seen:
                 seen.add(node)
                 stack.extend(edge.base for edge in self.edges[node])
-        return any(node.op is indexing.check_index for node in (*group.members, *seen))
+        return any(node.op in indexing.CHECKS for node in (*group.members, *seen))
 
     def _put_before(self, a: Group, b: Group) -> None:
         self.after[a].add(b)

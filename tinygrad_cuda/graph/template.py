@@ -66,7 +66,7 @@ class Template:
             known = op is not common.custom or isinstance(node.attributes["function"], common.Rule)
             if op in _FOREIGN or not known or node.storage is not None or node.spent is not None:
                 raise Unfit(op.name)
-            if op is indexing.check_index:
+            if op in indexing.CHECKS:
                 self.checks[len(places)] = node.attributes["code"]
             elif op.arguments:
                 raise Unfit(op.name)
@@ -375,7 +375,7 @@ def kind_of(nodes: list[Node]) -> tuple[Kind | None, list[Node]]:
             refs = tuple([value(source) for source in sources])
             if op is common.output and refs[0] < 0:
                 kind.several.append(~refs[0])
-            if op is indexing.check_index:
+            if op in indexing.CHECKS:
                 kind.codes.append((len(kind.numbers), position))
             leaf = node.outputs if op.kind == "leaf" else None
             content.append((op, structure(op, node.attributes, kind.numbers, []), refs, leaf))

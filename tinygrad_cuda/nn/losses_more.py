@@ -15,6 +15,7 @@ from tinygrad_cuda.tensor.autocast import in_float32, refuse_float16
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.indexing import position_node
+from tinygrad_cuda.tensor.random import probability_node
 from tinygrad_cuda.tensor.tensor import Tensor
 
 # Distributions ------------------------------------------------------------------------------
@@ -35,8 +36,13 @@ def binary_cross_entropy(
 
     Raises:
         ShapeError: the shapes differ.
+        ArgumentError: an input or a target is not between 0 and 1, when the loss is looked at.
     """
     same_shape("binary_cross_entropy", input, target)
+    input, target = (
+        wrap(probability_node("binary_cross_entropy", x.node, what))
+        for x, what in ((input, "input"), (target, "target"))
+    )
     losses = -(target * _floored_log(input) + (1 - target) * _floored_log(1 - input))
     losses = losses if weight is None else losses * weight
     return reduce("binary_cross_entropy", losses, reduction)

@@ -17,7 +17,7 @@ from tinygrad_cuda.core.dtypes import DType, float32
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.capture import Stale, StepEvent, supplied
 from tinygrad_cuda.engine.plan import key_numbers
-from tinygrad_cuda.engine.realize import index_error
+from tinygrad_cuda.engine.realize import value_error
 from tinygrad_cuda.optim.watched import States, Watched, WatchedList, changes
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -382,7 +382,7 @@ class StepReplay(StepEvent):
         for look in self.looks:
             error = look(False)  # only at what has finished
             if error is not None:
-                raise index_error(error)
+                raise value_error(error)
         if (
             self._seen == changes.number
             and self._steps == optimizer.steps

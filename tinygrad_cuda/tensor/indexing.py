@@ -13,7 +13,7 @@ import numpy as np
 from tinygrad_cuda.core.dtypes import bool_, int64, number_of
 from tinygrad_cuda.core.errors import DTypeError, IndexError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast, contiguous_strides, slice_bounds
-from tinygrad_cuda.engine.realize import register_check
+from tinygrad_cuda.engine.realize import INDEX, SIGNED_INDEX, register_check
 from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import indexing as ops
@@ -53,7 +53,8 @@ def position_node(op: str, index: Any, size: int, like: Node, wrap_negative: boo
         negative = elementwise.lt(node, common.full_like(node, 0))
         moved = elementwise.add(node, common.full_like(node, size))
         node = elementwise.where(elementwise.logical_and(low, negative), moved, node)
-    code = register_check(op, "index", current_site(), negative=wrap_negative)
+    domain = SIGNED_INDEX if wrap_negative else INDEX
+    code = register_check(op, "index", current_site(), domain)
     return ops.check_index(node, limit=size, what="index", code=code)
 
 

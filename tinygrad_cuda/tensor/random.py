@@ -18,9 +18,11 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.core.shapes import Shape, as_shape
 from tinygrad_cuda.engine.capture import capturing, repeated, watching
 from tinygrad_cuda.engine.examples import note_draw, tracing
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.engine.realize import UNIT, register_check
+from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common, elementwise, philox
 from tinygrad_cuda.graph.ops import random as ops
+from tinygrad_cuda.graph.ops.indexing import check_unit
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import (
     DeviceLike,
@@ -381,13 +383,23 @@ def normal(
     return wrap(_affine(normal_node(shape, found, place, generator), std, mean))
 
 
+def probability_node(op: str, node: Node, what: str) -> Node:
+    """The values of a floating node, which the device checks to lie between 0 and 1."""
+    return check_unit(node, what=what, code=register_check(op, what, current_site(), UNIT))
+
+
 def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """1 with the probability that each element of `input` gives, else 0."""
+    """1 with the probability that each element of `input` gives, else 0.
+
+    Raises:
+        ArgumentError: an element is not between 0 and 1, when the result is looked at.
+    """
     node = input.node
     _floating("bernoulli", node.dtype)
     wide = to_dtype(node, float32) if node.dtype.itemsize < 4 else node
+    chance = probability_node("bernoulli", wide, "input")
     drawn = uniform_node(wide.shape, wide.dtype, wide.device, generator)
-    return wrap(to_dtype(elementwise.lt(drawn, wide), node.dtype))
+    return wrap(to_dtype(elementwise.lt(drawn, chance), node.dtype))
 
 
 def _like(input: Tensor, dtype: DTypeLike, device: DeviceLike) -> dict[str, Any]:
@@ -480,8 +492,13 @@ def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Generator | None = Non
     node = input.node
     drawn = uniform_node(node.shape, float32, node.device, generator)
     if isinstance(p, TensorBase):
-        chance = to_shape(to_dtype(p.node, float32), node.shape)
+        chance = probability_node("bernoulli_", to_dtype(p.node, float32), "p")
+        chance = to_shape(chance, node.shape)
     else:
+        if not 0 <= p <= 1:
+            raise ArgumentError(
+                "bernoulli_", "p is not between 0 and 1", expect="0 <= p <= 1", actual=str(p)
+            )
         chance = common.full_like(drawn, p)
     input.write(to_dtype(elementwise.lt(drawn, chance), node.dtype), "bernoulli_")
     return input

@@ -34,7 +34,7 @@ class _Call:
     Args:
         template: of all nodes; its inputs are the Tensors of the call.
         strides: of the Tensor that it gives.
-        checks: places of index checks, with what an error says of each.
+        checks: places of checks, with what an error says of each.
 
     Attributes:
         head: of the result, if it can be there before the others.
@@ -43,7 +43,7 @@ class _Call:
     __slots__ = ("template", "head", "strides", "checks")
 
     def __init__(
-        self, template: Template, strides: Any, checks: list[tuple[int, str, str, bool]]
+        self, template: Template, strides: Any, checks: list[tuple[int, str, str, str]]
     ) -> None:
         self.template, self.strides, self.checks = template, strides, checks
         self.head = None if template.heads is None else template.heads[0]
@@ -138,7 +138,7 @@ def _repeated(
     template, head, device = call.template, call.head, nodes[0].device
     codes: Any = ()
     if call.checks:
-        codes = [(k, register_check(op, what, site, end)) for k, op, what, end in call.checks]
+        codes = [(k, register_check(op, what, site, domain)) for k, op, what, domain in call.checks]
     if head is not None:
         node = waiting(template, head, nodes, device, site, codes)
         return pending(node, recorder, call.strides, template.length)

@@ -39,11 +39,13 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.checks import unread_checks, with_checks
+from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.graph.rewrite.products import turn_products
-from tinygrad_cuda.graph.schedule import Kernel, schedule
+from tinygrad_cuda.graph.schedule import Kernel, Schedule, schedule
 
 
 class Machine(Protocol):
@@ -157,17 +159,29 @@ _first_codes = itertools.count(OWN_CODES, CODES)
 address_of = attrgetter("address")
 
 
+def _scheduled(program: Program) -> Schedule:
+    """A program's kernels, which run each of its checks."""
+    places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
+    checks: list[Node] = []
+    simplified = simplify(program.outputs, checks=checks)
+    made = schedule(_arranged(simplified), places)
+    unread = unread_checks(checks, made)
+    return schedule(_arranged(with_checks(simplified, unread)), places) if unread else made
+
+
+def _arranged(outputs: Sequence[Node]) -> Sequence[Node]:
+    """The same values, products and convolutions in the form that is computed."""
+    outputs = turn_products(outputs)
+    return with_winograd(outputs) if settings.winograd else outputs
+
+
 class CudaExecutable:
     """A compiled program of generated kernels."""
 
     def __init__(self, program: Program, machine: Machine) -> None:
         self.program = program
         self.machine = machine
-        outputs = turn_products(simplify(program.outputs))
-        if settings.winograd:
-            outputs = with_winograd(outputs)
-        places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
-        self.schedule = schedule(outputs, places)
+        self.schedule = _scheduled(program)
         span(self.schedule, machine.shared_bytes, machine.crew)
         carry(self.schedule, machine.shared_bytes)
         made = {kernel: stages(kernel) for kernel in self.schedule.kernels}
@@ -185,7 +199,7 @@ class CudaExecutable:
         self.codes = [
             node.attributes["code"].position
             for node in topological(program.outputs)
-            if node.op is indexing.check_index and isinstance(node.attributes["code"], Argument)
+            if node.op in indexing.CHECKS and isinstance(node.attributes["code"], Argument)
         ]
         self.first_code = next(_first_codes)
         # Where an output could not be written in place, its value is copied there at the end.

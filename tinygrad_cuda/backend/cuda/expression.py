@@ -304,7 +304,7 @@ class Evaluator:
         if self.held is not None and depth >= self.held.depth and key in self.held.names:
             return self.held.names[key]
         operands = [self.value(source, at, guard) for source in node.sources]
-        if node.op is indexing.check_index:
+        if node.op in indexing.CHECKS:
             text = self._check(node, operands[0], at, guard)
         elif node.op is ew.div and node.dtype.compute == "float":
             text = self._quotient(node, operands, depth)
@@ -332,18 +332,19 @@ class Evaluator:
         return f"tgc_divide{short}({dividend}, {name})"
 
     def _check(self, node: Node, operand: str, at: Coordinates, guard: Guard) -> str:
-        limit = int(node.attributes["limit"])
+        limit = f"{int(node.attributes['limit'])}LL, " if "limit" in node.attributes else ""
         code = self.words.number(node.attributes["code"], "long long")
         position = ix.render(ix.flatten(at, node.shape), True)
-        text = f"tgc_check_index({operand}, {limit}LL, {self.words.error()}, {code}, {position})"
+        text = f"{node.op.cuda}({operand}, {limit}{self.words.error()}, {code}, {position})"
         text = f"({node.dtype.compute}){text}"
         return f"{self.guard_text(guard)} ? {text} : 0" if guard else text
 
     def _gather(self, node: Node, at: Coordinates, guard: Guard) -> str:
         source, index = node.sources
-        if not source.shape[0]:
-            return literal(0, node.dtype)
         rank = len(index.shape)
+        if not source.shape[0]:
+            self.value(index, at[:rank], guard)  # its check reports that nothing can be read
+            return literal(0, node.dtype)
         place = self.position(index, at[:rank], guard, source.shape[0])
         return self.value(source, (place, *at[rank:]), guard)
 

@@ -55,7 +55,7 @@ def _begins(kernel: Kernel) -> bool:
 def _plain(kernel: Kernel) -> bool:
     """Whether it writes nothing in place and checks nothing."""
     return not kernel.update and not any(
-        node.op in (common.assign, indexing.check_index) for node in kernel.nodes
+        node.op in (common.assign, *indexing.CHECKS) for node in kernel.nodes
     )
 
 

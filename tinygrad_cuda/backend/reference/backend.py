@@ -106,7 +106,7 @@ def evaluate(node: Node, sources: Sequence[Any]) -> Any:
     Raises:
         BadIndex: the node checks positions and one is out of range.
     """
-    if node.op is indexing.check_index:
+    if node.op in indexing.CHECKS:
         _check(sources[0], **node.attributes)
     with np.errstate(all="ignore"):
         return _callable(node)(*sources, **node.attributes)
@@ -165,7 +165,7 @@ class ReferenceExecutable:
                     attributes = {k: _resolve(v, arguments) for k, v in attributes.items()}
                 op = step.node.op
                 sources = [values[place] for place in step.sources]
-                if op is indexing.check_index:
+                if op in indexing.CHECKS:
                     _check(sources[0], **attributes)
                 start = perf_counter() if timed else 0.0
                 values[step.place] = step.call(*sources, **attributes)
@@ -195,11 +195,16 @@ def _owned(value: Any, taken: set[int]) -> Array:
     return array
 
 
-def _check(index: Array, limit: int, what: str, code: int) -> None:
-    bad = np.flatnonzero((index < 0) | (index >= limit))
-    if bad.size:
-        position = int(bad[0])
-        raise BadIndex(code, position, int(index.reshape(-1)[position]), limit)
+def _check(value: Array, what: str, code: int, limit: int | None = None) -> None:
+    """What a check's row reports: positions below a limit, or numbers between 0 and 1."""
+    right = (value >= 0) & ((value <= 1) if limit is None else (value < limit))
+    if right.all():
+        return
+    position = int(np.flatnonzero(~right)[0])
+    found = value.reshape(-1)[position]
+    if limit is not None:
+        raise BadIndex(code, position, int(found), limit)
+    raise BadIndex(code, position, int(np.float64(found).view(np.int64)), 1)
 
 
 class ReferenceBackend:

@@ -33,6 +33,21 @@ check_index: Op = Op(
 )  # fmt: skip
 
 
+def _infer_check_unit(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    require_dtype(attributes["what"], sources[0], "float")
+    return sources[0].outputs
+
+
+# The value itself; one outside 0 <= x <= 1, NaN among them, is reported.
+check_unit: Op = Op(
+    "check_unit", "elementwise", _infer_check_unit,
+    numpy=lambda x, what, code: x, cuda="tgc_check_unit", gradient=(lambda g, out, x, **_: g,),
+    arguments=("code",),
+)  # fmt: skip
+
+CHECKS = (check_index, check_unit)
+
+
 def _infer_gather(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
     source, index = sources
     require_dtype("gather", index, "integer")
@@ -166,4 +181,4 @@ scatter: Op = Op(
     batch=lambda size, sources, on: _batch_scatter(scatter, size, sources, on),
 )  # fmt: skip
 
-ROWS: tuple[Op, ...] = (check_index, gather, scatter_add, scatter)
+ROWS: tuple[Op, ...] = (*CHECKS, gather, scatter_add, scatter)

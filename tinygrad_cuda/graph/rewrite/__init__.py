@@ -10,7 +10,7 @@ from typing import Any
 
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node, Op, gradient_mode, node_made, recorded_at
-from tinygrad_cuda.graph.ops import TABLE, common, contraction
+from tinygrad_cuda.graph.ops import TABLE, common, contraction, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
@@ -107,23 +107,32 @@ def _by_op(early: bool) -> dict[Op, list[Rule]]:
 _EARLY, _LATE = _by_op(True), _by_op(False)
 
 
-def simplify(outputs: Sequence[Node], counts: dict[str, int] | None = None) -> tuple[Node, ...]:
+def simplify(
+    outputs: Sequence[Node],
+    counts: dict[str, int] | None = None,
+    checks: list[Node] | None = None,
+) -> tuple[Node, ...]:
     """Nodes of the same values, shapes and dtypes as `outputs`, from as few nodes as possible.
 
     Rules are exact, signed zeros and NaN included, when each row rounds to the node's dtype. So
     ``x + 0.0`` stays (it turns -0.0 into 0.0) while ``x + -0.0``, ``x - 0.0`` and ``x * 1`` go,
     and ``x * 0`` stays for floating dtypes. Two kinds of rule give the better rounded value
     instead: ``x ** 2`` is ``x * x``, and a sum of equal numbers is one product. The sign of a
-    sum that is zero is not defined. Constants fold to what the NumPy reference gives. A check of
-    an index is dropped with the last reader of its value.
+    sum that is zero is not defined. Constants fold to what the NumPy reference gives. A check is
+    dropped with the last reader of its value; see `graph.checks`.
 
     Args:
         outputs: the wanted values of one plan. Nodes without storages; ``buffer`` nodes are kept
             as they are, ``assign`` nodes are kept apart.
         counts: receives how often each rule fired, by name; ``common_subexpression`` among them.
+        checks: receives every check of the graph, over its simplified sources.
     """
     with gradient_mode(False):
-        return _Simplifier(counts).run(outputs)
+        simplifier = _Simplifier(counts)
+        simplified = simplifier.run(outputs)
+    if checks is not None:
+        checks += dict.fromkeys(simplifier.checks)
+    return simplified
 
 
 class _Simplifier:
@@ -134,6 +143,7 @@ class _Simplifier:
         self.done: dict[Node, Node] = {}
         self.interned: dict[Any, Node] = {}
         self.numbers: dict[Node, int] = {}
+        self.checks: list[Node] = []
 
     def run(self, outputs: Sequence[Node]) -> tuple[Node, ...]:
         done = self.done
@@ -161,6 +171,8 @@ class _Simplifier:
                 if found is None:
                     found = self.intern(rebuilt)
                     done[found] = found
+                    if found.op in indexing.CHECKS:
+                        self.checks.append(found)
             if found in done:
                 done[node] = done[found]
                 stack.pop()

@@ -302,9 +302,8 @@ TGC_DEVICE int tgc_again(int number) {
 
 // `index` if 0 <= index < limit; else 0, and the first bad index of the launch is recorded as
 // error = {code + 1, index, limit, position, address of a copy in host memory or 0, ...}, 8 words.
-TGC_DEVICE long long tgc_check_index(long long index, long long limit, unsigned long long* error,
-                                     long long code, long long position = 0) {
-  if (index >= 0 && index < limit) return index;
+TGC_DEVICE void tgc_report(long long index, long long limit, unsigned long long* error,
+                           long long code, long long position) {
   if (atomicCAS(tgc_address_write(error, 0), 0ull, (unsigned long long)(code + 1)) == 0ull) {
     tgc_store(error, 1, (unsigned long long)index);
     tgc_store(error, 2, (unsigned long long)limit);
@@ -317,7 +316,25 @@ TGC_DEVICE long long tgc_check_index(long long index, long long limit, unsigned 
       host[0] = (unsigned long long)(code + 1);
     }
   }
+}
+
+TGC_DEVICE long long tgc_check_index(long long index, long long limit, unsigned long long* error,
+                                     long long code, long long position = 0) {
+  if (index >= 0 && index < limit) return index;
+  tgc_report(index, limit, error, code, position);
   return 0;
+}
+
+// `x`; if not 0 <= x <= 1, its bits as a double are recorded in place of an index.
+TGC_DEVICE double tgc_check_unit(double x, unsigned long long* error, long long code,
+                                 long long position) {
+  if (!(x >= 0.0 && x <= 1.0)) tgc_report(__double_as_longlong(x), 1, error, code, position);
+  return x;
+}
+TGC_DEVICE float tgc_check_unit(float x, unsigned long long* error, long long code,
+                                long long position) {
+  if (!(x >= 0.0f && x <= 1.0f)) tgc_check_unit((double)x, error, code, position);
+  return x;
 }
 
 // ------------------------------------------------------------------------------------ arithmetic
