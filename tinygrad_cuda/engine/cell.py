@@ -24,7 +24,7 @@ class Leaf:
         hooks: called with each arriving gradient; may replace it.
     """
 
-    __slots__ = ("grad", "hooks", "_source", "_node", "__weakref__")
+    __slots__ = ("grad", "hooks", "_source", "_node", "_earlier", "__weakref__")
 
     def __init__(self) -> None:
         self.grad: Any = None
@@ -32,6 +32,12 @@ class Leaf:
         self._source: Node | None = None
         # Weak, since the node refers to the leaf: no reference cycle for each new value.
         self._node: weakref.ref[Node] | None = None
+        # The leaf's nodes for values that were replaced while a history referred to them.
+        self._earlier: tuple[weakref.ref[Node], ...] = ()
+
+    def earlier(self) -> list[Node]:
+        """The leaf's nodes for values before the last write that some history still refers to."""
+        return [node for reference in self._earlier if (node := reference()) is not None]
 
     def variable(self, source: Node) -> Node:
         """The leaf's node for the value `source`: one node for as long as the value stays."""
@@ -50,6 +56,9 @@ class Leaf:
 
     def forget_node(self) -> None:
         """Called by the cell when its value is replaced."""
+        reference = self._node
+        if reference is not None and reference() is not None:
+            self._earlier = (*(r for r in self._earlier if r() is not None), reference)
         self._source = self._node = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,7 @@ def backward(
     keep = create_graph if retain_graph is None else retain_graph
     wanted = None
     if inputs is not None:
-        wanted = [tensor.node for tensor in as_list(inputs)]
+        wanted = [node for tensor in as_list(inputs) for node in _nodes_of(tensor)]
     found = gradient.backward(
         [tensor.node for tensor in outputs],
         seeds,
@@ -109,6 +110,12 @@ def backward(
         if node.op is common.variable:
             accumulate(node.attributes["leaf"], g, create_graph)
     end_backward()
+
+
+def _nodes_of(tensor: Tensor) -> list[Node]:
+    """Where gradients of a Tensor arrive: a leaf that was written since has several nodes."""
+    node, leaf = tensor.node, tensor.leaf
+    return [node] if leaf is None else [node, *leaf.earlier()]
 
 
 def accumulate(leaf: Leaf, g: Node, create_graph: bool = False) -> None:
@@ -197,21 +204,20 @@ def grad(
                 hint="call requires_grad_() on it before computing the outputs",
             )
     sources = as_list(outputs)
-    nodes = [tensor.node for tensor in targets]
+    nodes = [_nodes_of(tensor) for tensor in targets]
     keep = create_graph if retain_graph is None else retain_graph
-
-    hooks = {node: t.leaf for node, t in zip(nodes, targets) if t.leaf and t.leaf.hooks}
 
     def found_for(seeds: Any) -> dict[Node, Node]:
         found = gradient.backward(
             [tensor.node for tensor in sources],
             _seeds("grad", sources, seeds),
-            nodes,
+            [node for places in nodes for node in places],
             create_graph=create_graph,
             retain_graph=keep,
         )
         with gradient_mode(create_graph):
-            found |= {n: hooked(leaf, found[n]).node for n, leaf in hooks.items() if n in found}
+            for tensor, places in zip(targets, nodes):
+                _join(found, tensor.leaf, places)
         return found
 
     if is_grads_batched:
@@ -219,7 +225,7 @@ def grad(
     else:
         found = found_for(grad_outputs)
     result: list[Tensor | None] = []
-    for position, node in enumerate(nodes):
+    for position, (node, *_) in enumerate(nodes):
         g = found.get(node)
         if g is None and materialize_grads:
             g = common.full_like(node, 0)
@@ -234,6 +240,15 @@ def grad(
         result.append(None if g is None else wrap(g))
     end_backward()
     return tuple(result)
+
+
+def _join(found: dict[Node, Node], leaf: Leaf | None, places: list[Node]) -> None:
+    """The whole gradient of one input, as its hooks leave it, at the first of its nodes."""
+    parts = [found[node] for node in dict.fromkeys(places) if node in found]
+    if parts and len(places) > 1:
+        found[places[0]] = functools.reduce(elementwise.add, parts)
+    if parts and leaf is not None and leaf.hooks:
+        found[places[0]] = hooked(leaf, found[places[0]]).node
 
 
 def _for_each_seed(
