@@ -139,3 +139,72 @@ def test_a_frozen_parameter_takes_its_gradient_along() -> None:
     model.double()
     assert model.weight.grad is not None
     assert model.weight.grad.dtype is tc.float64
+
+
+# Writes between forward and gradient --------------------------------------------------------------
+
+
+def test_a_leaf_that_was_written_still_gets_its_gradient_from_grad() -> None:
+    """Its history refers to the value before; `grad` and `inputs` mean the leaf, not a value."""
+    w, b = (tc.tensor([2.0, 3.0], requires_grad=True) for _ in range(2))
+    first = (w * w + b).sum()
+    with tc.no_grad():
+        w.mul_(10)
+    second = (w * 3).sum()
+    (g,) = tc.autograd.grad(first, [w], retain_graph=True)
+    assert g is not None
+    assert g.tolist() == [4, 6]
+    (both,) = tc.autograd.grad(first + second, [w], retain_graph=True)
+    assert both is not None
+    assert both.tolist() == [7, 9]
+    (first + second).backward(inputs=[w])
+    assert w.grad is not None
+    assert w.grad.tolist() == [7, 9]
+    assert b.grad is None
+
+
+# Compiled steps -----------------------------------------------------------------------------------
+
+
+def test_compiled_values_that_share_a_storage_are_two_values() -> None:
+    """A clone shares its storage until it is written: later calls find two values there."""
+
+    def averages(compiled: bool) -> list[Any]:
+        w = tc.tensor([1.1, 2.3])
+        mean, other = w.clone(), w.clone()
+
+        def step(x: tc.Tensor, y: tc.Tensor) -> tc.Tensor:
+            mean.mul_(0.5).add_(w, alpha=0.25)
+            return x * 2 - y + other
+
+        call = tc.compile(step) if compiled else step
+        found: list[Any] = []
+        for turn in range(4):
+            x = tc.ones(2) * turn
+            y = x.clone() if turn < 2 else x + 1
+            x.tolist()
+            found += [call(x, y).tolist(), mean.tolist(), w.tolist()]
+            if turn == 2:
+                other.add_(1)
+        return found
+
+    assert averages(compiled=True) == averages(compiled=False)
+
+
+def test_an_optimizer_that_grows_between_calls_is_compiled_anew() -> None:
+    """What is changed outside is not what the call leaves behind."""
+    model = nn.Linear(2, 2)
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    @tc.compile
+    def step(x: tc.Tensor) -> tc.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    for _ in range(6):
+        assert step(tc.ones(3, 2)).isfinite()
+        optimizer.add_param_group({"params": [tc.zeros(2).requires_grad_()]})
+        optimizer.param_groups[-1]["params"][0].grad = tc.ones(2)

@@ -72,6 +72,8 @@ class Compiled:
         # written while a view of them was an argument.
         self._writing: set[Any] = set()
         self._written_bases: weakref.WeakSet[Any] = weakref.WeakSet()
+        # The version of structure behind the last of them: what changes it later is not the call.
+        self._attempted: dict[Any, int] = {}
         self._steady: Steady | None = None  # of the program that was replayed last
         self._lock = threading.RLock()
         if not hasattr(function, "parameters"):
@@ -156,6 +158,8 @@ class Compiled:
 
     def _trace(self, given: Given, reason: str) -> tuple[Any, Program | None]:
         """Calls the function as it is, and keeps what it did if another call can repeat it."""
+        if self._attempted.get(given.key) != structure.version:
+            self._attempts.pop(given.key, None)
         names = names_of(self.function, leaves((given.args, given.options)))
         gradients = mode.now.gradients
         self._report(f"is traced: {reason}")
@@ -192,11 +196,13 @@ class Compiled:
         unsteady = unsteady or program.changed()
         if unsteady is not None:
             self._attempts[given.key] += 1
+            self._attempted[given.key] = structure.version
             self._report(f"is traced again: its call has changed {unsteady}")
             if self._attempts[given.key] >= ATTEMPTS:
                 raise _never_steady(unsteady)
             return result, None
         self._attempts.pop(given.key, None)
+        self._attempted.pop(given.key, None)
         self._recorded.pop(given.key, None)
         programs = self._programs.get(given.key, [])
         self._keep(given.key, [program, *programs][:PROGRAMS])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import CompileError, RawSite
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, node_made
 
 # Where a value of a replay comes from: ("place", k), ("constant", k), ("copy", k) of a constant,
 # or ("run", run, output).
@@ -233,6 +233,9 @@ class Capture:
     # What is met -------------------------------------------------------------------------------
 
     def _place(self, cell: Any) -> None:
+        if self.source(cell.node.storage)[0] == "place":
+            # A clone that nobody has written yet: in a later call the two may hold two values.
+            _set_apart(cell)
         node = cell.node
         self.places[cell] = number = len(self.places)
         self.outputs.append(node.outputs)
@@ -436,6 +439,18 @@ class Capture:
         # The function may catch it and go on another way than it would without compilation.
         self.refused = self.refused or error
         raise error
+
+
+def _set_apart(cell: Any) -> None:
+    """Gives a cell a storage of its own with the same content."""
+    old = cell.node
+    own = node_made(old.op, (), old.attributes, old.outputs, old.device, False, old.site)
+    cpu = old.device.kind == "cpu"
+    own.storage = old.storage.copy() if cpu else duplicate(old.device, old.storage)
+    if old.requires_grad:
+        own.requires_grad, own.sources, own.spent = True, old.sources, old.spent
+    cell.node = own
+    cell.forget_aliases()
 
 
 def duplicate(device: Device, storage: Any) -> Any:

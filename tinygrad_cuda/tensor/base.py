@@ -128,6 +128,7 @@ class TensorBase:
                 node = cell.node
         elif watching.on and (capture := capturing()) is not None:
             capture.saw(self)
+            node = cell.node
             view = self._node
             if view is not None and capture.unknown(view.storage):
                 # A view that was computed before the call: a replay has the tensor it views.
