@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tinygrad_cuda.core.dtypes import number_of
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn.smooth import softplus, where
 from tinygrad_cuda.tensor import math as tm
@@ -60,7 +61,7 @@ def tanhshrink(input: Tensor) -> Tensor:
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """``input`` where ``|input| > lambd``, else 0."""
-    return where((input > lambd) | (input < -lambd), input, 0.0)
+    return where((input >= -lambd) & (input <= lambd), 0.0, input)
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
@@ -73,14 +74,14 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
         raise ArgumentError(
             "softshrink", "lambd is negative", expect="lambd >= 0", actual=str(lambd)
         )
-    above, below = input > lambd, input < -lambd
-    return where(above, input - lambd, where(below, input + lambd, 0.0))
+    moved = where(input > 0, input - lambd, input + lambd)
+    return where((input >= -lambd) & (input <= lambd), 0.0, moved)
 
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """``min(max(input / 6 + 1 / 2, 0), 1)``; the derivative at a bound is 0."""
     inside = (input > -3.0) & (input < 3.0)
-    outside = where(input > 0, 1.0, 0.0).to(input.dtype)
+    outside = input.detach().clamp(0.0, 1.0)
     return _stored(input, where(inside, input / 6.0 + 0.5, outside), inplace)
 
 
@@ -93,7 +94,8 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """``input`` where it is greater than `threshold`, else `value`."""
-    return _stored(input, where(input > threshold, input, value), inplace)
+    bound, filling = (number_of("threshold", n, input.dtype) for n in (threshold, value))
+    return _stored(input, where(input <= bound, filling, input), inplace)
 
 
 @in_half
@@ -140,7 +142,7 @@ def rrelu(
     slope: Any = (lower + upper) / 2
     if training:
         slope = rand_like(input) * (upper - lower) + lower
-    return _stored(input, where(input >= 0, input, input * slope), inplace)
+    return _stored(input, where(input > 0, input, input * slope), inplace)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:

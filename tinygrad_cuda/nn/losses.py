@@ -118,7 +118,10 @@ def huber_loss(
         )
     difference = input - target
     size = difference.abs()
-    losses = where(size <= delta, 0.5 * difference * difference, delta * (size - 0.5 * delta))
+    near = size <= delta
+    # The branch not taken must stay finite: its gradient is 0 times it.
+    small = where(near, difference, 0.0)
+    losses = where(near, 0.5 * small * small, delta * (size - 0.5 * delta))
     return reduce("huber_loss", losses, reduction)
 
 
@@ -156,7 +159,7 @@ def binary_cross_entropy_with_logits(
     """
     same_shape("binary_cross_entropy_with_logits", input, target)
     if pos_weight is None:
-        losses = softplus(input) - input * target
+        losses = (1 - target) * input + softplus(-input)
     else:
         # -log s = softplus(-x) and -log(1 - s) = softplus(-x) + x.
         losses = (1 - target) * input + (1 + (pos_weight - 1) * target) * softplus(-input)

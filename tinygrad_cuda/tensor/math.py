@@ -396,8 +396,16 @@ def isinf(input: Tensor) -> Tensor:
 
 
 def lerp(input: Tensor, end: Any, weight: Any) -> Tensor:
-    """``input + weight * (end - input)``."""
-    return add(input, mul(weight, sub(end, input)))
+    """``input + weight * (end - input)``; from `end` where that is nearer."""
+    distance = sub(end, input)
+    from_start = add(input, mul(weight, distance))
+    rest = sub(1, weight) if isinstance(weight, TensorBase) else 1 - weight
+    from_end = sub(end, mul(distance, rest))
+    if not isinstance(weight, TensorBase):
+        return from_start if _math.fabs(weight) < 0.5 else from_end
+    a, b = promote("lerp", from_start, from_end)
+    near = to_shape(lt(abs(weight), 0.5).node, a.shape)
+    return wrap(elementwise.where(near, a, b))
 
 
 @in_widest

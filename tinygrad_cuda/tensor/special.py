@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import float64, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
+from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.ops import special as ops
@@ -137,7 +138,11 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     x = wrap(as_float(input.node))
     if eps is not None:
         x = math.clamp(x, eps, 1 - eps)
-    return math.log(math.div(x, math.sub(1, x)))
+    # One of the logarithms has a slope outside of [0, 1], where there is no value: NaN for both.
+    inside = elementwise.logical_and(math.ge(x, 0.0).node, math.le(x, 1.0).node)
+    zero, nan = common.full_like(x.node, 0), common.full_like(x.node, _math.nan)
+    x = wrap(elementwise.add(x.node, elementwise.where(inside, zero, nan)))
+    return math.sub(math.log(x), math.log1p(math.neg(x)))
 
 
 def logit_(input: Tensor, eps: float | None = None) -> Tensor:
@@ -163,15 +168,15 @@ def ndtri(input: Tensor) -> Tensor:
 
 def sinc(input: Tensor) -> Tensor:
     """``sin(pi x) / (pi x)``, 1 at 0."""
-    x = as_float(input.node)
-    angle = elementwise.mul(x, common.full_like(x, _math.pi))
-    zero = elementwise.eq(x, common.full_like(x, 0))
-    safe = elementwise.where(zero, common.full_like(x, 1), angle)
-    return wrap(
-        elementwise.where(
-            zero, common.full_like(x, 1), elementwise.div(elementwise.sin(safe), safe)
-        )
-    )
+    angle = math.mul(wrap(as_float(input.node)), _math.pi)
+    near = math.lt(math.abs(angle), 0.01).node
+    zero, one = common.full_like(angle.node, 0), common.full_like(angle.node, 1)
+    # The quotient's slope is a difference of large numbers near 0; Taylor's series is exact there.
+    square = math.square(wrap(elementwise.where(near, angle.node, zero)))
+    series = math.add(math.mul(math.sub(math.mul(square, 1 / 120), 1 / 6), square), 1.0)
+    far = elementwise.where(near, one, angle.node)
+    quotient = elementwise.div(elementwise.sin(far), far)
+    return wrap(elementwise.where(near, series.node, quotient))
 
 
 # Parts and signs ----------------------------------------------------------------------------------
@@ -327,7 +332,8 @@ def angle(input: Tensor) -> Tensor:
     node = as_float(input.node)
     below = elementwise.lt(node, common.full_like(node, 0))
     result = elementwise.where(below, common.full_like(node, _math.pi), common.full_like(node, 0))
-    return wrap(elementwise.where(elementwise.isnan(node), node, result))
+    value = elementwise.where(elementwise.isnan(node), detached(node), result)
+    return wrap(common.with_history(value, node, passes=False))
 
 
 # Two operands -------------------------------------------------------------------------------------

@@ -172,21 +172,24 @@ pow: AlikeOp = _op(
 )  # fmt: skip
 
 
-def _half_at_tie(g: Node, chosen: Node, tie: Node) -> Node:
-    """All of g where this operand was chosen, half of it where both were equal."""
+def _half_at_tie(g: Node, beaten: Node, tie: Node) -> Node:
+    """None of g where the other operand was chosen, half of it where both were equal.
+
+    NaN beats nothing and is beaten by nothing: all of g, which is NaN as a rule, passes to both.
+    """
     half = mul(g, full_like(g, 0.5))
-    return where(tie, half, where(chosen, g, full_like(g, 0)))
+    return where(tie, half, where(beaten, full_like(g, 0), g))
 
 
 maximum: AlikeOp = _op(
     "maximum", np.maximum, "tgc_max({0}, {1})",
-    lambda g, out, a, b: _half_at_tie(g, gt(a, b), eq(a, b)),
-    lambda g, out, a, b: _half_at_tie(g, gt(b, a), eq(a, b)),
+    lambda g, out, a, b: _half_at_tie(g, lt(a, b), eq(a, b)),
+    lambda g, out, a, b: _half_at_tie(g, lt(b, a), eq(a, b)),
 )  # fmt: skip
 minimum: AlikeOp = _op(
     "minimum", np.minimum, "tgc_min({0}, {1})",
-    lambda g, out, a, b: _half_at_tie(g, lt(a, b), eq(a, b)),
-    lambda g, out, a, b: _half_at_tie(g, lt(b, a), eq(a, b)),
+    lambda g, out, a, b: _half_at_tie(g, gt(a, b), eq(a, b)),
+    lambda g, out, a, b: _half_at_tie(g, gt(b, a), eq(a, b)),
 )  # fmt: skip
 
 # Comparison and logic -------------------------------------------------------------------------
@@ -351,14 +354,19 @@ atan: AlikeOp = _op(
 )  # fmt: skip
 
 
-def _square_sum(a: Node, b: Node) -> Node:
-    return add(mul(a, a), mul(b, b))
+def _over_squares(g: Node, part: Node, a: Node, b: Node) -> Node:
+    """``g * part / (a**2 + b**2)``; 0 at the origin, as in PyTorch, where no angle is defined."""
+    squares = add(mul(a, a), mul(b, b))
+    zero = full_like(squares, 0)
+    origin = eq(squares, zero)
+    slope = div(mul(g, part), where(origin, full_like(squares, 1), squares))
+    return where(origin, zero, slope)
 
 
 atan2: AlikeOp = _op(
     "atan2", np.arctan2, "atan2({0}, {1})",
-    lambda g, out, a, b: div(mul(g, b), _square_sum(a, b)),
-    lambda g, out, a, b: neg(div(mul(g, a), _square_sum(a, b))),
+    lambda g, out, a, b: _over_squares(g, b, a, b),
+    lambda g, out, a, b: neg(_over_squares(g, a, a, b)),
     domain="float", cost=20,
 )  # fmt: skip
 sinh: AlikeOp = _op(

@@ -65,7 +65,9 @@ def _back(g: Node, x: Node) -> Node:
 
 
 def _shared_among_ties(g: Node, out: Node, x: Node, axes: tuple[int, ...]) -> Node:
-    mask = ew.cast(ew.eq(x, _back(out, x)), dtype=x.dtype)
+    # NaN is equal to nothing, and is the result where there is one.
+    chosen = ew.logical_or(ew.eq(x, _back(out, x)), ew.isnan(x))
+    mask = ew.cast(chosen, dtype=x.dtype)
     return ew.mul(_back(ew.div(g, sum(mask, axes=axes)), x), mask)
 
 
