@@ -11,11 +11,14 @@ import ast
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,9 +38,9 @@ TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotIn: ast.In,
 }
 # Seconds after which a mutant's tests are stopped: that is noticed too.
-LIMIT = 900
-# Tests named on one command line; the fastest come first in the map.
-MOST_TESTS = 400
+LIMIT = 1800
+# The closest tests run first; most mutants are noticed by them.
+FIRST = 60
 LONG = {"cpu": 150}
 
 
@@ -124,44 +127,83 @@ def _apply(mutant: Mutant, folder: Path) -> None:
     target.write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.stop :])
 
 
-def _tests(mutant: Mutant) -> list[str]:
-    """The tests that execute the mutant's function, its file where it is in none; [] is all."""
+@cache
+def _map() -> dict[str, list[str]] | None:
     if not MAP.exists():
-        return []
-    functions: dict[str, list[str]] = json.loads(MAP.read_text())
-    own = functions.get(f"{mutant.path}::{mutant.function}")
-    if own is None:
-        names = [key for key in functions if key.startswith(f"{mutant.path}::")]
-        own = [test for name in names for test in functions[name][:40]]
-    return list(dict.fromkeys(own))[:MOST_TESTS]
-
-
-def _run(folder: Path, tests: list[str]) -> str | None:
-    """What pytest closed with, where all tests passed; None where the mutant was noticed."""
-    environment = {**os.environ, "PYTHONPATH": str(folder), "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT
-        )
-    except subprocess.TimeoutExpired:
         return None
-    return done.stdout.strip().splitlines()[-1] if done.returncode == 0 else None
+    functions: dict[str, list[str]] = json.loads(MAP.read_text())
+    return functions
+
+
+def _tests(mutant: Mutant, functions: dict[str, list[str]]) -> list[str]:
+    """The tests that execute the mutant's function; all of its file's where it is in none."""
+    own = functions.get(f"{mutant.path}::{mutant.function}")
+    if own is not None:
+        return own
+    names = [key for key in functions if key.startswith(f"{mutant.path}::")]
+    return list(dict.fromkeys(test for name in names for test in functions[name]))
+
+
+def _pytest(folder: Path, tests: list[str] | None) -> subprocess.CompletedProcess[str]:
+    """Runs some tests in a checkout, or all, up to the first that fails."""
+    selection = folder / "selection.txt"
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "CUDA_VISIBLE_DEVICES": ""}
+    if tests is not None:
+        selection.write_text("\n".join(tests))
+        files = dict.fromkeys(test.split("::")[0] for test in tests)
+        command += ["-p", "selection", *(file for file in files if (folder / file).exists())]
+        environment["FUZZ_SELECTION"] = str(selection)
+        environment["PYTHONPATH"] += os.pathsep + str(Path(__file__).parent)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT
+    )
+
+
+@cache
+def _fails_anyway(test: str) -> bool:
+    """Whether a test fails without a mutant, for want of something on this machine."""
+    with _checkout() as folder:
+        return _pytest(folder, [test]).returncode == 1
+
+
+@contextmanager
+def _checkout() -> Iterator[Path]:
+    """A copy of the tree: a test that writes, or starts a process, does so there."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "checkout"
+        ignored = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis")
+        shutil.copytree(ROOT, folder, ignore=ignored, symlinks=True)
+        yield folder
+
+
+def _noticed(folder: Path, tests: list[str] | None) -> bool:
+    """Whether a test fails that passes without the mutant; none in time is a failure too."""
+    while True:
+        try:
+            done = _pytest(folder, tests)
+        except subprocess.TimeoutExpired:
+            return True
+        if done.returncode in (0, 5):  # all passed, or none of the list exists any more
+            return False
+        failed = re.findall(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+        if tests is None or not failed or not _fails_anyway(failed[0]):
+            return True
+        tests = [test for test in tests if test != failed[0]]
 
 
 def check(program: list[list[object]], device: str) -> str | None:
     """None where a test fails; else the mutant and how many tests passed with it."""
     mutant = Mutant(*program[0])  # type: ignore[arg-type]
-    tests = _tests(mutant)
-    if MAP.exists() and not tests:
-        return f"survived: {mutant.describe()} (no test executes it)"
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "checkout"
-        ignored = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis")
-        shutil.copytree(ROOT, folder, ignore=ignored, symlinks=True)
+    functions = _map()
+    tests = None if functions is None else _tests(mutant, functions)
+    with _checkout() as folder:
         _apply(mutant, folder)
-        closing = _run(folder, tests)
-    return None if closing is None else f"survived: {mutant.describe()} ({closing})"
+        groups = [None] if tests is None else [tests[:FIRST], tests[FIRST:]]
+        if any(_noticed(folder, group) for group in groups if group != []):
+            return None
+    count = "all" if tests is None else len(tests)
+    return f"survived: {mutant.describe()} ({count} tests execute it)"
 
 
 def show(program: list[list[object]]) -> str:
@@ -196,8 +238,8 @@ def write_map(data: str) -> None:
         for function, first, last in _functions(Path(name)):
             contexts = {c for n in range(first, last + 1) for c in lines.get(n, ()) if c}
             tests = {context.split("|")[0] for context in contexts}
-            # Tests that execute little of the package are the closest to what they execute.
             functions[f"{relative}::{function}"] = sorted(tests)
+    # Tests that execute little of the package are the closest to what they execute.
     weights: dict[str, int] = {}
     for tests_of in functions.values():
         for test in tests_of:
