@@ -11,6 +11,7 @@ from tinygrad_cuda.nn.functional_linear import dropout, linear
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.creation import arange, zeros
+from tinygrad_cuda.tensor.exponentials import masked_softmax
 from tinygrad_cuda.tensor.joining import cat
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -34,7 +35,7 @@ def _attention_weights(
         scores = where(attn_mask, scores, -float("inf"))
     elif attn_mask is not None:
         scores = scores + attn_mask
-    return scores.softmax(-1)
+    return scores.softmax(-1) if attn_mask is None else masked_softmax(scores)
 
 
 @templated
@@ -57,7 +58,7 @@ def scaled_dot_product_attention(
         enable_gqa: queries have a multiple of the heads of keys and values; heads are repeated.
 
     Returns:
-        Shape (\*, L, V); a query that sees no key gives NaN.
+        Shape (\*, L, V); a query that sees no key gives zeros.
 
     Raises:
         ArgumentError: both is_causal and attn_mask.

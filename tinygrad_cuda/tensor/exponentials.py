@@ -71,6 +71,23 @@ def softmax(input: Tensor, dim: int, dtype: DTypeLike = None) -> Tensor:
 
 
 @in_float32
+def masked_softmax(input: Tensor) -> Tensor:
+    """softmax along the last dimension; zeros, without a gradient, where all of it is -inf."""
+    node = require_float("masked_softmax", input.node)
+    if not count_of(node.shape):
+        return wrap(another(node))
+    axes = (len(node.shape) - 1,)
+    largest = reduced(ops.max, detached(node), axes)
+    hidden = elementwise.eq(largest, common.full_like(largest, -inf))
+    # Of a hidden row every power is exp(-inf - 0) = 0, and 0 / 1 is 0.
+    largest = elementwise.where(hidden, common.full_like(largest, 0), largest)
+    powers = elementwise.exp(elementwise.sub(node, to_shape(largest, node.shape)))
+    total = reduced(ops.sum, powers, axes)
+    total = elementwise.where(hidden, common.full_like(total, 1), total)
+    return wrap(elementwise.div(powers, to_shape(total, node.shape)))
+
+
+@in_float32
 def log_softmax(input: Tensor, dim: int, dtype: DTypeLike = None) -> Tensor:
     r"""x - max x - log sum exp(x - max x) along `dim`: the log of `softmax`, without underflow."""
     node = require_float("log_softmax", cast(input.node, dtype))
