@@ -19,7 +19,7 @@ from tinygrad_cuda.nn.utils import clip_grad_norm_
 from tinygrad_cuda.optim.lr_scheduler import ReduceLROnPlateau
 from tinygrad_cuda.tensor.joining import stack
 from tinygrad_cuda.tensor.tensor import Tensor
-from tinygrad_cuda.utils.checkpoints import save
+from tinygrad_cuda.utils.checkpoints import load, save
 from tinygrad_cuda.utils.training_logs import History, TensorBoard
 from tinygrad_cuda.utils.training_losses import Loss, Losses, Step, evaluate
 from tinygrad_cuda.utils.training_state import read_state, write_state
@@ -34,6 +34,10 @@ class Callback:
     def on_step(self, run: Run) -> None:
         """A step has been done, and counted in ``run.step``."""
 
+    def on_validation(self, run: Run) -> None:
+        """A row has been entered as the last of ``run.history``: at an epoch's end, or within it
+        by ``validate_every``."""
+
     def on_epoch(self, run: Run) -> None:
         """An epoch has been validated; its row is the last of ``run.history``."""
 
@@ -46,7 +50,8 @@ class Run:
         epoch: the number of the current epoch, from 0.
         batch: how many batches of it are done.
         step: how many batches are done in all.
-        history: the epochs that have ended.
+        history: the epochs that have ended, and validations within them.
+        reached: whether the last of them reaches the target.
     """
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -54,11 +59,13 @@ class Run:
         self.model, self.optimizer = options["model"], options["optimizer"]
         self.epoch = self.batch = self.step = 0
         self.history = History()
-        self.stopped = False
+        self.stopped = self.reached = False
         self._losses: list[float] = []
+        self._entered = 0  # losses of this epoch that are part of a row
         self._waiting: list[Tensor] = []
-        self._waited = 0  # epochs without a better one
+        self._waited = 0  # rows without a better one
         self._best = math.inf
+        self._best_state: dict[str, Tensor] | None = None
 
     def stop(self) -> None:
         """Ends the run after this step, or this epoch's validation."""
@@ -105,8 +112,8 @@ class Run:
         if self.options["folder"] is not None:
             counts = {
                 "epoch": self.epoch, "batch": self.batch, "step": self.step,
-                "losses": self.fetch(), "rows": self.history.rows, "stopped": self.stopped,
-                "waited": self._waited, "best": self._best,
+                "losses": self.fetch(), "entered": self._entered, "rows": self.history.rows,
+                "stopped": self.stopped, "waited": self._waited, "best": self._best,
             }  # fmt: skip
             write_state(self.options["folder"] / LAST, self._parts(), {"run": counts})
 
@@ -115,12 +122,20 @@ class Run:
         counts = read_state(path, self._parts())["run"]
         self.epoch, self.batch, self.step = counts["epoch"], counts["batch"], counts["step"]
         self._losses, self.history = counts["losses"], History(counts["rows"])
+        self._entered = counts["entered"]
         self._waited, self._best = counts["waited"], counts["best"]
         self.stopped = counts["stopped"]
+        self._look_at_target()
 
     # Epochs ---------------------------------------------------------------------------------------
 
-    def end_epoch(self, row: dict[str, float], monitor: str, mode: str) -> bool:
+    def fresh_losses(self) -> list[float]:
+        """Losses of this epoch since the last row."""
+        losses = self.fetch()[self._entered :]
+        self._entered = len(self._losses)
+        return losses
+
+    def enter(self, row: dict[str, float]) -> bool:
         """Enters a row; whether it is the best so far."""
         if self.history.rows and row.keys() != self.history.rows[0].keys():
             raise DataError(
@@ -128,7 +143,7 @@ class Run:
                 actual=", ".join(row),
             )  # fmt: skip
         self.history.rows.append(row)
-        value = row[monitor] if mode == "min" else -row[monitor]
+        value = self._signed(row[self.options["monitor"]])
         better: bool = value < self._best - self.options["min_delta"]
         self._waited = 0 if better else self._waited + 1
         if better:
@@ -136,9 +151,45 @@ class Run:
         patience = self.options["patience"]
         if patience is not None and self._waited >= patience:
             self.stopped = True
-        self.epoch += 1
-        self.batch, self._losses = 0, []
+        self._look_at_target()
         return better
+
+    def _signed(self, value: float) -> float:
+        """A number of which less is better."""
+        return value if self.options["mode"] == "min" else -value
+
+    def _look_at_target(self) -> None:
+        target = self.options["target"]
+        if target is not None and self.history.rows:
+            value = self.history.rows[-1][self.options["monitor"]]
+            self.reached = self._signed(value) <= self._signed(target)
+
+    def next_epoch(self) -> None:
+        """Counts an epoch."""
+        self.epoch += 1
+        self.batch, self._losses, self._entered = 0, [], 0
+
+    # The best -------------------------------------------------------------------------------------
+
+    def _averaged(self) -> Any:
+        ema = self.options["ema"]
+        return self.model if ema is None else ema.module
+
+    def keep_best(self) -> None:
+        """Writes the state of the model, or keeps a copy of it where there is no folder."""
+        state = self._averaged().state_dict()
+        if self.options["folder"] is not None:
+            save(state, self.options["folder"] / BEST)
+        elif self.options["patience"] is not None:
+            self._best_state = {name: value.detach().clone() for name, value in state.items()}
+
+    def restore_best(self) -> None:
+        """Puts the best state back into the model; after the last checkpoint."""
+        folder = self.options["folder"]
+        if folder is not None and (folder / BEST).exists():
+            self._averaged().load_state_dict(load(folder / BEST))
+        elif self._best_state is not None:
+            self._averaged().load_state_dict(self._best_state)
 
 
 def fit(
@@ -155,10 +206,12 @@ def fit(
     folder: str | Path | None = None,
     resume: bool = True,
     checkpoint_every: int | None = None,
+    validate_every: int | None = None,
     patience: int | None = None,
     min_delta: float = 0.0,
     monitor: str | None = None,
     mode: str = "min",
+    target: float | None = None,
     clip_grad_norm: float | None = None,
     accumulate: int = 1,
     ema: Any = None,
@@ -178,8 +231,8 @@ def fit(
     With a folder, a run that was killed and is started again gives the same bytes as one that was
     not: parameters, optimizer, scheduler, averages, random streams (tinygrad_cuda's, Python's and
     NumPy's), the loaders' places, the table. It goes on from the last checkpoint: the last epoch's
-    end, or the last multiple of ``checkpoint_every`` batches in the epoch. Ctrl-C ends after the
-    step under way, with a checkpoint.
+    end, or the last multiple of ``checkpoint_every`` or ``validate_every`` batches in the epoch.
+    Ctrl-C ends after the step under way, with a checkpoint.
 
     Args:
         model: a Module.
@@ -197,11 +250,14 @@ def fit(
             best epoch's state dict) and ``log.csv``; made if it is missing.
         resume: go on with the run in the folder, if there is one; else begin anew.
         checkpoint_every: batches between checkpoints within an epoch.
-        patience: end after this many epochs in a row without a better one.
-        min_delta: by how much an epoch must be better to count.
-        monitor: what decides which epoch is better; ``val_loss`` with validation, else
+        validate_every: batches after which to validate within an epoch, too; each is a row.
+        patience: end after this many rows (epochs) in a row without a better one. At the end the
+            model has the weights of the best one, and so has ``ema``'s module if there is one.
+        min_delta: by how much a row must be better to count.
+        monitor: what decides which row is better; ``val_loss`` with validation, else
             ``train_loss``.
         mode: ``min`` or ``max``.
+        target: end as soon as the monitored number is as good as this.
         clip_grad_norm: the largest norm of all gradients together; see `clip_grad_norm_`.
         accumulate: batches whose gradients are averaged for one step of the optimizer.
         ema: an `AveragedModel`, updated after each step; it is validated, and the best is its.
@@ -215,7 +271,8 @@ def fit(
         progress: a bar on the terminal, if it is one.
 
     Returns:
-        A table with a row for each epoch: epoch, step, lr, train_loss, val_loss, metrics.
+        A table with a row for each epoch or validation: epoch, step, lr, train_loss, val_loss,
+        metrics.
 
     Raises:
         ArgumentError: arguments that exclude each other or make no sense.
@@ -235,81 +292,168 @@ def fit(
         True
     """
     resumable = folder is not None
+    monitor = monitor or ("train_loss" if validation is None else "val_loss")
     options = {
         "model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler,
         "ema": ema, "loader": train_loader if resumable else None,
         "validation": validation if resumable and hasattr(validation, "state_dict") else None,
-        "patience": patience, "min_delta": min_delta,
-        "folder": None if folder is None else Path(folder),
+        "patience": patience, "min_delta": min_delta, "monitor": monitor, "mode": mode,
+        "target": target, "folder": None if folder is None else Path(folder),
+        "checkpoint_every": checkpoint_every, "validate_every": validate_every,
+        "interval": scheduler_interval, "accumulate": accumulate,
     }  # fmt: skip
-    monitor = monitor or ("train_loss" if validation is None else "val_loss")
     _check(
-        epochs, accumulate, scheduler_interval, mode, checkpoint_every, folder, compile, scaler,
-        tensorboard,
+        epochs, accumulate, scheduler_interval, mode, checkpoint_every, validate_every, folder,
+        compile, scaler, tensorboard,
     )  # fmt: skip
     _check_names(loss, training_step, validation, metrics, monitor)
     run = Run(options)
     _begin(run, train_loader, resume)
     losses = Losses(loss, training_step, autocast, model)
-    step = _step(run, losses, clip_grad_norm, accumulate, scaler)
-    step = compiled(step) if compile else step
-    board = None
-    if tensorboard:
-        board = TensorBoard(run.options["folder"], run.step + 1)
+    step = _Step(run, losses, clip_grad_norm, accumulate, scaler)
+    board = TensorBoard(run.options["folder"], run.step + 1) if tensorboard else None
+
+    def validated() -> dict[str, float]:
+        shown = model if ema is None else ema
+        return {} if validation is None else losses.over(shown, validation, metrics)
+
     try:
         with _interruptible() as interrupted:
-            while run.epoch < epochs and not run.stopped:
-                title = f"epoch {run.epoch + 1}/{epochs}"
-                for batch in _bar(train_loader, title, run.batch, progress):
-                    last = accumulate == 1 or _is_last(run, train_loader, accumulate)
-                    run.take(step(batch) if accumulate == 1 else step(batch, last))
-                    if last:
-                        if ema is not None:
-                            ema.update_parameters(model)
-                        if scheduler is not None and scheduler_interval == "step":
-                            scheduler.step()
-                    for callback in callbacks:
-                        callback.on_step(run)
-                    due = checkpoint_every and run.batch % checkpoint_every == 0
-                    if last and (due or interrupted or run.stopped):
-                        run.save()
-                        if interrupted:
-                            raise KeyboardInterrupt
-                        if run.stopped:
-                            return run.history
-                found = None if validation is None else losses.over(
-                    model if ema is None else ema, validation, metrics)  # fmt: skip
-                _end_epoch(run, found, monitor, mode, scheduler_interval, board)
-                for callback in callbacks:
-                    callback.on_epoch(run)
-                run.save()
-                if interrupted:
-                    raise KeyboardInterrupt
+            loop = _Loop(run, train_loader, step, compile, validated, callbacks, board, interrupted)
+            while run.epoch < epochs and not run.stopped and not run.reached:
+                loop.epoch(f"epoch {run.epoch + 1}/{epochs}", progress)
     finally:
         if board is not None:
             board.close()
+    if patience is not None:
+        run.restore_best()
     return run.history
 
 
+class _Loop:
+    """The batches of an epoch, and what is done between them."""
+
+    def __init__(
+        self, run: Run, loader: Any, step: _Step, compile: bool,
+        validated: Callable[[], dict[str, float]], callbacks: Sequence[Callback],
+        board: TensorBoard | None, interrupted: list[bool],
+    ) -> None:  # fmt: skip
+        self.run, self.loader, self.validated = run, loader, validated
+        self.finish = step.finish
+        self.step: Callable[..., Tensor] = compiled(step.__call__) if compile else step
+        self.callbacks, self.board, self.interrupted = callbacks, board, interrupted
+
+    def epoch(self, title: str, progress: bool) -> None:
+        """One epoch, or its rest; ends early if the run does."""
+        run, options = self.run, self.run.options
+        accumulate, last = options["accumulate"], True
+        for batch in _bar(self.loader, title, run.batch, progress):
+            last = accumulate == 1 or _is_last(run, self.loader, accumulate)
+            run.take(self.step(batch) if accumulate == 1 else self.step(batch, last))
+            if last:
+                self._after_step()
+            for callback in self.callbacks:
+                callback.on_step(run)
+            if last and self._between():
+                return
+        if not last:  # a stream's last group is smaller, which is only seen afterwards
+            self.finish()
+            self._after_step()
+        self._end()
+
+    def _after_step(self) -> None:
+        options = self.run.options
+        if options["ema"] is not None:
+            options["ema"].update_parameters(self.run.model)
+        if options["scheduler"] is not None and options["interval"] == "step":
+            options["scheduler"].step()
+
+    def _between(self) -> bool:
+        """Validation and a checkpoint within an epoch, where they are due; whether it ends."""
+        run, options = self.run, self.run.options
+        validate, due = options["validate_every"], options["checkpoint_every"]
+        validate = validate is not None and run.batch % validate == 0 and not self._at_end()
+        if validate:
+            self._enter()
+        due = due is not None and run.batch % due == 0
+        if validate or due or self.interrupted or run.stopped:
+            run.save()
+            self._leave_if_interrupted()
+        return run.stopped or run.reached
+
+    def _at_end(self) -> bool:
+        """Whether no batch comes any more, so that the epoch's own validation follows."""
+        return self.run.batch == _length(self.loader)
+
+    def _enter(self) -> dict[str, float]:
+        """Validates, and enters a row."""
+        run = self.run
+        losses = run.fresh_losses()
+        row = {
+            "epoch": run.epoch,
+            "step": run.step,
+            "lr": float(run.optimizer.param_groups[0]["lr"]),
+            "train_loss": math.fsum(losses) / len(losses) if losses else math.nan,
+            **self.validated(),
+        }
+        better = run.enter(row)
+        if run.options["folder"] is not None:
+            run.history.write_csv(run.options["folder"] / TABLE)
+        if better:
+            run.keep_best()
+        if self.board is not None:
+            self.board.write(row, run.step)
+        for callback in self.callbacks:
+            callback.on_validation(run)
+        return row
+
+    def _end(self) -> None:
+        """The end of an epoch: validation, schedule, checkpoint."""
+        run, options = self.run, self.run.options
+        scheduler = options["scheduler"]
+        row = self._enter()
+        run.next_epoch()
+        if scheduler is not None and options["interval"] == "epoch":
+            if isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step(row[options["monitor"]])
+            else:
+                scheduler.step()
+        for callback in self.callbacks:
+            callback.on_epoch(run)
+        run.save()
+        self._leave_if_interrupted()
+
+    def _leave_if_interrupted(self) -> None:
+        if self.interrupted:
+            folder = self.run.options["folder"]
+            way = "nothing is kept without a folder"
+            if folder is not None:
+                way = f"the same call goes on from {folder / LAST}"
+            raise KeyboardInterrupt(f"fit was interrupted after step {self.run.step}; {way}")
+
+
 def _check(
-    epochs: int, accumulate: int, interval: str, mode: str, every: int | None, folder: Any,
-    compile: bool, scaler: Any, tensorboard: bool,
+    epochs: int, accumulate: int, interval: str, mode: str, every: int | None,
+    validate: int | None, folder: Any, compile: bool, scaler: Any, tensorboard: bool,
 ) -> None:  # fmt: skip
     def refuse(message: str, expect: str, actual: Any) -> None:
         raise ArgumentError("fit", message, expect=expect, actual=str(actual))
 
-    if epochs < 0 or accumulate < 1 or (every is not None and every < 1):
-        refuse("a count makes no sense", "epochs >= 0, accumulate >= 1, checkpoint_every >= 1",
-               (epochs, accumulate, every))  # fmt: skip
+    counts = (1 if count is None else count for count in (accumulate, every, validate))
+    if epochs < 0 or min(counts) < 1:
+        refuse("a count makes no sense",
+               "epochs >= 0; accumulate, checkpoint_every and validate_every >= 1",
+               (epochs, accumulate, every, validate))  # fmt: skip
     if interval not in ("epoch", "step"):
         refuse("unknown scheduler_interval", "epoch or step", interval)
     if mode not in ("min", "max"):
         refuse("unknown mode", "min or max", mode)
     if every is not None and folder is None:
         refuse("checkpoints have nowhere to go", "a folder for checkpoint_every", "folder=None")
-    if every is not None and every % accumulate:
-        refuse("a checkpoint would fall between two steps of the optimizer",
-               f"checkpoint_every a multiple of accumulate={accumulate}", every)  # fmt: skip
+    for name, count in (("checkpoint_every", every), ("validate_every", validate)):
+        if count is not None and count % accumulate:
+            refuse("a checkpoint would fall between two steps of the optimizer",
+                   f"{name} a multiple of accumulate={accumulate}", count)  # fmt: skip
     if tensorboard and folder is None:
         refuse("TensorBoard's events have nowhere to go", "a folder for tensorboard", "folder=None")
     if compile and (accumulate > 1 or scaler is not None):
@@ -362,71 +506,58 @@ def _begin(run: Run, loader: Any, resume: bool) -> None:
         (folder / TABLE).unlink(missing_ok=True)
 
 
-def _step(
-    run: Run, losses: Losses, clip: float | None, accumulate: int, scaler: Any
-) -> Callable[..., Tensor]:
-    model, optimizer = run.model, run.optimizer
+class _Step:
+    """A batch's loss and gradients, and the optimizer's step after the last of a group."""
 
-    def step(batch: Any, last: bool = True) -> Tensor:
-        value = losses.of(model, batch, {})["loss"]
-        scaled = value / accumulate if accumulate > 1 else value
-        (scaled if scaler is None else scaler.scale(scaled)).backward()
+    def __init__(
+        self, run: Run, losses: Losses, clip: float | None, accumulate: int, scaler: Any
+    ) -> None:
+        self.model, self.optimizer = run.model, run.optimizer
+        self.losses, self.clip, self.accumulate, self.scaler = losses, clip, accumulate, scaler
+
+    def __call__(self, batch: Any, last: bool = True) -> Tensor:
+        value = self.losses.of(self.model, batch, {})["loss"]
+        scaled = value / self.accumulate if self.accumulate > 1 else value
+        (scaled if self.scaler is None else self.scaler.scale(scaled)).backward()
         if last:
-            if clip is not None:
-                if scaler is not None:
-                    scaler.unscale_(optimizer)
-                clip_grad_norm_(model.parameters(), clip)
-            if scaler is None:
-                optimizer.step()
-            else:
-                scaler.step(optimizer)
-                scaler.update()
-            optimizer.zero_grad()
+            self.finish()
         return value.detach()
 
-    return step
+    def finish(self) -> None:
+        """Clips, updates the parameters, and drops the gradients."""
+        scaler, optimizer = self.scaler, self.optimizer
+        if self.clip is not None:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            clip_grad_norm_(self.model.parameters(), self.clip)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.zero_grad()
 
 
 def _is_last(run: Run, loader: Any, accumulate: int) -> bool:
     """Whether the optimizer steps after the batch that comes now."""
     done = run.batch + 1
-    return done % accumulate == 0 or done == len(loader)
+    return done % accumulate == 0 or done == _length(loader)
+
+
+def _length(loader: Any) -> int | None:
+    """How many batches an epoch has; None for a stream, which does not know."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
 
 
 def _bar(loader: Any, title: str, done: int, progress: bool) -> Iterable[Any]:
-    length = len(loader) if hasattr(loader, "__len__") else None
     rest = iter(loader)
     # None: no bar where standard error is no terminal.
-    return tqdm(rest, title, length, initial=done, leave=False, disable=None if progress else True)
-
-
-def _end_epoch(
-    run: Run, validated: dict[str, float] | None, monitor: str, mode: str, interval: str,
-    board: TensorBoard | None,
-) -> None:  # fmt: skip
-    losses = run.fetch()
-    row = {
-        "epoch": run.epoch,
-        "step": run.step,
-        "lr": float(run.optimizer.param_groups[0]["lr"]),
-        "train_loss": math.fsum(losses) / len(losses) if losses else math.nan,
-        **(validated or {}),
-    }
-    better = run.end_epoch(row, monitor, mode)
-    scheduler = run.options["scheduler"]
-    if scheduler is not None and interval == "epoch":
-        if isinstance(scheduler, ReduceLROnPlateau):
-            scheduler.step(row[monitor])
-        else:
-            scheduler.step()
-    folder = run.options["folder"]
-    if folder is not None:
-        run.history.write_csv(folder / TABLE)
-        if better:
-            ema = run.options["ema"]
-            save((run.model if ema is None else ema.module).state_dict(), folder / BEST)
-    if board is not None:
-        board.write(row, run.step)
+    return tqdm(
+        rest, title, _length(loader), initial=done, leave=False, disable=None if progress else True
+    )
 
 
 @contextmanager
