@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 mnist: $(STAMP)
-	$(BIN)/python examples/mlp.py $(ARGS)
+	$(BIN)/python examples/mlp.py --synthetic $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n auto --dist loadfile $(TEST_ARGS)

@@ -37,6 +37,8 @@ def arguments() -> argparse.Namespace:
     add("--target", type=float, metavar="ACC", help="fail below this accuracy, in percent")
     add("--device", help="cpu, cuda, cuda:1, ... or emu (default: a usable GPU, else cpu)")
     add("--data", metavar="DIR", help="folder with MNIST's files (default: $TGC_DATA, the cache)")
+    add("--synthetic", action="store_true",
+        help="generated digits if MNIST is not on this machine and cannot be fetched")  # fmt: skip
     add("--seed", type=int, default=0, help="(default: %(default)s)")
     add("--plot", type=Path, metavar="DIR", help="write loss.png and predictions.png there")
     return parser.parse_args()
@@ -128,10 +130,15 @@ def main() -> int:
     if args.device:
         tc.set_default_device(args.device)
     tc.manual_seed(args.seed)
-    train_set = MNIST(args.data, train=True, transform=NORMALIZE, download=True)
-    test_set = MNIST(args.data, train=False, transform=NORMALIZE, download=True)
+    train_set = MNIST(
+        args.data, train=True, transform=NORMALIZE, download=True, synthetic=args.synthetic
+    )
+    test_set = MNIST(
+        args.data, train=False, transform=NORMALIZE, download=True, synthetic=args.synthetic
+    )
     print(f"data: {train_set.source}, {len(train_set):,} images to train on, {len(test_set):,} "
           "to test")  # fmt: skip
+    of = "" if train_set.source.startswith("MNIST") else f" (of {train_set.source}, not MNIST)"
     model = build(args.layers)
     print(f"model: {'-'.join(map(str, [784, *args.layers, 10]))} with ReLU, "
           f"{sum(p.numel() for p in model.parameters()):,} parameters, "
@@ -149,7 +156,7 @@ def main() -> int:
         accuracy = 100 * evaluate(model, test_set)
         print(
             f"epoch {epoch}  loss {np.mean(losses[-steps:]):.4f}  "
-            f"test accuracy {accuracy:.2f} %  {time.perf_counter() - start:.1f} s"
+            f"test accuracy {accuracy:.2f} %{of}  {time.perf_counter() - start:.1f} s"
         )
     if args.plot:
         plot(args.plot, losses, model, test_set)

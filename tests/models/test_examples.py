@@ -16,9 +16,9 @@ from tinygrad_cuda.data import generated_digits, write_idx
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(name: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """An example in a process of its own, on cpu unless told otherwise."""
-    environment = {**os.environ, "TGC_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "TGC_DEVICE": "cpu", "OMP_NUM_THREADS": "1", **variables}
     return subprocess.run(
         [sys.executable, "-W", "error", str(ROOT / "examples" / name), *arguments],
         capture_output=True, text=True, env=environment, timeout=300, check=False,
@@ -58,6 +58,28 @@ def test_mlp(digits: Path, tmp_path: Path) -> None:
     assert "epoch 1:" in done.stderr
     assert_picture(tmp_path / "pictures" / "loss.png")
     assert_picture(tmp_path / "pictures" / "predictions.png")
+
+
+def without_network(tmp_path: Path) -> dict[str, str]:
+    """Variables of a machine that has no data sets and reaches nothing."""
+    proxy = "http://127.0.0.1:9"
+    return {
+        "TGC_DATA": str(tmp_path / "nothing"), "TGC_CACHE_DIR": str(tmp_path / "cache"),
+        "http_proxy": proxy, "https_proxy": proxy, "no_proxy": "",
+    }  # fmt: skip
+
+
+def test_generated_digits_are_asked_for_and_named_beside_the_accuracy(tmp_path: Path) -> None:
+    """Without them a missing data set ends the program, with the way out."""
+    away = without_network(tmp_path)
+    refused = run("mlp.py", "--epochs", "1", "--max-batches", "2", **away)
+    assert refused.returncode != 0
+    assert "the files are not on this machine and cannot be fetched" in refused.stderr
+    assert "test accuracy" not in refused.stdout
+    done = run("mlp.py", "--synthetic", "--epochs", "1", "--max-batches", "2", **away)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"accuracy [\d.]+ % \(of generated digits, not MNIST\)", done.stdout)
+    assert "--synthetic" in (ROOT / "Makefile").read_text()
 
 
 def test_mlp_misses_its_target(digits: Path) -> None:

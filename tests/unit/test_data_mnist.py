@@ -150,9 +150,22 @@ def test_wrong_files_on_the_mirror_are_not_kept(
     assert not list((tmp_path / "root" / "MNIST" / "raw").iterdir())
 
 
-def test_without_network_digits_are_generated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_network_the_files_are_missing() -> None:
+    """Nothing else is trained on in silence: the error says why, where and what to do."""
+    for load in (lambda: MNIST(download=True), lambda: load_mnist(), lambda: MNIST(train=False)):
+        with pytest.raises(DataError, match="the files are not on this machine") as caught:
+            load()
+        assert "looked in" in str(caught.value)
+        assert "synthetic=True generates digits instead" in str(caught.value)
+        assert "TGC_DATA" in str(caught.value)
+    with pytest.raises(DataError, match=r"cannot be fetched\n(.*\n)* *actual: .*No such file"):
+        MNIST(download=True)
+
+
+def test_generated_digits_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     """The images are generated, one line says so, and both halves differ."""
-    test = MNIST(train=False, download=True)
+    test = MNIST(train=False, download=True, synthetic=True)
+    assert test.source == "generated digits"
     assert len(test) == 10_000
     lines = [line for line in capsys.readouterr().err.splitlines() if "generated digits" in line]
     assert len(lines) == 1
@@ -163,7 +176,7 @@ def test_without_network_digits_are_generated(capsys: pytest.CaptureFixture[str]
 def test_named_root_is_never_replaced_by_generated_digits(tmp_path: Path) -> None:
     """A wrong --data is an error, not another data set."""
     with pytest.raises(DataError, match="could not be fetched"):
-        MNIST(tmp_path / "typo", download=True)
+        MNIST(tmp_path / "typo", download=True, synthetic=True)
 
 
 def test_no_mix_of_real_and_generated(tmp_path: Path) -> None:
@@ -171,7 +184,12 @@ def test_no_mix_of_real_and_generated(tmp_path: Path) -> None:
     with settings.override(data=write_mnist(tmp_path / "half", halves="train")):
         assert len(MNIST(train=True, download=True)) == 12
         with pytest.raises(DataError, match="only half of the files"):
-            MNIST(train=False, download=True)
+            MNIST(train=False, download=True, synthetic=True)
+
+
+def test_real_files_come_before_generated_digits(tmp_path: Path) -> None:
+    with settings.override(data=write_mnist(tmp_path / "data", n=4)):
+        assert len(MNIST(synthetic=True)) == 4
 
 
 @pytest.mark.parametrize(

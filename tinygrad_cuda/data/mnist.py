@@ -1,4 +1,4 @@
-"""MNIST: found in a folder, fetched from its mirrors, or replaced by generated digits.
+"""MNIST: found in a folder, fetched from its mirrors, or generated digits where asked for.
 
 A user's own files are checked by their structure, fetched ones by checksum as well.
 """
@@ -56,11 +56,12 @@ class MNIST(ImageDataset):
         train: the training images, else the test images.
         transform: applied to the image; see `tinygrad_cuda.data.transforms`.
         target_transform: applied to the label.
-        download: fetch the files when they are nowhere. If root is left out and the mirrors cannot
-            be reached, digits are generated instead, and a line on stderr says so.
+        download: fetch the files when they are nowhere.
+        synthetic: where there are no files and none can be fetched, generate digits instead;
+            ``source`` and a line on stderr say so. Only without root.
 
     Raises:
-        DataError: there are no files, or they are damaged.
+        DataError: there are no files, they are damaged, or they cannot be fetched.
     """
 
     def __init__(
@@ -70,14 +71,20 @@ class MNIST(ImageDataset):
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         download: bool = False,
+        *,
+        synthetic: bool = False,
     ) -> None:
-        images, labels, self.source = _load(root, train, download)
+        images, labels, self.source = _load(root, train, download, synthetic)
         super().__init__(images, labels, transform, target_transform)
         self.train = train
 
 
 def load_mnist(
-    root: str | os.PathLike[str] | None = None, train: bool = True, download: bool = True
+    root: str | os.PathLike[str] | None = None,
+    train: bool = True,
+    download: bool = True,
+    *,
+    synthetic: bool = False,
 ) -> tuple[Array, Array]:
     """The arrays of MNIST; the arguments are those of `MNIST`.
 
@@ -85,34 +92,27 @@ def load_mnist(
         images, uint8 of shape (n, 28, 28); labels, int64 of shape (n,).
 
     Raises:
-        DataError: there are no files, or they are damaged.
+        DataError: there are no files, they are damaged, or they cannot be fetched.
     """
-    images, labels, _ = _load(root, train, download)
+    images, labels, _ = _load(root, train, download, synthetic)
     return images, labels
 
 
 def _load(
-    root: str | os.PathLike[str] | None, train: bool, download: bool
+    root: str | os.PathLike[str] | None, train: bool, download: bool, synthetic: bool = False
 ) -> tuple[Array, Array, str]:
     """The arrays, and where they come from."""
     folder = _find(root, train)
     if folder is not None:
         return (*_read(folder, train), f"MNIST from {folder}")
-    if not download:
-        raise DataError(
-            "MNIST",
-            "the files were not found",
-            expect=" and ".join(f"{name}[.gz]" for name in FILES[train]),
-            actual="looked in " + ", ".join(map(str, _folders(root))),
-            hint="download=True fetches them; TGC_DATA names a folder that has them",
-        )
-    if root is not None:
+    looked = "looked in " + ", ".join(map(str, _folders(root)))
+    if root is not None and download:
         _fetch(Path(root) / "MNIST" / "raw", train)
         return _load(root, train, download=False)
-    reason = _fetch_all(settings.cache_dir / "data" / "mnist")
+    reason = _fetch_all(settings.cache_dir / "data" / "mnist") if download else looked
     if reason is None:
         return _load(None, train, download=False)
-    if _find(None, not train) is not None:
+    if _find(root, not train) is not None:
         # Real digits for one half and generated ones for the other would measure nothing.
         raise DataError(
             "MNIST",
@@ -120,11 +120,28 @@ def _load(
             expect="images and labels of both halves",
             actual=reason,
         )
+    if synthetic and root is None:
+        return _generated(train, reason)
+    raise _missing(train, reason if not download else f"{reason}; {looked}", download)
+
+
+def _missing(train: bool, reason: str, download: bool) -> DataError:
+    fetched = "and cannot be fetched" if download else "and download=True is not given"
+    return DataError(
+        "MNIST",
+        f"the files are not on this machine {fetched}",
+        expect=" and ".join(f"{name}[.gz]" for name in FILES[train]),
+        actual=reason,
+        hint=("" if download else "download=True fetches them; ")
+        + "TGC_DATA names a folder that has them; synthetic=True generates digits instead",
+    )
+
+
+def _generated(train: bool, reason: str) -> tuple[Array, Array, str]:
     n, seed = GENERATED[train]
-    half = "train on" if train else "test on"
     print(
-        f"MNIST is not on this machine and cannot be fetched ({reason}): "
-        f"{n:,} generated digits to {half} instead",
+        f"MNIST was neither found nor fetched ({reason}): "
+        f"{n:,} generated digits to {'train on' if train else 'test on'} instead",
         file=sys.stderr,
     )
     return (*generated_digits(n, seed), "generated digits")
