@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from math import inf, nan, pi
-from typing import TYPE_CHECKING
+from math import e, inf, nan, pi
+from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda import autograd, backends, cuda, distributions, linalg, random, special
 from tinygrad_cuda.autograd import (
@@ -23,9 +23,10 @@ from tinygrad_cuda.backends import (
     use_deterministic_algorithms,
 )
 from tinygrad_cuda.compile import compile, loop
+from tinygrad_cuda.core import version as __version__
 from tinygrad_cuda.core.device import Device as device
-from tinygrad_cuda.core.dtypes import DType as dtype
 from tinygrad_cuda.core.dtypes import (
+    UNSUPPORTED,
     bfloat16,
     finfo,
     float16,
@@ -38,6 +39,7 @@ from tinygrad_cuda.core.dtypes import (
     int64,
     uint8,
 )
+from tinygrad_cuda.core.dtypes import DType as dtype
 from tinygrad_cuda.core.dtypes import bool_ as bool
 from tinygrad_cuda.core.dtypes import float16 as half
 from tinygrad_cuda.core.dtypes import float32 as float
@@ -58,6 +60,16 @@ from tinygrad_cuda.core.errors import (
     OutOfMemoryError,
     ShapeError,
     TgcError,
+)
+from tinygrad_cuda.core.layouts import (
+    channels_last,
+    channels_last_3d,
+    contiguous_format,
+    layout,
+    memory_format,
+    preserve_format,
+    sparse_coo,
+    strided,
 )
 from tinygrad_cuda.core.names import unknown_name
 from tinygrad_cuda.tensor.autocast import (
@@ -188,6 +200,8 @@ from tinygrad_cuda.tensor.joining import (
     vstack,
 )
 from tinygrad_cuda.tensor.joining import vstack as row_stack
+from tinygrad_cuda.tensor.keywords import creates, takes_out
+from tinygrad_cuda.tensor.legacy import ON_HOST, set_default_tensor_type, typename
 from tinygrad_cuda.tensor.linalg import addmm, bmm, dot, einsum, matmul, mm, mv, outer
 from tinygrad_cuda.tensor.math import (
     abs,
@@ -352,6 +366,13 @@ from tinygrad_cuda.tensor.selecting import (
     take_along_dim,
     where,
 )
+from tinygrad_cuda.tensor.settings import (
+    get_num_interop_threads,
+    set_flush_denormal,
+    set_num_interop_threads,
+    set_printoptions,
+    set_warn_always,
+)
 from tinygrad_cuda.tensor.shaping import (
     broadcast_to,
     chunk,
@@ -487,8 +508,6 @@ from tinygrad_cuda.tensor.writing import (
     unravel_index,
 )
 
-__version__ = "0.1.0"
-
 __all__ = [
     "ArgumentError",
     "CompileError",
@@ -508,9 +527,11 @@ __all__ = [
     "__version__",
     "abs",
     "absolute",
+    "accelerator",
     "acos",
     "acosh",
     "adaptive_avg_pool1d",
+    "adaptive_max_pool1d",
     "add",
     "addbmm",
     "addcdiv",
@@ -522,6 +543,8 @@ __all__ = [
     "alias_copy",
     "all",
     "allclose",
+    "alpha_dropout",
+    "alpha_dropout_",
     "amax",
     "amin",
     "aminmax",
@@ -560,9 +583,11 @@ __all__ = [
     "avg_pool1d",
     "backends",
     "baddbmm",
+    "batch_norm",
     "bernoulli",
     "bfloat16",
     "bilinear",
+    "binary_cross_entropy_with_logits",
     "bincount",
     "bitwise_and",
     "bitwise_left_shift",
@@ -580,11 +605,16 @@ __all__ = [
     "cartesian_prod",
     "cat",
     "cdist",
+    "cdouble",
     "ceil",
     "celu",
     "celu_",
+    "cfloat",
     "chain_matmul",
+    "chalf",
     "channel_shuffle",
+    "channels_last",
+    "channels_last_3d",
     "cholesky",
     "cholesky_inverse",
     "cholesky_solve",
@@ -597,10 +627,14 @@ __all__ = [
     "column_stack",
     "combinations",
     "compile",
+    "compiler",
+    "complex128",
+    "complex64",
     "concat",
     "concatenate",
     "conj",
     "conj_physical",
+    "contiguous_format",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -612,10 +646,12 @@ __all__ = [
     "corrcoef",
     "cos",
     "cosh",
+    "cosine_embedding_loss",
     "cosine_similarity",
     "count_nonzero",
     "cov",
     "cross",
+    "ctc_loss",
     "cuda",
     "cummax",
     "cummin",
@@ -639,16 +675,22 @@ __all__ = [
     "diff",
     "digamma",
     "dist",
+    "distributed",
     "distributions",
     "div",
     "divide",
     "dot",
     "double",
     "draw",
+    "dropout",
+    "dropout_",
     "dsplit",
     "dstack",
     "dtype",
+    "e",
     "einsum",
+    "embedding",
+    "embedding_bag",
     "empty",
     "empty_like",
     "empty_permuted",
@@ -665,6 +707,8 @@ __all__ = [
     "explain",
     "expm1",
     "eye",
+    "feature_alpha_dropout",
+    "feature_alpha_dropout_",
     "fill",
     "finfo",
     "fix",
@@ -688,6 +732,7 @@ __all__ = [
     "full",
     "full_like",
     "func",
+    "fx",
     "gather",
     "gcd",
     "ge",
@@ -698,6 +743,7 @@ __all__ = [
     "get_default_dtype",
     "get_device",
     "get_float32_matmul_precision",
+    "get_num_interop_threads",
     "get_rng_state",
     "gradient",
     "graph",
@@ -708,11 +754,13 @@ __all__ = [
     "half",
     "hardshrink",
     "heaviside",
+    "hinge_embedding_loss",
     "histc",
     "histogram",
     "histogramdd",
     "hsplit",
     "hstack",
+    "hub",
     "hypot",
     "i0",
     "igamma",
@@ -728,6 +776,7 @@ __all__ = [
     "inference_mode",
     "initial_seed",
     "inner",
+    "instance_norm",
     "int",
     "int16",
     "int32",
@@ -753,9 +802,12 @@ __all__ = [
     "isneginf",
     "isposinf",
     "isreal",
+    "jit",
+    "kl_div",
     "kron",
     "kthvalue",
     "layer_norm",
+    "layout",
     "lcm",
     "ldexp",
     "le",
@@ -789,6 +841,7 @@ __all__ = [
     "lu_solve",
     "lu_unpack",
     "manual_seed",
+    "margin_ranking_loss",
     "masked_fill",
     "masked_scatter",
     "masked_select",
@@ -803,6 +856,7 @@ __all__ = [
     "maximum",
     "mean",
     "median",
+    "memory_format",
     "meshgrid",
     "min",
     "minimum",
@@ -814,6 +868,7 @@ __all__ = [
     "mul",
     "multinomial",
     "multiply",
+    "multiprocessing",
     "mv",
     "mvlgamma",
     "nan",
@@ -827,6 +882,7 @@ __all__ = [
     "ne",
     "neg",
     "negative",
+    "newaxis",
     "nextafter",
     "nn",
     "no_grad",
@@ -839,6 +895,7 @@ __all__ = [
     "one_hot",
     "ones",
     "ones_like",
+    "onnx",
     "optim",
     "orgqr",
     "ormqr",
@@ -854,10 +911,12 @@ __all__ = [
     "pixel_shuffle",
     "pixel_unshuffle",
     "poisson",
+    "poisson_nll_loss",
     "polygamma",
     "positive",
     "pow",
     "prelu",
+    "preserve_format",
     "prod",
     "promote_types",
     "put",
@@ -909,9 +968,14 @@ __all__ = [
     "set_autocast_dtype",
     "set_default_device",
     "set_default_dtype",
+    "set_default_tensor_type",
     "set_float32_matmul_precision",
+    "set_flush_denormal",
     "set_grad_enabled",
+    "set_num_interop_threads",
+    "set_printoptions",
     "set_rng_state",
+    "set_warn_always",
     "sgn",
     "short",
     "sigmoid",
@@ -924,6 +988,7 @@ __all__ = [
     "slogdet",
     "softmax",
     "sort",
+    "sparse_coo",
     "special",
     "split",
     "split_copy",
@@ -936,6 +1001,7 @@ __all__ = [
     "stack",
     "std",
     "std_mean",
+    "strided",
     "sub",
     "subtract",
     "sum",
@@ -964,10 +1030,12 @@ __all__ = [
     "triangular_solve",
     "tril",
     "tril_indices",
+    "triplet_margin_loss",
     "triu",
     "triu_indices",
     "true_divide",
     "trunc",
+    "typename",
     "uint8",
     "unbind",
     "unbind_copy",
@@ -987,6 +1055,7 @@ __all__ = [
     "var",
     "var_mean",
     "vdot",
+    "version",
     "view_copy",
     "vmap",
     "vsplit",
@@ -996,10 +1065,58 @@ __all__ = [
     "zero_",
     "zeros",
     "zeros_like",
+    *ON_HOST,
+    *UNSUPPORTED,
 ]
 
+# What writes its result to a Tensor if it is given one, at the top as in PyTorch, not as a method.
+_WITH_OUT = """
+    abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr all amax amin aminmax
+    any arccos arccosh arcsin arcsinh arctan arctan2 arctanh asin asinh atan atan2 atanh
+    baddbmm bernoulli bitwise_and bitwise_left_shift bitwise_not bitwise_or
+    bitwise_right_shift bitwise_xor bmm bucketize cat ceil cholesky cholesky_inverse
+    cholesky_solve clamp clamp_max clamp_min clip column_stack concat concatenate
+    conj_physical copysign cos cosh cross cummax cummin cumprod cumsum deg2rad diag diff
+    digamma div divide dot dstack eq erf erfc erfinv exp exp2 expm1 fix float_power floor
+    floor_divide fmax fmin fmod frac frexp gather gcd ge geqrf ger greater greater_equal gt
+    heaviside histc histogram hstack hypot i0 igamma igammac index_add index_copy index_reduce
+    index_select inner inverse isin isneginf isposinf kron kthvalue lcm ldexp le lerp less
+    less_equal lgamma log log10 log1p log2 log_softmax logaddexp logaddexp2 logcumsumexp
+    logical_and logical_not logical_or logical_xor logit logsumexp lt lu_solve lu_unpack
+    masked_select matmul matrix_power max maximum mean median min minimum mm mode msort mul
+    multinomial multiply mv mvlgamma nan_to_num nanmean nanmedian nanquantile nansum
+    narrow_copy ne neg negative nextafter nonzero norm normal not_equal ormqr outer polygamma
+    pow prod quantile rad2deg reciprocal remainder renorm round row_stack rsqrt scatter
+    scatter_add scatter_reduce searchsorted sgn sigmoid sign signbit sin sinc sinh softmax
+    sort sqrt square stack std sub subtract sum svd take take_along_dim tan tanh tensordot
+    topk triangular_solve tril triu true_divide trunc var vdot vstack where xlogy
+"""
+_CREATING = """
+    arange empty empty_like eye full full_like linspace logspace ones ones_like rand rand_like
+    randint randint_like randn randn_like randperm scalar_tensor tensor zeros zeros_like
+"""
+for _name in _WITH_OUT.split():
+    globals()[_name] = takes_out(globals()[_name])
+for _name in _CREATING.split():
+    globals()[_name] = creates(globals()[_name])
+# PyTorch's first names for Tensors of a dtype, and dtypes that exist by name only.
+globals().update(ON_HOST)
+globals().update(UNSUPPORTED)
+complex64, complex128 = UNSUPPORTED["complex64"], UNSUPPORTED["complex128"]
+chalf, cfloat, cdouble = UNSUPPORTED["complex32"], complex64, complex128
+newaxis = None
+
+
+def _assert(condition: Any, message: str = "") -> None:
+    """Python's assertion as a function, as in PyTorch."""
+    assert condition, message
+
+
 # Imported when first used: layers, optimizers and data sets are half of the import time.
-_LATE_MODULES = ("nn", "optim", "data", "amp", "func", "utils")
+_LATE_MODULES = (
+    "_dynamo", "accelerator", "amp", "compiler", "data", "distributed", "func", "fx", "hub", "jit",
+    "multiprocessing", "nn", "onnx", "optim", "utils", "version",
+)  # fmt: skip
 _LATE_NAMES = {"load": "utils.checkpoints", "save": "utils.checkpoints"}
 # PyTorch has these of nn.functional here too.
 _LATE_NAMES |= dict.fromkeys(
@@ -1013,9 +1130,36 @@ _LATE_NAMES |= dict.fromkeys(
     ),
     "nn.functional",
 )  # fmt: skip
+_LATE_NAMES |= dict.fromkeys(
+    (
+        "adaptive_max_pool1d", "alpha_dropout", "alpha_dropout_", "batch_norm",
+        "binary_cross_entropy_with_logits", "cosine_embedding_loss", "ctc_loss", "dropout",
+        "dropout_", "embedding", "feature_alpha_dropout", "feature_alpha_dropout_",
+        "hinge_embedding_loss", "instance_norm", "kl_div", "margin_ranking_loss",
+        "poisson_nll_loss", "triplet_margin_loss",
+    ),
+    "nn.positional",
+)  # fmt: skip
+_LATE_NAMES["embedding_bag"] = "nn.functional"
 
 if TYPE_CHECKING:
-    from tinygrad_cuda import amp, data, func, nn, optim, utils
+    from tinygrad_cuda import (
+        accelerator,
+        amp,
+        compiler,
+        data,
+        distributed,
+        func,
+        fx,
+        hub,
+        jit,
+        multiprocessing,
+        nn,
+        onnx,
+        optim,
+        utils,
+        version,
+    )
     from tinygrad_cuda.nn.functional import (
         adaptive_avg_pool1d,
         avg_pool1d,
@@ -1030,6 +1174,7 @@ if TYPE_CHECKING:
         conv_transpose1d,
         conv_transpose2d,
         conv_transpose3d,
+        embedding_bag,
         group_norm,
         hardshrink,
         layer_norm,
@@ -1048,6 +1193,26 @@ if TYPE_CHECKING:
         selu_,
         threshold,
         threshold_,
+    )
+    from tinygrad_cuda.nn.positional import (
+        adaptive_max_pool1d,
+        alpha_dropout,
+        alpha_dropout_,
+        batch_norm,
+        binary_cross_entropy_with_logits,
+        cosine_embedding_loss,
+        ctc_loss,
+        dropout,
+        dropout_,
+        embedding,
+        feature_alpha_dropout,
+        feature_alpha_dropout_,
+        hinge_embedding_loss,
+        instance_norm,
+        kl_div,
+        margin_ranking_loss,
+        poisson_nll_loss,
+        triplet_margin_loss,
     )
     from tinygrad_cuda.utils.checkpoints import load, save
 else:  # for a type checker an unknown name stays an error

@@ -714,7 +714,7 @@ def state_of_model() -> None:
 
 @case
 def constructed_directly() -> None:
-    tc.Tensor([1.0, 2.0])  # here
+    tc.Tensor("1.0, 2.0")  # here
 
 
 @case

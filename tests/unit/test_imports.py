@@ -40,6 +40,9 @@ RANKS = {
     "amp": 9,
     "autograd": 9,
     "backends": 9,
+    "distributed": 9,
+    "multiprocessing": 9,
+    "version": 9,
     "cuda": 9,
     "distributions": 9,
     "linalg": 9,
@@ -48,9 +51,17 @@ RANKS = {
     "nn": 10,
     "optim": 10,
     "data": 10,
+    "accelerator": 10,
     "compile": 11,
+    "compiler": 11,
+    "fx": 11,
+    "jit": 11,
+    "onnx": 11,
     "func": 11,
     "utils": 11,
+    "_dynamo": 12,
+    "hub": 12,
+    "utils.model_zoo": 13,
     "__main__": 12,
     "": 12,
 }
@@ -64,6 +75,7 @@ SIBLINGS = {
     ("__main__", ""),
     ("cuda", "amp"),  # the older name
     ("optim", "nn"),  # averages of a Module's weights
+    ("compiler", "compile"),
     ("utils", "compile"),  # the training loop's compiled steps
 }
 # The op table is one table in several files: the gradient of a sum is an expand, and the reverse.
@@ -82,6 +94,7 @@ LATE = {
     "tensor.factorizing": {"scipy"},
     "utils.compat": {"torch"},
     "utils.safetensors_file": {"safetensors"},
+    "utils.tensorboard": {"tensorboardX"},
     "utils.training_logs": {"tensorboardX"},
 }
 LAZY = {"cuda", "networkx", "matplotlib", "safetensors", "scipy", "tensorboardX", "torch"}

@@ -123,7 +123,7 @@ NEAR = {
     "nn": ("Lineer", "Linear"),
     "nn.functional": ("cross_entropi", "cross_entropy"),
     "nn.init": ("xavier_unifrom_", "xavier_uniform_"),
-    "nn.utils": ("clip_grad_norm", "clip_grad_norm_"),
+    "nn.utils": ("clip_grad_nrom_", "clip_grad_norm_"),
     "optim": ("Adamm", "Adam"),
     "optim.lr_scheduler": ("StepLr", "StepLR"),
     "linalg": ("solv", "solve"),

@@ -43,10 +43,10 @@ def test_switches_say_what_is_true() -> None:
     tc.backends.cudnn.enabled = False
     tc.use_deterministic_algorithms(False)
     assert tc.are_deterministic_algorithms_enabled()
-    assert tc.backends.cudnn.benchmark and tc.backends.cudnn.deterministic
+    assert tc.backends.cudnn.benchmark and not tc.backends.cudnn.deterministic
     assert not tc.backends.cudnn.enabled and not tc.backends.cudnn.is_available()
-    with pytest.raises(tc.ArgumentError, match="there is no cuDNN"):
-        tc.backends.cudnn.enabled = True
+    tc.backends.cudnn.enabled = True
+    assert tc.backends.cudnn.enabled and not tc.backends.cudnn.is_available()
     assert tc.cuda.is_bf16_supported() == tc.cuda.is_available()
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tinygrad_cuda.autograd import functional
+from tinygrad_cuda.autograd import functional, graph
 from tinygrad_cuda.autograd.anomaly import (
     detect_anomaly,
     detect_nan,
@@ -18,11 +18,13 @@ from tinygrad_cuda.autograd.modes import (
     no_grad,
     set_grad_enabled,
 )
+from tinygrad_cuda.autograd.variable import Variable
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.tensor.backward import backward, grad
 
 __all__ = [
     "Function",
+    "Variable",
     "backward",
     "detect_anomaly",
     "detect_nan",
@@ -31,6 +33,7 @@ __all__ = [
     "grad",
     "gradcheck",
     "gradgradcheck",
+    "graph",
     "inference_mode",
     "is_grad_enabled",
     "no_grad",

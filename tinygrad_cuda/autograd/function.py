@@ -5,12 +5,19 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from tinygrad_cuda.autograd.graph import active
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError, ShapeError
 from tinygrad_cuda.graph.node import Node, gradient_mode, mode
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.base import TensorBase, wrap
+
+
+class _Packed(NamedTuple):
+    """What `saved_tensors_hooks` keeps instead of a Tensor."""
+
+    value: Any
 
 
 class Context:
@@ -20,12 +27,16 @@ class Context:
         self.needs_input_grad = needs_input_grad
         self.materialize_grads = True
         self._given: tuple[Any, ...] = ()
+        self._unpack: Callable[[Any], Any] | None = None
         # Results whose gradient passes through the Function, by the forward value's node.
         self._results: dict[Node, weakref.ref[Node]] = {}
         self._fixed: tuple[Any, ...] = ()
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Keeps Tensors (inputs, outputs or others, or None) for backward, as they are now."""
+        if active.stack:
+            pack, self._unpack = active.stack[-1]
+            tensors = tuple(t if t is None else _Packed(pack(t)) for t in tensors)
         self._given = tuple(
             tensor.node if isinstance(tensor, TensorBase) else tensor for tensor in tensors
         )
@@ -33,10 +44,13 @@ class Context:
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
         """What `save_for_backward` was given."""
-        return tuple(
-            wrap(self._with_history(item)) if isinstance(item, Node) else item
-            for item in self._given
-        )
+        return tuple(map(self._restored, self._given))
+
+    def _restored(self, item: Any) -> Any:
+        if isinstance(item, _Packed):
+            assert self._unpack is not None
+            return self._unpack(item.value)
+        return wrap(self._with_history(item)) if isinstance(item, Node) else item
 
     def _with_history(self, node: Node) -> Node:
         """An output of forward as the result that carries history."""
@@ -263,3 +277,6 @@ def _missing(cls: type[Function], what: str) -> GradientError:
         actual=f"methods: {', '.join(k for k in vars(cls) if not k.startswith('_')) or 'none'}",
         site=mode.now.site,
     )
+
+
+InplaceFunction = NestedIOFunction = Function  # older names of PyTorch's

@@ -17,6 +17,7 @@ _lock = threading.Lock()
 BACKENDS = {
     "cpu": ("tinygrad_cuda.backend.reference.backend", "ReferenceBackend"),
     "cuda": ("tinygrad_cuda.backend.cuda.backend", "CudaBackend"),
+    "meta": ("tinygrad_cuda.backend.meta", "MetaBackend"),
     "emu": ("tinygrad_cuda.backend.emulator.backend", "EmuBackend"),
 }
 

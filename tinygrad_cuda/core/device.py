@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from tinygrad_cuda.core.errors import DeviceError
 
-KINDS = ("cpu", "cuda", "emu")
+KINDS = ("cpu", "cuda", "emu", "meta")
+
+
+class _Chosen(threading.local):
+    """The devices of `with device:` blocks that this thread is in."""
+
+    def __init__(self) -> None:
+        self.stack: list[Device] = []
+
+
+chosen = _Chosen()
 _interned: dict[tuple[str, int], Device] = {}
 _named: dict[str, Device] = {}  # by the text that was asked for
 
@@ -62,6 +73,14 @@ class Device:
             return self is as_device(other)
         return self is other
 
+    def __enter__(self) -> Device:
+        """Inside the block, new Tensors of this thread go to this device."""
+        chosen.stack.append(self)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        chosen.stack.pop()
+
     # There is one object for each device.
     __hash__ = object.__hash__
 
@@ -79,11 +98,12 @@ def as_device(value: Any) -> Device:
     if isinstance(value, int):
         value = f"cuda:{value}"
     kind, _, index = str(value).partition(":")
-    if kind not in KINDS or (index and not index.isdigit()) or (index and kind != "cuda"):
+    single = kind != "cuda" and index not in ("", "0")
+    if kind not in KINDS or (index and not index.isdigit()) or single:
         raise DeviceError(
             "device",
             "unknown device",
-            expect="cpu, emu, cuda or cuda:N",
+            expect="cpu, emu, meta, cuda or cuda:N",
             actual=repr(value),
             hint="a GPU is 'cuda', the second one 'cuda:1'",
         )

@@ -40,6 +40,16 @@ class DType:
         return self.category == 2
 
     @property
+    def is_complex(self) -> bool:
+        """Whether it is one of complex numbers."""
+        return self.category == 3
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether it has negative numbers."""
+        return self.name != "bool" and not self.name.startswith(("u", "qu"))
+
+    @property
     def is_integer(self) -> bool:
         return self.category == 1
 
@@ -56,6 +66,22 @@ class DType:
         return self
 
 
+class UnsupportedDType(DType):
+    """A dtype of PyTorch's that exists by name, so that programs may compare with it.
+
+    Args:
+        name: PyTorch's.
+        what: why there are no Tensors of it.
+        category: 2 for floating ones, 3 for complex ones, which programs ask for.
+    """
+
+    __slots__ = ("what",)
+
+    def __init__(self, name: str, what: str, category: int = 1) -> None:
+        super().__init__(name, np.void, "", "", category, -1)
+        self.what = what
+
+
 bool_ = DType("bool", np.bool_, "bool", "bool", 0, 0)
 uint8 = DType("uint8", np.uint8, "unsigned char", "unsigned char", 1, 1)
 int8 = DType("int8", np.int8, "signed char", "signed char", 1, 2)
@@ -70,12 +96,33 @@ float64 = DType("float64", np.float64, "double", "double", 2, 9)
 ALL: tuple[DType, ...] = (
     bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64,
 )  # fmt: skip
+_COMPLEX, _EIGHT = "complex numbers are out of scope", "there is no arithmetic of 8-bit floats"
+_UNSIGNED = "of unsigned integers there is uint8 only"
+_QUANTIZED = "quantized tensors are out of scope"
+UNSUPPORTED = {
+    dtype.name: dtype
+    for dtype in (
+        UnsupportedDType("complex32", _COMPLEX, 3),
+        UnsupportedDType("complex64", _COMPLEX, 3),
+        UnsupportedDType("complex128", _COMPLEX, 3),
+        UnsupportedDType("float8_e4m3fn", _EIGHT, 2),
+        UnsupportedDType("float8_e4m3fnuz", _EIGHT, 2),
+        UnsupportedDType("float8_e5m2", _EIGHT, 2),
+        UnsupportedDType("float8_e5m2fnuz", _EIGHT, 2),
+        UnsupportedDType("uint16", _UNSIGNED),
+        UnsupportedDType("uint32", _UNSIGNED),
+        UnsupportedDType("uint64", _UNSIGNED),
+        UnsupportedDType("quint8", _QUANTIZED),
+        UnsupportedDType("qint8", _QUANTIZED),
+        UnsupportedDType("qint32", _QUANTIZED),
+    )
+}
 _NAMES = {dtype.name: dtype for dtype in ALL}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
 
 
 def _by_name(name: str) -> DType:
-    return _NAMES[name]
+    return _NAMES.get(name) or UNSUPPORTED[name]
 
 
 def from_numpy(dtype: Any) -> DType:
@@ -99,6 +146,9 @@ def from_numpy(dtype: Any) -> DType:
 def as_dtype(value: Any) -> DType:
     """Accepts a DType, its name, ``float``/``int``/``bool`` or a NumPy dtype."""
     if isinstance(value, DType):
+        if value.rank < 0:
+            assert isinstance(value, UnsupportedDType)
+            raise DTypeError("dtype", value.what, expect=", ".join(_NAMES), actual=value.name)
         return value
     if value is float:
         return float32

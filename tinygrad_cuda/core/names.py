@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from types import ModuleType
 from typing import Any
 
 from tinygrad_cuda.core.errors import UnknownNameError
@@ -16,13 +18,9 @@ TENSOR = {
 MODULE = {
     "range": "tc.arange",
     "set_anomaly_enabled": "tc.autograd.set_detect_nan",
-    "FloatTensor": "tc.tensor(data, dtype=tc.float32)",
-    "LongTensor": "tc.tensor(data, dtype=tc.int64)",
 }
 # Its layers that are left out, and what to take.
 LAYERS = {
-    "DataParallel": "a process computes on one device: use the module itself",
-    "SyncBatchNorm": "a process sees the whole batch: nn.BatchNorm2d and its like",
     "CrossMapLRN2d": "the formula is that of nn.LocalResponseNorm",
     "NLLLoss2d": "nn.NLLLoss takes images too",
 }
@@ -72,6 +70,18 @@ def missing_from(
     return __getattr__
 
 
+def also_named(package: str, modules: Mapping[str, ModuleType]) -> None:
+    """Lets modules of a package be imported under PyTorch's names for them as well.
+
+    Args:
+        package: whose modules they become, such as ``tinygrad_cuda.distributions``.
+        modules: by name; afterwards ``from package.name import ...`` works.
+    """
+    for name, module in modules.items():
+        sys.modules[f"{package}.{name}"] = module
+        setattr(sys.modules[package], name, module)
+
+
 def public(names: dict[str, Any]) -> list[str]:
     """The functions that a module without ``__all__`` offers, of what stands in it."""
     return [name for name, value in names.items() if callable(value) and name.islower()]
@@ -105,5 +115,6 @@ def _spelling(owner: str, name: str, names: list[str]) -> str | None:
     if name.endswith("_") and name.rstrip("_") in names:
         base = name.rstrip("_")
         return f"there is no form in place: x = x.{base}(...), or x.copy_(x.{base}(...))"
-    near = get_close_matches(name, names, 3)
+    # Only what looks like a slip of the fingers: other names seldom mean the same.
+    near = get_close_matches(name, names, 3, cutoff=0.8)
     return f"near to it: {', '.join(near)}" if near else None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tinygrad_cuda.amp.grad_scaler import GradScaler as _GradScaler
+from tinygrad_cuda.amp.within_function import custom_bwd as _custom_bwd
+from tinygrad_cuda.amp.within_function import custom_fwd as _custom_fwd
 from tinygrad_cuda.tensor.autocast import autocast as _autocast
 
 
@@ -31,4 +34,7 @@ class GradScaler(_GradScaler):
         )
 
 
-__all__ = ["GradScaler", "autocast"]
+custom_fwd = partial(_custom_fwd, device_type="cuda")
+custom_bwd = partial(_custom_bwd, device_type="cuda")
+
+__all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]

@@ -20,6 +20,7 @@ from tinygrad_cuda.data.idx import read_idx, write_idx
 from tinygrad_cuda.data.mnist import MNIST, load_mnist
 from tinygrad_cuda.data.sampler import (
     BatchSampler,
+    DistributedSampler,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -39,6 +40,7 @@ __all__ = [
     "ConcatDataset",
     "DataLoader",
     "Dataset",
+    "DistributedSampler",
     "ImageDataset",
     "IterableDataset",
     "Normalize",

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,10 @@ from tinygrad_cuda.tensor.tensor import Tensor
 Array = NDArray[Any]
 
 
-class Dataset:
+T = TypeVar("T")
+
+
+class Dataset(Generic[T]):
     """A collection of samples: subclasses write ``__getitem__`` and ``__len__``.
 
     Example:
@@ -45,11 +48,11 @@ class Dataset:
         """The samples of an int64 array of indices, gathered into arrays by `collate`."""
         return collate(_each(self, indices))
 
-    def __add__(self, other: Dataset) -> Dataset:
+    def __add__(self, other: Dataset[Any]) -> Dataset[Any]:
         return ConcatDataset([self, other])
 
 
-class TensorDataset(Dataset):
+class TensorDataset(Dataset[Any]):
     """Tensors or arrays of equal length; a sample is a tuple with one row of each.
 
     Args:
@@ -88,7 +91,7 @@ class TensorDataset(Dataset):
         return [tensor[indices] for tensor in self.tensors]
 
 
-class Subset(Dataset):
+class Subset(Dataset[Any]):
     """The samples of another data set at given indices.
 
     Args:
@@ -114,7 +117,7 @@ class Subset(Dataset):
         return gather(self.dataset, self.indices[indices])
 
 
-class ConcatDataset(Dataset):
+class ConcatDataset(Dataset[Any]):
     """Several data sets, one after another.
 
     Args:
@@ -150,7 +153,7 @@ class ConcatDataset(Dataset):
         return int(self.ends[-1])
 
 
-class ImageDataset(Dataset):
+class ImageDataset(Dataset[Any]):
     """Images with labels, held as two arrays: the base of MNIST.
 
     A sample is (image, label): float32 of shape (channels, height, width) between 0 and 1, and an
@@ -216,7 +219,7 @@ class ImageDataset(Dataset):
         return f"{type(self).__name__}({len(self)} images of {shape})"
 
 
-class IterableDataset(Dataset):
+class IterableDataset(Dataset[T]):
     """A stream of samples: subclasses write ``__iter__``, and ``__len__`` if they know it.
 
     With workers each of them iterates over the whole stream, unless ``__iter__`` asks
@@ -236,11 +239,11 @@ class IterableDataset(Dataset):
     def __getitem__(self, index: Any) -> Any:
         raise TypeError(f"{type(self).__name__} is a stream: it has no index")
 
-    def __add__(self, other: Dataset) -> Dataset:
+    def __add__(self, other: Dataset[Any]) -> Dataset[Any]:
         return ChainDataset([self, other])
 
 
-class ChainDataset(IterableDataset):
+class ChainDataset(IterableDataset[Any]):
     """Several streams, one after another.
 
     Args:

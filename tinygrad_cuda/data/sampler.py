@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.tensor.random import Generator, default_generator
+
+T = TypeVar("T")
+DRAWN_AT_ONCE = 1 << 16  # indices that one call draws
 
 
 class Shuffler:
@@ -41,8 +44,15 @@ class Shuffler:
         return np.random.default_rng([self.current_seed(), epoch])
 
 
-class Sampler:
-    """An order of indices: subclasses write ``__iter__`` and ``__len__``."""
+class Sampler(Generic[T]):
+    """An order of indices: subclasses write ``__iter__`` and ``__len__``.
+
+    Args:
+        data_source: accepted as in PyTorch's older releases; nothing is done with it.
+    """
+
+    def __init__(self, data_source: Any = None) -> None:
+        """Accepts what programs pass on."""
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError(f"{type(self).__name__} has no __iter__")
@@ -51,7 +61,7 @@ class Sampler:
         raise TypeError(f"{type(self).__name__} has no __len__")
 
 
-class SequentialSampler(Sampler):
+class SequentialSampler(Sampler[Any]):
     """0, 1, 2, ...
 
     Args:
@@ -72,7 +82,7 @@ class SequentialSampler(Sampler):
         return len(self.data_source)
 
 
-class SeededSampler(Sampler):
+class SeededSampler(Sampler[Any]):
     """A random order, another one each epoch, that depends on (seed, epoch) and on nothing else.
 
     Subclasses write ``draw`` and ``__len__``.
@@ -163,7 +173,9 @@ class RandomSampler(SeededSampler):
                 actual="length 0",
             )
         if self.replacement:
-            yield from random.integers(0, n, left).tolist()
+            # In parts: the count may exceed any memory.
+            for done in range(0, left, DRAWN_AT_ONCE):
+                yield from random.integers(0, n, min(DRAWN_AT_ONCE, left - done)).tolist()
             return
         while left > 0:
             order = random.permutation(n)[:left].tolist()
@@ -260,7 +272,7 @@ class WeightedRandomSampler(SeededSampler):
         return self.num_samples
 
 
-class BatchSampler(Sampler):
+class BatchSampler(Sampler[Any]):
     """Gathers the indices of another sampler into lists.
 
     Args:
@@ -313,3 +325,49 @@ def _check_count(op: str, num_samples: int) -> None:
         raise ArgumentError(
             op, "bad num_samples", expect="a whole number of at least 1", actual=repr(num_samples)
         )
+
+
+class DistributedSampler(SeededSampler):
+    """The share of one process in an order that all of a group agree on.
+
+    Args:
+        dataset: anything with a length.
+        num_replicas, rank: how many processes, and which of them this is; 1 and 0 if left out.
+        shuffle: another order each epoch, which `set_epoch` chooses.
+        seed: the same in all processes.
+        drop_last: leave out what does not divide; else the first indices come again.
+
+    Raises:
+        ArgumentError: the rank is not one of the group's.
+
+    Example:
+        >>> list(DistributedSampler(range(5), num_replicas=2, rank=1, shuffle=False))
+        [1, 3, 0]
+    """
+
+    def __init__(
+        self, dataset: Sized, num_replicas: int | None = None, rank: int | None = None,
+        shuffle: bool = True, seed: int = 0, drop_last: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(seed=seed)
+        self.num_replicas, self.rank = num_replicas or 1, rank or 0
+        if not 0 <= self.rank < self.num_replicas:
+            raise ArgumentError(
+                "DistributedSampler", "the rank is not one of the group's",
+                expect=f"0 to {self.num_replicas - 1}", actual=str(self.rank),
+            )  # fmt: skip
+        self.dataset, self.shuffle, self.drop_last = dataset, shuffle, drop_last
+
+    def __iter__(self) -> Iterator[int]:
+        # As in PyTorch, the epoch changes by `set_epoch` alone.
+        return self.draw(self.shuffler.random(self.epoch))
+
+    def draw(self, random: np.random.Generator) -> Iterator[int]:
+        n, total = len(self.dataset), len(self) * self.num_replicas
+        order = random.permutation(n) if self.shuffle else np.arange(n)
+        whole = np.resize(order, total) if n else order
+        return iter(whole[self.rank :: self.num_replicas].tolist())
+
+    def __len__(self) -> int:
+        n = len(self.dataset)
+        return n // self.num_replicas if self.drop_last else -(-n // self.num_replicas)

@@ -232,3 +232,6 @@ class ConvTranspose3d(_Transposed):
 
     def forward(self, input: Tensor, output_size: Any = None) -> Tensor:
         return self._enlarge(F.conv_transpose3d, input, output_size)
+
+
+_ConvNd = _Conv  # PyTorch's name, which programs import

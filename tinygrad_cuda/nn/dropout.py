@@ -72,3 +72,6 @@ class FeatureAlphaDropout(_Dropout):
 
     def forward(self, input: Tensor) -> Tensor:
         return functional.feature_alpha_dropout(input, self.p, self.training, self.inplace)
+
+
+_DropoutNd = _Dropout  # PyTorch's name, which programs import

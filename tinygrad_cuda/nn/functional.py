@@ -25,6 +25,7 @@ from tinygrad_cuda.nn.functional_activation import (
     hardshrink,
     hardsigmoid,
     hardswish,
+    implicit_axis,
     mish,
     pairwise_distance,
     pdist,
@@ -292,28 +293,20 @@ def logsigmoid(input: Tensor) -> Tensor:
     return -_softplus(-input)
 
 
-def _axis(op: str, dim: int | None) -> int:
-    if dim is None:
-        raise ArgumentError(
-            op,
-            "the dimension must be given",
-            expect="dim, an integer",
-            actual="None",
-            hint=f"{op}(x, dim=-1)",
-        )
-    return dim
-
-
 @templated
 def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """``exp(input) / sum(exp(input))`` along `dim`, computed in `dtype` if that is given."""
-    return (input if dtype is None else input.to(dtype)).softmax(_axis("softmax", dim))
+    return (input if dtype is None else input.to(dtype)).softmax(
+        implicit_axis("softmax", dim, input.ndim)
+    )
 
 
 @templated
 def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """``input - log(sum(exp(input)))`` along `dim`, computed in `dtype` if that is given."""
-    return (input if dtype is None else input.to(dtype)).log_softmax(_axis("log_softmax", dim))
+    return (input if dtype is None else input.to(dtype)).log_softmax(
+        implicit_axis("log_softmax", dim, input.ndim)
+    )
 
 
 # In place -----------------------------------------------------------------------------------

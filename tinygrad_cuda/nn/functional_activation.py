@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 from tinygrad_cuda.core.dtypes import number_of
@@ -158,15 +159,22 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return first * input.narrow(dim, size // 2, size // 2).sigmoid()
 
 
+def implicit_axis(op: str, dim: int | None, rank: int) -> int:
+    """The dimension of a softmax; PyTorch's choice, with its warning, where none is given."""
+    if dim is not None:
+        return dim
+    warnings.warn(
+        f"{op} without dim takes 0 for 0, 1 and 3 dimensions, else 1, as in PyTorch: give dim",
+        stacklevel=4,
+    )
+    return 0 if rank in (0, 1, 3) else 1
+
+
 @in_float32
 def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
     """``softmax(-input)`` along `dim`."""
-    if dim is None:
-        raise ArgumentError(
-            "softmin", "the dimension must be given", expect="dim, an integer", actual="None",
-            hint="softmin(x, dim=-1)",
-        )  # fmt: skip
-    return (-(input if dtype is None else input.to(dtype))).softmax(dim)
+    axis = implicit_axis("softmin", dim, input.ndim)
+    return (-(input if dtype is None else input.to(dtype))).softmax(axis)
 
 
 @in_float32
@@ -235,15 +243,17 @@ def _check_probability(op: str, p: float) -> None:
         raise ArgumentError(op, "p is no probability", expect="0 <= p <= 1", actual=str(p))
 
 
-def _per_channel(op: str, input: Tensor, rank: int, batched: bool) -> Tensor:
-    """Uniform draws, one for each channel."""
-    if input.ndim != rank + 2 and (batched or input.ndim != rank + 1):
+def _per_channel(op: str, input: Tensor, rank: int) -> Tensor:
+    """Uniform draws, one for each channel; which axes those are is PyTorch's rule."""
+    allowed = (2, 3) if rank == 1 else range(2 if rank == 2 else 1, 2 + max(input.ndim, 4))
+    if input.ndim not in allowed:
         raise ShapeError(
-            op, "the number of dimensions does not fit", expect=f"{rank + 2}",
-            actual=str(tuple(input.shape)),
+            op, "the number of dimensions does not fit",
+            expect="2 or 3" if rank == 1 else f"{rank + 2}", actual=str(tuple(input.shape)),
         )  # fmt: skip
-    lead = input.ndim - rank
-    return rand_like(input[(slice(None),) * lead + (slice(0, 1),) * rank].detach())
+    # One over two axes does not ask for a batch: (N, C) and (N, C, L) are fine.
+    lead = 2 if rank == 2 or input.ndim == rank + 2 else 1
+    return rand_like(input[(slice(None),) * lead + (slice(0, 1),) * (input.ndim - lead)].detach())
 
 
 def _channel_dropout(
@@ -253,7 +263,7 @@ def _channel_dropout(
     _check_probability(op, p)
     if not training or p == 0.0:
         return input
-    kept = _per_channel(op, input, rank, False) >= p
+    kept = _per_channel(op, input, rank) >= p
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
     return _stored(input, where(kept, input * scale, 0.0), inplace)
 
@@ -268,7 +278,7 @@ def dropout1d(
 def dropout2d(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:  # fmt: skip
-    """Zeroes whole channels of (N, C, H, W) with probability `p`, scales the rest by 1 / (1 - p).
+    r"""Zeroes whole channels of (N, C, \*) with probability `p`, scales the rest by 1 / (1 - p).
 
     Raises:
         ArgumentError: `p` is no probability.

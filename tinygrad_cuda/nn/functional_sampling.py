@@ -17,6 +17,9 @@ from tinygrad_cuda.tensor.creation import arange, ones, zeros
 from tinygrad_cuda.tensor.joining import stack
 from tinygrad_cuda.tensor.tensor import Tensor
 
+MODES = ("bilinear", "nearest", "bicubic")
+PADDINGS = ("zeros", "border", "reflection")
+
 
 def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> Tensor:
     """Where the pixels of an output lie in an input that is mapped affinely.
@@ -65,8 +68,9 @@ def grid_sample(
     Args:
         input: shape (N, C, H, W).
         grid: shape (N, h, w, 2), x and y between -1 (left, top) and 1.
-        mode: ``bilinear`` or ``nearest``.
-        padding_mode: what lies outside: ``zeros`` or ``border`` (the nearest pixel).
+        mode: ``bilinear``, ``nearest`` or ``bicubic``.
+        padding_mode: what lies outside: ``zeros``, ``border`` (the nearest pixel) or
+            ``reflection`` (the image mirrored at its border, again and again).
         align_corners: -1 and 1 are the centres of the corner pixels, not their outer edges.
 
     Returns:
@@ -76,9 +80,10 @@ def grid_sample(
         ArgumentError: a mode is unknown.
         ShapeError: input and grid do not fit.
     """
-    if mode not in ("bilinear", "nearest") or padding_mode not in ("zeros", "border"):
+    if mode not in MODES or padding_mode not in PADDINGS:
         raise ArgumentError(
-            "grid_sample", "unknown mode", expect="bilinear or nearest, zeros or border",
+            "grid_sample", "unknown mode",
+            expect=f"{', '.join(MODES)}; {', '.join(PADDINGS)}",
             actual=f"mode={mode!r}, padding_mode={padding_mode!r}",
         )  # fmt: skip
     if input.ndim != 4 or grid.ndim != 4 or (grid.shape[0], grid.shape[3]) != (input.shape[0], 2):
@@ -87,8 +92,11 @@ def grid_sample(
             actual=f"{tuple(input.shape)} and {tuple(grid.shape)}",
         )  # fmt: skip
     height, width = input.shape[2:]
+    aligned = bool(align_corners)
+    if mode == "bicubic":
+        return _bicubic(input, grid, aligned, padding_mode)
     x, y = (
-        _pixels(grid[..., k], size, bool(align_corners), padding_mode)
+        _padded(_pixels(grid[..., k], size, aligned), size, aligned, padding_mode)
         for k, size in ((0, width), (1, height))
     )
     if mode == "nearest":
@@ -105,12 +113,61 @@ def grid_sample(
     return found
 
 
-def _pixels(coordinate: Tensor, size: int, aligned: bool, padding: str) -> Tensor:
+CUBIC = -0.75  # the free coefficient of the cubic kernel, PyTorch's
+
+
+def _cubic_shares(t: Tensor) -> list[Tensor]:
+    """The weights of four neighbours, by the distance from the second (Keys, 1981)."""
+    near = [((CUBIC + 2.0) * d - (CUBIC + 3.0)) * d * d + 1.0 for d in (t, 1.0 - t)]
+    far = [
+        ((CUBIC * d - 5.0 * CUBIC) * d + 8.0 * CUBIC) * d - 4.0 * CUBIC for d in (1.0 + t, 2.0 - t)
+    ]
+    return [far[0], near[0], near[1], far[1]]
+
+
+def _bicubic(input: Tensor, grid: Tensor, aligned: bool, padding: str) -> Tensor:
+    """Sixteen neighbours each; what lies outside is looked for pixel by pixel, as in PyTorch."""
+    height, width = input.shape[2:]
+    x, y = (_pixels(grid[..., k], size, aligned) for k, size in ((0, width), (1, height)))
+    left, top = x.detach().floor(), y.detach().floor()
+    shares_x, shares_y = _cubic_shares(x - left), _cubic_shares(y - top)
+    total: Any = None
+    for row in range(4):
+        line: Any = None
+        at_y = _padded(top + (row - 1.0), height, aligned, padding)
+        for column in range(4):
+            at_x = _padded(left + (column - 1.0), width, aligned, padding)
+            part = _read(input, at_x, at_y) * shares_x[column].unsqueeze(1)
+            line = part if line is None else line + part
+        line = line * shares_y[row].unsqueeze(1)
+        total = line if total is None else total + line
+    found: Tensor = total
+    return found
+
+
+def _pixels(coordinate: Tensor, size: int, aligned: bool) -> Tensor:
     """From -1 .. 1 to numbers of pixels."""
     scaled = (coordinate + 1.0) * ((size - 1) / 2 if aligned else size / 2)
-    place = scaled if aligned else scaled - 0.5
+    return scaled if aligned else scaled - 0.5
+
+
+def _reflected(place: Tensor, size: int, aligned: bool) -> Tensor:
+    """Mirrored at the centres (`aligned`) or outer edges of the first and last pixel."""
+    low, span = (0.0, size - 1.0) if aligned else (-0.5, float(size))
+    if span == 0.0:
+        return place * 0.0
+    distance = (place - low).abs()
+    turns = (distance.detach() / span).floor()
+    rest = distance - turns * span
+    return where(turns.remainder(2.0) == 0.0, rest + low, (span + low) - rest)
+
+
+def _padded(place: Tensor, size: int, aligned: bool, padding: str) -> Tensor:
+    """A place outside as the pixel that stands for it; itself for zeros."""
     if padding == "zeros":
         return place
+    if padding == "reflection":
+        place = _reflected(place, size, aligned)
     inside = (place > 0) & (place < size - 1)
     return where(inside, place, place.detach().clamp(0.0, size - 1.0))
 

@@ -430,3 +430,6 @@ class MultiLabelMarginLoss(_Loss):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return losses_more.multilabel_margin_loss(input, target, self.reduction)
+
+
+_WeightedLoss = _Weighted  # PyTorch's name, which programs import

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
 
+from tinygrad_cuda.core import layouts
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, TgcError, user_site
@@ -22,6 +23,7 @@ from tinygrad_cuda.nn.parameter import Buffer, Parameter, place
 from tinygrad_cuda.nn.state_hooks import KINDS, StateHooks
 from tinygrad_cuda.tensor.backward import clear
 from tinygrad_cuda.tensor.base import TensorBase
+from tinygrad_cuda.tensor.creation import empty_like
 from tinygrad_cuda.tensor.tensor import RemovableHandle, Tensor
 
 
@@ -435,6 +437,7 @@ class Module(StateHooks):
                 dtype = target
             else:
                 device = as_device(target)
+        order = options.pop("memory_format", None)
         wanted = None if dtype is None else as_dtype(dtype)
         if wanted is not None and not wanted.is_floating:
             raise DTypeError(
@@ -444,9 +447,18 @@ class Module(StateHooks):
         def convert(tensor: Tensor) -> Tensor:
             cast = wanted if tensor.dtype.is_floating else None
             result: Tensor = tensor.to(device=device, dtype=cast, **options)
-            return result
+            fits = order is not None and layouts.RANKS.get(order, tensor.ndim) == tensor.ndim
+            return result.contiguous(memory_format=order) if fits else result
 
         return self._convert(convert)
+
+    def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
+        """Moves parameters and buffers to a device without their values, such as from ``meta``."""
+        return self._convert(lambda tensor: empty_like(tensor, device=device))
+
+    def type(self, dst_type: Any) -> Self:
+        """Parameters and buffers in another dtype, integers too."""
+        return self._convert(lambda tensor: tensor.type(dst_type))
 
     def cpu(self) -> Self:
         """``to("cpu")``."""

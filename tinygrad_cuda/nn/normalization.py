@@ -150,6 +150,48 @@ class BatchNorm3d(_BatchNorm):
     dims = (5,)
 
 
+class SyncBatchNorm(_BatchNorm):
+    """`BatchNorm2d` of any number of dimensions; the one process sees the whole batch.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats: as of `BatchNorm2d`.
+        process_group: accepted as in PyTorch.
+        device, dtype: of parameters and buffers.
+    """
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
+        affine: bool = True, track_running_stats: bool = True, process_group: Any = None,
+        device: Any = None, dtype: Any = None, *, bias: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias
+        )
+        self.process_group = process_group
+
+    def _check(self, input: Tensor) -> None:
+        if input.ndim < 2:
+            raise ShapeError(
+                "SyncBatchNorm", "the number of dimensions does not fit", expect="at least 2",
+                actual=f"{input.ndim}, input {tuple(input.shape)}",
+            )  # fmt: skip
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
+        """The module, with every batch norm in it as a SyncBatchNorm of the same Tensors."""
+        if isinstance(module, _BatchNorm) and not isinstance(module, cls):
+            made = cls(
+                module.num_features, module.eps, module.momentum, module.affine,
+                module.track_running_stats, process_group, bias=module.bias is not None,
+            )  # fmt: skip
+            for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
+                setattr(made, name, getattr(module, name))
+            return made.train(module.training)
+        for name, child in module.named_children():
+            setattr(module, name, cls.convert_sync_batchnorm(child, process_group))
+        return module
+
+
 class _InstanceNorm(_Norm):
     def __init__(
         self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
@@ -320,3 +362,6 @@ class LocalResponseNorm(Module):
 
     def extra_repr(self) -> str:
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+_NormBase = _Norm  # PyTorch's name, which programs import

@@ -304,3 +304,6 @@ class FractionalMaxPool3d(FractionalMaxPool2d):
 
     rank = 3
     function = staticmethod(functional_fractional.fractional_max_pool3d)
+
+
+_MaxPoolNd = _MaxPool  # PyTorch's name, which programs import

@@ -69,6 +69,16 @@ class Scalars:
         return found
 
 
+class _Required:
+    """The default of an option without one, as programs with optimizers of their own write it."""
+
+    def __repr__(self) -> str:
+        return "<required parameter>"
+
+
+required = _Required()
+
+
 class Optimizer(Hooked):
     """The base of optimizers: subclasses write `apply_single` and, if they need it, `init_single`.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from tinygrad_cuda.core.errors import ArgumentError, GradientError, ShapeError, user_site
 from tinygrad_cuda.engine.capture import capturing
@@ -138,12 +139,34 @@ def _accumulate(leaf: Leaf, g: Node, create_graph: bool) -> None:
             leaf.grad = wrap(elementwise.add(leaf.grad.node, tensor.node))
         else:
             leaf.grad.write(elementwise.add(leaf.grad.node, tensor.node), "backward")
+        for after in [hook for hook in leaf.hooks.values() if isinstance(hook, AfterHook)]:
+            after()
+
+
+class AfterHook:
+    """Among the hooks of a leaf one that is called when its ``.grad`` is there.
+
+    Args:
+        hook: takes the leaf Tensor.
+        tensor: that Tensor.
+    """
+
+    def __init__(self, hook: Callable[[Tensor], None], tensor: Tensor) -> None:
+        # Weak: the hooks belong to what the Tensor holds.
+        self._hook, self._tensor = hook, ref(tensor)
+
+    def __call__(self, *unused: Any) -> None:
+        tensor = self._tensor()
+        if tensor is not None:
+            self._hook(tensor)
 
 
 def hooked(leaf: Leaf, g: Node) -> Tensor:
     """The gradient of a leaf as the hooks on it leave it."""
     tensor = wrap(g)
     for hook in list(leaf.hooks.values()):
+        if isinstance(hook, AfterHook):
+            continue
         replaced = hook(tensor)
         tensor = tensor if replaced is None else replaced
     return tensor

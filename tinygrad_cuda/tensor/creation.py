@@ -11,7 +11,7 @@ import numpy as np
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.core.device import CPU, Device, as_device
+from tinygrad_cuda.core.device import CPU, Device, as_device, chosen
 from tinygrad_cuda.core.dtypes import DType, as_dtype
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.core.shapes import Shape, as_shape
@@ -47,7 +47,12 @@ def set_default_device(device: DeviceLike) -> None:
 
 
 def get_default_device() -> Device:
-    """Where new tensors go: set_default_device, TGC_DEVICE, a usable GPU, cpu, in this order."""
+    """Where new tensors go: the first of what is said.
+
+    In this order: a ``with device:`` block, `set_default_device`, TGC_DEVICE, a usable GPU, cpu.
+    """
+    if chosen.stack:
+        return chosen.stack[-1]
     if defaults.device is None:
         if settings.device:
             defaults.device = as_device(settings.device)
@@ -263,6 +268,8 @@ def _number(value: Any) -> Any:
 
 def _filled(op: str, value: int, size: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
     dtype = options.pop("dtype", None)
+    if "size" in options:
+        size = (options.pop("size"),)
     return full(as_shape(op, size), value, dtype=dtype or defaults.dtype, **options)
 
 

@@ -101,7 +101,9 @@ def _is_array(item: Any) -> bool:
 
 
 def _as_array(op: str, item: Any) -> Any:
-    """A list or a nested tuple as a NumPy array (of a Tensor's values, where it holds any)."""
+    """A list, nested tuple or range as a NumPy array (of a Tensor's values, if it holds any)."""
+    if isinstance(item, range):
+        return np.asarray(item, np.int64)
     if not isinstance(item, list | tuple):
         return item
     return tensor(item, device="cpu").array() if item else np.zeros(0, np.int64)

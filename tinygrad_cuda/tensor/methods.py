@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tinygrad_cuda.core import layouts
 from tinygrad_cuda.tensor import (
     cumulative,
     decomposing,
@@ -11,6 +12,7 @@ from tinygrad_cuda.tensor import (
     dividing,
     factorizing,
     histograms,
+    legacy,
     linalg,
     math,
     ordering,
@@ -50,10 +52,15 @@ class FactMethods:
         _itself
     )
     is_complex = is_conj = is_neg = is_inference = _no
-    is_sparse = is_quantized = is_nested = is_meta = False
+    layout = layouts.strided
+    output_nr = 0
+    names = None
+    is_mps = is_xpu = is_sparse_csr = is_mkldnn = False
+    is_sparse = is_quantized = is_nested = False
     real = property(_itself, doc="The tensor itself.")
     itemsize = property(lambda self: self.element_size(), doc="Bytes of one element.")
     nbytes = property(lambda self: self.numel() * self.element_size(), doc="Bytes of all elements.")
+    is_meta = property(lambda self: self.device.kind == "meta", doc="Whether it has no values.")
     is_cpu = property(lambda self: self.device.kind == "cpu", doc="Whether it lives on the host.")
     H = property(lambda self: self.T, doc="The transpose of a matrix.")
     mH = property(lambda self: self.mT, doc="The last two dimensions swapped.")  # noqa: N815
@@ -85,9 +92,12 @@ class FactMethods:
         """Whether the shapes are equal."""
         return self.node.shape == other.node.shape
 
-    def type(self: Tensor, dtype: Any = None) -> Any:  # type: ignore[misc]
-        """The Tensor in another dtype; the name of its own without argument."""
-        return self.dtype.name if dtype is None else self.to(dtype)
+    def type(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:  # type: ignore[misc]
+        """The Tensor in another dtype or of a type such as `FloatTensor`; else its type's name."""
+        if dtype is None:
+            return legacy.type_of(self)
+        found = legacy.named(dtype)
+        return self.to(dtype) if found is None else self.to(found[1], found[0])
 
     def new_empty(self: Tensor, *size: Any, **options: Any) -> Tensor:  # type: ignore[misc]
         """`empty` with this Tensor's dtype and device."""

@@ -245,7 +245,8 @@ def _options(
 
 
 def rand(
-    *size: Any,
+    *sizes: Any,
+    size: Any = None,
     generator: Generator | None = None,
     dtype: DTypeLike = None,
     device: DeviceLike = None,
@@ -254,37 +255,37 @@ def rand(
     """Uniform random numbers in [0, 1).
 
     Args:
-        size: the shape, as integers or as one tuple.
+        sizes: the shape, as integers or as one tuple; `size` is the tuple by name.
         generator: the stream to draw from; the default one when left out.
     """
+    shape = as_shape("rand", sizes if size is None else (size,))
     found, place = _options("rand", dtype, device)
-    return as_leaf(
-        wrap(uniform_node(as_shape("rand", size), found, place, generator)), requires_grad
-    )
+    return as_leaf(wrap(uniform_node(shape, found, place, generator)), requires_grad)
 
 
 def randn(
-    *size: Any,
+    *sizes: Any,
+    size: Any = None,
     generator: Generator | None = None,
     dtype: DTypeLike = None,
     device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """Random numbers of the standard normal distribution; arguments as for `rand`."""
+    shape = as_shape("randn", sizes if size is None else (size,))
     found, place = _options("randn", dtype, device)
-    return as_leaf(
-        wrap(normal_node(as_shape("randn", size), found, place, generator)), requires_grad
-    )
+    return as_leaf(wrap(normal_node(shape, found, place, generator)), requires_grad)
 
 
 def randint(
-    low: int,
+    low: int = 0,
     high: Any = None,
     size: Any = None,
     *,
     generator: Generator | None = None,
     dtype: DTypeLike = None,
     device: DeviceLike = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Random integers in [low, high).
 
@@ -305,6 +306,8 @@ def randint(
     """
     if size is None:
         low, high, size = 0, low, high
+    elif high is None:
+        low, high = 0, low
     if not isinstance(size, tuple | list):
         raise ArgumentError(
             "randint", "the size is not a tuple", expect="(2, 3)", actual=repr(size)
@@ -326,7 +329,7 @@ def randint(
         low=low,
         high=high,
     )
-    return wrap(to_dtype(node, found))
+    return as_leaf(wrap(to_dtype(node, found)), requires_grad)
 
 
 def randperm(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core import dtypes, layouts
 from tinygrad_cuda.core.errors import ShapeError
 from tinygrad_cuda.core.shapes import as_shape, is_contiguous, normalize_axes, normalize_axis
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
 
 
-def repeat(input: Tensor, *repeats: Any) -> Tensor:
-    """Copies of the tensor side by side, ``repeats[k]`` along dimension k.
+def repeat(input: Tensor, *counts: Any, repeats: Any = None) -> Tensor:
+    """Copies of the tensor side by side, ``counts[k]`` along dimension k.
 
     Example:
         >>> import tinygrad_cuda as tc
         >>> tc.tensor([1, 2], device="cpu").repeat(2, 2).tolist()
         [[1, 2, 1, 2], [1, 2, 1, 2]]
     """
-    counts = as_shape("repeat", repeats)
+    counts = as_shape("repeat", counts if repeats is None else (repeats,))
     node = input.node
     missing = len(counts) - len(node.shape)
     if missing < 0:
@@ -51,9 +51,9 @@ def repeat(input: Tensor, *repeats: Any) -> Tensor:
     )
 
 
-def tile(input: Tensor, *dims: Any) -> Tensor:
+def tile(input: Tensor, *counts: Any, dims: Any = None) -> Tensor:
     """`repeat`, with ones put in front of too few counts."""
-    counts = as_shape("tile", dims)
+    counts = as_shape("tile", counts if dims is None else (dims,))
     return repeat(input, (1,) * (len(input.node.shape) - len(counts)) + counts)
 
 
@@ -201,7 +201,28 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
 
 
 def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
-    """The tensor itself where its strides are row-major without gaps, else a copy that is so."""
+    """The tensor itself where its strides are row-major without gaps, else a copy that is so.
+
+    Args:
+        memory_format: another order of dimensions in memory, which the strides then show.
+
+    Raises:
+        ShapeError: the memory format is one of another number of dimensions.
+    """
+    rank = layouts.RANKS.get(memory_format)
+    if rank is not None:
+        shape = input.node.shape
+        if len(shape) != rank:
+            raise ShapeError(
+                "contiguous", "the number of dimensions does not fit", expect=f"{rank}",
+                actual=str(shape),
+            )  # fmt: skip
+        strides = layouts.strides_of(shape, memory_format)
+        if input.strides == strides:
+            return input
+        result = wrap(another(input.node))
+        result._strides = strides
+        return result
     if input._strides is None or is_contiguous(input.node.shape, input._strides):
         return input
     return wrap(another(input.node))

@@ -21,9 +21,24 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-THRESHOLD = 1000  # elements, beyond which only edges are shown
-EDGE = 3
-WIDTH = 80  # of a line
+
+class Options:
+    """What `set_printoptions` sets; the names are PyTorch's."""
+
+    def __init__(self) -> None:
+        self.precision = 4
+        self.threshold: float = 1000
+        self.edgeitems = 3
+        self.linewidth = 80
+        self.sci_mode: bool | None = None
+
+
+options = Options()
+PROFILES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "short": {"precision": 2, "edgeitems": 2},
+    "full": {"threshold": float("inf")},
+}
 PREFIX = "tensor("
 USUAL = (dtypes.float32, dtypes.int64, dtypes.bool_)
 
@@ -37,7 +52,7 @@ def text(input: Tensor) -> str:
         tensor([1.0000, 2.5000])
     """
     shape, dtype = input.node.shape, input.dtype
-    large = prod(shape) > THRESHOLD
+    large = prod(shape) > options.threshold
     array = _edges(input) if large else input.detach().array()
     if array.size:
         body = _nested(array, shape if large else array.shape, _formatter(array, dtype), 0)
@@ -60,7 +75,7 @@ def _with_notes(result: str, notes: list[str]) -> str:
     """Notes go on the last line while they fit."""
     used = len(result) - result.rfind("\n") - 1
     for note in notes:
-        if used + len(note) + 2 > WIDTH:
+        if used + len(note) + 2 > options.linewidth:
             result += ",\n" + " " * len(PREFIX) + note
             used = len(PREFIX) + len(note)
         else:
@@ -79,17 +94,18 @@ def _edges(input: Tensor) -> Array:
         return array[np.ix_(*(_shown(size) for size in array.shape))]
     with gradient_mode(False):
         result = input.detach()
+        edge = options.edgeitems
         for axis, size in enumerate(input.node.shape):
-            if size > 2 * EDGE:
-                front = result.narrow(axis, 0, EDGE)
-                back = result.narrow(axis, size - EDGE, EDGE)
+            if size > 2 * edge:
+                front = result.narrow(axis, 0, edge)
+                back = result.narrow(axis, size - edge, edge)
                 result = joining.cat((front, back), axis)
         return result.array()
 
 
 def _shown(size: int) -> list[int]:
-    places = range(size)
-    return [*places] if size <= 2 * EDGE else [*places[:EDGE], *places[-EDGE:]]
+    places, edge = range(size), options.edgeitems
+    return [*places] if size <= 2 * edge else [*places[:edge], *places[-edge:]]
 
 
 def _nested(array: Array, shape: tuple[int, ...], number: Callable[[Any], str], depth: int) -> str:
@@ -101,12 +117,12 @@ def _nested(array: Array, shape: tuple[int, ...], number: Callable[[Any], str], 
     if len(shape) > 1:
         parts = [_nested(part, shape[1:], number, depth + 1) for part in array]
         if elided:
-            parts.insert(EDGE, "...")
+            parts.insert(options.edgeitems, "...")
         return "[" + ("," + "\n" * (len(shape) - 1) + " " * (indent + 1)).join(parts) + "]"
     words = [number(value) for value in array]
-    per_line = max(1, (WIDTH - indent) // (max(map(len, words), default=0) + 2))
+    per_line = max(1, (options.linewidth - indent) // (max(map(len, words), default=0) + 2))
     if elided:
-        words.insert(EDGE, " ...")
+        words.insert(options.edgeitems, " ...")
     lines = [", ".join(words[k : k + per_line]) for k in range(0, len(words), per_line)]
     return "[" + (",\n" + " " * (indent + 1)).join(lines) + "]"
 
@@ -133,9 +149,11 @@ def _float_style(sizes: Array) -> Callable[[float], str]:
         return _whole
     low, high = float(sizes.min()), float(sizes.max())
     whole = bool(np.all(sizes == np.trunc(sizes)))
-    if high / low > 1000 or high > 1e8 or (not whole and low < 1e-4):
-        return lambda value: f"{value:.4e}"
-    return _whole if whole else lambda value: f"{value:.4f}"
+    digits = options.precision
+    wide = high / low > 1000 or high > 1e8 or (not whole and low < 1e-4)
+    if wide if options.sci_mode is None else options.sci_mode:
+        return lambda value: f"{value:.{digits}e}"
+    return _whole if whole else lambda value: f"{value:.{digits}f}"
 
 
 def _whole(value: float) -> str:

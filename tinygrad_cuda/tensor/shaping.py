@@ -34,14 +34,20 @@ def integers(op: str, values: tuple[Any, ...], what: str) -> tuple[int, ...]:
     return tuple([as_int(op, value, what) for value in values])
 
 
+def _given(values: tuple[Any, ...], by_name: Any) -> tuple[Any, ...]:
+    """Sizes or dims given one by one, or all by their name."""
+    return values if by_name is None else (by_name,)
+
+
 # Reshape ------------------------------------------------------------------------------------------
 
 
-def reshape(input: Tensor, *shape: Any) -> Tensor:
+def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     """The same elements in row-major order in another shape; a view where strides allow.
 
     Args:
-        shape: the sizes; one of them may be -1 and is then computed.
+        sizes: of the result; one of them may be -1 and is then computed.
+        shape: the same by name.
 
     Raises:
         ShapeError: the element counts differ.
@@ -52,20 +58,21 @@ def reshape(input: Tensor, *shape: Any) -> Tensor:
         [[0, 1, 2], [3, 4, 5]]
     """
     old = input.node.shape
-    target = resolve_reshape("reshape", old, integers("reshape", shape, "a size"))
+    target = resolve_reshape("reshape", old, integers("reshape", _given(sizes, shape), "a size"))
     strides = reshape_strides(old, input.strides, target)
     if strides is None:
         return wrap(movement.reshape(input.node, shape=target))
     return input.alias(movement.reshape, strides=strides, shape=target)
 
 
-def view(input: Tensor, *shape: Any) -> Tensor:
+def view(input: Tensor, *shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
     """`reshape` that is always a view of the same memory.
 
     Raises:
         ShapeError: the element counts differ, or the strides forbid a view.
     """
     old = input.node.shape
+    shape = _given(shape, dtype if size is None else size)
     if len(shape) == 1 and isinstance(shape[0], DType):
         raise DTypeError(
             "view",
@@ -148,11 +155,11 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
 # Order of dimensions ------------------------------------------------------------------------------
 
 
-def permute(input: Tensor, *dims: Any) -> Tensor:
-    """The dimensions in another order: dimension k of the result is dimension ``dims[k]``.
+def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
+    """The dimensions in another order: dimension k of the result is dimension ``order[k]``.
 
     Raises:
-        ShapeError: `dims` does not name each dimension once.
+        ShapeError: the order does not name each dimension once.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -160,7 +167,10 @@ def permute(input: Tensor, *dims: Any) -> Tensor:
         (4, 2, 3)
     """
     rank = len(input.node.shape)
-    axes = tuple(normalize_axis("permute", dim, rank) for dim in integers("permute", dims, "dim"))
+    axes = tuple(
+        normalize_axis("permute", dim, rank)
+        for dim in integers("permute", _given(order, dims), "dim")
+    )
     if sorted(axes) != list(range(rank)):
         raise ShapeError(
             "permute",
@@ -230,11 +240,12 @@ moveaxis = movedim
 # Expand -----------------------------------------------------------------------------------------
 
 
-def expand(input: Tensor, *sizes: Any) -> Tensor:
-    """Dimensions of size 1 seen `size` times, without a copy; new ones come in front.
+def expand(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
+    """Dimensions of size 1 seen several times, without a copy; new ones come in front.
 
     Args:
         sizes: the shape of the result; -1 keeps the size of a dimension.
+        size: the same by name.
 
     Raises:
         ShapeError: a dimension other than of size 1 would change.
@@ -244,7 +255,7 @@ def expand(input: Tensor, *sizes: Any) -> Tensor:
         >>> tc.tensor([[1], [2]], device="cpu").expand(-1, 3).tolist()
         [[1, 1, 1], [2, 2, 2]]
     """
-    target = list(integers("expand", sizes, "a size"))
+    target = list(integers("expand", _given(sizes, size), "a size"))
     shape, strides = input.node.shape, input.strides
     missing = len(target) - len(shape)
     for k, size in enumerate(target):
@@ -282,9 +293,9 @@ def expand_as(input: Tensor, other: Tensor) -> Tensor:
     return expand(input, other.node.shape)
 
 
-def broadcast_to(input: Tensor, shape: Any) -> Tensor:
-    """`expand` to a shape."""
-    return expand(input, shape)
+def broadcast_to(input: Tensor, size: Any = None, *, shape: Any = None) -> Tensor:
+    """`expand` to a shape, under either name."""
+    return expand(input, size if shape is None else shape)
 
 
 # Parts --------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core import layouts
+from tinygrad_cuda.core.device import Device, as_device
 from tinygrad_cuda.core.dtypes import DType, number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError
 from tinygrad_cuda.core.names import unknown_name
@@ -27,6 +28,8 @@ from tinygrad_cuda.tensor import (
     exponentials,
     indexing,
     inspection,
+    keywords,
+    legacy,
     linalg,
     math,
     random,
@@ -111,14 +114,14 @@ class Tensor(
                 return object.__getattribute__(self, name)
             raise unknown_name("Tensor", name, dir(type(self)))
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        raise ArgumentError(
-            "Tensor",
-            "is not constructed directly",
-            expect="a creation function: tensor, zeros, rand, from_numpy, ...",
-            actual="Tensor(...)",
-            hint="tc.tensor(data) copies data, tc.empty(sizes) gives a shape",
-        )
+    def __new__(cls, *data: Any, device: Any = None) -> Tensor:
+        """PyTorch's old constructor: `empty` of sizes, or a copy of data, in the default dtype."""
+        place = None if device is None else as_device(device)
+        made = legacy.constructed(data, creation.get_default_dtype(), place)
+        return made if cls is Tensor else _as_subclass(cls, made)
+
+    def __init__(self, *data: Any, **options: Any) -> None:
+        """Everything is done by `__new__`."""
 
     # Values --------------------------------------------------------------------------------
 
@@ -266,9 +269,13 @@ class Tensor(
         """The strides in elements as PyTorch would give them, or one of them."""
         return self.strides if dim is None else self.strides[dim]
 
-    def is_contiguous(self) -> bool:
-        """Whether the strides are row-major without gaps."""
-        return self._strides is None or is_contiguous(self.node.shape, self._strides)
+    def is_contiguous(self, memory_format: Any = layouts.contiguous_format) -> bool:
+        """Whether the strides are row-major without gaps, or those of another memory format."""
+        shape = self.node.shape
+        if memory_format in layouts.RANKS:
+            fits = len(shape) == layouts.RANKS[memory_format]
+            return fits and self.strides == layouts.strides_of(shape, memory_format)
+        return self._strides is None or is_contiguous(shape, self._strides)
 
     def is_floating_point(self) -> bool:
         """Whether the dtype is a floating one."""
@@ -414,6 +421,27 @@ class Tensor(
 
         watching = gradient.watch(self.node, watch)
         return RemovableHandle(lambda: watching.remove(watch) if watch in watching else None)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
+        """Calls `hook(self)` when `backward` has put this leaf's gradient into ``.grad``.
+
+        Returns:
+            A handle whose `remove()` takes the hook away.
+
+        Raises:
+            GradientError: this Tensor is not a leaf that requires grad.
+        """
+        leaf = self.leaf
+        if leaf is None:
+            raise GradientError(
+                "register_post_accumulate_grad_hook",
+                "only a leaf accumulates a gradient",
+                expect="a leaf that requires grad",
+                actual=made_by(self.node),
+                hint="register_hook sees the gradient of a result",
+            )
+        after = backward_pass.AfterHook(hook, self)
+        return entered(leaf.hooks, id(after), after)
 
     @property
     def grad_fn(self) -> str | None:
@@ -629,7 +657,6 @@ class Tensor(
     broadcast_to = shaping.broadcast_to
     repeat = rearranging.repeat
     tile = rearranging.tile
-    split = shaping.split
     chunk = shaping.chunk
     unbind = shaping.unbind
     narrow = shaping.narrow
@@ -644,6 +671,10 @@ class Tensor(
     contiguous = rearranging.contiguous
     clone = rearranging.clone
     repeat_interleave = rearranging.repeat_interleave
+
+    def split(self, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
+        """See `tinygrad_cuda.split`."""
+        return shaping.split(self, split_size, dim)
 
     def reshape_as(self, other: Tensor) -> Tensor:
         """`reshape` to the shape of another Tensor."""
@@ -712,14 +743,21 @@ class Tensor(
         """`tensor` with this Tensor's dtype and device."""
         return creation.tensor(data, **creation._like(self, options))
 
+    def new(self, *data: Any, **options: Any) -> Tensor:
+        """`Tensor(...)` with this Tensor's dtype and device."""
+        return legacy.constructed(data, self.dtype, options.get("device") or self.device, "new")
+
+    @keywords.creates
     def new_zeros(self, *size: Any, **options: Any) -> Tensor:
         """`zeros` with this Tensor's dtype and device."""
         return creation.zeros(*size, **creation._like(self, options))
 
+    @keywords.creates
     def new_ones(self, *size: Any, **options: Any) -> Tensor:
         """`ones` with this Tensor's dtype and device."""
         return creation.ones(*size, **creation._like(self, options))
 
+    @keywords.creates
     def new_full(self, size: Any, fill_value: Any, **options: Any) -> Tensor:
         """`full` with this Tensor's dtype and device."""
         return creation.full(size, fill_value, **creation._like(self, options))
@@ -733,6 +771,14 @@ def _no_grad(op: str, tensor: Tensor) -> GradientError:
         actual=made_by(tensor.node),
         hint="call requires_grad_() on an input before computing, outside no_grad()",
     )
+
+
+def _as_subclass(cls: type[Tensor], source: Tensor) -> Tensor:
+    """A handle of a user's class on the cell of another Tensor."""
+    made = object.__new__(cls)
+    made.cell, made.chain, made._strides = source.cell, source.chain, source._strides
+    made._node = made._retained = None
+    return made
 
 
 def _rebuild(array: Any, dtype: DType, device: str | Device, requires_grad: bool) -> Tensor:

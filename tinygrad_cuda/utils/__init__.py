@@ -7,12 +7,26 @@ from typing import TYPE_CHECKING
 
 from tinygrad_cuda.core.names import missing_from
 
-__all__ = ["checkpoint", "data", "metrics", "training"]
+__all__ = [
+    "_pytree", "checkpoint", "data", "hooks", "metrics", "model_zoo", "tensorboard",
+    "training",
+]  # fmt: skip
 
 if TYPE_CHECKING:
-    from tinygrad_cuda.utils import checkpoint, data, metrics, training
+    from tinygrad_cuda.utils import (
+        _pytree,
+        checkpoint,
+        data,
+        hooks,
+        metrics,
+        model_zoo,
+        tensorboard,
+        training,
+    )
 else:  # imported when first used; for a type checker an unknown name stays an error
     _missing = missing_from(__name__, lambda: __all__)
 
     def __getattr__(name: str) -> object:
-        return importlib.import_module(f"{__name__}.{name}") if name in __all__ else _missing(name)
+        if name in __all__:
+            return importlib.import_module(f"{__name__}.{name}")
+        raise _missing(name)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.nn.utils import parametrizations, parametrize, rnn
 from tinygrad_cuda.nn.utils.clip import (
+    clip_grad_norm,
     clip_grad_norm_,
     clip_grad_value_,
     clip_grads_with_norm_,
@@ -20,7 +21,8 @@ from tinygrad_cuda.nn.utils.reparametrize import (
 from tinygrad_cuda.nn.utils.vector import parameters_to_vector, vector_to_parameters
 
 __all__ = [
-    "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "fuse_conv_bn_eval",
+    "clip_grad_norm", "clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_",
+    "fuse_conv_bn_eval",
     "fuse_linear_bn_eval", "get_total_norm", "parameters_to_vector", "parametrizations",
     "parametrize", "remove_spectral_norm", "remove_weight_norm", "rnn", "spectral_norm",
     "vector_to_parameters", "weight_norm",

@@ -92,3 +92,6 @@ def clip_grad_value_(parameters: Any, clip_value: float, foreach: bool | None = 
     with gradient_mode(False):
         for gradient in _gradients(parameters):
             gradient.clamp_(-float(clip_value), float(clip_value))
+
+
+clip_grad_norm = clip_grad_norm_  # its older name

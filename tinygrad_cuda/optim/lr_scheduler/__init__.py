@@ -26,6 +26,8 @@ from tinygrad_cuda.optim.lr_scheduler.decaying import (
     StepLR,
 )
 
+_LRScheduler = LRScheduler
+
 __all__ = [
     "ChainedScheduler",
     "ConstantLR",

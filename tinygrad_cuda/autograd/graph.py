@@ -1,0 +1,72 @@
+"""tc.autograd.graph: hooks on what is saved for backward.
+
+Operations save nothing of their own: a gradient is more graph. So the hooks see what a custom
+`Function` gives to `save_for_backward`, and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
+
+Hooks = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+
+
+class _Active(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Hooks] = []
+        self.refused = ""
+
+
+active = _Active()
+
+
+class saved_tensors_hooks:
+    """A block in which what a `Function` saves is packed, and unpacked when backward reads it.
+
+    Args:
+        pack_hook: of a Tensor, gives what is kept.
+        unpack_hook: of what was kept, gives the Tensor.
+
+    Raises:
+        RuntimeError: inside `disable_saved_tensors_hooks`.
+    """
+
+    def __init__(self, pack_hook: Callable[[Any], Any], unpack_hook: Callable[[Any], Any]) -> None:
+        self._hooks = (pack_hook, unpack_hook)
+
+    def __enter__(self) -> None:
+        if active.refused:
+            raise RuntimeError(active.refused)
+        active.stack.append(self._hooks)
+
+    def __exit__(self, *raised: object) -> None:
+        active.stack.pop()
+
+
+class save_on_cpu(saved_tensors_hooks):
+    """A block in which what a `Function` saves waits for backward on the host.
+
+    Args:
+        pin_memory: accepted as in PyTorch.
+        device_type: accepted as in PyTorch.
+    """
+
+    def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
+        super().__init__(
+            lambda tensor: (tensor.device, tensor.cpu()), lambda kept: kept[1].to(kept[0])
+        )
+
+
+@contextmanager
+def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
+    """A block in which setting hooks is an error with this message."""
+    before, active.refused = active.refused, error_message
+    try:
+        yield
+    finally:
+        active.refused = before

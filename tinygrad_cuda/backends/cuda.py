@@ -1,0 +1,123 @@
+"""tc.backends.cuda: how precise products are, and which attention kernels may be taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.core.errors import ArgumentError
+
+_PRECISIONS = ("highest", "high", "medium")
+_permitted = ["highest"]
+_attention = {"flash": True, "mem_efficient": True, "math": True, "cudnn": True}
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """Permits products of float32 to be less precise; no use is made of the permission.
+
+    Args:
+        precision: ``highest``, ``high`` or ``medium``.
+
+    Raises:
+        ArgumentError: the word is another one.
+    """
+    if precision not in _PRECISIONS:
+        raise ArgumentError(
+            "set_float32_matmul_precision", "unknown precision", expect=", ".join(_PRECISIONS),
+            actual=repr(precision),
+        )  # fmt: skip
+    _permitted[0] = precision
+
+
+def get_float32_matmul_precision() -> str:
+    """What `set_float32_matmul_precision` was given; ``highest`` at first."""
+    return _permitted[0]
+
+
+class _Matmul:
+    """``tc.backends.cuda.matmul``.
+
+    Attributes:
+        allow_tf32: whether less than float32 is permitted, see `set_float32_matmul_precision`.
+        allow_fp16_reduced_precision_reduction: accepted; sums of half products are float32.
+        allow_bf16_reduced_precision_reduction: the same.
+    """
+
+    allow_fp16_reduced_precision_reduction = False
+    allow_bf16_reduced_precision_reduction = False
+
+    @property
+    def allow_tf32(self) -> bool:
+        return _permitted[0] != "highest"
+
+    @allow_tf32.setter
+    def allow_tf32(self, value: bool) -> None:
+        _permitted[0] = "high" if value else "highest"
+
+
+matmul = _Matmul()
+
+
+def is_built() -> bool:
+    """Whether there is a usable GPU: kernels are compiled at run time, not when this is built."""
+    return runtime.available()
+
+
+def flash_sdp_enabled() -> bool:
+    """What `enable_flash_sdp` was given; True at first."""
+    return _attention["flash"]
+
+
+def mem_efficient_sdp_enabled() -> bool:
+    """What `enable_mem_efficient_sdp` was given; True at first."""
+    return _attention["mem_efficient"]
+
+
+def math_sdp_enabled() -> bool:
+    """What `enable_math_sdp` was given; True at first."""
+    return _attention["math"]
+
+
+def cudnn_sdp_enabled() -> bool:
+    """What `enable_cudnn_sdp` was given; True at first."""
+    return _attention["cudnn"]
+
+
+def enable_flash_sdp(enabled: bool) -> None:
+    """Accepted as in PyTorch: attention is one kernel, whatever is permitted."""
+    _attention["flash"] = enabled
+
+
+def enable_mem_efficient_sdp(enabled: bool) -> None:
+    """Accepted as in PyTorch: attention is one kernel, whatever is permitted."""
+    _attention["mem_efficient"] = enabled
+
+
+def enable_math_sdp(enabled: bool) -> None:
+    """Accepted as in PyTorch: attention is one kernel, whatever is permitted."""
+    _attention["math"] = enabled
+
+
+def enable_cudnn_sdp(enabled: bool) -> None:
+    """Accepted as in PyTorch: attention is one kernel, whatever is permitted."""
+    _attention["cudnn"] = enabled
+
+
+@contextmanager
+def sdp_kernel(
+    enable_flash: bool = True,
+    enable_math: bool = True,
+    enable_mem_efficient: bool = True,
+    enable_cudnn: bool = True,
+) -> Iterator[None]:
+    """Gives the permissions for a block; no result depends on them."""
+    before = dict(_attention)
+    _attention.update(
+        flash=enable_flash, math=enable_math, mem_efficient=enable_mem_efficient,
+        cudnn=enable_cudnn,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        _attention.update(before)

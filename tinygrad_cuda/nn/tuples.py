@@ -1,0 +1,25 @@
+"""nn.modules.utils: PyTorch's helpers that make a number a tuple, which layers of programs use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import repeat
+from typing import Any
+
+
+def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple[Any, ...]]:
+    def parse(x: Any) -> tuple[Any, ...]:
+        return tuple(x) if isinstance(x, Iterable) else tuple(repeat(x, n))
+
+    parse.__name__ = name
+    return parse
+
+
+_single = _ntuple(1, "_single")
+_pair = _ntuple(2, "_pair")
+_triple = _ntuple(3, "_triple")
+_quadruple = _ntuple(4, "_quadruple")
+
+
+def _reverse_repeat_tuple(t: Iterable[Any], n: int) -> tuple[Any, ...]:
+    return tuple(x for x in reversed(tuple(t)) for _ in range(n))
