@@ -1,0 +1,1 @@
+"""The `cpu` device beside PyTorch at one thread: `python -m benchmarks.cpu`."""
