@@ -11,7 +11,7 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.reference.backend import ReferenceBackend, ReferenceExecutable
+from tinygrad_cuda.backend.reference.backend import CpuExecutable, ReferenceBackend
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine import overwrite
 from tinygrad_cuda.engine.plan import cache
@@ -138,7 +138,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, device: str) -> pytest.MonkeyPatch:
     def fail(*args: Any) -> Any:
         raise BrokenError
 
-    monkeypatch.setattr(ReferenceExecutable, "run", fail)
+    monkeypatch.setattr(CpuExecutable, "run", fail)
     return monkeypatch
 
 

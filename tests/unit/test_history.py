@@ -29,16 +29,16 @@ def nodes() -> int:
 
 def contractions(monkeypatch: pytest.MonkeyPatch, look: str) -> list[int]:
     """How many products each turn of a training loop computes."""
-    from tinygrad_cuda.backend.reference.backend import ReferenceExecutable
+    from tinygrad_cuda.backend.reference.backend import CpuExecutable
 
     counts = [0]
-    run = ReferenceExecutable.run
+    run = CpuExecutable.run
 
     def counting(self: Any, inputs: Any, arguments: Any) -> Any:
-        counts[-1] += sum(step.node.op.kind == "contraction" for step in self.steps)
+        counts[-1] += sum(node.op.kind == "contraction" for node in self.lowered.nodes)
         return run(self, inputs, arguments)
 
-    monkeypatch.setattr(ReferenceExecutable, "run", counting)
+    monkeypatch.setattr(CpuExecutable, "run", counting)
     x = tc.ones(3, 4)
     w, v = (tc.full(shape, 0.1, requires_grad=True) for shape in ((4, 5), (5, 2)))
     for _ in range(4):

@@ -5,14 +5,16 @@ Half types are computed in float32 and rounded once a node; values are freed as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.backend.base import NOTHING, Argument, BadIndex, Number, Program
+from tinygrad_cuda.backend.base import NOTHING, BadIndex, Number, Program
+from tinygrad_cuda.backend.reference.lowering import ARGUMENTS, Lowered
+from tinygrad_cuda.backend.reference.rows import check, has_argument, reference_of, resolved
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
@@ -23,25 +25,6 @@ from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.graph.order import topological
 
 Array = np.ndarray[Any, Any]
-HALF = ("float16", "bfloat16")
-
-
-def _constant(shape: Shape, dtype: DType, value: Any) -> Array:
-    return np.broadcast_to(np.asarray(value).astype(dtype.numpy), shape)
-
-
-def _arange(shape: Shape, dtype: DType, start: Any, step: Any) -> Array:
-    wide = np.float64 if dtype.is_floating else np.int64
-    return (np.asarray(start, wide) + np.asarray(step, wide) * np.arange(shape[0])).astype(
-        dtype.numpy
-    )
-
-
-_LEAVES: dict[str, Callable[..., Array]] = {
-    "constant": _constant,
-    "scalar": _constant,
-    "arange": _arange,
-}
 
 
 class _Step:
@@ -54,62 +37,9 @@ class _Step:
         self.place = place
         self.sources = sources
         self.attributes = node.attributes
-        self.call = _callable(node)
+        self.call = reference_of(node)
         self.free: tuple[int, ...] = ()
-        self.dynamic = any(_has_argument(value) for value in node.attributes.values())
-
-
-def _has_argument(value: Any) -> bool:
-    return isinstance(value, Argument) or (
-        isinstance(value, tuple) and any(isinstance(item, Argument) for item in value)
-    )
-
-
-def _resolve(value: Any, arguments: Sequence[Number]) -> Any:
-    if isinstance(value, Argument):
-        return arguments[value.position]
-    if isinstance(value, tuple):
-        return tuple(
-            arguments[item.position] if isinstance(item, Argument) else item for item in value
-        )
-    return value
-
-
-def _callable(node: Node) -> Callable[..., Any]:
-    """The reference of a node's row; for half types with a detour over float32."""
-    op = node.op
-    if op.kind == "leaf":
-        function = _LEAVES.get(op.name, op.numpy)
-        shape, dtype = node.shape, node.dtype
-        assert function is not None
-        return lambda **attributes: function(shape, dtype, **attributes)
-    numpy = op.numpy
-    assert numpy is not None, op.name
-    halves = [source.dtype.name in HALF for source in node.sources]
-    if op.kind in ("movement", "identity") or not any(halves):
-        return numpy
-    results = tuple(dtype.numpy for _, dtype in node.outputs)
-
-    def in_float32(*arrays: Array, **attributes: Any) -> Any:
-        wide = [a.astype(np.float32) if half else a for a, half in zip(arrays, halves)]
-        found = numpy(*wide, **attributes)
-        if len(results) > 1:
-            return tuple(part.astype(dtype) for part, dtype in zip(found, results))
-        return found.astype(results[0])
-
-    return in_float32
-
-
-def evaluate(node: Node, sources: Sequence[Any]) -> Any:
-    """The value of one node from those of its sources; a tuple for several results.
-
-    Raises:
-        BadIndex: the node checks positions and one is out of range.
-    """
-    if node.op in indexing.CHECKS:
-        _check(sources[0], **node.attributes)
-    with np.errstate(all="ignore"):
-        return _callable(node)(*sources, **node.attributes)
+        self.dynamic = any(has_argument(value) for value in node.attributes.values())
 
 
 def report(node: Node, microseconds: float) -> str:
@@ -123,7 +53,7 @@ def report(node: Node, microseconds: float) -> str:
 
 
 class ReferenceExecutable:
-    """A program as a list of steps over a table of values."""
+    """A program as a list of steps over a table of values: what values mean."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -155,22 +85,18 @@ class ReferenceExecutable:
         spare: Mapping[int, Any] = NOTHING,
     ) -> list[Any]:
         values: list[Any] = [None] * self.size
-        timed = settings.debug >= 2
         for slot, place in self.inputs:
             values[place] = inputs[slot]
         with np.errstate(all="ignore"):
             for step in self.steps:
                 attributes = step.attributes
                 if step.dynamic:
-                    attributes = {k: _resolve(v, arguments) for k, v in attributes.items()}
+                    attributes = {k: resolved(v, arguments) for k, v in attributes.items()}
                 op = step.node.op
                 sources = [values[place] for place in step.sources]
                 if op in indexing.CHECKS:
-                    _check(sources[0], **attributes)
-                start = perf_counter() if timed else 0.0
+                    check(sources[0], **attributes)
                 values[step.place] = step.call(*sources, **attributes)
-                if timed:
-                    print(report(step.node, 1e6 * (perf_counter() - start)))
                 for place in step.free:
                     values[place] = None
         taken = {id(array) for array in inputs}
@@ -185,6 +111,50 @@ class ReferenceExecutable:
         return "\n".join(repr(step.node) for step in self.steps)
 
 
+class CpuExecutable:
+    """A program as the cpu device runs it: see lowering.py."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.lowered = Lowered(program)
+
+    def run(
+        self,
+        inputs: Sequence[Any],
+        arguments: Sequence[Number],
+        spare: Mapping[int, Any] = NOTHING,
+    ) -> list[Any]:
+        lowered = self.lowered
+        values = lowered.initial.copy()
+        values[ARGUMENTS] = arguments
+        for slot, place in lowered.inputs:
+            values[place] = inputs[slot]
+        with np.errstate(all="ignore"):
+            if settings.debug >= 2:
+                self._run_timed(values)
+            else:
+                for step in lowered.steps:
+                    step(values)
+        taken = {id(array) for array in inputs} | lowered.static
+        results = [_owned(values[place], taken) for place in lowered.outputs]
+        for position, slot in self.program.overwrites.items():
+            inputs[slot][...] = results[position]
+            results[position] = inputs[slot]
+        return results
+
+    def _run_timed(self, values: list[Any]) -> None:
+        """Prints a line a step, named by its last node."""
+        for step, owner in zip(self.lowered.steps, self.lowered.owners):
+            start = perf_counter()
+            step(values)
+            if owner is not None:
+                print(report(owner, 1e6 * (perf_counter() - start)))
+
+    def describe(self) -> str:
+        """One line a node, in the order of execution."""
+        return "\n".join(map(repr, self.lowered.nodes))
+
+
 def _owned(value: Any, taken: set[int]) -> Array:
     """A contiguous array that shares memory with none of those taken; it is then one of them."""
     array: Array = np.asarray(value)
@@ -193,18 +163,6 @@ def _owned(value: Any, taken: set[int]) -> Array:
         array = np.array(array, order="C", copy=True)
     taken.add(id(array))
     return array
-
-
-def _check(value: Array, what: str, code: int, limit: int | None = None) -> None:
-    """What a check's row reports: positions below a limit, or numbers between 0 and 1."""
-    right = (value >= 0) & ((value <= 1) if limit is None else (value < limit))
-    if right.all():
-        return
-    position = int(np.flatnonzero(~right)[0])
-    found = value.reshape(-1)[position]
-    if limit is not None:
-        raise BadIndex(code, position, int(found), limit)
-    raise BadIndex(code, position, int(np.float64(found).view(np.int64)), 1)
 
 
 class ReferenceBackend:
@@ -221,8 +179,8 @@ class ReferenceBackend:
         view.flags.writeable = False
         return view
 
-    def compile(self, program: Program) -> ReferenceExecutable:
-        return ReferenceExecutable(program)
+    def compile(self, program: Program) -> CpuExecutable:
+        return CpuExecutable(program)
 
     def synchronize(self) -> None:
         """NumPy is never ahead of the program."""

@@ -13,6 +13,7 @@ import numpy as np
 from tinygrad_cuda.core.dtypes import DType, bool_
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
 from tinygrad_cuda.graph.node import AlikeOp, Gradient, Node, Op, Outputs, alike
+from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.graph.ops.common import DOMAINS, full_like, require_dtype
 
 
@@ -97,7 +98,7 @@ div: AlikeOp = _op(
 )  # fmt: skip
 neg: AlikeOp = _op("neg", np.negative, "-{0}", lambda g, out, x: neg(g), domain="number")
 reciprocal: AlikeOp = _op(
-    "reciprocal", lambda x: np.asarray(1, x.dtype) / x, "1 / {0}",
+    "reciprocal", numeric.reciprocal, "1 / {0}",
     lambda g, out, x: neg(mul(g, mul(out, out))),
     domain="float", cost=4,
 )  # fmt: skip
@@ -139,17 +140,6 @@ fmod: AlikeOp = _op(
 )  # fmt: skip
 
 
-def _power(a: Any, b: Any) -> Any:
-    if a.dtype.kind == "f":
-        return np.power(a, b)
-    # Integers: a negative exponent truncates towards zero, as in PyTorch.
-    with np.errstate(divide="ignore"):
-        positive = np.power(a, np.maximum(b, 0))
-    sign = np.where(b % 2 == 0, np.ones_like(a), a)
-    negative = np.where(a == 1, np.ones_like(a), np.where(a == -1, sign, np.zeros_like(a)))
-    return np.where(b >= 0, positive, negative) if a.dtype.kind == "i" else positive
-
-
 def _power_base_gradient(g: Node, out: Node, a: Node, b: Node) -> Node:
     zero = full_like(b, 0)
     slope = mul(b, pow(a, sub(b, full_like(b, 1))))
@@ -165,7 +155,7 @@ def _power_exponent_gradient(g: Node, out: Node, a: Node, b: Node) -> Node:
 
 
 pow: AlikeOp = _op(
-    "pow", _power, "tgc_pow({0}, {1})",
+    "pow", numeric.power, "tgc_pow({0}, {1})",
     _power_base_gradient,
     _power_exponent_gradient,
     domain="number", cost=20,
@@ -224,7 +214,7 @@ def _infer_where(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) 
 
 
 where: Op = Op(
-    "where", "elementwise", _infer_where, numpy=np.where, cuda="{0} ? {1} : {2}",
+    "where", "elementwise", _infer_where, numpy=numeric.select, cuda="{0} ? {1} : {2}",
     gradient=(
         None,
         lambda g, out, c, a, b: where(c, g, full_like(g, 0)),
@@ -316,7 +306,7 @@ sqrt: AlikeOp = _op(
     domain="float", cost=6,
 )  # fmt: skip
 rsqrt: AlikeOp = _op(
-    "rsqrt", lambda x: np.asarray(1, x.dtype) / np.sqrt(x), "tgc_rsqrt({0})",
+    "rsqrt", numeric.rsqrt, "tgc_rsqrt({0})",
     lambda g, out, x: mul(g, div(_times(out, full_like(out, 1), -0.5), x)),
     domain="float", cost=6,
 )  # fmt: skip
@@ -394,7 +384,7 @@ def _special(name: str) -> Callable[..., Any]:
 
 
 sigmoid: AlikeOp = _op(
-    "sigmoid", _special("expit"), _short("sigmoid"),
+    "sigmoid", numeric.sigmoid, _short("sigmoid"),
     lambda g, out, x: mul(g, mul(out, sub(full_like(out, 1), out))),
     domain="float", cost=12,
 )  # fmt: skip

@@ -105,7 +105,7 @@ def _infer_slice(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) 
     return ((shape, sources[0].dtype),)
 
 
-def _slice_key(
+def slice_key(
     starts: tuple[int, ...], shape: tuple[int, ...], steps: tuple[int, ...]
 ) -> tuple[slice, ...]:
     return tuple(
@@ -116,7 +116,7 @@ def _slice_key(
 
 slice_: Op = Op(
     "slice", "movement", _infer_slice,
-    numpy=lambda x, starts, shape, steps: x[_slice_key(starts, shape, steps)],
+    numpy=lambda x, starts, shape, steps: x[slice_key(starts, shape, steps)],
     gradient=(
         lambda g, out, x, starts, shape, steps: pad(
             g, starts=starts, shape=x.shape, steps=steps, value=0
@@ -145,8 +145,8 @@ def _infer_pad(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) ->
 
 
 def _pad(x: Any, starts: Any, shape: Any, steps: Any, value: Any) -> Any:
-    result = np.full(shape, value, x.dtype)
-    result[_slice_key(starts, x.shape, steps)] = x
+    result = np.full(shape, value, x.dtype) if value else np.zeros(shape, x.dtype)
+    result[slice_key(starts, x.shape, steps)] = x
     return result
 
 

@@ -1,0 +1,168 @@
+"""What the cpu device runs gives what the rows' references give node by node, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda.backend.base import NOTHING, Number
+from tinygrad_cuda.backend.reference.backend import (
+    CpuExecutable,
+    ReferenceBackend,
+    ReferenceExecutable,
+)
+from tinygrad_cuda.nn import functional as F
+
+RNG = np.random.default_rng(0)
+LONG = RNG.standard_normal((200, 180)).astype(np.float32)  # in three blocks
+OTHER = RNG.standard_normal((200, 180)).astype(np.float32)
+LONG[0, :4] = [0.0, -0.0, np.nan, -np.inf]
+
+
+class Compared(CpuExecutable):
+    """Runs both ways, and compares."""
+
+    runs = 0
+
+    def __init__(self, program: Any) -> None:
+        super().__init__(program)
+        self.plain = ReferenceExecutable(program)
+
+    def run(
+        self,
+        inputs: Sequence[Any],
+        arguments: Sequence[Number],
+        spare: Mapping[int, Any] = NOTHING,
+    ) -> list[Any]:
+        copies = [np.array(array) for array in inputs]
+        found = super().run(inputs, arguments)
+        for before, after in zip(copies, inputs):
+            assert before.tobytes() == after.tobytes(), "an input was changed"
+        for mine, right in zip(found, self.plain.run(copies, arguments), strict=True):
+            assert mine.flags.c_contiguous and mine.flags.owndata
+            assert (mine.dtype, mine.shape) == (right.dtype, right.shape)
+            # The sign of a sum that is zero is not defined.
+            np.testing.assert_array_equal(mine, right)
+        assert len({id(array) for array in (*found, *inputs)}) == len(found) + len(inputs)
+        Compared.runs += 1
+        return found
+
+
+@pytest.fixture(autouse=True)
+def compared(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from tinygrad_cuda.engine.plan import cache
+
+    cache.clear()
+    before = Compared.runs
+    monkeypatch.setattr(ReferenceBackend, "compile", lambda self, program: Compared(program))
+    yield
+    cache.clear()
+    assert Compared.runs > before
+
+
+def _gradient(function: Callable[..., Any], *arrays: Any) -> list[Any]:
+    tensors = [tc.tensor(array).requires_grad_() for array in arrays]
+    out = function(*tensors)
+    return [out, *tc.autograd.grad(out, tensors, tc.tensor(np.cos(np.arange(out.numel())).reshape(
+        out.shape), dtype=out.dtype))]  # fmt: skip
+
+
+SMALL = LONG[:3, :5].copy()
+PROGRAMS: dict[str, Callable[[], Any]] = {
+    "chain": lambda: _gradient(lambda x, y: (x * y).sin() * y + x / 3 - 1, LONG, OTHER),
+    "rows": lambda: _gradient(lambda x, y: (x - y[:, :1]) * y[:1] + 2, LONG, OTHER),
+    "transposed": lambda: _gradient(lambda x, y: (x.t() + y.t().exp()) * y.t(), LONG, OTHER),
+    "shapes change": lambda: _gradient(
+        lambda x, y: (x.exp().reshape(180, 200) + y.reshape(180, 200)).cos().reshape(-1),
+        LONG, OTHER,
+    ),
+    "a reduction between": lambda: _gradient(lambda x: F.softmax(x * 2, -1) * x, OTHER),
+    "relu": lambda: _gradient(F.relu, LONG),
+    "gelu": lambda: _gradient(F.gelu, OTHER),
+    "where": lambda: _gradient(lambda x, y: tc.where(x > y, x, y * 2), LONG, OTHER),
+    "where and numbers": lambda: _gradient(
+        lambda x: tc.where(x > 0, x, 0.0) + x.clamp(-1, 1), LONG
+    ),
+    "powers": lambda: _gradient(lambda x: x**2 + x**3 + x**4 + x**-1 + abs(x) ** 0.5, OTHER),
+    "integer powers": lambda: tc.tensor([-3, 2, 0, 7]) ** 3,
+    "half": lambda: _gradient(lambda x: (x * 2 + 1).tanh() * x, LONG.astype(np.float16)),
+    "float64": lambda: _gradient(lambda x: x.sigmoid() * x.rsqrt(), np.abs(OTHER).astype(float)),
+    "cat": lambda: _gradient(lambda x, y: tc.cat([x, y, x * 2], 1), LONG, OTHER),
+    "stack": lambda: _gradient(lambda x: tc.stack([x[:, k] for k in range(5)], 1), LONG),
+    "padded": lambda: _gradient(lambda x: F.pad(x, (1, 2, 3, 0), value=7.0), SMALL),
+    "read twice": lambda: _gradient(
+        lambda x: tc.cat([x, x], 1)[:, 3:8] + tc.cat([x, x], 1)[:, :5], SMALL
+    ),
+    "slices": lambda: _gradient(lambda x: sum(x[k : k + 2] * k for k in range(3)), OTHER),
+    "windows": lambda: _gradient(lambda x: x.unfold(0, 3, 2), OTHER[:9, :4].copy()),
+    "dropout": lambda: _gradient(lambda x: F.dropout(x, 0.5) + F.dropout(x, 0.1), OTHER),
+    "empty": lambda: tc.cat([tc.zeros(0, 3), tc.ones(2, 3)]) + tc.zeros(0, 1).sum(),
+    "0-d": lambda: (tc.tensor(2.0) ** 3).relu() + tc.where(tc.tensor(True), 1.0, 0.0),
+    "constants": lambda: (
+        tc.ones(200, 180) * 3 + tc.arange(180) + tc.full((200, 1), 2.0), tc.ones(2)
+    ),
+    "several results": lambda: (
+        lambda x: (x, x + 1, (x + 1).t(), x.t() * 2)
+    )(tc.tensor(LONG) * 2),
+    "bool": lambda: (tc.tensor(LONG) > 0).logical_and(tc.tensor(OTHER) > 0).logical_not(),
+    "small integers": lambda: (
+        tc.tensor((OTHER * 50).astype(np.int8)) * 3 + tc.tensor(2, dtype=tc.int8)
+    ),
+    "convolution": lambda: _gradient(
+        lambda x, w: F.max_pool2d(F.relu(F.conv2d(x, w, padding=1)), 2),
+        OTHER[:160].reshape(18, 1, 40, 40).copy(), OTHER[0, :27].reshape(3, 1, 3, 3).copy(),
+    ),
+    "embedding": lambda: _gradient(lambda w: F.embedding(tc.tensor([[1, 2], [1, 0]]), w), SMALL),
+    "norms": lambda: _gradient(
+        lambda x: F.layer_norm(x, (180,)) + F.batch_norm(x, None, None, training=True), OTHER
+    ),
+    "cumsum": lambda: _gradient(lambda x: x.cumsum(1) + x.cumsum(0), OTHER),
+    "sorted": lambda: _gradient(lambda x: x.sort(1)[0] + x.topk(180, 1)[0], OTHER),
+}  # fmt: skip
+
+
+def _values(result: Any) -> Any:
+    return (
+        [part.tolist() for part in result] if isinstance(result, list | tuple) else result.tolist()
+    )
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_lowered_programs_agree_with_the_rows(name: str) -> None:
+    tc.manual_seed(0)
+    first = _values(PROGRAMS[name]())
+    tc.manual_seed(0)
+    np.testing.assert_equal(_values(PROGRAMS[name]()), first)
+
+
+def test_recurrent_and_attention_steps_agree_with_the_rows() -> None:
+    tc.manual_seed(0)
+    model = tc.nn.LSTM(4, 8, batch_first=True)
+    block = tc.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    parameters = [*model.parameters(), *block.parameters()]
+    optimizer = tc.optim.AdamW(parameters, lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        block(model(tc.randn(2, 5, 4))[0]).square().mean().backward()
+        optimizer.step()
+
+
+def test_writes_agree_with_the_rows() -> None:
+    x = tc.zeros(6, 4)
+    view = x[1:3]
+    x[2:5, ::2] = 3.0
+    x[:, 1] += 2
+    view.mul_(2)
+    x[::2].copy_(tc.ones(3, 4))
+    assert x.tolist() == [[1] * 4, [0, 4, 0, 0], [1] * 4, [3, 2, 3, 0], [1] * 4, [0, 2, 0, 0]]
+
+
+def test_a_bad_index_is_reported_though_nothing_reads_it() -> None:
+    loss = F.embedding(tc.tensor([9]), tc.zeros(3, 2)) * 0
+    with pytest.raises(IndexError, match="9"):
+        loss.tolist()
+    tc.ones(3).add(1).tolist()

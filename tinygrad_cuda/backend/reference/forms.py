@@ -1,0 +1,362 @@
+"""How the cpu device computes a node: by its row's reference, or by quicker NumPy calls.
+
+A form gives the same values as the reference, bit for bit but for the sign of a sum that is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tinygrad_cuda.backend.reference.rows import HALF, has_argument, reference_of
+from tinygrad_cuda.graph.node import Node, node_made
+from tinygrad_cuda.graph.ops import common, indexing, numeric
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import movement as mv
+
+Array = np.ndarray[Any, Any]
+
+# Bytes of a value that is computed once, when the plan is made, and kept with it.
+STATIC_BYTES = 1 << 16
+_ERASED = (common.variable, common.detach)
+
+
+class Form(NamedTuple):
+    """What computes a node.
+
+    Attributes:
+        sources: nodes, or arrays that are the same in each run.
+        call: of the sources' arrays.
+        kind: ``out``: elementwise, the call takes ``out=``; ``map``: elementwise, the call makes
+            an array; ``new``: the call makes an array; ``view``: of the first source's memory;
+            ``update``: the call changes its first argument, which is the result.
+        dynamic: attributes that the call takes, some of them numbers that each run supplies.
+    """
+
+    sources: tuple[Node | Array, ...]
+    call: Callable[..., Any]
+    kind: str
+    dynamic: dict[str, Any] | None = None
+
+
+def canonical(node: Node) -> Node:
+    """The node behind identities, which has the same value."""
+    while True:
+        if node.op in _ERASED:
+            node = node.sources[0]
+        elif node.op is common.assign:
+            node = node.sources[1]
+        else:
+            return node
+
+
+class Forms:
+    """Chooses the form of each node of a program.
+
+    Args:
+        uses: how often values are read.
+    """
+
+    def __init__(self, uses: Mapping[Node, int]) -> None:
+        self.uses = uses
+        # Nodes with one and the same value everywhere, as 0-d arrays.
+        self.uniform: dict[Node, Array] = {}
+        # Other nodes whose value is the same in each run.
+        self.static: dict[Node, Array] = {}
+        # Numbers that each run supplies: 0-d nodes for them, with their forms.
+        self.numbers: dict[Node, Node] = {}
+        self.added: dict[Node, Form] = {}
+        self._full: dict[Node, Array] = {}
+
+    def full(self, node: Node) -> Node | Array:
+        """What has the node's value in its whole shape."""
+        node = canonical(node)
+        if node in self.uniform:
+            found = self._full.get(node)
+            if found is None:
+                found = self._full[node] = np.broadcast_to(self.uniform[node], node.shape)
+            return found
+        return self.static.get(node, node)
+
+    def small(self, node: Node) -> Node | Array:
+        """What broadcasts to the node's value."""
+        node = canonical(node)
+        while node not in self.uniform and node.op is mv.expand:
+            node = canonical(node.sources[0])
+        if node in self.uniform:
+            return self.uniform[node]
+        return self.static[node] if node in self.static else self.numbers.get(node, node)
+
+    def of(self, node: Node) -> Form | None:
+        """The form of a canonical node whose sources have theirs; None of a static value."""
+        if self._is_static(node):
+            return None
+        special = _SPECIAL.get(node.op)
+        if special is not None:
+            form = special(self, node)
+            if form is not None:
+                return form
+        return self._by_row(node)
+
+    def _by_row(self, node: Node) -> Form:
+        op, attributes = node.op, node.attributes
+        call = reference_of(node)
+        if any(map(has_argument, attributes.values())):
+            if op is common.constant or op is common.scalar:
+                return self._of_number(node)
+            sources = tuple(map(self.full, node.sources))
+            return Form(sources, call, "new" if op.kind != "movement" else "view", attributes)
+        if attributes:
+            call = partial(call, **attributes)
+        if op.kind == "elementwise":
+            row: Any = op.numpy
+            if _takes_out(node):
+                return Form(self._broadcasting(node), row, "out")
+            return Form(tuple(map(self.full, node.sources)), call, "map")
+        # A view, or what may be one.
+        view = op.kind in ("movement", "identity") and op not in (mv.pad, mv.unwindow)
+        return Form(tuple(map(self.full, node.sources)), call, "view" if view else "new")
+
+    def _of_number(self, node: Node) -> Form:
+        """A number of the run, in the node's whole shape."""
+        dtype, shape = node.dtype, node.shape
+        number = node_made(
+            node.op, (), node.attributes, (((), dtype),), node.device, False, node.site
+        )
+        kind = dtype.numpy
+        form = Form((), lambda value: np.asarray(value).astype(kind), "new", node.attributes)
+        self.added[number] = form
+        self.numbers[node] = number
+        return Form((number,), lambda x: np.broadcast_to(x, shape), "view")
+
+    def _broadcasting(self, node: Node) -> tuple[Node | Array, ...]:
+        """Sources that together have the node's shape: axes of size 1 are left to NumPy."""
+        sources = [self.small(source) for source in node.sources]
+        if np.broadcast_shapes(*[source.shape for source in sources]) != node.shape:
+            sources[0] = self.full(node.sources[0])
+        return tuple(sources)
+
+    def _is_static(self, node: Node) -> bool:
+        """Computes what is the same in each run, if it is uniform or small."""
+        op, attributes = node.op, node.attributes
+        if any(map(has_argument, attributes.values())) or len(node.outputs) > 1:
+            return False
+        if op is common.constant or op is common.scalar:
+            self.uniform[node] = np.asarray(attributes["value"]).astype(node.dtype.numpy)
+            return True
+        if op.kind == "leaf":
+            if op is not common.arange or prod(node.shape) * node.dtype.itemsize > STATIC_BYTES:
+                return False
+            self.static[node] = reference_of(node)(**attributes)
+            return True
+        if op in indexing.CHECKS or op.kind in ("kernel", "contraction"):
+            return False
+        sources = [canonical(source) for source in node.sources]
+        if self._is_uniform(node, sources):
+            return True
+        bytes_of = [prod(n.shape) * n.dtype.itemsize for n in (node, *sources)]
+        if max(bytes_of) > STATIC_BYTES:
+            return False
+        if not all(s in self.uniform or s in self.static for s in sources):
+            return False
+        arrays = [self.full(source) for source in sources]
+        with np.errstate(all="ignore"):
+            self.static[node] = np.asarray(reference_of(node)(*arrays, **attributes))
+        return True
+
+    def _is_uniform(self, node: Node, sources: list[Node]) -> bool:
+        """Computes a function or rearrangement of uniform values."""
+        op = node.op
+        if op.kind not in ("elementwise", "movement") or op in (mv.pad, mv.unwindow):
+            return False
+        if 0 in node.shape or not all(source in self.uniform for source in sources):
+            return False
+        if op.kind == "movement":
+            self.uniform[node] = self.uniform[sources[0]]
+        else:
+            values = [self.uniform[source].reshape(1) for source in sources]
+            with np.errstate(all="ignore"):
+                found = reference_of(node)(*values, **node.attributes)
+            self.uniform[node] = np.asarray(found).reshape(())
+        return True
+
+
+def _takes_out(node: Node) -> bool:
+    """Whether the row's function broadcasts and writes to ``out=``, in the dtype of the node."""
+    row: Any = node.op.numpy
+    if any(source.dtype.name in HALF for source in node.sources):
+        return False
+    if node.attributes:
+        return False
+    return isinstance(row, np.ufunc) or getattr(row, "takes_out", False)
+
+
+# Rules --------------------------------------------------------------------------------------------
+
+
+def _number(forms: Forms, node: Node) -> Any:
+    """The number that a node is everywhere, or None."""
+    found = forms.uniform.get(canonical(node))
+    return None if found is None else found.item()
+
+
+def _is_zero(forms: Forms, node: Node) -> bool:
+    """Whether a node is 0 (not -0) everywhere."""
+    found = forms.uniform.get(canonical(node))
+    return found is not None and not np.any(found.reshape(1).view(f"V{found.itemsize}").tobytes())
+
+
+def _where(forms: Forms, node: Node) -> Form | None:
+    if not node.shape:
+        return None
+    condition, a, b = (canonical(source) for source in node.sources)
+    chosen = _number(forms, condition)
+    if chosen is not None:
+        return Form((forms.full(a if chosen else b),), _same, "view")
+    joined = _join(forms, node) or _paste(forms, node)
+    if joined is not None:
+        return joined
+    if (
+        condition.op is ew.le and _is_zero(forms, a) and _is_zero(forms, condition.sources[1])
+        and canonical(condition.sources[0]) is b and b.dtype.name in ("float32", "float64")
+    ):  # fmt: skip
+        return Form((forms.full(b),), _relu, "out")
+    return None
+
+
+def _same(array: Array) -> Array:
+    return array
+
+
+def _relu(x: Array, out: Array | None = None) -> Array:
+    """x where positive or nan, else 0 (never -0: the sum turns that into 0)."""
+    zero = x.dtype.type(0)
+    result = np.maximum(x, zero, out=out)
+    found: Array = np.add(result, zero, out=result if result.shape else None)
+    return found
+
+
+def _power(forms: Forms, node: Node) -> Form | None:
+    base, exponent = node.sources
+    number = _number(forms, exponent)
+    if number not in numeric.PRODUCTS or base.dtype.name in HALF:
+        return None
+    return Form((forms.full(base),), partial(numeric.product_power, int(number)), "out")
+
+
+def _region(forms: Forms, pad: Node) -> tuple[slice, ...] | None:
+    """Where a pad puts its source, if that is the same in each run."""
+    if pad.op is not mv.pad or any(map(has_argument, pad.attributes.values())):
+        return None
+    attributes = pad.attributes
+    return mv.slice_key(attributes["starts"], pad.sources[0].shape, attributes["steps"])
+
+
+def _pasted(forms: Forms, node: Node) -> tuple[tuple[slice, ...], Node, Node] | None:
+    """For ``where(mask, pad(x), rest)`` whose mask is where x is: that region, x, rest."""
+    if node.op is not ew.where:
+        return None
+    mask, placed, rest = (canonical(source) for source in node.sources)
+    region, inside = _region(forms, placed), _region(forms, mask)
+    if region is None or inside != region or placed.sources[0].shape != mask.sources[0].shape:
+        return None
+    if _number(forms, mask.sources[0]) is not True or mask.attributes["value"]:
+        return None
+    return region, placed.sources[0], rest
+
+
+def _join(forms: Forms, node: Node) -> Form | None:
+    """A chain of pasted parts that fill the whole, one behind the other, as `cat` records it."""
+    parts: list[tuple[tuple[slice, ...], Node]] = []
+    rest, first = node, True
+    while True:
+        found = _pasted(forms, rest) if first or forms.uses[rest] == 1 else None
+        if found is None:
+            break
+        first = False
+        region, part, rest = found
+        parts.append((region, part))
+    last = _region(forms, rest) if forms.uses[rest] == 1 else None
+    if last is None or not parts:
+        return None
+    parts.append((last, rest.sources[0]))
+    shape = node.shape
+    axes = [
+        axis for axis, size in enumerate(shape)
+        if any(region[axis] != slice(0, size, 1) for region, _ in parts)
+    ]  # fmt: skip
+    if len(axes) != 1:
+        return None
+    (axis,) = axes
+    parts.sort(key=lambda part: part[0][axis].start)
+    end = 0
+    for region, _ in parts:
+        if region[axis].start != end or region[axis].step != 1:
+            return None
+        end = region[axis].stop
+    if end != shape[axis]:
+        return None
+    sources = tuple(forms.full(part) for _, part in parts)
+    return Form(sources, partial(_joined, axis), "new")
+
+
+def _joined(axis: int, *parts: Array) -> Array:
+    return np.concatenate(parts, axis)
+
+
+def _paste(forms: Forms, node: Node) -> Form | None:
+    found = _pasted(forms, node)
+    if found is None:
+        return None
+    region, part, rest = found
+    return Form((forms.full(rest), forms.full(part)), partial(_put, region), "update")
+
+
+def _put(region: tuple[slice, ...], target: Array, part: Array) -> Array:
+    target[region] = part
+    return target
+
+
+def _add(forms: Forms, node: Node) -> Form | None:
+    """A sum with what is zero outside a region adds there only."""
+    if not node.shape:
+        return None
+    for a, b in (node.sources, node.sources[::-1]):
+        a, b = canonical(a), canonical(b)
+        region = _region(forms, b)
+        if region is None or forms.uses[b] > 1 or b.attributes["value"] or b.dtype.name in HALF:
+            continue
+        if a in forms.uniform or a is b:
+            continue
+        return Form((forms.full(a), forms.full(b.sources[0])), partial(_increase, region), "update")
+    return None
+
+
+def _increase(region: tuple[slice, ...], target: Array, part: Array) -> Array:
+    inside = target[region]
+    np.add(inside, part, out=inside)
+    return target
+
+
+def _expand(forms: Forms, node: Node) -> Form:
+    shape = node.shape
+    return Form((forms.small(node.sources[0]),), lambda x: np.broadcast_to(x, shape), "view")
+
+
+def _check(forms: Forms, node: Node) -> Form:
+    # The values have been checked before the call: all are right.
+    return Form((forms.full(node.sources[0]),), lambda value, **_: value, "view", node.attributes)
+
+
+_SPECIAL: dict[Any, Callable[[Forms, Node], Form | None]] = {
+    ew.where: _where,
+    ew.add: _add,
+    ew.pow: _power,
+    mv.expand: _expand,
+    indexing.check_index: _check,
+    indexing.check_unit: _check,
+}
