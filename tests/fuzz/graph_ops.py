@@ -97,6 +97,16 @@ class Unsuitable(Exception):
     """A step has no meaning for its operands; it is left out."""
 
 
+def unmoved(x: Any) -> Any:
+    return x
+
+
+class Mover:
+    """What a moved run does to what is made of operands: see `graphs`."""
+
+    move: Callable[[Any], Any] = staticmethod(unmoved)
+
+
 def mould(x: Any, *shape: int) -> Any:
     """The elements of `x`, repeated or cut to a shape."""
     size = 1
@@ -108,7 +118,7 @@ def mould(x: Any, *shape: int) -> Any:
     flat = x.reshape(-1)
     if have < size:
         flat = flat.repeat(-(-size // have))
-    return flat[:size].reshape(shape)
+    return Mover.move(flat[:size].reshape(shape))
 
 
 def definite(lib: Any, x: Any, n: int, *batch: int) -> Any:
@@ -169,7 +179,7 @@ _unary("bitwise_not", "i", rounds=False)
 _unary("bitwise_not of bool", "b", lambda lib, x: ~x, rounds=False)
 for _name in ["exp", "expm1", "exp2", "sinh", "cosh"]:
     _unary(_name, "n", lambda lib, x, _name=_name: getattr(lib, _name)(bounded(lib, x, -3, 3)))
-for _name in ["log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "lgamma", "digamma"]:
+for _name in ["log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "lgamma"]:
     _unary(
         _name, "n", lambda lib, x, _name=_name: getattr(lib, _name)(bounded(lib, x.abs(), 1, 50))
     )
@@ -187,11 +197,12 @@ for _name in ["ndtr", "log_ndtr", "i0e", "i1", "i1e", "expit"]:
         lambda lib, x, _name=_name: getattr(lib.special, _name)(bounded(lib, x, -3, 3)),
     )
 _unary("special.entr", "f", lambda lib, x: lib.special.entr(x.abs() + 0.2))
-_unary("polygamma", "f", lambda lib, x: lib.polygamma(1, x.abs() + 0.5))
+# torch's trigamma has ten correct digits in float64.
+_unary("polygamma", "f", lambda lib, x: lib.polygamma(1, (x.abs() + 0.5).float()))
 _unary("to itself", "a", lambda lib, x: x.to(x.dtype) + 0, rounds=False)
 
 _ACTIVATIONS = (
-    "relu relu6 elu selu celu silu mish softplus softsign tanhshrink hardtanh hardswish hardshrink "
+    "relu relu6 elu selu celu silu mish softplus softsign hardtanh hardswish hardshrink "
     "softshrink leaky_relu logsigmoid hardsigmoid"
 )
 for _name in _ACTIVATIONS.split():
@@ -205,6 +216,11 @@ op(
     "activation",
 )  # fmt: skip
 op("F.threshold", "f", lambda lib, k, x: lib.nn.functional.threshold(x, 0.1, -2.0), "activation")
+# Away from zero, where a rounding of tanh is all that is left.
+op(
+    "F.tanhshrink", "f",
+    lambda lib, k, x: lib.nn.functional.tanhshrink(x + x.sign()), "activation",
+)  # fmt: skip
 op(
     "F.elu of alpha", "f",
     lambda lib, k, x: lib.nn.functional.elu(x, k.choice((0.5, 2.0))), "activation",
@@ -234,9 +250,11 @@ _arithmetic("add alpha", "nA", lambda lib, k, x, y: lib.add(x, y, alpha=k.choice
 _arithmetic("sub alpha", "nN", lambda lib, k, x, y: lib.sub(x, y, alpha=k.choice((2, -1))))
 _arithmetic("rsub", "nN", lambda lib, k, x, y: lib.rsub(x, y))
 _arithmetic("atan2", "nN", lambda lib, k, x, y: lib.atan2(x, y + 0.5))
-_arithmetic("copysign", "nN", lambda lib, k, x, y: lib.copysign(x, y.detach()))
+_arithmetic("copysign", "nN", lambda lib, k, x, y: lib.copysign(x, y.detach() + 0.25))
 _arithmetic("xlogy", "nN", lambda lib, k, x, y: lib.xlogy(x, y.abs() + 0.5))
-_arithmetic("heaviside", "fF", lambda lib, k, x, y: lib.heaviside(x, kind_like(x, y)).detach())
+_arithmetic(
+    "heaviside", "fF", lambda lib, k, x, y: lib.heaviside(x.round(), kind_like(x, y)).detach()
+)
 _arithmetic("ldexp", "fI", lambda lib, k, x, y: lib.ldexp(x, y % 4))
 _arithmetic("float_power", "nN", lambda lib, k, x, y: lib.float_power(x.abs() + 1, y.clamp(0, 2)))
 _arithmetic("lerp", "fF", lambda lib, k, x, y: lib.lerp(x, kind_like(x, y), k.choice((0.25, 0.75))))
@@ -518,7 +536,7 @@ def _topk(lib: Any, k: Numbers, x: Any) -> Any:
     axis = k.axis(x)
     size = x.shape[axis] if x.dim() else 1
     # Of equal elements either index is right.
-    return lib.topk(x, k.randint(0, size), dim=axis, largest=k.flip())[0]
+    return lib.topk(x, k.randint(min(1, size), size), dim=axis, largest=k.flip())[0]
 
 
 op("sort", "a", _sorted, "order", False)
@@ -541,7 +559,7 @@ op(
     lambda lib, k, x: lib.bucketize(x.detach(), lib.tensor([-1.0, 0.0, 0.5, 2.0]), right=k.flip()),
     "order", False,
 )  # fmt: skip
-op("unique", "i", lambda lib, k, x: lib.unique(x), "order", False)
+op("unique", "i", lambda lib, k, x: lib.unique(x.long()), "order", False)
 op("isin", "iI", lambda lib, k, x, y: lib.isin(x, y), "order", False)
 
 # Shapes and views --------------------------------------------------------------------------------
@@ -593,7 +611,7 @@ def _permuted(k: Numbers, x: Any) -> list[int]:
 
 def _expanded(lib: Any, k: Numbers, x: Any) -> Any:
     sizes = [k.choice((-1, 3)) if n == 1 else k.choice((-1, n)) for n in x.shape]
-    return x.expand(*([k.choice((2, 1, 5))] if k.flip() else []), *sizes)
+    return x.expand([*([k.choice((2, 1, 5))] if k.flip() else []), *sizes])
 
 
 def _split(lib: Any, k: Numbers, x: Any) -> Any:

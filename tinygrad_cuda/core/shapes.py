@@ -133,6 +133,91 @@ def is_contiguous(shape: Shape, strides: Shape) -> bool:
     return True
 
 
+def _lies_inside(a: int, b: int, shape: Shape, operands: tuple[tuple[Shape, Shape], ...]) -> int:
+    """-1 where dimension `a` has the smaller strides, 1 where `b` has, 0 where none says so."""
+    for _, strides in operands:
+        if 0 in (strides[a], strides[b]):
+            continue
+        if strides[a] != strides[b]:
+            return -1 if strides[a] < strides[b] else 1
+        if shape[a] > shape[b]:
+            return 1
+    return 0
+
+
+def is_dense(shape: Shape, strides: Shape) -> bool:
+    """Whether the elements lie without gaps and overlaps, in any order of dimensions."""
+    expected = 1
+    for stride, size in sorted((t, s) for s, t in zip(shape, strides) if s != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def strides_in_order(shape: Shape, inner_first: Sequence[int]) -> Shape:
+    """Strides without gaps for dimensions listed from the innermost to the outermost."""
+    strides, step = [0] * len(shape), 1
+    for axis in inner_first:
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
+
+
+def channels_last_strides(shape: Shape) -> Shape:
+    """Strides with the channels innermost: of (N, C, H, W) or (N, C, D, H, W)."""
+    return strides_in_order(shape, (1, *range(len(shape) - 1, 1, -1), 0))
+
+
+def is_channels_last(shape: Shape, strides: Shape) -> bool:
+    """Whether strides say that the channels lie innermost; doubtful ones do not (as PyTorch)."""
+    if len(shape) not in (4, 5) or 0 in shape or strides[1] == 0:
+        return False
+    least = 0
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        if strides[axis] < least or (axis == 0 and least == strides[1]):
+            return False
+        least = strides[axis] * shape[axis]
+    return True
+
+
+@lru_cache(CAPACITY)
+def elementwise_strides(shape: Shape, operands: tuple[tuple[Shape, Shape], ...]) -> Shape | None:
+    """Strides of an elementwise result, None for row-major ones (PyTorch's TensorIterator).
+
+    Operands that agree on a dense layout pass it on. Otherwise dimensions are ordered as in the
+    first operand that tells two of them apart, and lie without gaps.
+
+    Args:
+        shape: of the result.
+        operands: the shape and strides of each, which broadcast to `shape`.
+    """
+    first = operands[0][1]
+    if all(s == shape for s, _ in operands):
+        if all(is_contiguous(*operand) for operand in operands):
+            return None
+        if all(t == first and is_dense(shape, t) for _, t in operands):
+            return first
+    broadcast_operands = []
+    for sizes, strides in operands:
+        missing = len(shape) - len(sizes)
+        kept = [0 if n == 1 and m != 1 else t for n, m, t in zip(sizes, shape[missing:], strides)]
+        broadcast_operands.append((shape, (*[0] * missing, *kept)))
+    known = tuple(broadcast_operands)
+    order = list(range(len(shape) - 1, -1, -1))
+    for end in range(1, len(order)):
+        place = end
+        for before in range(end - 1, -1, -1):
+            sign = _lies_inside(order[before], order[place], shape, known)
+            if sign > 0:
+                order[before], order[place] = order[place], order[before]
+                place = before
+            elif sign < 0:
+                break
+    strides = strides_in_order(shape, order)
+    return None if is_contiguous(shape, strides) else strides
+
+
 def resolve_reshape(op: str, shape: Shape, target: Shape) -> Shape:
     """Replaces one -1 and checks that the element counts agree."""
     count = prod(shape)

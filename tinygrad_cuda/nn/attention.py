@@ -11,6 +11,7 @@ from tinygrad_cuda.nn.linear import Linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensor.creation import empty
+from tinygrad_cuda.tensor.layout import fresh
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
@@ -142,7 +143,7 @@ class MultiheadAttention(Module):
         if single:
             output, shares = output.squeeze(0), shares.squeeze(0)
         elif not self.batch_first:
-            output = output.transpose(0, 1)
+            output = fresh(output.transpose(0, 1))
         if not need_weights:
             return output, None
         return output, shares.mean(-3) if average_attn_weights else shares

@@ -13,6 +13,7 @@ from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.creation import arange, zeros
 from tinygrad_cuda.tensor.exponentials import masked_softmax
 from tinygrad_cuda.tensor.joining import cat
+from tinygrad_cuda.tensor.layout import fresh
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -258,7 +259,7 @@ def multi_head_attention_forward(
         training, (static_k, static_v),
     )  # fmt: skip
     output = linear(mixed, out_proj_weight, out_proj_bias)
-    output = output.squeeze(0) if single else output.transpose(0, 1)
+    output = output.squeeze(0) if single else fresh(output.transpose(0, 1))
     if not need_weights:
         return output, None
     shares = shares.squeeze(0) if single else shares

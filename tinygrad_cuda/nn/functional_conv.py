@@ -22,6 +22,7 @@ from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.nn.windows import count, padded, per_axis, windows
 from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensor.layout import fresh, lies_channels_last
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -275,6 +276,11 @@ def _with_bias(y: Node, bias: Tensor | None, rank: int, whole: bool) -> Tensor:
     return output if whole else output.squeeze(0)
 
 
+def _laid_out(output: Tensor, input: Tensor, weight: Tensor) -> Tensor:
+    """A new Tensor, channels-last where the input or the weight is."""
+    return fresh(output, weight if lies_channels_last(weight) else input)
+
+
 # Functions ----------------------------------------------------------------------------------
 
 
@@ -292,7 +298,7 @@ def _conv(
     for n, k, s, d, both in zip(x.shape[2:], w.shape[2:], steps, spaces, pads):
         count(op, n, k, s, d, both)
     y = _convolution(x, w, _Geometry(pads, steps, spaces, groups))
-    return _with_bias(y, bias, rank, whole)
+    return _laid_out(_with_bias(y, bias, rank, whole), input, weight)
 
 
 @templated
@@ -376,7 +382,7 @@ def _conv_transpose(
             op, "the output would be empty", expect="sizes of at least 1", actual=str(size)
         )
     at = _Geometry(tuple((p, p) for p in around), steps, spaces, groups)
-    return _with_bias(_transposed(x, w, size, at), bias, rank, whole)
+    return _laid_out(_with_bias(_transposed(x, w, size, at), bias, rank, whole), input, weight)
 
 
 @in_half

@@ -311,6 +311,11 @@ def group_norm(
     check_channels("group_norm", input, weight=weight, bias=bias)
     if not input.numel():
         return _scaled(input, weight, bias, (-1, *(1,) * (input.ndim - 2)))
+    if input.numel() == input.shape[0] * num_groups == num_groups:
+        raise ShapeError(
+            "group_norm", "one element for each group has no variance",
+            expect="more than 1 value per channel", actual=str(tuple(input.shape)),
+        )  # fmt: skip
     groups = input.reshape(input.shape[0], num_groups, -1)
     variance, mean = _moments(groups, (2,))
     normal = ((groups - mean) * (variance + eps).rsqrt()).reshape(input.shape)

@@ -13,6 +13,7 @@ from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.nn.windows import padded, per_axis, windows
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
+from tinygrad_cuda.tensor.layout import gives_fresh
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -135,6 +136,7 @@ def _max_pool(
     return (values, pool.indices(chosen)) if return_indices else values
 
 
+@gives_fresh
 def max_pool1d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False, return_indices: bool = False,
@@ -146,6 +148,7 @@ def max_pool1d(
 
 
 @templated
+@gives_fresh
 def max_pool2d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False, return_indices: bool = False,
@@ -174,6 +177,7 @@ def max_pool2d(
     )  # fmt: skip
 
 
+@gives_fresh
 def max_pool3d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False, return_indices: bool = False,
@@ -200,6 +204,7 @@ def _avg_pool(
     return whole
 
 
+@gives_fresh
 def avg_pool1d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -211,6 +216,7 @@ def avg_pool1d(
 
 
 @templated
+@gives_fresh
 def avg_pool2d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
@@ -233,6 +239,7 @@ def avg_pool2d(
     )  # fmt: skip
 
 
+@gives_fresh
 def avg_pool3d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
@@ -256,11 +263,16 @@ def _lp_pool(
         extreme: Tensor = largest * sign
         return extreme
     pool = _Pool(op, input, kernel_size, stride, 0, 1, ceil_mode, rank, 0)
+    # PyTorch's mean of what lies inside, times the whole kernel: a window cut off weighs as much.
     total = pool.flat.pow(norm_type).sum(-1)
+    inside = pool.divisor(True)
+    if isinstance(inside, Tensor):
+        total = total * (prod(pool.kernel) / inside).to(total.dtype)
     nothing = total == 0  # where the root has no derivative
     return where(nothing, 0.0, where(nothing, 1.0, total).pow(1.0 / norm_type))
 
 
+@gives_fresh
 def lp_pool1d(
     input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
@@ -268,6 +280,7 @@ def lp_pool1d(
     return _lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
 
 
+@gives_fresh
 def lp_pool2d(
     input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
@@ -281,6 +294,7 @@ def lp_pool2d(
     return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
 
 
+@gives_fresh
 def lp_pool3d(
     input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
@@ -339,12 +353,14 @@ def _adaptive_avg(rank: int, input: Tensor, output_size: Any) -> Tensor:
     return input
 
 
+@gives_fresh
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     """`adaptive_avg_pool2d` over one axis."""
     return _adaptive_avg(1, input, output_size)
 
 
 @templated
+@gives_fresh
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     """Means of windows from ``floor(i H / h)`` to ``ceil((i + 1) H / h)``, h of them.
 
@@ -360,6 +376,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     return _adaptive_avg(2, input, output_size)
 
 
+@gives_fresh
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     """`adaptive_avg_pool2d` over three axes."""
     return _adaptive_avg(3, input, output_size)
@@ -389,11 +406,13 @@ def _adaptive_max(rank: int, input: Tensor, output_size: Any, return_indices: bo
     return input, flat
 
 
+@gives_fresh
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """`adaptive_max_pool2d` over one axis."""
     return _adaptive_max(1, input, output_size, return_indices)
 
 
+@gives_fresh
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """The largest elements of the windows of `adaptive_avg_pool2d`.
 
@@ -405,6 +424,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     return _adaptive_max(2, input, output_size, return_indices)
 
 
+@gives_fresh
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """`adaptive_max_pool2d` over three axes."""
     return _adaptive_max(3, input, output_size, return_indices)

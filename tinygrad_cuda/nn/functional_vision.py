@@ -21,6 +21,7 @@ from tinygrad_cuda.nn.functional_pooling import (
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.creation import arange
+from tinygrad_cuda.tensor.layout import gives_fresh
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -60,6 +61,7 @@ def _sizes(
 
 
 @templated
+@gives_fresh
 @in_float32
 def interpolate(
     input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
@@ -232,6 +234,7 @@ def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None)
 # Rearranging --------------------------------------------------------------------------------
 
 
+@gives_fresh
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     r"""(\*, C r r, H, W) rearranged to (\*, C, H r, W r) (Shi et al., 2016).
 
@@ -251,6 +254,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     return apart.permute(axes).reshape(*lead, channels // (r * r), height * r, width * r)
 
 
+@gives_fresh
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     r"""The inverse of `pixel_shuffle`: (\*, C, H r, W r) to (\*, C r r, H, W).
 
@@ -270,6 +274,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     return apart.permute(axes).reshape(*lead, channels * r * r, height // r, width // r)
 
 
+@gives_fresh
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     r"""Channels of groups interleaved: (N, groups, C / groups, \*) with both exchanged.
 

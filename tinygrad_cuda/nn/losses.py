@@ -159,6 +159,7 @@ def binary_cross_entropy_with_logits(
     """
     same_shape("binary_cross_entropy_with_logits", input, target)
     if pos_weight is None:
+        # softplus(x) - x t, but where t is 1 and x large nothing cancels.
         losses = (1 - target) * input + softplus(-input)
     else:
         # -log s = softplus(-x) and -log(1 - s) = softplus(-x) + x.

@@ -53,8 +53,9 @@ def _floored_log(x: Tensor) -> Tensor:
     tiny = x <= math.exp(-100)
     safe = where(tiny, 1.0, x).log()
     # At 0 the loss is constant, its gradient large but finite, as in PyTorch.
-    line = x * 1e12
-    return where(tiny, line - line.detach() - 100.0, safe)
+    # Elsewhere the line is zero: in half types its slope is infinite.
+    low = where(tiny, x, 0.0)
+    return where(tiny, (low - low.detach()) * 1e12 - 100.0, safe)
 
 
 @in_float32

@@ -425,6 +425,7 @@ class Module(StateHooks):
         Args:
             targets: a device, a floating dtype or a Tensor, as in ``Tensor.to``.
             device, dtype: the same by name.
+            options: as in ``Tensor.to``; a `memory_format` applies to what has its dimensions.
 
         Raises:
             DeviceError: the device cannot be used here.

@@ -21,6 +21,7 @@ from tinygrad_cuda.engine.shared import SharedCell
 from tinygrad_cuda.graph.node import Node, current_site, holding, mode, site_of
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.base import TensorBase, arrived, wrap
+from tinygrad_cuda.tensor.layout import strides_like
 from tinygrad_cuda.tensor.transfer import to_device
 
 if TYPE_CHECKING:
@@ -296,24 +297,29 @@ def _like(input: Tensor, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def _filled_like(input: Tensor, value: Any, options: dict[str, Any]) -> Tensor:
+    """`full` with what `input` has."""
+    return strides_like(full(input.node.shape, value, **_like(input, options)), input)
+
+
 def full_like(input: Tensor, fill_value: bool | int | float, **options: Any) -> Tensor:
-    """`full` with the shape, dtype and device of `input`."""
-    return full(input.node.shape, fill_value, **_like(input, options))
+    """`full` with the shape, dtype, device and order of dimensions of `input`."""
+    return _filled_like(input, fill_value, options)
 
 
 def zeros_like(input: Tensor, **options: Any) -> Tensor:
     """`zeros` with the shape, dtype and device of `input`."""
-    return full(input.node.shape, 0, **_like(input, options))
+    return _filled_like(input, 0, options)
 
 
 def ones_like(input: Tensor, **options: Any) -> Tensor:
     """`ones` with the shape, dtype and device of `input`."""
-    return full(input.node.shape, 1, **_like(input, options))
+    return _filled_like(input, 1, options)
 
 
 def empty_like(input: Tensor, **options: Any) -> Tensor:
     """`empty` with the shape, dtype and device of `input`."""
-    return full(input.node.shape, 0, **_like(input, options))
+    return _filled_like(input, 0, options)
 
 
 def arange(

@@ -12,7 +12,8 @@ from tinygrad_cuda.graph.ops import reduction as ops
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import DTypeLike
-from tinygrad_cuda.tensor.joining import another, pad_axis
+from tinygrad_cuda.tensor.joining import pad_axis
+from tinygrad_cuda.tensor.layout import another
 from tinygrad_cuda.tensor.promotion import to_shape
 from tinygrad_cuda.tensor.reductions import widened
 

@@ -27,6 +27,7 @@ from tinygrad_cuda.tensor.creation import (
     resolve_device,
     zeros,
 )
+from tinygrad_cuda.tensor.layout import another
 from tinygrad_cuda.tensor.promotion import to_dtype
 
 if TYPE_CHECKING:
@@ -471,16 +472,16 @@ def diff(
     append: Tensor | None = None,
 ) -> Tensor:
     """The n-th differences of neighbours along `dim`; of bools, whether they differ."""
+    if not input.node.shape:
+        raise ShapeError(
+            "diff", "a 0-d tensor has no neighbours", expect="at least 1-d", actual="shape ()"
+        )
     if n == 0:
-        return input
+        return wrap(another(input.node))
     parts = [part for part in (prepend, input, append) if part is not None]
     joined = joining.cat(parts, dim) if len(parts) > 1 else input
     node = joined.node
     axis = normalize_axis("diff", dim, len(node.shape))
-    if not node.shape:
-        raise ShapeError(
-            "diff", "a 0-d tensor has no neighbours", expect="at least 1-d", actual="shape ()"
-        )
     for _ in range(n):
         length = max(node.shape[axis] - 1, 0)
         after = joining.slice_axis(node, axis, 1 if length else 0, length)

@@ -194,7 +194,7 @@ def _solved(A: Tensor, B: Tensor) -> Tensor:
 def solve_triangular(
     A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
-    """`solve` with the upper or lower triangle of A alone.
+    """`solve` with the upper or lower triangle of A alone; B is (.., n, k), never vectors.
 
     Args:
         unitriangular: take ones for the diagonal.
@@ -204,7 +204,7 @@ def solve_triangular(
     if unitriangular:
         strict = rearranging.triu(A, 1) if upper else rearranging.tril(A, -1)
         T = strict + _eye(A)
-    return solve(T, B) if left else solve(T.mT, B.mT).mT
+    return _solved(T, B) if left else _solved(T.mT, B.mT).mT
 
 
 def _eye(A: Tensor) -> Tensor:

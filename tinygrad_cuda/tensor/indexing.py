@@ -12,7 +12,13 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import bool_, int64, number_of
 from tinygrad_cuda.core.errors import DTypeError, IndexError, ShapeError
-from tinygrad_cuda.core.shapes import Shape, broadcast, contiguous_strides, slice_bounds
+from tinygrad_cuda.core.shapes import (
+    Shape,
+    broadcast,
+    contiguous_strides,
+    elementwise_strides,
+    slice_bounds,
+)
 from tinygrad_cuda.engine.realize import INDEX, SIGNED_INDEX, register_check
 from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common, elementwise, movement
@@ -360,7 +366,25 @@ def _at(input: Tensor, key: Any) -> Tensor:
     result = ops.gather(_flattened(node, places), places.flat)
     if places.front and places.flat.shape:
         result = movement.permute(result, axes=_result_axes(places, len(result.shape)))
-    return wrap(result)
+    read = wrap(result)
+    if view._strides is not None:
+        read._strides = _strides_of_read(view, places)
+    return read
+
+
+def _strides_of_read(view: Tensor, places: _Places) -> Shape | None:
+    """Strides of what arrays read: of the input where it is not indexed, else of the index."""
+    rest = places.order[len(places.axes) :]
+    front, index = places.front, places.flat.shape
+
+    def around(outer: Shape, inner: Shape) -> Shape:
+        return (*outer[:front], *inner, *outer[front:])
+
+    shape = around(tuple(view.node.shape[axis] for axis in rest), index)
+    outer = tuple(view.strides[axis] for axis in rest)
+    source = around(outer, (0,) * len(index))
+    chosen = around((0,) * len(outer), contiguous_strides(index))
+    return elementwise_strides(shape, ((shape, source), (shape, chosen)))
 
 
 _at_tensor = templated(_at)

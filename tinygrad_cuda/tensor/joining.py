@@ -16,6 +16,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.layout import another, fresh, gives_fresh, lies_channels_last
 from tinygrad_cuda.tensor.promotion import to_dtype
 from tinygrad_cuda.tensor.templated import templated
 
@@ -135,7 +136,9 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> 
                 expect=f"{first} except in dim {dim}",
                 actual=f"{node.shape}  (tensor {position})",
             )
-    return wrap(join(solid, dim) if len(solid) > 1 else another(solid[0]))
+    result = wrap(join(solid, dim) if len(solid) > 1 else another(solid[0]))
+    inner = [lies_channels_last(tensor) for tensor in tensors]
+    return fresh(result, tensors[0]) if all(inner) else result
 
 
 concat = concatenate = cat
@@ -143,16 +146,6 @@ concat = concatenate = cat
 
 def _without(shape: Shape, axis: int) -> Shape:
     return shape[:axis] + shape[axis + 1 :]
-
-
-def another(node: Node) -> Node:
-    """A node of its own for the same value, so that a gradient asked for one is not the other's."""
-    if not node.requires_grad:
-        return node
-    copy = movement.reshape(node, shape=node.shape)
-    if node.storage is not None and type(node.storage) is not tuple:
-        copy.storage = node.storage
-    return copy
 
 
 @in_widest
@@ -237,6 +230,13 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
                 expect="0-d or 1-d",
                 actual=f"{tuple(tensor.shape)}  (tensor {position})",
             )
+        if tensor.dtype is not tensors[0].dtype:
+            raise DTypeError(
+                "meshgrid",
+                "the inputs have different dtypes",
+                expect=tensors[0].dtype.name,
+                actual=f"{tensor.dtype.name}  (tensor {position})",
+            )
     order = list(range(len(tensors)))
     if indexing == "xy" and len(tensors) > 1:
         order[0], order[1] = 1, 0
@@ -249,6 +249,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     return tuple(grids)
 
 
+@gives_fresh
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
     """The tensor with elements added (or, if negative, taken off) at its borders.
 

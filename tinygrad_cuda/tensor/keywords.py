@@ -6,9 +6,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from tinygrad_cuda.core import layouts
 from tinygrad_cuda.core.errors import DTypeError, GradientError
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.tensor.base import TensorBase
+from tinygrad_cuda.tensor.layout import in_format
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,7 +58,7 @@ def takes_out(function: F) -> F:
 def creates(function: F) -> F:
     """A creation function with ``layout``, ``memory_format``, ``pin_memory`` and ``out``.
 
-    ``pin_memory=True`` pins where there is a usable GPU; the others name what is the case anyway.
+    ``pin_memory=True`` pins where there is a usable GPU; ``layout`` names what is the case anyway.
     """
     plain = takes_out(function)
 
@@ -65,9 +67,9 @@ def creates(function: F) -> F:
         if not options:
             return function(*arguments)
         options.pop("layout", None)
-        options.pop("memory_format", None)
+        order = options.pop("memory_format", layouts.preserve_format)
         pinned = options.pop("pin_memory", False)
-        result = plain(*arguments, **options)
+        result = in_format(function.__name__, plain(*arguments, **options), order)
         return result.pin_memory() if pinned else result
 
     return cast(F, wrapper)

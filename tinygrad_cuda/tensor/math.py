@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
-from tinygrad_cuda.core.shapes import Shape, broadcast
+from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.engine.cell import detached, local
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, AlikeOp, Node, alike, node_made, site_of
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.autocast import in_float32, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, node_of, pending, wrap
+from tinygrad_cuda.tensor.layout import keeps_layout, strides_like
 from tinygrad_cuda.tensor.promotion import (
     as_float,
     factor_of,
@@ -37,39 +38,13 @@ Operand = "Tensor | Scalar"
 # Elementwise functions ----------------------------------------------------------------------------
 
 
-def _strides_like(result: Tensor, *values: Any) -> Tensor:
-    """Dense permuted strides carry over to the result, as in PyTorch."""
-    for value in values:
-        if isinstance(value, TensorBase) and value._strides is not None:
-            break
-    else:
-        return result
-    for value in values:
-        if isinstance(value, TensorBase):
-            strides = value._strides
-            if value.node.shape == result.cell.node.shape:
-                if strides is not None and _is_dense(result.cell.node.shape, strides):
-                    result._strides = strides
-                break
-    return result
-
-
-def _is_dense(shape: Shape, strides: Shape) -> bool:
-    expected = 1
-    for stride, size in sorted((t, s) for s, t in zip(shape, strides) if s != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
 def _of_two(name: str, op: AlikeOp, floating: bool = False) -> Callable[..., Tensor]:
     """A function that records one op; `floating` if that takes floats only."""
 
     @templated_of_two
     def brought_together(input: Any, other: Any) -> Tensor:
         nodes = promote(name, input, other, floating=floating)
-        return _strides_like(wrap(op(*nodes)), input, other)
+        return strides_like(wrap(op(*nodes)), input, other)
 
     def function(input: Any, other: Any) -> Tensor:
         recorder = local.recorder
@@ -98,7 +73,7 @@ def _of_two(name: str, op: AlikeOp, floating: bool = False) -> Callable[..., Ten
                 needs = mode.gradients and outputs[0][1].category == 2
             node = node_made(op, (a, b), NO_ATTRIBUTES, outputs, a.device, needs, site, 2)
         result = pending(node, recorder)
-        return _strides_like(result, input, other) if strided else result
+        return strides_like(result, input, other) if strided else result
 
     return function
 
@@ -122,10 +97,10 @@ def _unary(op: AlikeOp, name: str, doc: str, floating: bool = True) -> Callable[
                 outputs, device, site = source.outputs, source.device, mode.site
                 node = node_made(op, (source,), NO_ATTRIBUTES, outputs, device, needs, site, 2)
                 result = pending(node, recorder)
-                return result if input._strides is None else _strides_like(result, input)
+                return result if input._strides is None else strides_like(result, input)
         source = operand_of(name, input)
         node = op(as_float(source) if floating else source)
-        return _strides_like(wrap(node), input)
+        return strides_like(wrap(node), input)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
@@ -156,7 +131,7 @@ def _scaled_sum(name: str, op: AlikeOp, input: Any, other: Any, alpha: Scalar) -
     """``input`` plus or minus ``alpha * other``, in the common dtype of both."""
     a, b = promote(name, input, other)
     b = elementwise.mul(b, common.full_like(b, factor_of(name, alpha, b.dtype, "alpha")))
-    return _strides_like(wrap(op(a, b)), input, other)
+    return strides_like(wrap(op(a, b)), input, other)
 
 
 mul = _binary(elementwise.mul, "mul", "``input * other``, elementwise with broadcasting.")
@@ -221,16 +196,17 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     else:
         # Floats would round integers; without the remainder the division is exact.
         result = elementwise.floor_divide(elementwise.sub(a, elementwise.fmod(a, b)), b)
-    return _strides_like(wrap(result), input, other)
+    return strides_like(wrap(result), input, other)
 
 
 def floor_divide(input: Any, other: Any) -> Tensor:
     """The largest whole number not above ``input / other``."""
     a, b = promote("floor_divide", input, other)
-    return _strides_like(wrap(elementwise.floor_divide(a, b)), input, other)
+    return strides_like(wrap(elementwise.floor_divide(a, b)), input, other)
 
 
 def _logical(op: AlikeOp, name: str) -> Callable[..., Tensor]:
+    @keeps_layout
     def function(input: Any, other: Any) -> Tensor:
         nodes = [to_dtype(node, dtypes.bool_) for node in promote(name, input, other)]
         return wrap(op(*nodes))
@@ -245,6 +221,7 @@ logical_or = _logical(elementwise.logical_or, "logical_or")
 logical_xor = _logical(elementwise.logical_xor, "logical_xor")
 
 
+@keeps_layout
 def logical_not(input: Tensor) -> Tensor:
     """True where the element is zero."""
     return wrap(elementwise.logical_not(to_dtype(input.node, dtypes.bool_)))
@@ -259,11 +236,11 @@ def sign(input: Tensor) -> Tensor:
     """-1, 0 or 1 by the sign; 0 for NaN, as in PyTorch."""
     node = input.node
     if node.dtype is dtypes.bool_:
-        return wrap(node)
+        return strides_like(wrap(node), input)
     if not node.dtype.is_floating:
         return _sign(input)
     nan, zero = elementwise.isnan(node), common.full_like(node, 0)
-    return _strides_like(wrap(elementwise.where(nan, zero, elementwise.sign(node))), input)
+    return strides_like(wrap(elementwise.where(nan, zero, elementwise.sign(node))), input)
 
 
 bitwise_not = _unary(elementwise.bitwise_not, "bitwise_not", "Bitwise complement.", False)
@@ -290,6 +267,7 @@ erf = _unary(elementwise.erf, "erf", "The error function.")
 
 
 def _rounding(op: AlikeOp, name: str, doc: str) -> Callable[..., Tensor]:
+    @keeps_layout
     def function(input: Tensor) -> Tensor:
         # Whole numbers are already rounded.
         node = input.node
@@ -325,7 +303,7 @@ def log10(input: Tensor) -> Tensor:
 def square(input: Tensor) -> Tensor:
     """``input * input``."""
     if input.dtype is dtypes.bool_:
-        input = wrap(to_dtype(input.node, dtypes.int64))
+        input = strides_like(wrap(to_dtype(input.node, dtypes.int64)), input)
     return mul(input, input)
 
 
@@ -338,11 +316,14 @@ def relu(input: Tensor) -> Tensor:
         [0.0, 2.0]
     """
     node = input.node
+    if node.dtype is dtypes.bool_:
+        raise DTypeError("relu", "bools have no sign", expect="a number dtype", actual="bool")
     zero = common.full_like(node, 0)
     # NaN is not <= 0 and passes, as in PyTorch.
-    return _strides_like(wrap(elementwise.where(elementwise.le(node, zero), zero, node)), input)
+    return strides_like(wrap(elementwise.where(elementwise.le(node, zero), zero, node)), input)
 
 
+@keeps_layout
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """``min(max(input, min), max)``; a bound may be None, a number or a Tensor."""
     if min is None and max is None:
@@ -374,6 +355,7 @@ def _bounded(node: Node, bound: Any, inside: AlikeOp, beyond: AlikeOp, farther: 
 clip = clamp
 
 
+@keeps_layout
 def isnan(input: Tensor) -> Tensor:
     """True where the element is NaN."""
     node = input.node
@@ -382,6 +364,7 @@ def isnan(input: Tensor) -> Tensor:
     return wrap(elementwise.isnan(node))
 
 
+@keeps_layout
 def isfinite(input: Tensor) -> Tensor:
     """True where the element is neither NaN nor infinite."""
     node = input.node

@@ -22,7 +22,8 @@ from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
 from tinygrad_cuda.graph.ops import reduction as ops
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import buffer_node
-from tinygrad_cuda.tensor.joining import another, slice_axis
+from tinygrad_cuda.tensor.joining import slice_axis
+from tinygrad_cuda.tensor.layout import another, strides_like
 from tinygrad_cuda.tensor.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensor.selecting import along_axis
 
@@ -167,7 +168,8 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     if not prod(rows.shape):
         empty = common.full(0, node.shape, node, int64)
         return Ordered(wrap(another(node)), wrap(empty))
-    return pair_of(input, rows, order(rows, descending), axis)
+    pair = pair_of(input, rows, order(rows, descending), axis)
+    return Ordered(*(strides_like(tensor, input) for tensor in pair))
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:

@@ -85,7 +85,16 @@ def promote(
         if len(operands) > 1 and any(
             not isinstance(value, Node) or value.dtype is not dtype for value in operands
         ):
-            dtype = dtypes.result_type([_standing(value) for value in operands])
+            standings = [_standing(value) for value in operands]
+            if op == "sub" and any(kind is dtypes.bool_ for kind, _ in standings):
+                raise DTypeError(
+                    "sub",
+                    "a bool has no difference from a number",
+                    expect="numbers",
+                    actual=" and ".join(kind.name for kind, _ in standings),
+                    hint="~mask or mask.logical_not() inverts a mask; mask.int() counts",
+                )
+            dtype = dtypes.result_type(standings)
         if floating and not dtype.is_floating:
             dtype = get_default_dtype()
     shape = first.shape

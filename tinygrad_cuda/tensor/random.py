@@ -32,6 +32,7 @@ from tinygrad_cuda.tensor.creation import (
     get_default_dtype,
     resolve_device,
 )
+from tinygrad_cuda.tensor.layout import strides_like
 from tinygrad_cuda.tensor.promotion import promote, to_dtype, to_shape
 
 if TYPE_CHECKING:
@@ -420,9 +421,10 @@ def rand_like(
     device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """`rand` with the shape, dtype and device of `input`."""
+    """`rand` with the shape, dtype, device and order of dimensions of `input`."""
     options = _like(input, dtype, device)
-    return rand(input.node.shape, generator=generator, requires_grad=requires_grad, **options)
+    drawn = rand(input.node.shape, generator=generator, requires_grad=requires_grad, **options)
+    return strides_like(drawn, input)
 
 
 def randn_like(
@@ -433,9 +435,10 @@ def randn_like(
     device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """`randn` with the shape, dtype and device of `input`."""
+    """`randn` with the shape, dtype, device and order of dimensions of `input`."""
     options = _like(input, dtype, device)
-    return randn(input.node.shape, generator=generator, requires_grad=requires_grad, **options)
+    drawn = randn(input.node.shape, generator=generator, requires_grad=requires_grad, **options)
+    return strides_like(drawn, input)
 
 
 def randint_like(
@@ -450,7 +453,8 @@ def randint_like(
     """`randint` with the shape, dtype and device of `input`."""
     low, high = (0, low) if high is None else (low, high)
     options = _like(input, dtype, device)
-    return randint(low, high, input.node.shape, generator=generator, **options)
+    drawn = randint(low, high, input.node.shape, generator=generator, **options)
+    return strides_like(drawn, input)
 
 
 # In place -----------------------------------------------------------------------------------------

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad_cuda.core import dtypes, layouts
-from tinygrad_cuda.core.errors import ShapeError
-from tinygrad_cuda.core.shapes import as_shape, is_contiguous, normalize_axes, normalize_axis
+from tinygrad_cuda.core.errors import IndexError, ShapeError
+from tinygrad_cuda.core.shapes import as_shape, normalize_axes, normalize_axis
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
 from tinygrad_cuda.tensor import shaping
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import buffer_node
-from tinygrad_cuda.tensor.joining import another, join, slice_axis
-from tinygrad_cuda.tensor.math import _strides_like
+from tinygrad_cuda.tensor.joining import join, slice_axis
+from tinygrad_cuda.tensor.layout import another, fresh, in_format, lies_in, strides_like
 from tinygrad_cuda.tensor.shaping import flatten, integers, reshape
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ def flip(input: Tensor, *positions: Any, dims: Any = None) -> Tensor:
     rank = len(input.node.shape)
     named = integers("flip", positions if dims is None else (dims,), "dim")
     axes = normalize_axes("flip", named, rank) if named else ()
-    return wrap(movement.flip(input.node, axes=axes) if axes else another(input.node))
+    flipped = movement.flip(input.node, axes=axes) if axes else another(input.node)
+    return strides_like(wrap(flipped), input)
 
 
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
@@ -124,6 +125,10 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
             "roll", "one shift per dim", expect=str(len(axes)), actual=str(len(distances))
         )
     node = input.node
+    if not node.shape:
+        raise IndexError(
+            "roll", "a 0-d tensor has no dimension", expect="at least 1-d", actual="()"
+        )
     for distance, dim in zip(distances, axes):
         axis = normalize_axis("roll", dim, len(node.shape))
         size = node.shape[axis] if node.shape else 0
@@ -134,7 +139,7 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
                 slice_axis(node, axis, 0, size - tail),
             )
             node = join(parts, axis)
-    return wrap(another(node) if node is input.node else node)
+    return fresh(wrap(another(node) if node is input.node else node), input)
 
 
 def _triangle(op: str, input: Tensor, diagonal: int, lower: bool) -> Tensor:
@@ -200,36 +205,26 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
 # Copies -------------------------------------------------------------------------------------------
 
 
-def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
-    """The tensor itself where its strides are row-major without gaps, else a copy that is so.
+def contiguous(
+    input: Tensor, memory_format: layouts.memory_format = layouts.contiguous_format
+) -> Tensor:
+    """The tensor itself where its strides are those of the format, else a copy that has them.
 
     Args:
-        memory_format: another order of dimensions in memory, which the strides then show.
-
-    Raises:
-        ShapeError: the memory format is one of another number of dimensions.
+        memory_format: `contiguous_format` (row-major) or `channels_last`, `channels_last_3d`.
     """
-    rank = layouts.RANKS.get(memory_format)
-    if rank is not None:
-        shape = input.node.shape
-        if len(shape) != rank:
-            raise ShapeError(
-                "contiguous", "the number of dimensions does not fit", expect=f"{rank}",
-                actual=str(shape),
-            )  # fmt: skip
-        strides = layouts.strides_of(shape, memory_format)
-        if input.strides == strides:
-            return input
-        result = wrap(another(input.node))
-        result._strides = strides
-        return result
-    if input._strides is None or is_contiguous(input.node.shape, input._strides):
+    if lies_in(input, memory_format):
         return input
-    return wrap(another(input.node))
+    return in_format("contiguous", wrap(another(input.node)), memory_format)
 
 
-def clone(input: Tensor, memory_format: Any = None) -> Tensor:
+def clone(
+    input: Tensor, *, memory_format: layouts.memory_format = layouts.preserve_format
+) -> Tensor:
     """A copy through which gradients flow; memory is copied when one of both is written.
+
+    Args:
+        memory_format: the order of dimensions in memory, the input's by default.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -239,4 +234,5 @@ def clone(input: Tensor, memory_format: Any = None) -> Tensor:
         >>> x.tolist(), y.tolist()
         ([1, 2], [5, 2])
     """
-    return _strides_like(wrap(another(input.node)), input)
+    copy = strides_like(wrap(another(input.node)), input)
+    return in_format("clone", copy, memory_format)

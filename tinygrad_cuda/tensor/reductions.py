@@ -22,7 +22,7 @@ from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import DTypeLike
 from tinygrad_cuda.tensor.factorizing import svdvals
-from tinygrad_cuda.tensor.joining import another
+from tinygrad_cuda.tensor.layout import another
 from tinygrad_cuda.tensor.math import maximum, minimum
 from tinygrad_cuda.tensor.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensor.shaping import movedim

@@ -21,6 +21,7 @@ from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype
 from tinygrad_cuda.tensor.indexing import nonzero, position_node
+from tinygrad_cuda.tensor.layout import keeps_layout
 from tinygrad_cuda.tensor.promotion import factor_of, promote, to_dtype, to_shape
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.transfer import to_device
@@ -345,6 +346,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     return wrap(elementwise.where(to_shape(chosen, shape), filled, to_shape(node, shape)))
 
 
+@keeps_layout
 def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     """``input`` where `condition` holds, else ``other``; all three are broadcast.
 

@@ -117,6 +117,10 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
     """One dimension as several of `sizes`; one of them may be -1."""
     shape = input.node.shape
+    if not shape:
+        raise ShapeError(
+            "unflatten", "a 0-d tensor has no dimension", expect="at least 1-d", actual="0-d"
+        )
     dim = normalize_axis("unflatten", dim, len(shape))
     split_sizes = resolve_reshape(
         "unflatten", shape[dim : dim + 1], integers("unflatten", (sizes,), "a size")

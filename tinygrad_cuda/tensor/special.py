@@ -18,6 +18,7 @@ from tinygrad_cuda.graph.ops import special as ops
 from tinygrad_cuda.tensor import math
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.layout import keeps_layout
 from tinygrad_cuda.tensor.math import _binary, _unary
 from tinygrad_cuda.tensor.promotion import as_float, promote, to_dtype
 
@@ -39,6 +40,7 @@ arcsinh, arccosh, arctanh = asinh, acosh, atanh
 # Gamma functions ----------------------------------------------------------------------------------
 
 
+@keeps_layout
 def polygamma(n: int, input: Tensor) -> Tensor:
     """The n-th derivative of `digamma`, for ``input > -1000`` (NaN below).
 
@@ -75,6 +77,7 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
 # Logarithms of sums and products ------------------------------------------------------------------
 
 
+@keeps_layout
 def _log_of_sum(name: str, input: Any, other: Any, base: float) -> Tensor:
     a, b = (wrap(node) for node in promote(name, input, other, floating=True))
     largest = elementwise.maximum(a.node, b.node)
@@ -111,6 +114,7 @@ def xlog1py(input: Any, other: Any) -> Tensor:
     return _times_log("xlog1py", input, other, elementwise.log1p, -1)
 
 
+@keeps_layout
 def _times_log(name: str, input: Any, other: Any, log: Any, pole: float) -> Tensor:
     a, b = promote(name, input, other, floating=True)
     regular = elementwise.logical_and(
@@ -126,6 +130,7 @@ def _times_log(name: str, input: Any, other: Any, log: Any, pole: float) -> Tens
     return wrap(elementwise.where(masked, common.full_like(a, 0), product))
 
 
+@keeps_layout
 def entr(input: Tensor) -> Tensor:
     """``-input * log(input)``; 0 at 0 and -inf below."""
     result = math.neg(xlogy(input, input))
@@ -133,6 +138,7 @@ def entr(input: Tensor) -> Tensor:
     return wrap(elementwise.where(below, common.full_like(result.node, -_math.inf), result.node))
 
 
+@keeps_layout
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """``log(x / (1 - x))``, with x first clamped to [eps, 1 - eps] if `eps` is given."""
     x = wrap(as_float(input.node))
@@ -160,12 +166,14 @@ def ndtr(input: Tensor) -> Tensor:
     return math.mul(erfc(math.mul(input, -_math.sqrt(0.5))), 0.5)
 
 
+@keeps_layout
 def ndtri(input: Tensor) -> Tensor:
     """The inverse of `ndtr`."""
     x = wrap(as_float(input.node))
     return math.mul(erfinv(math.sub(math.mul(x, 2), 1)), _math.sqrt(2.0))
 
 
+@keeps_layout
 def sinc(input: Tensor) -> Tensor:
     """``sin(pi x) / (pi x)``, 1 at 0."""
     angle = math.mul(wrap(as_float(input.node)), _math.pi)
@@ -217,6 +225,7 @@ def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
     return wrap(mantissa), wrap(to_dtype(power, dtypes.int32))
 
 
+@keeps_layout
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """``input * 2**other``."""
     a, b = promote("ldexp", input, other, floating=True)
@@ -226,6 +235,7 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
     return wrap(to_dtype(elementwise.mul(to_dtype(a, wide), power), a.dtype))
 
 
+@keeps_layout
 def signbit(input: Tensor) -> Tensor:
     """Whether the sign bit is set: below zero, and -0.0."""
     node = input.node
@@ -254,6 +264,7 @@ def positive(input: Tensor) -> Tensor:
     return input
 
 
+@keeps_layout
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
     """0 below zero, `values` at zero, 1 above."""
     a, b = promote("heaviside", input, values)
@@ -272,6 +283,7 @@ def isneginf(input: Tensor) -> Tensor:
     return _is_value(input, -_math.inf)
 
 
+@keeps_layout
 def _is_value(input: Tensor, value: float) -> Tensor:
     node = input.node
     if not node.dtype.is_floating:
@@ -279,12 +291,14 @@ def _is_value(input: Tensor, value: float) -> Tensor:
     return wrap(elementwise.eq(node, common.full_like(node, value)))
 
 
+@keeps_layout
 def isreal(input: Tensor) -> Tensor:
     """True everywhere: there are no complex numbers."""
     node = input.node
     return wrap(common.full(True, node.shape, node, dtypes.bool_))
 
 
+@keeps_layout
 def nan_to_num(
     input: Tensor,
     nan: float | None = None,
@@ -327,6 +341,7 @@ def rad2deg(input: Tensor) -> Tensor:
     return math.mul(input, 180 / _math.pi)
 
 
+@keeps_layout
 def angle(input: Tensor) -> Tensor:
     """The angle of real numbers on the complex plane: 0, or pi below zero."""
     node = as_float(input.node)
@@ -339,6 +354,7 @@ def angle(input: Tensor) -> Tensor:
 # Two operands -------------------------------------------------------------------------------------
 
 
+@keeps_layout
 def _ignoring_nan(name: str, input: Tensor, other: Tensor, largest: bool) -> Tensor:
     a, b = promote(name, input, other)
     if not a.dtype.is_floating:
@@ -359,6 +375,7 @@ def fmin(input: Tensor, other: Tensor) -> Tensor:
 
 
 @in_float32
+@keeps_layout
 def float_power(input: Any, exponent: Any) -> Tensor:
     """``input ** exponent`` in float64."""
     a, b = promote("float_power", input, exponent, dtype=float64)
@@ -403,6 +420,7 @@ def _shift_operands(name: str, input: Any, other: Any) -> tuple[Node, Node, Node
     return a, power, legal
 
 
+@keeps_layout
 def bitwise_left_shift(input: Any, other: Any) -> Tensor:
     """``input << other``."""
     a, power, legal = _shift_operands("bitwise_left_shift", input, other)
@@ -410,6 +428,7 @@ def bitwise_left_shift(input: Any, other: Any) -> Tensor:
     return wrap(elementwise.where(legal, shifted, common.full_like(a, 0)))
 
 
+@keeps_layout
 def bitwise_right_shift(input: Any, other: Any) -> Tensor:
     """``input >> other``; the sign stays."""
     a, power, legal = _shift_operands("bitwise_right_shift", input, other)

@@ -13,6 +13,7 @@ from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.ops import special_rare as ops
 from tinygrad_cuda.tensor import math, selecting
 from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.layout import keeps_layout
 from tinygrad_cuda.tensor.math import _binary, _unary
 from tinygrad_cuda.tensor.promotion import as_float, promote, to_dtype, to_shape
 from tinygrad_cuda.tensor.special import erfc
@@ -36,30 +37,35 @@ scaled_modified_bessel_k1 = _unary(
 )
 
 
+@keeps_layout
 def i0(input: Tensor) -> Tensor:
     """The modified Bessel function of the first kind of order 0."""
     x = wrap(as_float(input.node))
     return math.mul(i0e(x), math.exp(math.abs(x)))
 
 
+@keeps_layout
 def i1(input: Tensor) -> Tensor:
     """The modified Bessel function of the first kind of order 1."""
     x = wrap(as_float(input.node))
     return math.mul(i1e(x), math.exp(math.abs(x)))
 
 
+@keeps_layout
 def modified_bessel_k0(input: Tensor) -> Tensor:
     """The modified Bessel function of the second kind of order 0."""
     x = wrap(as_float(input.node))
     return math.mul(scaled_modified_bessel_k0(x), math.exp(math.neg(x)))
 
 
+@keeps_layout
 def modified_bessel_k1(input: Tensor) -> Tensor:
     """The modified Bessel function of the second kind of order 1."""
     x = wrap(as_float(input.node))
     return math.mul(scaled_modified_bessel_k1(x), math.exp(math.neg(x)))
 
 
+@keeps_layout
 def spherical_bessel_j0(input: Tensor) -> Tensor:
     """``sin(x) / x``, 1 at 0."""
     x = as_float(input.node)
@@ -88,6 +94,7 @@ erfcx = _unary(ops.erfcx, "erfcx", "``exp(x**2) * erfc(x)``, accurate where erfc
 gammainc, gammaincc = igamma, igammac
 
 
+@keeps_layout
 def log_ndtr(input: Tensor) -> Tensor:
     """The logarithm of `tc.special.ndtr`, accurate far left."""
     x = wrap(as_float(input.node))
@@ -107,6 +114,7 @@ def log_ndtr(input: Tensor) -> Tensor:
 gcd = _binary(ops.gcd, "gcd", "The greatest common divisor of integers; 0 of two zeros.")
 
 
+@keeps_layout
 def lcm(input: Any, other: Any) -> Tensor:
     """The least common multiple of integers; 0 where one of them is."""
     a, b = promote("lcm", input, other)

@@ -17,7 +17,8 @@ from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import DTypeLike
 from tinygrad_cuda.tensor.cumulative import cumsum
-from tinygrad_cuda.tensor.joining import another, join, slice_axis
+from tinygrad_cuda.tensor.joining import join, slice_axis
+from tinygrad_cuda.tensor.layout import another
 from tinygrad_cuda.tensor.promotion import as_float, to_dtype, to_shape
 from tinygrad_cuda.tensor.reductions import cast, require_float
 from tinygrad_cuda.tensor.special import logaddexp

@@ -15,7 +15,6 @@ from tinygrad_cuda.core.device import Device, as_device
 from tinygrad_cuda.core.dtypes import DType, number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError
 from tinygrad_cuda.core.names import unknown_name
-from tinygrad_cuda.core.shapes import is_contiguous
 from tinygrad_cuda.engine.capture import structure
 from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.graph import gradient
@@ -44,6 +43,7 @@ from tinygrad_cuda.tensor import (
 )
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.layout import lies_in
 from tinygrad_cuda.tensor.methods import (
     ElementwiseMethods,
     FactMethods,
@@ -269,13 +269,11 @@ class Tensor(
         """The strides in elements as PyTorch would give them, or one of them."""
         return self.strides if dim is None else self.strides[dim]
 
-    def is_contiguous(self, memory_format: Any = layouts.contiguous_format) -> bool:
+    def is_contiguous(
+        self, memory_format: layouts.memory_format = layouts.contiguous_format
+    ) -> bool:
         """Whether the strides are row-major without gaps, or those of another memory format."""
-        shape = self.node.shape
-        if memory_format in layouts.RANKS:
-            fits = len(shape) == layouts.RANKS[memory_format]
-            return fits and self.strides == layouts.strides_of(shape, memory_format)
-        return self._strides is None or is_contiguous(shape, self._strides)
+        return lies_in(self, memory_format)
 
     def is_floating_point(self) -> bool:
         """Whether the dtype is a floating one."""

@@ -6,7 +6,7 @@ import builtins
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core import dtypes, layouts
 from tinygrad_cuda.core.device import CPU, KINDS, Device, as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype
 from tinygrad_cuda.core.errors import ArgumentError, RawSite
@@ -15,6 +15,7 @@ from tinygrad_cuda.engine.realize import check_errors, realize
 from tinygrad_cuda.graph.node import Node, current_site, holding, mode, node_made
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.layout import another, in_format, strides_like, suggests
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -60,7 +61,7 @@ def to(input: Tensor, *targets: Any, device: Any = None, dtype: Any = None, **op
     Args:
         targets: a device, a dtype or another Tensor, in any order; then `non_blocking` and `copy`.
         device, dtype: the same by name.
-        options: `non_blocking` and `copy`, as in PyTorch.
+        options: `non_blocking`, `copy` and `memory_format`, as in PyTorch.
 
     Raises:
         DeviceError: the device cannot be used here.
@@ -78,11 +79,12 @@ def to(input: Tensor, *targets: Any, device: Any = None, dtype: Any = None, **op
     options.update(zip(("non_blocking", "copy"), flags))
     copy = builtins.bool(options.pop("copy", False))
     options.pop("non_blocking", None)
+    format = options.pop("memory_format", layouts.preserve_format)
     if options:
         raise ArgumentError(
             "to",
             "unknown argument",
-            expect="device, dtype, non_blocking, copy",
+            expect="device, dtype, non_blocking, copy, memory_format",
             actual=", ".join(options),
         )
     node = result = input.node
@@ -90,7 +92,10 @@ def to(input: Tensor, *targets: Any, device: Any = None, dtype: Any = None, **op
         result = elementwise.cast(result, dtype=as_dtype(dtype))
     if device is not None:
         result = to_device(result, as_device(device))
-    return input if result is node and not copy else wrap(result)
+    if result is node and not copy and suggests(input, format):
+        return input
+    moved = strides_like(wrap(another(result) if result is node else result), input)
+    return in_format("to", moved, format)
 
 
 def pin_memory(input: Tensor, device: Any = None) -> Any:
