@@ -9,20 +9,18 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 import numpy as np
-from matplotlib import pyplot as plt
+import recipe
 from tqdm import tqdm
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.data import DataLoader, Dataset, RandomSampler, Subset
 from tinygrad_cuda.nn import functional as F
 
 
@@ -88,26 +86,30 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
 
-class Text:
-    """A text as numbers; the last tenth is kept for validation."""
+class Text(Dataset):
+    """Pieces of a text as numbers, each with the same piece one character later."""
 
-    def __init__(self, text: str, context: int) -> None:
-        self.alphabet = sorted(set(text))
-        numbers = self.encoded(text)
-        cut = len(numbers) * 9 // 10
-        self.train, self.test = tc.tensor(numbers[:cut]), tc.tensor(numbers[cut:])
-        self.context = context
+    def __init__(self, numbers: np.ndarray, context: int) -> None:
+        self.numbers, self.context = numbers, context
+
+    def __len__(self) -> int:
+        return len(self.numbers) - self.context
+
+    def batch(self, indices: np.ndarray) -> Any:
+        pieces = self.numbers[np.asarray(indices)[:, None] + np.arange(self.context + 1)]
+        return pieces[:, :-1], pieces[:, 1:]
+
+
+class Alphabet:
+    """The characters of a text and their numbers."""
+
+    def __init__(self, text: str) -> None:
+        self.characters = sorted(set(text))
+        self.number = {character: n for n, character in enumerate(self.characters)}
 
     def encoded(self, text: str) -> np.ndarray:
         """Numbers of characters; those that the text does not have are left out."""
-        number = {character: n for n, character in enumerate(self.alphabet)}
-        return np.array([number[c] for c in text if c in number], np.int64)
-
-    def batch(self, part: tc.Tensor, count: int) -> tuple[tc.Tensor, tc.Tensor]:
-        """Pieces from random places, and the same pieces one character later."""
-        start = tc.randint(0, len(part) - self.context, (count, 1), device=part.device)
-        piece = part[start + tc.arange(self.context + 1, device=part.device)]
-        return piece[:, :-1], piece[:, 1:]
+        return np.array([self.number[c] for c in text if c in self.number], np.int64)
 
 
 def made_up_text(sentences: int = 20_000, seed: int = 0) -> str:
@@ -124,44 +126,50 @@ def made_up_text(sentences: int = 20_000, seed: int = 0) -> str:
     )
 
 
-def read_text(path: Path | None) -> tuple[str, str]:
+def read_text(path: Path | None, synthetic: bool) -> tuple[str, str]:
     """A text, and where it comes from: a file, tinyshakespeare if it is there, or made up."""
     if path is None and settings.data is not None:
         path = settings.data / "tinyshakespeare" / "input.txt"
         path = path if path.is_file() else None
     if path is not None:
         return path.read_text(encoding="utf-8"), str(path)
-    print("no --text, and no tinyshakespeare/input.txt in $TGC_DATA: sentences are made up",
-          file=sys.stderr)  # fmt: skip
+    if not synthetic:
+        raise tc.DataError(
+            "gpt", "there is no text to train on", expect="--text FILE, or "
+            "tinyshakespeare/input.txt in the folder that TGC_DATA names", actual="neither",
+            hint="--synthetic trains on sentences that are made up",
+        )  # fmt: skip
     return made_up_text(), "made-up sentences"
 
 
-def arguments() -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = recipe.parser(
+        __doc__, "gpt", epochs=None, batch_size=32, lr=2e-3, data=None,
+        smoke="2 blocks of width 64, 200 steps", target="this validation loss",
+    )  # fmt: skip
     add = parser.add_argument
-    add("--text", type=Path, metavar="FILE", help="default: tinyshakespeare in $TGC_DATA, or made")
-    add("--layers", type=int, default=4, help="(default: %(default)s)")
-    add("--heads", type=int, default=4, help="(default: %(default)s)")
-    add("--width", type=int, default=128, help="(default: %(default)s)")
-    add("--context", type=int, default=64, help="characters looked at (default: %(default)s)")
+    add("--text", type=Path, metavar="FILE", help="default: tinyshakespeare in $TGC_DATA")
+    add("--synthetic", action="store_true", help="made-up sentences, where there is no text")
+    for name, value, meaning in (
+        ("--layers", 4, "blocks"), ("--heads", 4, "heads of a block's attention"),
+        ("--width", 128, "numbers a character becomes"), ("--context", 64, "characters looked at"),
+        ("--steps", 3000, "steps of training"), ("--sample", 500, "characters to write at the end"),
+    ):  # fmt: skip
+        add(name, type=recipe.positive, default=value, metavar="N", help=f"{meaning} (%(default)s)")
     add("--dropout", type=float, default=0.0, help="(default: %(default)s)")
-    add("--batch-size", type=int, default=32, help="pieces a step (default: %(default)s)")
-    add("--steps", type=int, default=3000, help="(default: %(default)s)")
-    add("--lr", type=float, default=2e-3, help="highest learning rate; falls as half a cosine")
-    add("--sample", type=int, default=500, metavar="N", help="characters to write at the end")
     add("--prompt", default="\n", help="what they go on from")
-    add("--temperature", type=float, default=0.8, help="below 1 is more careful (%(default)s)")
-    add("--smoke", action="store_true", help="2 blocks of width 64, 200 steps: does it work?")
-    add("--target", type=float, metavar="LOSS", help="fail above this validation loss")
-    add("--device", help="cpu, cuda, cuda:1, ... or emu (default: a usable GPU, else cpu)")
-    add("--seed", type=int, default=0, help="(default: %(default)s)")
-    add("--out", type=Path, default=Path("gpt"), metavar="DIR", help="for the picture and text")
-    args = parser.parse_args()
+    add(
+        "--temperature", type=recipe.rate, default=0.8, help="below 1 is more careful (%(default)s)"
+    )
+    args = recipe.parse(parser, argv)
+    if args.width % args.heads:
+        parser.error(f"argument --width: {args.width} is no multiple of --heads {args.heads}")
     if args.smoke:
         args.layers, args.width = min(args.layers, 2), min(args.width, 64)
         args.context, args.batch_size = min(args.context, 32), min(args.batch_size, 16)
         args.steps, args.sample = min(args.steps, 200), min(args.sample, 200)
+    args.steps = min(args.steps, args.max_batches or args.steps)
     return args
 
 
@@ -181,103 +189,71 @@ def make_optimizer(
     return optimizer, optim.lr_scheduler.SequentialLR(optimizer, [rising, falling], [warm])
 
 
-def loss_of(model: GPT, batch: tuple[tc.Tensor, tc.Tensor]) -> tc.Tensor:
+def loss_of(logits: tc.Tensor, following: tc.Tensor) -> tc.Tensor:
     """Cross-entropy of the next characters, in nats."""
-    text, following = batch
-    return F.cross_entropy(model(text).flatten(0, 1), following.flatten())
+    return F.cross_entropy(logits.flatten(0, 1), following.flatten())
+
+
+def pieces(args: argparse.Namespace, numbers: np.ndarray) -> tuple[DataLoader, DataLoader]:
+    """Random pieces of the first nine tenths of the text; fixed ones of the last to validate."""
+    cut = len(numbers) * 9 // 10
+    train, test = Text(numbers[:cut], args.context), Text(numbers[cut:], args.context)
+    if len(test) < 1:
+        raise tc.DataError("gpt", "the text is too short", actual=f"{len(numbers)} characters",
+                           expect=f"{10 * (args.context + 1)} or more")  # fmt: skip
+    sampler = RandomSampler(
+        train, replacement=True, num_samples=args.steps * args.batch_size, seed=args.seed
+    )
+    held_out = np.linspace(0, len(test) - 1, min(len(test), 10 * args.batch_size)).astype(int)
+    return (
+        DataLoader(train, args.batch_size, sampler=sampler),
+        DataLoader(Subset(test, held_out), args.batch_size),
+    )
 
 
 @tc.no_grad()
-def evaluate(model: GPT, text: Text, count: int, batches: int = 10) -> float:
-    """The loss on text that is not trained on."""
-    model.eval()
-    losses = [loss_of(model, text.batch(text.test, count)) for _ in range(batches)]
-    return tc.stack(losses).mean().item()
-
-
-def train(model: GPT, text: Text, args: argparse.Namespace) -> tuple[list[float], dict[int, float]]:
-    """All steps; returns the loss of each, and validation losses by step."""
-    optimizer, schedule = make_optimizer(model, args.lr, args.steps)
-    losses: list[tc.Tensor] = []
-    checked = {0: evaluate(model, text, args.batch_size)}
-    every = max(1, args.steps // 10)
-    start = time.perf_counter()
-    with tqdm(total=args.steps, desc="train", unit="step", leave=False) as bar:
-        for step in range(1, args.steps + 1):
-            model.train()
-            loss = loss_of(model, text.batch(text.train, args.batch_size))
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            losses.append(loss.detach())
-            bar.update()
-            if step % every == 0 or step == args.steps:
-                checked[step] = evaluate(model, text, args.batch_size)
-                recent = np.mean([loss.item() for loss in losses[-every:]])
-                bar.write(
-                    f"step {step}  loss {recent:.4f}  validation {checked[step]:.4f}  "
-                    f"{time.perf_counter() - start:.1f} s",
-                    file=sys.stdout,
-                )
-    return [loss.item() for loss in losses], checked
-
-
-@tc.no_grad()
-def write(model: GPT, text: Text, prompt: str, count: int, temperature: float) -> str:
+def write(model: GPT, alphabet: Alphabet, args: argparse.Namespace) -> str:
     """Lets the model go on from the prompt, a drawn character at a time."""
     model.eval()
-    numbers = text.encoded(prompt).tolist() or [0]
-    for _ in tqdm(range(count), desc="write", unit="character", leave=False):
+    numbers = alphabet.encoded(args.prompt).tolist() or [0]
+    for _ in tqdm(range(args.sample), desc="write", unit="character", leave=False, disable=None):
         seen = numbers[-model.context :]
         # Always the same shape, so always the same plan: nobody looks at what is after the end.
         padded = tc.tensor([seen + [0] * (model.context - len(seen))])
         end = tc.tensor([len(seen) - 1])
         logits = model(padded)[0].index_select(0, end)
-        numbers.append(tc.multinomial((logits / temperature).softmax(-1), 1).item())
-    return "".join(text.alphabet[number] for number in numbers)
-
-
-def draw_losses(losses: list[float], checked: dict[int, float], path: Path) -> None:
-    """The loss of every step, its running mean, and what is not trained on."""
-    window = max(1, len(losses) // 50)
-    smooth = np.convolve(losses, np.ones(window) / window, mode="valid")
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    steps = np.arange(1, len(losses) + 1)
-    axes.plot(steps, losses, color="tab:blue", alpha=0.25, linewidth=0.8, label="each step")
-    axes.plot(steps[window - 1 :], smooth, color="tab:blue", label=f"mean of {window}")
-    axes.plot(list(checked), list(checked.values()), "o-", color="tab:orange", label="validation")
-    axes.set(xlabel="step", ylabel="cross-entropy, nats a character", title="GPT")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+        chances = (logits / args.temperature).softmax(-1)
+        numbers.append(tc.multinomial(chances, 1).item())
+    return "".join(alphabet.characters[number] for number in numbers)
 
 
 def main() -> int:
     args = arguments()
-    if args.device:
-        tc.set_default_device(args.device)
-    tc.manual_seed(args.seed)
-    content, source = read_text(args.text)
-    text = Text(content, args.context)
-    print(f"data: {source}, {len(content):,} characters, {len(text.alphabet)} different ones")
-    model = GPT(len(text.alphabet), args.context, args.width, args.heads, args.layers, args.dropout)
-    print(f"model: GPT, {sum(p.numel() for p in model.parameters()):,} parameters, "
-          f"on {tc.get_default_device()}")  # fmt: skip
-    losses, checked = train(model, text, args)
-    written = write(model, text, args.prompt, args.sample, args.temperature)
+    content, source = read_text(args.text, args.synthetic)
+    alphabet = Alphabet(content)
+    size = len(alphabet.characters)
+    print(f"data: {source}, {len(content):,} characters, {size} different ones")
+    model = GPT(size, args.context, args.width, args.heads, args.layers, args.dropout)
+    recipe.describe("GPT", model)
+    batches, held_out = pieces(args, alphabet.encoded(content))
+    optimizer, schedule = make_optimizer(model, args.lr, args.steps)
+    args.validate_every = args.validate_every or max(1, args.steps // 10)
+    history, report = recipe.train(
+        args, model, loss_of, optimizer, batches, validation=held_out, scheduler=schedule,
+        scheduler_interval="step", clip_grad_norm=1.0, compile=True, target=args.target,
+        show=lambda row: f"step {row['step']}  loss {row['train_loss']:.4f}  validation "
+        f"{row['val_loss']:.4f}",
+    )  # fmt: skip
+    recipe.draw_losses(
+        history, report, args.out / "loss.png", "GPT: loss while training",
+        "cross-entropy, nats a character", logarithmic=False,
+    )  # fmt: skip
+    written = write(model, alphabet, args)
     print(written)
-    args.out.mkdir(parents=True, exist_ok=True)
-    draw_losses(losses, checked, args.out / "loss.png")
     (args.out / "sample.txt").write_text(written, encoding="utf-8")
-    print(f"written: {args.out / 'loss.png'}, {args.out / 'sample.txt'}")
-    if args.target is not None and not checked[args.steps] <= args.target:
-        print(f"the target of {args.target} was missed", file=sys.stderr)
-        return 1
-    return 0
+    print(f"text: {args.out / 'sample.txt'}")
+    return recipe.missed(args, history["val_loss"][-1] <= (args.target or 0))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    recipe.run(main)

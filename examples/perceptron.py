@@ -7,28 +7,30 @@ points on the wrong side move the line.
 from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
+import recipe
+from matplotlib import pyplot as plt
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
+from tinygrad_cuda.data import DataLoader, TensorDataset
 
 
-def arguments() -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = recipe.parser(
+        __doc__, "perceptron", epochs=2000, batch_size=200, lr=0.2, data=None,
+        smoke="the same: it takes a second", target="this share of points, 1 by default",
+    )  # fmt: skip
     add = parser.add_argument
-    add("--points", type=int, default=200, help="(default: %(default)s)")
+    add("--points", type=recipe.positive, default=200, metavar="N", help="(default: %(default)s)")
     add("--margin", type=float, default=0.1, help="least distance from the true line")
-    add("--lr", type=float, default=0.2, help="(default: %(default)s)")
-    add("--max-batches", type=int, default=2000, metavar="N", help="give up after N steps")
-    add("--device", help="cpu, cuda, cuda:1, ... or emu (default: a usable GPU, else cpu)")
-    add("--seed", type=int, default=0, help="(default: %(default)s)")
-    add("--plot", type=Path, metavar="FILE", help="write the decision boundary as a PNG")
-    return parser.parse_args()
+    args = recipe.parse(parser, argv)
+    args.target = 1.0 if args.target is None else args.target
+    return args
 
 
 def separable_points(count: int, margin: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -44,36 +46,23 @@ def separable_points(count: int, margin: float, seed: int) -> tuple[np.ndarray, 
     return points, np.sign(points @ normal - offset).astype(np.float32)
 
 
-def train(model: nn.Module, x: tc.Tensor, y: tc.Tensor, lr: float, limit: int) -> tuple[int, float]:
-    """Steps until every point is on its side, `limit` at most; returns steps and accuracy."""
-    optimizer = optim.SGD(model.parameters(), lr=lr)
-    accuracy = 0.0
-    with tqdm(total=limit, unit="step", leave=False) as bar:
-        for step in range(limit + 1):
-            margins = y * model(x).squeeze(1)
-            accuracy = (margins > 0).float().mean().item()
-            if accuracy == 1.0 or step == limit:
-                break
-            loss = tc.relu(-margins).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            bar.update()
-    return step, accuracy
+def criterion(scores: tc.Tensor, y: tc.Tensor) -> tc.Tensor:
+    """The mean of what points on the wrong side lack."""
+    return tc.relu(-y * scores.squeeze(1)).mean()
 
 
-def plot(path: Path, model: nn.Module, points: np.ndarray, labels: np.ndarray) -> None:
-    """The points, the line, and the side of each place of the plane."""
-    import matplotlib
+def share_right(scores: tc.Tensor, y: tc.Tensor) -> tc.Tensor:
+    """The share of points on their side."""
+    return (y * scores.squeeze(1) > 0).float().mean()
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
 
+def draw(path: Path, model: nn.Module, points: np.ndarray, labels: np.ndarray) -> None:
+    """The points, the line, and the side of each part of the plane."""
     line = np.linspace(-2.2, 2.2, 221, dtype=np.float32)
     plane = np.stack(np.meshgrid(line, line), axis=-1)
     with tc.no_grad():
         scores = model(tc.tensor(plane)).squeeze(2).cpu().numpy()
-    figure, axes = plt.subplots(figsize=(5.5, 5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(5.5, 5.6), layout="constrained")
     axes.contourf(line, line, np.sign(scores), levels=[-2, 0, 2],
                   colors=["tab:blue", "tab:orange"], alpha=0.2)  # fmt: skip
     axes.contour(line, line, scores, levels=[0], colors="black")
@@ -81,26 +70,30 @@ def plot(path: Path, model: nn.Module, points: np.ndarray, labels: np.ndarray) -
         chosen = points[labels == label]
         axes.scatter(chosen[:, 0], chosen[:, 1], s=14, color=color, label=f"class {label:+d}")
     axes.set(xlabel="$x_1$", ylabel="$x_2$", title="Decision boundary", aspect="equal")
-    figure.legend(loc="outside lower center", ncols=2)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    axes.legend(loc="upper right")
+    recipe.save(figure, path, "Points in the colour of their class, the plane in the colour of the "
+                "class that the model gives it; the line is where its score is 0.")  # fmt: skip
 
 
 def main() -> int:
     args = arguments()
-    if args.device:
-        tc.set_default_device(args.device)
-    tc.manual_seed(args.seed)
     points, labels = separable_points(args.points, args.margin, args.seed)
+    data = TensorDataset(points, labels)
     model = nn.Linear(2, 1)
-    steps, accuracy = train(model, tc.tensor(points), tc.tensor(labels), args.lr, args.max_batches)
-    print(f"{len(points)} points, {steps} steps on {tc.get_default_device()}: {accuracy:.1%} right")
-    if args.plot:
-        plot(args.plot, model, points, labels)
-        print(f"picture: {args.plot}")
-    return 0 if accuracy == 1.0 else 1
+    recipe.describe("perceptron", model)
+    args.batch_size = min(args.batch_size, args.points)
+    history, _ = recipe.train(
+        args, model, criterion, optim.SGD(model.parameters(), lr=args.lr),
+        recipe.loader(args, data), validation=DataLoader(data, len(data)),
+        metrics={"accuracy": share_right}, monitor="val_accuracy", mode="max", target=args.target,
+        show=None,
+    )  # fmt: skip
+    last = history.rows[-1]
+    print(f"{len(points)} points, {last['step']} steps on {tc.get_default_device()}: "
+          f"{last['val_accuracy']:.1%} right")  # fmt: skip
+    draw(args.out / "boundary.png", model, points, labels)
+    return recipe.missed(args, last["val_accuracy"] >= args.target)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    recipe.run(main)

@@ -10,24 +10,19 @@ import argparse
 import copy
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 import numpy as np
+import recipe
 from matplotlib import pyplot as plt
-from tqdm import tqdm
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.data import MNIST, DataLoader, Normalize
+from tinygrad_cuda.data import MNIST, DataLoader
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.nn.utils import fuse_conv_bn_eval
-
-# Mean and standard deviation of MNIST's pixels.
-NORMALIZE = Normalize([0.1307], [0.3081])
+from tinygrad_cuda.utils.metrics import accuracy
 
 
 class Block(nn.Module):
@@ -93,54 +88,22 @@ def load_classifier(path: Path) -> ResNet:
     return model.eval().folded()
 
 
-def arguments() -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = recipe.parser(
+        __doc__, "resnet_mnist", epochs=3, batch_size=128, lr=0.01,
+        smoke="20 small steps, 8 channels, 300 tests", target="this test accuracy, in percent",
+    )  # fmt: skip
     add = parser.add_argument
-    add("--epochs", type=int, default=3, help="(default: %(default)s)")
-    add("--batch-size", type=int, default=128, help="images a step (default: %(default)s)")
-    add("--lr", type=float, default=0.01, help="the highest learning rate (default: %(default)s)")
-    add("--width", type=int, help="channels of the first block (default: 32; 8 with --smoke)")
-    add("--max-batches", type=int, metavar="N", help="stop each epoch after N steps")
-    add("--max-test", type=int, metavar="N", help="test on the first N images only")
-    add("--smoke", action="store_true", help="20 small steps, 8 channels, 300 tests")
-    add("--target", type=float, metavar="ACC", help="fail below this accuracy, in percent")
-    add("--device", help="cpu, cuda, cuda:1, ... or emu (default: a usable GPU, else cpu)")
-    add("--data", metavar="DIR", help="folder with MNIST's files (default: $TGC_DATA, the cache)")
-    add("--seed", type=int, default=0, help="(default: %(default)s)")
-    add("--out", type=Path, default=Path("resnet_mnist"), metavar="DIR", help="for all files")
-    args = parser.parse_args()
+    add("--width", type=recipe.positive, metavar="N",
+        help="channels of the first block (default: 32; 8 with --smoke)")  # fmt: skip
+    add("--max-test", type=recipe.positive, metavar="N", help="test on the first N images only")
+    args = recipe.parse(parser, argv)
     if args.smoke:
         args.epochs, args.max_batches = 1, args.max_batches or 20
         args.max_test, args.batch_size = args.max_test or 300, min(args.batch_size, 64)
     args.width = args.width or (8 if args.smoke else 32)
     return args
-
-
-def train(
-    model: ResNet, loader: DataLoader, optimizer: Any, schedule: Any, steps: int, title: str
-) -> list[float]:
-    """One epoch; returns the loss of every step."""
-
-    @tc.compile
-    def step(images: tc.Tensor, labels: tc.Tensor) -> tc.Tensor:
-        loss = F.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    losses: list[tc.Tensor] = []
-    model.train()
-    with tqdm(total=steps, desc=title, unit="batch", leave=False) as bar:
-        for images, labels in loader:
-            if len(losses) == steps:
-                break
-            losses.append(step(images, labels))
-            schedule.step()
-            bar.update()
-    # Read only now: a number read in the loop would make the program wait for the device.
-    return [loss.item() for loss in losses]
 
 
 @tc.no_grad()
@@ -178,28 +141,13 @@ def compare_folded(model: ResNet, dataset: MNIST, logits: np.ndarray) -> bool:
     return error < 1e-4
 
 
-def draw_losses(losses: list[float], steps: int, path: Path) -> None:
-    """The loss of every step and its running mean."""
-    window = max(1, len(losses) // 50)
-    smooth = np.convolve(losses, np.ones(window) / window, mode="valid")
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    epochs = (np.arange(len(losses)) + 1) / steps
-    axes.plot(epochs, losses, color="tab:blue", alpha=0.25, linewidth=0.8, label="each step")
-    axes.plot(epochs[window - 1 :], smooth, color="tab:blue", label=f"mean of {window}")
-    axes.set(xlabel="epoch", ylabel="cross-entropy", yscale="log", title="Training loss")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
 def draw_doubts(logits: np.ndarray, dataset: MNIST, path: Path, count: int = 40) -> None:
     """The test images that the network likes least as what they are."""
     chances = np.exp(logits - logits.max(1, keepdims=True))
     chances /= chances.sum(1, keepdims=True)
     right = chances[np.arange(len(chances)), dataset.targets]
-    figure, grid = plt.subplots(5, 8, figsize=(9, 6.6), layout="constrained")
-    figure.suptitle("least sure: what it says (how surely), what it is")
+    figure, grid = plt.subplots(5, 8, figsize=(9, 7), layout="constrained")
+    figure.suptitle("The test images that the network doubts most")
     for axes, number in zip(grid.flat, np.argsort(right, kind="stable")[:count]):
         guess = int(chances[number].argmax())
         wrong = guess != dataset.targets[number]
@@ -208,60 +156,46 @@ def draw_doubts(logits: np.ndarray, dataset: MNIST, path: Path, count: int = 40)
             f"{guess} ({chances[number, guess]:.0%}), {dataset.targets[number]}",
             fontsize=8, color="tab:red" if wrong else "black",
         )  # fmt: skip
+    for axes in grid.flat:
         axes.axis("off")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    recipe.save(figure, path, "Above each image: what the network says (and how surely), what it "
+                "is; red where these differ.")  # fmt: skip
 
 
 def main() -> int:
     args = arguments()
-    if args.device:
-        tc.set_default_device(args.device)
-    tc.manual_seed(args.seed)
-    train_set = MNIST(args.data, train=True, transform=NORMALIZE, download=True)
-    test_set = MNIST(args.data, train=False, transform=NORMALIZE, download=True)
+    train_set, test_set = recipe.mnist(args)
     if args.max_test:
         test_set.data, test_set.targets = (
             array[: args.max_test] for array in (test_set.data, test_set.targets)
         )
-    print(f"data: {train_set.source}, {len(train_set):,} images to train on, {len(test_set):,} "
-          "to test")  # fmt: skip
     model = ResNet(args.width)
-    print(f"model: ResNet, {sum(p.numel() for p in model.parameters()):,} parameters, "
-          f"on {tc.get_default_device()}")  # fmt: skip
-
+    recipe.describe("ResNet", model)
     # A short last batch would be another plan, and its batch statistics are the noisiest.
-    loader = DataLoader(
-        train_set, batch_size=args.batch_size, shuffle=True, drop_last=True, seed=args.seed
-    )
-    steps = min(len(loader), args.max_batches or len(loader))
+    batches = recipe.loader(args, train_set, drop_last=True)
     optimizer = optim.Adam(model.parameters(), lr=args.lr)
-    schedule = optim.lr_scheduler.OneCycleLR(optimizer, args.lr, args.epochs * steps)
-    logits, accuracy, losses = np.empty((0, 10)), 0.0, []
-    start = time.perf_counter()
-    for epoch in range(1, args.epochs + 1):
-        losses += train(model, loader, optimizer, schedule, steps, f"epoch {epoch}")
-        logits = predict(model, test_set)
-        accuracy = 100 * float((logits.argmax(1) == test_set.targets).mean())
-        print(
-            f"epoch {epoch}  loss {np.mean(losses[-steps:]):.4f}  "
-            f"test accuracy {accuracy:.2f} %  {time.perf_counter() - start:.1f} s"
-        )
+    of = recipe.caveat(test_set)
+    history, report = recipe.train(
+        args, model, nn.CrossEntropyLoss(), optimizer, batches,
+        validation=DataLoader(test_set, batch_size=1000), metrics={"accuracy": accuracy},
+        scheduler=optim.lr_scheduler.OneCycleLR(optimizer, args.lr, args.epochs * len(batches)),
+        scheduler_interval="step", monitor="val_accuracy", mode="max", compile=True,
+        target=None if args.target is None else args.target / 100,
+        show=lambda row: f"epoch {row['epoch'] + 1}  loss {row['train_loss']:.4f}  test accuracy "
+        f"{100 * row['val_accuracy']:.2f} %{of}",
+    )  # fmt: skip
+    logits = predict(model, test_set)
     equal = compare_folded(model, test_set, logits)
-    args.out.mkdir(parents=True, exist_ok=True)
     save_classifier(model, args.out / "resnet.safetensors")
-    draw_losses(losses, steps, args.out / "loss.png")
+    print(f"classifier: {args.out / 'resnet.safetensors'}")
+    recipe.draw_losses(history, report, args.out / "loss.png", "ResNet: loss while training")
     draw_doubts(logits, test_set, args.out / "doubts.png")
-    print(f"checkpoint: {args.out / 'resnet.safetensors'}")
-    print(f"pictures: {args.out / 'loss.png'}, {args.out / 'doubts.png'}")
     if not equal:
         print("the folded network differs from the trained one", file=sys.stderr)
         return 1
-    if args.target is not None and accuracy < args.target:
-        print(f"the target of {args.target} % was missed", file=sys.stderr)
-        return 1
-    return 0
+    reached = 100 * history["val_accuracy"][-1] >= (args.target or 0)
+    return recipe.missed(args, reached, " %")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    recipe.run(main)

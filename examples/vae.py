@@ -7,23 +7,21 @@ from it becomes a digit again. `--smoke` takes less than a minute on two cores.
 from __future__ import annotations
 
 import argparse
-import sys
-import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 import numpy as np
+import recipe
 from matplotlib import pyplot as plt
-from tqdm import tqdm
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.data import MNIST, DataLoader
+from tinygrad_cuda.data import MNIST, DataLoader, Dataset
 from tinygrad_cuda.nn import functional as F
+
+Output = tuple[tc.Tensor, tc.Tensor, tc.Tensor]
 
 
 class VAE(nn.Module):
@@ -44,7 +42,7 @@ class VAE(nn.Module):
         features = self.encoder(images)
         return self.mean(features), self.log_variance(features)
 
-    def forward(self, images: tc.Tensor) -> tuple[tc.Tensor, tc.Tensor, tc.Tensor]:
+    def forward(self, images: tc.Tensor) -> Output:
         """Logits of the pixels, and the distribution that they were drawn from."""
         mean, log_variance = self.encode(images)
         # A draw as a function of the parameters, so that gradients reach them.
@@ -56,71 +54,52 @@ class VAE(nn.Module):
         return self.decoder(latent).sigmoid()
 
 
-def bound(model: VAE, images: tc.Tensor) -> tuple[tc.Tensor, tc.Tensor]:
-    """The two parts of the negative evidence lower bound (ELBO), in nats an image.
+class Images(Dataset):
+    """Images that are their own targets."""
 
-    What is lost in rebuilding, and the divergence of the distribution from N(0, 1):
-    ``-1/2 sum(1 + log s^2 - m^2 - s^2)``.
-    """
-    logits, mean, log_variance = model(images)
-    lost = F.binary_cross_entropy_with_logits(logits, images, reduction="sum")
-    divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum()
-    return lost / len(images), divergence / len(images)
+    def __init__(self, labelled: MNIST) -> None:
+        self.labelled = labelled
+
+    def __len__(self) -> int:
+        return len(self.labelled)
+
+    def batch(self, indices: np.ndarray) -> Any:
+        images, _ = self.labelled.batch(indices)
+        return images, images
 
 
-def arguments() -> argparse.Namespace:
+def rebuilding(output: Output, images: tc.Tensor) -> tc.Tensor:
+    """What is lost in rebuilding, in nats an image."""
+    lost = F.binary_cross_entropy_with_logits(output[0], images, reduction="sum")
+    return lost / len(images)
+
+
+def divergence(output: Output, images: tc.Tensor) -> tc.Tensor:
+    """The divergence from N(0, 1), in nats an image: ``-1/2 sum(1 + log s^2 - m^2 - s^2)``."""
+    _, mean, log_variance = output
+    return -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum() / len(images)
+
+
+def bound(output: Output, images: tc.Tensor) -> tc.Tensor:
+    """The negative evidence lower bound (ELBO), in nats an image."""
+    return rebuilding(output, images) + divergence(output, images)
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = recipe.parser(
+        __doc__, "vae", epochs=20, batch_size=128, lr=2e-3, smoke="one epoch of 200 steps",
+        target="this negative ELBO, in nats",
+    )  # fmt: skip
     add = parser.add_argument
-    add("--epochs", type=int, default=20, help="(default: %(default)s)")
-    add("--hidden", type=int, default=512, help="width of the layers (default: %(default)s)")
-    add("--latent", type=int, default=16, help="numbers a digit becomes (default: %(default)s)")
-    add("--batch-size", type=int, default=128, help="images a step (default: %(default)s)")
-    add("--lr", type=float, default=2e-3, help="learning rate at first; falls as half a cosine")
-    add("--max-batches", type=int, metavar="N", help="stop each epoch after N steps")
-    add("--smoke", action="store_true", help="one epoch of 200 steps, to see that it works")
-    add("--target", type=float, metavar="NATS", help="fail above this negative ELBO")
-    add("--device", help="cpu, cuda, cuda:1, ... or emu (default: a usable GPU, else cpu)")
-    add("--data", metavar="DIR", help="folder with MNIST's files (default: $TGC_DATA, the cache)")
-    add("--seed", type=int, default=0, help="(default: %(default)s)")
-    add("--out", type=Path, default=Path("vae"), metavar="DIR", help="folder for the pictures")
-    args = parser.parse_args()
+    add("--hidden", type=recipe.positive, default=512, metavar="N",
+        help="width of the layers (default: %(default)s)")  # fmt: skip
+    add("--latent", type=recipe.positive, default=16, metavar="N",
+        help="numbers a digit becomes (default: %(default)s)")  # fmt: skip
+    args = recipe.parse(parser, argv)
     if args.smoke:
         args.epochs, args.max_batches = 1, args.max_batches or 200
     return args
-
-
-def train(
-    model: VAE, loader: DataLoader, optimizer: Any, schedule: Any, steps: int, title: str
-) -> float:
-    """One epoch; returns the mean negative ELBO."""
-    losses: list[tc.Tensor] = []
-    model.train()
-    with tqdm(total=steps, desc=title, unit="batch", leave=False) as bar:
-        for images, _ in loader:
-            if len(losses) == steps:
-                break
-            loss = sum(bound(model, images))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            losses.append(loss.detach())
-            bar.update()
-    # Read only now: a number read in the loop would make the program wait for the device.
-    return float(np.mean([loss.item() for loss in losses]))
-
-
-@tc.no_grad()
-def evaluate(model: VAE, dataset: MNIST) -> tuple[float, float]:
-    """Both parts of the bound on the test images."""
-    model.eval()
-    parts = [bound(model, images) for images, _ in DataLoader(dataset, batch_size=1000)]
-    sizes = [min(1000, len(dataset) - 1000 * number) for number in range(len(parts))]
-    lost, divergence = (
-        float(np.average([part[which].item() for part in parts], weights=sizes)) for which in (0, 1)
-    )
-    return lost, divergence
 
 
 def between(a: tc.Tensor, b: tc.Tensor, steps: int) -> tc.Tensor:
@@ -131,79 +110,70 @@ def between(a: tc.Tensor, b: tc.Tensor, steps: int) -> tc.Tensor:
     return (((1 - part) * angle).sin() * a + (part * angle).sin() * b) / angle.sin()
 
 
-def save_grid(images: Any, rows: int, columns: int, path: Path, title: str) -> None:
+def save_grid(images: Any, rows: int, columns: int, path: Path, title: str, caption: str) -> None:
     """Images of 28 by 28 side by side."""
     whole = np.asarray(images).reshape(rows, columns, 28, 28).transpose(0, 2, 1, 3)
     figure, axes = plt.subplots(
-        figsize=(columns * 0.55 + 0.2, rows * 0.55 + 0.5), layout="constrained"
+        figsize=(columns * 0.55 + 0.9, rows * 0.55 + 0.9), layout="constrained"
     )
-    axes.imshow(whole.reshape(rows * 28, columns * 28), cmap="gray_r", vmin=0, vmax=1)
+    shown = axes.imshow(whole.reshape(rows * 28, columns * 28), cmap="gray_r", vmin=0, vmax=1)
     axes.set_title(title, fontsize=10)
     axes.axis("off")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figure.colorbar(shown, ax=axes, shrink=0.6, label="ink")
+    recipe.save(figure, path, caption)
 
 
 @tc.no_grad()
-def draw(model: VAE, dataset: MNIST, latent: int, folder: Path) -> list[Path]:
+def draw(model: VAE, dataset: MNIST, latent: int, folder: Path) -> None:
     """Reconstructions, samples and a walk, as PNG files."""
     model.eval()
-    folder.mkdir(parents=True, exist_ok=True)
     images, labels = next(iter(DataLoader(dataset, batch_size=100)))
     mean, _ = model.encode(images)
     rebuilt = model.decode(mean)
 
     pairs = tc.stack([images[:48].reshape(4, 12, 28, 28), rebuilt[:48].reshape(4, 12, 28, 28)], 1)
-    paths = [folder / name for name in ("reconstructions.png", "samples.png", "walk.png")]
-    save_grid(pairs.cpu().numpy(), 8, 12, paths[0], "test digits, and below each what comes back")
+    save_grid(pairs.cpu().numpy(), 8, 12, folder / "reconstructions.png", "Reconstructions",
+              f"Rows of test images; below each, what comes back from its {latent} "
+              "numbers.")  # fmt: skip
 
     samples = model.decode(tc.randn(120, latent, device=mean.device))
-    save_grid(samples.cpu().numpy(), 10, 12, paths[1], "digits from random numbers")
+    save_grid(samples.cpu().numpy(), 10, 12, folder / "samples.png", "Samples",
+              f"Digits decoded from {latent} random numbers each.")  # fmt: skip
 
     # From the first 0 of the test images to the first 1, to the first 2, ...
     found = labels.tolist()
     stops = [found.index(digit) for digit in range(10) if digit in found]
     rows = [model.decode(between(mean[a], mean[b], 12)) for a, b in pairwise(stops)]
     walk = tc.cat(rows).cpu().numpy()
-    save_grid(walk, len(rows), 12, paths[2], "on the way from one digit to the next")
-    return paths
+    save_grid(walk, len(rows), 12, folder / "walk.png", "From digit to digit",
+              "Each row goes from a test image of one digit to one of the next.")  # fmt: skip
 
 
 def main() -> int:
     args = arguments()
-    if args.device:
-        tc.set_default_device(args.device)
-    tc.manual_seed(args.seed)
-    train_set = MNIST(args.data, train=True, download=True)
-    test_set = MNIST(args.data, train=False, download=True)
-    print(f"data: {train_set.source}, {len(train_set):,} images to train on, {len(test_set):,} "
-          "to test")  # fmt: skip
+    train_set, test_set = recipe.mnist(args, transform=None)
     model = VAE(args.hidden, args.latent)
-    print(f"model: VAE, {args.latent} numbers a digit, "
-          f"{sum(p.numel() for p in model.parameters()):,} parameters, "
-          f"on {tc.get_default_device()}")  # fmt: skip
-
-    loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=True, seed=args.seed)
-    steps = min(len(loader), args.max_batches or len(loader))
+    recipe.describe(f"VAE, {args.latent} numbers a digit", model)
+    batches = recipe.loader(args, Images(train_set))
     optimizer = optim.Adam(model.parameters(), lr=args.lr)
-    schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, args.epochs * steps))
-    start = time.perf_counter()
-    lost = divergence = 0.0
-    for epoch in range(1, args.epochs + 1):
-        loss = train(model, loader, optimizer, schedule, steps, f"epoch {epoch}")
-        lost, divergence = evaluate(model, test_set)
-        print(
-            f"epoch {epoch}  loss {loss:.2f}  test: negative ELBO {lost + divergence:.2f} = "
-            f"{lost:.2f} rebuilding + {divergence:.2f} divergence  "
-            f"{time.perf_counter() - start:.1f} s"
-        )
-    paths = draw(model, test_set, args.latent, args.out)
-    print("pictures: " + ", ".join(map(str, paths)))
-    if args.target is not None and not lost + divergence <= args.target:
-        print(f"the target of {args.target} nats was missed", file=sys.stderr)
-        return 1
-    return 0
+    of = recipe.caveat(test_set)
+    history, report = recipe.train(
+        args, model, bound, optimizer, batches,
+        validation=DataLoader(Images(test_set), batch_size=1000),
+        metrics={"rebuilding": rebuilding, "divergence": divergence},
+        scheduler=optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * len(batches)),
+        scheduler_interval="step", compile=True, target=args.target,
+        show=lambda row: f"epoch {row['epoch'] + 1}  loss {row['train_loss']:.2f}  test: negative "
+        f"ELBO {row['val_loss']:.2f} = {row['val_rebuilding']:.2f} rebuilding + "
+        f"{row['val_divergence']:.2f} divergence{of}",
+    )  # fmt: skip
+    recipe.draw_losses(
+        history, report, args.out / "loss.png", "VAE: loss while training",
+        "negative ELBO, nats an image",
+    )  # fmt: skip
+    draw(model, test_set, args.latent, args.out)
+    return recipe.missed(args, history["val_loss"][-1] <= (args.target or 0), " nats")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    recipe.run(main)
