@@ -6,7 +6,16 @@ import importlib
 from math import e, inf, nan, pi
 from typing import TYPE_CHECKING, Any
 
-from tinygrad_cuda import autograd, backends, cuda, distributions, linalg, random, special
+from tinygrad_cuda import (
+    autograd,
+    backends,
+    cuda,
+    distributions,
+    einops_support,
+    linalg,
+    random,
+    special,
+)
 from tinygrad_cuda.autograd import (
     detect_nan,
     enable_grad,
@@ -688,6 +697,7 @@ __all__ = [
     "dstack",
     "dtype",
     "e",
+    "einops_support",
     "einsum",
     "embedding",
     "embedding_bag",

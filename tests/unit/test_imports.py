@@ -54,6 +54,7 @@ RANKS = {
     "accelerator": 10,
     "compile": 11,
     "compiler": 11,
+    "einops_support": 11,
     "fx": 11,
     "jit": 11,
     "onnx": 11,

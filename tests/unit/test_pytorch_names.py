@@ -713,3 +713,40 @@ def test_settings_that_change_nothing() -> None:
     tc.set_warn_always(False)
     assert tc.set_flush_denormal(False) is False
     tc.set_num_interop_threads(1)
+
+
+# einops -------------------------------------------------------------------------------------------
+
+
+def test_einops_takes_tensors() -> None:
+    torch, einops = pytest.importorskip("torch"), pytest.importorskip("einops")
+    values = np.arange(24.0).reshape(2, 3, 4)
+    results = []
+    for t in (torch, tc):
+        x = t.tensor(values, requires_grad=True)
+        parts = [
+            einops.rearrange(x, "a b c -> c (b a)"),
+            einops.repeat(x, "a b c -> a (b r) c d", r=2, d=3),
+            einops.reduce(x, "a (b k) c -> a c b", "mean", k=3),
+            einops.reduce(x, "a b c -> c", "max"),
+            einops.reduce(x, "a b c -> a b", "prod"),
+            einops.einsum(x, x, "a b c, a d c -> a b d"),
+            einops.pack([x, x[:, 0]], "a * c")[0],
+        ]
+        sum((part * part).sum() for part in parts).backward()
+        results.append([part.detach().numpy() for part in parts] + [x.grad.numpy()])
+    for expected, found in zip(*results):
+        np.testing.assert_allclose(found, expected)
+
+
+def test_layers_of_einops() -> None:
+    pytest.importorskip("einops")
+    layers = importlib.import_module("einops.layers.tinygrad_cuda")
+    model = tc.nn.Sequential(
+        layers.Rearrange("a b c -> a (b c)"),
+        tc.nn.Linear(12, 6),
+        layers.EinMix("a (b c) -> a d c", weight_shape="b d", bias_shape="d c", b=2, c=3, d=5),
+        layers.Reduce("a d c -> a", "sum"),
+    )
+    assert model(tc.ones(2, 3, 4)).shape == (2,)
+    assert len(list(model.parameters())) == 4
