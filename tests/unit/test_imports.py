@@ -88,6 +88,7 @@ LATE = {
     "backend.cuda.runtime": {"cuda"},
     "data.transforms.colour": {"scipy"},
     "data.transforms.warping": {"scipy"},
+    "distributions.gamma": {"scipy"},
     "graph.draw": {"networkx", "matplotlib"},
     "graph.ops.elementwise": {"scipy"},
     "graph.schedule": {"networkx"},

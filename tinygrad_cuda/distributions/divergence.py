@@ -10,6 +10,19 @@ from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.distributions.continuous import Exponential, Laplace, Normal, Uniform
 from tinygrad_cuda.distributions.discrete import Bernoulli, Categorical
 from tinygrad_cuda.distributions.distribution import Distribution, Independent
+from tinygrad_cuda.distributions.gamma import (
+    Beta,
+    Chi2,
+    Dirichlet,
+    Gamma,
+    beta_divergence,
+    dirichlet_divergence,
+    gamma_divergence,
+)
+from tinygrad_cuda.distributions.multivariate_normal import (
+    MultivariateNormal,
+    normal_divergence,
+)
 from tinygrad_cuda.tensor.selecting import where
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -86,4 +99,9 @@ _RULES: dict[type[Distribution], Callable[[Any, Any], Tensor]] = {
     Exponential: _exponential,
     Bernoulli: _bernoulli,
     Categorical: _categorical,
+    Gamma: gamma_divergence,
+    Chi2: gamma_divergence,
+    Beta: beta_divergence,
+    Dirichlet: dirichlet_divergence,
+    MultivariateNormal: normal_divergence,
 }
