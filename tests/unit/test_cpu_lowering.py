@@ -15,6 +15,7 @@ from tinygrad_cuda.backend.reference.backend import (
     ReferenceBackend,
     ReferenceExecutable,
 )
+from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.nn import functional as F
 
 RNG = np.random.default_rng(0)
@@ -52,7 +53,7 @@ class Compared(CpuExecutable):
         return found
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def compared(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from tinygrad_cuda.engine.plan import cache
 
@@ -131,6 +132,7 @@ def _values(result: Any) -> Any:
     )
 
 
+@pytest.mark.usefixtures("compared")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_lowered_programs_agree_with_the_rows(name: str) -> None:
     tc.manual_seed(0)
@@ -139,6 +141,7 @@ def test_lowered_programs_agree_with_the_rows(name: str) -> None:
     np.testing.assert_equal(_values(PROGRAMS[name]()), first)
 
 
+@pytest.mark.usefixtures("compared")
 def test_recurrent_and_attention_steps_agree_with_the_rows() -> None:
     tc.manual_seed(0)
     model = tc.nn.LSTM(4, 8, batch_first=True)
@@ -151,6 +154,7 @@ def test_recurrent_and_attention_steps_agree_with_the_rows() -> None:
         optimizer.step()
 
 
+@pytest.mark.usefixtures("compared")
 def test_writes_agree_with_the_rows() -> None:
     x = tc.zeros(6, 4)
     view = x[1:3]
@@ -161,8 +165,70 @@ def test_writes_agree_with_the_rows() -> None:
     assert x.tolist() == [[1] * 4, [0, 4, 0, 0], [1] * 4, [3, 2, 3, 0], [1] * 4, [0, 2, 0, 0]]
 
 
+@pytest.mark.usefixtures("compared")
 def test_a_bad_index_is_reported_though_nothing_reads_it() -> None:
     loss = F.embedding(tc.tensor([9]), tc.zeros(3, 2)) * 0
     with pytest.raises(IndexError, match="9"):
         loss.tolist()
     tc.ones(3).add(1).tolist()
+
+
+# References of more than one call -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-4, 0.1, 1.0, 4.0])
+def test_erf_is_within_three_units_in_the_last_place(scale: float) -> None:
+    from scipy.special import erf
+
+    x = (RNG.standard_normal(20_000) * scale).astype(np.float32)
+    right = erf(x.astype(np.float64))
+    unit = np.spacing(np.abs(right).astype(np.float32))
+    assert (np.abs(numeric.erf(x) - right) <= 3 * unit).all()
+
+
+def test_erf_of_special_values() -> None:
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 9.0], np.float32)
+    found = numeric.erf(x)
+    np.testing.assert_array_equal(found, np.array([0, 0, 1, -1, np.nan, 1e-45, 1], np.float32))
+    assert np.signbit(found).tolist()[:2] == [False, True]
+    assert numeric.erf(np.float32(0.5)) == numeric.erf(np.full(3, 0.5, np.float32))[1]
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((5000,), (0,)), ((7, 1031), (1,)), ((64, 48), (0, 1)), ((3, 4, 32, 32), (0, 2, 3)),
+        ((1, 5000), (0,)), ((200, 3, 5), (1, 2)), ((0, 9), (1,)), ((9, 0), (1,)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_and_deviations(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> None:
+    x = RNG.standard_normal(shape).astype(dtype)
+    right = x.astype(np.float64).sum(axes, keepdims=True)
+    tolerance = 1e-5 if dtype == "float32" else 1e-12
+    found = numeric.total(x, axes)
+    assert found.shape == right.shape and found.dtype == x.dtype
+    np.testing.assert_allclose(found, right, rtol=tolerance, atol=100 * tolerance)
+    if x.size:
+        mean, m2 = numeric.welford(x, axes)
+        deviations = x - x.astype(np.float64).mean(axes, keepdims=True)
+        assert mean.shape == m2.shape == right.shape and mean.dtype == m2.dtype == x.dtype
+        np.testing.assert_allclose(m2, (deviations**2).sum(axes, keepdims=True), rtol=tolerance)
+
+
+@pytest.mark.parametrize("width", [(), (3,), (40,)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8", "bool"])
+def test_sums_at_positions(width: tuple[int, ...], dtype: str) -> None:
+    index = RNG.integers(0, 50, (60, 70))
+    values = (RNG.standard_normal((60, 70, *width)) * 9).astype(dtype)
+    base = (RNG.standard_normal((50, *width)) * 9).astype(dtype)
+    right = base.astype("bool" if dtype == "bool" else np.float64)
+    if dtype == "bool":
+        np.logical_or.at(right, index, values)
+    else:
+        np.add.at(right, index, values.astype(np.float64))
+    found = numeric.add_at(base, index, values)
+    assert found.dtype == base.dtype
+    if base.dtype.kind in "iu":
+        right = right.astype(np.int64).astype(dtype)
+    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-3)

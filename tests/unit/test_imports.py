@@ -91,6 +91,7 @@ LATE = {
     "distributions.gamma": {"scipy"},
     "graph.draw": {"networkx", "matplotlib"},
     "graph.ops.elementwise": {"scipy"},
+    "graph.ops.numeric": {"scipy"},
     "graph.schedule": {"networkx"},
     "tensor.decomposing": {"scipy"},
     "tensor.factorizing": {"scipy"},

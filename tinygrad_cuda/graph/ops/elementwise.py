@@ -389,8 +389,21 @@ sigmoid: AlikeOp = _op(
     domain="float", cost=12,
 )  # fmt: skip
 TWO_OVER_SQRT_PI = 1.1283791670955126
+
+
+@numeric.takes_out
+def _erf(x: Any, out: Any = None) -> Any:
+    if x.dtype == np.float32:
+        return numeric.erf(x, out=out)
+    found = _special("erf")(x)
+    if out is None:
+        return found
+    out[...] = found
+    return out
+
+
 erf: AlikeOp = _op(
-    "erf", _special("erf"), "erf({0})",
+    "erf", _erf, "erf({0})",
     lambda g, out, x: mul(g, _times(exp(neg(mul(x, x))), full_like(x, 1), TWO_OVER_SQRT_PI)),
     domain="float", cost=16,
 )  # fmt: skip

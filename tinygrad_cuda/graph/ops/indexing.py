@@ -12,6 +12,7 @@ from tinygrad_cuda.core.errors import ShapeError
 from tinygrad_cuda.graph.node import Node, Op, Outputs
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.graph.ops.common import arange, full, require_dtype
 
 
@@ -102,12 +103,16 @@ def _batch_scatter(op: Op, size: int, sources: tuple[Node, ...], on: tuple[bool,
     return mv.reshape(result, shape=base.shape)
 
 
+def _gather(source: Any, index: Any) -> Any:
+    if not source.shape[0]:
+        return np.zeros(index.shape + source.shape[1:], source.dtype)
+    return np.take(source, index, axis=0)
+
+
 # out[i.., j..] = source[index[i..], j..]
 gather: Op = Op(
     "gather", "kernel", _infer_gather,
-    numpy=lambda source, index: source[index] if source.shape[0] else np.zeros(
-        index.shape + source.shape[1:], source.dtype
-    ),
+    numpy=_gather,
     gradient=(
         lambda g, out, source, index: scatter_add(full(0, source.shape, g), index, g),
         None,
@@ -130,15 +135,6 @@ def _infer_scatter(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]
     return base.outputs
 
 
-def _scatter_add(base: Any, index: Any, values: Any) -> Any:
-    result = base.copy()
-    if base.dtype.kind == "b":
-        np.logical_or.at(result, index, values)
-    else:
-        np.add.at(result, index, values)
-    return result
-
-
 def _scatter(base: Any, index: Any, values: Any) -> Any:
     result = base.copy()
     # NumPy keeps the last of repeated positions; so does the kernel.
@@ -148,7 +144,7 @@ def _scatter(base: Any, index: Any, values: Any) -> Any:
 
 # base plus values added at their positions, in the order of the index.
 scatter_add: Op = Op(
-    "scatter_add", "kernel", _infer_scatter, numpy=_scatter_add,
+    "scatter_add", "kernel", _infer_scatter, numpy=numeric.add_at,
     gradient=(
         lambda g, out, base, index, values: g,
         None,

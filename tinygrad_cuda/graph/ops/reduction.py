@@ -16,6 +16,7 @@ from tinygrad_cuda.core.errors import ShapeError
 from tinygrad_cuda.graph.node import Gradient, Node, Op, Outputs
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.graph.ops.common import full, full_like, output, require_dtype
 
 
@@ -93,9 +94,7 @@ def _product_of_others(g: Node, out: Node, x: Node, axes: tuple[int, ...]) -> No
     return g
 
 
-sum: Op = _op(
-    "sum", _accumulate(np.sum), "sum", lambda g, out, x, axes: _back(g, x), _checked("number")
-)
+sum: Op = _op("sum", numeric.total, "sum", lambda g, out, x, axes: _back(g, x), _checked("number"))
 prod: Op = _op("prod", _accumulate(np.prod), "prod", _product_of_others, _checked("number"))
 max: Op = _op("max", _keep(np.max), "max", _shared_among_ties, _checked("any", nonempty=True))
 min: Op = _op("min", _keep(np.min), "min", _shared_among_ties, _checked("any", nonempty=True))
@@ -118,11 +117,6 @@ argmax: Op = _op("argmax", _arg(np.argmax), "argmax", None, _checked("any", int6
 argmin: Op = _op("argmin", _arg(np.argmin), "argmin", None, _checked("any", int64, nonempty=True))
 
 
-def _welford(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
-    mean = np.mean(x, axis=axes, keepdims=True, dtype=x.dtype)
-    return mean, np.sum(np.square(x - mean), axis=axes, keepdims=True, dtype=x.dtype)
-
-
 def _welford_gradient(
     gs: tuple[Node | None, Node | None], out: Node, x: Node, axes: tuple[int, ...]
 ) -> Node:
@@ -141,7 +135,7 @@ def _welford_gradient(
 
 # Mean and the sum of squared deviations from it, in one pass (Welford, 1962).
 welford: Op = _op(
-    "welford", _welford, "welford", _welford_gradient,
+    "welford", numeric.welford, "welford", _welford_gradient,
     _checked("float", nonempty=True, outputs=2),
 )  # fmt: skip
 
