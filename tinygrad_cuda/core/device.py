@@ -70,7 +70,10 @@ class Device:
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
-            return self is as_device(other)
+            try:
+                return self is as_device(other)
+            except DeviceError:  # such as "auto", which names no device
+                return False
         return self is other
 
     def __enter__(self) -> Device:

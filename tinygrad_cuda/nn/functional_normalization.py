@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.core.dtypes import bfloat16, float16, float32
+from tinygrad_cuda.core.dtypes import bfloat16, float16, float32, float64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.functional_pooling import avg_pool1d
@@ -270,14 +270,15 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """``x / sqrt(mean(x ** 2) + eps) * weight`` over the last axes; eps is the dtype's by default.
+    """``x / sqrt(mean(x ** 2) + eps) * weight`` over the last axes; eps is that of float32 (or 64).
 
     Raises:
         ShapeError: the input does not end with normalized_shape.
     """
     axes = _last_axes("rms_norm", input, normalized_shape)
-    small = {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-    added = small.get(input.dtype.name, float(np.finfo(np.float32).eps)) if eps is None else eps
+    # PyTorch's default is that of the dtype it computes in: float32 for half types.
+    small = float(np.finfo(np.float64 if input.dtype is float64 else np.float32).eps)
+    added = small if eps is None else eps
     # Squares leave the range of float16 early.
     wide = input.to(float32) if input.dtype in (float16, bfloat16) else input
     normal = wide * ((wide * wide).mean(axes, keepdim=True) + added).rsqrt()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from typing import TYPE_CHECKING, Any
@@ -119,12 +120,44 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         return np.array(_nested(data), dtype=np.float64).astype(dtype.numpy)
     array = np.array(_nested(data))
     if dtype is not None:
+        if array.size and dtype.category == 1 and array.dtype.kind in "iuf":
+            for extreme in (array.min(), array.max()):
+                dtypes.number_of("tensor", extreme.item(), dtype)
         return _converted(array, dtype)
+    kinds: set[Any] = set()
+    _collect_kinds(data, kinds)
+    if any(isinstance(kind, DType) for kind in kinds):
+        own = [kind if isinstance(kind, DType) else _of_python(kind) for kind in kinds]
+        return _converted(array, functools.reduce(dtypes.promote, own))
     if array.dtype == np.float64 or array.size == 0:
         return array.astype(defaults.dtype.numpy)
     if array.dtype.kind in "iu":
         return array.astype(np.int64)
     return array
+
+
+def _collect_kinds(data: Any, found: set[Any]) -> None:
+    """Adds the types of Python numbers, and the dtypes of NumPy's values and Tensors."""
+    if isinstance(data, list | tuple):
+        kinds = set(map(type, data))
+        found |= kinds & _PYTHON_NUMBERS
+        if kinds - _PYTHON_NUMBERS:
+            for item in data:
+                if type(item) not in _PYTHON_NUMBERS:
+                    _collect_kinds(item, found)
+    elif isinstance(data, TensorBase):
+        found.add(data.dtype)
+    elif isinstance(data, np.ndarray | np.generic):
+        found.add(dtypes.from_numpy(data.dtype))
+    else:
+        found.add(type(data))
+
+
+_PYTHON_NUMBERS = {bool, int, float}
+
+
+def _of_python(kind: Any) -> DType:
+    return {bool: dtypes.bool_, int: dtypes.int64}.get(kind, defaults.dtype)
 
 
 def _uneven(data: Any, name: str) -> str | None:
@@ -164,12 +197,13 @@ def tensor(
 
     Args:
         data: a number, nested lists of numbers, a NumPy array or a Tensor.
-        dtype: defaults to the array's own, float32 for Python floats, int64 for ints.
+        dtype: defaults to the data's own; float32 for Python floats, int64 for ints.
         device: defaults to `get_default_device`.
         requires_grad: make it a leaf that collects gradients.
 
     Raises:
         DTypeError: the data has a dtype without counterpart (complex, text, objects).
+        ArgumentError: a number does not fit the dtype, or lists are ragged.
 
     Example:
         >>> import tinygrad_cuda as tc

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
@@ -173,6 +175,18 @@ ge = _binary(elementwise.ge, "ge", "``input >= other`` as bool.")
 bitwise_and = _binary(elementwise.bitwise_and, "bitwise_and", "Bitwise and of integers or bools.")
 bitwise_or = _binary(elementwise.bitwise_or, "bitwise_or", "Bitwise or of integers or bools.")
 bitwise_xor = _binary(elementwise.bitwise_xor, "bitwise_xor", "Bitwise xor of integers or bools.")
+
+
+def or_unlike(function: Callable[..., Tensor]) -> Callable[[Any, Any], Any]:
+    """`==` and `!=`, which of None, a text or another object is False and True, as in PyTorch."""
+
+    def compare(input: Any, other: Any) -> Any:
+        if isinstance(other, TensorBase | bool | int | float | np.ndarray | np.generic):
+            return function(input, other)
+        return function(input, other) if isinstance(other, list | tuple) else NotImplemented
+
+    compare.__name__ = function.__name__
+    return compare
 
 
 def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:

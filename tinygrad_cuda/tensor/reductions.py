@@ -370,6 +370,11 @@ def _moments(op: str, input: Tensor, dim: Any, correction: float) -> tuple[Node,
     """Variance and mean with reduced dimensions kept, and the axes."""
     node = require_float(op, input.node)
     axes = normalize_axes(op, dim, len(node.shape))
+    if 0 in (node.shape[axis] for axis in axes):
+        # 0 / 0 is NaN, as in PyTorch.
+        total = ops.sum(node, axes=axes)
+        nothing = elementwise.div(total, common.full_like(total, 0))
+        return nothing, nothing, axes
     both = ops.welford(node, axes=axes) if axes else None
     if both is None:
         mean, squares = another(node), elementwise.sub(node, node)

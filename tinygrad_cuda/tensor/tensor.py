@@ -39,6 +39,7 @@ from tinygrad_cuda.tensor import (
     shaping,
     special,
     transfer,
+    ufuncs,
     writing,
 )
 from tinygrad_cuda.tensor.autocast import in_float32
@@ -144,6 +145,9 @@ class Tensor(
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()
         return array.astype(dtype) if dtype is not None else (array.copy() if copy else array)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return ufuncs.applied(self, ufunc, method, inputs, options)
 
     def item(self) -> Any:
         """The one element as a Python number.
@@ -495,8 +499,8 @@ class Tensor(
     le = less_equal = math.le
     gt = greater = math.gt
     ge = greater_equal = math.ge
-    __eq__ = math.eq  # type: ignore[assignment]
-    __ne__ = math.ne  # type: ignore[assignment]
+    __eq__ = math.or_unlike(math.eq)
+    __ne__ = math.or_unlike(math.ne)
     __lt__ = math.lt
     __le__ = math.le
     __gt__ = math.gt
