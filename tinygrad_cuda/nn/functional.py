@@ -149,6 +149,7 @@ from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.joining import (
     pad,
 )
+from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.selecting import (
     one_hot,
 )
@@ -241,13 +242,19 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``alpha * (exp(input) - 1)`` (Clevert et al., 2016)."""
+    return _maybe_in_place(input, _elu(input, alpha), inplace)
+
+
+@rounded_once
+def _elu(input: Tensor, alpha: float) -> Tensor:
     positive = input > 0
     # The branch not taken must stay finite: its gradient is 0 times it.
     negative = where(positive, 0.0, input)
-    return _maybe_in_place(input, where(positive, input, alpha * negative.expm1()), inplace)
+    return where(positive, input, alpha * negative.expm1())
 
 
 @templated
+@rounded_once
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """``input * P(Z <= input)`` for a standard normal Z (Hendrycks and Gimpel, 2016).
 
@@ -267,7 +274,12 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 @templated
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """``input * sigmoid(input)``."""
-    return _maybe_in_place(input, input * input.sigmoid(), inplace)
+    return _maybe_in_place(input, _silu(input), inplace)
+
+
+@rounded_once
+def _silu(input: Tensor) -> Tensor:
+    return input * input.sigmoid()
 
 
 def sigmoid(input: Tensor) -> Tensor:
@@ -281,6 +293,7 @@ def tanh(input: Tensor) -> Tensor:
 
 
 @in_float32
+@rounded_once
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """``log(1 + exp(beta * input)) / beta``; ``input`` itself where beta * input > threshold."""
     scaled = input if beta == 1 else input * beta
@@ -288,6 +301,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     return where(scaled > threshold, input, smooth if beta == 1 else smooth / beta)
 
 
+@rounded_once
 def logsigmoid(input: Tensor) -> Tensor:
     """``log(sigmoid(input))``, without overflow."""
     return -_softplus(-input)

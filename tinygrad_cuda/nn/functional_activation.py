@@ -12,6 +12,7 @@ from tinygrad_cuda.nn.smooth import softplus, where
 from tinygrad_cuda.tensor import math as tm
 from tinygrad_cuda.tensor.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensor.creation import arange
+from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.products import cosine_similarity as cosine_similarity
 from tinygrad_cuda.tensor.products import pairwise_distance as pairwise_distance
 from tinygrad_cuda.tensor.products import pdist as pdist
@@ -27,6 +28,7 @@ def _stored(input: Tensor, output: Tensor, inplace: bool) -> Tensor:
     return tm.store("inplace", input, output.node) if inplace else output
 
 
+@rounded_once
 def _exponential(input: Tensor, alpha: float, rate: float, scale: float) -> Tensor:
     """``scale * x`` where positive, else ``scale * alpha * (exp(rate * x) - 1)``."""
     positive = input > 0
@@ -47,14 +49,21 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """``input * tanh(log(1 + exp(input)))`` (Misra, 2019)."""
-    return _stored(input, input * softplus(input).tanh(), inplace)
+    return _stored(input, _mish(input), inplace)
 
 
+@rounded_once
+def _mish(input: Tensor) -> Tensor:
+    return input * softplus(input).tanh()
+
+
+@rounded_once
 def softsign(input: Tensor) -> Tensor:
     """``input / (1 + |input|)``."""
     return input / (input.abs() + 1.0)
 
 
+@rounded_once
 def tanhshrink(input: Tensor) -> Tensor:
     """``input - tanh(input)``."""
     return input - input.tanh()
@@ -81,16 +90,26 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """``min(max(input / 6 + 1 / 2, 0), 1)``; the derivative at a bound is 0."""
+    return _stored(input, _hardsigmoid(input), inplace)
+
+
+@rounded_once
+def _hardsigmoid(input: Tensor) -> Tensor:
     inside = (input > -3.0) & (input < 3.0)
     outside = input.detach().clamp(0.0, 1.0)
-    return _stored(input, where(inside, input / 6.0 + 0.5, outside), inplace)
+    return where(inside, input / 6.0 + 0.5, outside)
 
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """``input * hardsigmoid(input)`` (Howard et al., 2019)."""
+    return _stored(input, _hardswish(input), inplace)
+
+
+@rounded_once
+def _hardswish(input: Tensor) -> Tensor:
     low, high = input <= -3.0, input >= 3.0
     middle = input * (input / 6.0 + 0.5)
-    return _stored(input, where(low, 0.0, where(high, input, middle)), inplace)
+    return where(low, 0.0, where(high, input, middle))
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
@@ -146,6 +165,7 @@ def rrelu(
     return _stored(input, where(input > 0, input, input * slope), inplace)
 
 
+@rounded_once
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """``a * sigmoid(b)`` for the halves a and b of the input along `dim` (Dauphin et al., 2017).
 

@@ -20,6 +20,7 @@ from tinygrad_cuda.tensor import reductions
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.joining import pad
+from tinygrad_cuda.tensor.opmath import rounded_once, rounded_to_input
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -121,9 +122,14 @@ def batch_norm(
         # call to call, the momentum, is in no template.
         with gradient_mode(False):
             mean, variance = _batch_mean(input), _batch_variance(input, count)
-            running_mean.copy_(running_mean + (mean - running_mean) * momentum)
-            running_var.copy_(running_var + (variance - running_var) * momentum)
+            running_mean.copy_(_moved(running_mean, mean, momentum))
+            running_var.copy_(_moved(running_var, variance, momentum))
     return result
+
+
+@rounded_once
+def _moved(running: Tensor, batch: Tensor, momentum: float) -> Tensor:
+    return running + (batch - running) * momentum
 
 
 def _channel_moments(input: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,6 +137,7 @@ def _channel_moments(input: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @templated
+@rounded_once
 def _by_batch(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """``(x - mean) * factor + bias``, so written that a backward pass needs two sums of a channel:
     of the cotangent, and of that times the deviations. What the mean contributes goes through the
@@ -146,6 +153,7 @@ def _by_batch(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: fl
 
 
 @templated
+@rounded_once
 def _by_running_values(
     input: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None,
     eps: float,
@@ -164,6 +172,7 @@ def _batch_mean(input: Tensor) -> Tensor:
 
 
 @templated
+@rounded_once
 def _batch_variance(input: Tensor, count: int) -> Tensor:
     """The unbiased one."""
     return _channel_moments(input)[0].reshape(-1) * (count / (count - 1))
@@ -211,16 +220,24 @@ def instance_norm(
             "instance_norm", "one element for each channel has no variance",
             expect="more than 1 value per channel", actual=str(tuple(input.shape)),
         )  # fmt: skip
-    variance, mean = _moments(input, axes)
     if running_mean is not None and running_var is not None:
+        variance, mean = _moments(input, axes)
         channels = (input.shape[0], input.shape[1])
         with gradient_mode(False):
             unbiased = variance.detach().reshape(channels).mean(0) * (count / (count - 1))
             average = mean.detach().reshape(channels).mean(0)
-            running_mean.copy_(running_mean + (average - running_mean) * momentum)
-            running_var.copy_(running_var + (unbiased - running_var) * momentum)
-    normal = (input - mean) * (variance + eps).rsqrt()
-    return _scaled(normal, weight, bias, (-1, *(1,) * (input.ndim - 2)))
+            running_mean.copy_(_moved(running_mean, average, momentum))
+            running_var.copy_(_moved(running_var, unbiased, momentum))
+    return _standardized(input, axes, weight, bias, (-1, *(1,) * (input.ndim - 2)), eps)
+
+
+@rounded_once
+def _standardized(
+    input: Tensor, axes: tuple[int, ...], weight: Tensor | None, bias: Tensor | None,
+    shape: tuple[int, ...], eps: float,
+) -> Tensor:  # fmt: skip
+    variance, mean = _moments(input, axes)
+    return _scaled((input - mean) * (variance + eps).rsqrt(), weight, bias, shape)
 
 
 def _last_axes(op: str, input: Tensor, normalized_shape: Sequence[int]) -> tuple[int, ...]:
@@ -235,6 +252,7 @@ def _last_axes(op: str, input: Tensor, normalized_shape: Sequence[int]) -> tuple
 
 @templated
 @in_float32
+@rounded_to_input
 def layer_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -257,9 +275,8 @@ def layer_norm(
         >>> layer_norm(tc.tensor([[1.0, 3.0]], device="cpu"), (2,), eps=0.0).tolist()
         [[-1.0, 1.0]]
     """
-    variance, mean = _moments(input, _last_axes("layer_norm", input, normalized_shape))
-    normal = (input - mean) * (variance + eps).rsqrt()
-    return _scaled(normal, weight, bias, tuple(normalized_shape))
+    axes = _last_axes("layer_norm", input, normalized_shape)
+    return _standardized(input, axes, weight, bias, tuple(normalized_shape), eps)
 
 
 @templated
@@ -282,11 +299,14 @@ def rms_norm(
     # Squares leave the range of float16 early.
     wide = input.to(float32) if input.dtype in (float16, bfloat16) else input
     normal = wide * ((wide * wide).mean(axes, keepdim=True) + added).rsqrt()
-    return _scaled(normal.to(input.dtype), weight, None, tuple(normalized_shape))
+    scaled = _scaled(normal, weight, None, tuple(normalized_shape))
+    result: Tensor = scaled.to(input.dtype)
+    return result
 
 
 @templated
 @in_float32
+@rounded_to_input
 def group_norm(
     input: Tensor,
     num_groups: int,
@@ -323,6 +343,7 @@ def group_norm(
     return _scaled(normal, weight, bias, (-1, *(1,) * (input.ndim - 2)))
 
 
+@rounded_once
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
@@ -345,6 +366,7 @@ def local_response_norm(
 
 
 @in_float32
+@rounded_once
 def normalize(input: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Tensor:
     """``x / max(norm(x, p), eps)`` along `dim`."""
     length = reductions.norm(input, p, dim, keepdim=True)

@@ -14,6 +14,7 @@ from tinygrad_cuda.nn.windows import padded, per_axis, windows
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.layout import gives_fresh
+from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -339,6 +340,7 @@ def _even(input: Tensor, sizes: Shape) -> Shape | None:
     return tuple(n // wanted for n, wanted in zip(spatial, sizes))
 
 
+@rounded_once
 def _adaptive_avg(rank: int, input: Tensor, output_size: Any) -> Tensor:
     op = f"adaptive_avg_pool{rank}d"
     sizes = _targets(op, input, output_size, rank)

@@ -15,6 +15,7 @@ from tinygrad_cuda.nn.windows import per_axis
 from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.creation import arange, ones, zeros
 from tinygrad_cuda.tensor.joining import stack
+from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.tensor import Tensor
 
 MODES = ("bilinear", "nearest", "bicubic")
@@ -59,6 +60,7 @@ def _centres(count: int, aligned: bool, like: Tensor) -> Tensor:
 
 
 @in_widest
+@rounded_once
 def grid_sample(
     input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
     align_corners: bool | None = None,

@@ -22,6 +22,7 @@ from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.layout import gives_fresh
+from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -63,6 +64,7 @@ def _sizes(
 @templated
 @gives_fresh
 @in_float32
+@rounded_once
 def interpolate(
     input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: bool | None = None, recompute_scale_factor: bool | None = None,

@@ -16,6 +16,7 @@ from tinygrad_cuda.nn.smooth import softplus, where
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
+from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -58,6 +59,7 @@ def same_shape(op: str, input: Tensor, target: Tensor) -> None:
 
 @templated
 @in_float32
+@rounded_once
 def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``(input - target) ** 2``, averaged over all elements.
 
@@ -81,6 +83,7 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 
 @templated
 @in_float32
+@rounded_once
 def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``|input - target|``, averaged over all elements.
 
@@ -97,6 +100,7 @@ def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 
 @templated
 @in_float32
+@rounded_once
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0
 ) -> Tensor:
@@ -127,6 +131,7 @@ def huber_loss(
 
 @templated
 @in_float32
+@rounded_once
 def smooth_l1_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0
 ) -> Tensor:
@@ -138,6 +143,7 @@ def smooth_l1_loss(
 
 @templated
 @in_float32
+@rounded_once
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
@@ -267,6 +273,7 @@ def _squeeze_hint(shape: tuple[int, ...], expected: tuple[int, ...]) -> str | No
 
 @templated
 @in_float32
+@rounded_once
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -293,6 +300,7 @@ def nll_loss(
 
 @templated
 @in_float32
+@rounded_once
 def cross_entropy(
     input: Tensor,
     target: Tensor,

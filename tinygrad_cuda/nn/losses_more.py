@@ -15,6 +15,7 @@ from tinygrad_cuda.tensor.autocast import in_float32, refuse_float16
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.indexing import position_node
+from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.random import probability_node
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -23,6 +24,7 @@ from tinygrad_cuda.tensor.tensor import Tensor
 
 @refuse_float16("binary_cross_entropy_with_logits takes the logits, and is safe")
 @in_float32
+@rounded_once
 def binary_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
@@ -59,6 +61,7 @@ def _floored_log(x: Tensor) -> Tensor:
 
 
 @in_float32
+@rounded_once
 def kl_div(
     input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False
 ) -> Tensor:
@@ -87,6 +90,7 @@ def kl_div(
 
 
 @in_float32
+@rounded_once
 def gaussian_nll_loss(
     input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6,
     reduction: str = "mean",
@@ -130,6 +134,7 @@ def _one_axis_narrower(var: Tensor, input: Tensor) -> bool:
 
 
 @in_float32
+@rounded_once
 def poisson_nll_loss(
     input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-8,
     reduction: str = "mean",
@@ -155,6 +160,7 @@ def poisson_nll_loss(
 
 
 @in_float32
+@rounded_once
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``log(1 + exp(-target * input))`` for targets 1 and -1."""
     same_shape("soft_margin_loss", input, target)
@@ -162,6 +168,7 @@ def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> 
 
 
 @in_float32
+@rounded_once
 def multilabel_soft_margin_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
@@ -180,6 +187,7 @@ def _positive(x: Tensor) -> Tensor:
 
 
 @in_float32
+@rounded_once
 def hinge_embedding_loss(
     input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
@@ -195,6 +203,7 @@ def _hinge(x: Tensor) -> Tensor:
 
 
 @in_float32
+@rounded_once
 def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -205,6 +214,7 @@ def margin_ranking_loss(
 
 
 @in_float32
+@rounded_once
 def multi_margin_loss(
     input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
     reduction: str = "mean",
@@ -249,6 +259,7 @@ def multi_margin_loss(
 
 
 @in_float32
+@rounded_once
 def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``sum max(1 - (x_y - x_i), 0) / C`` over right classes y and wrong ones i.
 
@@ -282,6 +293,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
 
 
 @in_float32
+@rounded_once
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -301,6 +313,7 @@ def cosine_embedding_loss(
 
 
 @in_float32
+@rounded_once
 def triplet_margin_loss(
     anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
     eps: float = 1e-6, swap: bool = False, reduction: str = "mean",
@@ -346,6 +359,7 @@ def triplet_margin_with_distance_loss(
 
 
 @in_float32
+@rounded_once
 def ctc_loss(
     log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
     reduction: str = "mean", zero_infinity: bool = False,

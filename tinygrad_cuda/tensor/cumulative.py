@@ -14,8 +14,9 @@ from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import DTypeLike
 from tinygrad_cuda.tensor.joining import pad_axis
 from tinygrad_cuda.tensor.layout import another
+from tinygrad_cuda.tensor.opmath import rounded, widened
 from tinygrad_cuda.tensor.promotion import to_shape
-from tinygrad_cuda.tensor.reductions import widened
+from tinygrad_cuda.tensor.reductions import summed_in
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -83,10 +84,9 @@ def cumprod(
 
 
 def _cumulative(op: str, input: Tensor, dim: int, dtype: DTypeLike, adds: bool) -> Tensor:
-    node = widened(input.node, dtype)
+    node = summed_in(input.node, dtype)
     axis = normalize_axis(op, dim, len(node.shape))
     if not node.shape or not count_of(node.shape):
         return wrap(another(node))
-    if adds:
-        return wrap(_running(node, axis, ops.sum, 0, elementwise.add))
-    return wrap(_running(node, axis, ops.prod, 1, elementwise.mul))
+    rows = (ops.sum, 0, elementwise.add) if adds else (ops.prod, 1, elementwise.mul)
+    return wrap(rounded(_running(widened(node), axis, *rows), node.dtype))

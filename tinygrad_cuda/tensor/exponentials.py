@@ -18,6 +18,7 @@ from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import DTypeLike
 from tinygrad_cuda.tensor.layout import another
+from tinygrad_cuda.tensor.opmath import rounded, widened
 from tinygrad_cuda.tensor.promotion import as_float, to_shape
 from tinygrad_cuda.tensor.reductions import Axes, cast, finish, reduced, require_float
 
@@ -34,10 +35,11 @@ def _shifted(node: Node, axes: Axes) -> tuple[Node, Node]:
 @in_float32
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     r"""log sum exp x along `dim`, computed as max x + log sum exp(x - max x)."""
-    node = as_float(input.node)
+    narrow = as_float(input.node)
+    node = widened(narrow)
     axes = normalize_axes("logsumexp", dim, len(node.shape))
     if any(node.shape[axis] == 0 for axis in axes):
-        total = ops.sum(node, axes=axes)
+        total = ops.sum(narrow, axes=axes)
         return wrap(finish(common.full_like(total, -inf), axes, keepdim))
     largest = reduced(ops.max, detached(node), axes)
     # An infinite maximum would make NaN of infinity minus infinity.
@@ -45,7 +47,8 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     largest = elementwise.where(finite, largest, common.full_like(largest, 0))
     powers = elementwise.exp(elementwise.sub(node, to_shape(largest, node.shape)))
     total = reduced(ops.sum, powers, axes)
-    return wrap(finish(elementwise.add(elementwise.log(total), largest), axes, keepdim))
+    result = finish(elementwise.add(elementwise.log(total), largest), axes, keepdim)
+    return wrap(rounded(result, narrow.dtype))
 
 
 @in_float32
@@ -65,17 +68,17 @@ def softmax(input: Tensor, dim: int, dtype: DTypeLike = None) -> Tensor:
     axes = (normalize_axis("softmax", dim, len(node.shape)),) if node.shape else ()
     if not count_of(node.shape):
         return wrap(another(node))
-    powers = elementwise.exp(_shifted(node, axes)[0])
+    powers = elementwise.exp(_shifted(widened(node), axes)[0])
     total = reduced(ops.sum, powers, axes)
-    return wrap(elementwise.div(powers, to_shape(total, node.shape)))
+    return wrap(rounded(elementwise.div(powers, to_shape(total, node.shape)), node.dtype))
 
 
 @in_float32
 def masked_softmax(input: Tensor) -> Tensor:
     """softmax along the last dimension; zeros, without a gradient, where all of it is -inf."""
-    node = require_float("masked_softmax", input.node)
+    node = widened(require_float("masked_softmax", input.node))
     if not count_of(node.shape):
-        return wrap(another(node))
+        return wrap(another(input.node))
     axes = (len(node.shape) - 1,)
     largest = reduced(ops.max, detached(node), axes)
     hidden = elementwise.eq(largest, common.full_like(largest, -inf))
@@ -84,7 +87,7 @@ def masked_softmax(input: Tensor) -> Tensor:
     powers = elementwise.exp(elementwise.sub(node, to_shape(largest, node.shape)))
     total = reduced(ops.sum, powers, axes)
     total = elementwise.where(hidden, common.full_like(total, 1), total)
-    return wrap(elementwise.div(powers, to_shape(total, node.shape)))
+    return wrap(rounded(elementwise.div(powers, to_shape(total, node.shape)), input.dtype))
 
 
 @in_float32
@@ -94,6 +97,7 @@ def log_softmax(input: Tensor, dim: int, dtype: DTypeLike = None) -> Tensor:
     axes = (normalize_axis("log_softmax", dim, len(node.shape)),) if node.shape else ()
     if not count_of(node.shape):
         return wrap(another(node))
-    shifted = _shifted(node, axes)[0]
+    shifted = _shifted(widened(node), axes)[0]
     total = reduced(ops.sum, elementwise.exp(shifted), axes)
-    return wrap(elementwise.sub(shifted, to_shape(elementwise.log(total), node.shape)))
+    result = elementwise.sub(shifted, to_shape(elementwise.log(total), node.shape))
+    return wrap(rounded(result, node.dtype))

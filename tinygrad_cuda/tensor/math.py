@@ -19,6 +19,7 @@ from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.autocast import in_float32, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, node_of, pending, wrap
 from tinygrad_cuda.tensor.layout import keeps_layout, strides_like
+from tinygrad_cuda.tensor.opmath import holds, is_half, rounded, rounded_once, widened
 from tinygrad_cuda.tensor.promotion import (
     as_float,
     factor_of,
@@ -40,8 +41,15 @@ Operand = "Tensor | Scalar"
 # Elementwise functions ----------------------------------------------------------------------------
 
 
-def _of_two(name: str, op: AlikeOp, floating: bool = False) -> Callable[..., Tensor]:
-    """A function that records one op; `floating` if that takes floats only."""
+def _of_two(
+    name: str, op: AlikeOp, floating: bool = False, exact: bool = False
+) -> Callable[..., Tensor]:
+    """A function that records one op.
+
+    Args:
+        floating: the op takes floats only.
+        exact: a number meets half types in float32; otherwise they round it, as in PyTorch.
+    """
 
     @templated_of_two
     def brought_together(input: Any, other: Any) -> Tensor:
@@ -64,6 +72,13 @@ def _of_two(name: str, op: AlikeOp, floating: bool = False) -> Callable[..., Ten
             a, b = promoted(name, input, other, recorder, site, floating)
             one = input if isinstance(input, TensorBase) else other
             strided = isinstance(one, TensorBase) and one._strides is not None
+            if exact and is_half(a.dtype) and isinstance(one, TensorBase):
+                number = other if one is input else input
+                if isinstance(number, int | float) and not holds(a.dtype, number):
+                    left = wrap(widened(a)) if one is input else number
+                    right = number if one is input else wrap(widened(b))
+                    narrow = rounded(function(left, right).node, a.dtype)
+                    return strides_like(wrap(narrow), input, other)
         dtype = a.dtype
         if floating and dtype.category != 2:
             node = op(as_float(a), as_float(b))
@@ -80,8 +95,10 @@ def _of_two(name: str, op: AlikeOp, floating: bool = False) -> Callable[..., Ten
     return function
 
 
-def _binary(op: AlikeOp, name: str, doc: str, floating: bool = False) -> Callable[..., Tensor]:
-    function = _of_two(name, op, floating)
+def _binary(
+    op: AlikeOp, name: str, doc: str, floating: bool = False, exact: bool = False
+) -> Callable[..., Tensor]:
+    function = _of_two(name, op, floating, exact)
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return function
@@ -110,9 +127,9 @@ def _unary(op: AlikeOp, name: str, doc: str, floating: bool = True) -> Callable[
 
 
 # The operators of Tensor, and what the functions with options come down to.
-plus = _binary(elementwise.add, "add", "``input + other``.")
-minus = _binary(elementwise.sub, "sub", "``input - other``.")
-over = _binary(elementwise.div, "div", "``input / other``.", True)
+plus = _binary(elementwise.add, "add", "``input + other``.", exact=True)
+minus = _binary(elementwise.sub, "sub", "``input - other``.", exact=True)
+over = _binary(elementwise.div, "div", "``input / other``.", True, True)
 
 
 def add(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
@@ -132,18 +149,22 @@ def sub(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
 def _scaled_sum(name: str, op: AlikeOp, input: Any, other: Any, alpha: Scalar) -> Tensor:
     """``input`` plus or minus ``alpha * other``, in the common dtype of both."""
     a, b = promote(name, input, other)
-    b = elementwise.mul(b, common.full_like(b, factor_of(name, alpha, b.dtype, "alpha")))
-    return strides_like(wrap(op(a, b)), input, other)
+    factor = factor_of(name, alpha, b.dtype, "alpha")
+    dtype, a, b = a.dtype, widened(a), widened(b)
+    result = op(a, elementwise.mul(b, common.full_like(b, factor)))
+    return strides_like(wrap(rounded(result, dtype)), input, other)
 
 
-mul = _binary(elementwise.mul, "mul", "``input * other``, elementwise with broadcasting.")
+mul = _binary(
+    elementwise.mul, "mul", "``input * other``, elementwise with broadcasting.", exact=True
+)
 maximum = _binary(elementwise.maximum, "maximum", "The larger of both; NaN wins.")
 minimum = _binary(elementwise.minimum, "minimum", "The smaller of both; NaN wins.")
 remainder = _binary(
     elementwise.remainder, "remainder", "Remainder with the sign of `other` (Python's ``%``)."
 )
 fmod = _binary(elementwise.fmod, "fmod", "Remainder with the sign of `input` (C's ``fmod``).")
-_power = _binary(elementwise.pow, "pow", "")
+_power = _binary(elementwise.pow, "pow", "", exact=True)
 
 
 @in_float32
@@ -206,7 +227,8 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
         )  # fmt: skip
     a, b = promote("div", input, other)
     if a.dtype.is_floating:
-        result = elementwise.trunc(elementwise.div(a, b))
+        quotient = elementwise.div(widened(a), widened(b))
+        result = rounded(elementwise.trunc(quotient), a.dtype)
     else:
         # Floats would round integers; without the remainder the division is exact.
         result = elementwise.floor_divide(elementwise.sub(a, elementwise.fmod(a, b)), b)
@@ -309,6 +331,7 @@ def round(input: Tensor, *, decimals: int = 0) -> Tensor:
 
 
 @in_float32
+@rounded_once
 def log10(input: Tensor) -> Tensor:
     """Logarithm to base 10."""
     return mul(log2(input), _math.log10(2.0))
@@ -392,6 +415,7 @@ def isinf(input: Tensor) -> Tensor:
     return logical_not(logical_or(isfinite(input), isnan(input)))
 
 
+@rounded_once
 def lerp(input: Tensor, end: Any, weight: Any) -> Tensor:
     """``input + weight * (end - input)``; from `end` where that is nearer."""
     distance = sub(end, input)
@@ -406,6 +430,7 @@ def lerp(input: Tensor, end: Any, weight: Any) -> Tensor:
 
 
 @in_widest
+@rounded_once
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """``input + value * tensor1 * tensor2``."""
     a, b, c = promote("addcmul", input, tensor1, tensor2)
@@ -420,6 +445,7 @@ def _times_value(op: str, node: Node, value: Scalar) -> Node:
 
 
 @in_widest
+@rounded_once
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
     """``input + value * tensor1 / tensor2``."""
     a, b, c = promote("addcdiv", input, tensor1, tensor2, floating=True)

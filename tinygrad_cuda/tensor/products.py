@@ -13,6 +13,7 @@ from tinygrad_cuda.tensor import linalg, math, reductions, shaping
 from tinygrad_cuda.tensor.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.joining import join, slice_axis
+from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.promotion import factor_of, promote, to_shape
 
 if TYPE_CHECKING:
@@ -290,6 +291,7 @@ def _chain(matrices: list[Tensor], cuts: dict[tuple[int, int], int], i: int, j: 
 
 
 @in_float32
+@rounded_once
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> Tensor:
     """The p-norm distance of each row of `x1` to each row of `x2`.
 
@@ -314,6 +316,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> T
 
 
 @in_float32
+@rounded_once
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norm distances of all pairs of rows, as a vector: (0, 1), (0, 2), ..."""
     count = input.shape[0]
@@ -324,6 +327,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
 
 
 @in_float32
+@rounded_once
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
@@ -332,6 +336,7 @@ def pairwise_distance(
 
 
 @in_float32
+@rounded_once
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle of vectors along `dim`, their lengths taken as at least `eps`."""
     a, b = (wrap(node) for node in promote("cosine_similarity", x1, x2))

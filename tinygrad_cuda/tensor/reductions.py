@@ -24,6 +24,7 @@ from tinygrad_cuda.tensor.creation import DTypeLike
 from tinygrad_cuda.tensor.factorizing import svdvals
 from tinygrad_cuda.tensor.layout import another
 from tinygrad_cuda.tensor.math import maximum, minimum
+from tinygrad_cuda.tensor.opmath import rounded, widened
 from tinygrad_cuda.tensor.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensor.shaping import movedim
 from tinygrad_cuda.tensor.templated import templated
@@ -67,7 +68,7 @@ def cast(node: Node, dtype: DTypeLike) -> Node:
     return node if dtype is None else to_dtype(node, as_dtype(dtype))
 
 
-def widened(node: Node, dtype: DTypeLike) -> Node:
+def summed_in(node: Node, dtype: DTypeLike) -> Node:
     """Integers and bools are summed in int64."""
     if dtype is not None or node.dtype.is_floating:
         return cast(node, dtype)
@@ -116,7 +117,7 @@ def sum(
         >>> tc.tensor([[1, 2], [3, 4]], device="cpu").sum(dim=0).tolist()
         [4, 6]
     """
-    node = widened(input.node, dtype)
+    node = summed_in(input.node, dtype)
     axes = _axes("sum", node, dim, axis)
     return wrap(finish(reduced(ops.sum, node, axes), axes, keepdim or keepdims))
 
@@ -142,7 +143,8 @@ def mean(
     """
     node = require_float("mean", cast(input.node, dtype))
     axes = _axes("mean", node, dim, axis)
-    result = ops.mean(node, axes) if axes else another(node)
+    # A half type holds neither every sum nor every count.
+    result = rounded(ops.mean(widened(node), axes), node.dtype) if axes else another(node)
     return wrap(finish(result, axes, keepdim or keepdims))
 
 
@@ -157,7 +159,7 @@ def prod(
     keepdims: bool = False,
 ) -> Tensor:
     """The product of the elements along `dim`, or of all; its gradient is exact at zeros."""
-    node = widened(input.node, dtype)
+    node = summed_in(input.node, dtype)
     axes = _axes("prod", node, dim, axis)
     return wrap(finish(reduced(ops.prod, node, axes), axes, keepdim or keepdims))
 
@@ -367,8 +369,8 @@ def argmin(
 
 
 def _moments(op: str, input: Tensor, dim: Any, correction: float) -> tuple[Node, Node, Axes]:
-    """Variance and mean with reduced dimensions kept, and the axes."""
-    node = require_float(op, input.node)
+    """Variance and mean with reduced dimensions kept, float32 for half types, and the axes."""
+    node = widened(require_float(op, input.node))
     axes = normalize_axes(op, dim, len(node.shape))
     if 0 in (node.shape[axis] for axis in axes):
         # 0 / 0 is NaN, as in PyTorch.
@@ -427,7 +429,7 @@ def var(
     """
     where = dim if axis is None else axis
     variance, _, axes = _variance("var", input, where, unbiased, correction)
-    return wrap(finish(variance, axes, keepdim or keepdims))
+    return wrap(rounded(finish(variance, axes, keepdim or keepdims), input.dtype))
 
 
 def std(
@@ -443,7 +445,7 @@ def std(
     """The square root of `var`; its gradient at zero is zero."""
     where = dim if axis is None else axis
     variance, _, axes = _variance("std", input, where, unbiased, correction)
-    return wrap(finish(_safe_sqrt(variance), axes, keepdim or keepdims))
+    return wrap(rounded(finish(_safe_sqrt(variance), axes, keepdim or keepdims), input.dtype))
 
 
 def var_mean(
@@ -456,7 +458,8 @@ def var_mean(
 ) -> tuple[Tensor, Tensor]:
     """`var` and `mean` in one pass."""
     variance, mean, axes = _variance("var_mean", input, dim, unbiased, correction)
-    return wrap(finish(variance, axes, keepdim)), wrap(finish(mean, axes, keepdim))
+    found = (finish(variance, axes, keepdim), finish(mean, axes, keepdim))
+    return wrap(rounded(found[0], input.dtype)), wrap(rounded(found[1], input.dtype))
 
 
 def _safe_sqrt(node: Node) -> Node:
@@ -511,7 +514,8 @@ def norm(
             1 if k in (rows % rank, columns % rank) else n for k, n in enumerate(input.node.shape)
         )
         return wrap(movement.reshape(found, shape=kept) if keepdim else found)
-    node = require_float("norm", cast(input.node, dtype))
+    narrow = require_float("norm", cast(input.node, dtype))
+    node = widened(narrow)
     axes = normalize_axes("norm", dim, len(node.shape))
     order = 2.0 if p in ("fro", None) else builtins.float(p)
     if order == 2:
@@ -529,4 +533,4 @@ def norm(
             result = reduced(ops.sum, size, axes)
         else:
             result = _root_of_powers(node, order, axes)
-    return wrap(finish(result, axes, keepdim))
+    return wrap(rounded(finish(result, axes, keepdim), narrow.dtype))

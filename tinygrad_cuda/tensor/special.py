@@ -20,6 +20,7 @@ from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.layout import keeps_layout
 from tinygrad_cuda.tensor.math import _binary, _unary
+from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.promotion import as_float, promote, to_dtype
 
 if TYPE_CHECKING:
@@ -94,21 +95,25 @@ def _log_of_sum(name: str, input: Any, other: Any, base: float) -> Tensor:
     return wrap(elementwise.where(same, largest, elementwise.add(largest, tail)))
 
 
+@rounded_once
 def logaddexp(input: Any, other: Any) -> Tensor:
     """``log(exp(input) + exp(other))`` without overflow."""
     return _log_of_sum("logaddexp", input, other, _math.e)
 
 
+@rounded_once
 def logaddexp2(input: Any, other: Any) -> Tensor:
     """``log2(2**input + 2**other)`` without overflow."""
     return _log_of_sum("logaddexp2", input, other, 2.0)
 
 
+@rounded_once
 def xlogy(input: Any, other: Any) -> Tensor:
     """``input * log(other)``, which is 0 where input is 0 and other is not NaN."""
     return _times_log("xlogy", input, other, elementwise.log, 0)
 
 
+@rounded_once
 def xlog1py(input: Any, other: Any) -> Tensor:
     """``input * log1p(other)``, which is 0 where input is 0 and other is not NaN."""
     return _times_log("xlog1py", input, other, elementwise.log1p, -1)
@@ -131,6 +136,7 @@ def _times_log(name: str, input: Any, other: Any, log: Any, pole: float) -> Tens
 
 
 @keeps_layout
+@rounded_once
 def entr(input: Tensor) -> Tensor:
     """``-input * log(input)``; 0 at 0 and -inf below."""
     result = math.neg(xlogy(input, input))
@@ -139,6 +145,7 @@ def entr(input: Tensor) -> Tensor:
 
 
 @keeps_layout
+@rounded_once
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """``log(x / (1 - x))``, with x first clamped to [eps, 1 - eps] if `eps` is given."""
     x = wrap(as_float(input.node))
@@ -161,6 +168,7 @@ def expit(input: Tensor) -> Tensor:
     return math.sigmoid(input)
 
 
+@rounded_once
 def ndtr(input: Tensor) -> Tensor:
     """The standard normal distribution function: ``erfc(-x / sqrt(2)) / 2``."""
     return math.mul(erfc(math.mul(input, -_math.sqrt(0.5))), 0.5)
@@ -174,6 +182,7 @@ def ndtri(input: Tensor) -> Tensor:
 
 
 @keeps_layout
+@rounded_once
 def sinc(input: Tensor) -> Tensor:
     """``sin(pi x) / (pi x)``, 1 at 0."""
     angle = math.mul(wrap(as_float(input.node)), _math.pi)

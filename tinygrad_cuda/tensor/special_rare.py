@@ -15,6 +15,7 @@ from tinygrad_cuda.tensor import math, selecting
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.layout import keeps_layout
 from tinygrad_cuda.tensor.math import _binary, _unary
+from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.promotion import as_float, promote, to_dtype, to_shape
 from tinygrad_cuda.tensor.special import erfc
 
@@ -95,6 +96,7 @@ gammainc, gammaincc = igamma, igammac
 
 
 @keeps_layout
+@rounded_once
 def log_ndtr(input: Tensor) -> Tensor:
     """The logarithm of `tc.special.ndtr`, accurate far left."""
     x = wrap(as_float(input.node))

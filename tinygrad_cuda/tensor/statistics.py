@@ -19,6 +19,7 @@ from tinygrad_cuda.tensor.creation import DTypeLike
 from tinygrad_cuda.tensor.cumulative import cumsum
 from tinygrad_cuda.tensor.joining import join, slice_axis
 from tinygrad_cuda.tensor.layout import another
+from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.promotion import as_float, to_dtype, to_shape
 from tinygrad_cuda.tensor.reductions import cast, require_float
 from tinygrad_cuda.tensor.special import logaddexp
@@ -146,6 +147,7 @@ def corrcoef(input: Tensor) -> Tensor:
 
 
 @in_float32
+@rounded_once
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of the difference."""
     return reductions.norm(math.sub(input, other), p)
@@ -166,6 +168,7 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
 # Along a line -------------------------------------------------------------------------------------
 
 
+@rounded_once
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """Running `logsumexp` along `dim`, by doubling (Hillis and Steele, 1986)."""
     node = require_float("logcumsumexp", input.node)

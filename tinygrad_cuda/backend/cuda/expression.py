@@ -28,6 +28,18 @@ _CALL = re.compile(r"\b(?!tgc_)([a-z]\w*)\(")
 _INTEGER = re.compile(r"\(?(?:\([a-z ]+\))?(-?\d+)(?:LL)?\)?")  # as `literal` writes it
 
 
+# Of half types these give a value that needs no rounding, or, as a cast, round it themselves.
+_EXACT = frozenset((
+    ew.where, ew.maximum, ew.minimum, ew.neg, ew.abs, ew.sign, ew.floor, ew.ceil, ew.trunc,
+    ew.round, ew.cast, indexing.check_unit,
+))  # fmt: skip
+
+
+def is_half(dtype: DType) -> bool:
+    """Whether values are kept in 16 bits and computed in float32."""
+    return dtype.is_floating and dtype.itemsize == 2
+
+
 class Nearer(Protocol):
     """Where a kernel finds operands that are on their way to shared memory."""
 
@@ -80,6 +92,8 @@ class Evaluator:
         self.loaded: list[tuple[Node, Index]] = []
         self.held: Held | None = None
         self.nearer: Nearer | None = None
+        self.stored: set[Node] = set()
+        self.unrounded: dict[str, str] = {}  # what a name of a half type was rounded from
         self.lasting: set[Node] = set()  # operands that leave the GPU's cache last
         self._homes: dict[str, int] = {}
         self._made: dict[str, int] = {}  # the depth at which a name was made
@@ -124,9 +138,9 @@ class Evaluator:
     def value(self, node: Node, at: Coordinates, guard: Guard = ()) -> str:
         """C text (a name or a literal) of a node's element, in its compute type."""
         if node in self.anchored:
-            return self.anchored[node]
+            return self._settled(node, self.anchored[node])
         if node.op is common.output and (node.sources[0], node.attributes["index"]) in self.fields:
-            return self.fields[node.sources[0], node.attributes["index"]]
+            return self._settled(node, self.fields[node.sources[0], node.attributes["index"]])
         if node in self.lines:
             at, guard = self.lines[node], ()
         if node in self.memory:
@@ -141,6 +155,23 @@ class Evaluator:
             return self._gather(node, at, guard)
         assert node.op.kind == "elementwise", f"{node} cannot be evaluated inside a kernel"
         return self._elementwise(node, at, guard)
+
+    def _settled(self, node: Node, text: str) -> str:
+        """The result of a skeleton, whose float32 accumulator a half type rounds."""
+        if not is_half(node.dtype):
+            return text
+        depth = max(self.floors.values(), default=0)
+        return self._rounded(node, depth, ("settled", node, text), text)
+
+    def _rounded(self, node: Node, depth: int, key: Any, text: str) -> str:
+        """A value as its half type holds it; a store of it rounds the value before."""
+        memo = self.scopes[depth].memo
+        if key not in memo:
+            if node in self.stored and not text.isidentifier():
+                text = self.emit(depth, node.dtype.compute, text)
+            memo[key] = self.emit(depth, node.dtype.compute, f"tgc_cast<{node.dtype.c}>({text})")
+            self.unrounded[memo[key]] = text
+        return memo[key]
 
     def _moved(self, node: Node, at: Coordinates, guard: Guard) -> str:
         source = node.sources[1] if node.op is common.assign else node.sources[0]
@@ -203,6 +234,8 @@ class Evaluator:
             text = f"tgc_cast<{dtype.c}>({start} + {step} * ({wide})({position}))"
         else:
             text = self._random(node, position)
+        if is_half(dtype) and node.op is not common.arange:
+            text = f"tgc_cast<{dtype.c}>({text})"
         return self._named(depth, (node, at), dtype.compute, text)
 
     def _random(self, node: Node, position: str) -> str:
@@ -314,9 +347,16 @@ class Evaluator:
             text = expression(node, operands)
         memo = self.scopes[depth].memo
         ctype = node.dtype.compute
-        dear = node.op.cost >= DEAR
-        kept = self._hold(key, depth, ctype, text) if dear else None
-        memo[key] = kept or self.emit(depth, ctype, text)
+        rounds = is_half(node.dtype) and node.op not in _EXACT
+        if node.op.cost >= DEAR:
+            whole = f"tgc_cast<{node.dtype.c}>({text})" if rounds else text
+            kept = self._hold(key, depth, ctype, whole)
+            if kept:
+                memo[key] = kept
+                return kept
+        if rounds:
+            return self._rounded(node, depth, key, text)
+        memo[key] = self.emit(depth, ctype, text)
         return memo[key]
 
     def _quotient(self, node: Node, operands: list[str], depth: int) -> str:

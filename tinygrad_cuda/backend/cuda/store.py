@@ -6,7 +6,7 @@ import re
 from math import prod
 
 from tinygrad_cuda.backend.cuda import index as ix
-from tinygrad_cuda.backend.cuda.expression import Evaluator
+from tinygrad_cuda.backend.cuda.expression import Evaluator, is_half
 from tinygrad_cuda.backend.cuda.index import Index
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.graph.node import Node
@@ -28,11 +28,16 @@ class Stores:
         self.writer = writer
         self.kernel = kernel
         self.after: list[str] = []
+        for node in kernel.stores:
+            while node.op is common.assign:
+                node = node.sources[1]
+            writer.stored.add(node)
 
     def put(self, node: Node, index: Index, value: str, condition: str = "") -> None:
         """Stores `value` as element `index` of a node, if `condition` holds."""
         writer = self.writer
         depth = len(writer.scopes) - 1
+        value = writer.unrounded.get(value, value)
         value, condition = self._guarded(node, index, value, condition)
         pointer = writer.words.write(node)
         test = f"if ({condition}) " if condition else ""
@@ -45,7 +50,7 @@ class Stores:
             if fits and split and split[0] == 1 and ix.divisible(split[1], lane.width):
                 name = writer.fresh("y")
                 ctype = node.dtype.c
-                if node.dtype.is_floating and node.dtype.itemsize == 2:  # rounded in pairs
+                if is_half(node.dtype):  # rounded in pairs
                     writer.scopes[-2].lines.append(f"float {name}[{lane.width}];")
                     writer.scopes[-1].lines.append(f"{name}[{lane.name}] = {value};")
                     self.after.append(
