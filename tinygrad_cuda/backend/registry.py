@@ -8,9 +8,10 @@ from typing import Any
 
 from tinygrad_cuda.backend.base import Backend
 from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.locks import new_lock
 
 _backends: dict[Device, Backend] = {}
-_lock = threading.Lock()
+_lock = new_lock()
 
 # Module and class of each kind. A backend is imported when its device is first used: the code
 # generator alone is half of the package.

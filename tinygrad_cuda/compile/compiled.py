@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-import threading
 import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -25,6 +24,8 @@ from tinygrad_cuda.compile.signature import (
 from tinygrad_cuda.compile.steady import MISS, Steady, steady
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
+from tinygrad_cuda.core.interrupts import indivisible
+from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.trees import leaves
 from tinygrad_cuda.engine.capture import (
     Capture,
@@ -75,7 +76,7 @@ class Compiled:
         # The version of structure behind the last of them: what changes it later is not the call.
         self._attempted: dict[Any, int] = {}
         self._steady: Steady | None = None  # of the program that was replayed last
-        self._lock = threading.RLock()
+        self._lock = new_lock()
         if not hasattr(function, "parameters"):
             functools.update_wrapper(self, function)
         self.__wrapped__ = function
@@ -90,7 +91,8 @@ class Compiled:
                 realize_all()
             steady_way = self._steady
             if steady_way is not None and not options and not settings.validate:
-                result = steady_way.replay(args, now.gradients)
+                with indivisible:
+                    result = steady_way.replay(args, now.gradients)
                 if result is not MISS:
                     return result
             given = self._given(args, options)
@@ -103,20 +105,27 @@ class Compiled:
             reason = ""
             for program in programs:
                 try:
-                    frame = program.frame(given)
+                    return self._replayed(given, program, programs)
                 except Stale as stale:
                     reason = reason or str(stale)
-                    continue
-                if programs[0] is not program:
-                    programs.remove(program)
-                    programs.insert(0, program)
-                if settings.validate:
-                    del frame  # it holds values, which a plan then would not overwrite
-                    return self._validated(given, program)
-                result = program.run(given, frame)
-                self._steady = steady(program, given)
-                return result
             return self._trace(given, reason or self._why(key))[0]
+
+    def _replayed(self, given: Given, program: Program, programs: list[Program]) -> Any:
+        """The call done again by a program of its signature.
+
+        Raises:
+            Stale: the program does not fit any more; nothing has happened.
+        """
+        if settings.validate:
+            program.frame(given)  # it holds values, which a plan then would not overwrite
+            return self._validated(given, program)
+        with indivisible:
+            result = program.run(given, program.frame(given))
+            if programs[0] is not program:
+                programs.remove(program)
+                programs.insert(0, program)
+            self._steady = steady(program, given)
+        return result
 
     def ready(self, args: tuple[Any, ...], options: dict[str, Any]) -> Ready | None:
         """A program that many calls like this one can repeat behind one another, if there is one.
@@ -165,15 +174,20 @@ class Compiled:
         self._report(f"is traced: {reason}")
         for remark in names.remarks():
             self._report(remark)
-        capture = begin(given.cells, snapshot, given.views)
+        capture = Capture(given.cells, snapshot, given.views)
         try:
+            begin(capture)
             module = owner_module(self.function)
             if module is not None:
                 capture.saw_module(module)
             result = self.function(*given.args, **given.options)
             realize_all()
         finally:
-            end()
+            try:
+                end()
+            except KeyboardInterrupt:
+                end()  # it had come before anything was done
+                raise
         if capture.refused is not None:
             raise capture.refused
         if given.views:

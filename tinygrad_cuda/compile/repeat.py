@@ -20,6 +20,7 @@ from tinygrad_cuda.compile.results import Result
 from tinygrad_cuda.compile.signature import Given
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.core.interrupts import indivisible
 from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
@@ -135,7 +136,7 @@ class Steps(Compiled):
         """Does as many of the steps that remain as one known program can; whether any."""
         if not all(whole_words(node.shape[1:], node.dtype.itemsize) for node in data):
             return False
-        with self._lock:
+        with self._lock, indivisible:
             ready = self.ready(*step(result.done, _part))
             if ready is None:
                 return False

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import CompileError, RawSite
+from tinygrad_cuda.core.interrupts import uninterrupted
+from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.graph.node import Node, node_made
 
 # Where a value of a replay comes from: ("place", k), ("constant", k), ("copy", k) of a constant,
@@ -45,7 +47,7 @@ class _Structure:
         self.version = 0
 
 
-_lock = threading.Lock()
+_lock = new_lock()
 watching = _Watching()
 structure = _Structure()
 
@@ -469,22 +471,19 @@ def capturing() -> Capture | None:
     return _mine.capture if watching.on else None
 
 
-def begin(
-    places: Sequence[Any],
-    snapshot: Callable[[Any], Any],
-    views: Sequence[ViewArgument] = (),
-) -> Capture:
+def begin(capture: Capture) -> None:
     """Starts to capture in this thread."""
-    capture = Capture(places, snapshot, views)
-    watching.count(1)
-    _mine.capture = capture
-    return capture
+    with uninterrupted:
+        watching.count(1)
+        _mine.capture = capture
 
 
 def end() -> None:
-    """Stops to capture in this thread."""
-    _mine.capture = None
-    watching.count(-1)
+    """Stops to capture in this thread, if it does."""
+    with uninterrupted:
+        if _mine.capture is not None:
+            _mine.capture = None
+            watching.count(-1)
 
 
 def repeated(function: Callable[..., Any], *arguments: Any) -> None:

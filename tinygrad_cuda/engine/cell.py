@@ -116,9 +116,10 @@ class Cell:
         capture = capturing() if watching.on else None
         if capture is not None:
             capture.met(self)
-        self.node = node
-        self.error = None
+        # In this order: wherever an interrupt falls, every alias sees what the cell holds.
         self.forget_aliases()
+        self.error = None
+        self.node = node
         if node.storage is None and self.recorder is None:
             self.wait(node)
         if capture is not None and capture.views:
@@ -126,19 +127,21 @@ class Cell:
 
     def wait(self, node: Node) -> None:
         """Enters this thread's list of cells whose value is pending."""
-        recorder = self.recorder = local.recorder
+        recorder = local.recorder
         pending = recorder.pending.get(node.device)
         if pending is None:
             pending = recorder.pending[node.device] = []
+        # First, so that no interrupt leaves a cell that waits and is in no list.
         pending.append(weakref.ref(self))
+        self.recorder = recorder
 
     def forget_aliases(self) -> None:
         """Has every alias compute its node anew; each registers again when it does."""
-        aliases, self.aliases = self.aliases, None
-        for reference in aliases or ():
+        for reference in self.aliases or ():
             alias = reference()
             if alias is not None:
                 alias.forget_node()
+        self.aliases = None
 
     def add_alias(self, alias: Any) -> None:
         """Has `alias.forget_node()` called at the next write."""

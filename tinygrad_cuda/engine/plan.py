@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import Executable, Number
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.engine.trace import Trace
 
 # Traces kept; the least recently used goes first.
@@ -30,9 +30,10 @@ class Entry:
         self._renew(len(trace.numbers))
 
     def _renew(self, count: int) -> None:
-        self.fixed = [i for i in range(count) if i not in self.varying]
-        self.positions = sorted(self.varying)
-        self.plans.clear()
+        fixed = [i for i in range(count) if i not in self.varying]
+        positions = sorted(self.varying)
+        # At once: another thread may be copied by a fork in between.
+        self.fixed, self.positions, self.plans = fixed, positions, {}
 
     def key(self, trace: Trace) -> tuple[Any, ...]:
         """The key of the plan; numbers that differ from the last trace's vary from now on.
@@ -69,7 +70,7 @@ class PlanCache:
         # By the calls that record them; see `known`.
         self.known: dict[Any, Any] = {}
         self.made = 0
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def find(
         self, device: Device, trace: Trace, outputs: list[int], overwrites: dict[int, int]

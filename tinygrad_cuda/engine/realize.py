@@ -13,6 +13,8 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import LINE, BadIndex, Executable, Number
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import ArgumentError, IndexError, RawSite
+from tinygrad_cuda.core.interrupts import uninterrupted
+from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.engine.capture import SuppliedFloat, SuppliedInt, capturing
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.examples import refuse_examples, tracing
@@ -32,7 +34,7 @@ _locks: dict[Device, threading.RLock] = {}
 def lock_of(device: Device) -> threading.RLock:
     """What a thread holds while it realizes on a device."""
     lock = _locks.get(device)
-    return _locks.setdefault(device, threading.RLock()) if lock is None else lock
+    return _locks.setdefault(device, new_lock()) if lock is None else lock
 
 
 def realize(device: Device, extra: Iterable[Node] = ()) -> None:
@@ -45,10 +47,10 @@ def realize(device: Device, extra: Iterable[Node] = ()) -> None:
     if tracing.stack:
         # Inside vmap: what stands for one example has no value, and the rest can wait.
         if nodes := refuse_examples(extra):
-            with lock_of(device):
+            with lock_of(device), uninterrupted:
                 _run(device, [], nodes)
         return
-    with lock_of(device):
+    with lock_of(device), uninterrupted:
         cells = _pending_cells(device)
         local.recorder.clear_lines()
         nodes = [node for node in extra if node.storage is None]
@@ -96,7 +98,7 @@ def realize_all() -> None:
 
 def realize_cell(cell: Cell) -> None:
     """Realizes one cell that another thread recorded."""
-    with lock_of(cell.node.device):
+    with lock_of(cell.node.device), uninterrupted:
         if cell.node.storage is None:
             _run(cell.node.device, [cell], [])
 
@@ -125,7 +127,7 @@ def run_again(
     Raises:
         IndexError: a computed index or label was out of range.
     """
-    with lock:
+    with lock, uninterrupted:
         try:
             return executable.run(storages, numbers, spare)
         except BadIndex as error:
@@ -237,7 +239,7 @@ _Check = tuple[str, str, RawSite | None, str]
 _serials = itertools.count()
 _lines: list[_Check] = [("index", "index", None, INDEX)]
 _numbers: dict[Any, int] = {}  # of a line
-_lines_lock = threading.Lock()
+_lines_lock = new_lock()
 
 
 def register_check(op: str, what: str, site: RawSite | None, domain: str = INDEX) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 from tinygrad_cuda.core.errors import GradientError, describe_site, user_site
+from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.graph.node import Node, gradient_mode, made_by, recorded_at
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.pullback import Occasion, WholeOccasion, gradient_site
@@ -94,7 +95,7 @@ def backward(
     else:
         if occasion is not None and occasion.key is None:
             occasion = None
-        with gradient_mode(create_graph):
+        with uninterrupted, gradient_mode(create_graph):
             result, passed = _recorded(order, outputs, seeds, wanted, occasion)
         known = None if occasion is None else occasion.made(result, passed)
         if occasion is not None and known is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import DeviceError, RawSite, describe_site, is_internal
+from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.shapes import Shape
 
 Outputs = tuple[tuple[Shape, DType], ...]
@@ -112,7 +113,7 @@ def site_of(frame: FrameType | None) -> RawSite | None:
 
 
 # Two threads that look at one call record it once.
-_recording = threading.RLock()
+_recording = new_lock()
 
 
 class Node:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from itertools import chain
+from itertools import chain, repeat
+from operator import attrgetter, is_
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.interrupts import indivisible, uninterrupted
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.engine.capture import Commit, capturing
 from tinygrad_cuda.engine.realize import check_errors, realize
@@ -31,6 +33,7 @@ from tinygrad_cuda.tensor.creation import tensor
 from tinygrad_cuda.tensor.promotion import to_dtype
 from tinygrad_cuda.tensor.tensor import Tensor
 
+_storage_of = attrgetter("cell.node.storage")
 Group = dict[str, Any]
 State = dict[str, Any]
 
@@ -172,6 +175,15 @@ class Optimizer(Hooked):
         if closure is not None:
             with gradient_mode(True):
                 loss = closure()
+        parameters = chain(*(group["params"] for group in self.param_groups))
+        # A write that waits is lost when a step is taken back: that one is done to its end.
+        written = any(map(is_, map(_storage_of, parameters), repeat(None)))
+        with indivisible if written else uninterrupted:
+            self._step()
+        return loss
+
+    def _step(self) -> None:
+        """The step whose gradients are there: it happens whole, or not at all."""
         devices = self._devices()
         for device in devices:
             check_errors(device, wait=False)
@@ -196,7 +208,6 @@ class Optimizer(Hooked):
         if capture is not None and replay is not None:
             replay.finish()
             capture.events.append(Commit(replay))
-        return loss
 
     def _devices(self) -> list[Device]:
         return list(dict.fromkeys(p.device for group in self.param_groups for p in group["params"]))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from tinygrad_cuda.core.errors import ArgumentError, GradientError, ShapeError, user_site
+from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.engine.capture import capturing
 from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.engine.examples import Recording
@@ -107,9 +108,10 @@ def backward(
     )
     # The last layer first: its weights' gradient is taken as soon as the cotangent is there, and
     # with it both its operands are done with. The other way round all of them wait for the end.
-    for node, g in reversed(found.items()):
-        if node.op is common.variable:
-            accumulate(node.attributes["leaf"], g, create_graph)
+    with uninterrupted:
+        for node, g in reversed(found.items()):
+            if node.op is common.variable:
+                accumulate(node.attributes["leaf"], g, create_graph)
     end_backward()
 
 

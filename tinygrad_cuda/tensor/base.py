@@ -138,8 +138,9 @@ class TensorBase:
             return node
         found = self._node
         if found is None:
-            found = self._node = self._fold(chain)
+            # First: an interrupt in between must not leave a node that no write takes back.
             cell.add_alias(self)
+            found = self._node = self._fold(chain)
         elif found.storage is None and node.storage is not None and len(chain) == 1:
             step, leaf = chain[0]
             if step is common.variable:
@@ -231,8 +232,8 @@ class TensorBase:
         count_nodes(1)
         cell.put(new)
         if branch is not None:
-            branch.take(value)
             cell.add_alias(branch)
+            branch.take(value)
         if settings.eager:
             _compute_now(new.device)
 

@@ -407,8 +407,8 @@ def become(op: str, input: Tensor, view: Tensor) -> Tensor:
             actual="a leaf that requires grad",
             hint=f"use {op.rstrip('_')}()",
         )
-    input.chain, input._strides, input._node = view.chain, view._strides, view._node
     input.cell.add_alias(input)
+    input.chain, input._strides, input._node = view.chain, view._strides, view._node
     return input
 
 

@@ -6,7 +6,6 @@ A random node is recomputed from its seed and number wherever it is needed; no m
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.core.dtypes import DType, as_dtype, float32, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
+from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.shapes import Shape, as_shape
 from tinygrad_cuda.engine.capture import capturing, repeated, watching
 from tinygrad_cuda.engine.examples import note_draw, tracing
@@ -61,7 +61,7 @@ class Generator:
     """
 
     def __init__(self, device: DeviceLike = None) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._seed = 67280421310721
         self._next = 0
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import RawSite
+from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.engine.capture import watching
 from tinygrad_cuda.engine.cell import Recorder, local
 from tinygrad_cuda.engine.examples import Recording, tracing
@@ -159,7 +160,7 @@ _missing: Any = object()
 def _made(function: Callable[..., Any], args: Any, options: dict[str, Any]) -> _Call | None:
     """A call with stand-ins that never have a value; None if it cannot be repeated."""
     tensors: list[TensorBase] = []
-    with Recording("error"):
+    with uninterrupted, Recording("error"):
         stood = [_stand_in(value, tensors) for value in args]
         stood_options = {name: _stand_in(value, tensors) for name, value in options.items()}
         inputs = [tensor.cell.node for tensor in tensors]

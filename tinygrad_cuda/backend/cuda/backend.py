@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from operator import xor
@@ -30,6 +29,7 @@ from tinygrad_cuda.backend.cuda.uploads import Upload, Uploader
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.shapes import Shape
 
 ERROR_BYTES = 64
@@ -50,7 +50,7 @@ class CudaBackend:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.gpu = runtime.device(device.index)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._uploads: dict[int, deque[int]] = {}  # by size, where recent ones were, oldest first
         self._uploader: Uploader | None = None
         self.pinned, self.ferry = Pinned(self.gpu), Ferry(self.gpu)

@@ -6,11 +6,11 @@ Knows no driver: blocks come from and go back through two functions, so it is te
 from __future__ import annotations
 
 import gc
-import threading
 from collections import deque
 from collections.abc import Callable
 
 from tinygrad_cuda.core.errors import OutOfMemoryError
+from tinygrad_cuda.core.locks import new_lock
 
 GRANULE = 512  # every address is a multiple of it
 BLOCK = 32 << 20  # small allocations are cut from blocks of this size
@@ -98,7 +98,7 @@ class Pool:
         self._sizes: dict[int, int] = {}
         self._allocated = 0
         self._peak = 0
-        self._lock = threading.RLock()
+        self._lock = new_lock()
 
     @property
     def allocated(self) -> int:

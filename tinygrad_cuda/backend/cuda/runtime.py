@@ -27,6 +27,7 @@ from tinygrad_cuda.backend.cuda.pool import Allocation, Pool, size_class
 from tinygrad_cuda.backend.cuda.staging import LARGEST, Staged, Staging
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError, CudaError, DeviceError, TgcError
+from tinygrad_cuda.core.locks import new_lock
 
 OLDEST_DRIVER = 13000  # NVRTC 13's cubins and the binding's entry points need it
 PARAMETER_BYTES = 4096
@@ -62,7 +63,7 @@ class _Gate:
         self.reason = ""
         self.forked = False
         self.devices: dict[int, Device] = {}
-        self.lock = threading.Lock()
+        self.lock = new_lock()
 
     def open(self) -> None:
         with self.lock:
@@ -97,7 +98,7 @@ class _Gate:
         return ""
 
     def after_fork(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         if self.driver is not None:
             self.forked = True
             self.reason = (
@@ -235,7 +236,7 @@ class Device:
         self._modules: dict[bytes, Module] = {}
         self._memory_type = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         self.staging: Staging | None = None
-        self.lock = threading.RLock()
+        self.lock = new_lock()
 
     # Calls and errors
 

@@ -24,6 +24,8 @@ from typing import NamedTuple
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, DeviceError
+from tinygrad_cuda.core.interrupts import uninterrupted
+from tinygrad_cuda.core.locks import new_lock
 
 HERE = Path(__file__).resolve().parent
 HEADERS = (HERE / "device_twin.h", HERE / "device_twin_math.h")
@@ -132,12 +134,12 @@ def _headers() -> str:
 
 # The cache --------------------------------------------------------------------------------------
 
-_locks: dict[str, threading.Lock] = {}
+_locks: dict[str, threading.RLock] = {}
 _checked: set[Path] = set()  # entries that this process has verified or made
 
 
-def _lock_of(key: str) -> threading.Lock:
-    return _locks.setdefault(key, threading.Lock())
+def _lock_of(key: str) -> threading.RLock:
+    return _locks.setdefault(key, new_lock())
 
 
 def _compiled(key: str, source: str) -> Path:
@@ -205,14 +207,9 @@ def _build(source: str, folder: Path, key: str) -> None:
     try:
         text.write_text(source)
         command = [*toolchain().command, *options(), "-include", str(HEADERS[0])]
-        answer = subprocess.run(
-            [*command, str(text), "-o", str(library), "-lm"],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-        if answer.returncode != 0:
-            raise _rejected(source, str(text), answer.stderr)
+        failed, log = _finished([*command, str(text), "-o", str(library), "-lm"])
+        if failed:
+            raise _rejected(source, str(text), log)
         with open(library, "ab") as file:
             digest = hashlib.sha256(library.read_bytes()).digest()
             file.write(_FOOTER.pack(digest, _MAGIC))
@@ -222,6 +219,28 @@ def _build(source: str, folder: Path, key: str) -> None:
         for path in (text, library):
             with suppress(OSError):
                 path.unlink()
+
+
+def _finished(command: Sequence[str]) -> tuple[int, str]:
+    """The exit status of a compiler and what it said; Ctrl-C ends it and is no error of its."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "LC_ALL": "C"},
+        start_new_session=True,
+    )
+    try:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                log = process.communicate(timeout=0.2)[1]
+                return process.returncode, log
+            uninterrupted.check()
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
 
 
 def _rejected(source: str, name: str, log: str) -> CompileError:

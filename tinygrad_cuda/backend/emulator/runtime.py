@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import re
-import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from tinygrad_cuda.backend.emulator.compiler import compile_source
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError, RawSite, TgcError
+from tinygrad_cuda.core.locks import new_lock
 
 PRELUDE = Path(__file__).resolve().parent.parent / "cuda" / "skeletons" / "device.cuh"
 MAX_THREADS = 1024
@@ -161,7 +161,7 @@ class _Launch(ctypes.Structure):
     ]
 
 
-_turn = threading.Lock()  # launches share the machine
+_turn = new_lock()  # launches share the machine
 _memory: list[mmap.mmap] = []
 
 

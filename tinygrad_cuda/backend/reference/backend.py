@@ -18,6 +18,7 @@ from tinygrad_cuda.backend.reference.rows import check, has_argument, reference_
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.cost import flops
 from tinygrad_cuda.graph.node import Node
@@ -134,6 +135,8 @@ class CpuExecutable:
                 self._run_timed(values)
             else:
                 for step in lowered.steps:
+                    if uninterrupted.arrived is not None:
+                        uninterrupted.check()  # no input is overwritten before the end
                     step(values)
         taken = {id(array) for array in inputs} | lowered.static
         results = [_owned(values[place], taken) for place in lowered.outputs]

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.engine.capture import repeated
 from tinygrad_cuda.optim.optimizer import Group, Optimizer
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -63,8 +64,9 @@ class LRScheduler:
     def step(self) -> None:
         """Sets the rates of the next step."""
         self._check_order()
-        self._turn()
-        repeated(self.step)
+        with uninterrupted:
+            self._turn()
+            repeated(self.step)
 
     def _turn(self) -> None:
         self._steps += 1

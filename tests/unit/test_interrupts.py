@@ -1,0 +1,252 @@
+"""Ctrl-C and fork: a step happens whole or not at all, and a forked child can compute."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import nn, optim
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.core.interrupts import indivisible, uninterrupted
+from tinygrad_cuda.core.locks import new_lock
+from tinygrad_cuda.engine.capture import capturing, watching
+from tinygrad_cuda.engine.realize import lock_of
+
+
+@pytest.fixture(autouse=True)
+def python_handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(params=["cpu", "emu"])
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    try:
+        registry.get(as_device(request.param))
+    except tc.DeviceError as error:
+        pytest.skip(str(error))
+    tc.set_default_device(request.param)
+    yield request.param
+    tc.set_default_device(None)
+
+
+# The block itself ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [uninterrupted, indivisible])
+def test_a_signal_waits_until_the_block_ends(block: Any) -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt):
+        with block, block:
+            signal.raise_signal(signal.SIGINT)
+            reached.append("inside")
+        reached.append("behind")
+    assert reached == ["inside"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_check_raises_where_all_can_be_taken_back() -> None:
+    with indivisible, uninterrupted:
+        uninterrupted.check()
+    with pytest.raises(KeyboardInterrupt), uninterrupted:
+        signal.raise_signal(signal.SIGINT)
+        uninterrupted.check()
+        raise AssertionError
+    reached = []
+    with pytest.raises(KeyboardInterrupt), indivisible, uninterrupted:
+        signal.raise_signal(signal.SIGINT)
+        uninterrupted.check()
+        reached.append("inside")
+    assert reached == ["inside"]
+
+
+def test_the_users_own_handler_is_called_and_stays() -> None:
+    calls: list[int] = []
+
+    def own(number: int, frame: Any) -> None:
+        calls.append(number)
+
+    signal.signal(signal.SIGINT, own)
+    with uninterrupted:
+        signal.raise_signal(signal.SIGINT)
+        assert not calls
+    assert calls == [signal.SIGINT]
+    assert signal.getsignal(signal.SIGINT) is own
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with uninterrupted:
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+# Steps --------------------------------------------------------------------------------------------
+
+
+class Training:
+    """A small training run, and all that a step of it changes."""
+
+    def __init__(self, compiled: bool) -> None:
+        tc.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        self.optimizer = optim.Adam(self.model.parameters(), lr=0.1)
+        self.call = tc.compile(self.step) if compiled else self.step
+        self.x = tc.tensor(np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3))
+
+    def step(self, x: tc.Tensor) -> tc.Tensor:
+        self.optimizer.zero_grad()
+        loss = self.model(x).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def state(self) -> list[bytes]:
+        found = [p.detach().numpy().tobytes() for p in self.model.parameters()]
+        for parameter in self.model.parameters():
+            for value in self.optimizer.state[parameter].values():
+                given = value.numpy().tobytes() if isinstance(value, tc.Tensor) else repr(value)
+                found.append(given if isinstance(given, bytes) else given.encode())
+        return found
+
+
+def lines_of(call: Callable[[], Any], at: int) -> int:
+    """Counts the lines of the package that a call runs; a signal arrives at one of them."""
+    count = 0
+
+    def local(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal count
+        if event == "line":
+            count += 1
+            if count == at:
+                signal.raise_signal(signal.SIGINT)
+        return local
+
+    def calls(frame: Any, event: str, argument: Any) -> Any:
+        return local if "/tinygrad_cuda/" in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(calls)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_an_interrupted_step_happens_whole_or_not_at_all(device: str, compiled: bool) -> None:
+    """Wherever the signal falls; and training goes on to the same bits."""
+    alone, disturbed = Training(compiled), Training(compiled)
+    for _ in range(4):
+        alone.call(alone.x)
+        disturbed.call(disturbed.x)
+    expected = [alone.state()]
+    assert disturbed.state() == expected[0]
+    length = lines_of(lambda: alone.call(alone.x), at=-1)
+    expected.append(alone.state())
+    done = 0
+    for at in np.linspace(1, length, 40 if device == "cpu" else 12, dtype=int).tolist():
+        while len(expected) < done + 2:
+            alone.call(alone.x)
+            expected.append(alone.state())
+        with contextlib.suppress(KeyboardInterrupt):
+            lines_of(lambda: disturbed.call(disturbed.x), at)
+        found = disturbed.state()
+        assert found in expected[done : done + 2], f"the signal at line {at} of {length}"
+        done += found == expected[done + 1]
+        assert capturing() is None
+        assert watching.on == 0
+        assert tc.is_grad_enabled()
+
+    for _ in range(2):
+        disturbed.call(disturbed.x)
+    while len(expected) < done + 3:
+        alone.call(alone.x)
+        expected.append(alone.state())
+    assert disturbed.state() == expected[done + 2]
+
+
+def test_a_write_before_an_interrupted_step_is_not_lost() -> None:
+    """A step that is taken back would take the pending write with it: it is done to its end."""
+    w = tc.tensor([1.0, 2.0], device="cpu", requires_grad=True)
+    optimizer = optim.SGD([w], lr=0.5)
+    w.grad = tc.ones(2, device="cpu")
+    with tc.no_grad():
+        w.mul_(10)
+    with pytest.raises(KeyboardInterrupt), uninterrupted:
+        signal.raise_signal(signal.SIGINT)
+        optimizer.step()
+    assert w.tolist() == [9.5, 19.5]
+    w.grad = tc.ones(2, device="cpu")
+    with pytest.raises(KeyboardInterrupt), uninterrupted:
+        signal.raise_signal(signal.SIGINT)
+        optimizer.step()
+    assert w.tolist() == [9.5, 19.5]
+
+
+# Fork ---------------------------------------------------------------------------------------------
+
+
+def forked(work: Callable[[], bool]) -> int:
+    """The exit status of a child that does some work; 99 if it hangs."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if work() else 1)
+        finally:
+            os._exit(2)
+    until = time.monotonic() + 20
+    while True:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return 99
+        select_nothing()
+
+
+def select_nothing() -> None:
+    """Lets others run for a moment."""
+    threading.Event().wait(0.001)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_computes_whatever_another_thread_held(device: str) -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock_of(as_device(device)):
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    try:
+        assert forked(lambda: (tc.ones(3, device=device) * 2).tolist() == [2, 2, 2]) == 0
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_lock_of_the_thread_that_forks_stays_its_own() -> None:
+    lock = new_lock()
+
+    def work() -> bool:
+        with lock:
+            return True
+
+    with lock:
+        assert forked(work) == 0
