@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -234,15 +234,16 @@ def test_python_values() -> None:
 
 def test_validate_finds_a_stale_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """TGC_VALIDATE traces every call anew and names the line at which the traces part."""
-    monkeypatch.setenv("FACTOR", "1.0")
-    call = tc.compile(lambda x: x * float(os.environ["FACTOR"]))
+    factor = ctypes.c_float(1.0)
+    where = ctypes.addressof(factor)
+    call = tc.compile(lambda x: x * ctypes.c_float.from_address(where).value)
     monkeypatch.setattr(settings, "validate", True)
     task = Task(kind="Adam")
     for number in range(5):
         task.step(*batch(number))
     assert task.traced == 5
     assert [call(tc.ones(1)).item() for _ in range(2)] == [1.0, 1.0]
-    monkeypatch.setenv("FACTOR", "5.0")
+    factor.value = 5.0
     with pytest.raises(tc.CompileError, match="something else than when it was traced"):
         call(tc.ones(1))
 
@@ -261,13 +262,16 @@ def test_validate_finds_nothing_else(name: str, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("name", ["cpu", "emu"])
 def test_validate_finds_other_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Tensor made inside from Python data is a constant; an iterator gives the next one."""
+    """A Tensor made inside from Python data is a constant; memory may hold something else."""
     monkeypatch.setattr(settings, "validate", True)
-    data = iter([[1.0, 2.0], [1.0, 2.0], [1.0, 3.0]])
-    call = tc.compile(lambda x: x * tc.tensor(next(data), device=name))
+    numbers = ctypes.c_float * 2
+    data = numbers(1.0, 2.0)
+    where = ctypes.addressof(data)
+    call = tc.compile(lambda x: x * tc.tensor(list(numbers.from_address(where)), device=name))
     x = tc.ones(2, device=name)
     assert [call(x).tolist() for _ in range(2)] == [[1.0, 2.0]] * 2
-    with pytest.raises(tc.CompileError, match=r"next\(data\)"):
+    data[1] = 3.0
+    with pytest.raises(tc.CompileError, match=r"from_address\(where\)"):
         call(x)
 
 

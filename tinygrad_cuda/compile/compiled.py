@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from tinygrad_cuda.compile.chain import Chained, chained
 from tinygrad_cuda.compile.frame import Frame
-from tinygrad_cuda.compile.program import Program
+from tinygrad_cuda.compile.names import Names
+from tinygrad_cuda.compile.program import Change, Program
 from tinygrad_cuda.compile.results import History
-from tinygrad_cuda.compile.search import names_of
+from tinygrad_cuda.compile.search import Extra, home_of, names_of
 from tinygrad_cuda.compile.signature import (
     Given,
     difference,
@@ -22,6 +23,7 @@ from tinygrad_cuda.compile.signature import (
     snapshot,
 )
 from tinygrad_cuda.compile.steady import MISS, Steady, steady
+from tinygrad_cuda.compile.watch import Watch
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.core.interrupts import indivisible
@@ -76,6 +78,7 @@ class Compiled:
         # The version of structure behind the last of them: what changes it later is not the call.
         self._attempted: dict[Any, int] = {}
         self._steady: Steady | None = None  # of the program that was replayed last
+        self._extra = Extra([], set(), [], [], [])  # what calls have met that no name leads to
         self._lock = new_lock()
         if not hasattr(function, "parameters"):
             functools.update_wrapper(self, function)
@@ -169,27 +172,12 @@ class Compiled:
         """Calls the function as it is, and keeps what it did if another call can repeat it."""
         if self._attempted.get(given.key) != structure.version:
             self._attempts.pop(given.key, None)
-        names = names_of(self.function, leaves((given.args, given.options)))
+        names = names_of(self.function, leaves((given.args, given.options)), self._extra)
         gradients = mode.now.gradients
         self._report(f"is traced: {reason}")
         for remark in names.remarks():
             self._report(remark)
-        capture = Capture(given.cells, snapshot, given.views)
-        try:
-            begin(capture)
-            module = owner_module(self.function)
-            if module is not None:
-                capture.saw_module(module)
-            result = self.function(*given.args, **given.options)
-            realize_all()
-        finally:
-            try:
-                end()
-            except KeyboardInterrupt:
-                end()  # it had come before anything was done
-                raise
-        if capture.refused is not None:
-            raise capture.refused
+        result, capture, watch = self._captured(given, names)
         if given.views:
             result = given.restored(result)
         if capture.written_bases:
@@ -198,22 +186,22 @@ class Compiled:
                 self._writing.add(given.key)
             self._report("is traced again: it writes to what a view among its arguments shows")
             return result, None
+        missed = watch.missed(self._extra)
+        names.seen.clear()  # what is weakly referred to may go
         try:
             program = Program(capture, given, result, names)
         except History:
             self._recorded[given.key] = structure.version
             self._report("is recorded each time: a gradient may still pass through what it returns")
             return result, None
-        unsteady = _unsteady(capture, program)
+        change = _unsteady(capture, program)
         if gradients is not mode.now.gradients:
-            unsteady = "gradient mode"
-        unsteady = unsteady or program.changed()
-        if unsteady is not None:
-            self._attempts[given.key] += 1
-            self._attempted[given.key] = structure.version
-            self._report(f"is traced again: its call has changed {unsteady}")
-            if self._attempts[given.key] >= ATTEMPTS:
-                raise _never_steady(unsteady)
+            change = Change("gradient mode", None, False)
+        change = change or program.changed()
+        if change is None and missed:
+            change = Change("which functions it calls that no name leads to", None, False)
+        if change is not None:
+            self._count(given.key, change)
             return result, None
         self._attempts.pop(given.key, None)
         self._attempted.pop(given.key, None)
@@ -221,6 +209,50 @@ class Compiled:
         programs = self._programs.get(given.key, [])
         self._keep(given.key, [program, *programs][:PROGRAMS])
         return result, program
+
+    def _count(self, key: Any, change: Change) -> None:
+        """Notes that a call has left behind what a replay would not.
+
+        Raises:
+            CompileError: so have all those before it.
+        """
+        self._attempts[key] += not change.new
+        self._attempted[key] = structure.version
+        self._report(f"is traced again: its call has changed {change.text}")
+        if self._attempts[key] >= ATTEMPTS:
+            raise _never_steady(change)
+
+    def _captured(self, given: Given, names: Names) -> tuple[Any, Capture, Watch]:
+        """What a call returns, what it did to Tensors, and what else it read.
+
+        Raises:
+            CompileError: it has looked at a value, or at what cannot be followed.
+        """
+        watch = Watch(names, home_of(self.function))
+        capture = Capture(given.cells, snapshot, given.views)
+        try:
+            begin(capture)
+            watch.begin()
+            module = owner_module(self.function)
+            if module is not None:
+                capture.saw_module(module)
+            result = self.function(*given.args, **given.options)
+            watch.end()
+            realize_all()
+        finally:
+            try:
+                watch.end()
+                end()
+            except KeyboardInterrupt:
+                watch.end()
+                end()  # it had come before anything was done
+                raise
+        # The function may have caught them.
+        for error in (watch.error, capture.refused):
+            if error is not None:
+                raise error
+        watch.moved()
+        return result, capture, watch
 
     def _validated(self, given: Given, known: Program) -> Any:
         """Traces the call although a program is known, and compares."""
@@ -257,6 +289,9 @@ class Compiled:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
+    def __reduce__(self) -> Any:
+        return Compiled, (self.function,)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         return Compiled(copy.deepcopy(self.function, memo))
 
@@ -264,25 +299,27 @@ class Compiled:
         return f"compiled {self.function!r}"
 
 
-def _unsteady(capture: Capture, program: Program) -> str | None:
+def _unsteady(capture: Capture, program: Program) -> Change | None:
     """What the call has made or replaced that a replay would not; or None."""
     for event in capture.events:
         if isinstance(event, StepEvent) and event.unsteady is not None:
-            return event.unsteady
+            return Change(event.unsteady, None, False)
     for reference, cell, chain in capture.handles.values():
         handle = reference()
         if handle is not None and (handle.cell is not cell or handle.chain != chain):
-            return f"what a tensor of shape {tuple(handle.shape)} refers to"
+            what = f"what a tensor of shape {tuple(handle.shape)} refers to"
+            return Change(what, None, False)
     if program.escaped is not None:
-        return f"what holds a tensor made inside: {program.escaped}"
+        return Change(f"what holds a tensor made inside: {program.escaped}", None, False)
     return None
 
 
-def _never_steady(what: str) -> CompileError:
+def _never_steady(change: Change) -> CompileError:
     return CompileError(
         "compile",
         "each call leaves something behind that a replay would not",
         expect="tensors written in place, results returned, and Python values left alone",
-        actual=f"{ATTEMPTS} calls in a row have changed {what}",
+        actual=f"{ATTEMPTS} calls in a row have changed {change.text}",
+        site=change.site,
         hint="return tensors instead of keeping them, write state with copy_(), count outside",
     )

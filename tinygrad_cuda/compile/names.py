@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import CellType
+import array
+import ctypes
+import keyword
+import weakref
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from operator import attrgetter, itemgetter
+from types import CellType, MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tinygrad_cuda.core.errors import RawSite
 from tinygrad_cuda.optim.watched import DICTIONARIES
 from tinygrad_cuda.tensor.base import TensorBase
 
 PLAIN = (bool, int, float, str, bytes, complex, type(None))
 NOTHING: Any = object()
-ARRAY = 1 << 20  # bytes of a NumPy array up to which its content is looked at
-MANY = 1000  # items of a container: a report names it, and what they hold is not looked at
+ARRAY = 1 << 20  # bytes of a NumPy array, and
+MANY = 1000  # items of a container, from which on a report names it
+CTYPES: tuple[type, ...] = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
+RAW = (bytearray, memoryview, array.array, np.ndarray, *CTYPES)
+MAPPINGS = (dict, MappingProxyType)
+
+
+class Fields(NamedTuple):
+    """As the owner of a name: what an object holds itself, whatever its class says."""
+
+    thing: Any
+
+    def now(self) -> Any:
+        """Its dictionary."""
+        return object.__getattribute__(self.thing, "__dict__")
 
 
 class Name(NamedTuple):
-    """A name, the globals, closure cell, object or class it belongs to, and its value there."""
+    """A name, the globals, closure cell, object or class it belongs to, and its value there.
+
+    A weak reference as the owner stands for what it refers to; under the name ``()`` it says
+    whether that is gone. The name ``type()`` stands for the owner's class. `NOTHING` as the value
+    says that there is none.
+    """
 
     name: str
     place: Any
@@ -26,19 +51,74 @@ class Name(NamedTuple):
 
     def now(self) -> Any:
         """The value at this moment."""
-        kind = type(self.place)
+        place, name = self.place, self.name
+        kind = type(place)
         if kind is CellType:
             try:
-                return self.place.cell_contents
+                return place.cell_contents
             except ValueError:  # deleted, or not assigned yet
                 return NOTHING
         if kind in DICTIONARIES:
-            return self.place.get(self.name, NOTHING)
-        return getattr(self.place, self.name, NOTHING)
+            return place.get(name, NOTHING)
+        if kind is Fields:
+            return place.now().get(name, NOTHING)
+        if kind is ContextVar:
+            return place.get(NOTHING)
+        if issubclass(kind, weakref.ref):
+            place = place()
+            if name == "()":
+                return place is None
+        if name == "type()":
+            return type(place)
+        try:
+            return attrgetter(name)(place)
+        except AttributeError:
+            return NOTHING
+
+    def differs(self, place: str, value: str) -> str:
+        """Python text that is true, or raises an error of a look-up, if it is another one now."""
+        kind, name, absent = type(self.place), self.name, self.value is NOTHING
+        if kind is CellType:
+            return "True" if absent else f"{place}.cell_contents is not {value}"
+        if kind in DICTIONARIES or kind is Fields:
+            items = place if kind is not Fields else f"{place}.thing.__dict__"
+            return f"{name!r} in {items}" if absent else f"{items}[{name!r}] is not {value}"
+        if kind is ContextVar:
+            return f"{place}.get(nothing) is not {value}"
+        if issubclass(kind, weakref.ref):
+            place = f"{place}()"
+            if name == "()":
+                return f"({place} is None) is not {value}"
+        if name == "type()":
+            return f"type({place}) is not {value}"
+        if absent or keyword.iskeyword(name):
+            return f"getattr({place}, {name!r}, nothing) is not {value}"
+        return f"{place}.{name} is not {value}"
+
+
+class Stable(NamedTuple):
+    """Names of globals or builtins that hold functions, classes and Python modules."""
+
+    place: dict[str, Any]
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+    get: Callable[[Any], Any]
+
+    def now(self) -> tuple[Any, ...]:
+        """The values at this moment."""
+        return tuple(self.place.get(name, NOTHING) for name in self.names)
+
+
+def stable(place: dict[str, Any], found: dict[str, Any]) -> Stable:
+    """What is stable among some globals: a look at all of them is one call."""
+    names, values = tuple(found), tuple(found.values())
+    # Of one name an itemgetter gives no tuple.
+    get = itemgetter(*names, *names) if len(names) == 1 else itemgetter(*names)
+    return Stable(place, names, values * 2 if len(names) == 1 else values, get)
 
 
 class Contents(NamedTuple):
-    """What a list, dictionary, set or deque holds; by the name through which it was found."""
+    """What a list, dictionary, set, deque, array or buffer holds; by a name that leads to it."""
 
     name: str
     container: Any
@@ -50,50 +130,90 @@ class Names:
 
     Attributes:
         values: the names, in a fixed order.
+        stable: functions, classes and modules among the globals.
+        absent: globals and `Fields`, and names that they must not have: those of builtins and of
+            methods.
         contents: of the containers among the values and within these.
+        moving: iterators and generators of random numbers, with their states.
+        sites: of names, a line that reads them.
+        seen: by identity, all that was reached.
+        codes: of all functions that were read; `names` are the names in them.
     """
 
     def __init__(self) -> None:
         self.values: list[Name] = []
+        self.stable: list[Stable] = []
+        self.absent: list[tuple[Any, frozenset[str]]] = []
         self.contents: list[Contents] = []
+        self.moving: list[tuple[str, Any, Any]] = []
+        self.sites: dict[str, RawSite] = {}
+        self.seen: dict[int, Any] = {}
+        self.codes: set[Any] = set()
+        self.names: set[str] = set()
 
     def changed(self) -> str | None:
         """The first name whose value is another one now, or holds something else."""
+        return next((name for name, _ in self.changes()), None)
+
+    def changes(self) -> Iterator[tuple[str, bool]]:
+        """All such names, and whether there was no value before."""
         for named in self.values:
             if not same(named.now(), named.value):
-                return named.name
+                yield named.name, named.value is NOTHING
         for name, container, items in self.contents:
             now = items_of(container)
             if len(now) != len(items) or not all(map(same, now, items)):
-                return name
-        return None
+                yield name, False
+        for place, names, values, _ in self.stable:
+            for name, value in zip(names, values):
+                if place.get(name, NOTHING) is not value:
+                    yield name, False
+        for place, missing in self.absent:
+            held = place.now() if type(place) is Fields else place
+            if not held.keys().isdisjoint(missing):
+                yield str(min(held.keys() & missing)), True
 
     def remarks(self) -> Iterator[str]:
-        """What may surprise: containers that take time to look at, arrays that take too much."""
+        """What takes time to look at: long containers and large arrays."""
         for name, container, items in self.contents:
             if isinstance(container, np.ndarray) and container.nbytes > ARRAY:
-                yield f"does not look at the content of the array {name}, which is above 1 MiB"
+                yield f"compares all {container.nbytes} bytes of {name} before each replay"
             elif len(items) > MANY:
                 yield f"looks at all {len(container)} items of {name} before each replay"
 
     def tensors(self) -> Iterator[TensorBase]:
         """All Tensors among them."""
         for named in self.values:
-            if isinstance(named.value, TensorBase):
+            if issubclass(type(named.value), TensorBase):
                 yield named.value
         for contents in self.contents:
-            yield from (item for item in contents.items if isinstance(item, TensorBase))
+            yield from (item for item in contents.items if issubclass(type(item), TensorBase))
 
 
 def items_of(container: Any) -> list[Any]:
     """What a container holds, in its order: of a dictionary the keys, then the values."""
-    if isinstance(container, np.ndarray):
-        small = container.nbytes <= ARRAY and not container.dtype.hasobject
-        return [f"{container.dtype.str} {container.shape}", container.tobytes() if small else b""]
-    return [*container, *container.values()] if isinstance(container, dict) else [*container]
+    if issubclass(type(container), RAW):
+        return bytes_of(container)
+    if issubclass(type(container), MAPPINGS):
+        return [*container, *container.values()]
+    return [*container]
+
+
+def bytes_of(buffer: Any) -> list[Any]:
+    """What an array or buffer is and holds; of an array of objects these."""
+    if isinstance(buffer, np.ndarray):
+        what = f"{buffer.dtype.str} {buffer.shape}"
+        return [what, *buffer.flat] if buffer.dtype.hasobject else [what, buffer.tobytes()]
+    return [type(buffer).__name__, bytes(buffer)]
 
 
 def same(a: Any, b: Any) -> bool:
     """Whether two values are one thing, or plain values of one type that are written alike."""
+    if a is b:
+        return True
+    if type(a) is not type(b):
+        return False
+    if issubclass(type(a), np.generic):
+        return bool(a.dtype == b.dtype and a.tobytes() == b.tobytes())
     # By their texts 0.0 is not -0.0, and NaN is NaN.
-    return a is b or (type(a) is type(b) and type(a) in PLAIN and repr(a) == repr(b))
+    return bool(type(a) in PLAIN and repr(a) == repr(b))

@@ -6,7 +6,7 @@ import gc
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.compile.frame import (
@@ -22,7 +22,7 @@ from tinygrad_cuda.compile.results import Fresh, History, Mould, Moulds, has_his
 from tinygrad_cuda.compile.signature import Given, changed_module
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import uint8
-from tinygrad_cuda.core.errors import CompileError, describe_site
+from tinygrad_cuda.core.errors import CompileError, RawSite, describe_site
 from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.engine.capture import (
     Call,
@@ -38,6 +38,20 @@ from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.tensor.base import TensorBase
 
 Event = Callable[[Frame], None]
+
+
+class Change(NamedTuple):
+    """A Python value that a call has changed.
+
+    Attributes:
+        text: which one.
+        site: where it is read.
+        new: it was not there before, as in a cache, and neither were others that changed.
+    """
+
+    text: str
+    site: RawSite | None
+    new: bool
 
 
 class Program:
@@ -284,14 +298,17 @@ class Program:
             step.prepare()
         return frame
 
-    def changed(self) -> str | None:
-        """What is another Python value now than when it was traced, in words; or None."""
+    def changed(self) -> Change | None:
+        """What is another Python value now than when it was traced."""
         for module, known in self.modules:
             name = changed_module(module, known)
             if name is not None:
-                return f"the Module's attribute {name}"
-        name = self.names.changed()
-        return None if name is None else f"the Python value {name}"
+                return Change(f"the Module's attribute {name}", None, False)
+        found = list(self.names.changes())
+        for name, new in found:
+            site = self.names.sites.get(name.partition(".")[0])
+            return Change(f"the Python value {name}", site, new and all(new for _, new in found))
+        return None
 
     def _check(self, given: Given) -> None:
         version = structure.version

@@ -2,9 +2,8 @@
 
 Code is read: the function's own, that of the functions, methods and Modules it names, and so on, up
 to libraries. What an attribute belongs to is not known before it runs, so a name counts for each
-object that is reached. That may find a value too many, which costs a look at each replay; it misses
-what no name leads to: files, the environment, the clock, how far an iterator is, ``getattr`` with a
-computed name.
+object that is reached. That may find a value too many, which costs a look at each replay. What no
+name leads to is found, or refused, while the function runs: see `watch`.
 """
 
 from __future__ import annotations
@@ -13,28 +12,45 @@ import inspect
 import os
 import sys
 import sysconfig
-from collections import deque
+import threading
+import weakref
+from collections import ChainMap, UserDict, UserList, UserString, deque
 from collections.abc import Sequence
+from contextvars import ContextVar
 from functools import cached_property, partial
 from itertools import chain
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from types import (
     BuiltinFunctionType,
     FunctionType,
+    MappingProxyType,
     MemberDescriptorType,
     MethodType,
     ModuleType,
 )
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygrad_cuda.compile.names import MANY, NOTHING, PLAIN, Contents, Name, Names, items_of
+from tinygrad_cuda.compile.names import (
+    NOTHING,
+    PLAIN,
+    RAW,
+    Contents,
+    Fields,
+    Name,
+    Names,
+    items_of,
+    stable,
+)
+from tinygrad_cuda.compile.reads import BY_TEXT, reads_of
+from tinygrad_cuda.compile.states import moves, state_of
 from tinygrad_cuda.compile.writes import codes, only_written
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.optim.lr_scheduler import LRScheduler
 from tinygrad_cuda.optim.optimizer import Optimizer
-from tinygrad_cuda.optim.watched import DICTIONARIES, LISTS, States
+from tinygrad_cuda.optim.watched import DICTIONARIES, LISTS, States, Watched, WatchedList
 from tinygrad_cuda.tensor.base import TensorBase
 
 PACKAGE = __package__.partition(".")[0]
@@ -42,15 +58,23 @@ PACKAGE = __package__.partition(".")[0]
 _FOLDERS = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),)
 LIBRARIES = (*(f"{x}{os.sep}" for x in (*_FOLDERS, Path(__file__).parents[1])), "<frozen")
 COUNTED = {*LISTS, *DICTIONARIES, States} - {list, dict}  # optimizers', which look after them
-MUTABLE = (list, dict, set, deque)
-# Methods that nobody names where they are called; the others are for printing and saving.
-IMPLICIT = frozenset({
-    "__abs__", "__add__", "__and__", "__bool__", "__call__", "__contains__", "__enter__", "__eq__",
-    "__exit__", "__float__", "__floordiv__", "__ge__", "__getattr__", "__getitem__", "__gt__",
-    "__iadd__", "__imul__", "__index__", "__int__", "__invert__", "__isub__", "__iter__",
-    "__itruediv__", "__le__", "__len__", "__lt__", "__matmul__", "__mod__", "__mul__", "__ne__",
-    "__neg__", "__next__", "__or__", "__pos__", "__pow__", "__radd__", "__rmatmul__", "__rmul__",
-    "__rpow__", "__rsub__", "__rtruediv__", "__setitem__", "__sub__", "__truediv__", "__xor__",
+MUTABLE = (list, dict, set, deque, MappingProxyType)
+WRAPPERS = (
+    UserDict,
+    UserList,
+    UserString,
+    ChainMap,
+    weakref.WeakSet,
+    weakref.WeakValueDictionary,
+    weakref.WeakKeyDictionary,
+)  # containers of libraries
+PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
+# Methods that nobody names and that no call of Python shows while tracing: they are for pickling,
+# copying and printing.
+UNUSED = frozenset({
+    "__copy__", "__deepcopy__", "__del__", "__dir__", "__getnewargs__", "__getnewargs_ex__",
+    "__getstate__", "__init_subclass__", "__reduce__", "__reduce_ex__", "__repr__", "__setstate__",
+    "__set_name__", "__sizeof__", "__subclasshook__",
 })  # fmt: skip
 MAKING = frozenset({"__new__", "__init__", "__post_init__"})
 # What this package calls of classes that a user makes from its own.
@@ -62,15 +86,46 @@ REPORTED = {"last_epoch": "last_epoch", "get_last_lr": "_last_lr"}
 MANAGED = frozenset({"state", "param_groups", "steps", "base_lrs", "_steps", *REPORTED.values()})
 
 
-def names_of(function: Any, arguments: Sequence[Any]) -> Names:
+NO_FIELDS: dict[str, Any] = {}
+
+
+class Extra(NamedTuple):
+    """What was met while a function ran: to be read, too, before it is traced again.
+
+    Attributes:
+        functions: that no name leads to.
+        names: of attributes, which were computed.
+        globals: names in globals, by the dictionary.
+        places: names of Python modules' attributes, by the module.
+        objects: of libraries, whose methods were called: all that they hold counts.
+    """
+
+    functions: list[Any]
+    names: set[str]
+    globals: list[tuple[dict[str, Any], str]]
+    places: list[tuple[Any, str]]
+    objects: list[Any]
+
+
+def home_of(function: Any) -> str:
+    """The package of a function: one that is installed may name values of its own package."""
+    root = getattr(function, "__wrapped__", function)
+    root = root.func if isinstance(root, partial) else root
+    return _module_of(root).partition(".")[0]
+
+
+def names_of(function: Any, arguments: Sequence[Any], extra: Extra | None = None) -> Names:
     """What a function names.
 
     Args:
         function: anything that can be called.
         arguments: Tensors, plain values and other objects; these are asked for names, too.
+        extra: what earlier calls have met.
     """
     search = _Search(function)
     search.wait("an argument", *arguments)
+    if extra is not None:
+        search.add(extra)
     return search.run()
 
 
@@ -82,24 +137,42 @@ class _Reached:
         below: it is a Module inside one that is reached.
         own: its class, or it if it is one, and bases, as far as they are the user's.
         hidden: what it looks after itself; None for all but what is `REPORTED`.
+        weak: the weak reference that leads to it.
     """
 
-    __slots__ = ("thing", "below", "own", "hidden", "fields", "known", "tried")
+    __slots__ = (
+        "thing", "below", "own", "hidden", "fields", "known", "tried", "tried_missing", "weak",
+        "special",
+    )  # fmt: skip
 
     def __init__(
-        self, thing: Any, below: bool, own: list[type], hidden: frozenset[str] | None
+        self, thing: Any, below: bool, own: list[type], hidden: frozenset[str] | None, weak: Any
     ) -> None:
-        self.thing, self.below, self.own, self.hidden = thing, below, own, hidden
-        fields = getattr(thing, "__dict__", None)
-        self.fields = fields if type(fields) is dict and not isinstance(thing, type) else {}
+        self.thing, self.below, self.own, self.hidden, self.weak = thing, below, own, hidden, weak
+        self.fields = fields_of(thing)
         self.known = set().union(*map(vars, own))
-        self.tried = 0  # names
+        self.tried = self.tried_missing = 0  # names
+        # Whether to look an attribute up may run the user's code.
+        self.special = hasattr(type(thing), "__getattr__") or "__getattribute__" in self.known
 
     def asked(self, name: str) -> str:
         """Under which name it has what it is asked for; none if it does not tell."""
         if self.hidden is None or name in self.hidden:
             name = REPORTED.get(name, "")
         return name if name in self.fields or name in self.known else ""
+
+
+def fields_of(thing: Any) -> dict[str, Any]:
+    """What an object or module holds itself; `NO_FIELDS` if it has no dictionary."""
+    kind = type(thing)
+    if issubclass(kind, type):
+        return NO_FIELDS
+    get = getattr if issubclass(kind, threading.local) else object.__getattribute__
+    try:
+        fields = get(thing, "__dict__")
+    except AttributeError:
+        return NO_FIELDS
+    return fields if type(fields) is dict else NO_FIELDS
 
 
 class _Search:
@@ -109,91 +182,179 @@ class _Search:
         self.found = Names()
         # Of all code read so far, and whether it does more with them than write to them.
         self.names: dict[tuple[str, bool], None] = {}
+        self.missing: dict[str, None] = {}  # names that an object may lack
         self.texts: set[str] = set()  # and its strings
-        self.waiting: deque[tuple[str, Any]] = deque([("the function", function)])
+        self.waiting: deque[tuple[str, Any, Any]] = deque([("the function", function, None)])
         self.objects: list[_Reached] = []
+        self.groups: list[Any] = []  # of optimizers, reached by themselves
         self.known: set[tuple[str, int]] = set()
-        self.seen: dict[int, Any] = {}
-        root = getattr(function, "__wrapped__", function)
-        root = root.func if isinstance(root, partial) else root
-        # A function of an installed package may name values of that package.
-        self.home = _module_of(root).partition(".")[0]
+        self.seen = self.found.seen
+        self.stable: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self.absent: dict[int, tuple[Any, set[str]]] = {}
+        self.home = home_of(function)
+
+    def add(self, extra: Extra) -> None:
+        """Reads what earlier calls have met."""
+        self.wait("a function", *extra.functions)
+        self.names |= dict.fromkeys((name, True) for name in sorted(extra.names))
+        self.missing |= dict.fromkeys(sorted(extra.names))
+        for place, name in extra.globals:
+            self._take(Name(name, place, place.get(name, NOTHING)))
+        for place, name in extra.places:
+            self._take(Name(name, place, getattr(place, name, NOTHING)))
+        for thing in extra.objects:
+            self._whole(type(thing).__name__, thing)
 
     def run(self) -> Names:
         """Follows what waits and looks up all names in all objects, until that finds no more."""
         while self.waiting:
             while self.waiting:
                 self._visit(*self.waiting.popleft())
-            names = list(self.names)
+            names, missing = list(self.names), list(self.missing)
             for one in self.objects:
                 for name, read in names[one.tried :]:
                     name = one.asked(name)
                     if name:
                         self._look_up(name, read, one)
-                one.tried = len(names)
-        optimizers = [one.thing for one in self.objects if isinstance(one.thing, Optimizer)]
-        if ("param_groups", True) in self.names:
-            for group in chain.from_iterable(thing.param_groups for thing in optimizers):
-                for name in sorted(self.texts & group.keys() - {"params"}):
-                    self._take(Name(name, group, group[name]))
+                for name in missing[one.tried_missing :]:
+                    self._look_up_missing(name, one)
+                one.tried, one.tried_missing = len(names), len(missing)
+        self._take_groups()
+        self.found.names = {name for name, _ in self.names}
+        self.found.stable = [stable(*pair) for pair in self.stable.values()]
+        self.found.absent = [(place, frozenset(gone)) for place, gone in self.absent.values()]
         return self.found
+
+    def _take_groups(self) -> None:
+        """Options of optimizers' groups, by the strings in the code; all where none is there."""
+        optimizers = [one.thing for one in self.objects if issubclass(type(one.thing), Optimizer)]
+        groups = list(self.groups)
+        if ("param_groups", True) in self.names:
+            groups += chain.from_iterable(thing.param_groups for thing in optimizers)
+        for group in groups:
+            asked = sorted(self.texts & group.keys())
+            for name in asked or sorted(group):
+                if name != "params":
+                    self._take(Name(name, group, group[name]))
 
     # What is met ----------------------------------------------------------------------------------
 
     def wait(self, name: str, *values: Any) -> None:
         """Values to follow, found by a name."""
-        self.waiting.extend((name, value) for value in values)
+        self.waiting.extend((name, value, None) for value in values)
 
-    def _visit(self, name: str, value: Any) -> None:
+    def _visit(self, name: str, value: Any, weak: Any) -> None:
         """Follows a value; plain ones lead nowhere."""
-        if type(value) in PLAIN or id(value) in self.seen:
+        kind = type(value)
+        if kind in PLAIN or id(value) in self.seen:
             return
         self.seen[id(value)] = value
-        if isinstance(value, TensorBase):
+        if issubclass(kind, TensorBase):
             self.wait(name, *(value.leaf.hooks.values() if value.leaf is not None else ()))
             return
+        if issubclass(kind, Module):
+            self._visit_module(name, value)
+            return
         self.wait(name, *_within(value))
-        if isinstance(value, FunctionType):
+        if kind is FunctionType:
             self._read(value)
-        elif isinstance(value, np.ndarray):
+        elif issubclass(kind, RAW):
             self.found.contents.append(Contents(name, value, items_of(value)))
-        elif isinstance(value, (*MUTABLE, tuple, frozenset)) and type(value) not in COUNTED:
-            items = items_of(value)
-            if isinstance(value, MUTABLE):
-                self.found.contents.append(Contents(name, value, items))
-            if len(items) <= MANY:
-                self.wait(name, *(item for item in items if type(item) not in PLAIN))
-            if type(value).__module__ != "builtins":
-                self._reach(value)
-        elif isinstance(value, Module):
-            for module in value.modules():
-                self.seen[id(module)] = module
-                if module is value or self._is_own(type(module)):
-                    self._reach(module, below=module is not value)
-                for hooks in HOOKS:
-                    self.wait(name, *vars(module)[hooks].values())
-            self.wait(name, *value.parameters())
-        elif not isinstance(value, (ModuleType, type)) or self._is_own(value):
+            if issubclass(kind, np.ndarray) and value.dtype.hasobject:
+                self.wait(name, *value.flat)
+        elif kind in COUNTED:
+            if kind is Watched:
+                self.groups.append(value)
+            elif kind is WatchedList:
+                self.wait(name, *value)
+        elif issubclass(kind, (*MUTABLE, tuple, frozenset)):
+            self._visit_container(name, value)
+        elif issubclass(kind, weakref.ref):
+            self._visit_weak(name, value, value())
+        elif kind in PROXIES:
+            self._visit_weak(name, None, value)
+        elif kind is ContextVar:
+            self._take(Name(name, value, value.get(NOTHING)))
+        elif kind in (attrgetter, methodcaller):
+            words = chain.from_iterable(x.split(".") for x in _texts(value.__reduce__()))
+            self.names |= dict.fromkeys((word, True) for word in words)
+        elif moves(value) and not self._is_own(kind):
+            self.found.moving.append((name, value, state_of(value)))
+        elif issubclass(kind, WRAPPERS):
+            self._whole(name, value)
+        elif not issubclass(kind, (ModuleType, type)) or self._is_own(value):
+            self._reach(value, weak=weak)
+
+    def _visit_container(self, name: str, value: Any) -> None:
+        items = items_of(value)
+        if issubclass(type(value), MUTABLE):
+            self.found.contents.append(Contents(name, value, items))
+        self.wait(name, *(item for item in items if type(item) not in PLAIN))
+        if type(value).__module__ != "builtins":
             self._reach(value)
+
+    def _visit_weak(self, name: str, reference: Any, target: Any) -> None:
+        """What a weak reference refers to is not kept alive."""
+        if reference is None:
+            try:
+                target = target.__reduce_ex__.__self__
+            except ReferenceError:
+                return
+            reference = weakref.ref(target)
+        if target is not None:
+            self._take(Name("()", reference, False))
+            self.waiting.append((name, target, reference))
+
+    def _visit_module(self, name: str, value: Any) -> None:
+        for module in value.modules():
+            self.seen[id(module)] = module
+            if module is value or self._is_own(type(module)):
+                self._reach(module, below=module is not value)
+            for hooks in HOOKS:
+                self.wait(name, *vars(module)[hooks].values())
+        self.wait(name, *value.parameters())
+
+    def _whole(self, name: str, value: Any) -> None:
+        """An object of a library whose methods are called: all it holds."""
+        self.seen[id(value)] = value
+        fields = fields_of(value)
+        if fields is not NO_FIELDS:
+            self.found.contents.append(Contents(name, fields, items_of(fields)))
+            self.wait(name, *fields.values())
 
     def _read(self, function: FunctionType) -> None:
         """Takes the names in a function's code, and the values that it finds without an object."""
         if not self._is_own(function):
             return
         place, code = function.__globals__, function.__code__
-        written = only_written(code)
+        reads, written = reads_of(code), only_written(code)
+        self.found.codes.update(codes(code))
+        for name, site in reads.sites.items():
+            self.found.sites.setdefault(name, site)
+        self.texts |= reads.texts
         for part in codes(code):
-            texts = {text for text in part.co_consts if isinstance(text, str)}
-            self.texts |= texts
             self.names |= dict.fromkeys((name, name not in written) for name in part.co_names)
-            if "getattr" in part.co_names:
-                names = sorted(filter(str.isidentifier, texts))
-                self.names |= dict.fromkeys((name, True) for name in names)
-            for name in part.co_names:
-                if name in place:
-                    self._take_global(Name(name, place, place[name]), name not in written)
-                elif isinstance(sys.modules.get(name), ModuleType):  # imported inside
-                    self.wait(name, sys.modules[name])
+            used = set(part.co_names)
+            if used & BY_TEXT:
+                parts = chain.from_iterable(text.split(".") for text in reads.texts)
+                words = sorted(filter(str.isidentifier, parts))
+                self.names |= dict.fromkeys((name, True) for name in words)
+                self.missing |= dict.fromkeys(words)
+            if reads.catches:
+                self.missing |= dict.fromkeys(used - reads.globals)
+        for name in sorted(reads.globals):
+            self._take_global(name, place, name not in written)
+        self._take_imported(function, reads.imported)
+        self._take_chains(function, reads.chains)
+        self._take_closure(function, written)
+
+    def _take_closure(self, function: FunctionType, written: frozenset[str]) -> None:
+        """The function's code, defaults and variables of its closure."""
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            value = getattr(function, name)
+            if value is not None:  # no call lacks a default that is not there
+                self.found.values.append(Name(name, function, value))
+        code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             named = Name(name, cell, None)
             self._take(named._replace(value=named.now()), name not in written)
@@ -203,46 +364,115 @@ class _Search:
         for name, value in (*given, *(function.__kwdefaults__ or {}).items()):
             if name not in written or not self._only_holds(value):
                 self.wait(name, value)
+        if function.__kwdefaults__:
+            held = function.__kwdefaults__
+            self.found.contents.append(Contents("__kwdefaults__", held, items_of(held)))
+        if fields_of(function):
+            self._reach(function)
 
-    def _reach(self, thing: Any, below: bool = False) -> None:
+    def _take_global(self, name: str, place: dict[str, Any], read: bool) -> None:
+        """A global or a builtin; modules and a library's functions are compared in one go."""
+        if name not in place:
+            builtins = place.get("__builtins__", {})
+            builtins = vars(builtins) if isinstance(builtins, ModuleType) else builtins
+            if name not in builtins:
+                self._take(Name(name, place, NOTHING))
+                return
+            self.absent.setdefault(id(place), (place, set()))[1].add(name)
+            if type(builtins[name]) in (BuiltinFunctionType, type):
+                self.stable.setdefault(id(builtins), (builtins, {}))[1][name] = builtins[name]
+            else:
+                self._take(Name(name, builtins, builtins[name]))
+            return
+        value = place[name]
+        kind = type(value)
+        imported = issubclass(kind, ModuleType) or (
+            kind in (FunctionType, BuiltinFunctionType)
+            and value.__name__ == name
+            and not self._is_own(value)
+        )
+        if imported or (kind is type and not self._is_own(value)):
+            self.stable.setdefault(id(place), (place, {}))[1][name] = value
+            self.wait(name, value)
+        else:
+            self._take(Name(name, place, value), read)
+
+    def _take_imported(self, function: Any, imported: frozenset[tuple[str, str]]) -> None:
+        """What a function imports each time it runs."""
+        for module_name, name in sorted(imported):
+            module = sys.modules.get(module_name)
+            if module is None:
+                continue
+            self.wait(module_name, module)
+            if name and not _is_ours(module):
+                self._take(Name(name, module, getattr(module, name, NOTHING)))
+
+    def _take_chains(self, function: FunctionType, chains: frozenset[tuple[str, ...]]) -> None:
+        """Attributes of libraries' modules: ``np.pi``, ``sys.argv``."""
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+        for base, *attributes in sorted(chains):
+            if base in cells:
+                value = Name(base, cells[base], None).now()
+            else:
+                value = function.__globals__.get(base, sys.modules.get(base))
+            for name in attributes:
+                if type(value) is not ModuleType or _is_ours(value) or self._is_own(value):
+                    break
+                inner = vars(value).get(name, NOTHING)
+                if inner is NOTHING:
+                    break
+                if type(inner) in (FunctionType, BuiltinFunctionType, type, ModuleType):
+                    fields = vars(value)
+                    self.stable.setdefault(id(fields), (fields, {}))[1][name] = inner
+                    self.wait(name, inner)
+                else:
+                    self._take(Name(name, value, inner))
+                value = inner
+
+    def _reach(self, thing: Any, below: bool = False, weak: Any = None) -> None:
         """An object, a class or a Python module that names may be looked up in."""
-        kinds = thing.__mro__ if isinstance(thing, type) else type(thing).__mro__
+        kind = type(thing)
+        is_class = issubclass(kind, type)
+        kinds = (*thing.__mro__, *kind.__mro__) if is_class else kind.__mro__
         own = [kind for kind in kinds if self._is_own(kind)]
         hidden: frozenset[str] | None = frozenset()
-        if isinstance(thing, Optimizer | LRScheduler):
+        if issubclass(kind, Optimizer | LRScheduler):
             steps_itself = self._steps_itself(thing)
             hidden = frozenset() if steps_itself else MANAGED
             if steps_itself and isinstance(thing, Optimizer):
                 groups, states = thing.param_groups, thing.state
                 for held in (groups, *groups, states, *states.values()):
                     self.found.contents.append(Contents("of an optimizer", held, items_of(held)))
-        if not own and not isinstance(thing, Module) and _is_ours(type(thing)):
+        if not own and not issubclass(kind, Module) and _is_ours(kind):
             hidden = None
-        self.objects.append(_Reached(thing, below, own, hidden))
-        methods = IMPLICIT | MAKING if isinstance(thing, type) else IMPLICIT
-        for kind in own:
-            names = methods | CALLED if _is_ours(kind) else methods
-            for name in sorted(vars(kind).keys() & names):
-                self.wait(name, vars(kind)[name])
+        if own and not is_class and not issubclass(kind, Module) and weak is None:
+            self.found.values.append(Name("type()", thing, kind))
+        one = _Reached(thing, below, own, hidden, weak)
+        self.objects.append(one)
+        for owner in own:
+            for name in sorted(vars(owner).keys() & self._implicit(owner, is_class)):
+                self._take_from_class(name, one)
+        if ("__dict__", True) in self.names and not _is_ours(kind):
+            self._whole("__dict__", thing)
+
+    def _implicit(self, kind: type, is_class: bool) -> set[str]:
+        """Methods of a class that nobody names where they are called."""
+        names = {
+            name
+            for name, value in vars(kind).items()
+            if name.startswith("__")
+            and name.endswith("__")
+            and name not in UNUSED
+            and (is_class or name not in MAKING)
+            and type(value) in (FunctionType, staticmethod, classmethod)
+        }
+        return names | CALLED if _is_ours(kind) else names
 
     def _steps_itself(self, thing: Any) -> bool:
         """Whether an optimizer's or scheduler's step is the user's, all of it."""
         step = getattr(type(thing), "step", None)
         step = inspect.unwrap(step) if isinstance(step, FunctionType) else None
         return step is not None and self._is_own(step) and "super" not in step.__code__.co_names
-
-    def _take_global(self, named: Name, read: bool) -> None:
-        """A module or a library's function that is imported by its own name stays what it is."""
-        value = named.value
-        imported = isinstance(value, ModuleType) or (
-            isinstance(value, FunctionType | BuiltinFunctionType | type)
-            and value.__name__ == named.name
-            and not self._is_own(value)
-        )
-        if not imported:
-            self._take(named, read)
-        elif isinstance(value, ModuleType):
-            self.wait(named.name, value)
 
     def _only_holds(self, value: Any) -> bool:
         """Whether to write to a value runs none of the user's code."""
@@ -251,30 +481,84 @@ class _Search:
 
     def _take(self, named: Name, read: bool = True) -> None:
         """Keeps one name with its value, which is followed."""
-        key = named.name, id(named.place)
+        place = named.place
+        key = named.name, id(place.thing if type(place) is Fields else place)
         if not read and self._only_holds(named.value):
             return  # nothing comes of it
-        if key not in self.known and named.value is not NOTHING:
+        if key not in self.known:
             self.known.add(key)
             self.found.values.append(named)
-            self.wait(named.name, named.value)
+            if named.value is not NOTHING:
+                self.wait(named.name, named.value)
 
     def _look_up(self, name: str, read: bool, one: _Reached) -> None:
         """An attribute that an object has."""
-        thing = one.thing
-        if name in one.fields:
+        if name in one.fields and not self._is_data(name, one):
             value = one.fields[name]
             # What a Module below holds itself is looked at with the Module that is called.
-            if not (one.below and (type(value) in PLAIN or isinstance(value, TensorBase))):
-                self._take(Name(name, thing, value), read)
+            if not (one.below and (type(value) in PLAIN or issubclass(type(value), TensorBase))):
+                place = Fields(one.thing) if one.special else one.weak or one.thing
+                self._take(Name(name, place, value), read)
             return
-        value = next(vars(kind)[name] for kind in one.own if name in vars(kind))
+        self._take_from_class(name, one, read)
+
+    def _is_data(self, name: str, one: _Reached) -> bool:
+        """Whether a class's descriptor goes before what its object holds."""
+        value = next((vars(kind)[name] for kind in one.own if name in vars(kind)), None)
+        return hasattr(type(value), "__set__")
+
+    def _take_from_class(self, name: str, one: _Reached, read: bool = True) -> None:
+        """An attribute of an object's class, or of a class; methods are followed."""
+        thing = one.thing
+        owner, *others = (kind for kind in one.own if name in vars(kind))
+        for other in others:  # for super()
+            self._take(Name(name, Fields(other), vars(other)[name]), read)
+        value = vars(owner)[name]
         if isinstance(value, MemberDescriptorType):
-            self._take(Name(name, thing, getattr(thing, name, NOTHING)), read)
-        elif hasattr(value, "__get__"):
-            self.wait(name, value)
+            place = one.weak or thing
+            self._take(Name(name, place, getattr(thing, name, NOTHING)), read)
+            return
+        if not hasattr(type(value), "__get__"):
+            place = Fields(owner) if one.special else one.weak or thing
+            self._take(Name(name, place, value), read)
+            return
+        self.wait(name, value)
+        self._take_method(name, owner, value, one)
+        dunder = name.startswith("__") and name.endswith("__")
+        held = one.fields is not NO_FIELDS and not issubclass(type(thing), Module)
+        if held and not dunder and one.weak is None:
+            gone = self.absent.setdefault(id(thing), (Fields(thing), set()))[1]
+            if name not in one.fields:
+                gone.add(name)
+
+    def _take_method(self, name: str, owner: type, value: Any, one: _Reached) -> None:
+        """A descriptor of a class: it must not be replaced, nor hidden by a class below."""
+        is_class = issubclass(type(one.thing), type)
+        below = one.thing if is_class and owner in one.thing.__mro__ else type(one.thing)
+        kind = type(value)
+        if kind in (FunctionType, property, cached_property):
+            named = Name(name, below, value)
+        elif kind is staticmethod:
+            named = Name(name, below, value.__func__)
+        elif kind is classmethod:
+            named = Name(f"{name}.__func__", below, value.__func__)
         else:
-            self._take(Name(name, thing, value), read)
+            named = Name(name, Fields(owner), value)
+        if named.now() is named.value:
+            self._take(named)
+        else:  # a class between, or the class of a class, has another one
+            self._take(Name(name, Fields(owner), value))
+
+    def _look_up_missing(self, name: str, one: _Reached) -> None:
+        """An attribute that an object may get."""
+        if one.below or one.hidden is None or name in one.hidden or one.weak is not None:
+            return
+        if name not in one.fields and name not in one.known:
+            place = Fields(one.thing) if one.special else one.thing
+            if type(place) is not Fields or one.fields is not NO_FIELDS:
+                named = Name(name, place, NOTHING)
+                if named.now() is NOTHING:
+                    self._take(named)
 
     def _is_own(self, thing: Any) -> bool:
         """Whether a function, class or Python module is the user's, not a library's."""
@@ -289,30 +573,41 @@ class _Search:
         return not path.startswith(LIBRARIES) and bool(path or root not in sys.stdlib_module_names)
 
 
+def _texts(value: Any) -> list[str]:
+    """All strings in nested tuples."""
+    if isinstance(value, tuple):
+        return [text for item in value for text in _texts(item)]
+    return [value] if isinstance(value, str) else []
+
+
 def _within(value: Any) -> tuple[Any, ...]:
     """The functions and objects that a callable is made of."""
-    if isinstance(value, MethodType):
+    if type(value) is MethodType:
         return value.__func__, value.__self__
-    if isinstance(value, partial):
+    if issubclass(type(value), partial):
         return value.func, value.args, value.keywords
-    if isinstance(value, staticmethod | classmethod):
+    if issubclass(type(value), staticmethod | classmethod):
         return (value.__func__,)
-    if isinstance(value, property):
+    if issubclass(type(value), property):
         return value.fget, value.fset
-    if isinstance(value, cached_property):
+    if issubclass(type(value), cached_property):
         return (value.func,)
-    fields = getattr(value, "__dict__", None)
-    # By functools.wraps, lru_cache and tc.compile.
-    wrapped = fields.get("__wrapped__") if isinstance(fields, dict) else None
-    return () if wrapped is None else (wrapped,)
+    if type(value) is BuiltinFunctionType and not isinstance(value.__self__, ModuleType):
+        return (value.__self__,)  # a method of an object of C
+    # By functools.wraps, lru_cache and tc.compile; and by singledispatch.
+    fields = fields_of(value)
+    found = [fields[name] for name in ("__wrapped__", "registry") if name in fields]
+    return tuple(found)
 
 
 def _module_of(thing: Any) -> str:
-    if isinstance(thing, ModuleType):
-        return thing.__name__
+    if issubclass(type(thing), ModuleType):
+        return str(thing.__name__)
     return str(getattr(thing, "__module__", None) or "")
 
 
-def _is_ours(kind: type) -> bool:
-    """Whether a class is one of this package, or made from one."""
+def _is_ours(kind: Any) -> bool:
+    """Whether a class is one of this package, or made from one; or a module is."""
+    if not isinstance(kind, type):
+        return _module_of(kind).partition(".")[0] == PACKAGE
     return any(_module_of(base).partition(".")[0] == PACKAGE for base in kind.__mro__)

@@ -8,20 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import is_
-from types import CellType
 from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.compile.names import Contents, Name, items_of
+from tinygrad_cuda.compile.names import (
+    MAPPINGS,
+    NOTHING,
+    RAW,
+    Contents,
+    Fields,
+    Names,
+    bytes_of,
+    items_of,
+    same,
+)
 from tinygrad_cuda.compile.program import Program
 from tinygrad_cuda.compile.signature import Given
 from tinygrad_cuda.engine.capture import structure, watching
 from tinygrad_cuda.engine.cell import Cell
-from tinygrad_cuda.optim.watched import DICTIONARIES
 from tinygrad_cuda.tensor.autocast import state as autocast
 from tinygrad_cuda.tensor.creation import defaults, get_default_device, get_default_dtype
 
+TOGETHER = 200  # containers from which on they are looked at in a loop
 SINGLY = 32  # items of a container that are looked at by an instruction each
 Look = Callable[[tuple[Any, ...]], list[Any] | None]
 
@@ -37,7 +46,7 @@ def looking(program: Program, given: Given) -> Look:
         "Cell": Cell, "structure": structure, "program": program, "state": program.known,
         "defaults": defaults, "device": get_default_device(), "dtype": get_default_dtype(),
         "watching": watching, "autocast": autocast, "same": is_,
-        "items_of": items_of,
+        "bytes_of": bytes_of, "nothing": NOTHING,
     }  # fmt: skip
     count = len(given.args)
     lines = [_refuse(f"len(args) != {count}")]
@@ -47,12 +56,7 @@ def looking(program: Program, given: Given) -> Look:
         lines += _argument(number, tensor, known)
     if count > 1:
         lines.append(_refuse(f"len({{{_each('c{}', count)}}}) != {count}"))
-    for number, named in enumerate(program.names.values):
-        known |= {f"place{number}": named.place, f"value{number}": named.value}
-        lines.append(_name(number, named))
-    for number, contents in enumerate(program.names.contents):
-        known[f"holder{number}"] = contents.container
-        lines += _holds(number, contents, known)
+    lines += _names(program.names, known)
     lines.append(
         _refuse(
             "structure.version != program.version",
@@ -64,7 +68,7 @@ def looking(program: Program, given: Given) -> Look:
     lines.append(f"return [{_each('s{}', count)}]")
     # A variable of a closure or an attribute that has been deleted.
     lines = ["try:", *(f"    {line}" for line in lines)]
-    lines += ["except (ValueError, AttributeError, KeyError):", "    return None"]
+    lines += ["except (ValueError, AttributeError, KeyError, TypeError):", "    return None"]
     text = "def look(args):\n    " + "\n    ".join(lines)
     exec(compile(text, "<a known call>", "exec"), known)
     look: Look = known["look"]
@@ -100,23 +104,46 @@ def _argument(number: int, tensor: Any, known: dict[str, Any]) -> list[str]:
     ]
 
 
-def _name(number: int, named: Name) -> str:
-    """A name must have the same value where it belongs."""
-    place = f"place{number}"
-    if type(named.place) is CellType:
-        return _refuse(f"{place}.cell_contents is not value{number}")
-    if type(named.place) in DICTIONARIES:
-        return _refuse(f"{place}[{named.name!r}] is not value{number}")
-    return _refuse(f"{place}.{named.name} is not value{number}")
+def _names(names: Names, known: dict[str, Any]) -> list[str]:
+    """What the function names must be what it was."""
+    lines = []
+    for number, named in enumerate(names.values):
+        known |= {f"place{number}": named.place, f"value{number}": named.value}
+        lines.append(_refuse(named.differs(f"place{number}", f"value{number}")))
+    for number, group in enumerate(names.stable):
+        known |= {f"get{number}": group.get, f"dict{number}": group.place}
+        known[f"all{number}"] = group.values
+        lines.append(_refuse(f"get{number}(dict{number}) != all{number}"))
+    for number, (place, missing) in enumerate(names.absent):
+        if missing:
+            fields = type(place) is Fields
+            known |= {f"fields{number}": place.thing if fields else place, f"gone{number}": missing}
+            held = f"fields{number}.__dict__" if fields else f"fields{number}"
+            lines.append(_refuse(f"not gone{number}.isdisjoint({held})"))
+    if len(names.contents) > TOGETHER:
+        known |= {"contents": names.contents, "items_same": items_same}
+        return [*lines, _refuse("not all(map(items_same, contents))")]
+    for number, contents in enumerate(names.contents):
+        known[f"holder{number}"] = contents.container
+        lines += _holds(number, contents, known)
+    return lines
+
+
+def items_same(contents: Contents) -> bool:
+    """Whether a container holds the same things."""
+    now = items_of(contents.container)
+    return len(now) == len(contents.items) and all(map(same, now, contents.items))
 
 
 def _holds(number: int, contents: Contents, known: dict[str, Any]) -> list[str]:
     """A container must hold the same things, a dictionary by the same keys."""
     holder, items = f"holder{number}", contents.items
-    if isinstance(contents.container, np.ndarray):
+    if isinstance(contents.container, RAW):
         known[f"items{number}"] = items
-        return [_refuse(f"items_of({holder}) != items{number}")]
-    if isinstance(contents.container, dict):
+        if isinstance(contents.container, np.ndarray) and contents.container.dtype.hasobject:
+            return _are(f"bytes_of({holder})[1:]", f"item{number}", items[1:], known)
+        return [_refuse(f"bytes_of({holder}) != items{number}")]
+    if isinstance(contents.container, MAPPINGS):
         keys, values = items[: len(items) // 2], items[len(items) // 2 :]
         lines = _are(holder, f"key{number}", keys, known)
         return [*lines, *_are(f"{holder}.values()", f"item{number}", values, known)]

@@ -292,13 +292,27 @@ class Capture:
 
     def draw(self, generator: Any, seed: int, number: int) -> tuple[int, int]:
         """The same numbers, with where a replay gets them from."""
+        draws = self._stream(generator, seed, number)
+        offset = number - draws.first
+        draws.count = offset + 1
+        return supplied(seed, draws, None), supplied(number, draws, offset)
+
+    def peek(self, generator: Any, seed: int, number: int) -> tuple[int, int]:
+        """Where a stream is, with where a replay gets that from."""
+        draws = self._stream(generator, seed, number)
+        return supplied(seed, draws, None), supplied(number, draws, number - draws.first)
+
+    def draws(self, storage: Any) -> bool:
+        """Whether each replay computes a constant anew."""
+        kind, number, *_ = self.source(storage)
+        return kind == "constant" and number in self.drawn
+
+    def _stream(self, generator: Any, seed: int, number: int) -> Draws:
         draws = self._streams.get(id(generator))
         if draws is None:
             draws = self._streams[id(generator)] = Draws(generator, seed, number)
             self.events.append(draws)
-        offset = number - draws.first
-        draws.count = offset + 1
-        return supplied(seed, draws, None), supplied(number, draws, offset)
+        return draws
 
     def drawn_on_host(
         self, storage: Any, draw: Callable[[int, int], Any], device: Device, seed: int, number: int
@@ -327,10 +341,7 @@ class Capture:
         Raises:
             CompileError: it was not there within this call.
         """
-        draws = self._streams.get(id(generator))
-        if draws is None:
-            draws = self._streams[id(generator)] = Draws(generator, *generator.place())
-            self.events.append(draws)
+        draws = self._stream(generator, *generator.place())
         if seed != draws.seed or number < draws.first:
             raise CompileError(
                 "set_state",

@@ -13,7 +13,7 @@ import numpy as np
 
 from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.core.dtypes import DType, as_dtype, float32, int64
-from tinygrad_cuda.core.errors import ArgumentError, DTypeError
+from tinygrad_cuda.core.errors import ArgumentError, CompileError, DTypeError
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.shapes import Shape, as_shape
 from tinygrad_cuda.engine.capture import capturing, repeated, watching
@@ -75,13 +75,23 @@ class Generator:
         return self
 
     def seed(self) -> int:
-        """Begins a stream with a seed that nobody knows yet, and tells it."""
+        """Begins a stream with a seed that nobody knows yet, and tells it.
+
+        Raises:
+            CompileError: inside a compiled function.
+        """
+        _refuse_inside("seed")
         found = secrets.randbits(64)
         self.manual_seed(found)
         return found
 
     def initial_seed(self) -> int:
-        """The seed of the stream."""
+        """The seed of the stream.
+
+        Raises:
+            CompileError: inside a compiled function.
+        """
+        _refuse_inside("initial_seed")
         return self._seed
 
     def take(self) -> tuple[int, int]:
@@ -102,8 +112,12 @@ class Generator:
 
     def get_state(self) -> Tensor:
         """Seed and next number as a uint8 Tensor on cpu."""
-        words = np.array(self.place(), dtype="<u8")
-        return wrap(buffer_node(words.view(np.uint8), CPU))
+        seed, number = self.place()
+        node = buffer_node(_state_of(seed, number), CPU)
+        if (capture := capturing()) is not None:
+            place = capture.peek(self, seed, number)
+            capture.drawn_on_host(node.storage, _state_of, CPU, *place)
+        return wrap(node)
 
     def set_state(self, state: Tensor) -> None:
         """Goes back (or on) to where `get_state` was called.
@@ -111,7 +125,12 @@ class Generator:
         Raises:
             ArgumentError: the Tensor is not the state of a Generator.
         """
-        array = state.array()
+        capture = capturing()
+        if capture is not None and capture.draws(state.realized().storage):
+            # Not a look at a value: a replay goes to the place of that moment, too.
+            array: np.ndarray[Any, Any] = np.asarray(state.realized().storage)
+        else:
+            array = state.array()
         if array.dtype != np.uint8 or array.shape != (16,):
             raise ArgumentError(
                 "set_state",
@@ -120,7 +139,7 @@ class Generator:
                 actual=f"{array.shape} {array.dtype}",
             )
         seed, number = np.ascontiguousarray(array).view("<u8").tolist()
-        if (capture := capturing()) is not None:
+        if capture is not None:
             capture.rewound(self, seed, number)
         with self._lock:
             self._seed, self._next = seed, number
@@ -129,6 +148,21 @@ class Generator:
         """The seed and the number that comes next."""
         with self._lock:
             return self._seed, self._next
+
+
+def _state_of(seed: int, number: int) -> np.ndarray[Any, Any]:
+    """The state of a Generator as bytes."""
+    return np.array([seed, number], dtype="<u8").view(np.uint8)
+
+
+def _refuse_inside(op: str) -> None:
+    if capturing() is not None:
+        raise CompileError(
+            op,
+            "a seed is a Python number that a replay would not read again",
+            expect="manual_seed(number), or the state as a Tensor: get_state()",
+            hint=f"call {op}() outside the compiled function",
+        )
 
 
 default_generator = Generator()

@@ -1,0 +1,519 @@
+"""What a compiled function may read, and the ways on which it reads it; for `traps`.
+
+In the texts ``_N`` is replaced by a number of the value, and EXPR by the expression that reads it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """A Python value that changes.
+
+    Attributes:
+        name: for reports.
+        mode: "follow" where replays must give the new value, "refuse" where the first call must
+            raise, "either" where both are right.
+        setup: source that makes the value.
+        expression: reads it, a number.
+        change: source that has the expression give another number.
+    """
+
+    name: str
+    mode: str
+    setup: str
+    expression: str
+    change: str
+
+
+def _kind(name: str, setup: str, expression: str, change: str, mode: str = "follow") -> Kind:
+    return Kind(name, mode, setup, expression, change)
+
+
+_CONFIG = "class Config_N:\n    scale = 2.0\nconfig_N = Config_N()"
+
+KINDS = [
+    # Names.
+    _kind("a global", "value_N = 2.0", "value_N", "global value_N\nvalue_N += 1"),
+    _kind("a global that appears",
+          "def late_reader_N():\n    try:\n        return late_N\n"
+          "    except NameError:\n        return 2.0",
+          "late_reader_N()", "globals()['late_N'] = globals().get('late_N', 2.0) + 1"),
+    _kind("a global by globals()", "value_N = 2.0", "globals()['value_N']",
+          "global value_N\nvalue_N += 1", "either"),
+    _kind("a closure",
+          "def make_N():\n    value = 2.0\n    def get():\n        return value\n"
+          "    def put():\n        nonlocal value\n        value += 1\n    return get, put\n"
+          "get_N, put_N = make_N()",
+          "get_N()", "put_N()"),
+    _kind("a default", "def get_N(value=2.0):\n    return value", "get_N()",
+          "get_N.__defaults__ = (get_N.__defaults__[0] + 1,)"),
+    _kind("a keyword default", "def get_N(*, value=2.0):\n    return value", "get_N()",
+          "get_N.__kwdefaults__['value'] += 1"),
+    _kind("replaced keyword defaults", "def get_N(*, value=2.0):\n    return value", "get_N()",
+          "get_N.__kwdefaults__ = {'value': get_N.__kwdefaults__['value'] + 1}"),
+    _kind("a swapped __code__",
+          "import itertools\nturn_N = itertools.count(3)\ndef get_N():\n    return 2.0",
+          "get_N()",
+          "n = next(turn_N)\nget_N.__code__ = eval(f'lambda: {n}.0').__code__"),
+    _kind("a shadowed builtin", "", "len([1, 2])",
+          "n = globals().get('n_N', 2) + 1\nglobals()['n_N'] = n\n"
+          "globals()['len'] = lambda things: n"),
+    _kind("a replaced function", "def get_N():\n    return 2.0", "get_N()",
+          "old = get_N()\nglobals()['get_N'] = lambda: old + 1"),
+    _kind("a lambda in a variable", "get_N = lambda: 2.0", "get_N()",
+          "global get_N\nold = get_N()\nget_N = lambda: old + 1"),
+    # Attributes.
+    _kind("an attribute", _CONFIG, "config_N.scale", "config_N.scale += 1"),
+    _kind("a class attribute", _CONFIG, "config_N.scale", "Config_N.scale += 1"),
+    _kind("a class attribute by its class", _CONFIG, "Config_N.scale", "Config_N.scale += 1"),
+    _kind("an attribute of a base", _CONFIG + "\nclass Below_N(Config_N):\n    pass\n"
+          "below_N = Below_N()", "below_N.scale", "Config_N.scale += 1"),
+    _kind("an attribute that hides one of a base", _CONFIG +
+          "\nclass Below_N(Config_N):\n    pass\nbelow_N = Below_N()",
+          "below_N.scale", "Below_N.scale = below_N.scale + 1"),
+    _kind("an attribute that appears", _CONFIG, "getattr(config_N, 'late', 2.0)",
+          "config_N.late = getattr(config_N, 'late', 2.0) + 1"),
+    _kind("an attribute that is tried", _CONFIG + "\ndef get_N():\n    try:\n"
+          "        return config_N.late\n    except:\n        return 2.0", "get_N()",
+          "config_N.late = getattr(config_N, 'late', 2.0) + 1"),
+    _kind("hasattr", _CONFIG, "(3.0 if hasattr(config_N, 'late') else 2.0)", "config_N.late = 1"),
+    _kind("getattr with a computed name", _CONFIG + "\nword_N = 'sca'",
+          "getattr(config_N, word_N + 'le')", "config_N.scale += 1"),
+    _kind("getattr with a name from a list", _CONFIG + "\nwords_N = ['scale']",
+          "sum(getattr(config_N, word) for word in words_N)", "config_N.scale += 1"),
+    _kind("operator.attrgetter", "import operator\n" + _CONFIG,
+          "operator.attrgetter('scale')(config_N)", "config_N.scale += 1"),
+    _kind("a kept attrgetter", "import operator\n" + _CONFIG +
+          "\nget_N = operator.attrgetter('sca' + 'le')",
+          "get_N(config_N)", "config_N.scale += 1"),
+    _kind("operator.methodcaller", "import operator\nclass Box_N:\n    v = 2.0\n"
+          "    def read(self):\n        return self.v\nbox_N = Box_N()",
+          "operator.methodcaller('re' + 'ad')(box_N)", "box_N.v += 1", "either"),
+    _kind("vars", _CONFIG.replace("scale = 2.0", "def __init__(self):\n        self.scale = 2.0"),
+          "vars(config_N)['scale']", "config_N.scale += 1"),
+    _kind("vars with a computed key",
+          _CONFIG.replace("scale = 2.0", "def __init__(self):\n        self.scale = 2.0"),
+          "sum(vars(config_N).values())", "config_N.scale += 1"),
+    _kind("__dict__",
+          _CONFIG.replace("scale = 2.0", "def __init__(self):\n        self.scale = 2.0"),
+          "sum(config_N.__dict__.values())", "config_N.scale += 1"),
+    _kind("a slot", "class Slots_N:\n    __slots__ = ('scale',)\nslots_N = Slots_N()\n"
+          "slots_N.scale = 2.0", "slots_N.scale", "slots_N.scale += 1"),
+    _kind("a property", "value_N = 2.0\nclass Box_N:\n    @property\n    def p(self):\n"
+          "        return value_N\nbox_N = Box_N()", "box_N.p",
+          "global value_N\nvalue_N += 1"),
+    _kind("a replaced property", "class Box_N:\n    @property\n    def p(self):\n"
+          "        return 2.0\nbox_N = Box_N()", "box_N.p",
+          "old = box_N.p\nBox_N.p = property(lambda self: old + 1)"),
+    _kind("a replaced method", "class Box_N:\n    def m(self):\n        return 2.0\n"
+          "box_N = Box_N()", "box_N.m()", "old = box_N.m()\nBox_N.m = lambda self: old + 1"),
+    _kind("a method hidden by its object", "class Box_N:\n    def m(self):\n        return 2.0\n"
+          "box_N = Box_N()", "box_N.m()", "old = box_N.m()\nbox_N.m = lambda: old + 1"),
+    _kind("a replaced static method", "class Box_N:\n    @staticmethod\n    def m():\n"
+          "        return 2.0", "Box_N.m()",
+          "old = Box_N.m()\nBox_N.m = staticmethod(lambda: old + 1)"),
+    _kind("a replaced class method", "class Box_N:\n    @classmethod\n    def m(cls):\n"
+          "        return 2.0", "Box_N.m()",
+          "old = Box_N.m()\nBox_N.m = classmethod(lambda cls: old + 1)"),
+    _kind("another __class__", "class A_N:\n    v = 2.0\nclass B_N:\n    v = 3.0\na_N = A_N()",
+          "a_N.v", "a_N.__class__ = B_N if type(a_N) is A_N else A_N"),
+    _kind("another __class__, by a method", "class A_N:\n    def m(self):\n        return 2.0\n"
+          "class B_N:\n    def m(self):\n        return 3.0\na_N = A_N()",
+          "a_N.m()", "a_N.__class__ = B_N if type(a_N) is A_N else A_N"),
+    _kind("a descriptor", "class Field_N:\n    def __get__(self, thing, owner):\n"
+          "        return self.v\nclass Box_N:\n    f = Field_N()\nbox_N = Box_N()\n"
+          "vars(Box_N)['f'].v = 2.0", "box_N.f", "vars(Box_N)['f'].v += 1"),
+    _kind("__getattr__", "class Box_N:\n    def __init__(self):\n        self.table = {'v': 2.0}\n"
+          "    def __getattr__(self, name):\n        return self.table[name]\nbox_N = Box_N()",
+          "box_N.v", "box_N.table['v'] += 1"),
+    _kind("__getattribute__", "table_N = {'v': 2.0}\nclass Box_N:\n"
+          "    def __getattribute__(self, name):\n        return table_N[name]\nbox_N = Box_N()",
+          "box_N.v", "table_N['v'] += 1"),
+    _kind("a metaclass", "class Meta_N(type):\n    @property\n    def v(cls):\n"
+          "        return cls.hidden\nclass Box_N(metaclass=Meta_N):\n    hidden = 2.0",
+          "Box_N.v", "Box_N.hidden += 1"),
+    _kind("a metaclass's __call__", "value_N = 2.0\nclass Meta_N(type):\n"
+          "    def __call__(cls):\n        return value_N\nclass Box_N(metaclass=Meta_N):\n"
+          "    pass", "Box_N()", "global value_N\nvalue_N += 1"),
+    _kind("__call__", "class Box_N:\n    v = 2.0\n    def __call__(self):\n"
+          "        return self.v\nbox_N = Box_N()", "box_N()", "box_N.v += 1"),
+    _kind("a bound method in a variable", "class Box_N:\n    v = 2.0\n    def m(self):\n"
+          "        return self.v\nbox_N = Box_N()\nm_N = box_N.m", "m_N()", "box_N.v += 1"),
+    _kind("a reflected operator", "class Box_N:\n    v = 2.0\n    def __rmod__(self, other):\n"
+          "        return self.v\nbox_N = Box_N()", "(7 % box_N)", "box_N.v += 1"),
+    _kind("__format__", "class Box_N:\n    v = 2.0\n    def __format__(self, spec):\n"
+          "        return str(self.v)\nbox_N = Box_N()", "float(f'{box_N}')", "box_N.v += 1"),
+    _kind("__hash__", "class Box_N:\n    v = 2\n    def __hash__(self):\n"
+          "        return self.v\nbox_N = Box_N()", "hash(box_N)", "box_N.v += 1"),
+    _kind("__missing__", "class Table_N(dict):\n    v = 2.0\n    def __missing__(self, key):\n"
+          "        return self.v\ntable_N = Table_N()", "table_N['a']", "table_N.v += 1"),
+    _kind("super", "class A_N:\n    v = 2.0\n    def m(self):\n        return self.v\n"
+          "class B_N(A_N):\n    def m(self):\n        return super().m()\nb_N = B_N()",
+          "b_N.m()", "A_N.v += 1"),
+    _kind("a replaced method of a base", "class A_N:\n    def m(self):\n        return 2.0\n"
+          "class B_N(A_N):\n    def m(self):\n        return super().m()\nb_N = B_N()",
+          "b_N.m()", "old = b_N.m()\nA_N.m = lambda self: old + 1"),
+    _kind("cached_property", "import functools\nclass Box_N:\n    v = 2.0\n"
+          "    @functools.cached_property\n    def c(self):\n        return self.v\n"
+          "box_N = Box_N()", "box_N.c",
+          "box_N.v += 1\nbox_N.__dict__.pop('c', None)"),
+    _kind("an overwritten cached_property", "import functools\nclass Box_N:\n"
+          "    @functools.cached_property\n    def c(self):\n        return 2.0\n"
+          "box_N = Box_N()", "box_N.c", "box_N.c = box_N.c + 1"),
+    _kind("a dataclass", "import dataclasses\n@dataclasses.dataclass\nclass Box_N:\n"
+          "    v: float = 2.0\nbox_N = Box_N()", "box_N.v", "box_N.v += 1"),
+    _kind("a replaced frozen dataclass", "import dataclasses\n"
+          "@dataclasses.dataclass(frozen=True)\nclass Box_N:\n    v: float = 2.0\n"
+          "box_N = Box_N()", "box_N.v",
+          "global box_N\nbox_N = dataclasses.replace(box_N, v=box_N.v + 1)"),
+    _kind("a namedtuple", "import collections\nPair_N = collections.namedtuple('Pair', 'v')\n"
+          "pair_N = Pair_N(2.0)", "pair_N.v",
+          "global pair_N\npair_N = pair_N._replace(v=pair_N.v + 1)"),
+    _kind("an enum", "import enum\nclass Size_N(enum.Enum):\n    A = 2.0\n    B = 3.0\n"
+          "size_N = Size_N.A", "size_N.value",
+          "global size_N\nsize_N = Size_N.B if size_N is Size_N.A else Size_N.A"),
+    _kind("an attribute of an enum's member", "import enum\nclass Size_N(enum.Enum):\n    A = 2.0\n"
+          "Size_N.A.more = 2.0", "Size_N.A.more", "Size_N.A.more += 1"),
+    _kind("SimpleNamespace", "import types\nspace_N = types.SimpleNamespace(v=2.0)",
+          "space_N.v", "space_N.v += 1"),
+    _kind("argparse.Namespace", "import argparse\nspace_N = argparse.Namespace(v=2.0)",
+          "space_N.v", "space_N.v += 1"),
+    _kind("a name in argparse.Namespace", "import argparse\nspace_N = argparse.Namespace()",
+          "(3.0 if 'v' in space_N else 2.0)", "space_N.v = 1"),
+    _kind("an attribute of a function", "def f_N():\n    return f_N.v\nf_N.v = 2.0", "f_N()",
+          "f_N.v += 1"),
+    _kind("an attribute of a module", "import types\nown_N = types.ModuleType('own_N')\n"
+          "own_N.v = 2.0", "own_N.v", "own_N.v += 1"),
+    _kind("a number of a library", "import string\nstring.v_N = 2.0", "string.v_N",
+          "string.v_N += 1"),
+    _kind("a replaced function of a library", "import string\nstring.get_N = lambda: 2.0",
+          "string.get_N()", "old = string.get_N()\nstring.get_N = lambda: old + 1"),
+    _kind("a library's function that is replaced", "import textwrap\nfrom textwrap import indent",
+          "len(textwrap.indent('a', 'bc'))",
+          "n = len(textwrap.indent('a', 'bc'))\ntextwrap.indent = lambda a, b: 'a' * (n + 1)",
+          "follow"),
+    _kind("sys.argv", "import sys", "len(sys.argv)", "sys.argv.append('x')"),
+    _kind("a module in sys.modules", "import sys, types\nname_N = 'made_N'\n"
+          "sys.modules[name_N] = types.ModuleType(name_N)\nsys.modules[name_N].v = 2.0",
+          "sys.modules[name_N].v", "sys.modules[name_N].v += 1", "either"),
+    # Containers.
+    _kind("a list", "things_N = [2.0]", "things_N[0]", "things_N[0] += 1"),
+    _kind("a list in a list", "things_N = [[[2.0]]]", "things_N[0][0][0]",
+          "things_N[0][0][0] += 1"),
+    _kind("a long list of lists", "things_N = [[2.0] for _ in range(1100)]", "things_N[1050][0]",
+          "things_N[1050][0] += 1"),
+    _kind("a list in a tuple", "things_N = ([2.0],)", "things_N[0][0]", "things_N[0][0] += 1"),
+    _kind("a dictionary", "table_N = {'v': 2.0}", "table_N['v']", "table_N['v'] += 1"),
+    _kind("get of a missing key", "table_N = {}", "table_N.get('v', 2.0)",
+          "table_N['v'] = table_N.get('v', 2.0) + 1"),
+    _kind("an OrderedDict's order", "import collections\n"
+          "table_N = collections.OrderedDict(a=2.0, b=3.0)", "list(table_N.values())[0]",
+          "table_N.move_to_end(next(iter(table_N)))"),
+    _kind("a defaultdict", "import collections\ntable_N = collections.defaultdict(float)\n"
+          "table_N['v'] = 2.0", "table_N['v']", "table_N['v'] += 1"),
+    _kind("a Counter", "import collections\ntable_N = collections.Counter('aa')", "table_N['a']",
+          "table_N['a'] += 1"),
+    _kind("a mappingproxy", "import types\ntable_N = {'v': 2.0}\n"
+          "proxy_N = types.MappingProxyType(table_N)\nhidden_N, table_N = [table_N], None",
+          "proxy_N['v']", "hidden_N[0]['v'] += 1"),
+    _kind("a UserDict", "import collections\ntable_N = collections.UserDict(v=2.0)",
+          "table_N['v']", "table_N['v'] += 1"),
+    _kind("a UserList", "import collections\nthings_N = collections.UserList([2.0])",
+          "things_N[0]", "things_N[0] += 1"),
+    _kind("a ChainMap", "import collections\nupper_N, lower_N = {}, {'v': 2.0}\n"
+          "chain_N = collections.ChainMap(upper_N, lower_N)\n"
+          "hidden_N, lower_N = [lower_N], None",
+          "chain_N['v']", "hidden_N[0]['v'] += 1"),
+    _kind("a hidden key of a ChainMap", "import collections\n"
+          "chain_N = collections.ChainMap({}, {'v': 2.0})", "chain_N['v']",
+          "chain_N.maps[0]['v'] = chain_N['v'] + 1"),
+    _kind("a set", "flags_N = set()", "float(len(flags_N))", "flags_N.add(len(flags_N))"),
+    _kind("a deque", "import collections\nthings_N = collections.deque([2.0])", "things_N[0]",
+          "things_N[0] += 1"),
+    _kind("an array", "import array\nthings_N = array.array('d', [2.0])", "things_N[0]",
+          "things_N[0] += 1"),
+    _kind("a bytearray", "things_N = bytearray([2])", "things_N[0]", "things_N[0] += 1"),
+    _kind("a memoryview", "data_N = bytearray([2])\nthings_N = memoryview(data_N)\n"
+          "hidden_N, data_N = [data_N], None", "things_N[0]", "hidden_N[0][0] += 1"),
+    _kind("a ctypes number", "import ctypes\nnumber_N = ctypes.c_int(2)", "number_N.value",
+          "number_N.value += 1"),
+    _kind("a ctypes array", "import ctypes\nthings_N = (ctypes.c_int * 2)(2, 1)", "things_N[0]",
+          "things_N[0] += 1"),
+    _kind("a NumPy array", "import numpy as np\nthings_N = np.array([2.0])", "float(things_N[0])",
+          "things_N[0] += 1"),
+    _kind("a large NumPy array", "import numpy as np\nthings_N = np.full(200_000, 2.0)",
+          "float(things_N[7])", "things_N[7] += 1"),
+    _kind("a NumPy array of objects", "import numpy as np\n"
+          "things_N = np.array([2.0, 'a'], dtype=object)", "things_N[0]", "things_N[0] += 1"),
+    _kind("a NumPy number", "import numpy as np\nnumber_N = np.float64(2.0)", "float(number_N)",
+          "global number_N\nnumber_N = number_N + 1"),
+    _kind("a SimpleQueue", "import queue\nqueue_N = queue.SimpleQueue()\nqueue_N.put(2.0)",
+          "float(queue_N.qsize())", "queue_N.put(1.0)", "refuse"),
+    _kind("a Queue", "import queue\nqueue_N = queue.Queue()\nqueue_N.put(2.0)",
+          "float(queue_N.qsize())", "queue_N.put(1.0)", "either"),
+    _kind("a container of the user's", "class Box_N:\n    def __init__(self):\n"
+          "        self.inner = [2.0]\n    def __getitem__(self, k):\n"
+          "        return self.inner[k]\nbox_N = Box_N()", "box_N[0]", "box_N.inner[0] += 1"),
+    # Where a value hides.
+    _kind("a ContextVar", "import contextvars\nvar_N = contextvars.ContextVar('v', default=2.0)",
+          "var_N.get()", "var_N.set(var_N.get() + 1)"),
+    _kind("a list in a ContextVar", "import contextvars\nvar_N = contextvars.ContextVar('v')\n"
+          "var_N.set([2.0])", "var_N.get()[0]", "var_N.get()[0] += 1"),
+    _kind("a weak reference", "import weakref\nclass Box_N:\n    v = 2.0\nbox_N = Box_N()\n"
+          "ref_N = weakref.ref(box_N)\nkept_N, box_N = [box_N], None",
+          "ref_N().v", "kept_N[0].v += 1"),
+    _kind("a dead weak reference", "import weakref\nclass Box_N:\n    pass\nkept_N = [Box_N()]\n"
+          "ref_N = weakref.ref(kept_N[0])", "(2.0 if ref_N() is None else 3.0)",
+          "kept_N.clear()"),
+    _kind("a weak proxy", "import weakref\nclass Box_N:\n    v = 2.0\nbox_N = Box_N()\n"
+          "proxy_N = weakref.proxy(box_N)\nkept_N, box_N = [box_N], None",
+          "proxy_N.v", "kept_N[0].v += 1"),
+    _kind("a method of a weak proxy", "import weakref\nclass Box_N:\n    v = 2.0\n"
+          "    def m(self):\n        return self.v\nbox_N = Box_N()\n"
+          "proxy_N = weakref.proxy(box_N)\nkept_N, box_N = [box_N], None",
+          "proxy_N.m()", "kept_N[0].v += 1"),
+    _kind("a WeakValueDictionary", "import weakref\nclass Box_N:\n    v = 2.0\n"
+          "kept_N = [Box_N()]\ntable_N = weakref.WeakValueDictionary(a=kept_N[0])",
+          "table_N['a'].v", "kept_N[0].v += 1"),
+    _kind("a thread's local", "import threading\nlocal_N = threading.local()\nlocal_N.v = 2.0",
+          "local_N.v", "local_N.v += 1"),
+    _kind("a partial", "import functools\ntable_N = {'v': 2.0}\n"
+          "get_N = functools.partial(lambda t: t['v'], table_N)", "get_N()", "table_N['v'] += 1"),
+    _kind("a partial's keyword", "import functools\n"
+          "get_N = functools.partial(lambda v: v, v=2.0)", "get_N()",
+          "get_N.keywords['v'] += 1"),
+    _kind("a replaced partial", "import functools\nget_N = functools.partial(lambda v: v, 2.0)",
+          "get_N()", "global get_N\nget_N = functools.partial(lambda v: v, get_N() + 1)"),
+    _kind("functools.cache", "import functools\nvalue_N = 2.0\n@functools.cache\ndef get_N():\n"
+          "    return value_N", "get_N()", "global value_N\nvalue_N += 1\nget_N.cache_clear()"),
+    _kind("singledispatch", "import functools\n@functools.singledispatch\ndef get_N(a):\n"
+          "    return 2.0", "get_N(1)",
+          "old = get_N(1)\nget_N.register(int, lambda a: old + 1)", "either"),
+    _kind("a registered function", "import functools\nvalue_N = 2.0\n@functools.singledispatch\n"
+          "def get_N(a):\n    return 0.0\n@get_N.register\ndef _(a: int):\n    return value_N",
+          "get_N(1)", "global value_N\nvalue_N += 1", "either"),
+    _kind("a context manager", "import contextlib\nvalue_N = 2.0\n@contextlib.contextmanager\n"
+          "def scope_N():\n    yield value_N\ndef get_N():\n    with scope_N() as v:\n"
+          "        return v", "get_N()", "global value_N\nvalue_N += 1"),
+    _kind("a lock", "import threading\nlock_N = threading.Lock()",
+          "(3.0 if lock_N.locked() else 2.0)",
+          "lock_N.release() if lock_N.locked() else lock_N.acquire()", "refuse"),
+    _kind("an event", "import threading\nevent_N = threading.Event()",
+          "(3.0 if event_N.is_set() else 2.0)", "event_N.set()", "either"),
+    _kind("eval", "value_N = 2.0", "eval('value' + '_N')", "global value_N\nvalue_N += 1",
+          "either"),
+    _kind("exec", "value_N = 2.0\ndef get_N():\n    space = {}\n"
+          "    exec('v = value' + '_N', globals(), space)\n    return space['v']", "get_N()",
+          "global value_N\nvalue_N += 1", "either"),
+    _kind("a function by globals()", "def get_N():\n    return get_N.v\nget_N.v = 2.0",
+          "globals()['get' + '_N']()", "get_N.v += 1", "either"),
+    _kind("a default factory", "import collections\nvalue_N = 2.0\n"
+          "def table_N():\n    return collections.defaultdict(lambda: value_N)['a']",
+          "table_N()", "global value_N\nvalue_N += 1"),
+    _kind("sorted with a key", "order_N = {'a': 1, 'b': 2}",
+          "float(ord(sorted('ab', key=order_N.get)[0]))",
+          "order_N['a'], order_N['b'] = order_N['b'], order_N['a']"),
+    _kind("an import inside", "import sys, types\nsys.modules['inner_N'] = types.ModuleType('i')\n"
+          "sys.modules['inner_N'].v = 2.0\ndef get_N():\n    import inner_N\n"
+          "    return inner_N.v", "get_N()", "sys.modules['inner_N'].v += 1"),
+    _kind("from an import inside", "import sys, types\n"
+          "sys.modules['inner_N'] = types.ModuleType('i')\n"
+          "sys.modules['inner_N'].v = 2.0\ndef get_N():\n    from inner_N import v\n"
+          "    return v", "get_N()", "sys.modules['inner_N'].v += 1"),
+    _kind("import_module", "import importlib, sys, types\n"
+          "sys.modules['inner_N'] = types.ModuleType('i')\nsys.modules['inner_N'].v = 2.0",
+          "importlib.import_module('inner_N').v", "sys.modules['inner_N'].v += 1"),
+    # What moves on by being read.
+    _kind("next of a counter", "import itertools\ncount_N = itertools.count(2)", "next(count_N)",
+          "pass", "refuse"),
+    _kind("next of a generator", "def make_N():\n    v = 2.0\n    while True:\n"
+          "        yield v\n        v += 1\ngenerator_N = make_N()", "next(generator_N)", "pass",
+          "refuse"),
+    _kind("a loop over an iterator", "iterator_N = iter([2.0, 3.0] * 100)",
+          "next(v for v in iterator_N)", "pass", "refuse"),
+    _kind("a loop over a generator", "def make_N():\n    v = 2.0\n    while True:\n"
+          "        yield v\n        v += 1\ngenerator_N = make_N()",
+          "[v for v, _ in zip(generator_N, [1])][0]", "pass", "refuse"),
+    _kind("an iterator in an attribute", "import types\n"
+          "space_N = types.SimpleNamespace(it=iter(range(2, 100)))", "next(space_N.it)", "pass",
+          "refuse"),
+    _kind("map over an iterator", "mapped_N = map(float, range(2, 100))", "next(mapped_N)",
+          "pass", "refuse"),
+    _kind("an iterator of the user's", "class Count_N:\n    v = 2.0\n    def __iter__(self):\n"
+          "        return self\n    def __next__(self):\n        self.v += 1\n"
+          "        return self.v\ncount_N = Count_N()", "next(count_N)", "pass", "refuse"),
+    _kind("a counter that is read", "import types\nspace_N = types.SimpleNamespace(n=2)\n"
+          "def get_N():\n    space_N.n += 1\n    return space_N.n", "get_N()", "pass", "refuse"),
+    _kind("random.random", "import random", "random.random()", "pass", "refuse"),
+    _kind("random imported by name", "from random import random as draw_N", "draw_N()", "pass",
+          "refuse"),
+    _kind("random.uniform", "import random", "random.uniform(1, 2)", "pass", "refuse"),
+    _kind("random.shuffle", "import random\ndef get_N():\n    things = list(range(50))\n"
+          "    random.shuffle(things)\n    return float(things[0])", "get_N()", "pass", "refuse"),
+    _kind("a random.Random", "import random\nrandom_N = random.Random(3)", "random_N.gauss(0, 1)",
+          "pass", "refuse"),
+    _kind("a method of random", "import random\ndraw_N = random.Random(3).random", "draw_N()",
+          "pass", "refuse"),
+    _kind("np.random.rand", "import numpy as np", "float(np.random.rand())", "pass", "refuse"),
+    _kind("np.random.normal", "import numpy as np", "float(np.random.normal(1, 2))", "pass",
+          "refuse"),
+    _kind("np.random by its function", "from numpy.random import rand as draw_N", "float(draw_N())",
+          "pass", "refuse"),
+    _kind("a NumPy generator", "import numpy as np\nrng_N = np.random.default_rng(0)",
+          "float(rng_N.normal())", "pass", "refuse"),
+    _kind("a method of a NumPy generator", "import numpy as np\n"
+          "draw_N = np.random.default_rng(0).random", "float(draw_N())", "pass", "refuse"),
+    _kind("a RandomState", "import numpy as np\nrng_N = np.random.RandomState(0)",
+          "float(rng_N.rand())", "pass", "refuse"),
+    _kind("a fresh NumPy generator", "import numpy as np",
+          "float(np.random.default_rng().normal())", "pass", "refuse"),
+    _kind("a seeded NumPy generator", "import numpy as np\nseed_N = 2",
+          "float(np.random.default_rng(seed_N).normal())", "global seed_N\nseed_N += 1",
+          "either"),
+    _kind("secrets", "import secrets", "float(secrets.randbelow(1 << 40))", "pass", "refuse"),
+    _kind("os.urandom", "import os", "float(os.urandom(4)[0])", "pass", "refuse"),
+    _kind("uuid", "import uuid", "float(uuid.uuid4().int % 1000)", "pass", "refuse"),
+    _kind("time.time", "import time", "time.time()", "pass", "refuse"),
+    _kind("time.perf_counter", "from time import perf_counter as clock_N", "clock_N()", "pass",
+          "refuse"),
+    _kind("time.monotonic", "import time", "time.monotonic_ns() % 1000", "pass", "refuse"),
+    _kind("datetime.now", "import datetime", "datetime.datetime.now().timestamp()", "pass",
+          "refuse"),
+    _kind("date.today", "import datetime", "datetime.date.today().day", "pass", "refuse"),
+    _kind("an environment variable", "import os\nos.environ['V_N'] = '2.0'",
+          "float(os.environ['V_N'])", "os.environ['V_N'] = str(float(os.environ['V_N']) + 1)",
+          "either"),
+    _kind("os.getenv", "import os", "float(os.getenv('V_N', '2.0'))",
+          "os.environ['V_N'] = str(float(os.getenv('V_N', '2.0')) + 1)", "either"),
+    _kind("in os.environ", "import os", "(3.0 if 'V_N' in os.environ else 2.0)",
+          "os.environ['V_N'] = 'x'", "either"),
+    _kind("a file", "import tempfile\nfile_N = tempfile.NamedTemporaryFile('w+')\n"
+          "file_N.write('2.0')\nfile_N.flush()\ndef get_N():\n"
+          "    with open(file_N.name) as file:\n        return float(file.read())",
+          "get_N()", "file_N.write('1')\nfile_N.flush()", "refuse"),
+    _kind("an open file", "import io\nfile_N = io.StringIO('2345678')", "float(file_N.read(1))",
+          "pass", "refuse"),
+    _kind("a path", "import pathlib, tempfile\nfolder_N = tempfile.TemporaryDirectory()\n"
+          "path_N = pathlib.Path(folder_N.name) / 'x'",
+          "(3.0 if path_N.exists() else 2.0)", "path_N.touch()", "refuse"),
+    _kind("os.path.exists", "import os, tempfile\nfolder_N = tempfile.TemporaryDirectory()",
+          "(3.0 if os.path.exists(folder_N.name + '/x') else 2.0)",
+          "open(folder_N.name + '/x', 'w').close()", "refuse"),
+    _kind("os.listdir", "import os, tempfile\nfolder_N = tempfile.TemporaryDirectory()",
+          "float(len(os.listdir(folder_N.name)))",
+          "open(folder_N.name + '/' + str(len(os.listdir(folder_N.name))), 'w').close()",
+          "refuse"),
+    _kind("a thread's number", "import threading", "float(threading.get_ident() % 1000)", "pass",
+          "refuse"),
+    # Of this package.
+    _kind("an optimizer's group", "weight_N = nn.Parameter(tc.ones(1))\n"
+          "optimizer_N = tc.optim.SGD([weight_N], lr=2.0)",
+          "optimizer_N.param_groups[0]['lr']", "optimizer_N.param_groups[0]['lr'] += 1"),
+    _kind("a group through a variable", "weight_N = nn.Parameter(tc.ones(1))\n"
+          "optimizer_N = tc.optim.SGD([weight_N], lr=2.0)\n"
+          "group_N = optimizer_N.param_groups[0]", "group_N['lr']",
+          "optimizer_N.param_groups[0]['lr'] += 1"),
+    _kind("groups through a variable", "weight_N = nn.Parameter(tc.ones(1))\n"
+          "optimizer_N = tc.optim.SGD([weight_N], lr=2.0)\n"
+          "groups_N = optimizer_N.param_groups", "groups_N[0]['lr']",
+          "optimizer_N.param_groups[0]['lr'] += 1"),
+    _kind("a group with a computed key", "weight_N = nn.Parameter(tc.ones(1))\n"
+          "optimizer_N = tc.optim.SGD([weight_N], lr=2.0)\n"
+          "group_N = optimizer_N.param_groups[0]", "group_N['l' + chr(114)]",
+          "optimizer_N.param_groups[0]['lr'] += 1"),
+    _kind("a Module's attribute", "module_N = nn.Linear(1, 1)\nmodule_N.v = 2.0", "module_N.v",
+          "module_N.v += 1"),
+    _kind("a Module's table", "module_N = nn.Linear(1, 1)\nmodule_N.table = {'v': 2.0}",
+          "module_N.table['v']", "module_N.table['v'] += 1"),
+    _kind("a Module's flag", "module_N = nn.Dropout(0.5)", "(3.0 if module_N.training else 2.0)",
+          "module_N.train(not module_N.training)"),
+    _kind("a Module's rate", "module_N = nn.Dropout(0.25)", "(2.0 + module_N.p)",
+          "module_N.p = 0.75 - module_N.p"),
+    _kind("requires_grad", "weight_N = nn.Parameter(tc.ones(1))",
+          "(3.0 if weight_N.requires_grad else 2.0)",
+          "weight_N.requires_grad_(not weight_N.requires_grad)"),
+    _kind("whether there is a gradient", "weight_N = nn.Parameter(tc.ones(1))",
+          "(3.0 if weight_N.grad is None else 2.0)",
+          "weight_N.grad = tc.ones(1) if weight_N.grad is None else None"),
+    _kind("gradient mode", "", "(3.0 if tc.is_grad_enabled() else 2.0)",
+          "tc.set_grad_enabled(True)"),
+    _kind("the default dtype", "", "(3.0 if tc.get_default_dtype() is tc.float32 else 2.0)",
+          "pass"),
+    _kind("a tensor", "weight_N = tc.tensor([2.0])", "weight_N", "weight_N.add_(1)"),
+    _kind("a replaced tensor", "weight_N = tc.tensor([2.0])", "weight_N",
+          "global weight_N\nweight_N = weight_N + 1"),
+    _kind("a shape", "weight_N = tc.ones(2)", "float(weight_N.shape[0])",
+          "global weight_N\nweight_N = tc.ones(weight_N.shape[0] + 1)"),
+    _kind("a tensor in a list", "things_N = [tc.tensor([2.0])]", "things_N[0]",
+          "things_N[0] = things_N[0] + 1"),
+    _kind("tc.rand", "", "tc.rand(1)", "pass"),
+    _kind("tc.randperm", "", "tc.randperm(5)[0]", "pass"),
+    _kind("tc.initial_seed", "", "float(tc.initial_seed() % 1000)",
+          "tc.manual_seed(tc.initial_seed() + 1)", "either"),
+]  # fmt: skip
+
+# Source that defines ``read_N(x)``, which gives EXPR times x.
+PATHS = [
+    ("directly", "def read_N(x):\n    return x * EXPR"),
+    ("in a helper", "def help_N():\n    return EXPR\ndef read_N(x):\n    return x * help_N()"),
+    ("in a helper's helper", "def deep_N():\n    return EXPR\ndef help_N():\n"
+     "    return deep_N()\ndef read_N(x):\n    return x * help_N()"),
+    ("in a function inside", "def read_N(x):\n    def inner():\n        return EXPR\n"
+     "    return x * inner()"),
+    ("in a comprehension", "def read_N(x):\n    return x * [EXPR for _ in range(1)][0]"),
+    ("in a lambda", "def read_N(x):\n    return x * (lambda: EXPR)()"),
+    ("in a callback", "def read_N(x):\n    return x * list(map(lambda _: EXPR, [0]))[0]"),
+    ("in a generator", "def items_N():\n    yield EXPR\ndef read_N(x):\n"
+     "    for item in items_N():\n        x = x * item\n    return x"),
+    ("in a method", "class Reader_N:\n    def read(self, x):\n        return x * EXPR\n"
+     "reader_N = Reader_N()\ndef read_N(x):\n    return reader_N.read(x)"),
+    ("in a class method", "class Reader_N:\n    @classmethod\n    def read(cls, x):\n"
+     "        return x * EXPR\ndef read_N(x):\n    return Reader_N.read(x)"),
+    ("in a static method", "class Reader_N:\n    @staticmethod\n    def read(x):\n"
+     "        return x * EXPR\ndef read_N(x):\n    return Reader_N.read(x)"),
+    ("in a property", "class Reader_N:\n    @property\n    def now(self):\n        return EXPR\n"
+     "reader_N = Reader_N()\ndef read_N(x):\n    return x * reader_N.now"),
+    ("in __call__", "class Reader_N:\n    def __call__(self, x):\n        return x * EXPR\n"
+     "reader_N = Reader_N()\ndef read_N(x):\n    return reader_N(x)"),
+    ("in an operator", "class Reader_N:\n    def __matmul__(self, x):\n        return x * EXPR\n"
+     "reader_N = Reader_N()\ndef read_N(x):\n    return reader_N @ x"),
+    ("in __init__", "class Reader_N:\n    def __init__(self):\n        self.now = EXPR\n"
+     "def read_N(x):\n    return x * Reader_N().now"),
+    ("in __enter__", "class Reader_N:\n    def __enter__(self):\n        return EXPR\n"
+     "    def __exit__(self, *error):\n        return None\ndef read_N(x):\n"
+     "    with Reader_N() as now:\n        return x * now"),
+    ("in a decorated function", "import functools\ndef twice_N(function):\n"
+     "    @functools.wraps(function)\n    def wrapper(*args):\n        return function(*args)\n"
+     "    return wrapper\n@twice_N\ndef read_N(x):\n    return x * EXPR"),
+    ("in a decorator", "def scaled_N(function):\n    def wrapper(x):\n"
+     "        return function(x) * EXPR\n    return wrapper\n@scaled_N\ndef read_N(x):\n"
+     "    return x"),
+    ("in a partial", "import functools\ndef scale_N(y, x):\n    return y * x * EXPR\n"
+     "read_N = functools.partial(scale_N, 1.0)"),
+    ("in a function in a list", "def scale_N(x):\n    return x * EXPR\n"
+     "functions_N = [scale_N]\ndef read_N(x):\n    return functions_N[0](x)"),
+    ("in a function by getattr", "class Reader_N:\n    def one(self, x):\n        return x * EXPR\n"
+     "reader_N = Reader_N()\nwhich_N = 'on'\ndef read_N(x):\n"
+     "    return getattr(reader_N, which_N + 'e')(x)"),
+    ("in a Module", "class Net_N(nn.Module):\n    def forward(self, x):\n        return x * EXPR\n"
+     "net_N = Net_N()\ndef read_N(x):\n    return net_N(x)"),
+    ("in a Module below", "class Net_N(nn.Module):\n    def forward(self, x):\n"
+     "        return x * EXPR\nnet_N = nn.Sequential(nn.Identity(), nn.Sequential(Net_N()))\n"
+     "def read_N(x):\n    return net_N(x)"),
+    ("in a hook", "net_N = nn.Identity()\n"
+     "net_N.register_forward_hook(lambda module, x, y: y * EXPR)\n"
+     "def read_N(x):\n    return net_N(x)"),
+    ("in a hook of a gradient", "hooked_N = nn.Parameter(tc.ones(1))\n"
+     "hooked_N.register_hook(lambda gradient: gradient * EXPR)\ndef read_N(x):\n"
+     "    with tc.enable_grad():\n"
+     "        return x * tc.autograd.grad((hooked_N * 1).sum(), hooked_N)[0]"),
+    ("in an autograd.Function", "class Scale_N(tc.autograd.Function):\n    @staticmethod\n"
+     "    def forward(ctx, x):\n        return x * EXPR\n    @staticmethod\n"
+     "    def backward(ctx, gradient):\n        return gradient\ndef read_N(x):\n"
+     "    return Scale_N.apply(x)"),
+    ("in a branch", "def read_N(x):\n    if EXPR is not None:\n        y = x * 3\n"
+     "    try:\n        return y * EXPR\n    finally:\n        del y"),
+    ("in a compiled function", "@tc.compile\ndef read_N(x):\n    return x * EXPR"),
+]  # fmt: skip

@@ -1,0 +1,135 @@
+"""Compiled functions whose Python values change between calls, against the plain functions.
+
+A program is steps ``("value", kind, path)``, which have the function read one more value in one
+more way, ``("call", n)`` and ``("change", n)``, which changes the n-th value. The compiled function
+must return what the plain one does; where a value cannot be followed it raises with the line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import os
+import random
+import sys
+import textwrap
+from types import ModuleType
+from typing import Any
+
+from trap_kinds import KINDS, PATHS, Kind
+
+import tinygrad_cuda as tc
+
+Step = tuple[Any, ...]
+LOCATED = "  at:     <trap"  # what an error says of a line of the program
+
+_numbers = itertools.count()
+
+
+def generate(seed: int) -> list[Step]:
+    """The first seeds pair each kind with each path, later ones mix several values."""
+    pairs = len(KINDS) * len(PATHS)
+    if seed < pairs:
+        value = ("value", seed // len(PATHS), seed % len(PATHS))
+        return [value, ("call", 3), ("change", 0), ("call", 3), ("change", 0), ("call", 2)]
+    chance = random.Random(seed)
+    steps: list[Step] = [
+        ("value", chance.randrange(len(KINDS)), chance.randrange(len(PATHS)))
+        for _ in range(chance.randint(1, 4))
+    ]
+    for _ in range(chance.randint(2, 8)):
+        steps.append(("call", chance.randint(1, 4)))
+        steps.append(("change", chance.randrange(4)))
+    return [*steps, ("call", 2)]
+
+
+def text_of(program: list[Step]) -> tuple[str, list[Kind]]:
+    """The program's source: setups, readers ``read_n(x)``, ``change_n()`` and ``step(x)``."""
+    lines = ["import tinygrad_cuda as tc", "from tinygrad_cuda import nn"]
+    kinds, sums = [], ["x * 0"]
+    for number, (_, kind, path) in enumerate(s for s in program if s[0] == "value"):
+        found = KINDS[kind % len(KINDS)]
+        kinds.append(found)
+        lines += found.setup.replace("_N", f"_{number}").splitlines()
+        body = PATHS[path % len(PATHS)][1].replace("EXPR", f"({found.expression})")
+        lines += body.replace("_N", f"_{number}").splitlines()
+        lines += [f"def change_{number}():"]
+        lines += [f"    {line}" for line in found.change.replace("_N", f"_{number}").splitlines()]
+        sums.append(f"read_{number}(x)")
+    lines += ["def step(x):", f"    return {' + '.join(sums)}"]
+    return "\n".join(lines) + "\n", kinds
+
+
+class World:
+    """A fresh namespace in which a program's source has run."""
+
+    def __init__(self, text: str) -> None:
+        name = f"trap_{next(_numbers)}"
+        file = f"<{name}>"
+        linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+        self.module = ModuleType(name)
+        self.module.__file__ = file
+        sys.modules[name] = self.module
+        exec(compile(text, file, "exec"), vars(self.module))
+
+    def close(self) -> None:
+        """Forgets the namespace, and closes its files and folders."""
+        for value in vars(self.module).values():
+            for name in ("cleanup", "close"):
+                if type(value).__module__ == "tempfile" and hasattr(type(value), name):
+                    getattr(value, name)()
+        del sys.modules[self.module.__name__]
+        linecache.cache.pop(self.module.__file__ or "", None)
+
+
+def ran(text: str, program: list[Step], compiled: bool) -> list[Any]:
+    """What each call returned, or the error that ended the run."""
+    environment, arguments, library = dict(os.environ), list(sys.argv), dict(vars(textwrap))
+    tc.manual_seed(0)
+    world = World(text)
+    found: list[Any] = []
+    try:
+        space = vars(world.module)
+        step = tc.compile(space["step"]) if compiled else space["step"]
+        count = sum(s[0] == "value" for s in program)
+        x = tc.tensor([1.0, -3.0])
+        for kind, number, *_ in program:
+            if kind == "change" and count:
+                space[f"change_{number % count}"]()
+            elif kind == "call":
+                found += [step(x).tolist() for _ in range(number)]
+    except tc.CompileError as error:
+        found.append(error)
+    finally:
+        world.close()
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv[:] = arguments
+        vars(textwrap).update(library)
+    return found
+
+
+def check(program: list[Step], device: str) -> str | None:
+    """None if the compiled function is right or says why it is not replayed."""
+    tc.set_default_device(device)
+    text, kinds = text_of(program)
+    if not kinds:
+        return None
+    got = ran(text, program, compiled=True)
+    error = got[-1] if got and isinstance(got[-1], tc.CompileError) else None
+    if error is None and any(kind.mode == "refuse" for kind in kinds):
+        if sum(s[1] for s in program if s[0] == "call"):
+            return "frozen: a value that cannot be followed was not refused"
+        return None
+    if error is not None:
+        if all(kind.mode == "follow" for kind in kinds):
+            return f"refused: {error}"
+        return None if LOCATED in str(error) else f"unlocated: {error}"
+    wanted = ran(text, program, compiled=False)
+    return None if got == wanted else f"stale: {got} instead of {wanted}"
+
+
+def show(program: list[Step]) -> str:
+    """The source, and what is called in which order."""
+    order = [f"# {kind} {number}" for kind, number, *_ in program if kind != "value"]
+    return text_of(program)[0] + "\n".join(order)

@@ -1,0 +1,78 @@
+"""How far an iterator or a generator of random numbers is: what reading it changes."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from types import BuiltinFunctionType, GeneratorType
+from typing import Any
+
+import numpy as np
+
+GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator)
+UNKNOWN: Any = object()
+DEPTH = 8  # of iterators over iterators
+
+
+def moves(value: Any) -> bool:
+    """Whether to read a value changes it, where nobody can see it."""
+    kind = type(value)
+    if issubclass(kind, GENERATORS):
+        return True
+    if issubclass(kind, io.IOBase):
+        return not value.closed and value.readable() and not value.writable()
+    return hasattr(kind, "__next__")
+
+
+def state_of(value: Any, depth: int = 0) -> Any:
+    """Something that is equal as long as nobody has read on; `UNKNOWN` if that cannot be told."""
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, np.random.BitGenerator):
+        return repr(value.state)
+    if isinstance(value, np.random.RandomState):
+        kind, key, *rest = value.get_state(legacy=True)
+        return kind, np.asarray(key).tobytes(), rest
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        if frame is None:
+            return None
+        return frame.f_lasti, [(name, id(x)) for name, x in frame.f_locals.items()]
+    if isinstance(value, io.IOBase):
+        try:
+            return value.tell()
+        except OSError:
+            return UNKNOWN
+    return _reduced(value, depth)
+
+
+def _reduced(value: Any, depth: int) -> Any:
+    """The state of an iterator of C, as pickle would keep it."""
+    if depth > DEPTH:
+        return UNKNOWN
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            parts = value.__reduce__()
+        except (TypeError, AttributeError):
+            return UNKNOWN
+    if not isinstance(parts, tuple):
+        return UNKNOWN
+    found: list[Any] = []
+    for part in parts:
+        for item in part if isinstance(part, tuple) else (part,):
+            inner = _part(item, depth)
+            if inner is UNKNOWN:
+                return UNKNOWN
+            found.append(inner)
+    return found
+
+
+def _part(item: Any, depth: int) -> Any:
+    if isinstance(item, int | str | float):
+        return item
+    if isinstance(item, BuiltinFunctionType | type):
+        return item.__name__
+    if isinstance(item, list | tuple):
+        return [id(x) for x in item] if depth or len(item) < 64 else (id(item), len(item))
+    return state_of(item, depth + 1) if hasattr(type(item), "__next__") else id(item)
