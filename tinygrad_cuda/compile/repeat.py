@@ -26,13 +26,17 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 
+MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
 
 def compile(
     model: Any = None,
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
+    backend: str | Callable[..., Any] = "inductor",
     mode: str | None = None,
+    options: dict[str, Any] | None = None,
     disable: bool = False,
     steps: int | None = None,
 ) -> Any:
@@ -45,29 +49,31 @@ def compile(
     Each call does again: the computation; writes to parameters, buffers, gradients and other
     Tensors; ``optimizer.step()`` with its step counts, with the rates of the moment; a
     scheduler's ``step()``; the numbers taken from random Generators. Other Python code runs
-    while recording only. Python values that it names (globals, variables of closures, attributes,
-    what lists, dictionaries and NumPy arrays up to 1 MiB hold), itself or in the functions,
-    methods and Modules that it names, up to those of libraries, are looked at before each
-    replay: if one is another, the function is recorded anew. If a call changes one that it
-    reads, that is an error; to count and to append is not repeated. What no name leads to is a
-    constant: files, the environment, the clock, iterators. An optimizer's options are looked at
-    as ``optimizer.param_groups[0]["lr"]``, not through a variable that holds a group.
+    while recording only. Python values that it reads (globals, variables of closures, defaults,
+    attributes, what containers and NumPy arrays hold), itself or in the functions, methods and
+    Modules that it calls, up to those of libraries, are looked at before each replay: if one is
+    another, the function is recorded anew. If a call changes one that it reads, that is an
+    error; to count and to append is not repeated. What cannot be looked at without reading it is
+    refused with the line: the clock, files, random numbers of Python and NumPy, iterators from
+    outside, ``eval``. Pass such values as arguments.
     Arguments are Tensors (their values may differ), or Python values (each makes a program of its
     own).
 
     Args:
         model: a function, method or Module (the outermost one: what comes back is no Module that
             another could hold); left out where it is used as a decorator with ().
-        fullgraph, dynamic, mode: accepted as in PyTorch; a program is always whole, and of one
-            shape.
+        fullgraph, dynamic, options: accepted as in PyTorch; a program is always whole, and of
+            one shape.
+        backend: accepted by name; "eager" returns the function as it is, as PyTorch's does.
+        mode: one of PyTorch's; each is the same here.
         disable: return the function as it is.
         steps: how many steps one call makes; see `Steps`. Tensor arguments then hold the data of
             all steps along their first dimension, and results those of all steps.
 
     Raises:
-        CompileError: at a call: a value is looked at inside, or calls leave things behind that
-            no replay can make.
-        ArgumentError: `steps` is below 1.
+        CompileError: at a call: a value is looked at inside, something is read that a replay
+            would not read again, or calls leave things behind that no replay can make.
+        ArgumentError: `steps` is below 1, `mode` is none of PyTorch's, or `backend` is a function.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -87,11 +93,29 @@ def compile(
     """
     if model is None:
         return functools.partial(
-            compile, fullgraph=fullgraph, dynamic=dynamic, mode=mode, disable=disable, steps=steps
-        )
-    if disable:
+            compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode,
+            options=options, disable=disable, steps=steps,
+        )  # fmt: skip
+    _check_forms(backend, mode)
+    if disable or backend == "eager":
         return model
     return Compiled(model) if steps is None else Steps(model, steps)
+
+
+def _check_forms(backend: Any, mode: str | None) -> None:
+    """Refuses what would be another program in PyTorch."""
+    if not isinstance(backend, str):
+        raise ArgumentError(
+            "compile",
+            "a backend is a function",
+            expect='the name of a backend, such as "inductor"',
+            actual=type(backend).__name__,
+            hint="there is one compiler; func and to_networkx give the graph",
+        )
+    if mode not in MODES:
+        raise ArgumentError(
+            "compile", "not a mode", expect=", ".join(map(repr, MODES)), actual=repr(mode)
+        )
 
 
 class Steps(Compiled):

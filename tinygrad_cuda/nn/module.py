@@ -28,12 +28,22 @@ from tinygrad_cuda.tensor.tensor import RemovableHandle, Tensor
 
 
 class _Calls(threading.local):
-    """How deep this thread is inside calls of modules."""
+    """How deep this thread is inside calls of modules; `plain` is called without compilation."""
 
     depth: int = 0
+    plain: Any = None
 
 
 _calls = _Calls()
+
+
+class _Compiler:
+    """`tc.compile`, which sets it: it is made of what modules are, too."""
+
+    function: Callable[..., Any] | None = None
+
+
+compiler = _Compiler()
 
 
 def _tensor_inputs(forward: Any) -> tuple[str, ...]:
@@ -104,6 +114,9 @@ class Module(StateHooks):
         raise NotImplementedError(f"{type(self).__name__} has no forward method")
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
+        compiled = self.__dict__.get("_compiled")
+        if compiled is not None and _calls.plain is not self:
+            return compiled(*inputs, **options)
         if _calls.depth == 0:
             if (capture := capturing()) is not None:
                 capture.saw_module(self)
@@ -126,6 +139,32 @@ class Module(StateHooks):
             raise
         finally:
             _calls.depth -= 1
+
+    def compile(self, **options: Any) -> None:
+        """Has calls of this module replayed as by `tc.compile`, in place.
+
+        Args:
+            options: as `tc.compile` takes them.
+
+        Example:
+            >>> import tinygrad_cuda as tc
+            >>> model = tc.nn.Linear(2, 1).to("cpu")
+            >>> model.compile(mode="reduce-overhead")
+            >>> with tc.no_grad():
+            ...     outputs = [model(tc.ones(3, 2, device="cpu")) for _ in range(3)]
+            >>> tc.equal(outputs[0], outputs[2])
+            True
+        """
+        assert compiler.function is not None
+        self.__dict__["_compiled"] = compiler.function(self._call_plain, **options)
+
+    def _call_plain(self, *inputs: Any, **options: Any) -> Any:
+        """A call that is not replayed."""
+        before, _calls.plain = _calls.plain, self
+        try:
+            return self(*inputs, **options)
+        finally:
+            _calls.plain = before
 
     def _refuse_input(self, name: str, value: Any) -> None:
         """Raises for an argument that is no Tensor, where the layer takes nothing else."""
