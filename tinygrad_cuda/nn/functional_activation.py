@@ -108,7 +108,9 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
 @rounded_once
 def _hardswish(input: Tensor) -> Tensor:
     low, high = input <= -3.0, input >= 3.0
-    middle = input * (input / 6.0 + 0.5)
+    # The branch not taken must stay finite: its gradient is 0 times it.
+    inside = where(low | high, 0.0, input)
+    middle = inside * (inside / 6.0 + 0.5)
     return where(low, 0.0, where(high, input, middle))
 
 
@@ -142,7 +144,9 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
         weight = weight.reshape(shape)
     else:
         weight = weight.reshape(())
-    return where(input > 0, input, input * weight)
+    positive = input > 0
+    # The branch not taken must stay finite: its gradient is 0 times it.
+    return where(positive, input, where(positive, 0.0, input) * weight)
 
 
 def rrelu(

@@ -174,7 +174,7 @@ def multilabel_soft_margin_loss(
 ) -> Tensor:
     """Binary cross-entropy of logits (N, C) with 0 or 1, averaged over the classes of each row."""
     same_shape("multilabel_soft_margin_loss", input, target)
-    losses = softplus(input) - input * target
+    losses = (1 - target) * input + softplus(-input)
     losses = losses if weight is None else losses * weight
     return reduce("multilabel_soft_margin_loss", losses.mean(-1), reduction)
 
@@ -183,7 +183,7 @@ def multilabel_soft_margin_loss(
 
 
 def _positive(x: Tensor) -> Tensor:
-    return where(x > 0, x, 0.0)
+    return where(x <= 0, 0.0, x)
 
 
 @in_float32
@@ -199,7 +199,7 @@ def hinge_embedding_loss(
 
 def _hinge(x: Tensor) -> Tensor:
     """``max(x, 0)`` whose derivative at 0 is 1, as that of PyTorch's clamp."""
-    return where(x >= 0, x, 0.0)
+    return where(x < 0, 0.0, x)
 
 
 @in_float32

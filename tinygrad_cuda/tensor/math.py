@@ -227,8 +227,11 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
         )  # fmt: skip
     a, b = promote("div", input, other)
     if a.dtype.is_floating:
-        quotient = elementwise.div(widened(a), widened(b))
+        # Zero slopes, also where the quotient is infinite.
+        quotient = elementwise.div(widened(detached(a)), widened(detached(b)))
         result = rounded(elementwise.trunc(quotient), a.dtype)
+        if a.requires_grad or b.requires_grad:
+            result = common.with_history(result, elementwise.add(a, b), passes=False)
     else:
         # Floats would round integers; without the remainder the division is exact.
         result = elementwise.floor_divide(elementwise.sub(a, elementwise.fmod(a, b)), b)

@@ -312,6 +312,8 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> T
     gap = math.sub(x1.unsqueeze(-2), x2.unsqueeze(-3))
     if not gap.shape[-1]:
         return gap.sum(-1)
+    if p == 0:
+        return math.clamp(math.ceil(math.abs(gap)), max=1).sum(-1)  # a count; NaN stays
     return reductions.norm(gap, p, -1)
 
 

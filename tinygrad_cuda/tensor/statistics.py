@@ -268,7 +268,8 @@ def _slope(input: Tensor, axis: int, step: Any, edge_order: int) -> Tensor:
         before, after = gap(0, size - 2), gap(1, size - 2)
         ratio = before / after
         middle = part(2, size - 2) * ratio - part(0, size - 2) / ratio
-        middle = middle + part(1, size - 2) * (1 / ratio - ratio)
+        if varied:  # of equal distances the element itself has no part
+            middle = middle + part(1, size - 2) * (1 / ratio - ratio)
         pieces.append(middle / (before + after))
     pieces.append(_edge(part, gap, size - 1, -1, edge_order))
     return wrap(join([piece.node for piece in pieces], axis))
