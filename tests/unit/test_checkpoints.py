@@ -251,3 +251,40 @@ def test_training_goes_on_byte_for_byte(path: Path) -> None:
     for name, value in first.model.state_dict().items():
         other = second.model.state_dict()[name]
         assert value.detach().numpy().tobytes() == other.detach().numpy().tobytes(), name
+
+
+def test_no_flipped_byte_goes_unnoticed(path: Path) -> None:
+    """Every byte of a small file in turn: refused, or of no account, as the word "pt" is."""
+    tc.save({"x": tc.arange(5), "y": [1, 2.5, "z"], (1, 2): None}, path)
+    whole = path.read_bytes()
+    accounts = 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        try:
+            found = tc.load(path)
+        except tc.DataError:
+            accounts += 1
+            continue
+        assert found.pop("x").tolist() == [0, 1, 2, 3, 4]
+        assert found == {"y": [1, 2.5, "z"], (1, 2): None}
+    assert accounts > len(whole) - 20
+
+
+def test_deep_nesting_is_refused_in_words(path: Path) -> None:
+    value: Any = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(tc.ArgumentError, match="nested too deeply"):
+        tc.save(value, path)
+    assert not path.exists()
+    deep = '{"version": 1, "structure": ' + "[" * 5000 + "]" * 5000 + "}"
+    for structure in ("[" * 100_000, deep):
+        save_file({"x": np.zeros(1)}, path, metadata={"tinygrad_cuda": structure})
+        with pytest.raises(tc.DataError, match="damaged"):
+            tc.load(path)
+
+
+def test_a_file_without_a_checksum_is_read_as_before(path: Path) -> None:
+    structure = {"version": 1, "structure": {"tensor": "x", "device": "cpu"}}
+    save_file({"x": np.arange(3.0)}, path, metadata={"tinygrad_cuda": json.dumps(structure)})
+    assert tc.load(path).tolist() == [0.0, 1.0, 2.0]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import tinygrad_cuda.backend.cuda.compiler as compiler
+from tinygrad_cuda.core import ownership
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
 
@@ -195,10 +196,10 @@ def test_an_unreadable_folder_is_a_miss(
     compiler.compile_source(SOURCE, "sm_90")
     compiler.clear_memory()
 
-    def refuse(self: Path) -> bytes:
+    def refuse(path: Any, mode: str) -> Any:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(ownership, "open", refuse, raising=False)
     assert not compiler.compile_source(SOURCE, "sm_90").cached
     assert len(runs) == 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -138,3 +139,36 @@ def test_dtype_without_a_code(tmp_path: Path) -> None:
     with pytest.raises(DTypeError, match="int64"):
         write_idx(tmp_path / "array", np.arange(3))
     assert not list(tmp_path.iterdir())
+
+
+def test_the_header_is_read_before_anything_is_inflated(tmp_path: Path) -> None:
+    """A file of 64 KB that inflates to 64 MB, of which the header announces 3 bytes."""
+    path = tmp_path / "images.gz"
+    header = bytes([0, 0, 8, 1]) + (3).to_bytes(4, "big")
+    path.write_bytes(gzip.compress(header + bytes(64 << 20), 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="trailing bytes"):
+            read_idx(path)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([2**32 - 1] * 3, "truncated"),
+        ([1] * 65, "too many axes"),
+        ([2**32 - 1] * 20 + [0], "no possible shape"),
+    ],
+)
+def test_sizes_that_no_memory_has(
+    tmp_path: Path, sizes: list[int], message: str, compressed: bool
+) -> None:
+    path = tmp_path / "images"
+    content = bytes([0, 0, 14, len(sizes)]) + b"".join(n.to_bytes(4, "big") for n in sizes)
+    path.write_bytes(gzip.compress(content) if compressed else content)
+    with pytest.raises(DataError, match=message):
+        read_idx(path)

@@ -28,6 +28,14 @@ def _path(text: str) -> Path | None:
     return Path(text).expanduser() if text else None
 
 
+def _folder(text: str) -> Path:
+    """A folder that is always needed: an empty text is the default, as where it is unset."""
+    try:
+        return Path(text or _default_cache()).expanduser()
+    except RuntimeError as error:  # there is no home folder
+        raise ValueError(text) from error
+
+
 class Variable(NamedTuple):
     """One environment variable."""
 
@@ -42,9 +50,9 @@ class Variable(NamedTuple):
 
 def _default_cache() -> str:
     if os.name == "nt":
-        base = os.environ.get("LOCALAPPDATA", "~\\AppData\\Local")
+        base = os.environ.get("LOCALAPPDATA") or "~\\AppData\\Local"
     else:
-        base = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return os.path.join(base, "tinygrad_cuda")
 
 
@@ -63,7 +71,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("TGC_EAGER", "eager", _boolean, "0", "realize each operation as it is called"),
     Variable("TGC_VALIDATE", "validate", _boolean, "0", "run each kernel against NumPy as well"),
     Variable("TGC_SYNC", "sync", _boolean, "0", "check for device errors after each launch"),
-    Variable("TGC_CACHE_DIR", "cache_dir", _path, _default_cache(), "compiled kernels and data"),
+    Variable("TGC_CACHE_DIR", "cache_dir", _folder, "", "compiled kernels and data"),
     Variable("TGC_CACHE", "cache", _boolean, "1", "0 keeps compiled kernels in memory only"),
     Variable("TGC_DATA", "data", _path, "", "folder that holds data sets such as MNIST"),
     Variable(

@@ -11,7 +11,7 @@ import struct
 import zlib
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ TYPES: dict[int, np.dtype[Any]] = {
     0x0E: np.dtype(">f8"),
 }
 GZIP_MAGIC = b"\x1f\x8b"
+MOST_AXES = 64  # of a NumPy array
 
 
 def read_idx(path: str | os.PathLike[str]) -> Array:
@@ -50,22 +51,55 @@ def read_idx(path: str | os.PathLike[str]) -> Array:
         array([5, 0, 4], dtype=uint8)
     """
     path = Path(path)
-    content = _content(path)
-    dtype, shape = _header(path, content)
+    try:
+        with path.open("rb") as file:
+            compressed = file.read(2) == GZIP_MAGIC
+            file.seek(0)
+            if not compressed:
+                return _array(path, file, file.seek(0, os.SEEK_END))
+            with gzip.GzipFile(fileobj=file) as stream:
+                # Deflate makes at most 1032 bytes of one.
+                return _array(path, stream, 1032 * path.stat().st_size)
+    except (EOFError, OSError, zlib.error) as error:
+        damaged = not isinstance(error, OSError) or isinstance(error, gzip.BadGzipFile)
+        raise DataError(
+            "read_idx",
+            f"{path} {'is damaged' if damaged else 'cannot be read'}",
+            expect="a whole gzip stream" if damaged else "an IDX file",
+            actual=f"{path.stat().st_size} bytes: {error}" if damaged else str(error),
+            hint="fetch the file again" if damaged else None,
+        ) from error
+
+
+def _array(path: Path, stream: BinaryIO | gzip.GzipFile, largest: int) -> Array:
+    """Header first, then only as many bytes as it announces.
+
+    Args:
+        largest: how many bytes there can be, header included.
+    """
+    stream.seek(0)
+    dtype, shape = _header(path, stream.read(4 + 4 * MOST_AXES))
     start = 4 + 4 * len(shape)
     size = prod(shape) * dtype.itemsize
-    found = len(content) - start
-    if found != size:
-        kind = "is truncated" if found < size else "has trailing bytes"
+    stream.seek(start)
+    content = stream.read(min(size, largest) + 1)
+    if len(content) != size:
+        kind = "is truncated" if len(content) < size else "has trailing bytes"
         raise DataError(
             "read_idx",
             f"{path} {kind}",
             expect=f"{size} bytes of elements: {shape} of {dtype.newbyteorder('=').name}",
-            actual=f"{found} bytes after the header",
-            hint="fetch the file again" if found < size else None,
+            actual=f"{'at least ' * (len(content) > size)}{len(content)} bytes after the header",
+            hint="fetch the file again" if len(content) < size else None,
         )
-    elements = np.frombuffer(content, dtype=dtype, offset=start).reshape(shape)
-    return elements.astype(dtype.newbyteorder("="))
+    elements = np.frombuffer(content, dtype=dtype)
+    try:
+        return elements.reshape(shape).astype(dtype.newbyteorder("="))
+    except ValueError as error:  # sizes whose product is 0, but larger ones than an array has
+        raise DataError(
+            "read_idx", f"{path} has no possible shape", expect="sizes that memory can have",
+            actual=f"{shape}: {error}"[:200],
+        ) from None  # fmt: skip
 
 
 def write_idx(path: str | os.PathLike[str], array: Array) -> None:
@@ -73,7 +107,7 @@ def write_idx(path: str | os.PathLike[str], array: Array) -> None:
 
     Args:
         path: where to write; an existing file is replaced.
-        array: uint8, int8, int16, int32, float32 or float64, at most 255 axes.
+        array: uint8, int8, int16, int32, float32 or float64, at most 64 axes.
 
     Raises:
         DTypeError: IDX has no code for the array's dtype.
@@ -93,27 +127,6 @@ def write_idx(path: str | os.PathLike[str], array: Array) -> None:
     path.write_bytes(content)
 
 
-def _content(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(
-            "read_idx", f"{path} cannot be read", expect="an IDX file", actual=str(error)
-        ) from error
-    if not content.startswith(GZIP_MAGIC):
-        return content
-    try:
-        return gzip.decompress(content)
-    except (EOFError, OSError, zlib.error) as error:
-        raise DataError(
-            "read_idx",
-            f"{path} is damaged",
-            expect="a whole gzip stream",
-            actual=f"{len(content)} bytes: {error}",
-            hint="fetch the file again",
-        ) from error
-
-
 def _header(path: Path, content: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in TYPES:
         codes = " ".join(f"{code:02x}" for code in TYPES)
@@ -124,6 +137,11 @@ def _header(path: Path, content: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]
             actual=f"{content[:4].hex(' ')} ({content[:16]!r})" if content else "an empty file",
         )
     axes = content[3]
+    if axes > MOST_AXES:
+        raise DataError(
+            "read_idx", f"{path} has too many axes", expect=f"at most {MOST_AXES}",
+            actual=str(axes),
+        )  # fmt: skip
     if len(content) < 4 + 4 * axes:
         raise DataError(
             "read_idx",

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from tinygrad_cuda.tensor.tensor import Tensor
 from tinygrad_cuda.utils.safetensors_file import pack, unpack
 
 KEY = "tinygrad_cuda"  # of the structure in the metadata
-VERSION = 1
+VERSION = 2
 
 
 def save(obj: Any, path: str | os.PathLike[str]) -> None:
@@ -49,9 +51,26 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
         [0, 1, 2]
     """
     writer = _Writer()
-    structure = writer.encode(obj, ())
-    metadata = {"format": "pt", KEY: json.dumps({"version": VERSION, "structure": structure})}
+    try:
+        structure = json.dumps(writer.encode(obj, ()))
+    except RecursionError:
+        raise ArgumentError(
+            "save", "the object is nested too deeply", expect="at most a few hundred levels",
+            actual=f"more than Python's limit of {sys.getrecursionlimit()} calls allows",
+        ) from None  # fmt: skip
+    document = {"version": VERSION, "structure": structure, "crc32": _crc(structure, writer.arrays)}
+    metadata = {"format": "pt", KEY: json.dumps(document)}
     _write(Path(os.path.realpath(path)), pack(writer.arrays, metadata))
+
+
+def _crc(structure: str, arrays: dict[str, np.ndarray[Any, Any]]) -> int:
+    """The checksum of all that a file holds: it finds every damage of one place."""
+    crc = zlib.crc32(structure.encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        crc = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), crc)
+        crc = zlib.crc32(array.reshape(-1).view(np.uint8).data, crc)
+    return crc
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -147,20 +166,26 @@ def load(
     """
     arrays, metadata = unpack(_read(Path(path)), str(path))
     device = None if map_location is None else as_device(map_location)
-    if KEY not in metadata:
+    if KEY not in metadata and not any('"structure"' in text for text in metadata.values()):
         return {name: _made(array, device or CPU) for name, array in arrays.items()}
     try:
         document = json.loads(metadata[KEY])
-        if document["version"] == VERSION:
+        version = document["version"]
+        if version == VERSION:
+            structure = document["structure"]
+            if _crc(structure, arrays) != document["crc32"]:
+                raise ValueError("the checksum is another one")
+            return _Reader(arrays, device).decode(json.loads(structure))
+        if version == 1:  # without a checksum
             return _Reader(arrays, device).decode(document["structure"])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise DataError(
-            "load", f"{path}: the structure in the metadata is damaged", expect="what save wrote",
-            actual=f"{type(error).__name__}: {error}",
+            "load", f"{path}: the structure or a tensor is damaged", expect="what save wrote",
+            actual=f"{type(error).__name__}: {error}", hint="copy or download it again",
         ) from None  # fmt: skip
     raise DataError(
         "load", f"{path} was written by another version", expect=f"version {VERSION}",
-        actual=f"version {document['version']}",
+        actual=f"version {version}",
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.emulator import compiler as emulator
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import TgcError
+from tinygrad_cuda.core.ownership import own_folder
 
 OLDEST_PYTHON = (3, 11)
 NVIDIA = "0x10de"  # the vendor's number on the PCI bus
@@ -172,14 +173,15 @@ def _cxx() -> Finding:
 def _cache() -> Finding:
     folder = settings.cache_dir
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        reason = own_folder(folder)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"tinygrad_cuda")
     except OSError as error:
-        text = (
-            f"{folder} cannot be written ({error.strerror}): kernels are compiled in each process"
-        )
-        return Finding("note", "cache", text, "export TGC_CACHE_DIR=/tmp/tinygrad_cuda")
+        reason = error.strerror or str(error)
+    if reason is not None:
+        text = f"{folder} cannot be used ({reason}): kernels are compiled in each process"
+        # A new folder that is the user's own; what others can write to is not loaded.
+        return Finding("note", "cache", text, 'export TGC_CACHE_DIR="$(mktemp -d)"')
     return Finding("ok", "cache", f"{folder} can be written")
 
 

@@ -59,8 +59,14 @@ def unpack(content: bytes, what: str) -> tuple[dict[str, Array], dict[str, str]]
                 expect=", ".join(DTYPES), actual=str(entry["dtype"]),
             )  # fmt: skip
         flat = np.frombuffer(bytes(entry["data"]), dtype.numpy)
-        # A copy of its own, aligned and writable.
-        arrays[name] = flat.reshape(entry["shape"]).copy()
+        try:
+            # A copy of its own, aligned and writable.
+            arrays[name] = flat.reshape(entry["shape"]).copy()
+        except (ValueError, OverflowError) as error:  # more axes or larger ones than arrays have
+            raise DataError(
+                "load", f"{what}: {name} has no possible shape", expect="at most 64 axes",
+                actual=f"{error}: {entry['shape']}"[:200],
+            ) from None  # fmt: skip
     # The library has checked the header, but does not hand out its metadata from bytes.
     size = int.from_bytes(content[:8], "little")
     return arrays, json.loads(content[8 : 8 + size]).get("__metadata__") or {}

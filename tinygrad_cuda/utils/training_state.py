@@ -59,7 +59,8 @@ def read_state(path: Path, parts: dict[str, Any]) -> dict[str, Any]:
     Raises:
         DataError: the run had other parts, or the file is damaged.
     """
-    state: dict[str, Any] = load(path)
+    loaded = load(path)
+    state: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
     wanted = {name for name, part in parts.items() if part is not None}
     found = state.get("parts")
     if state.get("version") != VERSION or not isinstance(found, dict) or set(found) != wanted:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
+from tinygrad_cuda.core.ownership import distrust, own_folder, read_own
 
 FORMAT = "1"  # of a cache entry; part of the key, so a change of it makes old entries misses
 OPTIONS = ("--std=c++17",)
@@ -298,16 +299,14 @@ class _Cache:
 
     def __init__(self) -> None:
         self.memory: dict[str, Binary] = {}
+        self.trusted: set[Path] = set()
         self.unwritable: set[Path] = set()
 
     def get(self, key: str, arch: str) -> Binary | None:
         binary = self.memory.get(key)
         if binary is None and settings.cache:
-            try:
-                data = (_folder() / f"{key}.cubin").read_bytes()
-            except OSError:
-                return None
-            parts = _unpack(data)
+            data = read_own(_folder() / f"{key}.cubin") if self._trusts(_folder()) else None
+            parts = None if data is None else _unpack(data)
             if parts is not None:
                 binary = self.memory[key] = Binary(parts[0], arch, key, parts[1], cached=True)
         return binary
@@ -318,18 +317,34 @@ class _Cache:
         if not settings.cache or folder in self.unwritable:
             return
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            if reason := own_folder(folder):
+                self._refuse(folder, reason)
+                return
             _write(folder / f"{binary.key}.cu", source.encode())
             _write(folder / f"{binary.key}.cubin", _pack(binary.cubin, binary.log))
         except OSError as error:
-            self.unwritable.add(folder)
-            warnings.warn(
-                f"tinygrad_cuda: compiled kernels cannot be kept in {folder} "
-                f"({error.strerror or error}); they stay in memory and are compiled again by the "
-                "next process. TGC_CACHE_DIR names another folder.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            self._refuse(folder, error.strerror or str(error))
+
+    def _trusts(self, folder: Path) -> bool:
+        """Whether only this user writes to the folder, if it is there."""
+        if folder not in self.trusted:
+            try:
+                reason = distrust(folder)
+            except OSError:
+                return False
+            if reason is not None:
+                return False
+            self.trusted.add(folder)
+        return True
+
+    def _refuse(self, folder: Path, reason: str) -> None:
+        self.unwritable.add(folder)
+        warnings.warn(
+            f"tinygrad_cuda: compiled kernels cannot be kept in {folder} ({reason}); they stay "
+            "in memory and are compiled again by the next process. TGC_CACHE_DIR names one.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 _cache = _Cache()
@@ -345,6 +360,7 @@ def _write(path: Path, data: bytes) -> None:
     try:
         with open(temporary, "wb") as file:
             file.write(data)
+        os.chmod(temporary, 0o600)
         os.replace(temporary, path)
     except OSError:
         with suppress(OSError):

@@ -26,6 +26,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, DeviceError
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.locks import new_lock
+from tinygrad_cuda.core.ownership import own_folder, read_own
 
 HERE = Path(__file__).resolve().parent
 HEADERS = (HERE / "device_twin.h", HERE / "device_twin_math.h")
@@ -45,6 +46,8 @@ def options() -> list[str]:
 
 
 _MAGIC = b"tgc-emu1"
+# What shared libraries begin with: ELF, or Mach-O of 64 bits.
+_ELF = (b"\x7fELF", b"\xcf\xfa\xed\xfe")
 _FOOTER = struct.Struct(f"<32s{len(_MAGIC)}s")  # sha256 of the library before it, magic
 _ERROR_LINE = re.compile(r"^(.*?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", re.MULTILINE)
 
@@ -68,8 +71,11 @@ def toolchain() -> Toolchain:
 @lru_cache(maxsize=8)
 def _find_toolchain(chosen: str, path: str) -> Toolchain:
     for candidate in [chosen] if chosen else ["c++", "g++", "clang++"]:
-        words = shlex.split(candidate)
-        found = shutil.which(words[0], path=path)
+        try:
+            words = shlex.split(candidate)
+        except ValueError:  # a quotation without an end
+            continue
+        found = shutil.which(words[0], path=path) if words else None
         if found is None:
             continue
         command = (found, *words[1:])
@@ -159,12 +165,13 @@ def _folder() -> Path:
         return _private_folder()
     folder = settings.cache_dir / "emu"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-        reason = "not writable"
+        reason = own_folder(folder)
+        if reason is None and not os.access(folder, os.W_OK):
+            reason = "not writable"
     except OSError as error:
         reason = error.strerror or str(error)
+    if reason is None:
+        return folder
     _warn_unwritable(folder, reason)
     return _private_folder()
 
@@ -189,12 +196,9 @@ def _private_folder() -> Path:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether the entry is there and undamaged: loading a truncated library would crash."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return False
-    if len(data) <= _FOOTER.size:
+    """Whether the entry is there, undamaged, and the user's own: a library runs when loaded."""
+    data = read_own(path)
+    if data is None or len(data) <= _FOOTER.size:
         return False
     digest, magic = _FOOTER.unpack(data[-_FOOTER.size :])
     return bool(magic == _MAGIC and hashlib.sha256(data[: -_FOOTER.size]).digest() == digest)
@@ -210,6 +214,9 @@ def _build(source: str, folder: Path, key: str) -> None:
         failed, log = _finished([*command, str(text), "-o", str(library), "-lm"])
         if failed:
             raise _rejected(source, str(text), log)
+        if not library.exists() or not library.read_bytes().startswith(_ELF):
+            raise _rejected(source, str(text), "it made no shared library")
+        library.chmod(0o700)
         with open(library, "ab") as file:
             digest = hashlib.sha256(library.read_bytes()).digest()
             file.write(_FOOTER.pack(digest, _MAGIC))
