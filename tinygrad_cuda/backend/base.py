@@ -27,6 +27,14 @@ Number = bool | int | float
 NOTHING: Mapping[int, Any] = {}
 
 
+class NoMemory(MemoryError):
+    """There was no room on the host for the value of a node of a program."""
+
+    def __init__(self, node: Node, reason: str) -> None:
+        super().__init__(reason)
+        self.node = node
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """A graph to run many times.

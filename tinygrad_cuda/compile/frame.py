@@ -49,7 +49,7 @@ class Frame:
         for cell in self.places:
             if cell.node.storage is None:
                 if cell.error is not None:
-                    raise cell.error
+                    raise cell.error.anew()
                 realize_cell(cell)
         self.nodes = list(map(node_of, self.places))
         self.values = list(map(storage_of, self.nodes))

@@ -133,6 +133,13 @@ class TgcError(RuntimeError):
         # A place in the program does not travel to another process; its text does.
         return _restored, (type(self), self.op, str(self))
 
+    def anew(self) -> TgcError:
+        """An equal error without this one's traceback, whose frames keep tensors alive."""
+        error = type(self).__new__(type(self))
+        RuntimeError.__init__(error, *self.args)
+        error.__dict__.update(self.__dict__, module_path=[*self.module_path])
+        return error
+
     def name_module(self, path: str) -> None:
         """Adds the path of the module in whose forward it happened, such as ``Net.body.0``."""
         self.args = (format_error(*self._fields, path),)
@@ -182,7 +189,7 @@ class CudaError(TgcError):
     """A failed call of the CUDA driver."""
 
 
-class OutOfMemoryError(CudaError):
+class OutOfMemoryError(CudaError, MemoryError):
     """The device has no room for an allocation."""
 
 

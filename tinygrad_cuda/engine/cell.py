@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.graph.node import Node, mode, node_made
 from tinygrad_cuda.graph.ops import common
@@ -109,7 +110,7 @@ class Cell:
     node: Node
     aliases: list[weakref.ref[Any]] | None
     recorder: Recorder | None
-    error: Exception | None
+    error: TgcError | None
 
     def put(self, node: Node) -> None:
         """Replaces the value; every alias sees it."""

@@ -6,13 +6,14 @@ import itertools
 import struct
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from operator import call
 from typing import Any
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.base import LINE, BadIndex, Executable, Number
+from tinygrad_cuda.backend.base import LINE, BadIndex, Executable, NoMemory, Number
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.core.errors import ArgumentError, IndexError, RawSite
+from tinygrad_cuda.core.errors import ArgumentError, IndexError, OutOfMemoryError, RawSite
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.engine.capture import SuppliedFloat, SuppliedInt, capturing
@@ -24,7 +25,7 @@ from tinygrad_cuda.engine.known import Marks, learn, run_known
 from tinygrad_cuda.engine.overwrite import overwritable
 from tinygrad_cuda.engine.plan import cache, key_numbers
 from tinygrad_cuda.engine.trace import Trace, storage_of
-from tinygrad_cuda.graph.node import Node, mode
+from tinygrad_cuda.graph.node import Node, mode, origin_of
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.order import topological
 
@@ -60,6 +61,10 @@ def realize(device: Device, extra: Iterable[Node] = ()) -> None:
             _run(device, cells, nodes)
         except BadIndex as error:
             raise _report(error, cells) from None
+        except OutOfMemoryError:
+            raise
+        except MemoryError as error:
+            raise _out_of_memory(error, [*(cell.node for cell in cells), *nodes]) from None
         except Exception:
             # Not queued again: a value that cannot be computed fails only who looks at it.
             raise
@@ -86,6 +91,34 @@ def _pending_cells(device: Device) -> list[Cell]:
                 # A write has moved it to another device since.
                 cell.wait(node)
     return cells
+
+
+def _out_of_memory(error: MemoryError, roots: list[Node]) -> OutOfMemoryError:
+    """The error of a host without room, with the operation and the line that asked for it."""
+    lacking = error.node if isinstance(error, NoMemory) else None
+    site: RawSite | None = None
+    if lacking is not None:
+        # A program may serve several lines: that of what is pending is the user's.
+        pending = topological(roots, stop=lambda node: node.storage is not None)
+        like = (n for n in pending if n.op is lacking.op and n.outputs == lacking.outputs)
+        found = next(like, None)
+        site = None if found is None else found.site
+        lacking = found or lacking
+    else:
+        lacking = max(roots, key=lambda node: prod(node.shape) * node.dtype.itemsize, default=None)
+    if lacking is None:
+        return OutOfMemoryError(
+            "realize", "the host has no room", expect="free memory", actual=str(error)
+        )
+    nbytes = prod(lacking.shape) * lacking.dtype.itemsize
+    name = origin_of(lacking).label
+    return OutOfMemoryError(
+        "full" if name == "constant" else name,
+        f"no room on the {lacking.device} for {lacking.shape}",
+        expect=f"{nbytes} bytes free, of {lacking.dtype.name}", actual=str(error),
+        site=site or origin_of(lacking).site,
+        hint="use a smaller batch, or free tensors that are no longer needed",
+    )  # fmt: skip
 
 
 def realize_all() -> None:
@@ -132,6 +165,8 @@ def run_again(
             return executable.run(storages, numbers, spare)
         except BadIndex as error:
             raise value_error(error) from None
+        except NoMemory as error:
+            raise _out_of_memory(error, []) from None
 
 
 def _queue_again(cells: Iterable[Cell]) -> None:
@@ -297,7 +332,8 @@ def _report(error: BadIndex, cells: list[Cell]) -> IndexError | ArgumentError:
         if node.op is common.assign and node.sources[0].storage is not None:
             cell.put(node.sources[0])
         elif cell.node in faulty:
-            cell.error = failure
+            # Another object: the one that is raised holds the frames, and they the cells.
+            cell.error = failure.anew()
         else:
             _queue_again((cell,))
     return failure

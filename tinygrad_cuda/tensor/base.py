@@ -164,7 +164,7 @@ class TensorBase:
     def _settle(self) -> None:
         """The value waits in another thread's list, or its realization failed."""
         if self.cell.error is not None:
-            raise self.cell.error
+            raise self.cell.error.anew()
         if self.cell.recorder is not None:
             realize_cell(self.cell)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.backend.base import NOTHING, BadIndex, Number, Program
+from tinygrad_cuda.backend.base import NOTHING, BadIndex, NoMemory, Number, Program
 from tinygrad_cuda.backend.reference.lowering import ARGUMENTS, Lowered
 from tinygrad_cuda.backend.reference.rows import check, has_argument, reference_of, resolved
 from tinygrad_cuda.core.config import settings
@@ -134,16 +134,34 @@ class CpuExecutable:
             if settings.debug >= 2:
                 self._run_timed(values)
             else:
-                for step in lowered.steps:
-                    if uninterrupted.arrived is not None:
-                        uninterrupted.check()  # no input is overwritten before the end
-                    step(values)
+                self._run(values)
         taken = {id(array) for array in inputs} | lowered.static
-        results = [_owned(values[place], taken) for place in lowered.outputs]
+        results = [
+            self._owned(values[place], taken, number)
+            for number, place in enumerate(lowered.outputs)
+        ]
         for position, slot in self.program.overwrites.items():
             inputs[slot][...] = results[position]
             results[position] = inputs[slot]
         return results
+
+    def _run(self, values: list[Any]) -> None:
+        steps = self.lowered.steps
+        step = None
+        try:
+            for step in steps:
+                if uninterrupted.arrived is not None:
+                    uninterrupted.check()  # no input is overwritten before the end
+                step(values)
+        except MemoryError as error:
+            owner = None if step is None else self.lowered.owners[steps.index(step)]
+            raise NoMemory(owner or self.program.outputs[0], str(error)) from None
+
+    def _owned(self, value: Any, taken: set[int], number: int) -> Array:
+        try:
+            return _owned(value, taken)
+        except MemoryError as error:
+            raise NoMemory(self.program.outputs[number], str(error)) from None
 
     def _run_timed(self, values: list[Any]) -> None:
         """Prints a line a step, named by its last node."""
