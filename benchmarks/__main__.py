@@ -170,6 +170,8 @@ def main(given: list[str] | None = None) -> int:
         found = json.loads(args.report.read_text())
         (ROOT / "docs" / "benchmarks.md").write_text(report.page(found))
         report.plot(found, ROOT / "docs" / "benchmarks.png")
+        images = ROOT / "docs" / "images"
+        report.overview(found, images / "diffusion_samples.png", images / "overview.png")
         return 0
     found = run(args)
     print(report.summary(found))

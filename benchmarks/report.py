@@ -240,3 +240,50 @@ def plot(found: Json, path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+# What the README's picture compares, one call a step.
+SHOWN = {
+    "mlp_64": "MLP: training", "lenet": "LeNet-5: training", "resnet": "ResNet: training",
+    "unet_train": "U-Net: training", "unet_sample": "U-Net: sampling",
+}  # fmt: skip
+BARS = {
+    "ours, tc.compile": ("tinygrad_cuda", "tab:purple"),
+    "torch compiled + graph": ("PyTorch, compiled + CUDA graph", "tab:green"),
+    "JAX jit": ("JAX, jit", "tab:pink"), "tinygrad TinyJit": ("tinygrad, TinyJit", "tab:olive"),
+}  # fmt: skip
+LONGEST = 3.0  # of the axis; longer bars are cut, with their number
+
+
+def overview(found: Json, digits: Path, path: Path) -> None:
+    """The README's picture: digits that the U-Net drew, and bars of training and sampling."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(11, 4.4), width_ratios=[1, 1.45], layout="constrained"
+    )
+    left.imshow(plt.imread(digits))
+    left.axis("off")
+    left.set_title("drawn by a U-Net trained with it", fontsize=11)
+    names = [name for name in SHOWN if rows_of(found, name)]
+    for number_of, (title, (label, color)) in enumerate(BARS.items()):
+        for place, name in enumerate(names):
+            times = {row["title"]: row["wall"]["median"] for row in measured(rows_of(found, name))}
+            if title not in times or "torch compiled + graph" not in times:
+                continue
+            ratio = times[title] / times["torch compiled + graph"]
+            y = place + 0.2 * number_of - 0.3
+            right.barh(y, min(ratio, LONGEST), 0.18, color=color, label="" if place else label)
+            right.text(min(ratio, LONGEST) + 0.03, y, f"{ratio:.2f}", va="center", fontsize=7)
+    right.set_yticks(range(len(names)), [SHOWN[name] for name in names])
+    right.invert_yaxis()
+    right.set_xlim(0, LONGEST + 0.3)
+    right.set_xlabel(f"wall time over PyTorch's, shorter is better (bars end at {LONGEST:.0f})")
+    gpu = found["about"].get("gpu", "unknown GPU").split(",")[0]
+    right.set_title(f"a step of float32 on an {gpu}", fontsize=11)
+    right.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+    figure.savefig(path, dpi=100)
+    plt.close(figure)

@@ -139,7 +139,8 @@ def train_denoiser(args: argparse.Namespace, schedule: Schedule, data: MNIST, te
     )  # fmt: skip
     curve = [first, *history["val_loss"]]
     shown = ", ".join(f"{value:.4f}" for value in curve[:6])
-    print(f"denoiser: held-out loss {shown}, ... after each update; {curve[-1]:.4f} at the end")
+    print(f"denoiser: held-out loss {shown}, ... after each update")
+    print(f"denoiser: held-out loss {curve[-1]:.4f} at the end")
     recipe.draw_losses(
         history, report, folder / "loss.png", "Two convolutions: loss while training",
         "squared error of the noise",
@@ -221,8 +222,8 @@ def evaluate(args: argparse.Namespace, schedule: Schedule, model: UNet) -> bool:
     sure = 100 * float((chance.max(1) > SURE).mean())
     classes = 100 * np.bincount(chance.argmax(1), minlength=10) / len(chance)
     print(f"evaluation: {len(chance):,} samples in {time.perf_counter() - start:.1f} s, {sure:.1f} "
-          f"% with probability > {SURE}; classes 0 to 9 in %: "
-          + " ".join(f"{share:.1f}" for share in classes))  # fmt: skip
+          f"% with probability > {SURE}")  # fmt: skip
+    print("evaluation: classes 0 to 9 in %: " + " ".join(f"{share:.1f}" for share in classes))
     draw_classes(drawn, chance.argmax(1), classes, args.out / "classes.png")
     return args.target is None or (sure >= args.target and classes.min() >= 3)
 

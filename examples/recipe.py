@@ -221,8 +221,7 @@ def train(
         model, loss, optimizer, batches, folder=folder, resume=args.resume, callbacks=callbacks,
         **{"epochs": getattr(args, "epochs", 1), "validate_every": args.validate_every, **options},
     )  # fmt: skip
-    print(f"log: {folder / 'log.csv'}; checkpoints: {folder / 'last.safetensors'}, "
-          f"{folder / 'best.safetensors'}")  # fmt: skip
+    print(f"run: {folder} (log.csv, last.safetensors, best.safetensors)")
     return history, report
 
 

@@ -21,6 +21,8 @@ MODULE = {
 }
 # Its layers that are left out, and what to take.
 LAYERS = {
+    "MLP": "nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)) is one",
+    "Perceptron": "nn.Linear(2, 1) is one",
     "CrossMapLRN2d": "the formula is that of nn.LocalResponseNorm",
     "NLLLoss2d": "nn.NLLLoss takes images too",
 }
