@@ -45,8 +45,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = recipe.parser(
         __doc__, "diffusion", epochs=36, batch_size=128, lr=1e-3,
         smoke="a few steps of small networks",
-        target="no loss: with --evaluate, fail if fewer percent are recognized, or if a class has "
-        "less than 3 percent",
+        target="with --evaluate: percent of digits to be recognized, with 3 or more in each class",
     )  # fmt: skip
     add = parser.add_argument
     add("--part", choices=["denoiser", "unet", "both"], default="both", help="(default: both)")

@@ -146,7 +146,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = recipe.parser(
         __doc__, "gpt", epochs=None, batch_size=32, lr=2e-3, data=None,
-        smoke="2 blocks of width 64, 200 steps", target="this validation loss",
+        smoke="2 blocks of width 64, 200 steps", target="stop at this validation loss",
     )  # fmt: skip
     add = parser.add_argument
     add("--text", type=Path, metavar="FILE", help="default: tinyshakespeare in $TGC_DATA")

@@ -52,7 +52,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = recipe.parser(
         __doc__, "lenet", epochs=10, batch_size=128, lr=2e-3, smoke="one epoch of 60 steps",
-        target="this test accuracy, in percent",
+        target="stop at this test accuracy, in percent",
     )  # fmt: skip
     args = recipe.parse(parser, argv)
     if args.smoke:

@@ -23,7 +23,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = recipe.parser(
         __doc__, "mlp", epochs=5, batch_size=128, lr=0.1, smoke="one epoch of 60 steps",
-        target="this test accuracy, in percent",
+        target="stop at this test accuracy, in percent",
     )  # fmt: skip
     parser.add_argument("--layers", type=recipe.positive, nargs="*", default=[128], metavar="N",
                         help="sizes of hidden layers (default: 128)")  # fmt: skip

@@ -23,7 +23,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = recipe.parser(
         __doc__, "perceptron", epochs=2000, batch_size=200, lr=0.2, data=None,
-        smoke="the same: it takes a second", target="this share of points, 1 by default",
+        smoke="the same: it takes a second", target="stop at this share of points, 1 by default",
     )  # fmt: skip
     add = parser.add_argument
     add("--points", type=recipe.positive, default=200, metavar="N", help="(default: %(default)s)")

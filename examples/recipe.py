@@ -39,7 +39,10 @@ NORMALIZE = Normalize([0.1307], [0.3081])
 
 def positive(text: str) -> int:
     """A whole number above 0."""
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
     return number
@@ -47,8 +50,11 @@ def positive(text: str) -> int:
 
 def rate(text: str) -> float:
     """A number above 0."""
-    number = float(text)
-    if not number > 0:
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{number} is not above 0")
     return number
 
@@ -65,7 +71,7 @@ def parser(
         epochs: None if the example counts steps instead.
         batch_size, lr: defaults.
         smoke: what a run with --smoke does.
-        target: what the number after --target means.
+        target: what --target does.
         data: what the folder after --data holds; None if the example takes no such folder.
     """
     made = argparse.ArgumentParser(description=(description or "").splitlines()[0])
@@ -77,7 +83,7 @@ def parser(
     add("--lr", type=rate, default=lr, help="the highest learning rate (default: %(default)s)")
     add("--max-batches", type=positive, metavar="N", help="end each epoch after N steps")
     add("--validate-every", type=positive, metavar="N", help="validate after N steps, too")
-    add("--target", type=float, help=f"stop at {target}; exit code 1 if it is missed")
+    add("--target", type=float, help=f"{target}; exit code 1 if it is missed")
     add("--smoke", action="store_true", help=smoke)
     if data is not None:
         add("--data", type=Path, metavar="DIR", help=f"folder with {data} (default: $TGC_DATA, the "
@@ -216,11 +222,17 @@ def train(
         return History([row]), report
     if (folder / "last.safetensors").exists() and not args.resume:
         print(f"{folder} has an earlier run, which is replaced (--resume goes on with it)")
+    if args.resume and not (folder / "last.safetensors").exists():
+        print(f"{folder} has no run to go on with: it begins")
     callbacks = [report, *options.pop("callbacks", [])]
     history = fit(
         model, loss, optimizer, batches, folder=folder, resume=args.resume, callbacks=callbacks,
         **{"epochs": getattr(args, "epochs", 1), "validate_every": args.validate_every, **options},
     )  # fmt: skip
+    if not report.epochs and history.rows:
+        last = history.rows[-1]
+        text = f"epoch {last['epoch'] + 1}" if show is None else show(last)
+        print(f"the run had ended before; its last row: {text}")
     print(f"run: {folder} (log.csv, last.safetensors, best.safetensors)")
     return history, report
 

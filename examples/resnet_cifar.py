@@ -73,7 +73,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = recipe.parser(
         __doc__, "resnet_cifar", epochs=30, batch_size=128, lr=0.4,
         smoke="20 small steps of a network with 4 channels, 500 tests",
-        target="this test accuracy, in percent", data="CIFAR-10's files (binary version)",
+        target="stop at this test accuracy, in percent", data="CIFAR-10's files (binary version)",
     )  # fmt: skip
     add = parser.add_argument
     add("--width", type=recipe.positive, metavar="N",

@@ -92,7 +92,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = recipe.parser(
         __doc__, "resnet_mnist", epochs=3, batch_size=128, lr=0.01,
-        smoke="20 small steps, 8 channels, 300 tests", target="this test accuracy, in percent",
+        smoke="20 small steps, 8 channels, 300 tests",
+        target="stop at this test accuracy, in percent",
     )  # fmt: skip
     add = parser.add_argument
     add("--width", type=recipe.positive, metavar="N",

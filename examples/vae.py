@@ -89,7 +89,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = recipe.parser(
         __doc__, "vae", epochs=20, batch_size=128, lr=2e-3, smoke="one epoch of 200 steps",
-        target="this negative ELBO, in nats",
+        target="stop at this negative ELBO, in nats",
     )  # fmt: skip
     add = parser.add_argument
     add("--hidden", type=recipe.positive, default=512, metavar="N",

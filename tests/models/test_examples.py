@@ -142,6 +142,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(digits: Path, tmp_path: Path) -> Non
     done = run("mlp.py", *arguments, "--resume", "--target", "0")
     assert done.returncode == 0, done.stderr
     assert len((tmp_path / "my run" / "log.csv").read_text().splitlines()) in (rows, rows + 1)
+    assert "the run had ended before; its last row: epoch" in done.stdout
     anew = run("mlp.py", "--data", str(digits), "--epochs", "1", "--max-batches", "1",
                "--out", str(tmp_path / "my run"))  # fmt: skip
     assert "has an earlier run, which is replaced" in anew.stdout
@@ -170,6 +171,7 @@ def test_arguments_are_checked_before_work_begins(
         (["--out", str(tmp_path / "file" / "out")], "--out: cannot write to"),
         (["--load", str(tmp_path / "missing")], "--load: there is no file"),
         (["--max-batches", "0"], "--max-batches: 0 is less than 1"),
+        (["--max-batches", "many"], "--max-batches: 'many' is no whole number"),
         (["--batch-size", "-4"], "--batch-size: -4 is less than 1"),
         (["--validate-every", "0"], "--validate-every: 0 is less than 1"),
         (["--lr", "0"], "--lr: 0.0 is not above 0"),
