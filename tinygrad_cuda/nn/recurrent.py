@@ -19,6 +19,7 @@ from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensor.autocast import operands_in_half
 from tinygrad_cuda.tensor.creation import empty, zeros
 from tinygrad_cuda.tensor.joining import cat, stack
+from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 State = tuple[Tensor, ...]
@@ -26,25 +27,45 @@ State = tuple[Tensor, ...]
 # One step --------------------------------------------------------------------------------------
 
 
-def _simple(inputs: Tensor, recurrent: Tensor, state: State, relu: bool) -> State:
+@templated
+def _simple(inputs: Tensor, recurrent: Tensor, relu: bool) -> Tensor:
     """``h' = tanh(W x + U h)``, or ReLU."""
     total = inputs + recurrent
-    return (total.relu() if relu else total.tanh(),)
+    return total.relu() if relu else total.tanh()
 
 
 def _lstm(inputs: Tensor, recurrent: Tensor, state: State) -> State:
     """``c' = f c + i g``, ``h' = o tanh(c')``; gates i, f, o and the candidate g."""
-    i, f, g, o = (inputs + recurrent).chunk(4, -1)
-    memory = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-    return o.sigmoid() * memory.tanh(), memory
+    gates = inputs + recurrent
+    memory = _lstm_memory(gates, state[1])
+    return _lstm_output(gates, memory), memory
+
+
+# Two functions, since a template has one result.
+
+
+@templated
+def _lstm_memory(gates: Tensor, memory: Tensor) -> Tensor:
+    i, f, g, _ = gates.chunk(4, -1)
+    return f.sigmoid() * memory + i.sigmoid() * g.tanh()
+
+
+@templated
+def _lstm_output(gates: Tensor, memory: Tensor) -> Tensor:
+    return gates.chunk(4, -1)[3].sigmoid() * memory.tanh()
 
 
 def _gru(inputs: Tensor, recurrent: Tensor, state: State) -> State:
+    return (_gru_state(inputs, recurrent, state[0]),)
+
+
+@templated
+def _gru_state(inputs: Tensor, recurrent: Tensor, state: Tensor) -> Tensor:
     """``h' = (1 - z) n + z h``, ``n = tanh(x_n + r h_n)``; reset gate r, update gate z."""
     (x_r, x_z, x_n), (h_r, h_z, h_n) = inputs.chunk(3, -1), recurrent.chunk(3, -1)
     reset, update = (x_r + h_r).sigmoid(), (x_z + h_z).sigmoid()
     new = (x_n + reset * h_n).tanh()
-    return (new + update * (state[0] - new),)
+    return new + update * (state - new)
 
 
 # Layers ----------------------------------------------------------------------------------------
@@ -277,7 +298,7 @@ class RNN(RNNBase):
         self.nonlinearity = nonlinearity
 
     def _step(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
-        return _simple(inputs, recurrent, state, self.nonlinearity == "relu")
+        return (_simple(inputs, recurrent, self.nonlinearity == "relu"),)
 
 
 class LSTM(RNNBase):
@@ -407,7 +428,7 @@ class RNNCell(RNNCellBase):
         """The next state, shape (N, H)."""
 
         def step(inputs: Tensor, recurrent: Tensor, state: State) -> State:
-            return _simple(inputs, recurrent, state, self.nonlinearity == "relu")
+            return (_simple(inputs, recurrent, self.nonlinearity == "relu"),)
 
         return self._advance(step, input, hx)[0]
 

@@ -342,6 +342,35 @@ def _increase(region: tuple[slice, ...], target: Array, part: Array) -> Array:
     return target
 
 
+def _slice(forms: Forms, node: Node) -> Form | None:
+    """A slice of ``where(mask, a, b)`` on one side of the mask's border: of a or of b alone."""
+    if any(map(has_argument, node.attributes.values())):
+        return None
+    key = mv.slice_key(node.attributes["starts"], node.shape, node.attributes["steps"])
+    source = first = canonical(node.sources[0])
+    while source.op is ew.where:
+        chosen = _side(forms, canonical(source.sources[0]), key)
+        if chosen is None:
+            break
+        source = canonical(source.sources[1 if chosen else 2])
+    if source is first:
+        return None
+    return Form((forms.full(source),), lambda x: x[key], "view")
+
+
+def _side(forms: Forms, mask: Node, key: tuple[slice, ...]) -> bool | None:
+    """What a mask that is true in a region alone is throughout a slice."""
+    region = _region(forms, mask)
+    if region is None or _number(forms, mask.sources[0]) is not True or mask.attributes["value"]:
+        return None
+    if any(part.step != 1 for part in region):
+        return None
+    pairs = list(zip(key, region))
+    if all(a.start >= b.start and a.stop <= b.stop for a, b in pairs):
+        return True
+    return False if any(a.stop <= b.start or a.start >= b.stop for a, b in pairs) else None
+
+
 def _expand(forms: Forms, node: Node) -> Form:
     shape = node.shape
     return Form((forms.small(node.sources[0]),), lambda x: np.broadcast_to(x, shape), "view")
@@ -357,6 +386,7 @@ _SPECIAL: dict[Any, Callable[[Forms, Node], Form | None]] = {
     ew.add: _add,
     ew.pow: _power,
     mv.expand: _expand,
+    mv.slice_: _slice,
     indexing.check_index: _check,
     indexing.check_unit: _check,
 }
