@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gc
 import json
 import os
 import platform
@@ -112,6 +113,9 @@ def libraries() -> list[Any]:
     except ImportError:
         return found
     torch.set_num_threads(1)
+    # Neither library pays for collections that look at the other one's objects.
+    gc.collect()
+    gc.freeze()
     return [*found, Library("torch", torch, lambda value: value)]
 
 

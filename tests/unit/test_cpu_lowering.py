@@ -173,6 +173,21 @@ def test_a_bad_index_is_reported_though_nothing_reads_it() -> None:
     tc.ones(3).add(1).tolist()
 
 
+def test_arrays_of_dead_values_are_used_again_and_results_are_not() -> None:
+    from tinygrad_cuda.backend.reference.pool import CAPACITY, pool
+
+    pool.clear()
+    x = tc.tensor(OTHER)
+    kept = [((x * k).exp().sum(0, keepdim=True) + x.exp() / 2).t() for k in range(4)]
+    values = [tensor.numpy().copy() for tensor in kept]
+    assert 0 < pool.held <= CAPACITY
+    ((x * 9).exp().sum(0, keepdim=True) + x.exp() / 3).t().numpy()
+    for tensor, value in zip(kept, values):
+        np.testing.assert_array_equal(tensor.numpy(), value)
+    pool.clear()
+    assert pool.held == 0
+
+
 # References of more than one call -----------------------------------------------------------------
 
 
@@ -232,3 +247,31 @@ def test_sums_at_positions(width: tuple[int, ...], dtype: str) -> None:
     if base.dtype.kind in "iu":
         right = right.astype(np.int64).astype(dtype)
     np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (1, 3), (5, 2)])
+def test_columns_of_a_convolution(kernel: tuple[int, int]) -> None:
+    from numpy.lib.stride_tricks import sliding_window_view
+
+    images = OTHER[:160].reshape(18, 2, 40, 20)
+    windows = sliding_window_view(images, kernel, (2, 3)).transpose(1, 4, 5, 0, 2, 3)
+    for view in (windows, windows[..., ::2, ::2], windows[:, ::2]):
+        shape = (view.shape[0] * view.shape[1] * view.shape[2], -1)
+        found = numeric.reshaped(shape, np.empty, view)
+        np.testing.assert_array_equal(found, np.ascontiguousarray(view).reshape(shape))
+
+
+@pytest.mark.parametrize("tail", [(4,), (2, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+def test_extremes_of_short_rows(tail: tuple[int, ...], dtype: str) -> None:
+    x = (RNG.integers(-2, 3, (50, 7, *tail)) * 1.5).astype(dtype)
+    if dtype == "float32":
+        x[::3, 1, 0] = np.nan
+    flat = x.reshape(50, 7, -1)
+    for combine, better, largest, position in (
+        (np.maximum, np.greater, np.max, np.argmax), (np.minimum, np.less, np.min, np.argmin),
+    ):  # fmt: skip
+        found = numeric.short_extreme(combine, tail, x)
+        np.testing.assert_array_equal(found, largest(flat, -1, keepdims=True))
+        found = numeric.short_position(better, tail, x)
+        np.testing.assert_array_equal(found, position(flat, -1, keepdims=True))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad_cuda.backend.reference.pool import pool
 from tinygrad_cuda.core.shapes import Shape
 
 Array = np.ndarray[Any, Any]
@@ -116,7 +117,7 @@ class Chain:
                 if not (flags.c_contiguous and flags.owndata and flags.writeable):
                     found = None
             if found is None:
-                found = np.empty(self.shape, member.dtype)
+                found = pool.take(self.shape, member.dtype)
             values[member.result] = found
             results.append(found)
         return results

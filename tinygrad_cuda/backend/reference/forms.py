@@ -5,24 +5,30 @@ A form gives the same values as the reference, bit for bit but for the sign of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tinygrad_cuda.backend.reference.pool import pool
 from tinygrad_cuda.backend.reference.rows import HALF, has_argument, reference_of
 from tinygrad_cuda.graph.node import Node, node_made
-from tinygrad_cuda.graph.ops import common, indexing, numeric
+from tinygrad_cuda.graph.ops import common, contraction, indexing, numeric
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops import reduction as rd
 
 Array = np.ndarray[Any, Any]
 
 # Bytes of a value that is computed once, when the plan is made, and kept with it.
 STATIC_BYTES = 1 << 16
+# Bytes of rearranged values that are kept for a second reader instead of being made anew.
+MERGED_BYTES = 1 << 27
 _ERASED = (common.variable, common.detach)
+_COPIES = (mv.reshape, mv.pad, mv.unwindow)
 
 
 class Form(NamedTuple):
@@ -33,7 +39,8 @@ class Form(NamedTuple):
         call: of the sources' arrays.
         kind: ``out``: elementwise, the call takes ``out=``; ``map``: elementwise, the call makes
             an array; ``new``: the call makes an array; ``view``: of the first source's memory;
-            ``update``: the call changes its first argument, which is the result.
+            ``fill``: as ``new``, and takes ``out=``; ``update``: the call changes its first
+            argument, which is the result.
         dynamic: attributes that the call takes, some of them numbers that each run supplies.
     """
 
@@ -43,26 +50,21 @@ class Form(NamedTuple):
     dynamic: dict[str, Any] | None = None
 
 
-def canonical(node: Node) -> Node:
-    """The node behind identities, which has the same value."""
-    while True:
-        if node.op in _ERASED:
-            node = node.sources[0]
-        elif node.op is common.assign:
-            node = node.sources[1]
-        else:
-            return node
-
-
 class Forms:
     """Chooses the form of each node of a program.
 
     Args:
-        uses: how often values are read.
+        order: the program's nodes, sources first.
+        outputs: those that are wanted.
     """
 
-    def __init__(self, uses: Mapping[Node, int]) -> None:
-        self.uses = uses
+    def __init__(self, order: Sequence[Node], outputs: Sequence[Node]) -> None:
+        self._same: dict[Node, Node] = {}
+        self._merge(order)
+        # How often values are read.
+        self.uses = Counter(map(self.canonical, outputs))
+        for node in dict.fromkeys(self._same.values()):
+            self.uses.update(map(self.canonical, node.sources))
         # Nodes with one and the same value everywhere, as 0-d arrays.
         self.uniform: dict[Node, Array] = {}
         # Other nodes whose value is the same in each run.
@@ -72,9 +74,39 @@ class Forms:
         self.added: dict[Node, Form] = {}
         self._full: dict[Node, Array] = {}
 
+    def _merge(self, order: Sequence[Node]) -> None:
+        """Finds what stands for each node: identities have their source's value, equals one."""
+        same, room = self._same, MERGED_BYTES
+        found: dict[Any, Node] = {}
+        for node in order:
+            op = node.op
+            if op in _ERASED:
+                same[node] = same[node.sources[0]]
+            elif op is common.assign:
+                same[node] = same[node.sources[1]]
+            elif op is common.buffer:
+                same[node] = node
+            else:
+                numbers = op.literals + op.arguments
+                kept = tuple(
+                    (name, repr(value) if name in numbers else value)
+                    for name, value in node.attributes.items()
+                )
+                key = (op, tuple([same[source] for source in node.sources]), kept, node.outputs)
+                first = found.setdefault(key, node)
+                if first is not node and op in _COPIES:
+                    # It would be kept in memory between its readers.
+                    room -= prod(node.shape) * node.dtype.itemsize
+                    first = first if room >= 0 else node
+                same[node] = first
+
+    def canonical(self, node: Node) -> Node:
+        """The node that stands for all of this value."""
+        return self._same.get(node, node)
+
     def full(self, node: Node) -> Node | Array:
         """What has the node's value in its whole shape."""
-        node = canonical(node)
+        node = self.canonical(node)
         if node in self.uniform:
             found = self._full.get(node)
             if found is None:
@@ -84,9 +116,9 @@ class Forms:
 
     def small(self, node: Node) -> Node | Array:
         """What broadcasts to the node's value."""
-        node = canonical(node)
+        node = self.canonical(node)
         while node not in self.uniform and node.op is mv.expand:
-            node = canonical(node.sources[0])
+            node = self.canonical(node.sources[0])
         if node in self.uniform:
             return self.uniform[node]
         return self.static[node] if node in self.static else self.numbers.get(node, node)
@@ -155,7 +187,7 @@ class Forms:
             return True
         if op in indexing.CHECKS or op.kind in ("kernel", "contraction"):
             return False
-        sources = [canonical(source) for source in node.sources]
+        sources = [self.canonical(source) for source in node.sources]
         if self._is_uniform(node, sources):
             return True
         bytes_of = [prod(n.shape) * n.dtype.itemsize for n in (node, *sources)]
@@ -200,20 +232,20 @@ def _takes_out(node: Node) -> bool:
 
 def _number(forms: Forms, node: Node) -> Any:
     """The number that a node is everywhere, or None."""
-    found = forms.uniform.get(canonical(node))
+    found = forms.uniform.get(forms.canonical(node))
     return None if found is None else found.item()
 
 
 def _is_zero(forms: Forms, node: Node) -> bool:
     """Whether a node is 0 (not -0) everywhere."""
-    found = forms.uniform.get(canonical(node))
+    found = forms.uniform.get(forms.canonical(node))
     return found is not None and not np.any(found.reshape(1).view(f"V{found.itemsize}").tobytes())
 
 
 def _where(forms: Forms, node: Node) -> Form | None:
     if not node.shape:
         return None
-    condition, a, b = (canonical(source) for source in node.sources)
+    condition, a, b = (forms.canonical(source) for source in node.sources)
     chosen = _number(forms, condition)
     if chosen is not None:
         return Form((forms.full(a if chosen else b),), _same, "view")
@@ -222,7 +254,7 @@ def _where(forms: Forms, node: Node) -> Form | None:
         return joined
     if (
         condition.op is ew.le and _is_zero(forms, a) and _is_zero(forms, condition.sources[1])
-        and canonical(condition.sources[0]) is b and b.dtype.name in ("float32", "float64")
+        and forms.canonical(condition.sources[0]) is b and b.dtype.name in ("float32", "float64")
     ):  # fmt: skip
         return Form((forms.full(b),), _relu, "out")
     return None
@@ -260,7 +292,7 @@ def _pasted(forms: Forms, node: Node) -> tuple[tuple[slice, ...], Node, Node] | 
     """For ``where(mask, pad(x), rest)`` whose mask is where x is: that region, x, rest."""
     if node.op is not ew.where:
         return None
-    mask, placed, rest = (canonical(source) for source in node.sources)
+    mask, placed, rest = (forms.canonical(source) for source in node.sources)
     region, inside = _region(forms, placed), _region(forms, mask)
     if region is None or inside != region or placed.sources[0].shape != mask.sources[0].shape:
         return None
@@ -301,11 +333,11 @@ def _join(forms: Forms, node: Node) -> Form | None:
     if end != shape[axis]:
         return None
     sources = tuple(forms.full(part) for _, part in parts)
-    return Form(sources, partial(_joined, axis), "new")
+    return Form(sources, partial(_joined, axis), "fill")
 
 
-def _joined(axis: int, *parts: Array) -> Array:
-    return np.concatenate(parts, axis)
+def _joined(axis: int, *parts: Array, out: Array | None = None) -> Array:
+    return np.concatenate(parts, axis, out=out)
 
 
 def _paste(forms: Forms, node: Node) -> Form | None:
@@ -326,7 +358,7 @@ def _add(forms: Forms, node: Node) -> Form | None:
     if not node.shape:
         return None
     for a, b in (node.sources, node.sources[::-1]):
-        a, b = canonical(a), canonical(b)
+        a, b = forms.canonical(a), forms.canonical(b)
         region = _region(forms, b)
         if region is None or forms.uses[b] > 1 or b.attributes["value"] or b.dtype.name in HALF:
             continue
@@ -347,12 +379,12 @@ def _slice(forms: Forms, node: Node) -> Form | None:
     if any(map(has_argument, node.attributes.values())):
         return None
     key = mv.slice_key(node.attributes["starts"], node.shape, node.attributes["steps"])
-    source = first = canonical(node.sources[0])
+    source = first = forms.canonical(node.sources[0])
     while source.op is ew.where:
-        chosen = _side(forms, canonical(source.sources[0]), key)
+        chosen = _side(forms, forms.canonical(source.sources[0]), key)
         if chosen is None:
             break
-        source = canonical(source.sources[1 if chosen else 2])
+        source = forms.canonical(source.sources[1 if chosen else 2])
     if source is first:
         return None
     return Form((forms.full(source),), lambda x: x[key], "view")
@@ -371,6 +403,54 @@ def _side(forms: Forms, mask: Node, key: tuple[slice, ...]) -> bool | None:
     return False if any(a.stop <= b.start or a.start >= b.stop for a, b in pairs) else None
 
 
+def _short_rows(forms: Forms, node: Node) -> Form | None:
+    """An extreme of a few elements, as of a pooling window: of their slices, not row by row."""
+    source, rank = forms.canonical(node.sources[0]), len(node.shape)
+    if not rank or node.attributes["axes"] != (rank - 1,) or source.dtype.name in HALF:
+        return None
+    if not 2 <= source.shape[-1] <= SHORT or prod(node.shape) < MANY_ROWS:
+        return None
+    if source.op is mv.reshape:
+        # Windows lie in several axes, which need not be copied together.
+        apart = forms.canonical(source.sources[0])
+        if apart.shape[: rank - 1] == source.shape[:-1]:
+            source = apart
+    tail = source.shape[rank - 1 :]
+    call = partial(_SHORT[node.op], tail)
+    return Form((forms.full(source),), call, "new")
+
+
+# The longest row that is reduced slice by slice, and from how many rows on.
+SHORT, MANY_ROWS = 32, 256
+_SHORT: dict[Any, Callable[..., Any]] = {
+    rd.max: partial(numeric.short_extreme, np.maximum),
+    rd.min: partial(numeric.short_extreme, np.minimum),
+    rd.argmax: partial(numeric.short_position, np.greater),
+    rd.argmin: partial(numeric.short_position, np.less),
+}
+
+
+def _reshape(forms: Forms, node: Node) -> Form:
+    shape = node.shape
+    call = partial(numeric.reshaped, shape, pool.take)
+    return Form((forms.full(node.sources[0]),), call, "view")
+
+
+def _matmul(forms: Forms, node: Node) -> Form | None:
+    a, b = node.sources
+    if node.attributes or a.dtype.name in HALF:
+        return None
+    return Form((forms.full(a), forms.full(b)), np.matmul, "fill")
+
+
+def _placed(forms: Forms, node: Node) -> Form | None:
+    """A pad or unwindow."""
+    if any(map(has_argument, node.attributes.values())):
+        return None
+    row: Any = node.op.numpy
+    return Form((forms.full(node.sources[0]),), partial(row, **node.attributes), "fill")
+
+
 def _expand(forms: Forms, node: Node) -> Form:
     shape = node.shape
     return Form((forms.small(node.sources[0]),), lambda x: np.broadcast_to(x, shape), "view")
@@ -387,6 +467,14 @@ _SPECIAL: dict[Any, Callable[[Forms, Node], Form | None]] = {
     ew.pow: _power,
     mv.expand: _expand,
     mv.slice_: _slice,
+    mv.reshape: _reshape,
+    mv.pad: _placed,
+    mv.unwindow: _placed,
+    contraction.matmul: _matmul,
+    rd.max: _short_rows,
+    rd.min: _short_rows,
+    rd.argmax: _short_rows,
+    rd.argmin: _short_rows,
     indexing.check_index: _check,
     indexing.check_unit: _check,
 }

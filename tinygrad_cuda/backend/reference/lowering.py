@@ -6,7 +6,6 @@ each value gets a slot; a value that nobody reads any more gives its memory to t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from math import prod
@@ -16,7 +15,9 @@ import numpy as np
 
 from tinygrad_cuda.backend.base import Program
 from tinygrad_cuda.backend.reference.chains import SMALLEST, Chain, Member
-from tinygrad_cuda.backend.reference.forms import Form, Forms, canonical
+from tinygrad_cuda.backend.reference.forms import Form, Forms
+from tinygrad_cuda.backend.reference.pool import SMALLEST as SMALLEST_POOLED
+from tinygrad_cuda.backend.reference.pool import pool
 from tinygrad_cuda.backend.reference.rows import check, resolved
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing
@@ -26,8 +27,6 @@ Array = np.ndarray[Any, Any]
 Step = Callable[[list[Any]], None]
 
 ARGUMENTS = 0  # the slot of the numbers that a run supplies
-# Values of fewer bytes are let go at the end of a run.
-LARGE = 1 << 15
 
 
 class Unit:
@@ -65,13 +64,10 @@ class Lowered:
         self._slots: dict[Node, int] = {}
         self._arrays: dict[int, int] = {}
         order = topological(program.outputs)
-        uses = Counter(canonical(source) for node in order for source in node.sources)
-        wanted = [canonical(node) for node in program.outputs]
-        uses.update(wanted)
-        forms = Forms(uses)
+        forms = Forms(order, program.outputs)
         self._forms: dict[Node, Form] = {}
         for node in order:
-            if node.op is not common.buffer and canonical(node) is node:
+            if node.op is not common.buffer and forms.canonical(node) is node:
                 form = forms.of(node)
                 if form is not None:
                     self._forms[node] = form
@@ -161,7 +157,7 @@ class Lowered:
     def _emit(self, units: list[Unit]) -> None:
         lives = _Lives(units, self._forms, self._results)
         for number, unit in enumerate(units):
-            if len(unit.nodes) > 1 or _is_long(unit.nodes[0], self._forms):
+            if len(unit.nodes) > 1 or _is_blocked(unit.nodes[0], self._forms):
                 step: Step = self._chain(unit, number, lives)
             else:
                 step = self._single(unit.nodes[0], number, lives)
@@ -179,6 +175,8 @@ class Lowered:
         if form.dynamic is not None:
             is_check = node.op in indexing.CHECKS
             return _dynamic(call, read, write, form.dynamic, is_check)
+        if form.kind == "fill" and _bytes_of(node) >= SMALLEST_POOLED:
+            return _filling(call, read, write, node)
         if form.kind == "update":
             target = form.sources[0]
             free = isinstance(target, Node) and lives.free_at(target, number)
@@ -187,6 +185,8 @@ class Lowered:
             for slot, source in zip(read, form.sources):
                 if _may_hold(source, node) and lives.free_at(source, number):
                     return _into(call, read, write, slot)
+            if _bytes_of(node) >= SMALLEST_POOLED:
+                return _filling(call, read, write, node)
         return _calling(call, read, write)
 
     def _chain(self, unit: Unit, number: int, lives: _Lives) -> Chain:
@@ -237,6 +237,11 @@ def _is_long(node: Node, forms: dict[Node, Form]) -> bool:
         form.kind in ("out", "map") and form.dynamic is None
         and prod(node.shape) >= SMALLEST
     )  # fmt: skip
+
+
+def _is_blocked(node: Node, forms: dict[Node, Form]) -> bool:
+    """Whether a long node alone gains by blocks: one call goes over memory once anyway."""
+    return _is_long(node, forms) and not isinstance(forms[node].call, np.ufunc)
 
 
 def _units(order: list[Node], forms: dict[Node, Form]) -> list[Unit]:
@@ -308,7 +313,7 @@ class _Lives:
         for root in kept:
             self._last[root] = len(units)
         for node, found in roots.items():
-            if found in forms and found not in kept and _bytes_of(found) >= LARGE:
+            if found in forms and found not in kept and _bytes_of(found) >= SMALLEST_POOLED:
                 self._ending.setdefault(self._last[found], []).append(node)
 
     def free_at(self, node: Node, number: int) -> bool:
@@ -317,7 +322,7 @@ class _Lives:
         if node not in forms or self._roots[node] is not node or self._last[node] != number:
             return False
         return forms[node].kind in ("out", "map") or (
-            forms[node].kind in ("new", "update") and len(node.outputs) == 1
+            forms[node].kind in ("new", "update", "fill") and len(node.outputs) == 1
         )
 
     def ending(self, number: int) -> list[Node]:
@@ -407,9 +412,19 @@ def _dynamic(
     return dynamic
 
 
+def _filling(call: Callable[..., Any], read: list[int], write: int, node: Node) -> Step:
+    """The call writes to an array of the pool."""
+    shape, dtype = node.shape, node.dtype.numpy
+
+    def fill(values: list[Any]) -> None:
+        out = pool.take(shape, dtype)
+        values[write] = call(*[values[slot] for slot in read], out=out)
+
+    return fill
+
+
 def _forgetting(slots: list[int]) -> Step:
     def forget(values: list[Any]) -> None:
-        for slot in slots:
-            values[slot] = None
+        pool.release(values, slots)
 
     return forget

@@ -144,8 +144,9 @@ def _infer_pad(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) ->
     return ((shape, sources[0].dtype),)
 
 
-def _pad(x: Any, starts: Any, shape: Any, steps: Any, value: Any) -> Any:
-    result = np.full(shape, value, x.dtype) if value else np.zeros(shape, x.dtype)
+def _pad(x: Any, starts: Any, shape: Any, steps: Any, value: Any, out: Any = None) -> Any:
+    result = np.empty(shape, x.dtype) if out is None else out
+    result.fill(value)
     result[slice_key(starts, x.shape, steps)] = x
     return result
 
@@ -226,8 +227,12 @@ def _infer_unwindow(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any
     return ((x.shape[:axis] + (attributes["length"],) + x.shape[axis + 1 :], x.dtype),)
 
 
-def _unwindow(x: Any, axis: int, over: int, length: int, stride: int, dilation: int) -> Any:
-    result = np.zeros(x.shape[:axis] + (length,) + x.shape[axis + 1 :], x.dtype)
+def _unwindow(
+    x: Any, axis: int, over: int, length: int, stride: int, dilation: int, out: Any = None
+) -> Any:
+    shape = x.shape[:axis] + (length,) + x.shape[axis + 1 :]
+    result = np.empty(shape, x.dtype) if out is None else out
+    result.fill(0)
     _window(result, axis, over, x.shape[axis], stride, dilation)[...] = x
     return result
 

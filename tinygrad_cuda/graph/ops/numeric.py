@@ -164,6 +164,84 @@ def welford(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
     return mean, np.add.reduce(joined, axis=0, keepdims=True) if 0 in axes else joined
 
 
+# Short rows ---------------------------------------------------------------------------------------
+
+
+def short_extreme(combine: Callable[..., Any], tail: tuple[int, ...], x: Any) -> Any:
+    """np.maximum or np.minimum of the slices of x along its last axes, whose sizes are `tail`."""
+    places = list(np.ndindex(*tail))
+    first = combine(x[(..., *places[0])], x[(..., *places[1])])
+    for place in places[2:]:
+        combine(first, x[(..., *place)], out=first)
+    return first[..., None]
+
+
+def short_position(better: Callable[..., Any], tail: tuple[int, ...], x: Any) -> Any:
+    """The row-major position of the first extreme along the last axes; NaN wins."""
+    places = list(np.ndindex(*tail))
+    best = x[(..., *places[0])].copy()
+    found = np.zeros(best.shape, np.int64)
+    with_nan = x.dtype.kind == "f"
+    for number, place in enumerate(places[1:], 1):
+        part = x[(..., *place)]
+        wins = better(part, best)
+        if with_nan:
+            wins |= (part != part) & (best == best)
+        select(wins, part, best, out=best)
+        # Positions grow, so that the larger one is the later.
+        np.maximum(found, wins * np.int64(number), out=found)
+    return found[..., None]
+
+
+# Copies of windows --------------------------------------------------------------------------------
+
+
+# Whether a reshape can be asked not to copy: from NumPy 2.1 on.
+_REFUSES = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+
+
+def reshaped(shape: tuple[int, ...], take: Callable[..., Any], x: Any) -> Any:
+    """The reshape; where it would copy overlapping windows, rows that they share are moved once.
+
+    The columns of a convolution hold each image row once for each row of the kernel: rows are
+    made compact first, then whole windows, which lie in one piece by then.
+
+    Args:
+        take: gives an array of a shape and dtype.
+    """
+    if x.ndim < 4 or x.size < _MANY or x.flags.c_contiguous or not _REFUSES:
+        return x.reshape(shape)
+    try:
+        return x.reshape(shape, copy=False)
+    except ValueError:
+        pass
+    result = take(x.shape, x.dtype)
+    axis, ahead = _shared_rows(x)
+    if axis < 0:
+        result[...] = x
+    else:
+        height, count = x.shape[-2], x.shape[axis]
+        lengths, strides = list(x.shape), list(x.strides)
+        lengths[-2] += (count - 1) * ahead
+        del lengths[axis], strides[axis]
+        rows = np.ascontiguousarray(np.lib.stride_tricks.as_strided(x, lengths, strides))
+        for number in range(count):
+            start = number * ahead
+            result[(slice(None),) * axis + (number,)] = rows[..., start : start + height, :]
+    return result.reshape(shape)
+
+
+def _shared_rows(x: Any) -> tuple[int, int]:
+    """The axis along which windows move by whole rows, and by how many; -1 if there is none."""
+    height, step = x.shape[-2], x.strides[-2]
+    axes = [
+        axis for axis in range(x.ndim - 2)
+        if x.shape[axis] > 1 and 0 < step <= x.strides[axis] < height * step
+        and not x.strides[axis] % step
+    ]  # fmt: skip
+    return (axes[0], x.strides[axes[0]] // step) if len(axes) == 1 else (-1, 0)
+
+
 # Positions ----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,89 @@
+"""Arrays of dead intermediate values, for the next ones of the same shape.
+
+A large array that is freed goes back to the system, and each page of the next one costs a fault:
+as long as adding its elements.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.core.shapes import Shape
+
+Array = np.ndarray[Any, Any]
+
+# Bytes kept in all; the least recently used shape goes first.
+CAPACITY = 1 << 27
+# Arrays of fewer bytes are left to malloc, which keeps them.
+SMALLEST = 1 << 15
+
+Key = tuple[Shape, np.dtype[Any]]
+
+
+class Pool:
+    """Free arrays by shape and dtype.
+
+    Attributes:
+        held: bytes of all of them.
+    """
+
+    def __init__(self) -> None:
+        self._free: OrderedDict[Key, list[Array]] = OrderedDict()
+        self.held = 0
+
+    def take(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
+        """An array with any contents."""
+        free = self._free.get((shape, dtype))
+        if free:
+            try:
+                array = free.pop()
+            except IndexError:  # another thread was quicker
+                return np.empty(shape, dtype)
+            self.held -= array.nbytes
+            return array
+        return np.empty(shape, dtype)
+
+    def give(self, array: Array) -> None:
+        """Keeps an array that nobody else refers to."""
+        key = (array.shape, array.dtype)
+        self._free.setdefault(key, []).append(array)
+        self._free.move_to_end(key)
+        self.held += array.nbytes
+        while self.held > CAPACITY and self._free:
+            _, arrays = self._free.popitem(last=False)
+            self.held -= sum(one.nbytes for one in arrays)
+
+    def clear(self) -> None:
+        """Lets all of them go."""
+        self._free.clear()
+        self.held = 0
+
+    def release(self, values: list[Any], slots: list[int]) -> None:
+        """Empties slots of a table; arrays that nothing else refers to are kept for later."""
+        owners: dict[int, Any] = {}
+        for slot in slots:
+            value: Any = values[slot]
+            values[slot] = None
+            if type(value) is np.ndarray:
+                owner: Any = value if value.base is None else value.base
+                owners[id(owner)] = owner
+        value = owner = None
+        for number in list(owners):
+            array = owners.pop(number)
+            # This name and the argument are all that refer to it.
+            if getrefcount(array) == 2 and _is_whole(array):
+                self.give(array)
+
+
+def _is_whole(array: Any) -> bool:
+    if type(array) is not np.ndarray or array.nbytes < SMALLEST:
+        return False
+    flags = array.flags
+    return bool(flags.owndata and flags.c_contiguous and flags.writeable)
+
+
+pool = Pool()
