@@ -132,6 +132,21 @@ def test_the_same_bytes(name: str, tmp_path: Path) -> None:
     assert files(tmp_path / "prolonged") == wanted
 
 
+def test_streams_that_nobody_seeds_or_draws_from_are_no_part_of_it(tmp_path: Path) -> None:
+    """Each process has another state of Python's and NumPy's default streams."""
+    found = []
+    for seed in (1, 2):
+        model, optimizer = task()
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        fit(
+            model, nn.CrossEntropyLoss(), optimizer, DataLoader(DATA, 4, shuffle=True, seed=1),
+            epochs=2, folder=tmp_path / str(seed), validation=DataLoader(DATA, 38), progress=False,
+        )  # fmt: skip
+        found.append(files(tmp_path / str(seed)))
+    assert found[0] == found[1]
+
+
 # Validation within an epoch, targets, the best weights ----------------------------------------
 
 

@@ -22,7 +22,7 @@ from tinygrad_cuda.tensor.tensor import Tensor
 from tinygrad_cuda.utils.checkpoints import load, save
 from tinygrad_cuda.utils.training_logs import History, TensorBoard
 from tinygrad_cuda.utils.training_losses import Loss, Losses, Step, evaluate
-from tinygrad_cuda.utils.training_state import read_state, write_state
+from tinygrad_cuda.utils.training_state import Streams, read_state, write_state
 
 FETCHED = 256  # losses that may wait on the device before they are read
 LAST, BEST, TABLE = "last.safetensors", "best.safetensors", "log.csv"
@@ -60,6 +60,7 @@ class Run:
         self.epoch = self.batch = self.step = 0
         self.history = History()
         self.stopped = self.reached = False
+        self._streams = Streams()
         self._losses: list[float] = []
         self._entered = 0  # losses of this epoch that are part of a row
         self._waiting: list[Tensor] = []
@@ -115,11 +116,13 @@ class Run:
                 "losses": self.fetch(), "entered": self._entered, "rows": self.history.rows,
                 "stopped": self.stopped, "waited": self._waited, "best": self._best,
             }  # fmt: skip
-            write_state(self.options["folder"] / LAST, self._parts(), {"run": counts})
+            write_state(
+                self.options["folder"] / LAST, self._streams, self._parts(), {"run": counts}
+            )
 
     def load(self, path: Path) -> None:
         """Goes on where a checkpoint was written."""
-        counts = read_state(path, self._parts())["run"]
+        counts = read_state(path, self._streams, self._parts())["run"]
         self.epoch, self.batch, self.step = counts["epoch"], counts["batch"], counts["step"]
         self._losses, self.history = counts["losses"], History(counts["rows"])
         self._entered = counts["entered"]
