@@ -445,8 +445,12 @@ class Ours:
             difference = self.step(done)
             if difference:
                 return difference
-        for key in first.pool:
-            difference = self.look(f"t{key}", first.makers[key], self.pool[key])
+        last = {key: self.pool[key] for key in first.pool}
+        if self.device != "cpu":
+            # A look at a view is a plan of its own; together they cost one call of a compiler.
+            last = {key: x.detach().clone() for key, x in last.items()}
+        for key, x in last.items():
+            difference = self.look(f"t{key}", first.makers[key], x)
             if difference:
                 return difference
         for number, leaf in enumerate(self.leaves):
