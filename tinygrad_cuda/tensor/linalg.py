@@ -11,6 +11,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, contraction, elementwise, movement, reduction
 from tinygrad_cuda.tensor.autocast import in_half, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.opmath import rounded, widened
 from tinygrad_cuda.tensor.promotion import factor_of, promote, to_shape
 from tinygrad_cuda.tensor.templated import templated
 
@@ -211,11 +212,7 @@ def addmm(
 ) -> Tensor:
     """``beta * input + alpha * (mat1 @ mat2)``; `input` is broadcast to the product."""
     product = _product("addmm", mat1, mat2, 2, 2)
-    if alpha != 1:
-        product = elementwise.mul(
-            product, common.full_like(product, factor_of("addmm", alpha, product.dtype, "alpha"))
-        )
-    base = _operand("addmm", input)
+    base, dtype = _operand("addmm", input), product.dtype
     if broadcast("addmm", base.shape, product.shape) != product.shape:
         raise ShapeError(
             "addmm",
@@ -223,13 +220,21 @@ def addmm(
             expect=str(product.shape),
             actual=str(base.shape),
         )
-    if beta == 0:
-        return wrap(product)
-    if beta != 1:
-        base = elementwise.mul(
-            base, common.full_like(base, factor_of("addmm", beta, base.dtype, "beta"))
-        )
-    return wrap(elementwise.add(to_shape(base, product.shape), product))
+    if base.dtype is dtype and (alpha != 1 or beta not in (0, 1)):
+        # Factors and sum round a half type once, after the product has.
+        product, base = widened(product), widened(base)
+    product = _times("alpha", product, alpha)
+    if beta:
+        product = elementwise.add(to_shape(_times("beta", base, beta), product.shape), product)
+    return wrap(product if product.dtype is dtype else rounded(product, dtype))
+
+
+def _times(name: str, node: Node, factor: int | float) -> Node:
+    if factor == 1:
+        return node
+    return elementwise.mul(
+        node, common.full_like(node, factor_of("addmm", factor, node.dtype, name))
+    )
 
 
 # einsum -------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def _of_two(
             strided = isinstance(one, TensorBase) and one._strides is not None
             if exact and is_half(a.dtype) and isinstance(one, TensorBase):
                 number = other if one is input else input
-                if isinstance(number, int | float) and not holds(a.dtype, number):
+                if isinstance(number, int | float | np.generic) and not holds(a.dtype, number):
                     left = wrap(widened(a)) if one is input else number
                     right = number if one is input else wrap(widened(b))
                     narrow = rounded(function(left, right).node, a.dtype)

@@ -97,6 +97,8 @@ def _recast(value: Any, old: DType, new: DType) -> Any:
 
 def holds(dtype: DType, number: Any) -> bool:
     """Whether a dtype has a Python number; one that later calls may replace counts as not held."""
+    if isinstance(number, np.generic):
+        number = number.item()
     if type(number) is not float and type(number) is not int:
         return isinstance(number, bool)
     with np.errstate(over="ignore"):

@@ -13,7 +13,7 @@ from tinygrad_cuda.tensor import linalg, math, reductions, shaping
 from tinygrad_cuda.tensor.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.joining import join, slice_axis
-from tinygrad_cuda.tensor.opmath import rounded_once
+from tinygrad_cuda.tensor.opmath import rounded, rounded_once, widened
 from tinygrad_cuda.tensor.promotion import factor_of, promote, to_shape
 
 if TYPE_CHECKING:
@@ -46,10 +46,14 @@ def _added(op: str, input: Tensor, product: Node, beta: Scalar, alpha: Scalar) -
             expect=str(product.shape),
             actual=str(base.shape),
         )
+    dtype = product.dtype
+    if alpha != 1 or beta not in (0, 1):
+        # Factors and sum round a half type once, after the product has.
+        product, base = widened(product), widened(base)
     product = _scaled(op, product, alpha)
-    if beta == 0:
-        return wrap(product)
-    return wrap(elementwise.add(to_shape(_scaled(op, base, beta), product.shape), product))
+    if beta:
+        product = elementwise.add(to_shape(_scaled(op, base, beta), product.shape), product)
+    return wrap(product if product.dtype is dtype else rounded(product, dtype))
 
 
 @in_half
