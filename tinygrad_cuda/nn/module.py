@@ -229,11 +229,12 @@ class Module(StateHooks):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Parameter):
-            self.register_parameter(name, value)
+            self._register("_parameters", name, value)
         elif isinstance(value, Module):
-            self.add_module(name, value)
+            self._register("_modules", name, value)
         elif isinstance(value, Buffer):
-            self.register_buffer(name, value, value.persistent)
+            self._register("_buffers", name, value)
+            (self._temporary.discard if value.persistent else self._temporary.add)(name)
         else:
             self._set_plain(name, value)
 
@@ -283,13 +284,28 @@ class Module(StateHooks):
                 "Module", "not a name for an attribute", expect="a name without dots",
                 actual=repr(name),
             )  # fmt: skip
+        if hasattr(type(self), name):
+            raise _taken(name, f"{type(self).__name__}.{name} belongs to the class")
         for other in ("_parameters", "_buffers", "_modules"):
             fields[other].pop(name, None) if other != table else None
         fields.pop(name, None)
         fields[table][name] = value
 
+    def _check_free(self, table: str, name: str) -> None:
+        """Raises where an attribute of another kind has the name, before anything is changed."""
+        for other in ("_parameters", "_buffers", "_modules"):
+            if other != table and name in self.__dict__.get(other, ()):
+                raise _taken(name, f"one of {other.strip('_')}")
+        if self.__dict__.get(name) is not None:
+            raise _taken(name, f"an attribute, {type(self.__dict__[name]).__name__}")
+
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Adds a Parameter under `name`; None keeps the name without one."""
+        """Adds a Parameter under `name`; None keeps the name without one.
+
+        Raises:
+            ArgumentError: an attribute that is no Parameter has the name.
+        """
+        self._check_free("_parameters", name)
         if param is not None and not isinstance(param, Parameter):
             raise _refused("Parameter", name, param)
         self._register("_parameters", name, param)
@@ -301,14 +317,23 @@ class Module(StateHooks):
             name: the attribute's name.
             tensor: its value, or None.
             persistent: whether `state_dict` contains it.
+
+        Raises:
+            ArgumentError: an attribute that is no buffer has the name.
         """
+        self._check_free("_buffers", name)
         if tensor is not None and not isinstance(tensor, TensorBase):
             raise _refused("buffer", name, tensor)
         self._register("_buffers", name, tensor)
         (self._temporary.discard if persistent else self._temporary.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Adds a Module under `name`; None keeps the name without one."""
+        """Adds a Module under `name`; None keeps the name without one.
+
+        Raises:
+            ArgumentError: an attribute that is no Module has the name.
+        """
+        self._check_free("_modules", name)
         if module is not None and not isinstance(module, Module):
             raise _refused("Module", name, module)
         self._register("_modules", name, module)
@@ -582,6 +607,13 @@ class Module(StateHooks):
             return f"{type(self).__name__}({''.join(lines)})"
         body = "".join(f"\n  {line}" for line in (*lines, *children))
         return f"{type(self).__name__}({body}\n)"
+
+
+def _taken(name: str, by: str) -> ArgumentError:
+    return ArgumentError(
+        "Module", f"the attribute {name!r} already exists", expect="a name that is free",
+        actual=by, hint=f"del module.{name} frees it, where it is not the class's",
+    )  # fmt: skip
 
 
 def _refused(wanted: str, name: str, value: Any) -> ArgumentError:

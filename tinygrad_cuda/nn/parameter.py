@@ -13,7 +13,7 @@ from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.capture import structure
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.base import TensorBase
 from tinygrad_cuda.tensor.creation import empty, tensor
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -63,10 +63,7 @@ class Parameter(Tensor):
         """Everything is done by `__new__`: a Tensor itself is not constructed."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        # The value is shared until somebody writes.
-        source = self.detach().node
-        copy = type(self)(wrap(source), self.requires_grad)
-        copy._strides = self._strides
+        copy = type(self)(self.copy_with_cell(memo), self.requires_grad)
         memo[id(self)] = copy
         if self.grad is not None:
             copy.grad = self.grad.__deepcopy__(memo)
@@ -112,9 +109,7 @@ class Buffer(Tensor):
         """Everything is done by `__new__`: a Tensor itself is not constructed."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Buffer:
-        # The value is shared until somebody writes.
-        copy = type(self)(wrap(self.detach().node), persistent=self.persistent)
-        copy._strides = self._strides
+        copy = type(self)(self.copy_with_cell(memo), persistent=self.persistent)
         memo[id(self)] = copy
         return copy
 

@@ -15,7 +15,7 @@ import numpy as np
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.core.dtypes import DType, bool_
+from tinygrad_cuda.core.dtypes import DType, bool_, int64
 from tinygrad_cuda.core.errors import GradientError, RawSite, ShapeError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, structure, watching
@@ -23,7 +23,7 @@ from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, Recorder, detached, lo
 from tinygrad_cuda.engine.examples import check_write, tracing
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
 from tinygrad_cuda.graph.node import Node, Op, Outputs, holding, made_by, mode
-from tinygrad_cuda.graph.ops import common, elementwise, movement
+from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -51,11 +51,22 @@ def put_through(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
     Raises:
         ShapeError: several elements of the view are one element of the base.
     """
-    if not chain:
-        return value
-    step, rest = chain[0], chain[1:]
+    seen = [base]
+    for step in chain[:-1]:
+        seen.append(apply_step(step, seen[-1]))
+    for place, (op, _) in enumerate(chain):
+        if op is movement.expand:
+            value = _put_spread(seen[place], chain[place:], value)
+            chain = chain[:place]
+            break
+    for step, source in zip(reversed(chain), reversed(seen[: len(chain)])):
+        value = _put_step(source, step, value)
+    return value
+
+
+def _put_step(base: Node, step: Step, inner: Node) -> Node:
+    """The base with `inner` written to what one step shows of it."""
     op, detail = step
-    inner = put_through(apply_step(step, base), rest, value) if rest else value
     if op is common.variable:
         return detached(inner)
     if op is common.detach:
@@ -72,15 +83,59 @@ def put_through(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
         return elementwise.where(
             movement.pad(inside, value=False, **place), movement.pad(inner, value=0, **place), base
         )
-    if op is movement.expand and base.shape == inner.shape:
-        return inner
-    raise ShapeError(
-        "write",
-        "several elements of this view are one element in memory",
-        expect="a view that shows each element once",
-        actual=f"{op.name} of {base.shape} to {inner.shape}",
-        hint="clone() the tensor before writing to it",
-    )
+    raise AssertionError(f"{op.name} is no step of a view")
+
+
+def _put_spread(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
+    """The base with `value` written to what an expansion and further movements show of it.
+
+    Windows that lie apart can be written, since each element is seen once.
+    """
+    if base.shape == value.shape and len(chain) == 1:
+        return value
+    places = np.arange(prod(base.shape)).reshape(base.shape)
+    for op, detail in chain:
+        if op.kind == "movement" and op.numpy is not None:
+            places = op.numpy(places, **detail)
+    moves = all(op.kind == "movement" for op, _ in chain)
+    if not moves or len(np.unique(places)) != places.size:
+        raise ShapeError(
+            "write",
+            "several elements of this view are one element in memory",
+            expect="a view that shows each element once",
+            actual=f"{chain[-1][0].name} of {base.shape} to {value.shape}",
+            hint="clone() the tensor before writing to it",
+        )
+    if not places.size:
+        return base
+    size = prod(base.shape)
+    index = common.arange.leaf((size,), int64, base.device, start=0, step=1)
+    index = movement.reshape(index, shape=base.shape)
+    for step in chain:
+        index = apply_step(step, index)
+    flat = movement.reshape(base, shape=(size,))
+    index = movement.reshape(index, shape=(places.size,))
+    rows = movement.reshape(value, shape=(places.size,))
+    return movement.reshape(indexing.scatter(flat, index, rows), shape=base.shape)
+
+
+def _joined(chain: tuple[Step, ...], op: Op, detail: dict[str, Any]) -> tuple[Step, ...]:
+    """The chain with one more movement; two of a kind are one, so that chains stay short."""
+    if not chain or chain[-1][0] is not op:
+        return (*chain, (op, detail))
+    last = chain[-1][1]
+    if op is movement.permute:
+        detail = {"axes": tuple(last["axes"][axis] for axis in detail["axes"])}
+    elif op is movement.slice_:
+        pairs = zip(last["starts"], detail["starts"], last["steps"])
+        detail = {
+            "starts": tuple(first + start * step for first, start, step in pairs),
+            "shape": detail["shape"],
+            "steps": tuple(a * b for a, b in zip(last["steps"], detail["steps"])),
+        }
+    elif op is not movement.reshape and op is not movement.expand:
+        return (*chain, (op, detail))
+    return (*chain[:-1], (op, detail))
 
 
 # Tensor itself, which is defined above this module.
@@ -255,7 +310,7 @@ class TensorBase:
             source, chain = detached(source), self.chain_without_history()
         tensor: Tensor = _new(_concrete)
         tensor.cell = self.cell
-        tensor.chain = (*chain, (op, attributes))
+        tensor.chain = _joined(chain, op, attributes)
         # Applied at once, so that a bad argument is an error here; the node is kept.
         tensor._node = op(source, **attributes)
         tensor._strides = strides
@@ -279,6 +334,18 @@ class TensorBase:
         tensor._strides = self._strides
         tensor._retained = None
         return tensor
+
+    def copy_with_cell(self, memo: dict[int, Any]) -> Tensor:
+        """A copy without history, for `deepcopy`: what shares a cell shares one afterwards, too.
+
+        The value is shared until somebody writes.
+        """
+        base = memo.get(id(self.cell))
+        if base is None:
+            base = memo[id(self.cell)] = wrap(detached(self.cell.node))
+        copy: Tensor = base.with_chain(tuple(s for s in self.chain if s[0].kind == "movement"))
+        copy._strides = self._strides
+        return copy
 
     def with_step(self, step: Step) -> Tensor:
         """Another Tensor on the same cell, seen through one more step."""

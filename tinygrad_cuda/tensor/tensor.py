@@ -231,9 +231,7 @@ class Tensor(
                 actual=made_by(self.node),
                 hint="use .detach().clone(), or .clone() to stay in the graph",
             )
-        # The value is shared until somebody writes.
-        copy = wrap(self.detach().node)
-        copy._strides = self._strides
+        copy = self.copy_with_cell(memo)
         result = copy if self.leaf is None else self._as_leaf(copy)
         memo[id(self)] = result
         if self.grad is not None:

@@ -1,0 +1,166 @@
+"""Writes through long chains of views and windows, copies that share, and names that are taken."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import nn
+
+torch = pytest.importorskip("torch")
+
+Program = Callable[..., Any]
+
+
+def nested_slices(lib: Any) -> Any:
+    x = view = lib.zeros(1005)
+    for _ in range(1000):
+        view = view[1:]
+        view.add_(1)
+    return x
+
+
+def nested_shapes(lib: Any) -> Any:
+    x = view = lib.zeros(12)
+    for k in range(3000):
+        view = view.view(-1) if k % 2 else view.view(3, -1)
+    view.add_(1)
+    return x
+
+
+def nested_mixture(lib: Any) -> Any:
+    x = view = lib.zeros(2000)
+    for _ in range(600):
+        view = view[1:].view(1, -1)[0]
+    view.fill_(2)
+    return x
+
+
+def permuted_again(lib: Any) -> Any:
+    x = lib.arange(24.0).reshape(2, 3, 4)
+    view = x.permute(2, 0, 1).permute(1, 2, 0)[:, 1:][:, :, ::2][1:]
+    view.mul_(-1)
+    return x
+
+
+def many_views(lib: Any) -> Any:
+    x = lib.zeros(1500, 2)
+    views = [x[i] for i in range(1500)]
+    for i, view in enumerate(views):
+        view.add_(i)
+    return x
+
+
+def windows_apart(lib: Any) -> Any:
+    x = lib.arange(10.0)
+    x.unfold(0, 2, 3).mul_(2)
+    x.unfold(0, 10, 1)[0, 3:].add_(100)
+    return x
+
+
+def windows_of_bool(lib: Any) -> Any:
+    x = lib.zeros(2, 6, dtype=lib.bool)
+    x.unfold(1, 2, 2)[:, 1] = True
+    return x
+
+
+PROGRAMS: dict[str, Program] = {
+    f.__name__: f
+    for f in (
+        nested_slices, nested_shapes, nested_mixture, permuted_again, many_views, windows_apart,
+        windows_of_bool,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_writes_through_views(name: str) -> None:
+    began = time.perf_counter()
+    found = PROGRAMS[name](tc).tolist()
+    seconds = time.perf_counter() - began
+    assert found == PROGRAMS[name](torch).tolist()
+    # Chains that grow by a link a view took minutes.
+    assert seconds < 60
+
+
+def test_windows_that_overlap_are_refused() -> None:
+    x = tc.arange(6.0)
+    with pytest.raises(tc.ShapeError, match="several elements of this view"):
+        x.unfold(0, 3, 1).add_(1)
+    assert x.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_gradients_of_a_written_window() -> None:
+    def gradient(lib: Any) -> Any:
+        leaf = lib.ones(6, requires_grad=True)
+        x = leaf * 2
+        x.unfold(0, 2, 3).mul_(leaf.unfold(0, 2, 3) * 3)
+        x.sum().backward()
+        return leaf.grad.tolist()
+
+    assert gradient(tc) == gradient(torch)
+
+
+def test_deep_copies_share_what_was_shared() -> None:
+    for lib in (tc, torch):
+        x = lib.arange(4.0)
+        whole, part = copy.deepcopy([x, x[:1]])
+        whole[0] = 9
+        assert part.tolist() == [9.0]
+        part[0] = 7
+        assert whole.tolist() == [7.0, 1.0, 2.0, 3.0]
+        assert x.tolist() == [0.0, 1.0, 2.0, 3.0]
+        part, whole = copy.deepcopy((x.view(2, 2)[1], x))
+        part.fill_(5)
+        assert whole.tolist() == [0.0, 1.0, 5.0, 5.0]
+
+
+def test_tied_parameters_stay_tied() -> None:
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    second.weight = first.weight
+    model = copy.deepcopy(nn.Sequential(first, second))
+    assert model[0].weight is model[1].weight
+    assert model[0].weight is not first.weight
+
+
+TAKEN: dict[str, Program] = {
+    "buffer over parameter": lambda lib, m: m.register_buffer("weight", lib.ones(1)),
+    "buffer over module": lambda lib, m: m.register_buffer("child", lib.ones(1)),
+    "buffer over method": lambda lib, m: m.register_buffer("forward", lib.ones(1)),
+    "buffer over attribute": lambda lib, m: m.register_buffer("plain", lib.ones(1)),
+    "parameter over method": lambda lib, m: m.register_parameter(
+        "forward", lib.nn.Parameter(lib.ones(1))
+    ),
+    "parameter over buffer": lambda lib, m: m.register_parameter(
+        "state", lib.nn.Parameter(lib.ones(1))
+    ),
+    "parameter assigned to method": lambda lib, m: setattr(
+        m, "train", lib.nn.Parameter(lib.ones(1))
+    ),
+    "module over parameter": lambda lib, m: m.add_module("weight", lib.nn.Identity()),
+    "module over method": lambda lib, m: m.add_module("train", lib.nn.Identity()),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_names_that_are_taken(name: str) -> None:
+    for lib, refusal in ((torch, KeyError), (tc, tc.ArgumentError)):
+        module: Any = lib.nn.Module()
+        module.weight = lib.nn.Parameter(lib.ones(1))
+        module.register_buffer("state", lib.zeros(1))
+        module.child = lib.nn.Identity()
+        module.plain = 3
+        before = sorted(module.state_dict())
+        with pytest.raises(refusal, match="already exists"):
+            TAKEN[name](lib, module)
+        assert sorted(module.state_dict()) == before
+        # What is of the same kind is replaced.
+        module.register_buffer("state", lib.ones(2))
+        module.register_parameter("weight", lib.nn.Parameter(lib.ones(3)))
+        module.plain = lib.nn.Parameter(lib.ones(1))
+        assert sorted(module.state_dict()) == ["plain", "state", "weight"]
