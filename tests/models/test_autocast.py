@@ -163,7 +163,11 @@ def found_by(name: str) -> Any:
         for step in SPELLED[name].split("."):
             owner = getattr(owner, step)
         return owner
-    return getattr(tc, name, None) or getattr(F, name, None)
+    functions = [f for f in (getattr(tc, name, None), getattr(F, name, None)) if f is not None]
+    # Of two, one may only call the other, with the arguments in another order.
+    return next(
+        (f for f in functions if hasattr(f, "autocast")), functions[0] if functions else None
+    )
 
 
 def test_lists_are_those_that_torch_has_for_cuda() -> None:

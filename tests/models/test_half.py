@@ -95,7 +95,7 @@ ONE_OPERATION: dict[str, Program] = {
     "3-norm": lambda x: x.norm(3, dim=1),
     "mse_loss": lambda x: F.mse_loss(x, x.detach().flip(0)),
     "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x.detach().flip(0)),
-    "cross_entropy": lambda x: F.cross_entropy(x, tc.arange(20)),
+    "cross_entropy": lambda x: F.cross_entropy(x, tc.arange(20, device="cpu")),
     "addcmul": lambda x: tc.addcmul(x, x.detach(), x.detach(), value=0.3),
     "lerp": lambda x: tc.lerp(x, x.detach().flip(0), 0.3),
     "alpha": lambda x: tc.add(x, x.detach().flip(0), alpha=0.3),

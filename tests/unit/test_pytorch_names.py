@@ -291,7 +291,7 @@ def test_accelerator_without_gpu() -> None:
     tc.accelerator.synchronize()
 
 
-def test_calls_of_cuda_without_gpu() -> None:
+def test_calls_without_gpu() -> None:
     if tc.cuda.is_available():
         pytest.skip("there is a GPU")
     assert tc.cuda.memory_allocated() == tc.cuda.max_memory_allocated() == 0

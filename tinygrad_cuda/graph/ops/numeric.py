@@ -46,9 +46,9 @@ def select(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
         np.bitwise_and(mask, a_bits, out=bits)
     else:
         np.negative(mask, out=mask)
-        np.bitwise_and(
-            mask, np.bitwise_xor(a_bits, b_bits), out=mask if shape == mask.shape else None
-        )
+        differing = np.bitwise_xor(a_bits, b_bits)
+        # The condition may be smaller than the result, which then takes an array of its own.
+        mask = np.bitwise_and(mask, differing, out=mask if shape == mask.shape else None)
         np.bitwise_xor(mask, b_bits, out=bits)
     return result
 
