@@ -750,3 +750,25 @@ def test_layers_of_einops() -> None:
     )
     assert model(tc.ones(2, 3, 4)).shape == (2,)
     assert len(list(model.parameters())) == 4
+
+
+@pytest.mark.parametrize(
+    "older", [{"size_average": False}, {"reduce": False}, {"size_average": True}]
+)
+def test_older_words_for_reduction(older: dict[str, bool]) -> None:
+    torch = pytest.importorskip("torch")
+    values = np.random.default_rng(1).random((3, 4)).astype(np.float32)
+    results = []
+    for t in (torch, tc):
+        x, y, k = t.tensor(values), t.tensor(values[::-1].copy()), t.tensor([0, 2, 1])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            results.append([
+                t.nn.functional.binary_cross_entropy(x, y, **older),
+                t.nn.functional.mse_loss(x, y, **older), t.nn.MSELoss(**older)(x, y),
+                t.nn.functional.cross_entropy(x, k, **older), t.nn.NLLLoss(**older)(x, k),
+                t.nn.BCELoss(**older)(x, y), t.nn.L1Loss(older.get("size_average"))(x, y),
+                t.nn.functional.kl_div(x, y, **older), t.nn.KLDivLoss(**older)(x, y),
+            ] if "size_average" in older else [t.nn.MSELoss(**older)(x, y)])  # fmt: skip
+    for expected, found in zip(*results):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5)

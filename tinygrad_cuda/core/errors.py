@@ -197,6 +197,10 @@ class DataError(TgcError, ValueError):
     """A data file that is missing, truncated or of another kind."""
 
 
+class MissingFileError(DataError, FileNotFoundError):
+    """A file that is not there."""
+
+
 class UnknownNameError(TgcError, AttributeError):
     """A name that a class or the package does not have."""
 

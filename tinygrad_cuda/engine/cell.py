@@ -103,14 +103,17 @@ class Cell:
         aliases: weak references to Tensors that cache a node computed from this cell.
         recorder: the thread's list in which the cell waits, or None.
         error: what a failed realization left instead of a value.
+        memory, holder: of a cell that others write as well, see `shared`; else not set.
     """
 
-    __slots__ = ("node", "aliases", "recorder", "error", "__weakref__")
+    __slots__ = ("node", "aliases", "recorder", "error", "memory", "holder", "__weakref__")
 
     node: Node
     aliases: list[weakref.ref[Any]] | None
     recorder: Recorder | None
     error: TgcError | None
+    memory: Any
+    holder: Any
 
     def put(self, node: Node) -> None:
         """Replaces the value; every alias sees it."""

@@ -10,6 +10,7 @@ from tinygrad_cuda.core.errors import DTypeError, ShapeError
 from tinygrad_cuda.nn import losses, losses_more
 from tinygrad_cuda.nn.linear import Linear
 from tinygrad_cuda.nn.module import Module
+from tinygrad_cuda.nn.size_average import accepts_size_average, reduction_of
 from tinygrad_cuda.tensor.tensor import Tensor
 
 
@@ -24,7 +25,15 @@ class _Loss(Module):
             )  # fmt: skip
         return super().__new__(cls)
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = accepts_size_average(cls.__init__)  # type: ignore[method-assign]
+
+    @accepts_size_average
     def __init__(self, reduction: str = "mean") -> None:
+        if isinstance(reduction, bool):  # size_average stood first
+            reduction = reduction_of(reduction, None)
         if not isinstance(reduction, str):
             raise DTypeError(
                 type(self).__name__, "reduction is no text", expect="mean, sum or none",

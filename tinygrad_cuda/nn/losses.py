@@ -12,6 +12,7 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError, use
 from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.engine.realize import register_check
 from tinygrad_cuda.graph.ops import indexing
+from tinygrad_cuda.nn.size_average import accepts_size_average
 from tinygrad_cuda.nn.smooth import softplus, where
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import wrap
@@ -57,6 +58,7 @@ def same_shape(op: str, input: Tensor, target: Tensor) -> None:
     )
 
 
+@accepts_size_average
 @templated
 @in_float32
 @rounded_once
@@ -81,6 +83,7 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     return reduce("mse_loss", difference * difference, reduction)
 
 
+@accepts_size_average
 @templated
 @in_float32
 @rounded_once
@@ -129,6 +132,7 @@ def huber_loss(
     return reduce("huber_loss", losses, reduction)
 
 
+@accepts_size_average
 @templated
 @in_float32
 @rounded_once
@@ -141,6 +145,7 @@ def smooth_l1_loss(
     return huber_loss(input, target, reduction, beta) / beta
 
 
+@accepts_size_average
 @templated
 @in_float32
 @rounded_once
@@ -271,6 +276,7 @@ def _squeeze_hint(shape: tuple[int, ...], expected: tuple[int, ...]) -> str | No
     return None
 
 
+@accepts_size_average
 @templated
 @in_float32
 @rounded_once
@@ -298,6 +304,7 @@ def nll_loss(
     return picked.reduce("nll_loss", picked.weighted(-picked.pick(input)), reduction)
 
 
+@accepts_size_average
 @templated
 @in_float32
 @rounded_once

@@ -10,6 +10,7 @@ from tinygrad_cuda.core.dtypes import float32, int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn.functional_activation import cosine_similarity, pairwise_distance
 from tinygrad_cuda.nn.losses import check_weight, reduce, same_shape
+from tinygrad_cuda.nn.size_average import accepts_size_average
 from tinygrad_cuda.nn.smooth import softplus, where
 from tinygrad_cuda.tensor.autocast import in_float32, refuse_float16
 from tinygrad_cuda.tensor.base import wrap
@@ -22,6 +23,7 @@ from tinygrad_cuda.tensor.tensor import Tensor
 # Distributions ------------------------------------------------------------------------------
 
 
+@accepts_size_average
 @refuse_float16("binary_cross_entropy_with_logits takes the logits, and is safe")
 @in_float32
 @rounded_once
@@ -60,6 +62,7 @@ def _floored_log(x: Tensor) -> Tensor:
     return where(tiny, (low - low.detach()) * 1e12 - 100.0, safe)
 
 
+@accepts_size_average
 @in_float32
 @rounded_once
 def kl_div(
@@ -133,6 +136,7 @@ def _one_axis_narrower(var: Tensor, input: Tensor) -> bool:
     return [b for a, b in zip(input.shape, var.shape) if a != b] == [1]
 
 
+@accepts_size_average
 @in_float32
 @rounded_once
 def poisson_nll_loss(
@@ -159,6 +163,7 @@ def poisson_nll_loss(
     return reduce("poisson_nll_loss", losses, reduction)
 
 
+@accepts_size_average
 @in_float32
 @rounded_once
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
@@ -167,6 +172,7 @@ def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> 
     return reduce("soft_margin_loss", softplus(-target * input), reduction)
 
 
+@accepts_size_average
 @in_float32
 @rounded_once
 def multilabel_soft_margin_loss(
@@ -186,6 +192,7 @@ def _positive(x: Tensor) -> Tensor:
     return where(x <= 0, 0.0, x)
 
 
+@accepts_size_average
 @in_float32
 @rounded_once
 def hinge_embedding_loss(
@@ -202,6 +209,7 @@ def _hinge(x: Tensor) -> Tensor:
     return where(x < 0, 0.0, x)
 
 
+@accepts_size_average
 @in_float32
 @rounded_once
 def margin_ranking_loss(
@@ -213,6 +221,7 @@ def margin_ranking_loss(
     return reduce("margin_ranking_loss", losses, reduction)
 
 
+@accepts_size_average
 @in_float32
 @rounded_once
 def multi_margin_loss(
@@ -258,6 +267,7 @@ def multi_margin_loss(
     return reduce(op, losses.reshape(shape) if single else losses, reduction)
 
 
+@accepts_size_average
 @in_float32
 @rounded_once
 def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
@@ -292,6 +302,7 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
 # Embeddings ---------------------------------------------------------------------------------
 
 
+@accepts_size_average
 @in_float32
 @rounded_once
 def cosine_embedding_loss(
@@ -312,6 +323,7 @@ def cosine_embedding_loss(
     return reduce("cosine_embedding_loss", losses, reduction)
 
 
+@accepts_size_average
 @in_float32
 @rounded_once
 def triplet_margin_loss(

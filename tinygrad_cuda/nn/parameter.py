@@ -39,8 +39,7 @@ class Parameter(Tensor):
         [2.0, 4.0]
     """
 
-    # Not empty, unlike a Tensor's: programs note things about a parameter on it.
-    __slots__ = ("__dict__",)
+    __slots__ = ()
 
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:
         source = empty(0) if data is None else data

@@ -22,6 +22,7 @@ from tinygrad_cuda.engine.capture import capturing, structure, watching
 from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, Recorder, detached, local, settled
 from tinygrad_cuda.engine.examples import check_write, tracing
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
+from tinygrad_cuda.engine.shared import exported
 from tinygrad_cuda.graph.node import Node, Op, Outputs, holding, made_by, mode
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
 
@@ -453,18 +454,33 @@ class TensorBase:
 
     def _host_view(self) -> np.ndarray[Any, Any]:
         """The chain as NumPy views of the cell's array."""
-        node = self.node
         base = self.cell.node
         if base.storage is None:
             realize(base.device, (base,))
         array = registry.get(base.device).to_host(base.storage, base.shape, base.dtype)
+        array = self._seen(array)
+        array.flags.writeable = False
+        return array
+
+    def _seen(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """An array of the cell's shape through the chain, as NumPy's views."""
+        shape = self.node.shape
         for op, detail in self.chain:
             if op.kind == "movement":
                 assert op.numpy is not None
                 array = op.numpy(array, **detail)
-        assert array.shape == node.shape
-        array.flags.writeable = False
+        assert array.shape == shape
         return array
+
+    def exported(self) -> np.ndarray[Any, Any]:
+        """On cpu an array that shares memory with this Tensor, elsewhere a copy of its own."""
+        if watching.on and (capture := capturing()) is not None:
+            capture.refuse(self.node)
+        if self.device.kind == "cpu":
+            check_errors(self.device)
+            return self._seen(exported(self.cell))
+        array = self.array()
+        return array if array.flags.writeable else array.copy()
 
 
 class Size(tuple[int, ...]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU, Device, as_device, chosen
 from tinygrad_cuda.core.dtypes import DType, as_dtype
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
-from tinygrad_cuda.core.shapes import Shape, as_shape
+from tinygrad_cuda.core.shapes import Shape, as_shape, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.engine.shared import SharedCell
@@ -232,28 +233,32 @@ def tensor(
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     """A cpu Tensor that shares memory with a NumPy array: writes to one show in the other.
 
+    A read-only array is shared as long as the Tensor is not written, with a warning.
+
     Raises:
-        ArgumentError: the array is read-only or not row-major.
+        ArgumentError: it is no array, or runs backwards in memory.
     """
-    if not isinstance(array, np.ndarray) or not array.flags.writeable:
+    if not isinstance(array, np.ndarray):
         raise ArgumentError(
-            "from_numpy",
-            "cannot share this memory",
-            expect="a writable NumPy array",
-            actual="a read-only array" if isinstance(array, np.ndarray) else type(array).__name__,
-            hint="tc.tensor(array) copies",
-        )
-    if not array.flags.c_contiguous:
+            "from_numpy", "cannot share this memory", expect="a NumPy array",
+            actual=type(array).__name__, hint="tc.tensor(data) copies",
+        )  # fmt: skip
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    if min(strides, default=0) < 0 or any(s % array.itemsize for s in array.strides):
         raise ArgumentError(
-            "from_numpy",
-            "cannot share this memory",
-            expect="a row-major array without gaps",
-            actual=f"strides {array.strides}",
-            hint="np.ascontiguousarray(array), or tc.tensor(array), which copies",
+            "from_numpy", "cannot share this memory", expect="strides of whole elements, >= 0",
+            actual=f"strides {array.strides} of {array.itemsize} bytes each",
+            hint="array.copy()",
+        )  # fmt: skip
+    if not array.flags.writeable:
+        warnings.warn(
+            "the NumPy array is read-only: a write to the Tensor goes to a copy", stacklevel=2
         )
     cell = SharedCell(array)
     result = wrap(cell.node)
     result.cell = cell
+    if strides != contiguous_strides(array.shape):
+        result._strides = strides
     return result
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad_cuda.core import dtypes
-from tinygrad_cuda.core.dtypes import bool_, int64, number_of
+from tinygrad_cuda.core.dtypes import bool_, int64, number_of, uint8
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast, contiguous_strides, normalize_axis
 from tinygrad_cuda.graph.node import Node
@@ -372,6 +372,8 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
             actual="one value",
         )
     chosen = condition.node
+    if chosen.dtype is uint8:  # what comparisons gave before there was bool
+        chosen = elementwise.cast(chosen, dtype=bool_)
     if chosen.dtype is not bool_:
         raise DTypeError(
             "where", "the condition is not bool", expect="bool", actual=chosen.dtype.name

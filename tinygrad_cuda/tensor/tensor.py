@@ -105,7 +105,8 @@ class Tensor(
     somebody looks at them.
     """
 
-    __slots__ = ()
+    # Programs note things about a Tensor on it.
+    __slots__ = ("__dict__",)
 
     if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
 
@@ -127,7 +128,11 @@ class Tensor(
     # Values --------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The value as a NumPy array: a read-only view on cpu, a copy elsewhere.
+        """The value as a NumPy array.
+
+        On cpu it shares memory with this Tensor: a write to one shows in the other, and in views
+        of this Tensor. Clones, recorded gradients and whatever else has the value keep theirs.
+        Elsewhere it is a copy.
 
         Raises:
             GradientError: the Tensor requires grad; detach() it first.
@@ -140,7 +145,27 @@ class Tensor(
                 actual=made_by(self.node),
                 hint="use .detach().numpy()",
             )
-        return self.array()
+        return self.exported()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The memory as a DLPack capsule, shared as by `numpy`; on cpu."""
+        return self.cpu().numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The host, in DLPack's numbers."""
+        return (1, 0)
+
+    def data_ptr(self) -> int:
+        """A number that is the same for Tensors that begin at the same place of one memory.
+
+        It is no address: values have one only while a computation runs.
+        """
+        return id(self.cell) + self.storage_offset() * self.element_size()
+
+    def storage_offset(self) -> int:
+        """Where this view begins in the memory of its cell, in elements."""
+        base = np.empty(self.cell.node.shape, np.uint8)
+        return int(self._seen(base).ctypes.data - base.ctypes.data)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()

@@ -10,25 +10,31 @@ import os
 import secrets
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from tinygrad_cuda.core.device import CPU, Device, as_device
-from tinygrad_cuda.core.errors import ArgumentError, DataError
+from tinygrad_cuda.core.errors import ArgumentError, DataError, MissingFileError
 from tinygrad_cuda.nn.parameter import Parameter
-from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.base import Size, TensorBase, wrap
 from tinygrad_cuda.tensor.creation import buffer_node
 from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.utils.checkpoint_values import decoded, encoded
 from tinygrad_cuda.utils.safetensors_file import pack, unpack
 
+Array = np.ndarray[Any, Any]
 KEY = "tinygrad_cuda"  # of the structure in the metadata
 VERSION = 2
 
 
-def save(obj: Any, path: str | os.PathLike[str]) -> None:
-    """Writes dicts, lists, tuples, numbers, strings, None and Tensors to one safetensors file.
+def save(obj: Any, path: str | os.PathLike[str] | IO[bytes]) -> None:
+    """Writes nested values with Tensors to one safetensors file.
+
+    Besides dicts, lists, tuples, sets, numbers, strings and None there may be NumPy's arrays and
+    numbers, namespaces, dtypes, devices, whole modules and dataclasses.
 
     The file appears whole or not at all. Tensors that share a storage cell are stored once, and
     share it again when loaded. A plain dict of Tensors, such as a state dict, is a file that other
@@ -36,7 +42,7 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
 
     Args:
         obj: the value, nested as deep as you like; dict keys are numbers, strings, None or tuples.
-        path: the file, replaced if it exists.
+        path: the file, replaced if it exists; or anything with a ``write``, such as a BytesIO.
 
     Raises:
         ArgumentError: something in it is of another kind.
@@ -60,7 +66,11 @@ def save(obj: Any, path: str | os.PathLike[str]) -> None:
         ) from None  # fmt: skip
     document = {"version": VERSION, "structure": structure, "crc32": _crc(structure, writer.arrays)}
     metadata = {"format": "pt", KEY: json.dumps(document)}
-    _write(Path(os.path.realpath(path)), pack(writer.arrays, metadata))
+    content = pack(writer.arrays, metadata)
+    if hasattr(path, "write"):
+        path.write(content)
+    else:
+        _write(Path(os.path.realpath(path)), content)
 
 
 def _crc(structure: str, arrays: dict[str, np.ndarray[Any, Any]]) -> int:
@@ -101,20 +111,37 @@ class _Writer:
     def encode(self, value: Any, path: tuple[str, ...]) -> Any:
         if isinstance(value, TensorBase):
             return self._tensor(value, path)  # type: ignore[arg-type]
-        if isinstance(value, np.bool_ | np.integer | np.floating):
-            value = value.item()
-        if value is None or isinstance(value, bool | int | float | str):
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if isinstance(value, Size) or not isinstance(value, dict | list | tuple):
+            found = self._other(value, path)
+            if found is not None:
+                return found
+        if isinstance(value, bool | int | float | str):
             return value
         if not isinstance(value, dict | list | tuple) or id(value) in self._open:
             raise ArgumentError(
                 "save", f"{'.'.join(path) or 'the object'} cannot be stored",
-                expect="dicts, lists, tuples, numbers, strings, None and Tensors",
+                expect="dicts, lists, sets, numbers, strings, Tensors, arrays, namespaces, modules",
                 actual="a container inside itself" if id(value) in self._open
                 else f"{type(value).__module__}.{type(value).__name__}",
                 hint="store its state_dict()" if hasattr(value, "state_dict") else None,
             )  # fmt: skip
         self._open.add(id(value))
         found = self._container(value, path)
+        self._open.discard(id(value))
+        return found
+
+    def _other(self, value: Any, path: tuple[str, ...]) -> Any:
+        def store(array: np.ndarray[Any, Any]) -> str:
+            name = self._free_name(".".join(path) or "array")
+            self.arrays[name] = array
+            return name
+
+        if id(value) in self._open:
+            return None
+        self._open.add(id(value))
+        found = encoded(value, lambda part: self.encode(part, path), store)
         self._open.discard(id(value))
         return found
 
@@ -151,23 +178,30 @@ class _Writer:
 
 
 def load(
-    path: str | os.PathLike[str], map_location: Any = None, *, weights_only: bool = True
-) -> Any:
+    path: str | os.PathLike[str] | IO[bytes], map_location: Any = None, pickle_module: Any = None,
+    *, weights_only: bool = True, mmap: bool | None = None,
+) -> Any:  # fmt: skip
     """Reads what `save` wrote, or any safetensors file as a dict of Tensors.
 
     Args:
-        path: the file.
-        map_location: the device for all Tensors; by default each its own, which must be there.
-        weights_only: accepted as in PyTorch: no file holds anything that could run.
+        path: the file, or anything with a ``read``.
+        map_location: the device for all Tensors; or a dict of devices; or a function that is
+            given a Tensor on cpu and the name of its device, and gives the Tensor moved. By default
+            each goes to its own device, which must be there.
+        pickle_module, mmap: accepted as in PyTorch; no file holds a pickle.
+        weights_only: with False a whole module or dataclass in the file is rebuilt: its class is
+            imported by name, so only from a file that you trust.
 
     Raises:
-        DataError: the file is missing, truncated or of another kind.
+        DataError: the file is truncated or of another kind, or holds a module.
+        FileNotFoundError: there is no such file.
         DeviceError: a Tensor's device cannot be used here.
     """
-    arrays, metadata = unpack(_read(Path(path)), str(path))
-    device = None if map_location is None else as_device(map_location)
+    content = path.read() if hasattr(path, "read") else _read(Path(path))
+    arrays, metadata = unpack(content, str(path))
+    place = _placing(map_location)
     if KEY not in metadata and not any('"structure"' in text for text in metadata.values()):
-        return {name: _made(array, device or CPU) for name, array in arrays.items()}
+        return {name: place(array, "cpu") for name, array in arrays.items()}
     try:
         document = json.loads(metadata[KEY])
         version = document["version"]
@@ -175,9 +209,11 @@ def load(
             structure = document["structure"]
             if _crc(structure, arrays) != document["crc32"]:
                 raise ValueError("the checksum is another one")
-            return _Reader(arrays, device).decode(json.loads(structure))
+            return _Reader(arrays, place, not weights_only).decode(json.loads(structure))
         if version == 1:  # without a checksum
-            return _Reader(arrays, device).decode(document["structure"])
+            return _Reader(arrays, place, not weights_only).decode(document["structure"])
+    except DataError:
+        raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise DataError(
             "load", f"{path}: the structure or a tensor is damaged", expect="what save wrote",
@@ -193,7 +229,8 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(
+        kind = MissingFileError if isinstance(error, FileNotFoundError) else DataError
+        raise kind(
             "load",
             f"{path} cannot be read",
             expect="a safetensors file",
@@ -201,15 +238,28 @@ def _read(path: Path) -> bytes:
         ) from None
 
 
-def _made(array: np.ndarray[Any, Any], device: Device) -> Tensor:
-    return wrap(buffer_node(array, device))
+Placing = Callable[[Array, str], Tensor]
+
+
+def _placing(map_location: Any) -> Placing:
+    """What makes a Tensor of an array and the name of the device that it was on."""
+
+    def place(array: Array, name: str) -> Tensor:
+        if callable(map_location) and not isinstance(map_location, Device):
+            tensor = wrap(buffer_node(array, CPU))
+            moved = map_location(tensor, name)
+            return moved if isinstance(moved, Tensor) else tensor.to(as_device(name))
+        wanted = map_location.get(name, name) if isinstance(map_location, dict) else map_location
+        return wrap(buffer_node(array, as_device(name if wanted is None else wanted)))
+
+    return place
 
 
 class _Reader:
     """The way back; Tensors of one name share a cell."""
 
-    def __init__(self, arrays: dict[str, np.ndarray[Any, Any]], device: Device | None) -> None:
-        self.arrays, self.device = arrays, device
+    def __init__(self, arrays: dict[str, Array], place: Placing, trusted: bool) -> None:
+        self.arrays, self.place, self.trusted = arrays, place, trusted
         self._made: dict[str, Tensor] = {}
 
     def decode(self, value: Any) -> Any:
@@ -221,14 +271,15 @@ class _Reader:
             return {self.decode(key): self.decode(item) for key, item in value["dict"]}
         if "tuple" in value:
             return tuple(self.decode(item) for item in value["tuple"])
-        return self._tensor(value)
+        if "tensor" in value:
+            return self._tensor(value)
+        return decoded(value, self.decode, self.arrays, self.trusted)
 
     def _tensor(self, value: dict[str, Any]) -> Tensor:
         name = value["tensor"]
         tensor = self._made.get(name)
         if tensor is None:
-            device = self.device or as_device(value["device"])
-            tensor = self._made[name] = _made(self.arrays[name], device)
+            tensor = self._made[name] = self.place(self.arrays[name], value["device"])
         wanted = bool(value.get("requires_grad"))
         if value.get("parameter"):
             return Parameter(tensor, wanted)
