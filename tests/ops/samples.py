@@ -11,6 +11,7 @@ import samples_movement
 import samples_rare
 import samples_reduction
 import samples_rest
+import samples_scan
 import samples_special
 import samples_winograd
 from sampling import Sample
@@ -26,6 +27,7 @@ FAMILIES: dict[str, tuple[Sample, ...]] = {
     "leaf": tuple(samples_rest.leaves()),
     "identity": tuple(samples_rest.identities()),
     "indexing": tuple(samples_rest.indexings()),
+    "scan": tuple(samples_scan.samples()),
     "winograd": tuple(samples_winograd.samples()),
     "random": tuple(samples_rest.randoms()),
     "composition": tuple(samples_compositions.samples()),

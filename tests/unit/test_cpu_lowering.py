@@ -275,3 +275,25 @@ def test_extremes_of_short_rows(tail: tuple[int, ...], dtype: str) -> None:
         np.testing.assert_array_equal(found, largest(flat, -1, keepdims=True))
         found = numeric.short_position(better, tail, x)
         np.testing.assert_array_equal(found, position(flat, -1, keepdims=True))
+
+
+@pytest.mark.parametrize("shape", [(3000,), (40, 100), (40, 96), (96, 3, 40), (300, 20)])
+def test_running_sums(shape: tuple[int, ...]) -> None:
+    for dtype in ("float32", "float64", "int32", "uint8"):
+        x = (RNG.standard_normal(shape) * 9).astype(dtype)
+        for axis in range(x.ndim):
+            found = numeric.cumsum(x, axis)
+            right = np.cumsum(x.astype(np.float64 if x.dtype.kind == "f" else dtype), axis, dtype=(
+                np.float64 if x.dtype.kind == "f" else dtype))  # fmt: skip
+            assert found.dtype == x.dtype
+            np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_first_positions_are_those_of_a_stable_sort(descending: bool) -> None:
+    x = RNG.standard_normal((30, 200)).astype(np.float32)
+    x[:10] = np.round(x[:10])  # with equals at the border
+    x[5:15, ::7], x[15, :190] = np.nan, np.nan
+    whole = numeric.order(x, descending, 200)
+    for count in (1, 7, 40):
+        np.testing.assert_array_equal(numeric.order(x, descending, count), whole[:, :count])

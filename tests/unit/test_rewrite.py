@@ -28,7 +28,7 @@ from tinygrad_cuda.core.dtypes import (
 )
 from tinygrad_cuda.core.errors import Site
 from tinygrad_cuda.graph.node import Node, node_made
-from tinygrad_cuda.graph.ops import common, contraction, indexing, random
+from tinygrad_cuda.graph.ops import common, contraction, indexing, random, scan
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
@@ -306,6 +306,12 @@ CASES = [
         "reduce expanded",
         lambda: rd.max(expand(THIN, 3, 5, 4), axes=(2,)),
         "buffer max expand",
+    ),
+    Case(
+        "running sums and orders",
+        lambda: scan.cumsum(X, axis=len(X.shape) - 1),
+        "buffer expand pad reshape reshape sum window",
+        1e-6,
     ),
     Case("matmul over nothing", lambda: contraction.matmul(buffer(0, (2, 0)), buffer(1, (0, 3))),
          "constant"),

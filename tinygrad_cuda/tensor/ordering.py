@@ -2,7 +2,8 @@
 
 A place in the order is counted, by comparing each element with all others of its row, where rows
 are short: a composition that fuses and needs no kernel of its own. Longer rows are ordered on the
-host, which realizes the input; the values are then gathered on the device, with gradients.
+host, which realizes the input; the values are then gathered on the device, with gradients. On cpu
+NumPy sorts.
 """
 
 from __future__ import annotations
@@ -18,20 +19,19 @@ from tinygrad_cuda.core.errors import IndexError
 from tinygrad_cuda.core.shapes import normalize_axis
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
-from tinygrad_cuda.graph.ops import reduction as ops
+from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement, numeric, scan
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import buffer_node
 from tinygrad_cuda.tensor.joining import slice_axis
 from tinygrad_cuda.tensor.layout import another, strides_like
-from tinygrad_cuda.tensor.promotion import to_dtype, to_shape
+from tinygrad_cuda.tensor.promotion import to_dtype
 from tinygrad_cuda.tensor.selecting import along_axis
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
 
 # Comparisons up to which the order is counted, by kind of device, and the longest row for it.
-COUNTED = {"cuda": 2**32, "cpu": 2**20, "emu": 2**20}
+COUNTED = {"cuda": 2**32, "emu": 2**20}
 LONGEST = 4096
 
 
@@ -68,64 +68,24 @@ def as_before(node: Node, axis: int) -> Node:
     return movement.permute(node, axes=(*range(axis), rank - 1, *range(axis, rank - 1)))
 
 
-def order(rows: Node, descending: bool) -> Node:
-    """For each place of each row (the last axis), where its element stands: stable, NaN greatest.
+def order(rows: Node, descending: bool, count: int | None = None) -> Node:
+    """The positions of each row (the last axis) in order: stable, NaN greatest.
 
     Args:
         rows: any dtype.
         descending: the greatest first, NaN before all; equal elements keep their order.
+        count: only the first so many; all if left out.
     """
     size = rows.shape[-1]
+    count = size if count is None else count
     rows = detached(rows)
     if rows.dtype is bool_:
         rows = to_dtype(rows, dtypes.uint8)
-    if size <= LONGEST and prod(rows.shape) * size <= COUNTED[rows.device.kind]:
-        return _counted(rows, descending)
-    values = wrap(rows).array()
-    if not descending:
-        found = np.argsort(values, axis=-1, kind="stable")
-    else:
-        # Stable from the other end: the positions of the reversed row count from behind.
-        turned = np.argsort(values[..., ::-1], axis=-1, kind="stable")
-        found = size - 1 - turned[..., ::-1]
-    return buffer_node(found.astype(np.int64), rows.device)
-
-
-def _counted(rows: Node, descending: bool) -> Node:
-    """How many elements stand before each, and from that the positions in order."""
-    size = rows.shape[-1]
-    wide = (*rows.shape, size)
-    mine = movement.expand(movement.reshape(rows, shape=(*rows.shape, 1)), shape=wide)
-    other = movement.expand(movement.reshape(rows, shape=(*rows.shape[:-1], 1, size)), shape=wide)
-    place = along_axis(wide, len(wide) - 2, rows)
-    earlier = elementwise.lt(along_axis(wide, len(wide) - 1, rows), place)
-    before = elementwise.gt(other, mine) if descending else elementwise.lt(other, mine)
-    equal = elementwise.eq(other, mine)
-    if rows.dtype.is_floating:
-        nan_here, nan_there = elementwise.isnan(mine), elementwise.isnan(other)
-        both = elementwise.logical_and(nan_here, nan_there)
-        equal = elementwise.logical_or(equal, both)
-        first, second = (nan_there, nan_here) if descending else (nan_here, nan_there)
-        alone = elementwise.logical_and(first, elementwise.logical_not(second))
-        before = elementwise.logical_or(before, alone)
-    before = elementwise.logical_or(before, elementwise.logical_and(equal, earlier))
-    count = ops.sum(to_dtype(before, int64), axes=(len(wide) - 1,))
-    rank = movement.reshape(count, shape=rows.shape)
-    # The inverse permutation of every row.
-    numbers = along_axis(rows.shape, len(rows.shape) - 1, rows)
-    flat = movement.reshape(_with_row_starts(rank), shape=(prod(rows.shape),))
-    zeros = common.full(0, flat.shape, flat)
-    placed = indexing.scatter(zeros, flat, movement.reshape(numbers, shape=flat.shape))
-    return movement.reshape(placed, shape=rows.shape)
-
-
-def _with_row_starts(index: Node, size: int | None = None) -> Node:
-    """Positions in rows of `size` elements as positions in the flattened whole."""
-    size = index.shape[-1] if size is None else size
-    count = prod(index.shape[:-1])
-    starts = common.arange.leaf((count,), int64, index.device, start=0, step=size)
-    starts = movement.reshape(starts, shape=(*index.shape[:-1], 1))
-    return elementwise.add(index, to_shape(starts, index.shape))
+    kind = rows.device.kind
+    if kind == "cpu" or (size <= LONGEST and prod(rows.shape) * size <= COUNTED[kind]):
+        return scan.order(rows, descending=descending, count=count)
+    found = numeric.order(wrap(rows).array(), descending, count)
+    return buffer_node(found, rows.device)
 
 
 def taken(rows: Node, index: Node) -> Node:
@@ -133,7 +93,7 @@ def taken(rows: Node, index: Node) -> Node:
     if not prod(index.shape):
         return common.full(0, index.shape, rows)
     flat = movement.reshape(rows, shape=(prod(rows.shape),))
-    return indexing.gather(flat, _with_row_starts(index, rows.shape[-1]))
+    return indexing.gather(flat, scan.with_row_starts(index, rows.shape[-1]))
 
 
 def pair_of(input: Tensor, rows: Node, index: Node, axis: int) -> Ordered:
@@ -151,8 +111,8 @@ def pair_of(input: Tensor, rows: Node, index: Node, axis: int) -> Ordered:
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Ordered:
     """The elements along `dim` in order, and where they stood; NaN counts as the greatest.
 
-    Rows of up to 4096 elements are ordered on the device, longer ones (and on cpu many short
-    ones) on the host, which realizes the input.
+    Rows of up to 4096 elements are ordered on the device, longer ones on the host, which realizes
+    the input.
 
     Args:
         stable: accepted; equal elements always keep their order.
@@ -207,8 +167,7 @@ def topk(
         if not input.node.shape:
             return Ordered(wrap(values), wrap(index))
         return Ordered(wrap(as_before(values, axis)), wrap(as_before(index, axis)))
-    places = order(rows, largest)
-    return pair_of(input, rows, slice_axis(places, len(places.shape) - 1, 0, k), axis)
+    return pair_of(input, rows, order(rows, largest, k), axis)
 
 
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Ordered:
@@ -225,7 +184,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Ord
     if not prod(node.shape):
         return none_along(input, axis, keepdim)
     rows = as_last(node, axis)
-    places = order(rows, False)
+    places = order(rows, False, k)
     chosen = slice_axis(places, len(places.shape) - 1, k - 1, 1)
     return without(pair_of(input, rows, chosen, axis), axis, keepdim)
 

@@ -11,6 +11,7 @@ from tinygrad_cuda.graph.ops import (
     movement,
     random,
     reduction,
+    scan,
     special,
     special_rare,
     winograd,
@@ -27,6 +28,7 @@ TABLE: dict[str, Op] = {
         reduction,
         contraction,
         indexing,
+        scan,
         random,
         winograd,
     )

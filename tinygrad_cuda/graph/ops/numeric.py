@@ -164,6 +164,75 @@ def welford(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
     return mean, np.add.reduce(joined, axis=0, keepdims=True) if 0 in axes else joined
 
 
+# Running sums and orders --------------------------------------------------------------------------
+
+
+def cumsum(x: Any, axis: int) -> Any:
+    """Running sums in the dtype of x: by whole slices, or along rows by sixteens."""
+    size, inner = x.shape[axis], prod(x.shape[axis + 1 :])
+    if x.size < _MANY or not x.flags.c_contiguous or x.dtype.kind not in "fiu":
+        return np.cumsum(x, axis=axis, dtype=x.dtype)
+    lines = x.reshape(-1, size, inner)
+    if inner == 1 and _is_plain(x) and size >= 4 * _STRIDE:
+        return _along_rows(lines[:, :, 0]).reshape(x.shape)
+    if x.size // size < _MANY // 8:
+        return np.cumsum(x, axis=axis, dtype=x.dtype)
+    result = np.empty_like(lines)
+    result[:, 0] = lines[:, 0]
+    for k in range(1, size):
+        np.add(result[:, k - 1], lines[:, k], out=result[:, k])
+    return result.reshape(x.shape)
+
+
+# Elements of a group whose running sums are taken across all groups at once.
+_STRIDE = 16
+
+
+def _along_rows(rows: Any) -> Any:
+    """Inside groups first, all of them together; then what stands before each group is added."""
+    result = rows.copy()
+    whole = rows.shape[1] // _STRIDE * _STRIDE
+    groups = result[:, :whole].reshape(len(rows), -1, _STRIDE)  # a view: one axis is split
+    for k in range(1, _STRIDE):
+        groups[:, :, k] += groups[:, :, k - 1]
+    before = np.cumsum(groups[:, :-1, -1], axis=1, dtype=rows.dtype)
+    groups[:, 1:] += before[:, :, None]
+    rest = np.cumsum(rows[:, whole:], axis=1, dtype=rows.dtype)
+    np.add(rest, result[:, whole - 1 : whole], out=result[:, whole:])
+    return result
+
+
+def order(x: Any, descending: bool, count: int) -> Any:
+    """The positions of the first `count` elements of each row in order: stable, NaN greatest."""
+    size = x.shape[-1]
+    if 4 * count > size or x.size < _MANY:
+        return _sorted_places(x, descending)[..., :count]
+    rows = x.reshape(-1, size)
+    cut = size - count if descending else count - 1
+    border = np.partition(rows, cut, axis=-1)[:, cut : cut + 1]
+    inside = rows >= border if descending else rows <= border
+    if descending and x.dtype.kind == "f":
+        inside |= rows != rows
+    # Among equals at the border the first ones count: such rows are sorted as a whole.
+    clear = np.count_nonzero(inside, axis=-1) == count
+    found = np.empty((len(rows), count), np.int64)
+    chosen, few = rows[clear], np.flatnonzero(inside[clear]) % size
+    few = few.reshape(-1, count)
+    places = _sorted_places(np.take_along_axis(chosen, few, -1), descending)
+    found[clear] = np.take_along_axis(few, places, -1)
+    if not clear.all():
+        found[~clear] = _sorted_places(rows[~clear], descending)[:, :count]
+    return found.reshape(*x.shape[:-1], count)
+
+
+def _sorted_places(x: Any, descending: bool) -> Any:
+    if not descending:
+        return np.argsort(x, axis=-1, kind="stable").astype(np.int64, copy=False)
+    # Stable from the other end: the positions of the reversed row count from behind.
+    turned = np.argsort(x[..., ::-1], axis=-1, kind="stable")
+    return (x.shape[-1] - 1 - turned[..., ::-1]).astype(np.int64, copy=False)
+
+
 # Short rows ---------------------------------------------------------------------------------------
 
 

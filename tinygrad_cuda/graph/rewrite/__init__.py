@@ -10,7 +10,7 @@ from typing import Any
 
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node, Op, gradient_mode, node_made, recorded_at
-from tinygrad_cuda.graph.ops import TABLE, common, contraction, indexing
+from tinygrad_cuda.graph.ops import TABLE, common, contraction, indexing, scan
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
@@ -34,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     Rule("detach", (common.detach,), ar.erase, early=True),
     Rule("custom", (common.custom,), ar.erase, early=True),
     Rule("custom output", (common.output,), ar.erase_output, early=True),
+    Rule("running sums and orders", scan.ROWS, scan.as_nodes, early=True),
     Rule("empty", tuple(op for op in TABLE.values() if op.kind in _COMPUTED), sh.empty),
     Rule("fold constants", _FOLDED, ar.fold),
     # Arithmetic
