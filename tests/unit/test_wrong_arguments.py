@@ -11,6 +11,7 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
+from tinygrad_cuda.nn import functional as F
 
 LAYERS = {
     "Linear": lambda: nn.Linear(3, 2, device="cpu"),
@@ -32,6 +33,21 @@ LAYERS = {
 def test_layers_take_tensors(name: str, value: Any) -> None:
     with pytest.raises(tc.DTypeError, match=rf"\[{name}\] (input|src) is no Tensor"):
         LAYERS[name]()(value)
+
+
+@pytest.mark.parametrize("value", [np.ones((2, 3), np.float32), None], ids=repr)
+def test_functions_take_tensors(value: Any) -> None:
+    """Losses, products, convolutions and norms, by position and by name."""
+    x, w = tc.ones(2, 3, device="cpu"), tc.ones(4, 3, device="cpu")
+    for call in (
+        lambda: F.cross_entropy(x, value), lambda: F.cross_entropy(value, x),
+        lambda: F.mse_loss(x, target=value), lambda: F.linear(value, w),
+        lambda: F.layer_norm(value, (3,)), lambda: F.conv2d(value, w),
+        lambda: F.binary_cross_entropy_with_logits(x, value),
+    ):  # fmt: skip
+        with pytest.raises(tc.DTypeError, match=r"(input|target) is no Tensor"):
+            call()
+    assert F.cross_entropy(x, target=x, weight=None).shape == ()
 
 
 def test_a_forward_of_the_users_own_takes_what_it_likes() -> None:
