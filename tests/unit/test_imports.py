@@ -21,6 +21,7 @@ RANKS = {
     "core": 0,
     "graph.node": 1,
     "graph.order": 2,
+    "graph.versions": 2,
     "graph.ops": 2,
     "graph.gradient": 3,
     "graph.batching": 3,

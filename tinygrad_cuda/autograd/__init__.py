@@ -19,6 +19,7 @@ from tinygrad_cuda.autograd.modes import (
     set_grad_enabled,
 )
 from tinygrad_cuda.autograd.variable import Variable
+from tinygrad_cuda.autograd.versioning import check_versions
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.tensor.backward import backward, grad
 
@@ -26,6 +27,7 @@ __all__ = [
     "Function",
     "Variable",
     "backward",
+    "check_versions",
     "detect_anomaly",
     "detect_nan",
     "enable_grad",

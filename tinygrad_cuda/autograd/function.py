@@ -11,6 +11,7 @@ from tinygrad_cuda.autograd.graph import active
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError, ShapeError
 from tinygrad_cuda.graph.node import Node, gradient_mode, mode
 from tinygrad_cuda.graph.ops import common, elementwise
+from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 
 
@@ -50,7 +51,11 @@ class Context:
         if isinstance(item, _Packed):
             assert self._unpack is not None
             return self._unpack(item.value)
-        return wrap(self._with_history(item)) if isinstance(item, Node) else item
+        if not isinstance(item, Node):
+            return item
+        if versions.on:
+            versions.demand(item)
+        return wrap(self._with_history(item))
 
     def _with_history(self, node: Node) -> Node:
         """An output of forward as the result that carries history."""

@@ -42,6 +42,7 @@ from tinygrad_cuda.engine.capture import (
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.node import mode
+from tinygrad_cuda.graph.versions import versions
 
 SIGNATURES = 64  # kept for one function; the least recently used goes first
 PROGRAMS = 8  # kept for one signature: training and evaluation, frozen and not, ...
@@ -87,7 +88,8 @@ class Compiled:
     def __call__(self, *args: Any, **options: Any) -> Any:
         recorder = local.recorder
         now = recorder.mode
-        if (watching.on and capturing() is not None) or settings.eager or now.finite:
+        inside = watching.on and capturing() is not None
+        if inside or settings.eager or now.finite or versions.on:
             return self.function(*args, **options)
         with self._lock:
             if recorder.pending:
@@ -136,7 +138,7 @@ class Compiled:
         The caller holds the lock, and runs at least one turn.
         """
         inside = watching.on and capturing() is not None
-        if inside or settings.eager or settings.validate or mode.now.finite:
+        if inside or settings.eager or settings.validate or mode.now.finite or versions.on:
             return None
         if local.recorder.pending:
             realize_all()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tinygrad_cuda.core.device import Device
@@ -15,6 +15,7 @@ from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.graph.node import Node, mode, node_made
 from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.versions import versions
 
 
 class Leaf:
@@ -68,12 +69,14 @@ class Branch:
 
     Attributes:
         node: the value with its history, or None while there is none.
+        silent: a write through it is not noted by `check_versions`: that of ``data``.
     """
 
-    __slots__ = ("node", "_current", "__weakref__")
+    __slots__ = ("node", "silent", "_current", "__weakref__")
 
     def __init__(self) -> None:
         self.node: Node | None = None
+        self.silent = False
         self._current = False
 
     def take(self, node: Node) -> None:
@@ -120,6 +123,8 @@ class Cell:
         capture = capturing() if watching.on else None
         if capture is not None:
             capture.met(self)
+        if versions.on:
+            versions.written(self._shown(), node)
         # In this order: wherever an interrupt falls, every alias sees what the cell holds.
         self.forget_aliases()
         self.error = None
@@ -128,6 +133,16 @@ class Cell:
             self.wait(node)
         if capture is not None and capture.views:
             capture.written(self)
+
+    def _shown(self) -> Iterator[Node]:
+        """The value as the cell and all its aliases have it."""
+        yield self.node
+        for reference in self.aliases or ():
+            alias = reference()
+            node = alias.node if isinstance(alias, Branch) else getattr(alias, "_node", None)
+            node = node() if isinstance(node, weakref.ref) else node
+            if node is not None:
+                yield node
 
     def wait(self, node: Node) -> None:
         """Enters this thread's list of cells whose value is pending."""

@@ -14,6 +14,7 @@ from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.graph.node import Node, gradient_mode, made_by, recorded_at
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.pullback import Occasion, WholeOccasion, gradient_site
+from tinygrad_cuda.graph.versions import Check, versions
 
 Cotangents = dict[Node, Any]
 
@@ -83,7 +84,7 @@ def backward(
     Raises:
         GradientError: an op on the way has no gradient, or its history is spent.
     """
-    plain = not create_graph and not _watched
+    plain = not (create_graph or _watched or versions.on)
     whole = WholeOccasion(outputs, seeds, wanted) if plain else None
     if whole is not None and (pass_ := whole.known()) is not None:
         return pass_(whole, retain_graph, None if retain_graph else user_site())
@@ -128,6 +129,7 @@ def _recorded(
     keep = set(wanted or ())
     watching = bool(_watched)
     at = gradient_site if occasion is None else occasion.at
+    check = Check(order) if versions.on else None
     for node, seed in zip(outputs, seeds):
         _accumulate(cotangents, node, seed)
     for node in reversed(order):
@@ -140,8 +142,10 @@ def _recorded(
             result[node] = g
         # A wanted node is an end: what lies behind it stays for another pass.
         if node.op is not common.variable and any(map(needed.__contains__, node.sources)):
+            if check is not None:
+                check.enter(node)
             with recorded_at(at(node)):
-                _propagate(node, g, cotangents, needed)
+                _propagate(node, g, cotangents, needed, check)
             passed.append(node)
     return result, passed
 
@@ -170,7 +174,9 @@ def _accumulate(cotangents: Cotangents, node: Node, g: Node) -> None:
     cotangents[node] = g if old is None else elementwise.add(old, g)
 
 
-def _propagate(node: Node, g: Any, cotangents: Cotangents, needed: set[Node]) -> None:
+def _propagate(
+    node: Node, g: Any, cotangents: Cotangents, needed: set[Node], check: Check | None
+) -> None:
     op, sources = node.op, node.sources
     if op is common.output:
         _accumulate_result(cotangents, sources[0], node.attributes["index"], g)
@@ -198,6 +204,8 @@ def _propagate(node: Node, g: Any, cotangents: Cotangents, needed: set[Node]) ->
             continue
         part = rule(tuple(g) if isinstance(g, list) else g, node, *sources, **node.attributes)
         if part is not None:
+            if check is not None:
+                check.read(node, g if isinstance(g, list) else (g,), part)
             _accumulate(cotangents, source, part)
 
 

@@ -21,6 +21,7 @@ from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.template import Deferred, Template, Unfit
+from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.optim.groups import Seen, Steady
 from tinygrad_cuda.optim.replay import Absent, dry_run, numeric, wide
 from tinygrad_cuda.tensor import autocast
@@ -117,6 +118,7 @@ class Updates:
             and not tracing.stack
             and not autocast.state.on
             and not settings.eager
+            and not versions.on
         )
 
     def take(self, parameter: Tensor, gradient: Tensor) -> bool:

@@ -6,6 +6,7 @@ Reading folds the chain over the cell's node; writing puts one functional update
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from math import prod
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -25,6 +26,7 @@ from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, rea
 from tinygrad_cuda.engine.shared import exported
 from tinygrad_cuda.graph.node import Node, Op, Outputs, holding, made_by, mode
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
+from tinygrad_cuda.graph.versions import versions
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -139,6 +141,7 @@ def _joined(chain: tuple[Step, ...], op: Op, detail: dict[str, Any]) -> tuple[St
     return (*chain[:-1], (op, detail))
 
 
+_nothing = nullcontext()
 # Tensor itself, which is defined above this module.
 _concrete: Any = None
 
@@ -286,7 +289,9 @@ class TensorBase:
         if base.storage is not None and not new.requires_grad:
             new = common.assign(detached(base), new)
         count_nodes(1)
-        cell.put(new)
+        silent = versions.on and depth > 0 and chain[depth - 1][1].silent
+        with versions.paused() if silent else _nothing:
+            cell.put(new)
         if branch is not None:
             cell.add_alias(branch)
             branch.take(value)
@@ -515,6 +520,8 @@ def wrap(node: Node) -> Tensor:
     tensor: Tensor = _new(_concrete)
     tensor.cell, tensor.chain = settled(node), ()
     tensor._node = tensor._strides = tensor._retained = None
+    if versions.on:
+        versions.made(node)
     if settings.eager:
         _compute_now(node.device)
     return tensor
@@ -548,6 +555,8 @@ def pending(
     count = recorder.recorded = recorder.recorded + recorded
     if count > recorder.limit:
         count_nodes(0)
+    if versions.on:
+        versions.made(node)
     if settings.eager:
         _compute_now(node.device)
     return tensor

@@ -405,7 +405,9 @@ class Tensor(
     @property
     def data(self) -> Tensor:
         """The same cell without history; a write to it is not recorded."""
-        return self.detach()
+        found = self.detach()
+        found.chain[-1][1].silent = True
+        return found
 
     @data.setter
     def data(self, value: Tensor) -> None:

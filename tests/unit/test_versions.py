@@ -1,0 +1,161 @@
+"""`check_versions`: a gradient raises where torch finds a value written in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_cuda as tc
+
+torch = pytest.importorskip("torch")
+Call = Callable[[Any, Any, Any], Any]
+
+# lib, x, w -> result; x is a result itself, w a leaf.
+FUNCTIONS: dict[str, Call] = {
+    "add": lambda lib, x, w: x + w,
+    "sub": lambda lib, x, w: x - w,
+    "mul": lambda lib, x, w: x * w,
+    "div": lambda lib, x, w: x / w,
+    "square": lambda lib, x, w: x * x,
+    "pow": lambda lib, x, w: x**3,
+    "neg": lambda lib, x, w: -x,
+    "exp": lambda lib, x, w: x.exp(),
+    "log": lambda lib, x, w: x.log(),
+    "sqrt": lambda lib, x, w: x.sqrt(),
+    "rsqrt": lambda lib, x, w: x.rsqrt(),
+    "reciprocal": lambda lib, x, w: x.reciprocal(),
+    "sin": lambda lib, x, w: x.sin(),
+    "tanh": lambda lib, x, w: x.tanh(),
+    "sigmoid": lambda lib, x, w: x.sigmoid(),
+    "relu": lambda lib, x, w: lib.nn.functional.relu(x),
+    "gelu": lambda lib, x, w: lib.nn.functional.gelu(x),
+    "silu": lambda lib, x, w: lib.nn.functional.silu(x),
+    "softplus": lambda lib, x, w: lib.nn.functional.softplus(x),
+    "elu": lambda lib, x, w: lib.nn.functional.elu(x),
+    "leaky_relu": lambda lib, x, w: lib.nn.functional.leaky_relu(x),
+    "abs": lambda lib, x, w: x.abs(),
+    "clamp": lambda lib, x, w: x.clamp(0.2, 0.9),
+    "maximum": lambda lib, x, w: lib.maximum(x, w),
+    "sum": lambda lib, x, w: x.sum(1),
+    "mean": lambda lib, x, w: x.mean(),
+    "logsumexp": lambda lib, x, w: lib.logsumexp(x, 1),
+    "softmax": lambda lib, x, w: x.softmax(1),
+    "log_softmax": lambda lib, x, w: x.log_softmax(1),
+    "matmul": lambda lib, x, w: x @ w,
+    "transposed": lambda lib, x, w: x @ w.T,
+    "linear": lambda lib, x, w: lib.nn.functional.linear(x, w),
+    "layer_norm": lambda lib, x, w: lib.nn.functional.layer_norm(x, (3,)),
+    "mse_loss": lambda lib, x, w: lib.nn.functional.mse_loss(x, w),
+    "smooth_l1_loss": lambda lib, x, w: lib.nn.functional.smooth_l1_loss(x, w),
+    "cross_entropy": lambda lib, x, w: lib.nn.functional.cross_entropy(x, labels(lib)),
+    "index": lambda lib, x, w: x[1:],
+    "reshape": lambda lib, x, w: x.reshape(9),
+    "cat": lambda lib, x, w: lib.cat([x, w]),
+    "where": lambda lib, x, w: lib.where(x > 0.5, x, w),
+    "view of the operand": lambda lib, x, w: x[0] * w,
+    "twice": lambda lib, x, w: (x * 2).exp() * w,
+}  # fmt: skip
+
+# What is written, after the call.
+WRITES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "nothing": lambda lib, x, w, y: None,
+    "operand": lambda lib, x, w, y: x.mul_(2),
+    "a part of the operand": lambda lib, x, w, y: x[0].zero_(),
+    "result": lambda lib, x, w, y: y.add_(1),
+    "leaf": lambda lib, x, w, y: w.detach().mul_(2),
+    "leaf by data": lambda lib, x, w, y: w.data.mul_(2),
+}
+
+
+def labels(lib: Any) -> Any:
+    return lib.tensor([0, 2, 1])
+
+
+@pytest.fixture(autouse=True)
+def on_cpu() -> Iterator[None]:
+    tc.set_default_device("cpu")
+    yield
+    tc.set_default_device(None)
+
+
+def refused(lib: Any, function: Call, write: Callable[..., Any]) -> bool:
+    values = np.linspace(0.1, 1.2, 9).reshape(3, 3)
+    leaf = lib.tensor(values, requires_grad=True)
+    w = lib.tensor(values[::-1].copy(), requires_grad=True)
+    x = leaf + 0.1
+    y = function(lib, x, w)
+    write(lib, x, w, y)
+    found = ""
+    try:
+        y.sum().backward()
+    except (RuntimeError, tc.GradientError) as error:
+        found = str(error)
+    assert not found or "modified by an inplace operation" in found
+    return bool(found)
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_gradient_is_refused_where_torch_refuses_it(name: str, write: str) -> None:
+    expected = refused(torch, FUNCTIONS[name], WRITES[write])
+    assert not refused(tc, FUNCTIONS[name], WRITES[write])
+    with tc.autograd.check_versions(True):
+        assert refused(tc, FUNCTIONS[name], WRITES[write]) == expected
+
+
+def test_the_error_has_both_lines() -> None:
+    with tc.autograd.check_versions(True):
+        x = tc.tensor([1.0, 2.0], requires_grad=True)
+        y = x.exp()
+        loss = y.sum()
+        y.mul_(2)
+        with pytest.raises(tc.GradientError) as caught:
+            loss.backward()
+    text = str(caught.value)
+    assert "y = x.exp()" in text
+    assert "y.mul_(2)" in text
+
+
+def test_a_step_between_two_passes_is_a_write() -> None:
+    """The classic: the optimizer has written what the second loss needs."""
+    with tc.autograd.check_versions(True):
+        w = tc.ones(2, 2).requires_grad_()
+        optimizer = tc.optim.SGD([w], lr=0.1)
+        h = tc.ones(3, 2) @ w
+        out = h @ w
+        h.mean().backward(retain_graph=True)
+        optimizer.step()
+        with pytest.raises(tc.GradientError, match="inplace"):
+            out.mean().backward()
+        optimizer.zero_grad()
+        (tc.ones(3, 2) @ w @ w).mean().backward()  # what is recorded later is right
+
+
+def test_what_a_function_saved() -> None:
+    class Cube(tc.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: tc.Tensor) -> tc.Tensor:
+            ctx.save_for_backward(x)
+            return x * x * x
+
+        @staticmethod
+        def backward(ctx: Any, g: tc.Tensor) -> tc.Tensor:
+            (x,) = ctx.saved_tensors
+            return g * 3 * x * x
+
+    x = tc.tensor([2.0], requires_grad=True)
+    with tc.autograd.check_versions(True):
+        y = x * 1
+        z = Cube.apply(y)
+        y.add_(1)
+        with pytest.raises(tc.GradientError, match="inplace"):
+            z.backward()
+    y = x * 1
+    z = Cube.apply(y)
+    y.add_(1)
+    z.backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [12]
