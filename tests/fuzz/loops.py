@@ -136,8 +136,10 @@ def net_class(lib: Any) -> Any:
         def __init__(self, kind: str) -> None:
             super().__init__()
             self.kind = kind
-            self.extras = 0
+            self.extras = nn.ParameterList()
             getattr(self, f"make_{kind}", self.make_mlp)()
+            # Found now: what compiled code computes the name of is refused.
+            self.chosen = getattr(self, f"forward_{kind}")
 
         def make_mlp(self) -> None:
             self.first = nn.Linear(WIDTH, HIDDEN)
@@ -167,9 +169,9 @@ def net_class(lib: Any) -> Any:
             self.last = nn.Linear(WIDTH, CLASSES)
 
         def forward(self, x: Any, labels: Any) -> Any:
-            result = getattr(self, f"forward_{self.kind}")(x, labels)
-            for number in range(self.extras):
-                result = result * (1 + getattr(self, f"extra{number}"))
+            result = self.chosen(x, labels)
+            for extra in self.extras:
+                result = result * (1 + extra)
             return result
 
         def forward_mlp(self, x: Any, labels: Any) -> Any:
@@ -227,7 +229,8 @@ def hidden_of(lib: Any, kind: str, h: Any) -> Any:
         return h + 1
     if kind == "rows":
         return lib.cat([h[:2] * 0.5, h[2:]])
-    return getattr(lib, kind)(h * 0.5)
+    functions = {"exp": lib.exp, "tanh": lib.tanh, "relu": lib.relu, "sigmoid": lib.sigmoid}
+    return functions[kind](h * 0.5)
 
 
 # One run ------------------------------------------------------------------------------------------
@@ -367,8 +370,12 @@ class World:
             h.add_(1)
         elif how == "mul_":
             h.mul_(0.5)
+        elif how == "tanh_":
+            h.tanh_()
+        elif how == "relu_":
+            h.relu_()
         else:
-            getattr(h, how)()
+            h.sigmoid_()
 
     def clip(self, how: str, limit: float) -> None:
         utils = self.lib.nn.utils
@@ -451,8 +458,7 @@ class World:
 
     def add(self) -> None:
         extra = self.lib.nn.Parameter(self.tensor([0.1, -0.2, 0.3]))
-        setattr(self.model, f"extra{self.model.extras}", extra)
-        self.model.extras += 1
+        self.model.extras.append(extra)
         self.optimizer.add_param_group({"params": [extra], "lr": 0.02})
         self.schedule = self.make_schedule("ExponentialLR")
         self.parameters.append(extra)
