@@ -16,7 +16,53 @@ class Rule(NamedTuple):
     why: str
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, Rule] = {
+    "float64_agrees": Rule(
+        "over- or underflows, or loses digits, in a narrow dtype (fmod of a large number is nan)",
+        "what torch gives of the same values in float64, rounded",
+        "float64 is the exact answer up to one rounding",
+    ),
+    "nan_spreads": Rule(
+        "a number where a nan went in: the slope of |nan| is 0, that of elu(nan) 1",
+        "nan",
+        "nothing follows from nan; torch's numbers change with the place in a vector register",
+    ),
+    "slope_without_nan": Rule(
+        "a nan slope at an infinite or singular input without nan: inf / inf in its formula",
+        "the limit, or 0",
+        "one infinite element does not spoil the gradients of others",
+    ),
+    "slope_at_nan": Rule(
+        "0, 1 or nan as the slope of a piecewise function at nan itself",
+        "another of these",
+        "torch's own kernels differ: full vector registers and the rest of a row, float32 and 64",
+    ),
+    "nan_is_the_extreme": Rule(
+        "which of several nan is chosen, or a nan gradient for the whole row (amax)",
+        "the first nan is chosen, and takes the gradient",
+        "the value is the same; the gradient goes where the value came from, as in torch's max",
+    ),
+    "order_of_terms": Rule(
+        "sums of products with infinities: inf or nan by the order of terms and zero padding",
+        "inf or nan by another order",
+        "0 * inf is nan: which zeros are multiplied is the algorithm's choice, in torch's too",
+    ),
+    "limits": Rule(
+        "nan, 0 or a large number at poles and for infinite arguments of special functions",
+        "the limit, or nan",
+        "trigamma(-1) is infinite, hardswish(-inf) is 0, gelu(inf) inf, igamma(nan, 0) nan",
+    ),
+    "exact_products": Rule(
+        "nan as the gradient of a product by dividing by an element that is 0, nan or infinite",
+        "the product of the others",
+        "the derivative does not contain that element",
+    ),
+    "which_of_equals": Rule(
+        "another one of equal elements, or of nans, is chosen",
+        "the first",
+        "torch documents no choice (mode, kthvalue, max_unpool with repeated places)",
+    ),
+}
 LIMIT = 20
 
 assert len(RULES) <= LIMIT

@@ -114,3 +114,13 @@ def test_the_gradient_of_sinc_is_accurate_near_zero(on_cpu: None) -> None:
     tc.sinc(x).sum().backward()
     expected = [-(np.pi**2) * v / 3 + np.pi**4 * v**3 / 30 for v in (1e-20, 1e-6, 1e-3)]
     np.testing.assert_allclose(x.grad.numpy(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_frexp_of_subnormal_numbers_and_next_to_powers_of_two(dtype: str, on_cpu: None) -> None:
+    values = [5e-324, 1e-310, 1e-40, 2.2250738585072014e-308, 1 - 2**-53, 1.0, 7.999999999999999]
+    values += [1e300, -3.0, 0.0, INF]
+    mantissa, power = tc.frexp(tc.tensor(values, dtype=getattr(tc, dtype)))
+    wanted = torch.frexp(torch.tensor(values, dtype=getattr(torch, dtype)))
+    np.testing.assert_array_equal(mantissa.numpy(), wanted.mantissa.numpy())
+    np.testing.assert_array_equal(power.numpy()[:-1], wanted.exponent.numpy()[:-1])
