@@ -6,6 +6,7 @@ green and blue plane of 32 rows each.
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import sys
@@ -178,6 +179,7 @@ def unpack(archive: Path, wanted: Sequence[str], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     missing = set(wanted)
     try:
+        _check_stream(archive)
         with tarfile.open(archive) as tar:
             for member in tar:
                 name = member.name.rpartition("/")[2]
@@ -195,6 +197,16 @@ def unpack(archive: Path, wanted: Sequence[str], folder: Path) -> None:
             "unpack", f"{archive} lacks files", expect=", ".join(wanted),
             actual="without " + ", ".join(sorted(missing)),
         )  # fmt: skip
+
+
+def _check_stream(archive: Path) -> None:
+    """Reads a gzip stream to its end, where its checksum is; the members of a tar have none."""
+    with archive.open("rb") as file:
+        if file.read(2) != b"\x1f\x8b":
+            return
+    with gzip.open(archive) as stream:
+        while stream.read(1 << 20):
+            pass
 
 
 def _write(source: IO[bytes], path: Path) -> None:

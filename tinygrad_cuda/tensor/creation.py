@@ -118,7 +118,8 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         array = np.asarray(data)
         return array if dtype is None else _converted(array, dtype)
     if dtype is not None and not (dtype.category < 2):
-        return np.array(_nested(data), dtype=np.float64).astype(dtype.numpy)
+        with np.errstate(over="ignore"):  # beyond the range is infinity
+            return np.array(_nested(data), dtype=np.float64).astype(dtype.numpy)
     array = np.array(_nested(data))
     if dtype is not None:
         if array.size and dtype.category == 1 and array.dtype.kind in "iuf":

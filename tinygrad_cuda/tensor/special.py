@@ -229,7 +229,16 @@ def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
     power = elementwise.floor(elementwise.log2(wide))
     power = elementwise.add(power, common.full_like(power, 1))
     power = elementwise.where(usable, power, common.full_like(power, 0))
-    scaled = elementwise.mul(to_dtype(node, float64), elementwise.exp2(elementwise.neg(power)))
+    # In two factors, since the power of a subnormal number has no reciprocal.
+    half = elementwise.trunc(elementwise.mul(power, common.full_like(power, 0.5)))
+    scaled = to_dtype(node, float64)
+    for part in (half, elementwise.sub(power, half)):
+        scaled = elementwise.mul(scaled, elementwise.exp2(elementwise.neg(part)))
+    # The logarithm of a number just below a power of two is rounded to that power's.
+    half, one = common.full_like(scaled, 0.5), common.full_like(scaled, 1)
+    low = elementwise.logical_and(usable, elementwise.lt(elementwise.abs(scaled), half))
+    scaled = elementwise.where(low, elementwise.add(scaled, scaled), scaled)
+    power = elementwise.where(low, elementwise.sub(power, one), power)
     mantissa = elementwise.where(usable, to_dtype(scaled, node.dtype), node)
     return wrap(mantissa), wrap(to_dtype(power, dtypes.int32))
 
