@@ -220,6 +220,10 @@ KINDS = [
           "proxy_N['v']", "hidden_N[0]['v'] += 1"),
     _kind("a UserDict", "import collections\ntable_N = collections.UserDict(v=2.0)",
           "table_N['v']", "table_N['v'] += 1"),
+    _kind("a class made from UserDict", "import collections\n"
+          "class Table_N(collections.UserDict):\n    factor = 2.0\n    def get(self):\n"
+          "        return self.factor\ntable_N = Table_N()", "table_N.get()",
+          "table_N.factor += 1"),
     _kind("a UserList", "import collections\nthings_N = collections.UserList([2.0])",
           "things_N[0]", "things_N[0] += 1"),
     _kind("a ChainMap", "import collections\nupper_N, lower_N = {}, {'v': 2.0}\n"
@@ -325,6 +329,57 @@ KINDS = [
     _kind("import_module", "import importlib, sys, types\n"
           "sys.modules['inner_N'] = types.ModuleType('i')\nsys.modules['inner_N'].v = 2.0",
           "importlib.import_module('inner_N').v", "sys.modules['inner_N'].v += 1"),
+    # Objects of C and of libraries.
+    _kind("an XML element", "from xml.etree.ElementTree import Element\nelement_N = Element('a')\n"
+          "element_N.text = '2.0'", "float(element_N.text)",
+          "element_N.text = str(float(element_N.text) + 1)"),
+    _kind("a child of an XML element", "from xml.etree.ElementTree import Element, SubElement\n"
+          "element_N = Element('a')\nSubElement(element_N, 'b').text = '2.0'",
+          "float(element_N[0].text)", "element_N[0].text = str(float(element_N[0].text) + 1)"),
+    _kind("a view of a dictionary", "table_N = {'v': 2.0}\nview_N = table_N.values()\n"
+          "hidden_N, table_N = [table_N], None", "sum(view_N)", "hidden_N[0]['v'] += 1"),
+    _kind("a record of NumPy", "import numpy as np\n"
+          "array_N = np.array([(2.0, 1)], dtype=[('v', 'f8'), ('w', 'i4')])\n"
+          "record_N = array_N[0]", "float(record_N['v'])", "array_N['v'] += 1"),
+    _kind("a masked array",
+          "import numpy as np\nthings_N = np.ma.array([2.0, 3.0, 4.0], mask=[0, 0, 0])",
+          "float(things_N.sum())",
+          "things_N[0 if things_N.mask[1] else 1] = np.ma.masked\nthings_N.data[2] += 1"),
+    _kind("a mmap", "import mmap\nmemory_N = mmap.mmap(-1, 4)\nmemory_N[0] = 2", "memory_N[0]",
+          "memory_N[0] += 1"),
+    _kind("shared memory", "from multiprocessing import shared_memory\n"
+          "shared_N = shared_memory.SharedMemory(create=True, size=4)\nshared_N.buf[0] = 2\n"
+          "shared_N.unlink()", "shared_N.buf[0]", "shared_N.buf[0] += 1"),
+    _kind("what a ctypes pointer points to", "import ctypes\nnumber_N = ctypes.c_int(2)\n"
+          "pointer_N = ctypes.pointer(number_N)\nhidden_N, number_N = [number_N], None",
+          "pointer_N[0]", "hidden_N[0].value += 1"),
+    _kind("a ctypes structure", "import ctypes\nclass Pair_N(ctypes.Structure):\n"
+          "    _fields_ = [('v', ctypes.c_int)]\npair_N = Pair_N(2)", "pair_N.v", "pair_N.v += 1"),
+    _kind("a Value of multiprocessing", "import multiprocessing\n"
+          "value_N = multiprocessing.Value('d', 2.0, lock=False)", "value_N.value",
+          "value_N.value += 1"),
+    _kind("a Value with a lock", "import multiprocessing\n"
+          "value_N = multiprocessing.Value('d', 2.0)", "value_N.value", "value_N.value += 1",
+          "either"),
+    _kind("a Fraction in a variable", "import fractions\nvalue_N = fractions.Fraction(2)",
+          "float(value_N)", "global value_N\nvalue_N += 1"),
+    _kind("a heap", "import heapq\nheap_N = [2.0, 9.0]", "heapq.nsmallest(1, heap_N)[0]",
+          "heapq.heapreplace(heap_N, heap_N[0] + 1)"),
+    _kind("a bisected list", "import bisect\nthings_N = [1.0, 2.0]",
+          "float(bisect.bisect(things_N, 5.0))", "things_N.append(3.0)"),
+    _kind("a Decimal context", "import decimal", "float(decimal.Decimal(1) / decimal.Decimal(3))",
+          "decimal.getcontext().prec = 4 + decimal.getcontext().prec % 9", "either"),
+    _kind("a Decimal imported by name", "import decimal\nfrom decimal import Decimal",
+          "float(Decimal(1) / Decimal(3))",
+          "decimal.getcontext().prec = 4 + decimal.getcontext().prec % 9", "either"),
+    _kind("a logger's level", "import logging\nlog_N = logging.getLogger('log_N')",
+          "(3.0 if log_N.isEnabledFor(10) else 2.0)",
+          "log_N.setLevel(10 if log_N.level != 10 else 30)"),
+    _kind("a ConfigParser", "import configparser\nconfig_N = configparser.ConfigParser()\n"
+          "config_N['a'] = {'v': '2.0'}", "float(config_N['a']['v'])",
+          "config_N['a']['v'] = str(float(config_N['a']['v']) + 1)", "either"),
+    _kind("a string buffer", "import io\nbuffer_N = io.BytesIO(b'2')",
+          "float(buffer_N.getvalue())", "buffer_N.seek(0), buffer_N.write(b'3')", "refuse"),
     # What moves on by being read.
     _kind("next of a counter", "import itertools\ncount_N = itertools.count(2)", "next(count_N)",
           "pass", "refuse"),
@@ -437,6 +492,52 @@ KINDS = [
     _kind("whether there is a gradient", "weight_N = nn.Parameter(tc.ones(1))",
           "(3.0 if weight_N.grad is None else 2.0)",
           "weight_N.grad = tc.ones(1) if weight_N.grad is None else None"),
+    _kind("a ModuleList that grows", "list_N = nn.ModuleList([nn.Identity()])",
+          "float(len(list_N))", "list_N.append(nn.Identity())"),
+    _kind("a loop over a ModuleList", "class Twice_N(nn.Module):\n    def forward(self, x):\n"
+          "        return x * 2\nlist_N = nn.ModuleList([Twice_N()])\ndef get_N():\n"
+          "    y = tc.ones(1)\n    for layer in list_N:\n        y = layer(y)\n    return y",
+          "get_N()", "list_N.append(Twice_N())"),
+    _kind("a replaced layer", "class Times_N(nn.Module):\n    def __init__(self, k):\n"
+          "        super().__init__()\n        self.k = k\n    def forward(self, x):\n"
+          "        return x * self.k\nnet_N = nn.Module()\nnet_N.layer = Times_N(2.0)",
+          "net_N.layer(tc.ones(1))", "net_N.layer = Times_N(net_N.layer.k + 1)"),
+    _kind("a replaced layer of a Sequential", "net_N = nn.Sequential(nn.Identity(), nn.Identity())",
+          "(3.0 if isinstance(net_N[1], nn.ReLU) else 2.0)", "net_N[1] = nn.ReLU()"),
+    _kind("a replaced forward", "net_N = nn.Identity()", "net_N(tc.ones(1) * 2)",
+          "old = net_N.forward\nnet_N.forward = lambda x: old(x) + 1"),
+    _kind("a replaced parameter", "net_N = nn.Module()\nnet_N.w = nn.Parameter(tc.ones(1) * 2)",
+          "net_N.w.detach()", "net_N.w = nn.Parameter(net_N.w.detach() + 1)"),
+    _kind("a replaced buffer", "net_N = nn.Module()\nnet_N.register_buffer('w', tc.ones(1) * 2)",
+          "net_N.w", "net_N.w = net_N.w + 1"),
+    _kind("a ParameterList", "list_N = nn.ParameterList([nn.Parameter(tc.ones(1))])",
+          "float(len(list_N))", "list_N.append(nn.Parameter(tc.ones(1)))"),
+    _kind("a number of parameters", "net_N = nn.Sequential(nn.Linear(1, 1))",
+          "float(len(list(net_N.parameters())))", "net_N.append(nn.Linear(1, 1))"),
+    _kind("a Module's __dict__", "net_N = nn.Identity()\nnet_N.v = 2.0", "net_N.v",
+          "net_N.__dict__['v'] += 1"),
+    _kind("an optimizer's state", "weight_N = nn.Parameter(tc.ones(1))\n"
+          "optimizer_N = tc.optim.SGD([weight_N], lr=1.0)", "float(len(optimizer_N.state))",
+          "optimizer_N.state[object()] = {}", "either"),
+    _kind("a scheduler's rate", "weight_N = nn.Parameter(tc.ones(1))\n"
+          "optimizer_N = tc.optim.SGD([weight_N], lr=2.0)\n"
+          "schedule_N = tc.optim.lr_scheduler.LambdaLR(optimizer_N, lambda k: 1.0 + k)",
+          "schedule_N.get_last_lr()[0]", "optimizer_N.step()\nschedule_N.step()"),
+    _kind("a loss scale", "scaler_N = tc.amp.GradScaler('cpu', init_scale=2.0)",
+          "float(scaler_N.get_scale())", "scaler_N.update(scaler_N.get_scale() + 1)", "either"),
+    _kind("a loss that is scaled", "scaler_N = tc.amp.GradScaler('cpu', init_scale=2.0)",
+          "scaler_N.scale(tc.ones(1))", "scaler_N.update(scaler_N.get_scale() + 1)"),
+    _kind("a Parameter's hook", "weight_N = nn.Parameter(tc.ones(1))",
+          "tc.autograd.grad((weight_N * 2).sum(), weight_N)[0]",
+          "weight_N.register_hook(lambda gradient: gradient + 1)"),
+    _kind("a transformed function", "value_N = 2.0\n"
+          "get_N = tc.func.grad(lambda x: (x * value_N).sum())", "get_N(tc.ones(1))",
+          "global value_N\nvalue_N += 1"),
+    _kind("a DataLoader", "loader_N = tc.utils.data.DataLoader([2.0, 3.0, 4.0])\n"
+          "iterator_N = iter(loader_N)", "float(next(iterator_N))", "pass", "refuse"),
+    _kind("a shuffled DataLoader", "loader_N = tc.utils.data.DataLoader("
+          "list(range(2, 50)), shuffle=True)", "next(iter(loader_N)).float()", "pass", "refuse"),
+    _kind("autocast", "", "(tc.ones(1) @ tc.ones(1)).float()", "pass"),
     _kind("gradient mode", "", "(3.0 if tc.is_grad_enabled() else 2.0)",
           "tc.set_grad_enabled(True)"),
     _kind("the default dtype", "", "(3.0 if tc.get_default_dtype() is tc.float32 else 2.0)",
@@ -497,14 +598,15 @@ PATHS = [
     ("in a function by getattr", "class Reader_N:\n    def one(self, x):\n        return x * EXPR\n"
      "reader_N = Reader_N()\nwhich_N = 'on'\ndef read_N(x):\n"
      "    return getattr(reader_N, which_N + 'e')(x)"),
-    ("in a Module", "class Net_N(nn.Module):\n    def forward(self, x):\n        return x * EXPR\n"
-     "net_N = Net_N()\ndef read_N(x):\n    return net_N(x)"),
-    ("in a Module below", "class Net_N(nn.Module):\n    def forward(self, x):\n"
-     "        return x * EXPR\nnet_N = nn.Sequential(nn.Identity(), nn.Sequential(Net_N()))\n"
-     "def read_N(x):\n    return net_N(x)"),
-    ("in a hook", "net_N = nn.Identity()\n"
-     "net_N.register_forward_hook(lambda module, x, y: y * EXPR)\n"
-     "def read_N(x):\n    return net_N(x)"),
+    ("in a Module", "class Outer_N(nn.Module):\n"
+     "    def forward(self, x):\n        return x * EXPR\n"
+     "outer_N = Outer_N()\ndef read_N(x):\n    return outer_N(x)"),
+    ("in a Module below", "class Outer_N(nn.Module):\n    def forward(self, x):\n"
+     "        return x * EXPR\nouter_N = nn.Sequential(nn.Identity(), nn.Sequential(Outer_N()))\n"
+     "def read_N(x):\n    return outer_N(x)"),
+    ("in a hook", "outer_N = nn.Identity()\n"
+     "outer_N.register_forward_hook(lambda module, x, y: y * EXPR)\n"
+     "def read_N(x):\n    return outer_N(x)"),
     ("in a hook of a gradient", "hooked_N = nn.Parameter(tc.ones(1))\n"
      "hooked_N.register_hook(lambda gradient: gradient * EXPR)\ndef read_N(x):\n"
      "    with tc.enable_grad():\n"

@@ -7,6 +7,7 @@ must return what the plain one does; where a value cannot be followed it raises 
 
 from __future__ import annotations
 
+import decimal
 import itertools
 import linecache
 import os
@@ -82,9 +83,20 @@ class World:
         linecache.cache.pop(self.module.__file__ or "", None)
 
 
+def _called(step: Any, x: Any) -> Any:
+    """What a call returned; of an error that a plain call raises, too, its kind."""
+    try:
+        return step(x).tolist()
+    except tc.CompileError:
+        raise
+    except Exception as error:
+        return f"{type(error).__name__} {str(error).splitlines()[:1]}"
+
+
 def ran(text: str, program: list[Step], compiled: bool) -> list[Any]:
     """What each call returned, or the error that ended the run."""
     environment, arguments, library = dict(os.environ), list(sys.argv), dict(vars(textwrap))
+    context = decimal.getcontext().copy()
     tc.manual_seed(0)
     world = World(text)
     found: list[Any] = []
@@ -97,7 +109,8 @@ def ran(text: str, program: list[Step], compiled: bool) -> list[Any]:
             if kind == "change" and count:
                 space[f"change_{number % count}"]()
             elif kind == "call":
-                found += [step(x).tolist() for _ in range(number)]
+                for _ in range(number):
+                    found.append(_called(step, x))
     except tc.CompileError as error:
         found.append(error)
     finally:
@@ -105,6 +118,7 @@ def ran(text: str, program: list[Step], compiled: bool) -> list[Any]:
         os.environ.clear()
         os.environ.update(environment)
         sys.argv[:] = arguments
+        decimal.setcontext(context)
         vars(textwrap).update(library)
     return found
 
@@ -126,7 +140,7 @@ def check(program: list[Step], device: str) -> str | None:
             return f"refused: {error}"
         return None if LOCATED in str(error) else f"unlocated: {error}"
     wanted = ran(text, program, compiled=False)
-    return None if got == wanted else f"stale: {got} instead of {wanted}"
+    return None if repr(got) == repr(wanted) else f"stale: {got} instead of {wanted}"
 
 
 def show(program: list[Step]) -> str:

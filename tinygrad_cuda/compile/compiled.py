@@ -23,7 +23,7 @@ from tinygrad_cuda.compile.signature import (
     snapshot,
 )
 from tinygrad_cuda.compile.steady import MISS, Steady, steady
-from tinygrad_cuda.compile.watch import Watch
+from tinygrad_cuda.compile.watch import Watch, refuse
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.core.interrupts import indivisible
@@ -46,6 +46,7 @@ from tinygrad_cuda.graph.versions import versions
 
 SIGNATURES = 64  # kept for one function; the least recently used goes first
 PROGRAMS = 8  # kept for one signature: training and evaluation, frozen and not, ...
+MET = 200  # values that calls meet while they are traced and that no name leads to
 ATTEMPTS = 3  # calls in a row that leave something new behind
 
 
@@ -179,6 +180,7 @@ class Compiled:
         self._report(f"is traced: {reason}")
         for remark in names.remarks():
             self._report(remark)
+        refuse(names)
         result, capture, watch = self._captured(given, names)
         if given.views:
             result = given.restored(result)
@@ -201,7 +203,9 @@ class Compiled:
             change = Change("gradient mode", None, False)
         change = change or program.changed()
         if change is None and missed:
-            change = Change("which functions it calls that no name leads to", None, False)
+            what = "which functions it calls that no name leads to"
+            # Each such call has met something new: not for ever.
+            change = Change(what, None, sum(map(len, self._extra)) < MET)
         if change is not None:
             self._count(given.key, change)
             return result, None
@@ -235,8 +239,7 @@ class Compiled:
         try:
             begin(capture)
             watch.begin()
-            module = owner_module(self.function)
-            if module is not None:
+            for module in filter(None, (owner_module(self.function), *names.modules)):
                 capture.saw_module(module)
             result = self.function(*given.args, **given.options)
             watch.end()

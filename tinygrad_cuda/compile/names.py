@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import array
 import ctypes
+import gc
 import keyword
+import mmap
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -22,8 +24,9 @@ PLAIN = (bool, int, float, str, bytes, complex, type(None))
 NOTHING: Any = object()
 ARRAY = 1 << 20  # bytes of a NumPy array, and
 MANY = 1000  # items of a container, from which on a report names it
+POINTER: type = ctypes._Pointer
 CTYPES: tuple[type, ...] = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
-RAW = (bytearray, memoryview, array.array, np.ndarray, *CTYPES)
+RAW = (bytearray, memoryview, array.array, mmap.mmap, np.ndarray, np.void, POINTER, *CTYPES)
 MAPPINGS = (dict, MappingProxyType)
 
 
@@ -35,6 +38,18 @@ class Fields(NamedTuple):
     def now(self) -> Any:
         """Its dictionary."""
         return object.__getattribute__(self.thing, "__dict__")
+
+
+class Inside(NamedTuple):
+    """As a container: what an object of C refers to, in the order of its own."""
+
+    thing: Any
+
+
+class Called(NamedTuple):
+    """As the owner of a name: a function whose results are compared."""
+
+    function: Callable[[], Any]
 
 
 class Name(NamedTuple):
@@ -64,6 +79,8 @@ class Name(NamedTuple):
             return place.now().get(name, NOTHING)
         if kind is ContextVar:
             return place.get(NOTHING)
+        if kind is Called:
+            return place.function()
         if issubclass(kind, weakref.ref):
             place = place()
             if name == "()":
@@ -83,6 +100,8 @@ class Name(NamedTuple):
         if kind in DICTIONARIES or kind is Fields:
             items = place if kind is not Fields else f"{place}.thing.__dict__"
             return f"{name!r} in {items}" if absent else f"{items}[{name!r}] is not {value}"
+        if kind is Called:
+            return f"{place}.function() != {value}"
         if kind is ContextVar:
             return f"{place}.get(nothing) is not {value}"
         if issubclass(kind, weakref.ref):
@@ -137,6 +156,8 @@ class Names:
         moving: iterators and generators of random numbers, with their states.
         sites: of names, a line that reads them.
         seen: by identity, all that was reached.
+        modules: Modules among the values.
+        refused: names that lead to what cannot be compared, and what that is.
         codes: of all functions that were read; `names` are the names in them.
     """
 
@@ -148,6 +169,8 @@ class Names:
         self.moving: list[tuple[str, Any, Any]] = []
         self.sites: dict[str, RawSite] = {}
         self.seen: dict[int, Any] = {}
+        self.modules: list[Any] = []
+        self.refused: list[tuple[str, str]] = []
         self.codes: set[Any] = set()
         self.names: set[str] = set()
 
@@ -194,6 +217,8 @@ def items_of(container: Any) -> list[Any]:
     """What a container holds, in its order: of a dictionary the keys, then the values."""
     if issubclass(type(container), RAW):
         return bytes_of(container)
+    if type(container) is Inside:
+        return gc.get_referents(container.thing)
     if issubclass(type(container), MAPPINGS):
         return [*container, *container.values()]
     return [*container]
@@ -204,6 +229,10 @@ def bytes_of(buffer: Any) -> list[Any]:
     if isinstance(buffer, np.ndarray):
         what = f"{buffer.dtype.str} {buffer.shape}"
         return [what, *buffer.flat] if buffer.dtype.hasobject else [what, buffer.tobytes()]
+    if isinstance(buffer, np.void):
+        return [buffer.dtype.str, buffer.tobytes()]
+    if isinstance(buffer, POINTER):
+        return [type(buffer).__name__, bytes(buffer.contents) if buffer else b""]  # type: ignore[attr-defined]
     return [type(buffer).__name__, bytes(buffer)]
 
 
@@ -213,7 +242,7 @@ def same(a: Any, b: Any) -> bool:
         return True
     if type(a) is not type(b):
         return False
-    if issubclass(type(a), np.generic):
+    if issubclass(type(a), np.generic) and type(a) is not np.void:
         return bool(a.dtype == b.dtype and a.tobytes() == b.tobytes())
     # By their texts 0.0 is not -0.0, and NaN is NaN.
     return bool(type(a) in PLAIN and repr(a) == repr(b))

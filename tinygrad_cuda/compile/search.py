@@ -8,6 +8,7 @@ name leads to is found, or refused, while the function runs: see `watch`.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import sys
@@ -18,12 +19,15 @@ from collections import ChainMap, UserDict, UserList, UserString, deque
 from collections.abc import Sequence
 from contextvars import ContextVar
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, pairwise
 from operator import attrgetter, methodcaller
 from pathlib import Path
 from types import (
     BuiltinFunctionType,
+    CodeType,
+    FrameType,
     FunctionType,
+    GetSetDescriptorType,
     MappingProxyType,
     MemberDescriptorType,
     MethodType,
@@ -33,12 +37,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tinygrad_cuda.amp.grad_scaler import GradScaler
 from tinygrad_cuda.compile.names import (
     NOTHING,
     PLAIN,
     RAW,
+    Called,
     Contents,
     Fields,
+    Inside,
     Name,
     Names,
     items_of,
@@ -59,6 +66,7 @@ _FOLDERS = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platli
 LIBRARIES = (*(f"{x}{os.sep}" for x in (*_FOLDERS, Path(__file__).parents[1])), "<frozen")
 COUNTED = {*LISTS, *DICTIONARIES, States} - {list, dict}  # optimizers', which look after them
 MUTABLE = (list, dict, set, deque, MappingProxyType)
+# Containers of libraries, and what this package reads as a Python number.
 WRAPPERS = (
     UserDict,
     UserList,
@@ -67,6 +75,7 @@ WRAPPERS = (
     weakref.WeakSet,
     weakref.WeakValueDictionary,
     weakref.WeakKeyDictionary,
+    GradScaler,
 )  # containers of libraries
 PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
 # Methods that nobody names and that no call of Python shows while tracing: they are for pickling,
@@ -86,6 +95,12 @@ REPORTED = {"last_epoch": "last_epoch", "get_last_lr": "_last_lr"}
 MANAGED = frozenset({"state", "param_groups", "steps", "base_lrs", "_steps", *REPORTED.values()})
 
 
+HEAP = 1 << 9  # of a class's flags: it is made by a class statement
+# Objects of C that are followed otherwise, or hold nothing of the user's.
+NO_CONTAINERS = (
+    BuiltinFunctionType, MethodType, ModuleType, CodeType, FrameType, type, property, partial,
+    MemberDescriptorType, GetSetDescriptorType, threading.local, staticmethod, classmethod,
+)  # fmt: skip
 NO_FIELDS: dict[str, Any] = {}
 
 
@@ -142,7 +157,7 @@ class _Reached:
 
     __slots__ = (
         "thing", "below", "own", "hidden", "fields", "known", "tried", "tried_missing", "weak",
-        "special",
+        "special", "described",
     )  # fmt: skip
 
     def __init__(
@@ -153,13 +168,15 @@ class _Reached:
         self.known = set().union(*map(vars, own))
         self.tried = self.tried_missing = 0  # names
         # Whether to look an attribute up may run the user's code.
+        self.described = _described(type(thing)) if self.fields is NO_FIELDS else set()
         self.special = hasattr(type(thing), "__getattr__") or "__getattribute__" in self.known
 
     def asked(self, name: str) -> str:
         """Under which name it has what it is asked for; none if it does not tell."""
         if self.hidden is None or name in self.hidden:
             name = REPORTED.get(name, "")
-        return name if name in self.fields or name in self.known else ""
+        has = name in self.fields or name in self.known or name in self.described
+        return name if has else ""
 
 
 def fields_of(thing: Any) -> dict[str, Any]:
@@ -186,6 +203,9 @@ class _Search:
         self.texts: set[str] = set()  # and its strings
         self.waiting: deque[tuple[str, Any, Any]] = deque([("the function", function, None)])
         self.objects: list[_Reached] = []
+        self.optimizers: dict[str, Any] = {}  # by the names that lead to them
+        self.decimal = False  # whether its context is looked at
+        self.chains: set[tuple[str, ...]] = set()
         self.groups: list[Any] = []  # of optimizers, reached by themselves
         self.known: set[tuple[str, int]] = set()
         self.seen = self.found.seen
@@ -204,6 +224,7 @@ class _Search:
             self._take(Name(name, place, getattr(place, name, NOTHING)))
         for thing in extra.objects:
             self._whole(type(thing).__name__, thing)
+            self.wait(type(thing).__name__, thing)
 
     def run(self) -> Names:
         """Follows what waits and looks up all names in all objects, until that finds no more."""
@@ -220,6 +241,7 @@ class _Search:
                     self._look_up_missing(name, one)
                 one.tried, one.tried_missing = len(names), len(missing)
         self._take_groups()
+        self._refuse_states()
         self.found.names = {name for name, _ in self.names}
         self.found.stable = [stable(*pair) for pair in self.stable.values()]
         self.found.absent = [(place, frozenset(gone)) for place, gone in self.absent.values()]
@@ -236,6 +258,14 @@ class _Search:
             for name in asked or sorted(group):
                 if name != "params":
                     self._take(Name(name, group, group[name]))
+
+    def _refuse_states(self) -> None:
+        """A step changes what an optimizer keeps, in replays, too: no name has its counts."""
+        for names in self.chains:
+            for name, attribute in pairwise(names):
+                thing = self.optimizers.get(name)
+                if attribute == "state" and thing is not None and not self._steps_itself(thing):
+                    self.found.refused.append(("state", "it reads the state of an optimizer"))
 
     # What is met ----------------------------------------------------------------------------------
 
@@ -282,8 +312,16 @@ class _Search:
             self.found.moving.append((name, value, state_of(value)))
         elif issubclass(kind, WRAPPERS):
             self._whole(name, value)
+            if self._is_own(kind):
+                self._reach(value)
+        elif kind is not CodeType and _is_foreign(kind):
+            what = f"{kind.__module__}.{kind.__name__}, an array of another library"
+            self.found.refused.append((name, f"it names a {what}"))
         elif not issubclass(kind, (ModuleType, type)) or self._is_own(value):
+            if issubclass(kind, Optimizer):
+                self.optimizers.setdefault(name, value)
             self._reach(value, weak=weak)
+            self._visit_inside(name, value)
 
     def _visit_container(self, name: str, value: Any) -> None:
         items = items_of(value)
@@ -292,6 +330,17 @@ class _Search:
         self.wait(name, *(item for item in items if type(item) not in PLAIN))
         if type(value).__module__ != "builtins":
             self._reach(value)
+
+    def _visit_inside(self, name: str, value: Any) -> None:
+        """What an object of C refers to, where it says so to the collector of garbage."""
+        kind = type(value)
+        hidden = kind.__flags__ & HEAP or issubclass(kind, (FunctionType, *NO_CONTAINERS))
+        if hidden or not gc.is_tracked(value) or fields_of(value) is not NO_FIELDS:
+            return
+        inside = gc.get_referents(value)
+        if inside:
+            self.found.contents.append(Contents(name, Inside(value), inside))
+            self.wait(name, *inside)
 
     def _visit_weak(self, name: str, reference: Any, target: Any) -> None:
         """What a weak reference refers to is not kept alive."""
@@ -306,6 +355,7 @@ class _Search:
             self.waiting.append((name, target, reference))
 
     def _visit_module(self, name: str, value: Any) -> None:
+        self.found.modules.append(value)
         for module in value.modules():
             self.seen[id(module)] = module
             if module is value or self._is_own(type(module)):
@@ -316,9 +366,9 @@ class _Search:
 
     def _whole(self, name: str, value: Any) -> None:
         """An object of a library whose methods are called: all it holds."""
-        self.seen[id(value)] = value
         fields = fields_of(value)
-        if fields is not NO_FIELDS:
+        if fields is not NO_FIELDS and id(fields) not in self.seen:
+            self.seen[id(fields)] = fields
             self.found.contents.append(Contents(name, fields, items_of(fields)))
             self.wait(name, *fields.values())
 
@@ -345,6 +395,7 @@ class _Search:
         for name in sorted(reads.globals):
             self._take_global(name, place, name not in written)
         self._take_imported(function, reads.imported)
+        self.chains |= reads.chains
         self._take_chains(function, reads.chains)
         self._take_closure(function, written)
 
@@ -394,8 +445,17 @@ class _Search:
         if imported or (kind is type and not self._is_own(value)):
             self.stable.setdefault(id(place), (place, {}))[1][name] = value
             self.wait(name, value)
+            self._take_decimal(value)
         else:
             self._take(Name(name, place, value), read)
+
+    def _take_decimal(self, value: Any) -> None:
+        """What decimal numbers are rounded to belongs to the thread."""
+        decimal: Any = sys.modules.get("decimal")
+        if decimal is not None and value in (decimal, decimal.Decimal) and not self.decimal:
+            self.decimal = True
+            context = Called(lambda: repr(decimal.getcontext()))
+            self.found.values.append(Name("decimal", context, context.function()))
 
     def _take_imported(self, function: Any, imported: frozenset[tuple[str, str]]) -> None:
         """What a function imports each time it runs."""
@@ -500,7 +560,10 @@ class _Search:
                 place = Fields(one.thing) if one.special else one.weak or one.thing
                 self._take(Name(name, place, value), read)
             return
-        self._take_from_class(name, one, read)
+        if name in one.known:
+            self._take_from_class(name, one, read)
+        else:
+            self._take(Name(name, one.thing, getattr(one.thing, name, NOTHING)), read)
 
     def _is_data(self, name: str, one: _Reached) -> bool:
         """Whether a class's descriptor goes before what its object holds."""
@@ -571,6 +634,20 @@ class _Search:
         else:
             path = getattr(sys.modules.get(module), "__file__", None) or ""
         return not path.startswith(LIBRARIES) and bool(path or root not in sys.stdlib_module_names)
+
+
+def _is_foreign(kind: type) -> bool:
+    """Whether a class is of arrays whose content no other library can compare."""
+    return hasattr(kind, "__dlpack__") or hasattr(kind, "__cuda_array_interface__")
+
+
+def _described(kind: type) -> set[str]:
+    """Attributes that a class of C computes or has in its objects."""
+    if issubclass(kind, (FunctionType, type, *NO_CONTAINERS)) or _is_ours(kind):
+        return set()
+    kinds = (GetSetDescriptorType, MemberDescriptorType)
+    bases = [base for base in kind.__mro__ if not base.__flags__ & HEAP]
+    return {name for base in bases for name, x in vars(base).items() if isinstance(x, kinds)}
 
 
 def _texts(value: Any) -> list[str]:

@@ -18,6 +18,7 @@ from tinygrad_cuda.compile.names import (
     RAW,
     Contents,
     Fields,
+    Inside,
     Names,
     bytes_of,
     items_of,
@@ -46,7 +47,7 @@ def looking(program: Program, given: Given) -> Look:
         "Cell": Cell, "structure": structure, "program": program, "state": program.known,
         "defaults": defaults, "device": get_default_device(), "dtype": get_default_dtype(),
         "watching": watching, "autocast": autocast, "same": is_,
-        "bytes_of": bytes_of, "nothing": NOTHING,
+        "bytes_of": bytes_of, "items_of": items_of, "nothing": NOTHING,
     }  # fmt: skip
     count = len(given.args)
     lines = [_refuse(f"len(args) != {count}")]
@@ -143,6 +144,8 @@ def _holds(number: int, contents: Contents, known: dict[str, Any]) -> list[str]:
         if isinstance(contents.container, np.ndarray) and contents.container.dtype.hasobject:
             return _are(f"bytes_of({holder})[1:]", f"item{number}", items[1:], known)
         return [_refuse(f"bytes_of({holder}) != items{number}")]
+    if type(contents.container) is Inside:
+        return _are(f"items_of({holder})", f"item{number}", items, known)
     if isinstance(contents.container, MAPPINGS):
         keys, values = items[: len(items) // 2], items[len(items) // 2 :]
         lines = _are(holder, f"key{number}", keys, known)

@@ -116,7 +116,8 @@ class Watch:
             elif path.startswith(LIBRARIES) and name.partition(".")[0] != self.home:
                 kind = "library"
             else:
-                kind = "user"
+                # Libraries make functions from text, too: those are of no Python module.
+                kind = "user" if not path.startswith("<") or _of_module(name) else "library"
             self.kinds[code] = kind
         return kind
 
@@ -126,19 +127,11 @@ class Watch:
         while frame is not None:
             kind = self._kind(frame)
             if kind == "user":
-                return (frame if self._has_module(frame) else None), outermost
+                return frame, outermost
             if kind == "package" or frame.f_code.co_filename.startswith(IMPORTING):
                 return None, None
             outermost, frame = frame, frame.f_back
         return None, None
-
-    def _has_module(self, frame: FrameType) -> bool:
-        """Libraries make functions from text, too: those have no Python module."""
-        if not frame.f_code.co_filename.startswith("<"):
-            return True
-        name = str(frame.f_globals.get("__name__"))
-        module = sys.modules.get(name)
-        return module is not None and name.partition(".")[0] != PACKAGE
 
     def _called_c(self, frame: FrameType, function: Any) -> None:
         name = function.__name__
@@ -167,7 +160,7 @@ class Watch:
         if kind == "user":
             if code not in self.ran:
                 self.ran[code] = None
-                if code not in self.names.codes and self._has_module(frame):
+                if code not in self.names.codes:
                     self._met(frame)
         elif kind == "library" and code.co_name == "import_module":
             if self._user_frame(frame)[0] is not None:
@@ -294,7 +287,22 @@ class Watch:
         raise error
 
 
+def _of_module(name: str) -> bool:
+    """Whether code of a name is the user's, of a Python module that is there."""
+    return name in sys.modules and name.partition(".")[0] != PACKAGE
+
+
 LOOKING = frozenset({"getattr", "hasattr", "vars", "globals"})
+
+
+def refuse(names: Names) -> None:
+    """Refuses what is reached and can neither be compared nor seen while it is read.
+
+    Raises:
+        CompileError: the first of it, with the line that names it.
+    """
+    for name, what in names.refused:
+        raise _error(names.sites.get(name), what, HINT)
 
 
 def _error(site: RawSite | None, what: str, hint: str) -> CompileError:
