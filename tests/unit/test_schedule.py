@@ -385,6 +385,18 @@ def test_checks_of_indices_come_before_assigns() -> None:
     assert names == [["gather"], ["assign"]]
 
 
+def test_what_is_only_widened_lies_in_memory_in_16_bits() -> None:
+    """A product's reader casts it again, rather than read twice the bytes."""
+    new = Inputs()
+    half = dtypes.bfloat16
+    product = contraction.matmul(new(64, 32, dtype=half), new(32, 96, dtype=half))
+    scores = ew.cast(ew.mul(product, product), dtype=dtypes.float32)
+    weights = ew.cast(softmax(scores, (1,)), dtype=half)
+    found = scheduled(new.program(weights))
+    stored = [(kernel.kind, [n.dtype for n in kernel.stores]) for kernel in found.kernels]
+    assert stored == [("contract", [half]), ("row", [half])]
+
+
 @pytest.mark.parametrize("name", list(family()))
 def test_the_kernels_form_a_dag_in_their_order(name: str) -> None:
     found = scheduled(family()[name])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.fusion import (
     CHEAP_COST,
     FLAT,
@@ -21,6 +22,7 @@ from tinygrad_cuda.graph.fusion import (
 from tinygrad_cuda.graph.grouping import Groups
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing, movement
+from tinygrad_cuda.graph.ops import elementwise as ew
 
 REMAKE_COST = 24  # of a value that its readers make again from others in memory
 LARGE = 16 << 20  # bytes of a value of which a GPU's cache keeps the last part only
@@ -178,6 +180,10 @@ def large_values(kernel: Kernel) -> set[Node]:
     return {node for node in nodes if prod(node.shape) * node.dtype.itemsize >= LARGE}
 
 
+def _is_half(dtype: DType) -> bool:
+    return dtype.is_floating and dtype.itemsize == 2
+
+
 def _distinct(outputs: Sequence[Node]) -> tuple[Node, ...]:
     """Each output as a node that some kernel can store: copies of inputs, constants, doubles."""
     found: dict[Node, None] = {}
@@ -247,6 +253,11 @@ class _Builder(Groups):
             for node in reversed(group.members):
                 if node not in self.kept or node in self.wanted or node in group.anchors:
                     continue
+                narrow = self._widened_from(node)
+                if narrow is not None:
+                    self.kept.remove(node)
+                    needed.add(narrow)
+                    continue
                 # A tile of an operand is loaded by many blocks, a gathered element by chance.
                 often = any(r.op.kind in ("contraction", "kernel") for r in readers[node])
                 limit, loads = (CHEAP_COST, 1) if often else (REMAKE_COST, 2)
@@ -257,6 +268,14 @@ class _Builder(Groups):
                 else:
                     needed |= small
         self.kept |= needed
+
+    def _widened_from(self, node: Node) -> Node | None:
+        """The value of 16 bits in the same kernel that a float32 node only widens, or None."""
+        if node.op is not ew.cast or not _is_half(node.sources[0].dtype):
+            return None
+        (edge,) = self.edges[node]
+        own = self.owner.get(edge.base) is self.owner[node] and edge.base not in self.inline
+        return edge.base if own and edge.kind == FLAT and _is_half(edge.base.dtype) else None
 
     def _remade_from(self, node: Node, limit: int, most: int) -> set[Node] | None:
         """The small values to store beside it so that readers can make a value again, or None.
