@@ -372,7 +372,8 @@ KINDS = [
     _kind("a Decimal imported by name", "import decimal\nfrom decimal import Decimal",
           "float(Decimal(1) / Decimal(3))",
           "decimal.getcontext().prec = 4 + decimal.getcontext().prec % 9", "either"),
-    _kind("a logger's level", "import logging\nlog_N = logging.getLogger('log_N')",
+    _kind("a logger's level",
+          "import logging\nlog_N = logging.getLogger('log_N')\nlog_N.setLevel(30)",
           "(3.0 if log_N.isEnabledFor(10) else 2.0)",
           "log_N.setLevel(10 if log_N.level != 10 else 30)"),
     _kind("a ConfigParser", "import configparser\nconfig_N = configparser.ConfigParser()\n"

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import cProfile
+import logging
+import sys
+import time
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -257,3 +262,47 @@ def test_an_argument_that_is_in_a_named_list() -> None:
     assert compiled(known[0]).tolist() == [4.0]
     assert compiled(known[1]).tolist() == [6.0]
     assert compiled(known[0]).tolist() == [4.0]
+
+
+def test_arrays_of_other_libraries_are_refused() -> None:
+    """Nobody can tell whether they have changed, but by reading them."""
+    torch = pytest.importorskip("torch")
+    factor = torch.ones(1)
+    with pytest.raises(tc.CompileError, match=r"it names a torch.Tensor(.|\n)*float\(factor\)"):
+        tc.compile(lambda x: x * float(factor))(tc.ones(1))
+
+
+def test_a_profiler_goes_on() -> None:
+    """One of C, and one of Python, also where a call is refused."""
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        tc.compile(lambda x: x * 2)(tc.ones(1))
+        with pytest.raises(tc.CompileError, match="calls time"):
+            tc.compile(lambda x: x * time.time())(tc.ones(1))
+        assert sys.getprofile() is profiler
+    finally:
+        profiler.disable()
+    events: list[str] = []
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    try:
+        tc.compile(lambda x: x * 2)(tc.ones(1))
+        events.clear()
+        len(events)
+    finally:
+        sys.setprofile(None)
+    assert "c_call" in events
+
+
+def test_a_log_and_a_warning_inside() -> None:
+    """What they read of the clock does not come back to the function."""
+    log = logging.getLogger("compiled")
+
+    def step(x: Any) -> Any:
+        log.warning("shape %s", x.shape)
+        warnings.warn("once", UserWarning, stacklevel=1)
+        return x * 2
+
+    compiled = tc.compile(step)
+    with pytest.warns(UserWarning, match="once"):
+        assert [compiled(tc.ones(1)).item() for _ in range(3)] == [2.0] * 3
