@@ -62,6 +62,42 @@ RULES: dict[str, Rule] = {
         "the first",
         "torch documents no choice (mode, kthvalue, max_unpool with repeated places)",
     ),
+    "dtype_without_a_kernel": Rule(
+        torch="refuses a dtype for which it has no kernel: 'not implemented for Half', bool, ...",
+        ours="computes it by the rule of the other dtypes",
+        why="the result is defined; nothing but a kernel is missing",
+    ),
+    "history_that_cannot_be_followed": Rule(
+        torch="refuses writes to results of split and unbind, to views made under no_grad, and "
+        "a second derivative that nobody wrote",
+        ours="records the write, and derives gradients of gradients",
+        why="the value is the one that the program says, and so is the gradient",
+    ),
+    "windows_that_overlap": Rule(
+        torch="writes to overlapping windows in an order of its own, or refuses",
+        ours="refuses a view that shows an element twice",
+        why="the result depends on the order of writes",
+    ),
+    "layout_by_a_library": Rule(
+        torch="strides of products, factorizations and nonzero are those that a library left",
+        ours="row-major",
+        why="no program can rely on them; all that is said of strides elsewhere agrees",
+    ),
+    "view_of_a_leaf_under_no_grad": Rule(
+        torch="x.t() under no_grad requires grad, though it has no history",
+        ours="it does not require grad",
+        why="a gradient that arrives there is lost to the leaf",
+    ),
+    "gradient_of_zeros": Rule(
+        torch="a gradient of zeros where a result does not depend on an operand smoothly",
+        ours="None, as for an operand that was not used",
+        why="both train alike; None costs nothing",
+    ),
+    "values_are_checked_when_computed": Rule(
+        torch="raises at the call for values that do not fit, such as indices out of range",
+        ours="raises when they are computed, with the line of the call",
+        why="a check at the call would wait for the device (see docs/architecture.md)",
+    ),
 }
 LIMIT = 20
 

@@ -107,6 +107,13 @@ class Mover:
     move: Callable[[Any], Any] = staticmethod(unmoved)
 
 
+def suited(fits: bool, x: Any) -> Any:
+    """`x`, where it fits the operation."""
+    if not fits:
+        raise Unsuitable("of another kind")
+    return x
+
+
 def mould(x: Any, *shape: int) -> Any:
     """The elements of `x`, repeated or cut to a shape."""
     size = 1
@@ -190,7 +197,9 @@ _unary("acosh", "f", lambda lib, x: lib.acosh(x.abs() + 1.5))
 _unary("logit", "f", lambda lib, x: lib.logit(x.sigmoid(), eps=0.05))
 _unary("angle", "f", rounds=False)
 _unary("nan_to_num", "a", rounds=False)
-for _name in ["ndtr", "log_ndtr", "i0e", "i1", "i1e", "expit"]:
+# torch loses digits of the left tail.
+_unary("special.ndtr", "f", lambda lib, x: lib.special.ndtr(bounded(lib, x.abs(), 0, 3)))
+for _name in ["log_ndtr", "i0e", "i1", "i1e", "expit"]:
     _unary(
         f"special.{_name}",
         "f",
@@ -358,7 +367,10 @@ _arithmetic("where number", "bA", lambda lib, k, c, x: lib.where(c, x, k.number(
 _arithmetic("where number first", "bA", lambda lib, k, c, x: lib.where(c, k.number(x), x), False)
 _arithmetic("masked_fill", "aB", lambda lib, k, x, m: x.masked_fill(m, k.choice((0, 1, 2))), False)
 _arithmetic("isclose", "fF", lambda lib, k, x, y: lib.isclose(x, kind_like(x, y)), False)
-_arithmetic("nextafter", "fF", lambda lib, k, x, y: lib.nextafter(x, kind_like(x, y)).detach())
+_arithmetic(
+    "nextafter", "fF",
+    lambda lib, k, x, y: lib.nextafter(x.detach().double(), y.detach().double()),
+)  # fmt: skip
 
 
 def _clamped(lib: Any, k: Numbers, x: Any) -> Any:
@@ -371,6 +383,8 @@ def _clamped(lib: Any, k: Numbers, x: Any) -> Any:
 
 def _cast(lib: Any, k: Numbers, x: Any) -> Any:
     to = k.choice(DTYPES)
+    if dtype_name(x) in FLOATS and to == "bool":
+        x = x.round()  # a rounding is not the truth of an element
     if dtype_name(x) in FLOATS and to in INTEGERS:
         x = x.clamp(0 if to == "uint8" else -100, 100)
     return x.to(getattr(lib, to)) if k.flip() else x.type(getattr(lib, to))
@@ -380,7 +394,7 @@ op("cast", "a", _cast, "cast")
 op(
     "cast method",
     "a",
-    lambda lib, k, x: getattr(x, k.choice(("float", "double", "bool")))(),
+    lambda lib, k, x: getattr(x, k.choice(("float", "double")))(),
     "cast",
 )
 op("cast to half", "f", lambda lib, k, x: getattr(x, k.choice(("half", "bfloat16")))(), "cast")
@@ -515,7 +529,12 @@ op(
     lambda lib, k, x: lib.diff(x, n=k.choice((1, 1, 2, 0)), dim=k.axis(x)),
     "cumulative",
 )
-op("trapezoid", "f", lambda lib, k, x: lib.trapezoid(x, dim=k.axis(x)), "cumulative")
+op(
+    "trapezoid",
+    "f",
+    lambda lib, k, x: lib.trapezoid(suited(0 not in x.shape, x), dim=k.axis(x)),
+    "cumulative",
+)
 op("cumulative_trapezoid", "f", lambda lib, k, x: lib.cumulative_trapezoid(x), "cumulative")
 for _name in ["softmax", "log_softmax"]:
     op(_name, "f", lambda lib, k, x, _name=_name: getattr(lib, _name)(x, k.axis(x)), "softmax")
@@ -665,7 +684,7 @@ move("ravel", "a", lambda lib, k, x: x.ravel())
 move("permute", "a", lambda lib, k, x: x.permute(_permuted(k, x)))
 move("transpose", "a", lambda lib, k, x: x.transpose(k.axis(x), k.axis(x)))
 move("movedim", "a", lambda lib, k, x: x.movedim(k.axis(x), k.axis(x)))
-move("mT", "m", lambda lib, k, x: x.mT)
+move("mT", "m", lambda lib, k, x: suited(x.dim() > 1, x).mT)
 move("t", "a", lambda lib, k, x: x.t())
 move("squeeze", "a", _squeezed)
 move("unsqueeze", "a", lambda lib, k, x: x.unsqueeze(k.randint(-x.dim() - 1, x.dim())))
@@ -760,12 +779,12 @@ def _at_tensor(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
 
 
 def _at_scalar(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
-    """Reading at a 0-d tensor, a view in torch."""
+    """Reading at a 0-d tensor: a view in torch, a value here, so a copy of it is compared."""
     if not x.dim() or not x.numel():
         return None
     axis = k.randrange(x.dim())
     at = places(i.reshape(-1)[0], x.shape[axis])
-    return x[(slice(None),) * axis + (at,)]
+    return x[(slice(None),) * axis + (at,)].clone().contiguous()
 
 
 pick("index tensor", "ai", _at_tensor)
@@ -887,7 +906,7 @@ def _added_product(lib: Any, k: Numbers, x: Any, y: Any, z: Any) -> Any:
     a, b, c = mould(x, n, m), mould(kind_like(x, y), m, p), mould(kind_like(x, z), p)
     if k.flip(0.3):
         return lib.addmv(mould(c, n), a, mould(b, m))
-    return lib.addmm(c, a, b, beta=k.choice((1, 0, 2)), alpha=k.choice((1, 2)))
+    return lib.addmm(c, a, b, beta=k.choice((1, 3, 2)), alpha=k.choice((1, 2)))
 
 
 def _einsum(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
@@ -1136,8 +1155,11 @@ def _padded(lib: Any, k: Numbers, x: Any) -> Any:
 
 def _sampled(lib: Any, k: Numbers, x: Any, g: Any) -> Any:
     a, grid = mould(x, 1, 2, 4, 5), mould(kind_like(x, g), 1, 3, 3, 2)
+    mode = k.choice(("bilinear", "nearest"))
+    # The nearest element has no slope in the grid: torch has a gradient of zeros, we have none.
+    grid = grid if mode == "bilinear" else grid.detach()
     return lib.nn.functional.grid_sample(
-        a, grid.tanh() * 1.1, mode=k.choice(("bilinear", "nearest")),
+        a, grid.tanh() * 1.1, mode=mode,
         padding_mode=k.choice(("zeros", "border")), align_corners=k.flip(),
     )  # fmt: skip
 
@@ -1287,7 +1309,11 @@ for _name in ["relu_", "neg_", "abs_", "sign_"]:
 for _name in ["tanh_", "sigmoid_", "sin_", "square_", "floor_"]:
     write(_name, "f", lambda lib, k, x, _name=_name: getattr(x, _name)())
 for _name in ["tril_", "triu_"]:
-    write(_name, "m", lambda lib, k, x, _name=_name: getattr(x, _name)(), False)
+    # torch writes through expansions here, in an order of its own.
+    write(
+        _name, "m",
+        lambda lib, k, x, _name=_name: getattr(suited(0 not in x.stride(), x), _name)(), False,
+    )  # fmt: skip
 
 
 def _set_item(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
@@ -1340,10 +1366,11 @@ write("write to transposed", "m", lambda lib, k, x: x.mT[0].copy_(x.mT[-1].clone
 write("write to flattened", "a", lambda lib, k, x: x.view(-1)[1:].fill_(1), False)
 write("fill_diagonal_", "m", lambda lib, k, x: x.fill_diagonal_(3), False)
 write("write to data", "f", lambda lib, k, x: x.data.mul_(0.5))
-write("t_", "a", lambda lib, k, x: x.t_(), False)
-write("unsqueeze_", "a", lambda lib, k, x: x.unsqueeze_(0), False)
-write("squeeze_", "a", lambda lib, k, x: x.squeeze_(), False)
-write("transpose_", "m", lambda lib, k, x: x.transpose_(0, -1), False)
+# A leaf and its views have their shape for good, in torch with gaps in what it refuses.
+write("t_", "a", lambda lib, k, x: suited(not x.requires_grad, x).t_(), False)
+write("unsqueeze_", "a", lambda lib, k, x: suited(not x.requires_grad, x).unsqueeze_(0), False)
+write("squeeze_", "a", lambda lib, k, x: suited(not x.requires_grad, x).squeeze_(), False)
+write("transpose_", "m", lambda lib, k, x: suited(not x.requires_grad, x).transpose_(0, -1), False)
 
 # Every letter that picks an operand.
 LETTERS = frozenset("".join(row.kinds for row in OPS.values()).lower())

@@ -34,6 +34,8 @@ Array = np.ndarray[Any, Any]
 Step = tuple[Any, ...]
 Program = list[Step]
 
+# Programs of the long mode.
+LONG = {"cpu": 20_000, "emu": 3_000, "cuda": 3_000}
 # The distance from 1 to the next number.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 # Larger values are left out: what overflows is the instrument `special`'s.
@@ -41,26 +43,42 @@ BOUND = {"float64": 1e5, "float32": 1e5, "bfloat16": 1e4, "float16": 500.0}
 MOST_ELEMENTS = 5000
 RUNS, MORE_RUNS = 2, 14
 
-# What torch refuses though the result is defined: it has no such kernel, or its record of history
-# cannot follow. These steps are left out.
+# What torch refuses though the result is defined; such a step is left out. See `accepted`.
 TORCH_LIMITS = (
+    # a dtype for which it has no kernel
     "not implemented for",
     "is not implemented",
+    "must be either float or double dtype",
+    "Expected a floating point or complex tensor as input",
+    "inputs not supported for",
+    "does not support bool",
+    "bool dtype is not supported",
+    "bool input",
+    "Unsupported input type encountered",
+    "could not infer output dtype",
+    # what its record of history cannot follow
     "derivative for",
-    "modified by an inplace operation",
     "Autograd not support dtype",
+    "modified by an inplace operation",
     "is a view and is being modified inplace",
     "the output of a function that returns multiple views",
     "A view was created in no_grad mode and is being modified inplace",
     "does not support automatic differentiation",
     "does not require grad",
+    # windows that overlap: there the order of writes decides
     "unsupported operation: some elements of the input tensor and the written-to tensor",
     "unsupported operation: more than one element of the written-to tensor",
+    # values, which are looked at when they are computed
+    "Number of elements of source < number of ones in mask",
+    # a kernel larger than an image with its padding, in three dimensions alone
+    "smaller than kernel size",
 )
 
 
 # Families and operations whose results torch lays out as a library leaves them, often by columns.
-FREE_LAYOUT = ("product", "linalg", "nonzero", "argwhere")
+FREE_LAYOUT = (
+    "product", "linalg", "nonzero", "argwhere", "F.logsigmoid", "index write", "scatter",
+)  # fmt: skip
 
 # Families whose operands are moved, too: an error inside may be larger than that of the result.
 CONDITIONED = (
@@ -220,7 +238,8 @@ class Facts(NamedTuple):
             strides = ()
         # The stride of a dimension of one element says nothing.
         strides = tuple(0 if n == 1 else s for n, s in zip(shape, strides))
-        return cls(shape, dtype_name(x), strides, bool(x.requires_grad))
+        # torch forgets the history of some empty results, and remembers that of others.
+        return cls(shape, dtype_name(x), strides, bool(x.requires_grad) and 0 not in shape)
 
 
 class Done(NamedTuple):

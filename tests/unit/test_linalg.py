@@ -181,3 +181,19 @@ def test_one_matrix_for_a_batch_is_one_product() -> None:
         stack.extend(node.sources)
     assert products == {(10, 4)}
     assert np.asarray((x @ w).numpy()).shape == (5, 2, 4)
+
+
+def test_matrices_never_stand_for_vectors_in_solve_triangular() -> None:
+    A = np.eye(2) * 2 + np.triu(np.ones((2, 2, 2)))
+    B = np.arange(4.0).reshape(2, 2)
+    found = tc.linalg.solve_triangular(tc.tensor(A), tc.tensor(B), upper=True)
+    assert found.shape == (2, 2, 2)
+    np.testing.assert_allclose(np.triu(A) @ found.numpy(), np.broadcast_to(B, (2, 2, 2)))
+
+
+def test_solve_refuses_two_dtypes_and_matrix_exp_takes_half() -> None:
+    with pytest.raises(tc.DTypeError, match="different dtypes"):
+        tc.linalg.solve(tc.eye(2), tc.tensor([1, 2]))
+    found = tc.linalg.matrix_exp(tc.eye(2, dtype=tc.float16))
+    assert found.dtype is tc.float16
+    np.testing.assert_allclose(found.numpy(), np.eye(2) * np.e, rtol=1e-3)

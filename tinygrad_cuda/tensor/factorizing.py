@@ -170,6 +170,10 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
         ArgumentError: a matrix is singular.
     """
     A = require_matrix("solve", A, square=True)
+    if A.dtype is not B.dtype:
+        raise DTypeError(
+            "solve", "A and B have different dtypes", expect=A.dtype.name, actual=B.dtype.name
+        )
     if not left:
         return solve(A.mT, B.mT).mT
     if _is_vector(A, B):
@@ -528,6 +532,9 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
 
 def matrix_exp(A: Tensor) -> Tensor:
     """The exponential of square matrices: ``sum A^k / k!``, by SciPy on the host."""
+    if A.dtype.is_floating and A.dtype.itemsize == 2:
+        narrow: Tensor = matrix_exp(A.float()).to(A.dtype)
+        return narrow
     A = require_matrix("matrix_exp", A, square=True)
 
     def host(a: Any) -> Any:

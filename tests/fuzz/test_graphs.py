@@ -1,0 +1,65 @@
+"""Some random graphs in CI, and whether the instrument notices what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import graph_ops  # noqa: E402
+import graphs  # noqa: E402
+
+# Each of these was a difference before a rule was mended.
+SEEDS = (1, 6, 13, 16, 18, 56, 78, 88, 97, 138, 155, 156, 303, 339, 479)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_graphs(seed: int) -> None:
+    assert graphs.check(graphs.generate(seed), "cpu") is None
+
+
+LEAF = ("leaf", 0, (3, 4), "float32", "normal", True, 1)
+STEP = ("op", 1, "abs", (2, 3, 4), 7)
+PROGRAM = [LEAF, STEP, ("backward", 2, 4, 6)]
+
+
+def wrong(change: Any) -> Any:
+    """The row of `abs`, changed for one of the libraries."""
+    row = graph_ops.OPS["abs"]
+
+    def run(lib: Any, k: Any, x: Any) -> Any:
+        return row.run(lib, k, x) if lib is torch else change(lib, x)
+
+    return row._replace(run=run)
+
+
+def refuse(lib: Any, x: Any) -> Any:
+    raise lib.ShapeError("abs", "refused")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda lib, x: x.abs() * (1 + 1e-5), "values of abs"),
+        (lambda lib, x: x.abs().double(), "dtype of abs"),
+        (lambda lib, x: x.abs().t().contiguous().t(), "strides of abs"),
+        (lambda lib, x: x.abs()[:2], "shape of abs"),
+        (lambda lib, x: x.abs().detach(), "requires_grad of abs"),
+        (lambda lib, x: x * x.detach().sign() * 2 - x.detach().abs(), "values of gradient"),
+        (refuse, "raised by abs"),
+        (lambda lib, x: x.shape[7], "crashed in abs"),
+    ],
+)
+def test_differences_are_noticed(monkeypatch: pytest.MonkeyPatch, change: Any, kind: str) -> None:
+    assert graphs.check(PROGRAM, "cpu") is None
+    monkeypatch.setitem(graph_ops.OPS, "abs", wrong(change))
+    difference = graphs.check(PROGRAM, "cpu")
+    assert difference is not None
+    assert difference.startswith(f"{kind}:")
+
+
+def test_a_program_follows_from_its_seed_and_is_shown() -> None:
+    assert graphs.generate(5) == graphs.generate(5)
+    assert "torch.abs" in graphs.show(PROGRAM)
