@@ -20,6 +20,7 @@ import numpy as np
 import benchmarks.peers.ours as ours
 import tinygrad_cuda as tc
 from benchmarks import host, report, start
+from benchmarks.cpu.report import kept as cpu_section
 from benchmarks.floor import floor_of, peak_flops
 from benchmarks.harness import LEFT_OUT, SMOKE, Effort, Row, compare_losses
 from benchmarks.peers import MODULES, installed
@@ -168,7 +169,9 @@ def main(given: list[str] | None = None) -> int:
     args = arguments(given)
     if args.report is not None:
         found = json.loads(args.report.read_text())
-        (ROOT / "docs" / "benchmarks.md").write_text(report.page(found))
+        page = ROOT / "docs" / "benchmarks.md"
+        # The section of `python -m benchmarks.cpu` is its own.
+        page.write_text(f"{report.page(found).rstrip()}\n\n{cpu_section(page.read_text())}")
         report.plot(found, ROOT / "docs" / "benchmarks.png")
         images = ROOT / "docs" / "images"
         report.overview(found, images / "diffusion_samples.png", images / "overview.png")

@@ -25,6 +25,7 @@ from tinygrad_cuda.autograd import (
     set_grad_enabled,
 )
 from tinygrad_cuda.autograd.batched import vmap
+from tinygrad_cuda.backend.reference.threads import get_num_threads, set_num_threads
 from tinygrad_cuda.backends import (
     are_deterministic_algorithms_enabled,
     get_float32_matmul_precision,
@@ -754,6 +755,7 @@ __all__ = [
     "get_device",
     "get_float32_matmul_precision",
     "get_num_interop_threads",
+    "get_num_threads",
     "get_rng_state",
     "gradient",
     "graph",
@@ -983,6 +985,7 @@ __all__ = [
     "set_flush_denormal",
     "set_grad_enabled",
     "set_num_interop_threads",
+    "set_num_threads",
     "set_printoptions",
     "set_rng_state",
     "set_warn_always",

@@ -151,7 +151,7 @@ def main(given: list[str] | None = None) -> int:
 
     found: dict[str, Any] = {"rows": []}
     both = libraries()
-    found["about"] = about()
+    found["about"] = about() | {"clock": args.clock}
     for case in (*STEPS, *OPERATIONS):
         if not any(fnmatch(case.name, pattern) for pattern in args.only.split(",")):
             continue

@@ -14,7 +14,8 @@ The `cpu` device (NumPy, one node after another) beside PyTorch, both at one thr
 `python -m benchmarks.cpu --json docs/benchmarks_cpu.json`: samples of both alternate within one
 process, medians, and the median of their ratios. "Difference" is that of the results, relative to
 the largest value. An element's time stands beside the number of our passes over memory: calls of
-NumPy that read or write an array of so many elements.
+NumPy that read or write an array of so many elements. The clock is the wall's, or with
+`--clock cpu`, on a machine that does other things too, the time of the measuring thread alone.
 
 {about}
 

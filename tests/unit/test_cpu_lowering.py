@@ -19,7 +19,7 @@ from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.nn import functional as F
 
 RNG = np.random.default_rng(0)
-LONG = RNG.standard_normal((200, 180)).astype(np.float32)  # in three blocks
+LONG = RNG.standard_normal((200, 180)).astype(np.float32)  # in two blocks
 OTHER = RNG.standard_normal((200, 180)).astype(np.float32)
 LONG[0, :4] = [0.0, -0.0, np.nan, -np.inf]
 
@@ -297,3 +297,17 @@ def test_first_positions_are_those_of_a_stable_sort(descending: bool) -> None:
     whole = numeric.order(x, descending, 200)
     for count in (1, 7, 40):
         np.testing.assert_array_equal(numeric.order(x, descending, count), whole[:, :count])
+
+
+def test_threads_of_matrix_products() -> None:
+    before = tc.get_num_threads()
+    try:
+        tc.set_num_threads(2)
+        two = tc.get_num_threads()
+        tc.set_num_threads(1)
+        assert (two, tc.get_num_threads()) == (2, 1)
+    finally:
+        tc.set_num_threads(before)
+    for number in (0, -1, True, 1.0, "2"):
+        with pytest.raises(tc.ArgumentError, match="integer of at least 1"):
+            tc.set_num_threads(number)  # type: ignore[arg-type]
