@@ -20,6 +20,7 @@ Reference: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import pi, prod
 from typing import Any
 
@@ -88,15 +89,37 @@ def uniform(seed: int, node_number: int, shape: Shape, dtype: npt.DTypeLike) -> 
         >>> uniform(0, 0, (2,), np.float32)
         array([0.39904642, 0.88052016], dtype=float32)
     """
-    dtype, n = np.dtype(dtype), prod(shape)
+    dtype = np.dtype(dtype)
+    if dtype != np.float64:
+        _floating("random_uniform", dtype)
+    return _by_parts(_uniform_part, seed, node_number, shape, dtype)
+
+
+def _uniform_part(seed: int, node_number: int, n: int, start: int, dtype: np.dtype[Any]) -> Array:
     value: Array
     if dtype == np.float64:
-        value = (bits64(seed, node_number, n) >> np.uint64(11)) * np.float64(2.0**-53)
+        value = (bits64(seed, node_number, n, start) >> np.uint64(11)) * np.float64(2.0**-53)
     else:
-        width = _UNIFORM_BITS[_floating("random_uniform", dtype)]
-        top = bits(seed, node_number, n) >> np.uint32(32 - width)
+        width = _UNIFORM_BITS[dtype.name]
+        top = bits(seed, node_number, n, start) >> np.uint32(32 - width)
         value = (top.astype(np.float32) * np.float32(2.0**-width)).astype(dtype)
-    return value.reshape(shape)
+    return value
+
+
+# Elements that are drawn at once, so that what lies between stays in the cache.
+_PART = 1 << 15
+
+
+def _by_parts(
+    draw: Callable[..., Array], seed: int, node_number: int, shape: Shape, dtype: np.dtype[Any]
+) -> Array:
+    """The draws of all elements, in parts whose first element begins a block."""
+    n = prod(shape)
+    result = np.empty(n, dtype)
+    for start in range(0, n, _PART):
+        count = min(_PART, n - start)
+        result[start : start + count] = draw(seed, node_number, count, start, dtype)
+    return result.reshape(shape)
 
 
 def normal(seed: int, node_number: int, shape: Shape, dtype: npt.DTypeLike) -> Array:
@@ -112,20 +135,26 @@ def normal(seed: int, node_number: int, shape: Shape, dtype: npt.DTypeLike) -> A
         >>> normal(0, 0, (2,), np.float32).dtype
         dtype('float32')
     """
-    dtype, n = np.dtype(dtype), prod(shape)
+    dtype = np.dtype(dtype)
+    if dtype != np.float64:
+        _floating("random_normal", dtype)
+    return _by_parts(_normal_part, seed, node_number, shape, dtype)
+
+
+def _normal_part(seed: int, node_number: int, n: int, start: int, dtype: np.dtype[Any]) -> Array:
     chance: Array
     if dtype == np.float64:
-        words = _blocks(seed, node_number, 0, n, 2).astype(np.uint64)
+        words = _blocks(seed, node_number, start, n, 2).astype(np.uint64)
         draws = (words[:, 0::2] << _HALF) | words[:, 1::2]
         chance = ((draws[:, 0] >> np.uint64(11)) + np.uint64(1)) * np.float64(2.0**-53)
     else:
-        _floating("random_normal", dtype)
-        draws = _blocks(seed, node_number, 0, n, 4).reshape(-1, 2)
+        draws = _blocks(seed, node_number, start, n, 4).reshape(-1, 2)
         half = np.float32(2.0**-33)
         chance = draws[:, 0].astype(np.float32) * np.float32(2.0**-32) + half
     radius = np.sqrt(chance.dtype.type(-2) * logarithm(chance))
     pairs = np.stack(cosine_sine(draws[:, 1]), axis=-1) * radius[:, None]
-    return pairs.reshape(-1)[:n].astype(dtype).reshape(shape)
+    found: Array = pairs.reshape(-1)[:n]
+    return found
 
 
 def randint(seed: int, node_number: int, shape: Shape, low: int, high: int) -> Array:
