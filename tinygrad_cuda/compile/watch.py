@@ -97,6 +97,9 @@ class Watch:
     # Events ---------------------------------------------------------------------------------------
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
+        kind = self.kinds.get(frame.f_code) or self._kind(frame)
+        if kind == "package":
+            return  # most calls are this package's
         if event == "c_call":
             self._called_c(frame, argument)
         elif event == "call":
