@@ -57,6 +57,7 @@ LEFT_OUT = (
     "special.bessel", "nn.functional.ctc", "quantile", "nanquantile", "histogram", "histc",
     "nn.functional.gaussian", "item", "resize", "special.hermite", "special.laguerre",
     "special.legendre", "special.chebyshev", "special.shifted",
+    "lcm",  # torch's ends the process at the lowest integer
 )  # fmt: skip
 TORCHS_NAMES: dict[str, Callable[..., Any]] = {
     "where": lambda x, condition, y: tc.where(condition, x, y),
@@ -355,7 +356,8 @@ RULES_OF_FUNCTIONS: dict[str, tuple[str, ...]] = {
         "polygamma", "digamma", "special.polygamma", "lgamma", "mvlgamma", "igamma", "igammac",
         "special.gammainc", "special.gammaincc", "nn.functional.hardswish", "nn.functional.gelu",
         "i0", "special.i0", "special.i1", "nn.functional.cosine_similarity", "fmod", "remainder",
-        "__rmod__", "nn.functional.hardsigmoid gradient",
+        "__rmod__", "nn.functional.hardsigmoid gradient", "gcd", "nn.functional.softsign",
+        "special.ndtr", "special.zeta",
     ),
     "order_of_terms": (
         "addmm", "addbmm", "baddbmm", "addmv", "addr", "bmm", "mm", "mv", "matmul", "__rmatmul__",

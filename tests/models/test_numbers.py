@@ -136,3 +136,8 @@ def test_whole_division_of_large_integers_is_exact(on_cpu: None) -> None:
 def test_a_number_is_shifted_by_a_tensor(on_cpu: None) -> None:
     assert (1 << tc.tensor([0, 3])).tolist() == [1, 8]
     assert (64 >> tc.tensor([0, 3])).tolist() == [64, 8]
+
+
+def test_the_lowest_and_the_largest_integer_are_not_close(on_cpu: None) -> None:
+    x, y = tc.tensor([0, -(2**63), 5]), tc.tensor([-(2**63), 2**63 - 1, 5])
+    assert tc.isclose(x, y).tolist() == [False, False, True]

@@ -461,8 +461,10 @@ def isclose(
     """``|input - other| <= atol + rtol * |other|``, or equal."""
     if input.dtype is dtypes.bool_ and other.dtype is dtypes.bool_:
         return eq(input, other)
-    near = le(abs(sub(input, other)), add(mul(abs(other), rtol), atol))
-    result = logical_or(eq(input, other), logical_and(near, isfinite(sub(input, other))))
+    # In floats: the distance of two integers may be out of their range.
+    distance = sub(wrap(as_float(input.node)), wrap(as_float(other.node)))
+    near = le(abs(distance), add(mul(abs(wrap(as_float(other.node))), rtol), atol))
+    result = logical_or(eq(input, other), logical_and(near, isfinite(distance)))
     return logical_or(result, logical_and(isnan(input), isnan(other))) if equal_nan else result
 
 
