@@ -161,6 +161,7 @@ def _refuse_inside(op: str) -> None:
             op,
             "a seed is a Python number that a replay would not read again",
             expect="manual_seed(number), or the state as a Tensor: get_state()",
+            actual=f"{op}() while the function is traced",
             hint=f"call {op}() outside the compiled function",
         )
 
