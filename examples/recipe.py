@@ -133,7 +133,8 @@ def run(main: Callable[[], int]) -> None:
     try:
         sys.exit(main())
     except tc.DataError as error:
-        print(f"error: {error}", file=sys.stderr)
+        said = str(error).replace("synthetic=True", "--synthetic")  # what it is called here
+        print(f"error: {said}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as stop:
         print(f"\ninterrupted; {stop}" if str(stop) else "\ninterrupted", file=sys.stderr)

@@ -224,6 +224,7 @@ def test_generated_digits_are_asked_for_and_named_beside_the_accuracy(tmp_path: 
     assert done.returncode == 0, done.stderr
     assert re.search(r"accuracy [\d.]+ % \(of generated digits, not MNIST\)", done.stdout)
     assert "Traceback" not in refused.stderr
+    assert "; --synthetic generates digits instead" in refused.stderr
     assert "--synthetic" in (ROOT / "Makefile").read_text()
 
 
