@@ -292,6 +292,8 @@ def number_of(op: str, value: Any, dtype: DType) -> Any:
     """
     if dtype.category == 0:
         return bool(value)
+    if isinstance(value, np.generic):
+        value = value.item()  # NumPy would cast the limits to its narrower dtype
     low, high = _limits(dtype)
     if dtype.category == 2:
         if low <= value <= high or value != value or value in (float("inf"), -float("inf")):

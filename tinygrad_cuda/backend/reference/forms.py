@@ -178,7 +178,8 @@ class Forms:
         if any(map(has_argument, attributes.values())) or len(node.outputs) > 1:
             return False
         if op is common.constant or op is common.scalar:
-            self.uniform[node] = np.asarray(attributes["value"]).astype(node.dtype.numpy)
+            with np.errstate(all="ignore"):
+                self.uniform[node] = np.asarray(attributes["value"]).astype(node.dtype.numpy)
             return True
         if op.kind == "leaf":
             if op is not common.arange or prod(node.shape) * node.dtype.itemsize > STATIC_BYTES:
