@@ -555,7 +555,7 @@ def _topk(lib: Any, k: Numbers, x: Any) -> Any:
     axis = k.axis(x)
     size = x.shape[axis] if x.dim() else 1
     # Of equal elements either index is right.
-    return lib.topk(x, k.randint(min(1, size), size), dim=axis, largest=k.flip())[0]
+    return lib.topk(x.detach(), k.randint(min(1, size), size), dim=axis, largest=k.flip())[0]
 
 
 op("sort", "a", _sorted, "order", False)
@@ -566,7 +566,7 @@ op(
 )  # fmt: skip
 op("topk", "n", _topk, "order", False)
 op("msort", "n", lambda lib, k, x: lib.msort(x), "order", False)
-op("kthvalue", "n", lambda lib, k, x: lib.kthvalue(x, 1, k.axis(x))[0], "order", False)
+op("kthvalue", "n", lambda lib, k, x: lib.kthvalue(x.detach(), 1, k.axis(x))[0], "order", False)
 op(
     "searchsorted", "ff",
     lambda lib, k, x, y: lib.searchsorted(
