@@ -54,7 +54,8 @@ def test_a_signal_waits_until_the_block_ends(block: Any) -> None:
             reached.append("inside")
         reached.append("behind")
     assert reached == ["inside"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_a_check_raises_where_all_can_be_taken_back() -> None:
@@ -83,11 +84,31 @@ def test_the_users_own_handler_is_called_and_stays() -> None:
         signal.raise_signal(signal.SIGINT)
         assert not calls
     assert calls == [signal.SIGINT]
-    assert signal.getsignal(signal.SIGINT) is own
+    signal.raise_signal(signal.SIGINT)
+    assert calls == [signal.SIGINT] * 2
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with uninterrupted:
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_a_handler_that_calls_the_one_before_ends() -> None:
+    calls: list[str] = []
+    signal.signal(signal.SIGINT, lambda number, frame: calls.append("first"))
+    for name in ("second", "third"):
+        with uninterrupted:
+            pass
+        before: Any = signal.getsignal(signal.SIGINT)
+
+        def handler(number: int, frame: Any, name: str = name, before: Any = before) -> None:
+            calls.append(name)
+            before(number, frame)
+
+        signal.signal(signal.SIGINT, handler)
+    with uninterrupted:
+        signal.raise_signal(signal.SIGINT)
+        assert not calls
+    assert calls == ["third", "second", "first"]
 
 
 # Steps --------------------------------------------------------------------------------------------

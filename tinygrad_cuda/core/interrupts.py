@@ -12,53 +12,65 @@ import threading
 
 # Without the enumerations of `signal`, which cost more than the calls.
 from _signal import SIGINT, getsignal, signal  # type: ignore[import-not-found]
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any
+
+
+class _Deferring:
+    """The handler of SIGINT from the first block on: calls the one from before, at once or later.
+
+    It stays, since to set a handler costs a system call, twice a replay 1.5 us. Each stands for
+    one handler alone: a user's own may call the one that it has replaced.
+    """
+
+    __slots__ = ("handler",)
+
+    def __init__(self, handler: Callable[..., Any]) -> None:
+        self.handler = handler
+
+    def __call__(self, *signal_and_frame: Any) -> None:
+        if uninterrupted.depth:
+            uninterrupted.arrived = self.handler, signal_and_frame
+        else:
+            self.handler(*signal_and_frame)
 
 
 class _Uninterrupted:
     """A context manager, reentrant; in other threads, which no signal interrupts, it does nothing.
 
     Attributes:
-        arrived: the signal that waits, as its handler takes it; or None.
+        arrived: the signal that waits: its handler and what it takes; or None.
         firm: how many `indivisible` blocks are open, in which `check` does nothing.
     """
 
-    __slots__ = ("arrived", "depth", "firm", "handler", "main")
+    __slots__ = ("arrived", "depth", "firm", "main")
 
     def __init__(self) -> None:
-        self.arrived: tuple[Any, ...] | None = None
+        self.arrived: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
         self.depth = self.firm = 0
-        self.handler: Any = None
         self.main = threading.main_thread().ident
-
-    def note(self, *signal_and_frame: Any) -> None:
-        """The handler of SIGINT meanwhile."""
-        self.arrived = signal_and_frame
 
     def __enter__(self) -> None:
         if get_ident() != self.main:
             return
         if not self.depth:
             handler = getsignal(SIGINT)
-            if callable(handler):
-                signal(SIGINT, _note)
-                # From here on nothing raises: an earlier signal was raised by that call.
-                self.handler, self.arrived = handler, None
+            if type(handler) is not _Deferring and callable(handler):
+                signal(SIGINT, _Deferring(handler))
         self.depth += 1
 
     def __exit__(self, *error: object) -> None:
         if get_ident() != self.main:
             return
         self.depth -= 1
-        if self.depth or self.handler is None:
-            return
-        handler, self.handler = self.handler, None
-        if getsignal(SIGINT) is _note:
-            signal(SIGINT, handler)
-        arrived, self.arrived = self.arrived, None
-        if arrived is not None:
-            handler(*arrived)
+        if not self.depth and self.arrived is not None:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        assert self.arrived is not None
+        (handler, arguments), self.arrived = self.arrived, None
+        handler(*arguments)
 
     def check(self) -> None:
         """Calls the handler now, where nothing is half changed yet, if a signal has arrived.
@@ -67,8 +79,7 @@ class _Uninterrupted:
             KeyboardInterrupt: by Python's own handler.
         """
         if self.arrived is not None and not self.firm and get_ident() == self.main:
-            arrived, self.arrived = self.arrived, None
-            self.handler(*arrived)
+            self._deliver()
 
     def after_fork(self) -> None:
         """The thread that has forked is the main one of the child."""
@@ -93,7 +104,6 @@ class _Indivisible:
 
 uninterrupted = _Uninterrupted()
 indivisible = _Indivisible()
-_note = uninterrupted.note  # one object, by which it is recognised
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=uninterrupted.after_fork)
