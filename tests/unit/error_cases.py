@@ -381,7 +381,7 @@ def leaf_in_place() -> None:
 @case
 def expanded_write() -> None:
     row = tc.zeros(1, 3, device="cpu").expand(4, 3)
-    row[0, 0] = 1.0  # here
+    row[:2, 0] = 1.0  # here
 
 
 @case

@@ -106,7 +106,7 @@ def _put_spread(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
             "write",
             "several elements of this view are one element in memory",
             expect="a view that shows each element once",
-            actual=f"{chain[-1][0].name} of {base.shape} to {value.shape}",
+            actual=f"a view of shape {value.shape} of a tensor of shape {base.shape}",
             hint="clone() the tensor before writing to it",
         )
     if not places.size:
