@@ -173,6 +173,19 @@ def test_sums_down_the_columns_of_one_value_share_a_kernel() -> None:
 # Boundaries ---------------------------------------------------------------------------------------
 
 
+def test_sums_down_the_columns_of_a_half_value_share_a_kernel_through_its_casts() -> None:
+    """As the gradients of a normalization's weight and bias, which are summed in float32."""
+    new = Inputs()
+    x, y = new(4096, 512, dtype=dtypes.bfloat16), new(4096, 512, dtype=dtypes.bfloat16)
+    wide = ew.cast(y, dtype=dtypes.float32)
+    sums = (
+        rd.sum(ew.mul(wide, ew.cast(x, dtype=dtypes.float32)), axes=(0,)),
+        rd.sum(wide, axes=(0,)),
+    )
+    found = scheduled(new.program(*[ew.cast(total, dtype=dtypes.bfloat16) for total in sums]))
+    assert [(kernel.kind, len(kernel.anchors)) for kernel in found.kernels] == [("col", 2)]
+
+
 def test_every_kernel_says_why_it_exists() -> None:
     for kernel in scheduled(mlp_step()).kernels:
         assert kernel.reason

@@ -19,7 +19,7 @@ from tinygrad_cuda.graph.fusion import (
     works,
 )
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, indexing, reduction
+from tinygrad_cuda.graph.ops import common, elementwise, indexing, reduction
 from tinygrad_cuda.graph.order import topological
 
 FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
@@ -260,7 +260,9 @@ class Groups:
                     base = edge.base
                     if edge.kind != FLAT or prod(base.shape) != group.numel or base in found:
                         continue
-                    if base.op is common.buffer or base in self.owner:
+                    if base in self.inline and base.op is elementwise.cast:
+                        nodes.append(base)  # it costs nothing: what it casts is what is read
+                    elif base.op is common.buffer or base in self.owner:
                         found.add(base)
                         if base.op.kind == "elementwise" and self.owner.get(base) is not group:
                             nodes.append(base)
