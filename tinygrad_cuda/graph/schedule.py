@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.fusion import (
     CHEAP_COST,
     FLAT,
@@ -20,6 +19,7 @@ from tinygrad_cuda.graph.fusion import (
     is_identity_value,
 )
 from tinygrad_cuda.graph.grouping import Groups
+from tinygrad_cuda.graph.narrowing import is_half, narrowed_values
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing, movement
 from tinygrad_cuda.graph.ops import elementwise as ew
@@ -51,6 +51,7 @@ class Kernel:
         crew: how many blocks run at one time, by those on a multiprocessor, if all of them are to
             hold its rows together.
         reverse: it begins at the end of its space.
+        narrowed: float32 values of the program that its outputs hold only rounded to 16 bits.
     """
 
     kind: str
@@ -69,6 +70,7 @@ class Kernel:
     pair: tuple[Kernel, Kernel] | None = None
     crew: Mapping[int, int] = field(default_factory=dict)
     reverse: bool = False
+    narrowed: frozenset[Node] = frozenset()
 
     def is_line(self, node: Node) -> bool:
         """Whether a node of a row or col kernel has one value a row."""
@@ -154,6 +156,9 @@ def schedule(outputs: Sequence[Node], overwrites: Mapping[int, Node] | None = No
         if wanted[number].op is common.assign
     }
     made = Schedule(builder.kernels(places), wanted)
+    narrowed = narrowed_values(wanted)
+    for kernel in made.kernels:
+        kernel.narrowed = narrowed
     _turn(made.kernels)
     return made
 
@@ -178,10 +183,6 @@ def large_values(kernel: Kernel) -> set[Node]:
     """What it touches that a cache cannot hold beside what else there is."""
     nodes = {*kernel.reads, *kernel.stores}
     return {node for node in nodes if prod(node.shape) * node.dtype.itemsize >= LARGE}
-
-
-def _is_half(dtype: DType) -> bool:
-    return dtype.is_floating and dtype.itemsize == 2
 
 
 def _distinct(outputs: Sequence[Node]) -> tuple[Node, ...]:
@@ -271,11 +272,11 @@ class _Builder(Groups):
 
     def _widened_from(self, node: Node) -> Node | None:
         """The value of 16 bits in the same kernel that a float32 node only widens, or None."""
-        if node.op is not ew.cast or not _is_half(node.sources[0].dtype):
+        if node.op is not ew.cast or not is_half(node.sources[0].dtype):
             return None
         (edge,) = self.edges[node]
         own = self.owner.get(edge.base) is self.owner[node] and edge.base not in self.inline
-        return edge.base if own and edge.kind == FLAT and _is_half(edge.base.dtype) else None
+        return edge.base if own and edge.kind == FLAT and is_half(edge.base.dtype) else None
 
     def _remade_from(self, node: Node, limit: int, most: int) -> set[Node] | None:
         """The small values to store beside it so that readers can make a value again, or None.

@@ -32,7 +32,7 @@ def map_stages(kernel: Kernel) -> list[Stage]:
     width = vector_width(kernel, kernel.numel)
     items = kernel.numel // width
     words = Words()
-    writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
+    writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     item, v = ix.variable("item", items), ix.variable("v", width)
     writer.scopes = [Scope("item"), Scope("v")]
     writer.lane = Lane(v, width)

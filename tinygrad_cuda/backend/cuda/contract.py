@@ -329,7 +329,7 @@ def _sum_parts(problem: _Problem, first: Stage) -> Stage:
     ):
         groups *= 2
     words = Words()
-    writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
+    writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     item = ix.variable("item", kernel.numel)
     writer.scopes = [Scope("item"), Scope("v")]
     pointer = words.scratch(scratch, problem.type, False)

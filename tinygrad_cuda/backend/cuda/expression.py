@@ -16,8 +16,9 @@ from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.index import Index
 from tinygrad_cuda.backend.cuda.moves import Coordinates, Guard, moved
 from tinygrad_cuda.backend.cuda.words import IDENTITIES, Words, literal
-from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.dtypes import DType, bfloat16
 from tinygrad_cuda.graph.fusion import TRANSPARENT, is_identity_value
+from tinygrad_cuda.graph.narrowing import is_half, is_power_below_one
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
@@ -33,11 +34,6 @@ _EXACT = frozenset((
     ew.where, ew.maximum, ew.minimum, ew.neg, ew.abs, ew.sign, ew.floor, ew.ceil, ew.trunc,
     ew.round, ew.cast, indexing.check_unit,
 ))  # fmt: skip
-
-
-def is_half(dtype: DType) -> bool:
-    """Whether values are kept in 16 bits and computed in float32."""
-    return dtype.is_floating and dtype.itemsize == 2
 
 
 class Nearer(Protocol):
@@ -77,12 +73,20 @@ class Evaluator:
         words: receives the parameters.
         memory: nodes that this kernel finds in memory.
         wide: whether indices need 64 bits.
+        narrowed: float32 nodes that reach memory for good only as half values.
     """
 
-    def __init__(self, words: Words, memory: set[Node], wide: bool) -> None:
+    def __init__(
+        self,
+        words: Words,
+        memory: set[Node],
+        wide: bool,
+        narrowed: frozenset[Node] = frozenset(),
+    ) -> None:
         self.words = words
         self.memory = memory
         self.wide = wide
+        self.narrowed = narrowed
         self.scopes: list[Scope] = []
         self.lane: Lane | None = None
         self.anchored: dict[Node, str] = {}
@@ -344,7 +348,7 @@ class Evaluator:
         elif node.op is ew.eq and all(map(_fits_int, node.sources)):
             text = " == ".join(f"(int){operand}" for operand in operands)
         else:
-            text = expression(node, operands)
+            text = expression(node, operands, self._short(node))
         memo = self.scopes[depth].memo
         ctype = node.dtype.compute
         rounds = is_half(node.dtype) and node.op not in _EXACT
@@ -357,7 +361,19 @@ class Evaluator:
         if rounds:
             return self._rounded(node, depth, key, text)
         memo[key] = self.emit(depth, ctype, text)
+        if node.op is ew.cast and is_half(node.dtype) and node.sources[0].dtype.compute == "float":
+            self.unrounded[memo[key]] = operands[0]
         return memo[key]
+
+    def _short(self, node: Node) -> bool:
+        """Whether errors of a few parts in a million are lost when a half type rounds.
+
+        A quotient's are those of any float32 operation. A power's grow with its exponent, and a
+        difference would show them: of float32 only those take part that no difference cancels.
+        """
+        if is_half(node.dtype):
+            return True
+        return node in self.narrowed and (node.op is ew.div or is_power_below_one(node))
 
     def _quotient(self, node: Node, operands: list[str], depth: int) -> str:
         """A division; by the same number in a whole loop it costs a few multiplications."""
@@ -368,7 +384,7 @@ class Evaluator:
         if home >= depth:
             return expression(node, operands)
         name = self._named(home, ("divisor", divisor), "tgc_divisor", f"tgc_divisor_of({divisor})")
-        short = "_short" if node.dtype.itemsize == 2 else ""
+        short = "_short" if self._short(node) else ""
         return f"tgc_divide{short}({dividend}, {name})"
 
     def _check(self, node: Node, operand: str, at: Coordinates, guard: Guard) -> str:
@@ -481,8 +497,8 @@ def _fits_int(node: Node) -> bool:
     return all(abs(end) <= ix.INT_MAX for end in (start, start + step * prod(node.shape)))
 
 
-def expression(node: Node, operands: list[str]) -> str:
-    """The C expression of an elementwise op's row, its operands put in."""
+def expression(node: Node, operands: list[str], short: bool = False) -> str:
+    """The C expression of an elementwise op's row, its operands put in; `short`: as of a half."""
     if node.op is ew.cast:
         source, target = node.sources[0].dtype, node.dtype
         if source is target or (source.compute == target.compute and target.name == "float32"):
@@ -490,5 +506,5 @@ def expression(node: Node, operands: list[str]) -> str:
         return f"tgc_cast<{target.c}>({operands[0]})"
     text = node.op.cuda
     if callable(text):
-        text = text(node.sources[0].dtype)
+        text = text(bfloat16 if short else node.sources[0].dtype)
     return _CALL.sub(r"tgc_\1(", text).format(*operands)

@@ -119,7 +119,7 @@ class Lines:
         self.slots = "smem"  # where a block's reductions have their memory
         self.spare = kernel.kind == "col"  # some threads may repeat a line, and store nothing
         self.words = Words()
-        self.writer = Evaluator(self.words, set(kernel.reads), is_wide(kernel))
+        self.writer = Evaluator(self.words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
         if width > 1:
             strip = ix.variable(name, self.lines // width)
             self.line = strip * width + ix.variable("v", width)

@@ -22,7 +22,7 @@ def scatter_stages(kernel: Kernel) -> list[Stage]:
     inner, count = prod(base.shape[1:]), prod(positions.shape)
     numel = prod(node.shape)
     words = Words()
-    writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
+    writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     item = ix.variable("item", numel)
     writer.scopes = [Scope("item"), Scope("own")]
     start = writer.value(base, ix.unflatten(item, base.shape))

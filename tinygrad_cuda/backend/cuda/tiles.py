@@ -68,7 +68,7 @@ def _planes(kernel: Kernel, node: Node) -> Stage:
     beyond, lines = part.size - part.step, len(part.matrix)
     rows, columns = (height - beyond) // part.step, (width - beyond) // part.step
     words = Words()
-    writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
+    writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     outer, row, load = Scope("image", "channel", "tile_y", "tile_x"), Scope("u"), Scope("v")
     image, channel = ix.variable("image", images), ix.variable("channel", channels)
     y = ix.variable("tile_y", rows) * part.step + ix.variable("u", part.size)
@@ -227,7 +227,7 @@ def _images(kernel: Kernel, node: Node) -> Stage:
     part, (x,) = _part_of(node), node.sources
     block = block_of(part, node.shape)
     words = Words()
-    writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
+    writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     before, load = Scope("channel", "place"), Scope("f", "g")
     writer.scopes = [before, load]
     plane = ix.variable("f", part.size) * part.size + ix.variable("g", part.size)

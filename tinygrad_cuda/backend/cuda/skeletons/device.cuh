@@ -434,7 +434,13 @@ TGC_DEVICE float tgc_exp_short(float x) {
 #endif
 }
 TGC_DEVICE float tgc_sigmoid_short(float x) { return tgc_share_of(1.0f + tgc_exp_short(-x)); }
-TGC_DEVICE float tgc_divide_short(float x, tgc_divisor by) { return x * by.scale * by.reciprocal; }
+TGC_DEVICE float tgc_divide_short(float x, tgc_divisor by) {
+#ifdef TGC_EMULATOR
+  return tgc_divide(x, by);
+#else
+  return x * by.scale * by.reciprocal;
+#endif
+}
 
 template <class T> TGC_DEVICE T tgc_abs(T x) {
   if constexpr (tgc_is_floating<T>::value) return tgc_fabs(x);

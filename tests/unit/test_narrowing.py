@@ -1,0 +1,77 @@
+"""Quick forms of float32 values: only where a half type's rounding loses their error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from programs import Inputs, scheduled, softmax, spread, times
+
+from tinygrad_cuda.backend.cuda.codegen import stages
+from tinygrad_cuda.backend.cuda.pack import packed
+from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import reduction as rd
+
+HALF = dtypes.bfloat16
+
+
+def _text(function: Callable[[Node], tuple[Node, ...]]) -> str:
+    """The kernels of a function of half values that are widened first."""
+    new = Inputs()
+    x = ew.cast(new(300, 512, dtype=HALF), dtype=dtypes.float32)
+    kernels = scheduled(new.program(*function(x))).kernels
+    return "\n".join(launch.text for launch in packed([stages(kernel) for kernel in kernels]))
+
+
+def _narrow(x: Node) -> Node:
+    return ew.cast(x, dtype=HALF)
+
+
+def _loss(x: Node) -> Node:
+    """The log of a row's powers, which another kernel sums: float32 values lie in memory."""
+    top = spread(rd.max(x, axes=(1,)), x.shape)
+    total = ew.log(rd.sum(ew.exp(ew.sub(x, top)), axes=(1,)))
+    return rd.sum(total, axes=(0, 1))
+
+
+def _power(x: Node) -> Node:
+    return ew.exp(ew.sub(x, spread(rd.max(x, axes=(1,)), x.shape)))
+
+
+@pytest.mark.parametrize(
+    ("function", "power", "quotient"),
+    [
+        (lambda x: (_narrow(softmax(x, (1,))),), True, True),
+        (lambda x: (_narrow(_loss(x)),), True, None),
+        (lambda x: (softmax(x, (1,)),), False, False),
+        (lambda x: (_narrow(softmax(x, (1,))), softmax(x, (1,))), False, False),
+        # The difference cancels, and shows what the power has lost.
+        (lambda x: (_narrow(ew.sub(ew.exp(x), common.full_like(x, 1))),), False, None),
+        (lambda x: (_narrow(ew.exp(ew.sub(x, times(x, 0.5)))),), False, None),
+        # A comparison and a rounding make another value of an error.
+        (lambda x: (ew.gt(_power(x), common.full_like(x, 0.5)),), False, None),
+        (lambda x: (_narrow(ew.floor(_power(x))),), False, None),
+    ],
+)
+def test_a_float32_value_is_quick_where_only_its_rounding_is_seen(
+    function: Callable[[Node], tuple[Node, ...]], power: bool, quotient: bool | None
+) -> None:
+    text = _text(function)
+    assert "tgc_exp" in text
+    assert ("tgc_exp_short(" in text) is power
+    assert ("tgc_exp(" in text) is not power
+    if quotient is not None:
+        assert ("tgc_divide_short(" in text) is quotient
+        assert ("tgc_divide(" in text) is not quotient
+
+
+def test_a_cast_that_is_stored_rounds_once() -> None:
+    """What lies in a vector for the store is the value before the cast, rounded in pairs."""
+    text = _text(lambda x: (_narrow(softmax(x, (1,))),))
+    cast = next(line for line in text.splitlines() if "tgc_cast<tgc_bfloat16>" in line)
+    name = cast.split(" = ")[0].split()[-1]
+    assert "tgc_rounded<tgc_bfloat16>" in text
+    assert text.count(f"{name};") == 0
