@@ -274,15 +274,20 @@ def test_arrays_of_other_libraries_are_refused() -> None:
 
 def test_a_profiler_goes_on() -> None:
     """One of C, and one of Python, also where a call is refused."""
+
+    def seen() -> None:
+        pass
+
     profiler = cProfile.Profile()
     profiler.enable()
     try:
         tc.compile(lambda x: x * 2)(tc.ones(1))
         with pytest.raises(tc.CompileError, match="calls time"):
             tc.compile(lambda x: x * time.time())(tc.ones(1))
-        assert sys.getprofile() is profiler
+        seen()
     finally:
         profiler.disable()
+    assert any(entry.code is seen.__code__ for entry in profiler.getstats())
     events: list[str] = []
     sys.setprofile(lambda frame, event, argument: events.append(event))
     try:

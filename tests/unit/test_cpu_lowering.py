@@ -173,7 +173,7 @@ def test_a_bad_index_is_reported_though_nothing_reads_it() -> None:
     tc.ones(3).add(1).tolist()
 
 
-def test_arrays_of_dead_values_are_used_again_and_results_are_not() -> None:
+def test_arrays_of_dead_values_are_used_again_and_results_are_not(on_cpu: None) -> None:
     from tinygrad_cuda.backend.reference.pool import CAPACITY, pool
 
     pool.clear()

@@ -160,7 +160,6 @@ VIEWABLE: dict[str, Program] = {
 
 @pytest.mark.parametrize("name", VIEWABLE)
 def test_new_results_are_row_major(name: str) -> None:
-    assert VIEWABLE[name](torch).is_contiguous()
     result = VIEWABLE[name](tc)
     assert result.is_contiguous()
     assert result.view(-1).shape == (result.numel(),)

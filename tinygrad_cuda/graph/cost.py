@@ -10,7 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from tinygrad_cuda.graph.node import Node, Op
-from tinygrad_cuda.graph.ops import common, contraction, indexing, winograd
+from tinygrad_cuda.graph.ops import common, contraction, indexing, scan, winograd
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.order import topological
@@ -152,6 +152,11 @@ def _matmul(node: Node) -> int:
     return 2 * prod(node.shape) * node.sources[0].shape[-1]
 
 
+def _sorted(x: Node) -> int:
+    size = x.shape[-1]
+    return prod(x.shape) * (size - 1).bit_length() if size else 0
+
+
 def _transform(node: Node) -> int:
     """Both products of each tile with the part's matrix."""
     part = winograd.PARTS[node.attributes["form"]][node.attributes["part"]]
@@ -172,6 +177,9 @@ _FLOPS: dict[Op, Callable[[Node], int]] = {
     # One addition for the mean; a subtraction, a product and an addition for M2.
     rd.welford: lambda node: 4 * prod(node.sources[0].shape),
     contraction.matmul: _matmul,
+    scan.cumsum: lambda node: prod(node.shape),
+    # The comparisons of a merge sort of each row.
+    scan.order: lambda node: _sorted(node.sources[0]),
     winograd.winograd: _transform,
     winograd.unwinograd: _transform,
 }
