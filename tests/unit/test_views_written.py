@@ -69,11 +69,25 @@ def windows_of_bool(lib: Any) -> Any:
     return x
 
 
+def expanded_to_its_shape(lib: Any) -> Any:
+    x = lib.arange(3.0)
+    x.expand(3).detach().mul_(2)
+    x.expand(1, -1).detach()[0, 1:].add_(1)
+    x.expand_as(x)[0] = 9
+    return x
+
+
+def detached_windows(lib: Any) -> Any:
+    x = lib.arange(6.0)
+    x.unfold(0, 2, 3).detach().mul_(2)
+    return x
+
+
 PROGRAMS: dict[str, Program] = {
     f.__name__: f
     for f in (
         nested_slices, nested_shapes, nested_mixture, permuted_again, many_views, windows_apart,
-        windows_of_bool,
+        windows_of_bool, expanded_to_its_shape, detached_windows,
     )
 }  # fmt: skip
 

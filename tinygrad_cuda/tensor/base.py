@@ -57,8 +57,8 @@ def put_through(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
     seen = [base]
     for step in chain[:-1]:
         seen.append(apply_step(step, seen[-1]))
-    for place, (op, _) in enumerate(chain):
-        if op is movement.expand:
+    for place, (op, detail) in enumerate(chain):
+        if op is movement.expand and seen[place].shape != detail["shape"]:
             value = _put_spread(seen[place], chain[place:], value)
             chain = chain[:place]
             break
@@ -75,6 +75,8 @@ def _put_step(base: Node, step: Step, inner: Node) -> Node:
     if op is common.detach:
         value = detached(inner)
         return common.with_history(value, base) if base.requires_grad else value
+    if op is movement.expand:
+        return inner  # to the shape that it has
     if op is movement.reshape:
         return movement.reshape(inner, shape=base.shape)
     if op is movement.permute:
@@ -94,14 +96,14 @@ def _put_spread(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
 
     Windows that lie apart can be written, since each element is seen once.
     """
-    if base.shape == value.shape and len(chain) == 1:
-        return value
+    moves = tuple(step for step in chain if step[0].kind == "movement")
+    detaches = [step for step in chain if step[0] is common.detach]
     places = np.arange(prod(base.shape)).reshape(base.shape)
-    for op, detail in chain:
-        if op.kind == "movement" and op.numpy is not None:
-            places = op.numpy(places, **detail)
-    moves = all(op.kind == "movement" for op, _ in chain)
-    if not moves or len(np.unique(places)) != places.size:
+    for op, detail in moves:
+        assert op.numpy is not None
+        places = op.numpy(places, **detail)
+    whole = len(moves) + len(detaches) == len(chain)
+    if not whole or len(np.unique(places)) != places.size:
         raise ShapeError(
             "write",
             "several elements of this view are one element in memory",
@@ -114,12 +116,13 @@ def _put_spread(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
     size = prod(base.shape)
     index = common.arange.leaf((size,), int64, base.device, start=0, step=1)
     index = movement.reshape(index, shape=base.shape)
-    for step in chain:
+    for step in moves:
         index = apply_step(step, index)
     flat = movement.reshape(base, shape=(size,))
     index = movement.reshape(index, shape=(places.size,))
     rows = movement.reshape(value, shape=(places.size,))
-    return movement.reshape(indexing.scatter(flat, index, rows), shape=base.shape)
+    written = movement.reshape(indexing.scatter(flat, index, rows), shape=base.shape)
+    return _put_step(base, detaches[0], written) if detaches else written
 
 
 def _joined(chain: tuple[Step, ...], op: Op, detail: dict[str, Any]) -> tuple[Step, ...]:
