@@ -6,6 +6,7 @@ import faulthandler
 import getpass
 import os
 import random
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,10 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# A shell that starts this in the background has it ignore Ctrl-C, and what it starts too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Set before the package reads them. The folder stays from run to run, so that a second run
 # compiles nothing, and it is not the user's own.

@@ -137,18 +137,21 @@ def gradient_recorded_with_an_old_weight(tc: Any) -> Values:
 # NumPy --------------------------------------------------------------------------------------------
 
 
-def array_unchanged_by_a_write(tc: Any) -> Values:
+def array_shows_what_is_written(tc: Any) -> Values:
     x = tc.tensor(random(7, 3, 2), dtype=tc.float64)
     for _turn in range(6):
         seen, part = x.numpy(), x.t()[1].numpy()
-        copies = seen.copy(), part.copy()
+        before, copy = x.clone(), seen.copy()
         x.mul_(2).add_(1)
         x[0, 1] = -1.0
-        value = array(x)
-        near(seen, copies[0])
-        near(part, copies[1])
+        seen[2, 0] = 0.5  # writes are seen both ways
+        wanted = copy * 2 + 1
+        wanted[0, 1], wanted[2, 0] = -1.0, 0.5
+        near(seen, wanted)
+        near(part, wanted[:, 1])
+        near(array(before), copy)
+        yield array(x), wanted
         x.mul_(0.1)
-        yield value, copies[0]
 
 
 def batch_overwritten_before_backward(tc: Any) -> Values:
@@ -223,7 +226,7 @@ def warnings_are_errors(tc: Any) -> Values:
 PROGRAMS = (
     dropout, noise_looked_at_twice, random_writes, operand_written_after_record,
     result_written_after_use, step_between_record_and_backward,
-    gradient_recorded_with_an_old_weight, array_unchanged_by_a_write,
+    gradient_recorded_with_an_old_weight, array_shows_what_is_written,
     batch_overwritten_before_backward, history_of_a_running_total, functions_with_saved_values,
     warnings_are_errors,
 )  # fmt: skip
