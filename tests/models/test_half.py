@@ -103,7 +103,9 @@ ONE_OPERATION: dict[str, Program] = {
     "interpolate": lambda x: F.interpolate(x[None], scale_factor=2.5, mode="linear"),
     "x * 0.1": lambda x: x * 0.1,
     "numpy's 0.1": lambda x: x * np.float32(0.1),
-    "addmm": lambda x: tc.addmm(x, tc.eye(20).to(x.dtype), x.detach(), beta=0.3, alpha=0.7),
+    "addmm": lambda x: tc.addmm(
+        x, tc.eye(20, dtype=x.dtype, device="cpu"), x.detach(), beta=0.3, alpha=0.7
+    ),
     "x / 3": lambda x: x / 3.3,
     "0.1 - x": lambda x: 0.1 - x,
     "0.1 / x": lambda x: 0.1 / x,

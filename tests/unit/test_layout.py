@@ -154,7 +154,9 @@ VIEWABLE: dict[str, Program] = {
     "adaptive_avg_pool2d": lambda lib: lib.nn.functional.adaptive_avg_pool2d(
         numbers(lib, 1, 2, 5, 7), (3, 2)
     ),
-    "attention": lambda lib: lib.nn.MultiheadAttention(4, 2)(*[numbers(lib, 3, 2, 4)] * 3)[0],
+    "attention": lambda lib: lib.nn.MultiheadAttention(4, 2, device="cpu")(
+        *[numbers(lib, 3, 2, 4)] * 3
+    )[0],
 }
 
 
