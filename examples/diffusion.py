@@ -146,7 +146,7 @@ def train_denoiser(args: argparse.Namespace, schedule: Schedule, data: MNIST, te
     )  # fmt: skip
     start = tc.randn(4, 4, 64, 64)
     film, times = film_of(schedule, lambda x, t: model(x), start)
-    draw_film(film[:, :1], times, folder / "steps.png", "One channel on its way from noise")
+    draw_film(film[:, :1], times, folder / "steps.png", "One channel at steps of the sampling")
     print(f"denoiser: after {schedule.steps} reverse steps the standard deviation is "
           f"{film[-1].std():.3f}, from {film[0].std():.3f}")  # fmt: skip
     few = min(10, len(curve) - 1)
@@ -202,7 +202,7 @@ def draw_digits(args: argparse.Namespace, schedule: Schedule, model: UNet) -> No
     count = 16 if args.smoke else 64
     film, times = film_of(schedule, model, tc.randn(count, 1, 32, 32))
     draw_grid(film[-1][:, 0], args.out / "samples.png")
-    draw_film(film[:, :4, 0], times, args.out / "progress.png", "Digits on their way from noise")
+    draw_film(film[:, :4, 0], times, args.out / "progress.png", "Digits at steps of the sampling")
 
 
 def evaluate(args: argparse.Namespace, schedule: Schedule, model: UNet) -> bool:

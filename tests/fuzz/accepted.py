@@ -91,7 +91,7 @@ RULES: dict[str, Rule] = {
     "gradient_of_zeros": Rule(
         torch="a gradient of zeros where a result does not depend on an operand smoothly",
         ours="None, as for an operand that was not used",
-        why="both train alike; None costs nothing",
+        why="both train in the same way; None costs nothing",
     ),
     "values_are_checked_when_computed": Rule(
         torch="raises at the call for values that do not fit, such as indices out of range",

@@ -114,7 +114,7 @@ def suited(fits: bool, x: Any) -> Any:
     return x
 
 
-def mould(x: Any, *shape: int) -> Any:
+def resized(x: Any, *shape: int) -> Any:
     """The elements of `x`, repeated or cut to a shape."""
     size = 1
     for n in shape:
@@ -130,7 +130,7 @@ def mould(x: Any, *shape: int) -> Any:
 
 def definite(lib: Any, x: Any, n: int, *batch: int) -> Any:
     """A well-conditioned square matrix made of the elements of `x`."""
-    return mould(x, *batch, n, n).tanh() * 0.3 + lib.eye(n, dtype=x.dtype) * 2
+    return resized(x, *batch, n, n).tanh() * 0.3 + lib.eye(n, dtype=x.dtype) * 2
 
 
 def places(x: Any, size: int) -> Any:
@@ -236,7 +236,7 @@ op(
 )  # fmt: skip
 op(
     "F.prelu", "ff",
-    lambda lib, k, x, w: lib.nn.functional.prelu(x, mould(kind_like(x, w), 1)), "activation",
+    lambda lib, k, x, w: lib.nn.functional.prelu(x, resized(kind_like(x, w), 1)), "activation",
 )  # fmt: skip
 op(
     "F.glu", "m",
@@ -746,14 +746,14 @@ def _take(name: str) -> Function:
             return None
         at = places(i, x.shape[axis])
         if name == "index_select":
-            return x.index_select(axis, mould(at, k.randint(1, 6)))
+            return x.index_select(axis, resized(at, k.randint(1, 6)))
         sizes = [n if k.flip(0.7) else max(1, n - 1) for n in x.shape]
         sizes[axis] = k.randint(1, 5)
         if name == "gather":
-            return x.gather(axis, mould(at, *sizes))
+            return x.gather(axis, resized(at, *sizes))
         sizes = list(x.shape)
         sizes[axis] = 2
-        return lib.take_along_dim(x, mould(at, *sizes), axis)
+        return lib.take_along_dim(x, resized(at, *sizes), axis)
 
     return run
 
@@ -770,12 +770,12 @@ def _at_tensor(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
     if choice == 0 or x.dim() == 1:
         return x[places(i, x.shape[0])]
     if choice == 1:
-        return x[:, places(mould(i, 3), x.shape[1])]
+        return x[:, places(resized(i, 3), x.shape[1])]
     if choice == 2:
-        return x[places(mould(i, 4), x.shape[0]), places(mould(i, 4), x.shape[1])]
+        return x[places(resized(i, 4), x.shape[0]), places(resized(i, 4), x.shape[1])]
     if choice == 3:
-        return x[..., places(mould(i, 2, 2), x.shape[-1])]
-    return x[None, places(mould(i, 3, 1), x.shape[0]), 0 if x.shape[1] else None]
+        return x[..., places(resized(i, 2, 2), x.shape[-1])]
+    return x[None, places(resized(i, 3, 1), x.shape[0]), 0 if x.shape[1] else None]
 
 
 def _at_scalar(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
@@ -809,7 +809,7 @@ def _scattered(lib: Any, k: Numbers, x: Any, i: Any, y: Any) -> Any:
     if not x.dim() or not x.numel() or not y.numel():
         return None
     axis = k.axis(x)
-    source = mould(kind_like(x, y), *x.shape)
+    source = resized(kind_like(x, y), *x.shape)
     mode = k.choice(("scatter", "add", "number", "sum", "amax", "mean", "prod"))
     if mode in ("scatter", "number"):
         # Each index once: those of a rolled arange.
@@ -818,7 +818,7 @@ def _scattered(lib: Any, k: Numbers, x: Any, i: Any, y: Any) -> Any:
         shape[axis] = -1
         at = line.reshape(shape).expand(x.shape)
         return x.scatter(axis, at, k.choice((0, 1)) if mode == "number" else source)
-    at = mould(places(i, x.shape[axis]), *x.shape)
+    at = resized(places(i, x.shape[axis]), *x.shape)
     if mode == "add":
         return x.scatter_add(axis, at, source)
     return x.scatter_reduce(axis, at, source, reduce=mode, include_self=k.flip())
@@ -831,14 +831,14 @@ def _index_written(lib: Any, k: Numbers, x: Any, i: Any, y: Any) -> Any:
     mode = k.choice(("add", "copy", "fill", "put", "put add"))
     sizes = list(x.shape)
     if mode == "add":
-        at, sizes[axis] = places(mould(i, 3), x.shape[axis]), 3
-        return x.index_add(axis, at, mould(kind_like(x, y), *sizes), alpha=k.choice((1, 2)))
-    at, sizes[axis] = places(mould(i, 1), x.shape[axis]), 1
+        at, sizes[axis] = places(resized(i, 3), x.shape[axis]), 3
+        return x.index_add(axis, at, resized(kind_like(x, y), *sizes), alpha=k.choice((1, 2)))
+    at, sizes[axis] = places(resized(i, 1), x.shape[axis]), 1
     if mode == "copy":
-        return x.index_copy(axis, at, mould(kind_like(x, y), *sizes))
+        return x.index_copy(axis, at, resized(kind_like(x, y), *sizes))
     if mode == "fill":
         return x.index_fill(axis, at, k.choice((0, 2)))
-    return x.index_put((places(mould(i, 1), x.shape[0]),), kind_like(x, y).reshape(-1)[0],
+    return x.index_put((places(resized(i, 1), x.shape[0]),), kind_like(x, y).reshape(-1)[0],
                        accumulate=mode == "put add")  # fmt: skip
 
 
@@ -846,7 +846,7 @@ pick("scatter", "nin", _scattered, True)
 pick("index write", "nin", _index_written, True)
 pick(
     "masked_scatter", "aBa",
-    lambda lib, k, x, m, y: x.masked_scatter(m, mould(kind_like(x, y), x.numel() or 1))
+    lambda lib, k, x, m, y: x.masked_scatter(m, resized(kind_like(x, y), x.numel() or 1))
     if y.numel() else None,
 )  # fmt: skip
 pick("select_scatter", "a", lambda lib, k, x: lib.select_scatter(x, x.select(0, 0) * 0, 0, -1))
@@ -857,13 +857,13 @@ pick(
 
 
 def _embedded(lib: Any, k: Numbers, w: Any, i: Any) -> Any:
-    table = mould(w, 6, k.choice((1, 3)))
+    table = resized(w, 6, k.choice((1, 3)))
     return lib.nn.functional.embedding(places(i, 6), table, padding_idx=k.choice((None, 0, -1)))
 
 
 def _bag(lib: Any, k: Numbers, w: Any, i: Any) -> Any:
-    table = mould(w, 6, 3)
-    at = places(mould(i, 2, 4), 6)
+    table = resized(w, 6, 3)
+    at = places(resized(i, 2, 4), 6)
     return lib.nn.functional.embedding_bag(at, table, mode=k.choice(("sum", "mean", "max")))
 
 
@@ -877,8 +877,8 @@ def product(name: str, kinds: str, run: Function) -> None:
     op(name, kinds, run, "product")
 
 
-def _moulded_product(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
-    """A product of every form; the second operand is moulded to fit."""
+def _fitting_product(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
+    """A product of every form; the second operand is cut or repeated to fit."""
     y = kind_like(x, y)
     if x.dim() == 0:
         return None
@@ -888,14 +888,14 @@ def _moulded_product(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
     shape = [(inner, n), (inner,), (3, inner, n), (inner, n), (1, inner, n)][form]
     if not inner:
         return None
-    other = mould(y, *shape)
+    other = resized(y, *shape)
     if form == 3 and x.dim() == 2:
         return lib.mm(x, other)
     return lib.matmul(x, other) if k.flip() else x @ other
 
 
 def _batched(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
-    a, b = mould(x, 2, 3, 4), mould(kind_like(x, y), 2, 4, k.choice((1, 5)))
+    a, b = resized(x, 2, 3, 4), resized(kind_like(x, y), 2, 4, k.choice((1, 5)))
     if k.flip():
         return lib.bmm(a, b)
     return lib.baddbmm(a[:, :, :1], a, b, beta=k.choice((1, 2)), alpha=k.choice((1, 3)))
@@ -903,9 +903,13 @@ def _batched(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
 
 def _added_product(lib: Any, k: Numbers, x: Any, y: Any, z: Any) -> Any:
     n, m, p = k.choice((1, 3)), k.choice((2, 7)), k.choice((1, 4))
-    a, b, c = mould(x, n, m), mould(kind_like(x, y), m, p), mould(kind_like(x, z), p)
+    a, b, c = (
+        resized(x, n, m),
+        resized(kind_like(x, y), m, p),
+        resized(kind_like(x, z), p),
+    )
     if k.flip(0.3):
-        return lib.addmv(mould(c, n), a, mould(b, m))
+        return lib.addmv(resized(c, n), a, resized(b, m))
     return lib.addmm(c, a, b, beta=k.choice((1, 3, 2)), alpha=k.choice((1, 2)))
 
 
@@ -916,7 +920,7 @@ def _einsum(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
     )  # fmt: skip
     sizes = {"i": 3, "j": 3, "k": 2, "b": 2}
     terms = equation.split("->")[0].split(",")
-    operands = [mould(t, *(sizes[c] for c in term))
+    operands = [resized(t, *(sizes[c] for c in term))
                 for term, t in zip(terms, (x, kind_like(x, y)))]  # fmt: skip
     return lib.einsum(equation, *operands)
 
@@ -925,18 +929,18 @@ def _linear(lib: Any, k: Numbers, x: Any, w: Any, b: Any) -> Any:
     if not x.dim() or not x.shape[-1]:
         return None
     n = k.choice((1, 3, 8))
-    weight, bias = mould(kind_like(x, w), n, x.shape[-1]), mould(kind_like(x, b), n)
+    weight, bias = resized(kind_like(x, w), n, x.shape[-1]), resized(kind_like(x, b), n)
     return lib.nn.functional.linear(x, weight, bias if k.flip() else None)
 
 
 def _attention(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
-    q, kv = mould(x, 2, 3, 4), mould(kind_like(x, y), 2, 5, 4)
+    q, kv = resized(x, 2, 3, 4), resized(kind_like(x, y), 2, 5, 4)
     options: dict[str, Any] = k.choice(({}, {"scale": 0.3}, {"is_causal": True}))
     return lib.nn.functional.scaled_dot_product_attention(q, kv, kv * 0.5, **options)
 
 
-product("matmul", "fn", _moulded_product)
-product("matmul of integers", "ii", _moulded_product)
+product("matmul", "fn", _fitting_product)
+product("matmul of integers", "ii", _fitting_product)
 product("matmul as they are", "nn", lambda lib, k, x, y: x @ y)
 product("bmm", "ff", _batched)
 product("addmm", "fff", _added_product)
@@ -944,7 +948,7 @@ product("einsum", "ff", _einsum)
 product("linear", "fff", _linear)
 product("attention", "ff", _attention)
 product("outer", "nn", lambda lib, k, x, y: lib.outer(x.reshape(-1), y.reshape(-1)[:7]))
-product("dot", "ff", lambda lib, k, x, y: lib.dot(mould(x, 5), mould(kind_like(x, y), 5)))
+product("dot", "ff", lambda lib, k, x, y: lib.dot(resized(x, 5), resized(kind_like(x, y), 5)))
 product("kron", "fF", lambda lib, k, x, y: lib.kron(x, y))
 product("inner", "fF", lambda lib, k, x, y: lib.inner(x, kind_like(x, y)))
 product(
@@ -952,13 +956,13 @@ product(
 )
 product(
     "cross", "ff",
-    lambda lib, k, x, y: lib.linalg.cross(mould(x, 2, 3), mould(kind_like(x, y), 2, 3)),
+    lambda lib, k, x, y: lib.linalg.cross(resized(x, 2, 3), resized(kind_like(x, y), 2, 3)),
 )  # fmt: skip
 product("vecdot", "fF", lambda lib, k, x, y: lib.linalg.vecdot(x, kind_like(x, y)))
 product(
     "bilinear", "fff",
     lambda lib, k, x, y, w: lib.nn.functional.bilinear(
-        mould(x, 4, 3), mould(kind_like(x, y), 4, 2), mould(kind_like(x, w), 5, 3, 2)
+        resized(x, 4, 3), resized(kind_like(x, y), 4, 2), resized(kind_like(x, w), 5, 3, 2)
     ),
 )  # fmt: skip
 product(
@@ -967,7 +971,7 @@ product(
 )  # fmt: skip
 product(
     "cdist", "ff",
-    lambda lib, k, x, y: lib.cdist(mould(x, 3, 2), mould(kind_like(x, y), 4, 2) + 20.0),
+    lambda lib, k, x, y: lib.cdist(resized(x, 3, 2), resized(kind_like(x, y), 4, 2) + 20.0),
 )  # fmt: skip
 
 # Linear algebra that is stable -------------------------------------------------------------------
@@ -977,7 +981,7 @@ def _algebra(name: str) -> Function:
     def run(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
         n = k.choice((1, 2, 3, 4))
         a = definite(lib, x, n, *k.choice(((), (), (2,))))
-        b = mould(kind_like(x, y), n, 2)
+        b = resized(kind_like(x, y), n, 2)
         linalg = lib.linalg
         rows: dict[str, Function] = {
             "inv": lambda: linalg.inv(a),
@@ -1024,7 +1028,7 @@ def image(k: Numbers, x: Any, rank: int) -> Any:
     if x.dim() == rank + 2 and x.numel() and k.flip(0.7):
         return x
     sizes = [k.choice((4, 5, 6, 7)) for _ in range(rank)]
-    return mould(x, k.choice((1, 2)), k.choice((1, 2, 4)), *sizes)
+    return resized(x, k.choice((1, 2)), k.choice((1, 2, 4)), *sizes)
 
 
 def _convolved(rank: int, transposed: bool) -> Function:
@@ -1035,7 +1039,10 @@ def _convolved(rank: int, transposed: bool) -> Function:
         out = groups * k.choice((1, 2, 3))
         kernel = [k.choice((1, 2, 3)) for _ in range(rank)]
         ends = (channels, out // groups) if transposed else (out, channels // groups)
-        weight, bias = mould(kind_like(x, w), *ends, *kernel), mould(kind_like(x, b), out)
+        weight, bias = (
+            resized(kind_like(x, w), *ends, *kernel),
+            resized(kind_like(x, b), out),
+        )
         options: dict[str, Any] = {
             "stride": k.choice((1, 1, 2, 3)), "padding": k.choice((0, 1, 2)),
             "dilation": k.choice((1, 1, 2)), "groups": groups,
@@ -1090,12 +1097,15 @@ def _normalized(name: str) -> Function:
             return functional.normalize(x, p=k.choice((2.0, 1.0)), dim=k.axis(x))
         a = image(k, x, k.choice((1, 2)))
         channels = a.shape[1]
-        weight, bias = mould(kind_like(x, w), channels), mould(kind_like(x, b), channels)
+        weight, bias = (
+            resized(kind_like(x, w), channels),
+            resized(kind_like(x, b), channels),
+        )
         if k.flip(0.3):
             weight = bias = None
         if name in ("layer_norm", "rms_norm"):
             shape = list(a.shape[-k.choice((1, 2)) :])
-            scale = mould(kind_like(x, w), *shape)
+            scale = resized(kind_like(x, w), *shape)
             if name == "rms_norm":
                 return functional.rms_norm(a, shape, scale, eps=k.choice((None, 1e-5)))
             return functional.layer_norm(a, shape, scale, None, eps=k.choice((1e-5, 1e-3)))
@@ -1154,7 +1164,7 @@ def _padded(lib: Any, k: Numbers, x: Any) -> Any:
 
 
 def _sampled(lib: Any, k: Numbers, x: Any, g: Any) -> Any:
-    a, grid = mould(x, 1, 2, 4, 5), mould(kind_like(x, g), 1, 3, 3, 2)
+    a, grid = resized(x, 1, 2, 4, 5), resized(kind_like(x, g), 1, 3, 3, 2)
     mode = k.choice(("bilinear", "nearest"))
     # The nearest element has no slope in the grid: torch has a gradient of zeros, we have none.
     grid = grid if mode == "bilinear" else grid.detach()
@@ -1169,9 +1179,9 @@ def _shuffled(lib: Any, k: Numbers, x: Any) -> Any:
     factor = k.choice((1, 2))
     choice = k.randrange(3)
     if choice == 0:
-        a = mould(x, 1, 4, 3, 2)
+        a = resized(x, 1, 4, 3, 2)
         return functional.pixel_shuffle(a, factor)
-    a = mould(x, 2, 4, 4, 2)
+    a = resized(x, 2, 4, 4, 2)
     if choice == 1:
         return functional.pixel_unshuffle(a, factor)
     return functional.channel_shuffle(a, 2)
@@ -1238,9 +1248,9 @@ for _name in [
 def _classified(lib: Any, k: Numbers, x: Any, i: Any, w: Any) -> Any:
     classes = k.choice((2, 3, 7))
     shape = k.choice(((5, classes), (classes,), (2, classes, 3)))
-    logits = mould(x, *shape)
-    weights = mould(kind_like(x, w), classes)
-    labels = places(mould(i, *[n for d, n in enumerate(shape) if d != (len(shape) > 1)]), classes)
+    logits = resized(x, *shape)
+    weights = resized(kind_like(x, w), classes)
+    labels = places(resized(i, *[n for d, n in enumerate(shape) if d != (len(shape) > 1)]), classes)
     options: dict[str, Any] = {"reduction": k.choice(("mean", "sum", "none"))}
     if k.flip(0.3):
         options["weight"] = weights.detach().abs() + 0.5
@@ -1258,7 +1268,7 @@ op("cross_entropy", "fif", _classified, "loss")
 
 
 def _triplets(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
-    a, b = mould(x, 4, 3), mould(kind_like(x, y), 4, 3)
+    a, b = resized(x, 4, 3), resized(kind_like(x, y), 4, 3)
     sign = (b[:, 0].detach() > 0).to(x.dtype) * 2 - 1
     functional = lib.nn.functional
     return k.choice((
@@ -1343,7 +1353,7 @@ def _scatter_write(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
     if not x.dim() or not x.numel():
         return None
     axis = k.axis(x)
-    at = places(mould(i, 1), x.shape[axis])
+    at = places(resized(i, 1), x.shape[axis])
     shape = list(x.shape)
     shape[axis] = 1
     return k.choice((
