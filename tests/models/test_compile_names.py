@@ -311,3 +311,31 @@ def test_a_log_and_a_warning_inside() -> None:
     compiled = tc.compile(step)
     with pytest.warns(UserWarning, match="once"):
         assert [compiled(tc.ones(1)).item() for _ in range(3)] == [2.0] * 3
+
+
+class Sharing:
+    """Its methods share names with what its model holds."""
+
+    def __init__(self) -> None:
+        self.model = nn.Linear(2, 2)
+        self.model.between = nn.LayerNorm(2)
+        self.optimizer = optim.Adam(self.model.parameters(), lr=0.1)
+
+    def between(self) -> int:
+        return len(self.optimizer.state)
+
+    def step(self, x: Any) -> Any:
+        return self.model.between(self.model(x)).sum()
+
+    def counted(self, x: Any) -> Any:
+        return x * self.between()
+
+
+def test_only_what_runs_is_refused() -> None:
+    """Names lead to code that no call runs: what it would read is not read."""
+    trainer, x = Sharing(), tc.ones(1, 2)
+    call = tc.compile(trainer.step)
+    for _ in range(3):
+        assert call(x).item() == trainer.step(x).item()
+    with pytest.raises(tc.CompileError, match=r"reads the state of an optimizer(.|\n)*len\(self"):
+        tc.compile(trainer.counted)(x)

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from operator import attrgetter, itemgetter
-from types import CellType, MappingProxyType
+from types import CellType, CodeType, MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,6 +158,7 @@ class Names:
         seen: by identity, all that was reached.
         modules: Modules among the values.
         refused: names that lead to what cannot be compared, and what that is.
+        refused_codes: of functions that are refused if they run: a name, and what it leads to.
         codes: of all functions that were read; `names` are the names in them.
     """
 
@@ -171,6 +172,7 @@ class Names:
         self.seen: dict[int, Any] = {}
         self.modules: list[Any] = []
         self.refused: list[tuple[str, str]] = []
+        self.refused_codes: dict[CodeType, tuple[str, str]] = {}
         self.codes: set[Any] = set()
         self.names: set[str] = set()
 

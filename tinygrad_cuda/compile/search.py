@@ -205,7 +205,8 @@ class _Search:
         self.objects: list[_Reached] = []
         self.optimizers: dict[str, Any] = {}  # by the names that lead to them
         self.decimal = False  # whether its context is looked at
-        self.chains: set[tuple[str, ...]] = set()
+        # Names with attributes, and the code that loads them.
+        self.chains: set[tuple[tuple[str, ...], CodeType]] = set()
         self.groups: list[Any] = []  # of optimizers, reached by themselves
         self.known: set[tuple[str, int]] = set()
         self.seen = self.found.seen
@@ -261,11 +262,11 @@ class _Search:
 
     def _refuse_states(self) -> None:
         """A step changes what an optimizer keeps, in replays, too: no name has its counts."""
-        for names in self.chains:
+        for names, code in self.chains:
             for name, attribute in pairwise(names):
                 thing = self.optimizers.get(name)
                 if attribute == "state" and thing is not None and not self._steps_itself(thing):
-                    self.found.refused.append(("state", "it reads the state of an optimizer"))
+                    self.found.refused_codes[code] = "state", "it reads the state of an optimizer"
 
     # What is met ----------------------------------------------------------------------------------
 
@@ -395,7 +396,7 @@ class _Search:
         for name in sorted(reads.globals):
             self._take_global(name, place, name not in written)
         self._take_imported(function, reads.imported)
-        self.chains |= reads.chains
+        self.chains |= {(names, code) for names in reads.chains}
         self._take_chains(function, reads.chains)
         self._take_closure(function, written)
 

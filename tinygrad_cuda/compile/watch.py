@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.compile.names import Names
+from tinygrad_cuda.compile.reads import reads_of
 from tinygrad_cuda.compile.search import LIBRARIES, NO_FIELDS, PACKAGE, Extra, fields_of
 from tinygrad_cuda.compile.states import UNKNOWN, state_of
 from tinygrad_cuda.core.errors import PACKAGE_FOLDER, CompileError, RawSite
@@ -163,6 +164,9 @@ class Watch:
         if kind == "user":
             if code not in self.ran:
                 self.ran[code] = None
+                if code in self.names.refused_codes:
+                    name, what = self.names.refused_codes[code]
+                    self._refuse(_error(reads_of(code).sites.get(name), what, HINT))
                 if code not in self.names.codes:
                     self._met(frame)
         elif kind == "library" and code.co_name == "import_module":
