@@ -45,7 +45,7 @@ def run(asked: argparse.Namespace, name: str, count: int) -> int:
         outcomes.append(outcome)
         if outcome.difference and not driver.accepted(outcome.difference):
             failed.append(outcome)
-            first = outcome.difference.splitlines()[0][:160]
+            first = outcome.difference.splitlines()[0][:300]
             print(f"seed {outcome.seed}: {first}", flush=True)
     title = f"{name} on {asked.device}, seeds {asked.start} to {seeds.stop - 1}"
     print(f"{title}: {driver.summary(outcomes, time.monotonic() - began)}", flush=True)

@@ -1,30 +1,35 @@
 """Random changes to the package's own code: do the tests that CI runs notice them?
 
 A mutant turns a comparison, negates a condition or moves a number. It is judged by the tests
-that execute its function (a map from functions to tests, made by `python tests/fuzz/mutants.py
-DATA` from a run under coverage with --cov-context=test), or by all where there is no map.
+that execute its line, the closest first: `FUZZ_MAP` names the file that says which these are. It
+is made on Python 3.12 by `FUZZ_RECORD=FOLDER python -m pytest -p executed` with tests/fuzz in
+PYTHONPATH, then `python tests/fuzz/mutants.py FOLDER MAP`. Without a map all tests run.
 """
 
 from __future__ import annotations
 
 import ast
+import difflib
+import gzip
 import json
 import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tinygrad_cuda"
-MAP = Path(tempfile.gettempdir()) / "tinygrad_cuda_fuzz" / "tests_by_function.json"
+DEFAULT_MAP = Path(tempfile.gettempdir()) / "tinygrad_cuda_fuzz" / "tests_by_line.json.gz"
 TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -37,10 +42,12 @@ TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
-# Seconds after which a mutant's tests are stopped: that is noticed too.
-LIMIT = 1800
-# The closest tests run first; most mutants are noticed by them.
-FIRST = 60
+# Seconds after which a mutant's tests are stopped: they take at most ENOUGH without a mutant.
+LIMIT, LIMIT_OF_ALL = 120, 1800
+# Seconds and number of the tests that judge a mutant; most are noticed by the first of them.
+ENOUGH, MOST = 40.0, 100
+# Tests of a test file that come before those of the next file, in the list of a line.
+EACH = 4
 LONG = {"cpu": 150}
 
 
@@ -125,55 +132,124 @@ def _apply(mutant: Mutant, folder: Path) -> None:
     target = folder / mutant.path
     source = target.read_bytes()
     target.write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.stop :])
+    if any(word in mutant.path for word in ("cache", "emu", "config")):
+        (folder / "own-cache").mkdir()  # so that it spoils nobody's entries
 
 
 @cache
-def _map() -> dict[str, list[str]] | None:
-    if not MAP.exists():
+def _map() -> dict[str, Any] | None:
+    path = Path(os.environ.get("FUZZ_MAP", DEFAULT_MAP))
+    if not path.exists():
         return None
-    functions: dict[str, list[str]] = json.loads(MAP.read_text())
-    return functions
+    with gzip.open(path, "rt") as file:
+        read: dict[str, Any] = json.load(file)
+    return read
 
 
-def _tests(mutant: Mutant, functions: dict[str, list[str]]) -> list[str]:
-    """The tests that execute the mutant's function; all of its file's where it is in none."""
-    own = functions.get(f"{mutant.path}::{mutant.function}")
-    if own is not None:
-        return own
-    names = [key for key in functions if key.startswith(f"{mutant.path}::")]
-    return list(dict.fromkeys(test for name in names for test in functions[name]))
+def _spans(mutant: Mutant) -> list[range]:
+    """Lines around a mutant, the closest first: its statement, function, class and file."""
+    tree = ast.parse((ROOT / mutant.path).read_bytes())
+    around = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0):
+            last = node.end_lineno or node.lineno
+            around.append(range(node.lineno, last + 1))
+            body = getattr(node, "body", [])
+            # The lines of an `if` or a `for` without those of its body.
+            if body and mutant.line < body[0].lineno:
+                around.append(range(node.lineno, body[0].lineno))
+    return [*sorted(around, key=len), range(1, 1 << 30)]
 
 
-def _pytest(folder: Path, tests: list[str] | None) -> subprocess.CompletedProcess[str]:
+def _moved(mutant: Mutant, old: list[str]) -> dict[int, int]:
+    """From each line of the mutant's file to the line that it was when the map was made."""
+    new = (ROOT / mutant.path).read_text().splitlines()
+    matcher = difflib.SequenceMatcher(None, new, old, autojunk=False)
+    return {
+        block.a + k + 1: block.b + k + 1
+        for block in matcher.get_matching_blocks()
+        for k in range(block.size)
+    }
+
+
+def _tests(mutant: Mutant, read: dict[str, Any]) -> tuple[list[str], bool]:
+    """The tests that judge a mutant, and whether they execute its very line."""
+    lines = read["lines"].get(mutant.path, {})
+    moved = _moved(mutant, read["sources"].get(mutant.path, "").splitlines())
+    recorded = {line: lines[str(old)] for line, old in moved.items() if str(old) in lines}
+    for span in _spans(mutant):
+        lists = [read["lists"][number] for line, number in recorded.items() if line in span]
+        if lists:
+            break
+    else:
+        return [], False
+    own = read["lists"][recorded[mutant.line]] if mutant.line in recorded else []
+    often = Counter(test for tests in lists for test in tests)
+    chosen, seconds = [], 0.0
+    for test in dict.fromkeys([*own, *(test for test, _ in often.most_common())]):
+        name, takes = read["tests"][test]
+        if seconds + takes <= ENOUGH and len(chosen) < MOST:
+            chosen.append(name)
+            seconds += takes
+    return chosen, bool(own)
+
+
+def _pytest(folder: Path, tests: list[str] | None) -> tuple[int, str]:
     """Runs some tests in a checkout, or all, up to the first that fails."""
-    selection = folder / "selection.txt"
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "CUDA_VISIBLE_DEVICES": ""}
+    command += ["-p", "no:benchmark", "-p", "selection", "--basetemp", str(folder / "temporary")]
+    path = os.pathsep.join([str(folder), str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    if (folder / "own-cache").exists():
+        environment["TMPDIR"] = str(folder / "own-cache")
     if tests is not None:
+        selection = folder / "selection.txt"
         selection.write_text("\n".join(tests))
         files = dict.fromkeys(test.split("::")[0] for test in tests)
-        command += ["-p", "selection", *(file for file in files if (folder / file).exists())]
+        command += [file for file in files if (folder / file).exists()]
         environment["FUZZ_SELECTION"] = str(selection)
-        environment["PYTHONPATH"] += os.pathsep + str(Path(__file__).parent)
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT
-    )
+    limit = LIMIT_OF_ALL if tests is None else LIMIT
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=-1, stderr=-2, text=True, process_group=0
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # and what the tests started
+            raise
+    return process.returncode, output
 
 
 @cache
 def _fails_anyway(test: str) -> bool:
     """Whether a test fails without a mutant, for want of something on this machine."""
     with _checkout() as folder:
-        return _pytest(folder, [test]).returncode == 1
+        return _pytest(folder, [test])[0] == 1
+
+
+def _hangs_anyway(tests: tuple[str, ...]) -> bool:
+    """Whether tests take too long without a mutant, too."""
+    with _checkout() as folder:
+        try:
+            _pytest(folder, list(tests))
+        except subprocess.TimeoutExpired:
+            return True
+    return False
+
+
+def _ignored(folder: str, names: list[str]) -> list[str]:
+    """What git ignores, as far as tests see it."""
+    tracked = (".ci", ".gitignore", ".pre-commit-config.yaml")
+    hidden = [name for name in names if name.startswith(".") and name not in tracked]
+    return [*hidden, *(name for name in names if name == "__pycache__")]
 
 
 @contextmanager
 def _checkout() -> Iterator[Path]:
     """A copy of the tree: a test that writes, or starts a process, does so there."""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name) / "checkout"
-        ignored = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis")
-        shutil.copytree(ROOT, folder, ignore=ignored, symlinks=True)
+        shutil.copytree(ROOT, folder, ignore=_ignored, symlinks=True)
         yield folder
 
 
@@ -181,12 +257,15 @@ def _noticed(folder: Path, tests: list[str] | None) -> bool:
     """Whether a test fails that passes without the mutant; none in time is a failure too."""
     while True:
         try:
-            done = _pytest(folder, tests)
+            status, output = _pytest(folder, tests)
         except subprocess.TimeoutExpired:
-            return True
-        if done.returncode in (0, 5):  # all passed, or none of the list exists any more
+            if tests is None or not _hangs_anyway(tuple(tests)):
+                return True
+            tests = tests[: len(tests) // 2]  # a slow machine judges by fewer
+            continue
+        if status in (0, 5):  # all passed, or none of the list exists any more
             return False
-        failed = re.findall(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+        failed = re.findall(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", output, re.MULTILINE)
         if tests is None or not failed or not _fails_anyway(failed[0]):
             return True
         tests = [test for test in tests if test != failed[0]]
@@ -195,60 +274,46 @@ def _noticed(folder: Path, tests: list[str] | None) -> bool:
 def check(program: list[list[object]], device: str) -> str | None:
     """None where a test fails; else the mutant and how many tests passed with it."""
     mutant = Mutant(*program[0])  # type: ignore[arg-type]
-    functions = _map()
-    tests = None if functions is None else _tests(mutant, functions)
+    read = _map()
+    tests, own = (None, True) if read is None else _tests(mutant, read)
     with _checkout() as folder:
         _apply(mutant, folder)
-        groups = [None] if tests is None else [tests[:FIRST], tests[FIRST:]]
-        if any(_noticed(folder, group) for group in groups if group != []):
+        if tests != [] and _noticed(folder, tests):
             return None
     count = "all" if tests is None else len(tests)
-    return f"survived: {mutant.describe()} ({count} tests execute it)"
+    which = f"{count} tests execute it" if own else f"no test executes it, {count} are near"
+    return f"survived: {mutant.describe()} ({which})"
 
 
 def show(program: list[list[object]]) -> str:
     return Mutant(*program[0]).describe()  # type: ignore[arg-type]
 
 
-def _functions(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Each function's qualified name, first and last line of its body."""
-
-    def inside(node: ast.AST, name: str) -> Iterator[tuple[str, int, int]]:
-        for child in ast.iter_child_nodes(node):
-            inner = name
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                inner = f"{name}.{child.name}" if name else child.name
-                if not isinstance(child, ast.ClassDef):
-                    yield inner, child.body[0].lineno, child.end_lineno or child.lineno
-            yield from inside(child, inner)
-
-    yield from inside(ast.parse(path.read_bytes()), "")
-
-
-def write_map(data: str) -> None:
-    """Writes the map from a coverage data file with a context for each test."""
-    from coverage import CoverageData
-
-    measured = CoverageData(data)
-    measured.read()
-    functions: dict[str, list[str]] = {}
-    for name in sorted(measured.measured_files()):
-        relative = name[name.index("tinygrad_cuda/", name.index("/tinygrad_cuda/")) :]
-        lines = measured.contexts_by_lineno(name)
-        for function, first, last in _functions(Path(name)):
-            contexts = {c for n in range(first, last + 1) for c in lines.get(n, ()) if c}
-            tests = {context.split("|")[0] for context in contexts}
-            functions[f"{relative}::{function}"] = sorted(tests)
-    # Tests that execute little of the package are the closest to what they execute.
-    weights: dict[str, int] = {}
-    for tests_of in functions.values():
-        for test in tests_of:
-            weights[test] = weights.get(test, 0) + 1
-    for key, tests_of in functions.items():
-        functions[key] = sorted(tests_of, key=lambda test: (weights[test], test))
-    MAP.parent.mkdir(parents=True, exist_ok=True)
-    MAP.write_text(json.dumps(functions))
+def write_map(folder: Path, target: Path) -> None:
+    """Joins what the plugin `executed` wrote into a folder."""
+    tests: list[tuple[str, float]] = []
+    lines: dict[str, dict[str, list[tuple[int, float, int]]]] = {}
+    for part in sorted(folder.glob("*.gz")):
+        with gzip.open(part, "rt") as file:
+            read = json.load(file)
+        first = len(tests)
+        tests += read["tests"]
+        for path, of_path in read["lines"].items():
+            for line, few in of_path.items():
+                own = lines.setdefault(path, {}).setdefault(line, [])
+                own += [(k // EACH, distance, first + t) for k, (distance, t) in enumerate(few)]
+    lists: dict[tuple[int, ...], int] = {}
+    joined = {}
+    for path, of_path in lines.items():
+        joined[path] = {
+            line: lists.setdefault(tuple(test for _, _, test in sorted(few)[:MOST]), len(lists))
+            for line, few in of_path.items()
+        }
+    sources = {str(p.relative_to(ROOT)): p.read_text() for p in PACKAGE.rglob("*.py")}
+    with gzip.open(target, "wt") as out:
+        whole = {"tests": tests, "lists": list(lists), "lines": joined, "sources": sources}
+        json.dump(whole, out, separators=(",", ":"))
 
 
 if __name__ == "__main__":
-    write_map(sys.argv[1])
+    write_map(Path(sys.argv[1]), Path(sys.argv[2]))
