@@ -346,3 +346,43 @@ def test_copies_stay_watched() -> None:
     assert {type(state) for state in copied.state.values()} == {Watched}
     assert type(copied.param_groups[0]) is Watched
     assert type(copied.param_groups) is type(copied.param_groups[0]["params"]) is WatchedList
+
+
+def _cleared(trainer: Loop) -> Any:
+    trainer.optimizer.zero_grad()
+    (trainer.scale * trainer.model(trainer.x)).sum().backward()
+    return trainer.scale.detach() * 1
+
+
+def _dropped(trainer: Loop) -> Any:
+    for parameter in trainer.optimizer.param_groups[0]["params"]:
+        parameter.grad = None
+    return trainer.scale.detach() * 1
+
+
+def _stepped(trainer: Loop) -> Any:
+    return trainer.step(trainer.x)
+
+
+@pytest.mark.parametrize("function", [_cleared, _dropped, _stepped])
+def test_the_parameters_of_an_optimizer_that_others_read(function: Any) -> None:
+    """Parameters leave and enter the lists between calls, as many as there were, or fewer."""
+    found = []
+    for wrap in (lambda f: f, tc.compile):
+        loop = Loop(compiled=False)
+        weight, bias = parameters = loop.optimizer.param_groups[0]["params"]
+        call, grads = wrap(lambda: function(loop)), []  # noqa: B023
+
+        def turn() -> None:
+            call()  # noqa: B023
+            for tensor in (weight, bias, loop.scale):  # noqa: B023
+                grads.append(None if tensor.grad is None else value_bytes(tensor.grad))  # noqa: B023
+                grads.append(value_bytes(tensor))  # noqa: B023
+                tensor.grad = tc.ones_like(tensor)
+
+        for change in (None, None, None, [weight, loop.scale], None, [loop.scale], None):
+            if change is not None:
+                parameters[:] = change
+            turn()
+        found.append(grads)
+    assert found[0] == found[1]

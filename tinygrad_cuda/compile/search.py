@@ -255,6 +255,8 @@ class _Search:
         if ("param_groups", True) in self.names:
             groups += chain.from_iterable(thing.param_groups for thing in optimizers)
         for group in groups:
+            parameters = group["params"]
+            self.found.contents.append(Contents("params", parameters, items_of(parameters)))
             asked = sorted(self.texts & group.keys())
             for name in asked or sorted(group):
                 if name != "params":

@@ -19,12 +19,12 @@ from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.interrupts import indivisible, uninterrupted
 from tinygrad_cuda.core.shapes import Shape
-from tinygrad_cuda.engine.capture import Commit, capturing
+from tinygrad_cuda.engine.capture import Capture, Commit, capturing, watching
 from tinygrad_cuda.engine.realize import check_errors, realize
 from tinygrad_cuda.graph.node import Node, current_site, gradient_mode, recorded_at
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.optim.hooks import Hooked
-from tinygrad_cuda.optim.replay import StepReplay
+from tinygrad_cuda.optim.replay import ParameterLists, StepReplay
 from tinygrad_cuda.optim.updates import Updates, widened
 from tinygrad_cuda.optim.watched import States, Watched, WatchedList, changed
 from tinygrad_cuda.tensor.backward import clear
@@ -208,6 +208,15 @@ class Optimizer(Hooked):
         if capture is not None and replay is not None:
             replay.finish()
             capture.events.append(Commit(replay))
+            self._compare_once(capture)
+
+    def _compare_once(self, capture: Capture) -> None:
+        """A replayed step compares the parameters itself."""
+        capture.events[:] = [
+            event
+            for event in capture.events
+            if not (isinstance(event, ParameterLists) and event.optimizer is self)
+        ]
 
     def _devices(self) -> list[Device]:
         return list(dict.fromkeys(p.device for group in self.param_groups for p in group["params"]))
@@ -269,6 +278,9 @@ class Optimizer(Hooked):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients of all parameters, or sets them to zero."""
+        if watching.on and (capture := capturing()) is not None:
+            # First: a replay compares them before anything has run.
+            capture.events.insert(0, ParameterLists(self))
         for group in self.param_groups:
             for parameter in group["params"]:
                 clear(parameter, set_to_none)

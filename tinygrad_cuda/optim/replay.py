@@ -282,6 +282,54 @@ def numeric(value: Any) -> bool:
     return isinstance(value, float | int) and not isinstance(value, bool)
 
 
+class ParameterLists(StepEvent):
+    """The parameters that a captured call has read from an optimizer's groups.
+
+    Args:
+        optimizer: whose groups they are.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.groups = optimizer.param_groups
+        self.parameters = [list(group["params"]) for group in self.groups]
+        self._seen = -1
+
+    def prepare(self) -> None:
+        """Compares them where something of an optimizer has changed.
+
+        Raises:
+            Stale: a replay would read others.
+        """
+        if self._seen == changes.number and self.optimizer.param_groups is self.groups:
+            return
+        number = changes.number
+        self.compare()
+        self.groups = self.optimizer.param_groups
+        self._seen = number if counted(self.groups) else -1
+
+    def compare(self) -> None:
+        """Compares all lists by the identity of what they hold.
+
+        Raises:
+            Stale: they hold other parameters.
+        """
+        now = [group["params"] for group in self.optimizer.param_groups]
+        if len(now) != len(self.parameters) or not all(map(_same_items, now, self.parameters)):
+            raise Stale("the optimizer's parameters are others")
+
+
+def counted(groups: Any) -> bool:
+    """Whether all changes of groups and their parameters are counted."""
+    return type(groups) is WatchedList and all(
+        type(group) is Watched and type(group["params"]) is WatchedList for group in groups
+    )
+
+
+def _same_items(a: list[Any], b: list[Any]) -> bool:
+    return len(a) == len(b) and all(map(is_, a, b))
+
+
 class StepReplay(StepEvent):
     """One `step()` of an optimizer inside a captured call.
 
@@ -295,7 +343,7 @@ class StepReplay(StepEvent):
         self.looks = [registry.get(device).take_error for device in devices if device is not CPU]
         self.mapping = optimizer.state
         self.groups = optimizer.param_groups
-        self.count = len(self.groups)
+        self.lists = ParameterLists(optimizer)
         # When all was last looked through: the changes, and the optimizer's steps.
         self._seen, self._steps = -1, -1
         self.alike: list[_Alike] = []
@@ -399,8 +447,9 @@ class StepReplay(StepEvent):
         """Looks through options and state, which may have changed."""
         number, groups = changes.number, self.optimizer.param_groups
         self._seen = -1
-        if self.optimizer.state is not self.mapping or len(groups) != self.count:
-            raise Stale("the optimizer's groups or state were replaced")
+        if self.optimizer.state is not self.mapping:
+            raise Stale("the optimizer's state was replaced")
+        self.lists.compare()
         for alike in self.alike:
             alike.prepare(groups[alike.number])
         self.groups = groups
@@ -409,11 +458,7 @@ class StepReplay(StepEvent):
 
     def _watched(self) -> bool:
         """Whether all changes would be counted."""
-        if type(self.mapping) is not States or type(self.groups) is not WatchedList:
-            return False
-        if any(type(group) is not Watched for group in self.groups):
-            return False
-        if any(type(group["params"]) is not WatchedList for group in self.groups):
+        if type(self.mapping) is not States or not counted(self.groups):
             return False
         states = [state for alike in self.alike for state in alike.states]
         return all(type(state) is Watched or state is None for state in states)
