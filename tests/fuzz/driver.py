@@ -2,7 +2,8 @@
 
 An instrument is a module with ``generate(seed) -> program``, a list of steps, and
 ``check(program, device)``, which returns None or a text ``kind: difference``. Its steps mean
-something without the others, so that a failing program can be shrunk by leaving steps out.
+something without the others, so that a failing program can be shrunk by leaving steps out. An
+instrument may have a dict ``events``, whose counts are summed over a campaign's programs.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Outcome(NamedTuple):
     seed: int
     difference: str | None
     seconds: float
+    events: dict[str, int]
 
 
 def kind(difference: str | None) -> str | None:
@@ -66,7 +68,9 @@ def serve(name: str, device: str, pipe: Connection) -> None:
     instrument = load(name)
     while (request := pipe.recv()) is not None:
         program = instrument.generate(request) if isinstance(request, int) else request
-        pipe.send(judge(instrument, program, device))
+        events = getattr(instrument, "events", {})
+        events.clear()
+        pipe.send((judge(instrument, program, device), events))
 
 
 class Worker:
@@ -74,6 +78,7 @@ class Worker:
 
     def __init__(self, name: str, device: str, limit: float) -> None:
         self.name, self.device, self.limit = name, device, limit
+        self.events: dict[str, int] = {}
         self.start()
 
     def start(self) -> None:
@@ -91,9 +96,11 @@ class Worker:
     def receive(self) -> str | None:
         """The answer; a worker that gives none is stopped and started again."""
         left = self.limit - (time.monotonic() - self.since)
+        answer: str | None
+        self.events = {}
         try:
             if self.pipe.poll(max(0.0, left)):
-                answer: str | None = self.pipe.recv()
+                answer, self.events = self.pipe.recv()
                 return answer
             answer = f"hung: no answer in {self.limit:.0f} s"
         except (EOFError, ConnectionError):
@@ -135,7 +142,8 @@ def campaign(
             for worker in [w for w in busy if w.pipe in ready or w.overdue()]:
                 seed, since = worker.request, worker.since
                 difference = worker.receive()
-                yield Outcome(int(seed), difference, time.monotonic() - since)  # type: ignore[arg-type]
+                took = time.monotonic() - since
+                yield Outcome(int(seed), difference, took, worker.events)  # type: ignore[arg-type]
                 if not begin(worker):
                     busy.remove(worker)
     finally:
@@ -186,6 +194,8 @@ def summary(outcomes: list[Outcome], seconds: float) -> str:
     rules = Counter(name for o in outcomes if (name := accepted(o.difference)))
     failed = [o for o in outcomes if o.difference and not accepted(o.difference)]
     lines = [f"{len(outcomes)} programs, {len(failed)} differences, {seconds:.0f} s"]
+    events = sum((Counter(outcome.events) for outcome in outcomes), Counter[str]())
+    lines += [f"  {count} {name}" for name, count in sorted(events.items())]
     lines += [f"  accepted by the rule {name}: {count}" for name, count in rules.items()]
     kinds: dict[str, list[int]] = {}
     for outcome in failed:

@@ -34,6 +34,8 @@ OPTIMIZERS = ("SGD", "momentum", "Adam", "AdamW", "RMSprop")
 # Of the kinds whose forward pass or host has a state that a step alone does not take back.
 WARM = {"whole": 4, "many": 4}
 Step = tuple[Any, ...]
+# Signals that found a child training, by the kind of its steps; the driver sums them.
+events: dict[str, int] = {}
 
 
 # Programs -----------------------------------------------------------------------------------------
@@ -76,14 +78,17 @@ def check(program: list[Step], device: str) -> str | None:
     extras = [step[0] for step in program if step[0] in ("fork", "spawn", "thread")]
     delays = [step[1] * seconds for step in program if step[0] == "signal"]
     with Child({**options, "expected": expected, "extras": extras}, delays) as child:
-        return child.watched()
+        difference = child.watched()
+    beside = " ".join(["", "beside", *extras]) if extras else ""
+    events[f"signals into {options['kind']} steps{beside}"] = child.caught
+    return difference
 
 
 class Child:
     """A training process, and what its lines say."""
 
     def __init__(self, options: dict[str, Any], delays: list[float]) -> None:
-        self.delays = delays
+        self.delays, self.caught = delays, 0
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(Path(__file__)), json.dumps(options)],
             stdout=subprocess.PIPE,
@@ -133,6 +138,7 @@ class Child:
                 return self.ended("torn", answer)
             if answer[0] == "done":
                 return None
+            self.caught += 1
         answer = self.answer(120)
         while answer and answer[0] == "caught":
             answer = self.answer(120)

@@ -25,9 +25,11 @@ def test_accepted_differences_are_rules_of_the_list() -> None:
 
 INSTRUMENT = """
 import os, time
+events = {}
 def generate(seed): return [("step", seed)]
 def check(program, device):
     seed = program[0][1]
+    events["steps taken"] = 10
     if seed == 1: os._exit(3)
     if seed == 2: time.sleep(600)
     if seed == 3: raise ValueError("three")
@@ -41,7 +43,9 @@ def test_workers_that_hang_or_die_are_findings(
     (tmp_path / "pretended_instrument.py").write_text(INSTRUMENT)
     monkeypatch.syspath_prepend(str(tmp_path))
     until = time.monotonic() + 600
-    found = driver.campaign("pretended_instrument", "cpu", range(6), 2, 3.0, until)
+    found = list(driver.campaign("pretended_instrument", "cpu", range(6), 2, 3.0, until))
     kinds = {o.seed: driver.kind(o.difference) for o in found}
     expected = {0: None, 1: "died", 2: "hung", 3: "raised ValueError", 4: "values", 5: None}
     assert kinds == expected
+    # Of the programs that died or hung nothing is known.
+    assert "6 programs, 4 differences, 1 s\n  40 steps taken\n" in driver.summary(found, 1.0)
