@@ -779,16 +779,16 @@ def _at_tensor(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
 
 
 def _at_scalar(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
-    """Reading at a 0-d tensor: a view in torch, a value here, so a copy of it is compared."""
+    """Reading at a 0-d tensor: a view, which later steps may write."""
     if not x.dim() or not x.numel():
         return None
     axis = k.randrange(x.dim())
     at = places(i.reshape(-1)[0], x.shape[axis])
-    return x[(slice(None),) * axis + (at,)].clone().contiguous()
+    return x[(slice(None),) * axis + (at,)]
 
 
 pick("index tensor", "ai", _at_tensor)
-pick("index 0-d tensor", "ai", _at_scalar)
+move("index 0-d tensor", "ai", _at_scalar)
 pick(
     "index list", "a", lambda lib, k, x: x[[k.some(x, 0) for _ in range(3)]] if x.numel() else None
 )

@@ -182,6 +182,7 @@ class Compiled:
             self._report(remark)
         refuse(names)
         result, capture, watch = self._captured(given, names)
+        returned = result  # as the function sees its arguments
         if given.views:
             result = given.restored(result)
         if capture.written_bases:
@@ -193,7 +194,7 @@ class Compiled:
         missed = watch.missed(self._extra)
         names.seen.clear()  # what is weakly referred to may go
         try:
-            program = Program(capture, given, result, names)
+            program = Program(capture, given, returned, names)
         except History:
             self._recorded[given.key] = structure.version
             self._report("is recorded each time: a gradient may still pass through what it returns")

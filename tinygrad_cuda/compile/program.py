@@ -72,20 +72,14 @@ class Program:
         self.version = structure.version
         self.names, self.modules, self.key = names, capture.modules, given.key
         self.runs = [event for event in capture.events if isinstance(event, Run)]
-        for cell in [*capture.places, *capture.born]:
-            if cell.node.storage is not None:
-                capture.settled(cell.node.storage)
-        for leaf in leaves(result):
-            # From outside, and never read: it is handed through, not made anew.
-            if isinstance(leaf, TensorBase) and capture.unknown(leaf.cell.node.storage):
-                capture.saw(leaf)
+        _settle(capture, result)
         self.capture = capture
         self.constants = list(capture.constants)
         self.drawn = set(capture.drawn)  # numbers of constants that each replay draws
         self.offsets = [len(capture.places) + len(self.constants)]
         for run in self.runs:
             self.offsets.append(self.offsets[-1] + run.outputs)
-        moulds = Moulds(self._number_of, capture.places, given.originals, given.cells)
+        moulds = Moulds(self._number_of, capture.places, given)
         self.build = moulds.of(result)
         self.shown = moulds.shown
         self.arguments = len(given.cells)
@@ -381,10 +375,23 @@ def _same_handle(a: Any, b: Any) -> bool:
     return plain and a.cell is b.cell and a.chain == b.chain and bool(a.chain)
 
 
+def _settle(capture: Capture, result: Any) -> None:
+    """Enters what a call has left behind, and what it returns from outside, in its capture."""
+    for cell in [*capture.places, *capture.born]:
+        if cell.node.storage is not None:
+            capture.settled(cell.node.storage)
+    for leaf in leaves(result):
+        # From outside, and never read: it is handed through, not made anew.
+        if isinstance(leaf, TensorBase) and capture.unknown(leaf.cell.node.storage):
+            capture.saw(leaf)
+
+
 def escaped(capture: Capture, moulds: Moulds) -> str | None:
     """The line of a Tensor made inside that something outside holds, besides the result."""
 
     def strays() -> list[Cell]:
+        # The chain of a view that is gone holds its indices.
+        capture.handles = {key: x for key, x in capture.handles.items() if x[0]() is not None}
         return [cell for cell in capture.born if cell not in moulds.moulds]
 
     if strays():

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from tinygrad_cuda.compile.signature import Given
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.cell import Branch, Cell, settled
 from tinygrad_cuda.graph.node import Node, holding
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.optim.watched import LISTS
 from tinygrad_cuda.tensor.base import TensorBase
+from tinygrad_cuda.tensor.views import SelectAt, moves
 
 Build = Callable[["Fresh"], Any]
+Steps = tuple[Any, ...]
 
 
 class Mould:
@@ -97,8 +100,7 @@ class Moulds:
     Args:
         source: the number of a storage among the values of a replay.
         known: cells that were there before the call.
-        given: the Tensors among the arguments.
-        cells: theirs.
+        given: the arguments.
 
     Attributes:
         moulds: by the cells that a replay makes anew.
@@ -109,11 +111,10 @@ class Moulds:
         self,
         source: Callable[[Any], int],
         known: dict[Cell, int],
-        given: list[Any],
-        cells: list[Cell],
+        given: Given,
     ) -> None:
-        self.source, self.known, self.argument_cells = source, known, cells
-        self.given = {id(tensor): number for number, tensor in enumerate(given)}
+        self.source, self.known, self.arguments = source, known, given
+        self.given = {id(tensor): number for number, tensor in enumerate(given.tensors)}
         self.moulds: dict[Cell, Mould] = {}
         self.shown: dict[int, set[int]] = {}
 
@@ -168,18 +169,17 @@ class Moulds:
         given = self.given.get(id(tensor), -1)
         mould = self.moulds.get(tensor.cell) if given < 0 else None
         steps = tuple([step[0] for step in tensor.chain])
-        moved = any(op.kind == "movement" for op in steps)
+        moved = any(map(moves, tensor.chain))
         source = -1 if mould is None or moved else mould.source
         node = tensor.cell.node
         requires_grad = bool(tensor.requires_grad)
         return Result(source, given, node.outputs, node.device, requires_grad, steps)
 
     def _of_tensor(self, tensor: Any) -> Build:
-        number = self.given.get(id(tensor))
-        if number is not None:
-            return lambda fresh: fresh.given[number]
-        cell, key, kind, strides = tensor.cell, id(tensor), type(tensor), tensor._strides
-        chain = tensor.chain
+        argument = self.given.get(id(tensor))
+        if argument is not None:
+            return lambda fresh: fresh.given[argument]
+        cell, chain = tensor.cell, tensor.chain
         if tensor.leaf is not None:
             if cell not in self.known:
                 raise CompileError(
@@ -190,38 +190,78 @@ class Moulds:
                     hint="return it without grad and call requires_grad_() outside",
                 )
             return lambda fresh: tensor
-        if cell in self.known:
-            if cell in self.argument_cells:
-                raise CompileError(
-                    "compile",
-                    "a compiled function returns a view of an argument",
-                    expect="an argument itself, or a value of its own",
-                    actual=f"a view of shape {tuple(tensor.shape)}",
-                    hint="return x.clone()",
-                )
-            return lambda fresh: tensor
-        mould = self.mould(cell)
         if chain and tensor.requires_grad and has_history(tensor.node):
             raise History
-        self.shown.setdefault(mould.source, set()).add(key)
-        detaches = any(step[0] is common.detach for step in chain)
+        if cell in self.known:
+            number = self.arguments.number_of(cell)
+            if number is not None:
+                return self._of_argument(tensor, number)
+            if not any(isinstance(detail, SelectAt) for _, detail in chain):
+                return lambda fresh: tensor
+            return _built(tensor, lambda fresh: (cell, ()), self._fresh_steps(chain))
+        mould = self.mould(cell)
+        self.shown.setdefault(mould.source, set()).add(id(tensor))
+        return _built(tensor, lambda fresh: (fresh.cell(mould), ()), self._fresh_steps(chain))
 
-        def build(fresh: Fresh) -> Any:
-            made = fresh.made.get(key)
-            if made is None:
-                made = fresh.made[key] = _new(kind)
-                made.cell = fresh.cell(mould)
-                made.chain = _fresh_chain(chain) if detaches else chain
-                made._node = made._retained = None
-                made._strides = strides
-            return made
+    def _of_argument(self, tensor: Any, number: int) -> Build:
+        """A view of an argument: of the Tensor that the caller of a replay gives."""
+        if any(op is common.variable for op, _ in tensor.chain):
+            raise CompileError(
+                "compile",
+                "a compiled function returns a view of a leaf among its arguments",
+                expect="an argument itself, or a value of its own",
+                actual=f"a view of shape {tuple(tensor.shape)}",
+                hint="return x.clone()",
+            )
+        given = self.arguments
+        viewed = given.originals[number] is not given.tensors[number]
 
-        return build
+        def base(fresh: Fresh) -> tuple[Cell, Steps]:
+            original = fresh.given[number]
+            return original.cell, original.chain if viewed else ()
+
+        return _built(tensor, base, self._fresh_steps(tensor.chain))
+
+    def _fresh_steps(self, chain: Steps) -> Callable[[Fresh], Steps]:
+        """The steps of a result, with branches and indices of its own where it has any."""
+        indices = {
+            number: self._of_tensor(detail.index)
+            for number, (_, detail) in enumerate(chain)
+            if isinstance(detail, SelectAt)
+        }
+        if not indices and not any(op is common.detach for op, _ in chain):
+            return lambda fresh: chain
+
+        def made(fresh: Fresh) -> Steps:
+            steps = []
+            for number, (op, detail) in enumerate(chain):
+                if op is common.detach:
+                    detail = Branch()
+                elif number in indices:
+                    detail = SelectAt(detail.axis, indices[number](fresh))
+                steps.append((op, detail))
+            return tuple(steps)
+
+        return made
 
 
 _new = object.__new__
 
 
-def _fresh_chain(chain: tuple[Any, ...]) -> tuple[Any, ...]:
-    detach = common.detach
-    return tuple([(detach, Branch()) if step[0] is detach else step for step in chain])
+def _built(
+    tensor: Any, base: Callable[[Fresh], tuple[Cell, Steps]], steps: Callable[[Fresh], Steps]
+) -> Build:
+    """A Tensor like this one, on the cell and behind the steps that `base` gives."""
+    key, kind, strides = id(tensor), type(tensor), tensor._strides
+
+    def build(fresh: Fresh) -> Any:
+        made = fresh.made.get(key)
+        if made is None:
+            made = fresh.made[key] = _new(kind)
+            made.cell, first = base(fresh)
+            made.chain = (*first, *steps(fresh))
+            made._node = made._retained = None
+            made._strides = strides
+        return made
+
+    return build

@@ -14,8 +14,9 @@ from tinygrad_cuda.engine.capture import ViewArgument
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.optim.watched import DICTIONARIES, LISTS
 from tinygrad_cuda.tensor.autocast import state as autocast
-from tinygrad_cuda.tensor.base import TensorBase, apply_step, put_through, wrap
+from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_device, get_default_dtype
+from tinygrad_cuda.tensor.views import SelectAt, apply_step, moves, put_through
 
 
 class Given:
@@ -119,7 +120,7 @@ class Given:
         steps: Any = ()
         if chain:
             steps = tuple([step[0] for step in chain])
-            if any(op.kind == "movement" for op in steps):
+            if any(map(moves, chain)):
                 self.history = self.history or (node.requires_grad and mode.now.gradients)
                 steps = "view"
                 if self._by_chain:
@@ -137,14 +138,38 @@ class Given:
                 type(value),
             )
         )  # fmt: skip
+        if self._by_chain:
+            # Indices of the views that stand for themselves are arguments as well.
+            for _, detail in value.chain:
+                if isinstance(detail, SelectAt):
+                    self._take_tensor(detail.index, facts)
         return value
 
     def restored(self, result: Any) -> Any:
         """What a call returns, with its views for the Tensors that stood for them."""
         found = leaves(result)
-        if not any(id(leaf) in self._viewed for leaf in found):
+        restored = [self._restored(leaf) for leaf in found]
+        if all(a is b for a, b in zip(found, restored)):
             return result
-        return rebuilt(result, iter([self._viewed.get(id(leaf), leaf) for leaf in found]))
+        return rebuilt(result, iter(restored))
+
+    def _restored(self, leaf: Any) -> Any:
+        original = self._viewed.get(id(leaf))
+        if original is not None or not isinstance(leaf, TensorBase) or not leaf.chain:
+            return leaf if original is None else original
+        number = self.number_of(leaf.cell)
+        if number is None or self.originals[number] is self.tensors[number]:
+            return leaf
+        view: Any = self.originals[number]
+        made = view.with_chain((*view.chain, *leaf.chain))
+        made._strides = leaf._strides
+        return made
+
+    def number_of(self, cell: Any) -> int | None:
+        """Which Tensor argument, as the function gets it, is the first of a cell."""
+        if cell not in self.cells:
+            return None
+        return next(number for number, x in enumerate(self.tensors) if x.cell is cell)
 
     def _value_of(self, view: Any) -> Any:
         """The value of a view, in a cell of its own that follows the writes during a call."""
@@ -168,6 +193,8 @@ class Given:
 def _step_fact(step: Any) -> Any:
     """A step between a tensor and its view: equal for views that show the same elements."""
     op, detail = step
+    if isinstance(detail, SelectAt):
+        return op, detail.axis
     fact = (op, tuple(sorted(detail.items())) if isinstance(detail, dict) else detail)
     try:
         hash(fact)

@@ -16,7 +16,7 @@ import numpy as np
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.core.dtypes import DType, bool_, int64
+from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import GradientError, RawSite, ShapeError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, structure, watching
@@ -25,124 +25,20 @@ from tinygrad_cuda.engine.examples import check_write, tracing
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
 from tinygrad_cuda.engine.shared import exported
 from tinygrad_cuda.graph.node import Node, Op, Outputs, holding, made_by, mode
-from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
+from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.graph.versions import versions
+from tinygrad_cuda.tensor.views import (
+    SelectAt,
+    Step,
+    apply_step,
+    joined,
+    moves,
+    put_through,
+    seen_through,
+)
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
-
-# One aliasing step: a movement op with its attributes, `detach` with its Branch, or `variable`
-# with its Leaf.
-Step = tuple[Op, Any]
-
-
-def apply_step(step: Step, node: Node) -> Node:
-    """The node seen through one step."""
-    op, detail = step
-    if op is common.variable:
-        leaf: Leaf = detail
-        return leaf.variable(node)
-    if op is common.detach:
-        branch: Branch = detail
-        return branch.value(node)
-    return op(node, **detail)
-
-
-def put_through(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
-    """The base with `value` written to what the chain shows of it.
-
-    Raises:
-        ShapeError: several elements of the view are one element of the base.
-    """
-    seen = [base]
-    for step in chain[:-1]:
-        seen.append(apply_step(step, seen[-1]))
-    for place, (op, detail) in enumerate(chain):
-        if op is movement.expand and seen[place].shape != detail["shape"]:
-            value = _put_spread(seen[place], chain[place:], value)
-            chain = chain[:place]
-            break
-    for step, source in zip(reversed(chain), reversed(seen[: len(chain)])):
-        value = _put_step(source, step, value)
-    return value
-
-
-def _put_step(base: Node, step: Step, inner: Node) -> Node:
-    """The base with `inner` written to what one step shows of it."""
-    op, detail = step
-    if op is common.variable:
-        return detached(inner)
-    if op is common.detach:
-        value = detached(inner)
-        return common.with_history(value, base) if base.requires_grad else value
-    if op is movement.expand:
-        return inner  # to the shape that it has
-    if op is movement.reshape:
-        return movement.reshape(inner, shape=base.shape)
-    if op is movement.permute:
-        inverse = tuple(int(axis) for axis in np.argsort(detail["axes"]))
-        return movement.permute(inner, axes=inverse)
-    if op is movement.slice_:
-        place = {"starts": detail["starts"], "shape": base.shape, "steps": detail["steps"]}
-        inside = common.constant.leaf(inner.shape, bool_, base.device, value=True)
-        return elementwise.where(
-            movement.pad(inside, value=False, **place), movement.pad(inner, value=0, **place), base
-        )
-    raise AssertionError(f"{op.name} is no step of a view")
-
-
-def _put_spread(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
-    """The base with `value` written to what an expansion and further movements show of it.
-
-    Windows that lie apart can be written, since each element is seen once.
-    """
-    moves = tuple(step for step in chain if step[0].kind == "movement")
-    detaches = [step for step in chain if step[0] is common.detach]
-    places = np.arange(prod(base.shape)).reshape(base.shape)
-    for op, detail in moves:
-        assert op.numpy is not None
-        places = op.numpy(places, **detail)
-    whole = len(moves) + len(detaches) == len(chain)
-    if not whole or len(np.unique(places)) != places.size:
-        raise ShapeError(
-            "write",
-            "several elements of this view are one element in memory",
-            expect="a view that shows each element once",
-            actual=f"a view of shape {value.shape} of a tensor of shape {base.shape}",
-            hint="clone() the tensor before writing to it",
-        )
-    if not places.size:
-        return base
-    size = prod(base.shape)
-    index = common.arange.leaf((size,), int64, base.device, start=0, step=1)
-    index = movement.reshape(index, shape=base.shape)
-    for step in moves:
-        index = apply_step(step, index)
-    flat = movement.reshape(base, shape=(size,))
-    index = movement.reshape(index, shape=(places.size,))
-    rows = movement.reshape(value, shape=(places.size,))
-    written = movement.reshape(indexing.scatter(flat, index, rows), shape=base.shape)
-    return _put_step(base, detaches[0], written) if detaches else written
-
-
-def _joined(chain: tuple[Step, ...], op: Op, detail: dict[str, Any]) -> tuple[Step, ...]:
-    """The chain with one more movement; two of a kind are one, so that chains stay short."""
-    if not chain or chain[-1][0] is not op:
-        return (*chain, (op, detail))
-    last = chain[-1][1]
-    if op is movement.permute:
-        detail = {"axes": tuple(last["axes"][axis] for axis in detail["axes"])}
-    elif op is movement.slice_:
-        pairs = zip(last["starts"], detail["starts"], last["steps"])
-        detail = {
-            "starts": tuple(first + start * step for first, start, step in pairs),
-            "shape": detail["shape"],
-            "steps": tuple(a * b for a, b in zip(last["steps"], detail["steps"])),
-        }
-    elif op is not movement.reshape and op is not movement.expand:
-        return (*chain, (op, detail))
-    return (*chain[:-1], (op, detail))
-
 
 _nothing = nullcontext()
 # Tensor itself, which is defined above this module.
@@ -313,15 +209,34 @@ class TensorBase:
 
     def alias(self, op: Op, strides: Shape | None = None, **attributes: Any) -> Tensor:
         """Another Tensor on the same cell, seen through one more movement."""
-        source, chain = self.node, self.chain
+        source, chain = self._viewed()
+        # Applied at once, so that a bad argument is an error here; the node is kept.
+        return self._alias(joined(chain, op, attributes), op(source, **attributes), strides)
+
+    def select_at(self, axis: int, index: Tensor) -> Tensor:
+        """One position of a dimension as another Tensor on the same cell.
+
+        Args:
+            index: a 0-d int64 Tensor on this device, checked, of which nobody else has the cell.
+        """
+        source, chain = self._viewed()
+        step = SelectAt(axis, index)
+        strides = self.strides[:axis] + self.strides[axis + 1 :]
+        return self._alias((*chain, (indexing.gather, step)), step.read(source), strides)
+
+    def _viewed(self) -> tuple[Node, tuple[Step, ...]]:
+        """What a new view is made of: the node and the chain."""
+        source = self.node
         if not mode.now.gradients and source.requires_grad:
             # A view made under no_grad has no history, now or later.
-            source, chain = detached(source), self.chain_without_history()
+            return detached(source), self.chain_without_history()
+        return source, self.chain
+
+    def _alias(self, chain: tuple[Step, ...], node: Node, strides: Shape | None) -> Tensor:
         tensor: Tensor = _new(_concrete)
         tensor.cell = self.cell
-        tensor.chain = _joined(chain, op, attributes)
-        # Applied at once, so that a bad argument is an error here; the node is kept.
-        tensor._node = op(source, **attributes)
+        tensor.chain = chain
+        tensor._node = node
         tensor._strides = strides
         tensor._retained = None
         self.cell.add_alias(tensor)
@@ -352,7 +267,7 @@ class TensorBase:
         base = memo.get(id(self.cell))
         if base is None:
             base = memo[id(self.cell)] = wrap(detached(self.cell.node))
-        copy: Tensor = base.with_chain(tuple(s for s in self.chain if s[0].kind == "movement"))
+        copy: Tensor = base.with_chain(tuple(filter(moves, self.chain)))
         copy._strides = self._strides
         return copy
 
@@ -468,16 +383,13 @@ class TensorBase:
         array = registry.get(base.device).to_host(base.storage, base.shape, base.dtype)
         array = self._seen(array)
         array.flags.writeable = False
+        check_errors(base.device)
         return array
 
     def _seen(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """An array of the cell's shape through the chain, as NumPy's views."""
-        shape = self.node.shape
-        for op, detail in self.chain:
-            if op.kind == "movement":
-                assert op.numpy is not None
-                array = op.numpy(array, **detail)
-        assert array.shape == shape
+        array = seen_through(self.chain, array)
+        assert array.shape == self.node.shape
         return array
 
     def exported(self) -> np.ndarray[Any, Any]:

@@ -1,6 +1,7 @@
 """``x[key]`` and ``x[key] = value``: integers and slices alias, arrays gather and scatter.
 
-The rules of placement are PyTorch's: integers and slices first, then all arrays together.
+The rules of placement are PyTorch's: integers and slices first, then all arrays together. A 0-d
+integer Tensor is an integer; its value stays on the device.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tinygrad_cuda.core.dtypes import bool_, int64, number_of
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.dtypes import bool_, int64, number_of, uint8
 from tinygrad_cuda.core.errors import DTypeError, IndexError, ShapeError
 from tinygrad_cuda.core.shapes import (
     Shape,
@@ -116,8 +118,16 @@ def _as_array(op: str, item: Any) -> Any:
 
 
 def _is_mask(item: Any) -> bool:
-    dtype = item.dtype
-    return dtype is bool_ or getattr(dtype, "kind", "") == "b"
+    """Whether an array is a mask: of bools, or of bytes as in PyTorch."""
+    return item.dtype in (bool_, uint8) if isinstance(item, TensorBase) else item.dtype in _MASKS
+
+
+_MASKS = (np.dtype(np.bool_), np.dtype(np.uint8))
+
+
+def _is_position(item: Any) -> bool:
+    """Whether an item of a key is a 0-d integer Tensor, which selects as an integer does."""
+    return isinstance(item, TensorBase) and not item.node.shape and not _is_mask(item)
 
 
 def _consumed(item: Any) -> int:
@@ -157,6 +167,7 @@ def _read(op: str, input: Tensor, key: Any) -> _Key:
     sizes: list[int] = []
     new_strides: list[int] = []
     arrays: list[tuple[int, Any]] = []
+    selects: list[tuple[int, Any]] = []
     axis = 0
     for item in _items(op, key, len(shape)):
         if item is None or isinstance(item, bool | np.bool_):
@@ -166,7 +177,8 @@ def _read(op: str, input: Tensor, key: Any) -> _Key:
             new_strides.append(shape[axis] * strides[axis] if axis < len(shape) else 1)
             continue
         if _is_array(item) and (len(item.shape) or _is_mask(item) or isinstance(item, TensorBase)):
-            arrays.append((len(sizes), _mask_checked(op, item, shape[axis:])))
+            found = selects if _is_position(item) else arrays
+            found.append((len(sizes), _mask_checked(op, item, shape[axis:])))
             for size, stride in zip(shape[axis:], strides[axis : axis + _consumed(item)]):
                 starts.append(0)
                 lengths.append(size)
@@ -195,9 +207,31 @@ def _read(op: str, input: Tensor, key: Any) -> _Key:
             shape=tuple(lengths),
             steps=tuple(steps),
         )
-    if tuple(sizes) != tuple(lengths) or (view is input and not arrays):
+    if tuple(sizes) != tuple(lengths) or (view is input and not (arrays or selects)):
         view = view.alias(movement.reshape, strides=tuple(new_strides), shape=tuple(sizes))
+    return _selected(op, _Key(view, arrays), selects)
+
+
+def _selected(op: str, key: _Key, selects: list[tuple[int, Any]]) -> _Key:
+    """The key after its 0-d integer Tensors, at (dimension of the view, index); still an alias."""
+    view, arrays = key
+    for gone, (axis, index) in enumerate(selects):
+        axis -= gone
+        node = view.node
+        view = view.select_at(axis, _position(op, index, node.shape[axis], node.device))
+        arrays = [(place - (place > axis), item) for place, item in arrays]
     return _Key(view, arrays)
+
+
+def _position(op: str, index: Any, size: int, device: Device) -> Tensor:
+    """A checked 0-d position as a Tensor of its own, which no later write to `index` changes."""
+    here = index if index.device is device else wrap(to_device(index.node, device))
+    return _checked_position(op, here, size)
+
+
+@templated
+def _checked_position(op: str, index: Tensor, size: int) -> Tensor:
+    return wrap(position_node(op, index, size, index.node))
 
 
 def _range(op: str, item: Any, size: int, axis: int) -> tuple[int, int, int]:
@@ -280,7 +314,7 @@ def _places(op: str, node: Node, arrays: list[tuple[int, Any]]) -> _Places:
     for axis, item in arrays:
         parts = (item,)
         if _is_mask(item):
-            parts = _host_nonzero(item) if item.shape else (np.zeros(int(item), np.int64),)
+            parts = _host_nonzero(item) if item.shape else (np.zeros(int(bool(item)), np.int64),)
         for part in parts:
             indices.append(position_node(op, part, shape[axis], node))
             axes.append(axis)
@@ -295,21 +329,13 @@ def _places(op: str, node: Node, arrays: list[tuple[int, Any]]) -> _Places:
         flat = index if flat is None else elementwise.add(flat, index)
     assert flat is not None
     order = (*axes, *(axis for axis in range(len(shape)) if axis not in axes))
-    return _Places(axes, flat, order, _front(axes, indices))
+    return _Places(axes, flat, order, _front(axes))
 
 
-def _front(axes: list[int], indices: list[Node]) -> int:
-    """Adjacent arrays leave their dimensions in place, others bring them to the front.
-
-    A 0-d Tensor counts as an integer: its dimension is gone before the others are placed.
-    """
-    single = [axis for axis, index in zip(axes, indices) if not index.shape]
-    wide = [axis for axis, index in zip(axes, indices) if index.shape]
-    if not wide:
-        return 0
-    left = [axis - sum(gone < axis for gone in single) for axis in wide]
-    adjacent = left == list(range(left[0], left[0] + len(left)))
-    return left[0] if adjacent else 0
+def _front(axes: list[int]) -> int:
+    """Adjacent arrays leave their dimensions in place, others bring them to the front."""
+    adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
+    return axes[0] if adjacent else 0
 
 
 def _flattened(node: Node, places: _Places) -> Node:
@@ -338,9 +364,9 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     """``input[key]``: a view for integers, slices, None and Ellipsis; a copy for arrays and masks.
 
     Args:
-        key: one item or a tuple of: int, slice with positive step, None (a new dimension),
-            Ellipsis, bool, an integer array (list, NumPy array or Tensor; several are broadcast
-            together), or a bool array (a mask, read at the call).
+        key: one item or a tuple of: int or 0-d integer Tensor, slice with positive step, None (a
+            new dimension), Ellipsis, bool, an integer array (list, NumPy array or Tensor; several
+            are broadcast together), or a bool or uint8 array (a mask, read at the call).
 
     Raises:
         IndexError: too many indices, one out of range, or a mask of another shape. Values of an
@@ -353,8 +379,12 @@ def getitem(input: Tensor, key: Any) -> Tensor:
         ([3, 5], [[2, 0], [5, 3]], [4, 5])
     """
     # A schedule at its time, say, is recorded from a template.
-    alone = isinstance(key, TensorBase) and key.dtype.is_integer
-    return _at_tensor(input, key) if alone else _at(input, key)
+    if isinstance(key, TensorBase) and key.dtype.is_integer and key.dtype is not uint8:
+        if key.node.shape:
+            return _at_tensor(input, key)
+        if shape := input.node.shape:
+            return input.select_at(0, _position("index", key, shape[0], input.device))
+    return _at(input, key)
 
 
 def _at(input: Tensor, key: Any) -> Tensor:
@@ -470,9 +500,9 @@ def _by_mask(node: Node, axis: int, mask: Any, value: Node) -> Node | None:
         return None
     value = _fitted(value, (*(1,) * width, *rest))
     if isinstance(mask, TensorBase):
-        chosen = to_device(mask.node, node.device)
+        chosen = to_dtype(to_device(mask.node, node.device), bool_)
     else:
-        chosen = buffer_node(np.asarray(mask), node.device)
+        chosen = buffer_node(np.asarray(mask, np.bool_), node.device)
     chosen = movement.reshape(chosen, shape=chosen.shape + (1,) * len(rest))
     return elementwise.where(to_shape(chosen, node.shape), to_shape(value, node.shape), node)
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
@@ -21,6 +19,7 @@ from tinygrad_cuda.graph.ops import indexing as ops
 from tinygrad_cuda.tensor import creation, dividing, rearranging, shaping
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.selecting import along_axis
+from tinygrad_cuda.tensor.views import first_position, moves
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -37,7 +36,7 @@ def _memory(input: Tensor) -> tuple[Node, int]:
     chain = input.chain
     leaves = [place + 1 for place, step in enumerate(chain) if step[0] is common.variable]
     begin = max(leaves, default=0)
-    views = [k for k in range(begin, len(chain)) if chain[k][0].kind == "movement"]
+    views = [k for k in range(begin, len(chain)) if moves(chain[k])]
     if not views:
         node = input.node
         order = sorted(range(len(node.shape)), key=lambda axis: -input.strides[axis])
@@ -47,21 +46,13 @@ def _memory(input: Tensor) -> tuple[Node, int]:
     base = input._fold(chain[: views[0]])
     if any(step[0] is common.detach for step in chain[views[0] :]):
         base = detached(base)
-    first = _first_place(base.shape, chain[views[0] :])
+    first = first_position(base.shape, chain[views[0] :])
     return movement.reshape(base, shape=(prod(base.shape),)), first
-
-
-def _first_place(shape: Shape, chain: Sequence[Any]) -> int:
-    places = np.arange(prod(shape)).reshape(shape)
-    for op, detail in chain:
-        if op.kind == "movement":
-            places = op.numpy(places, **detail)
-    return int(places.flat[0]) if places.size else 0
 
 
 def storage_offset(input: Tensor) -> int:
     """Where in its memory the Tensor begins, in elements."""
-    return _first_place(input.cell.node.shape, input.chain)
+    return first_position(input.cell.node.shape, input.chain)
 
 
 def _places(op: str, size: Shape, stride: Shape, offset: int, memory: Node) -> Node:

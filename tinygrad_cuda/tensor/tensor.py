@@ -54,6 +54,7 @@ from tinygrad_cuda.tensor.methods import (
     WritingMethods,
 )
 from tinygrad_cuda.tensor.promotion import to_dtype
+from tinygrad_cuda.tensor.views import first_position
 
 
 def _reflected(function: Callable[..., Any]) -> Any:
@@ -164,8 +165,7 @@ class Tensor(
 
     def storage_offset(self) -> int:
         """Where this view begins in the memory of its cell, in elements."""
-        base = np.empty(self.cell.node.shape, np.uint8)
-        return int(self._seen(base).ctypes.data - base.ctypes.data)
+        return first_position(self.cell.node.shape, self.chain)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.numpy()

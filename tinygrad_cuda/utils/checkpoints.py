@@ -22,6 +22,7 @@ from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensor.base import Size, TensorBase, wrap
 from tinygrad_cuda.tensor.creation import buffer_node
 from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensor.views import moves
 from tinygrad_cuda.utils.checkpoint_values import decoded, encoded
 from tinygrad_cuda.utils.safetensors_file import pack, unpack
 
@@ -156,7 +157,7 @@ class _Writer:
         return {"tuple": items} if isinstance(value, tuple) else items
 
     def _tensor(self, tensor: Tensor, path: tuple[str, ...]) -> Any:
-        views = [(op.name, repr(detail)) for op, detail in tensor.chain if op.kind == "movement"]
+        views = [(op.name, repr(detail)) for op, detail in filter(moves, tensor.chain)]
         place = (id(tensor.cell), tuple(views))
         name = self._names.get(place)
         if name is None:
