@@ -8,6 +8,7 @@ anew, in the other it meets templates, plans and kernels of a program that is al
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import random
@@ -111,6 +112,14 @@ class Run(graphs.Ours):
         self.trail.append((what, seen))
 
 
+def _one_after_another(device: str, order: list[graphs.Torch]) -> list[Trail]:
+    import tinygrad_cuda as tc
+
+    # In the child: a context of CUDA does not survive a fork.
+    tc.set_default_device(device)
+    return [Run(device).program(first) for first in order]
+
+
 def _in_a_child(device: str, order: list[graphs.Torch]) -> list[Trail]:
     """What the programs give, one after the other, in a process that has run nothing before."""
     reader, writer = os.pipe()
@@ -118,7 +127,7 @@ def _in_a_child(device: str, order: list[graphs.Torch]) -> list[Trail]:
     if child == 0:
         os.close(reader)
         try:
-            answer: Any = [Run(device).program(first) for first in order]
+            answer: Any = _one_after_another(device, order)
         except BaseException:
             answer = traceback.format_exc(limit=-6)
         with os.fdopen(writer, "wb") as pipe:
@@ -151,26 +160,21 @@ def check(program: Program, device: str) -> str | None:
     """None, or the first result that depends on what ran before."""
     import torch
 
-    import tinygrad_cuda as tc
-
+    # Before the fork: the import, and one thread in torch.
+    importlib.import_module("tinygrad_cuda")
     torch.set_num_threads(1)
     steps = [step for step in program if step[0] != "change"]
     other = steps
     for step in program:
         if step[0] == "change":
             other = changed(other, step[1], step[2])
-    before = tc.get_default_device()
-    tc.set_default_device(device)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            a, b = graphs.Torch(), graphs.Torch()
-            a.first(steps)
-            b.first(other)
-            one, two, again = _in_a_child(device, [a, b, a])
-            two_first, one_second = _in_a_child(device, [b, a])
-    finally:
-        tc.set_default_device(before)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        a, b = graphs.Torch(), graphs.Torch()
+        a.first(steps)
+        b.first(other)
+        one, two, again = _in_a_child(device, [a, b, a])
+        two_first, one_second = _in_a_child(device, [b, a])
     return (
         _difference("repeated", one, again)
         or _difference("the program after the changed one", one, one_second)

@@ -258,3 +258,9 @@ def test_package_import_time_is_printed(capsys: pytest.CaptureFixture[str]) -> N
     milliseconds = int(line[1]) / 1000
     with capsys.disabled():
         print(f"\nimport tinygrad_cuda: {milliseconds:.0f} ms over NumPy")
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """pytest imports them by their names alone; two of one name cannot be collected together."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)
