@@ -10,18 +10,31 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.cuda.ferry import SMALLEST, TURNS
 from tinygrad_cuda.backend.cuda.graphs import Graph
 from tinygrad_cuda.backend.cuda.staging import FETCHED, PART, PARTS, Staged, Staging
 from tinygrad_cuda.core.device import as_device
 
+# What a pretended GPU can run in a few seconds.
+PRETENDED = (
+    "test_an_array_is_copied_when_it_is_needed_and_once",
+    "test_more_than_the_ring_holds",
+    "test_every_dtype",
+    "test_a_graph_fetches_what_only_it_reads",
+    "test_what_a_graph_has_fetched_is_there_for_others",
+    "test_the_same_array_again_is_copied",
+    "test_arrays_that_are_written_to",
+    "test_more_arrays_than_a_graph_fetches",
+    "test_numbers_that_change_are_fetched_too",
+    "test_pinned_tensors_are_read_where_they_are",
+    "test_batches_that_are_kept_have_places_of_their_own",
+    "test_a_write_to_a_pinned_tensor_leaves_its_copy",
+)
+
 
 @pytest.fixture(autouse=True)
-def device() -> Iterator[None]:
-    if not runtime.available():
-        pytest.skip(runtime.reason())
-    tc.set_default_device("cuda")
+def device(some_gpu: str) -> Iterator[None]:
+    tc.set_default_device(some_gpu)
     yield
     tc.set_default_device(None)
 

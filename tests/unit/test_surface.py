@@ -52,6 +52,14 @@ def test_the_shares_do_not_fall(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["Tensor"].total == len([n for n in dir(torch.Tensor) if not n.startswith("_")])
 
 
+def test_functions_of_nn_are_listed_and_nothing_else() -> None:
+    (part,) = (part for part in compat.coverage(tc) if part.part == "nn.functional")
+    listed = {*part.here, *part.missing, *part.left_out}
+    assert {"relu", "embedding", "scaled_dot_product_attention"} <= listed
+    assert not listed & {"Tensor", "warnings", "math", "torch", "boolean_dispatch"}
+    assert not [name for name in listed if name.startswith("_")]
+
+
 def test_functions_and_methods_come_in_pairs() -> None:
     """What is a method here and a function of torch's too is a function here."""
     both = [

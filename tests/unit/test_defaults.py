@@ -1,0 +1,108 @@
+"""What an argument is when it is left out: as PyTorch has it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_cuda as tc
+
+torch = pytest.importorskip("torch")
+
+MODULES = (
+    "nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "utils.data",
+    "distributions",
+)  # fmt: skip
+# Written in another way, with the same meaning.
+SAME = {
+    ("Transformer", "activation"): "a name or a function",
+    ("TransformerDecoderLayer", "activation"): "a name or a function",
+    ("TransformerEncoderLayer", "activation"): "a name or a function",
+    ("random_split", "generator"): "None is the default generator",
+    ("cdist", "compute_mode"): "the mode is not looked at",
+    ("embedding", "padding_idx"): "-1 means none at the top level, as PyTorch's schema says",
+    ("gradient", "spacing"): "None is 1",
+    ("kthvalue", "dim"): "None is the last",
+    ("nan_to_num", "nan"): "None is 0",
+    ("pinverse", "rcond"): "None is PyTorch's number in float32 and float64",
+    ("rms_norm", "eps"): "None is the dtype's eps, as in PyTorch's code",
+}
+# At PyTorch's top level these do not reduce unless asked; test_losses_at_the_top_level.
+LOSSES = (
+    "binary_cross_entropy_with_logits", "cosine_embedding_loss", "ctc_loss", "hinge_embedding_loss",
+    "kl_div", "margin_ranking_loss", "triplet_margin_loss",
+)  # fmt: skip
+EMPTY = inspect.Parameter.empty
+
+
+def parameters(function: Any) -> dict[str, Any]:
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (ValueError, TypeError):  # made in C++ without a signature
+        return {}
+
+
+def pairs() -> Iterator[tuple[str, Any, Any]]:
+    """Names with PyTorch's and our function, or constructor."""
+    for module in MODULES:
+        theirs = importlib.import_module(f"torch.{module}")
+        ours = importlib.import_module(f"tinygrad_cuda.{module}")
+        for name in dir(ours):
+            a, b = getattr(theirs, name, None), getattr(ours, name)
+            if name.startswith("_") or not (callable(a) and callable(b)):
+                continue
+            if inspect.isclass(a) and inspect.isclass(b):
+                a, b = a.__init__, b.__init__
+            yield name, a, b
+    # For what has no signature PyTorch lists one.
+    for function, listed in torch.overrides.get_testing_overrides().items():
+        name = getattr(function, "__name__", "_")
+        if getattr(torch, name, None) is function and hasattr(tc, name) and name not in LOSSES:
+            yield name, listed, getattr(tc, name)
+
+
+def test_defaults_are_those_of_torch() -> None:
+    count, different = 0, []
+    for name, theirs, ours in pairs():
+        own = parameters(ours)
+        for key, parameter in parameters(theirs).items():
+            default = own[key].default if key in own else EMPTY
+            if EMPTY in (parameter.default, default) or (name, key) in SAME:
+                continue
+            count += 1
+            if str(parameter.default) != str(default) and parameter.default != default:
+                different.append(f"{name}({key}={default}), PyTorch: {parameter.default}")
+    assert not different, "\n".join(different)
+    assert count > 1000
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_at_the_top_level_are_not_reduced(name: str) -> None:
+    rng = np.random.default_rng(0)
+    x, y, z = rng.standard_normal((3, 4, 2)).astype(np.float32)
+    signs = np.array([1, -1, 1, 1], np.float32)
+    arguments: list[Any] = {
+        "cosine_embedding_loss": [x, y, signs],
+        "margin_ranking_loss": [x[:, 0], y[:, 0], signs],
+        "triplet_margin_loss": [x, y, z],
+        "hinge_embedding_loss": [x[:, 0], signs],
+        "ctc_loss": [
+            np.log(rng.dirichlet([1.0] * 4, (5, 2))).astype(np.float32),
+            np.array([[1, 2], [1, 3]]), np.array([5, 5]), np.array([2, 2]),
+        ],
+    }.get(name, [x, abs(y)])  # fmt: skip
+    expected = getattr(torch, name)(*map(torch.tensor, arguments))
+    found = getattr(tc, name)(*(tc.tensor(a) for a in arguments))
+    assert tuple(found.shape) == tuple(expected.shape) != ()
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["tril_indices", "triu_indices"])
+@pytest.mark.parametrize("offset", [(), (0,), (1,), (-2,)])
+def test_indices_of_a_triangle(name: str, offset: tuple[int, ...]) -> None:
+    assert getattr(tc, name)(3, 4, *offset).tolist() == getattr(torch, name)(3, 4, *offset).tolist()

@@ -1,0 +1,190 @@
+"""Arguments at the ends of their ranges, and ways through functions that few programs take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import distributions, nn
+from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.nn import functional as F
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+
+def both(shape: tuple[int, ...], seed: int = 0) -> tuple[Any, Any]:
+    """The same numbers as our Tensor and PyTorch's."""
+    array = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return tc.tensor(array), torch.tensor(array)
+
+
+def same(found: Any, expected: Any, rtol: float = 1e-5) -> None:
+    assert tuple(found.shape) == tuple(expected.shape)
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=rtol, atol=1e-6)
+
+
+# Tensors ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 2), (0, 3)])
+def test_nonzero_static_fills_up_to_its_size(shape: tuple[int, ...]) -> None:
+    x, y = both(shape)
+    there = int((y > 0).sum())
+    for size in {0, 1, max(there - 1, 0), there, there + 1, there + 5}:
+        found = tc.nonzero_static(x > 0, size=size, fill_value=-7)
+        expected = torch.nonzero_static(y > 0, size=size, fill_value=-7)
+        assert tuple(found.shape) == tuple(expected.shape)
+        assert found.tolist() == expected.tolist()
+
+
+def test_a_geometry_over_a_view_of_a_view_begins_in_the_memory() -> None:
+    """as_strided counts from the start of the memory, through slices, transposition and detach."""
+    x, y = both((4, 6))
+    for view in (
+        lambda t: t[1:],
+        lambda t: t[1:, 2:],
+        lambda t: t.t()[2:],
+        lambda t: t[1:][1:, 1:].detach(),
+        lambda t: t.detach()[2:, 1:].t(),
+    ):
+        a, b = view(x), view(y)
+        assert a.storage_offset() == b.storage_offset()
+        same(a.as_strided((2, 2), (3, 1)), b.as_strided((2, 2), (3, 1)))
+        same(a.as_strided((2, 3), (6, 2), 1), b.as_strided((2, 3), (6, 2), 1))
+
+
+@pytest.mark.parametrize("dim", [(0, 1), (1, 2), (0, 2), (-1, 0), (2, 1)])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_nuclear_norm_keeps_its_axes(dim: tuple[int, int], keepdim: bool) -> None:
+    x, y = both((2, 3, 4))
+    same(x.norm("nuc", dim, keepdim), y.norm("nuc", dim, keepdim))
+
+
+@pytest.mark.parametrize("driver", ["gels", "gelsy", "gelsd", "gelss"])
+def test_lstsq_gives_what_its_driver_finds(driver: str) -> None:
+    (a, c), (b, d) = both((5, 3)), both((5, 2), 1)
+    found, expected = (
+        tc.linalg.lstsq(a, b, driver=driver), torch.linalg.lstsq(c, d, driver=driver)
+    )  # fmt: skip
+    for part in ("solution", "residuals", "rank", "singular_values"):
+        same(getattr(found, part), getattr(expected, part), rtol=1e-4)
+
+
+# Distributions ------------------------------------------------------------------------------------
+
+
+def test_a_sample_of_laplace_is_finite_for_the_smallest_draw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """[0, 1) has 0, where the inverse of the distribution function is infinite."""
+    from tinygrad_cuda.distributions import continuous
+
+    monkeypatch.setattr(continuous, "uniform", lambda like, shape: tc.zeros(3))
+    drawn = distributions.Laplace(tc.zeros(3), tc.ones(3)).rsample()
+    assert (drawn < -10).all() and drawn.isfinite().all()
+
+
+def test_the_ends_of_a_uniform_distribution() -> None:
+    ours, theirs = distributions.Uniform(0.0, 2.0), torch.distributions.Uniform(0.0, 2.0)
+    for value in (0.0, 1.0):
+        same(ours.log_prob(tc.tensor(value)), theirs.log_prob(torch.tensor(value)))
+    for value in (-0.1, 2.1):
+        with pytest.raises(ArgumentError):
+            ours.log_prob(tc.tensor(value))
+
+
+# Layers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_channels_that_are_all_dropped(rank: int) -> None:
+    x = tc.ones(2, 3, *[4] * rank)
+    dropped = getattr(F, f"dropout{rank}d")
+    assert not dropped(x, 1.0).any()
+    assert set(dropped(x, 0.75).unique().tolist()) <= {0.0, 4.0}
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_circular_padding(rank: int) -> None:
+    x, y = both((2, 3, *[4] * rank))
+    name, padding = f"CircularPad{rank}d", tuple(range(1, 2 * rank + 1))[:2] * rank
+    for amount in (1, padding):
+        same(getattr(nn, name)(amount)(x), getattr(torch.nn, name)(amount)(y))
+
+
+def test_queries_keys_and_values_that_are_partly_the_same() -> None:
+    """Only where all three are one Tensor they go through one product."""
+    ours = nn.MultiheadAttention(4, 2, batch_first=True)
+    theirs = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+    theirs.load_state_dict({k: torch.tensor(v.numpy()) for k, v in ours.state_dict().items()})
+    (a, c), (b, d) = both((2, 3, 4)), both((2, 3, 4), 1)
+    for x, y in (
+        ((a, a, a), (c, c, c)), ((a, a, b), (c, c, d)), ((a, b, b), (c, d, d)),
+        ((a, b, a), (c, d, c)),
+    ):  # fmt: skip
+        same(ours(*x)[0].detach(), theirs(*y)[0].detach())
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0, 2.05, 1.1])
+def test_nearest_neighbours_by_a_factor_that_the_size_rounds(factor: float) -> None:
+    x, y = both((1, 1, 20))
+    for recompute in (None, False, True):
+        for mode in ("nearest", "nearest-exact"):
+            found = F.interpolate(
+                x, scale_factor=factor, mode=mode, recompute_scale_factor=recompute
+            )
+            expected = torch.nn.functional.interpolate(
+                y, scale_factor=factor, mode=mode, recompute_scale_factor=recompute
+            )
+            same(found, expected)
+
+
+def test_functional_call_can_insist_on_all_names() -> None:
+    net = nn.Linear(2, 1)
+    x, given = tc.ones(1, 2), {"weight": tc.zeros(1, 2), "bias": tc.ones(1)}
+    assert tc.func.functional_call(net, given, (x,), strict=True).tolist() == [[1.0]]
+    with pytest.raises(ArgumentError, match="bias"):
+        tc.func.functional_call(net, {"weight": given["weight"]}, (x,), strict=True)
+    partly = tc.func.functional_call(net, {"weight": given["weight"]}, (x,))
+    assert partly.tolist() == [net.bias.tolist()]
+
+
+def test_a_picture_without_a_batch_draws_what_a_batch_of_one_draws() -> None:
+    """Of fractional pooling: the samples, and what comes behind them from the generator."""
+    x, _ = both((3, 9, 9))
+    found = []
+    for given in (x, x.unsqueeze(0)):
+        tc.manual_seed(3)
+        pooled = F.fractional_max_pool2d(given, 2, output_size=4)
+        found.append((pooled.reshape(3, 4, 4).tolist(), tc.rand(4).tolist()))
+    assert found[0] == found[1]
+
+
+# Words to the user --------------------------------------------------------------------------------
+
+
+def test_the_note_about_scripts_points_at_the_call() -> None:
+    from tinygrad_cuda import jit
+
+    jit._note.cache_clear()
+    with pytest.warns(UserWarning, match="no TorchScript") as notes:
+        jit.script(nn.ReLU())
+    assert notes[0].filename == __file__
+    jit._note.cache_clear()
+
+
+@pytest.mark.parametrize("count", [1, 11, 12, 13, 20])
+def test_a_long_account_of_the_compiler_says_how_much_is_left_out(count: int) -> None:
+    from tinygrad_cuda.backend.cuda.compiler import _rejected
+
+    log = "\n".join(f"complaint {k}" for k in range(count))
+    text = str(_rejected("source", "sm_90", (), log))
+    shown = sum(f"complaint {k}" in text.split() or f"complaint {k}\n" in text + "\n"
+                for k in range(count))  # fmt: skip
+    left = count - shown
+    assert (f"... {left} more lines" in text) == (left > 0)
+    assert shown == min(count, 12)

@@ -1,0 +1,207 @@
+"""The CUDA backend on a pretended GPU, whose streams run as late as CUDA allows."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from pretended_gpu import MEMORY, Driver, pretended_gpu
+
+import tinygrad_cuda as tc
+from tinygrad_cuda import nn, optim
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda.executable import REPLAYS, CudaExecutable
+from tinygrad_cuda.backend.emulator.compiler import toolchain
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.core.errors import (
+    ArgumentError,
+    CudaError,
+    DeviceError,
+    OutOfMemoryError,
+)
+from tinygrad_cuda.engine.plan import cache as plans
+
+
+@pytest.fixture(autouse=True)
+def compiler() -> None:
+    try:
+        toolchain()
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    with pretended_gpu() as made:
+        tc.set_default_device("cuda")
+        yield made
+        tc.set_default_device(None)
+
+
+def executables() -> list[Any]:
+    found = [plan for entry in plans.entries.values() for plan in entry.plans.values()]
+    return [plan for plan in found if isinstance(plan, CudaExecutable)]
+
+
+# Training -----------------------------------------------------------------------------------------
+
+
+def batches(count: int) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [
+        (rng.standard_normal((4, 5)).astype(np.float32), rng.integers(0, 3, 4))
+        for _ in range(count)
+    ]
+
+
+def trained(device: str, how: str, optimizer: str) -> tuple[list[float], list[bytes]]:
+    """Losses and parameters after eight steps, each with a batch and a rate of its own."""
+    tc.manual_seed(0)
+    tc.set_default_device(device)
+    net = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Dropout(0.3), nn.Linear(7, 3))
+    rule = getattr(optim, optimizer)(net.parameters(), lr=0.1)
+
+    def step(x: Any, y: Any) -> Any:
+        rule.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        rule.step()
+        return loss.detach()
+
+    call = {"plain": lambda: step, "compiled": lambda: tc.compile(step)}.get(how)
+    losses = []
+    if call is None:
+        pair = tc.compile(step, steps=2)
+        for first, second in zip(*[iter(batches(8))] * 2):
+            stacked = [tc.tensor(np.stack(part)) for part in zip(first, second)]
+            losses += pair(*stacked).tolist()
+    else:
+        run = call()
+        for number, (x, y) in enumerate(batches(8)):
+            rule.param_groups[0]["lr"] = 0.1 / (1 + number)
+            losses.append(run(tc.tensor(x), tc.tensor(y)).item())
+    return losses, [p.detach().numpy().tobytes() for p in net.parameters()]
+
+
+@pytest.mark.parametrize("how", ["plain", "compiled", "pairs"])
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_training_has_the_bits_of_the_emulator(how: str, optimizer: str) -> None:
+    expected = trained("emu", how, optimizer)
+    with pretended_gpu() as driver:
+        assert trained("cuda", how, optimizer) == expected
+        assert driver.launched
+    tc.set_default_device(None)
+
+
+# Replay -------------------------------------------------------------------------------------------
+
+
+def test_a_steady_loop_updates_nothing(driver: Driver) -> None:
+    """Outputs take turns in two places, and no plan, graph or memory is made any more."""
+    net, x = nn.Linear(5, 3), tc.ones(4, 5)
+    rule = optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    counts, memory = [], []
+    gc.collect()
+    for _ in range(30):
+        loss = net(x).square().mean()
+        rule.zero_grad()
+        loss.backward()
+        rule.step()
+        replays = [replay for plan in executables() for replay in plan.replays.values()]
+        counts.append((plans.made, len(replays), sum(r.graph.updates for r in replays)))
+        memory.append(runtime.device(0).memory_allocated())
+    assert counts[8:] == counts[8:9] * 22
+    assert memory[8:] == memory[8:9] * 22
+    assert counts[-1][1] >= 1
+
+
+def test_a_program_keeps_as_many_graphs_as_it_may(driver: Driver) -> None:
+    """One for each combination of inputs that wait in pinned memory; the oldest goes."""
+    there = [tc.tensor(np.full(3, k, np.float32)) for k in range(4)]
+    for x in there:
+        _ = (x + 0).tolist()
+    for k in range(2 ** len(there)):
+        mixed = [
+            tc.tensor(np.full(3, n, np.float32)) if k >> n & 1 else x for n, x in enumerate(there)
+        ]
+        total = mixed[0] * 2 + mixed[1] * 3 + mixed[2] * 5 + mixed[3] * 7
+        assert total.tolist() == [34.0] * 3
+    most = max(len(plan.replays) for plan in executables())
+    assert most == min(REPLAYS, 16)
+
+
+# What goes wrong ----------------------------------------------------------------------------------
+
+
+def test_each_bad_index_is_reported_and_changes_nothing(driver: Driver) -> None:
+    table = tc.ones(3, 2)
+    for bad in (3, 5, 7):
+        with pytest.raises(IndexError, match=f"{bad}"):
+            _ = nn.functional.embedding(tc.tensor([0, bad]), table).tolist()
+        good = nn.functional.embedding(tc.tensor([0, 2]), table)
+        assert good.tolist() == [[1, 1], [1, 1]]
+
+
+def test_memory_that_is_not_there(driver: Driver) -> None:
+    with pytest.raises(OutOfMemoryError):
+        runtime.device(0).allocate(MEMORY + 1)
+    assert tc.ones(3).sum().item() == 3
+
+
+def test_blocks_that_wait_for_each_other_run_at_one_time(driver: Driver) -> None:
+    _ = (tc.ones(300) + 1).sum().item()
+    gpu = runtime.device(0)
+    source = next(s for plan in executables() for s in [plan.unit])
+    function = source.function(executables()[0].launches[0].name)
+    function.require_together(2, 256, 0)
+    with pytest.raises(CudaError, match="at most 2 blocks"):
+        function.require_together(3, 256, 0)
+    assert gpu.properties.multiprocessors == 1
+
+
+# What it says of itself ---------------------------------------------------------------------------
+
+
+def test_the_first_gpu_is_the_current_one(driver: Driver) -> None:
+    assert tc.cuda.is_available() and tc.cuda.device_count() == 1
+    assert tc.cuda.current_device() == 0
+    tc.cuda.set_device(0)
+    tc.cuda.set_device("cuda:0")
+    assert tc.cuda.get_device_name() == "Pretended GPU"
+    assert tc.cuda.get_device_capability() == (9, 0)
+
+
+@pytest.mark.parametrize(("major", "crew"), [(8, {}), (9, {1: 3, 2: 6}), (10, {1: 3, 2: 6})])
+def test_rows_share_a_grid_from_sm_90_on(major: int, crew: dict[int, int]) -> None:
+    attributes = {"COMPUTE_CAPABILITY_MAJOR": major, "MULTIPROCESSOR_COUNT": 3}
+    with pretended_gpu(alone=False, **attributes):
+        made: Any = registry.get(as_device("cuda"))
+        assert made.crew == crew
+
+
+def test_debug_shows_kernels_of_a_chain_one_by_one(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    w = tc.ones(3)
+
+    def step(x: Any) -> Any:
+        w.mul_(0.5).add_(x)
+        return w.sum()
+
+    pair = tc.compile(step, steps=2)
+    quiet = [pair(tc.ones(2, 3)).tolist() for _ in range(4)]
+    assert "us" not in capsys.readouterr().out
+    w.fill_(1)
+    monkeypatch.setattr(settings, "debug", 2)
+    assert [pair(tc.ones(2, 3)).tolist() for _ in range(4)] == quiet
+    assert "us" in capsys.readouterr().out
+
+
+def test_another_gpu_is_refused(driver: Driver) -> None:
+    with pytest.raises((ArgumentError, DeviceError)):
+        tc.cuda.set_device(1)
