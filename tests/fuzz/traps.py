@@ -7,16 +7,22 @@ must return what the plain one does; where a value cannot be followed it raises 
 
 from __future__ import annotations
 
+import contextlib
 import decimal
+import gc
 import itertools
 import linecache
 import os
 import random
+import signal
 import sys
 import textwrap
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 from trap_kinds import KINDS, PATHS, Kind
 
 import tinygrad_cuda as tc
@@ -93,10 +99,33 @@ def _called(step: Any, x: Any) -> Any:
         return f"{type(error).__name__} {str(error).splitlines()[:1]}"
 
 
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """What a program changes of the process is as before in the end."""
+    environment, arguments, library = dict(os.environ), list(sys.argv), dict(vars(textwrap))
+    context, folder, draws = decimal.getcontext().copy(), Path.cwd(), np.random.get_state()  # noqa: NPY002
+    limit, threads = sys.getrecursionlimit(), tc.get_num_threads()
+    handler = signal.getsignal(signal.SIGUSR1)
+    try:
+        with np.errstate():
+            yield
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv[:] = arguments
+        decimal.setcontext(context)
+        vars(textwrap).update(library)
+        os.chdir(folder)
+        np.random.set_state(draws)  # noqa: NPY002
+        sys.setrecursionlimit(limit)
+        tc.set_num_threads(threads)
+        signal.signal(signal.SIGUSR1, handler)
+        gc.enable()
+
+
+@restored()
 def ran(text: str, program: list[Step], compiled: bool) -> list[Any]:
     """What each call returned, or the error that ended the run."""
-    environment, arguments, library = dict(os.environ), list(sys.argv), dict(vars(textwrap))
-    context = decimal.getcontext().copy()
     tc.manual_seed(0)
     world = World(text)
     found: list[Any] = []
@@ -115,11 +144,6 @@ def ran(text: str, program: list[Step], compiled: bool) -> list[Any]:
         found.append(error)
     finally:
         world.close()
-        os.environ.clear()
-        os.environ.update(environment)
-        sys.argv[:] = arguments
-        decimal.setcontext(context)
-        vars(textwrap).update(library)
     return found
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import cProfile
+import functools
 import logging
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -339,3 +341,102 @@ def test_only_what_runs_is_refused() -> None:
         assert call(x).item() == trainer.step(x).item()
     with pytest.raises(tc.CompileError, match=r"reads the state of an optimizer(.|\n)*len\(self"):
         tc.compile(trainer.counted)(x)
+
+
+class Schooling:
+    """Training whose methods share names; one of them does what a replay cannot."""
+
+    def __init__(self) -> None:
+        self.weight = nn.Parameter(tc.ones(2))
+        self.optimizer = optim.Adam([self.weight], lr=0.1)
+        self.epochs = 0
+        self.calls: list[None] = []
+
+    def train(self, x: Any) -> Any:
+        self.calls.append(None)
+        self.optimizer.zero_grad()
+        loss = (self.weight * x).square().sum()
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def step(self) -> Any:
+        """Ends an epoch."""
+        self.epochs += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] *= 0.5
+        return self.optimizer.state[self.weight]["step"]
+
+    def both(self, x: Any) -> Any:
+        self.train(x)
+        return x * self.step()
+
+
+def test_methods_that_do_not_run_are_not_read() -> None:
+    """Of the same name as one that does: they are neither refused nor compared."""
+    plain, task = Schooling(), Schooling()
+    compiled = tc.compile(task.train)
+    x = tc.tensor([1.0, 2.0])
+    for _ in range(4):
+        assert [compiled(x).item() for _ in range(3)] == [plain.train(x).item() for _ in range(3)]
+        plain.step()
+        task.step()
+    assert len(task.calls) == 2, "the first call makes the optimizer's state"
+    with pytest.raises(tc.CompileError, match=r"state of an optimizer(.|\n)*test_compile_names"):
+        tc.compile(Schooling().both)(x)
+
+
+def test_code_of_other_threads_is_read() -> None:
+    """The interpreter does not tell of it, nor of a function whose result is cached."""
+    scales = [2.0]
+
+    def run(found: list[float]) -> None:
+        found.append(scales[0])
+
+    @functools.cache
+    def cached() -> float:
+        return helper()
+
+    def helper() -> float:
+        return scales[0]
+
+    def by_thread(x: Any) -> Any:
+        found: list[float] = []
+        thread = threading.Thread(target=run, args=(found,))
+        thread.start()
+        thread.join()
+        return x * found[0]
+
+    by_cache, x = tc.compile(lambda x: x * cached()), tc.ones(1)
+    compiled = tc.compile(by_thread)
+    for scale in (2.0, 3.0, 4.0):
+        scales[0] = scale
+        cached.cache_clear()
+        assert cached() == scale
+        assert [call(x).item() for call in (compiled, by_cache) for _ in range(3)] == [scale] * 6
+
+
+def test_what_others_change_is_no_fault_of_the_call() -> None:
+    """A logger keeps what it was asked until its level is set, between calls, as often as not."""
+    logger = logging.getLogger("compiled")
+    compiled = tc.compile(lambda x: x * (3.0 if logger.isEnabledFor(10) else 2.0))
+    x = tc.ones(1)
+    for number in range(8):
+        logger.setLevel(30 if number % 2 else 10)
+        assert [compiled(x).item() for _ in range(1 + number % 3)] == [2.0 + (number + 1) % 2] * (
+            1 + number % 3
+        )
+
+
+def test_what_a_call_changes_itself_is_refused_in_the_end() -> None:
+    """However much others change besides."""
+    things: dict[str, int] = {"calls": 0}
+
+    def step(x: Any) -> Any:
+        things["calls"] += 1
+        return x * things["calls"]
+
+    compiled = tc.compile(step)
+    with pytest.raises(tc.CompileError, match="3 calls in a row"):
+        for _ in range(3):
+            compiled(tc.ones(1))

@@ -77,8 +77,8 @@ class Compiled:
         # written while a view of them was an argument.
         self._writing: set[Any] = set()
         self._written_bases: weakref.WeakSet[Any] = weakref.WeakSet()
-        # The version of structure behind the last of them: what changes it later is not the call.
-        self._attempted: dict[Any, int] = {}
+        # What the last of them left: what changes it later is not the call.
+        self._left: dict[Any, tuple[int, Names]] = {}
         self._steady: Steady | None = None  # of the program that was replayed last
         self._extra = Extra([], set(), [], [], [])  # what calls have met that no name leads to
         self._lock = new_lock()
@@ -173,7 +173,8 @@ class Compiled:
 
     def _trace(self, given: Given, reason: str) -> tuple[Any, Program | None]:
         """Calls the function as it is, and keeps what it did if another call can repeat it."""
-        if self._attempted.get(given.key) != structure.version:
+        version, left = self._left.get(given.key, (-1, None))
+        if version != structure.version or (left is not None and left.changed() is not None):
             self._attempts.pop(given.key, None)
         names = names_of(self.function, leaves((given.args, given.options)), self._extra)
         gradients = mode.now.gradients
@@ -192,6 +193,8 @@ class Compiled:
             self._report("is traced again: it writes to what a view among its arguments shows")
             return result, None
         missed = watch.missed(self._extra)
+        arguments = leaves((given.args, given.options))
+        watch.narrowed(lambda ran: names_of(self.function, arguments, self._extra, ran))
         names.seen.clear()  # what is weakly referred to may go
         try:
             program = Program(capture, given, returned, names)
@@ -208,23 +211,25 @@ class Compiled:
             # Each such call has met something new: not for ever.
             change = Change(what, None, sum(map(len, self._extra)) < MET)
         if change is not None:
-            self._count(given.key, change)
+            self._count(given.key, change, names)
             return result, None
         self._attempts.pop(given.key, None)
-        self._attempted.pop(given.key, None)
+        self._left.pop(given.key, None)
         self._recorded.pop(given.key, None)
         programs = self._programs.get(given.key, [])
         self._keep(given.key, [program, *programs][:PROGRAMS])
         return result, program
 
-    def _count(self, key: Any, change: Change) -> None:
+    def _count(self, key: Any, change: Change, names: Names) -> None:
         """Notes that a call has left behind what a replay would not.
 
         Raises:
             CompileError: so have all those before it.
         """
         self._attempts[key] += not change.new
-        self._attempted[key] = structure.version
+        if len(self._left) >= SIGNATURES:
+            self._left.clear()
+        self._left[key] = structure.version, names.later()
         self._report(f"is traced again: its call has changed {change.text}")
         if self._attempts[key] >= ATTEMPTS:
             raise _never_steady(change)

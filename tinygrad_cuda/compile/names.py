@@ -7,10 +7,11 @@ import ctypes
 import gc
 import keyword
 import mmap
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from types import CellType, CodeType, MappingProxyType
 from typing import Any, NamedTuple
 
@@ -24,6 +25,9 @@ PLAIN = (bool, int, float, str, bytes, complex, type(None))
 NOTHING: Any = object()
 ARRAY = 1 << 20  # bytes of a NumPy array, and
 MANY = 1000  # items of a container, from which on a report names it
+# What can stand behind a dot as it is; identifiers of other letters are normalized there.
+ATTRIBUTE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+FUNCTION = ".__func__"  # behind the name of a class method
 POINTER: type = ctypes._Pointer
 CTYPES: tuple[type, ...] = (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
 RAW = (bytearray, memoryview, array.array, mmap.mmap, np.ndarray, np.void, POINTER, *CTYPES)
@@ -64,6 +68,10 @@ class Name(NamedTuple):
     place: Any
     value: Any
 
+    def key(self) -> tuple[str, int]:
+        """What it has in common with another look at the name."""
+        return self.name, 0 if type(self.place) is Called else _identity(self.place)
+
     def now(self) -> Any:
         """The value at this moment."""
         place, name = self.place, self.name
@@ -87,10 +95,8 @@ class Name(NamedTuple):
                 return place is None
         if name == "type()":
             return type(place)
-        try:
-            return attrgetter(name)(place)
-        except AttributeError:
-            return NOTHING
+        value = getattr(place, name.removesuffix(FUNCTION), NOTHING)
+        return getattr(value, "__func__", NOTHING) if name.endswith(FUNCTION) else value
 
     def differs(self, place: str, value: str) -> str:
         """Python text that is true, or raises an error of a look-up, if it is another one now."""
@@ -110,7 +116,9 @@ class Name(NamedTuple):
                 return f"({place} is None) is not {value}"
         if name == "type()":
             return f"type({place}) is not {value}"
-        if absent or keyword.iskeyword(name):
+        if name.endswith(FUNCTION):
+            return f"getattr({place}, {name.removesuffix(FUNCTION)!r}).__func__ is not {value}"
+        if absent or not ATTRIBUTE.fullmatch(name) or keyword.iskeyword(name):
             return f"getattr({place}, {name!r}, nothing) is not {value}"
         return f"{place}.{name} is not {value}"
 
@@ -143,6 +151,10 @@ class Contents(NamedTuple):
     container: Any
     items: list[Any]
 
+    def key(self) -> int:
+        """What it has in common with another look at the container."""
+        return _identity(self.container)
+
 
 class Names:
     """What the code of a function names.
@@ -159,6 +171,7 @@ class Names:
         modules: Modules among the values.
         refused: names that lead to what cannot be compared, and what that is.
         refused_codes: of functions that are refused if they run: a name, and what it leads to.
+        cached: code that need not run where its results count; None for any.
         codes: of all functions that were read; `names` are the names in them.
     """
 
@@ -173,8 +186,38 @@ class Names:
         self.modules: list[Any] = []
         self.refused: list[tuple[str, str]] = []
         self.refused_codes: dict[CodeType, tuple[str, str]] = {}
-        self.codes: set[Any] = set()
+        self.cached: list[CodeType | None] = []
+        self.codes: set[CodeType] = set()
         self.names: set[str] = set()
+
+    def restrict(self, other: Names) -> None:
+        """Leaves out what another search, of less code, has not reached."""
+        values = {named.key() for named in other.values}
+        self.values = [named for named in self.values if named.key() in values]
+        containers = {contents.key() for contents in other.contents}
+        self.contents = [contents for contents in self.contents if contents.key() in containers]
+        stable_names = {id(group.place): {*group.names} for group in other.stable}
+        found = []
+        for place, names, things, _ in self.stable:
+            wanted = stable_names.get(id(place), set())
+            pairs = {name: thing for name, thing in zip(names, things) if name in wanted}
+            if pairs:
+                found.append(stable(place, pairs))
+        self.stable = found
+        gone = {_identity(place): missing for place, missing in other.absent}
+        none = frozenset[str]()
+        self.absent = [
+            (place, missing & gone.get(_identity(place), none)) for place, missing in self.absent
+        ]
+
+    def later(self) -> Names:
+        """The same names and containers with their values at this moment."""
+        found = Names()
+        found.values = [named._replace(value=named.now()) for named in self.values]
+        found.contents = [
+            contents._replace(items=items_of(contents.container)) for contents in self.contents
+        ]
+        return found
 
     def changed(self) -> str | None:
         """The first name whose value is another one now, or holds something else."""
@@ -183,7 +226,8 @@ class Names:
     def changes(self) -> Iterator[tuple[str, bool]]:
         """All such names, and whether there was no value before."""
         for named in self.values:
-            if not same(named.now(), named.value):
+            now = named.now()
+            if not (now == named.value if type(named.place) is Called else same(now, named.value)):
                 yield named.name, named.value is NOTHING
         for name, container, items in self.contents:
             now = items_of(container)
@@ -215,15 +259,31 @@ class Names:
             yield from (item for item in contents.items if issubclass(type(item), TensorBase))
 
 
+def _identity(place: Any) -> int:
+    """The identity of the owner of a name, or of a container."""
+    return id(place.thing if type(place) in (Fields, Inside) else place)
+
+
 def items_of(container: Any) -> list[Any]:
     """What a container holds, in its order: of a dictionary the keys, then the values."""
     if issubclass(type(container), RAW):
         return bytes_of(container)
     if type(container) is Inside:
-        return gc.get_referents(container.thing)
+        return _referents(container.thing)
     if issubclass(type(container), MAPPINGS):
         return [*container, *container.values()]
     return [*container]
+
+
+def _referents(thing: Any) -> list[Any]:
+    """What an object of C refers to, but not what its own dictionary holds."""
+    found = gc.get_referents(thing)
+    try:
+        fields = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return found
+    hidden = {id(fields), *map(id, fields.values())}
+    return [x for x in found if id(x) not in hidden]
 
 
 def bytes_of(buffer: Any) -> list[Any]:

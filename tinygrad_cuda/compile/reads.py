@@ -20,6 +20,8 @@ BY_TEXT = frozenset({"getattr", "hasattr", "attrgetter", "methodcaller", "vars",
 # And code that names one of these may meet an object without an attribute.
 MISSING = frozenset({"AttributeError", "suppress", "Exception", "BaseException"})
 
+MATCHED = "__match_args__"  # which attributes ``case Point(x, y)`` compares
+
 
 class Reads(NamedTuple):
     """What the code of a function, and of the functions inside, loads.
@@ -31,6 +33,7 @@ class Reads(NamedTuple):
         texts: its strings.
         sites: of each name, the first instruction that has it.
         catches: whether it may go on where an attribute is missing.
+        implied: attributes that its instructions ask for without a name.
     """
 
     globals: frozenset[str]
@@ -39,6 +42,7 @@ class Reads(NamedTuple):
     texts: frozenset[str]
     sites: dict[str, RawSite]
     catches: bool
+    implied: frozenset[str]
 
 
 @lru_cache(maxsize=4096)
@@ -49,7 +53,7 @@ def reads_of(code: CodeType) -> Reads:
     imported: set[tuple[str, str]] = set()
     texts: set[str] = set()
     sites: dict[str, RawSite] = {}
-    catches = False
+    catches, implied = False, set[str]()
     for part in codes(code):
         texts.update(text for text in part.co_consts if isinstance(text, str))
         chain: tuple[str, ...] = ()
@@ -59,6 +63,8 @@ def reads_of(code: CodeType) -> Reads:
             # A bare ``except:`` drops the exception without a look at it.
             catches = catches or (last == "PUSH_EXC_INFO" and step.opname == "POP_TOP")
             name, last = step.argval, step.opname
+            if last == "MATCH_CLASS":
+                implied.add(MATCHED)
             if not isinstance(name, str) or step.opname == "LOAD_CONST":
                 chain = ()
                 continue
@@ -77,5 +83,6 @@ def reads_of(code: CodeType) -> Reads:
             if len(chain) > 1:
                 chains.add(chain)
     return Reads(
-        frozenset(names), frozenset(chains), frozenset(imported), frozenset(texts), sites, catches
-    )
+        frozenset(names), frozenset(chains), frozenset(imported), frozenset(texts), sites, catches,
+        frozenset(implied),
+    )  # fmt: skip

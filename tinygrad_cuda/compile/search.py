@@ -8,18 +8,20 @@ name leads to is found, or refused, while the function runs: see `watch`.
 
 from __future__ import annotations
 
+import abc
 import gc
 import inspect
+import io
 import os
 import sys
 import sysconfig
 import threading
 import weakref
 from collections import ChainMap, UserDict, UserList, UserString, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from contextvars import ContextVar
-from functools import cached_property, partial
-from itertools import chain, pairwise
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate, chain, pairwise
 from operator import attrgetter, methodcaller
 from pathlib import Path
 from types import (
@@ -38,7 +40,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tinygrad_cuda.amp.grad_scaler import GradScaler
+from tinygrad_cuda.backend.reference.threads import get_num_threads
+from tinygrad_cuda.backends.cuda import get_float32_matmul_precision
 from tinygrad_cuda.compile.names import (
+    FUNCTION,
     NOTHING,
     PLAIN,
     RAW,
@@ -51,14 +56,15 @@ from tinygrad_cuda.compile.names import (
     items_of,
     stable,
 )
-from tinygrad_cuda.compile.reads import BY_TEXT, reads_of
-from tinygrad_cuda.compile.states import moves, state_of
+from tinygrad_cuda.compile.reads import BY_TEXT, MATCHED, reads_of
+from tinygrad_cuda.compile.states import GENERATORS, moves, state_of
 from tinygrad_cuda.compile.writes import codes, only_written
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.optim.lr_scheduler import LRScheduler
 from tinygrad_cuda.optim.optimizer import Optimizer
 from tinygrad_cuda.optim.watched import DICTIONARIES, LISTS, States, Watched, WatchedList
 from tinygrad_cuda.tensor.base import TensorBase
+from tinygrad_cuda.tensor.settings import get_num_interop_threads
 
 PACKAGE = __package__.partition(".")[0]
 # Where the interpreter and what was installed lie; what is there is a library's, not the user's.
@@ -85,9 +91,23 @@ UNUSED = frozenset({
     "__getstate__", "__init_subclass__", "__reduce__", "__reduce_ex__", "__repr__", "__setstate__",
     "__set_name__", "__sizeof__", "__subclasshook__",
 })  # fmt: skip
+TESTS = frozenset({"isinstance", "issubclass", MATCHED})
+# Functions of this package that tell of settings, by the names that code has for them.
+SETTINGS: dict[str, Callable[[], Any]] = {
+    "allow_tf32": get_float32_matmul_precision,
+    "get_float32_matmul_precision": get_float32_matmul_precision,
+    "get_num_interop_threads": get_num_interop_threads,
+    "get_num_threads": get_num_threads,
+}
+CACHED = lru_cache(int)
 MAKING = frozenset({"__new__", "__init__", "__post_init__"})
 # What this package calls of classes that a user makes from its own.
 CALLED = frozenset({"forward", "backward", "setup_context", "vmap", "jvp"})
+# What code may ask of functions and classes that is no attribute which they hold.
+OF_FUNCTIONS = ("__annotations__", "__closure__", "__code__", "__defaults__", "__doc__",
+                "__globals__", "__kwdefaults__", "__module__", "__name__",
+                "__qualname__")  # fmt: skip
+OF_CLASSES = ("__name__", "__qualname__")
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # What schedulers tell of themselves, by what is asked; of an optimizer it is options of its groups.
 REPORTED = {"last_epoch": "last_epoch", "get_last_lr": "_last_lr"}
@@ -95,7 +115,7 @@ REPORTED = {"last_epoch": "last_epoch", "get_last_lr": "_last_lr"}
 MANAGED = frozenset({"state", "param_groups", "steps", "base_lrs", "_steps", *REPORTED.values()})
 
 
-HEAP = 1 << 9  # of a class's flags: it is made by a class statement
+HEAP, COLLECTED = 1 << 9, 1 << 14  # a class's flags: allocated; its objects show referents
 # Objects of C that are followed otherwise, or hold nothing of the user's.
 NO_CONTAINERS = (
     BuiltinFunctionType, MethodType, ModuleType, CodeType, FrameType, type, property, partial,
@@ -129,15 +149,19 @@ def home_of(function: Any) -> str:
     return _module_of(root).partition(".")[0]
 
 
-def names_of(function: Any, arguments: Sequence[Any], extra: Extra | None = None) -> Names:
+def names_of(
+    function: Any, arguments: Sequence[Any], extra: Extra | None = None,
+    ran: Container[CodeType] | None = None,
+) -> Names:  # fmt: skip
     """What a function names.
 
     Args:
         function: anything that can be called.
         arguments: Tensors, plain values and other objects; these are asked for names, too.
         extra: what earlier calls have met.
+        ran: no other code is read.
     """
-    search = _Search(function)
+    search = _Search(function, ran)
     search.wait("an argument", *arguments)
     if extra is not None:
         search.add(extra)
@@ -168,7 +192,7 @@ class _Reached:
         self.known = set().union(*map(vars, own))
         self.tried = self.tried_missing = 0  # names
         # Whether to look an attribute up may run the user's code.
-        self.described = _described(type(thing)) if self.fields is NO_FIELDS else set()
+        self.described = _described(type(thing))
         self.special = hasattr(type(thing), "__getattr__") or "__getattribute__" in self.known
 
     def asked(self, name: str) -> str:
@@ -195,8 +219,8 @@ def fields_of(thing: Any) -> dict[str, Any]:
 class _Search:
     """Follows names from a function to values, and from values to functions."""
 
-    def __init__(self, function: Any) -> None:
-        self.found = Names()
+    def __init__(self, function: Any, ran: Container[CodeType] | None) -> None:
+        self.found, self.ran = Names(), ran
         # Of all code read so far, and whether it does more with them than write to them.
         self.names: dict[tuple[str, bool], None] = {}
         self.missing: dict[str, None] = {}  # names that an object may lack
@@ -205,6 +229,8 @@ class _Search:
         self.objects: list[_Reached] = []
         self.optimizers: dict[str, Any] = {}  # by the names that lead to them
         self.decimal = False  # whether its context is looked at
+        self.abstract = False  # whether a class is reached that others may be registered with
+        self.functions: list[FunctionType] = []  # that were read
         # Names with attributes, and the code that loads them.
         self.chains: set[tuple[tuple[str, ...], CodeType]] = set()
         self.groups: list[Any] = []  # of optimizers, reached by themselves
@@ -217,6 +243,9 @@ class _Search:
     def add(self, extra: Extra) -> None:
         """Reads what earlier calls have met."""
         self.wait("a function", *extra.functions)
+        imported = {id(thing) for thing in extra.functions if isinstance(thing, ModuleType)}
+        for name in [name for name, x in list(sys.modules.items()) if id(x) in imported]:
+            self._take_module(name)
         self.names |= dict.fromkeys((name, True) for name in sorted(extra.names))
         self.missing |= dict.fromkeys(sorted(extra.names))
         for place, name in extra.globals:
@@ -241,12 +270,41 @@ class _Search:
                 for name in missing[one.tried_missing :]:
                     self._look_up_missing(name, one)
                 one.tried, one.tried_missing = len(names), len(missing)
+            self._take_own_names()
         self._take_groups()
+        self._take_states()
         self._refuse_states()
         self.found.names = {name for name, _ in self.names}
         self.found.stable = [stable(*pair) for pair in self.stable.values()]
         self.found.absent = [(place, frozenset(gone)) for place, gone in self.absent.values()]
         return self.found
+
+    def _take_own_names(self) -> None:
+        """What code asks of functions and classes themselves: ``f.__name__``."""
+        for name in OF_FUNCTIONS:
+            if (name, True) in self.names:
+                for function in self.functions:
+                    self._take(Name(name, function, getattr(function, name)))
+        for name in OF_CLASSES:
+            if (name, True) in self.names:
+                for kind in [kind for one in self.objects for kind in one.own]:
+                    self._take(Name(name, kind, getattr(kind, name)))
+
+    def _take_states(self) -> None:
+        """What functions of C tell that no attribute holds."""
+        names = {name for name, _ in self.names}
+        if self.abstract and not names.isdisjoint(TESTS):
+            self._take_called("isinstance", abc.get_cache_token)
+        for name in sorted(names & SETTINGS.keys()):
+            self._take_called(name, SETTINGS[name])
+        for name, thing, _ in self.found.moving:
+            told = {"get_state"}, {"bit_generator", "state"}
+            if isinstance(thing, GENERATORS) and any(words <= names for words in told):
+                self._take_called(name, partial(state_of, thing))
+
+    def _take_called(self, name: str, function: Callable[[], Any]) -> None:
+        """What a function gives, which is called before each replay."""
+        self.found.values.append(Name(name, Called(function), function()))
 
     def _take_groups(self) -> None:
         """Options of optimizers' groups, by the strings in the code; all where none is there."""
@@ -282,6 +340,7 @@ class _Search:
         if kind in PLAIN or id(value) in self.seen:
             return
         self.seen[id(value)] = value
+        self.abstract = self.abstract or issubclass(kind, abc.ABCMeta)
         if issubclass(kind, TensorBase):
             self.wait(name, *(value.leaf.hooks.values() if value.leaf is not None else ()))
             return
@@ -291,6 +350,8 @@ class _Search:
         self.wait(name, *_within(value))
         if kind is FunctionType:
             self._read(value)
+        elif kind is type(CACHED):
+            self._visit_cached(value)
         elif issubclass(kind, RAW):
             self.found.contents.append(Contents(name, value, items_of(value)))
             if issubclass(kind, np.ndarray) and value.dtype.hasobject:
@@ -312,7 +373,7 @@ class _Search:
             words = chain.from_iterable(x.split(".") for x in _texts(value.__reduce__()))
             self.names |= dict.fromkeys((word, True) for word in words)
         elif moves(value) and not self._is_own(kind):
-            self.found.moving.append((name, value, state_of(value)))
+            self._take_moving(name, value)
         elif issubclass(kind, WRAPPERS):
             self._whole(name, value)
             if self._is_own(kind):
@@ -321,10 +382,32 @@ class _Search:
             what = f"{kind.__module__}.{kind.__name__}, an array of another library"
             self.found.refused.append((name, f"it names a {what}"))
         elif not issubclass(kind, (ModuleType, type)) or self._is_own(value):
-            if issubclass(kind, Optimizer):
-                self.optimizers.setdefault(name, value)
-            self._reach(value, weak=weak)
-            self._visit_inside(name, value)
+            self._visit_object(name, value, weak)
+
+    def _visit_object(self, name: str, value: Any, weak: Any) -> None:
+        kind = type(value)
+        if issubclass(kind, Optimizer):
+            self.optimizers.setdefault(name, value)
+        if moves(value) and not all(map(by_statement, _iterating(kind))):
+            self._take_moving(name, value)
+        if kind is weakref.finalize:
+            self._take(Name("alive", value, value.alive))
+        self._reach(value, weak=weak)
+        self._visit_inside(name, value)
+
+    def _visit_cached(self, value: Any) -> None:
+        """A function whose results are kept need not run where it counts."""
+        function = getattr(value, "__wrapped__", None)
+        if type(function) is not FunctionType:
+            self.found.cached.append(None)
+        elif self._is_own(function):
+            self.found.cached.append(function.__code__)
+
+    def _take_moving(self, name: str, value: Any) -> None:
+        """An iterator or generator, which may be read on."""
+        self.found.moving.append((name, value, state_of(value)))
+        if isinstance(value, np.flatiter):
+            self.wait(name, value.base)
 
     def _visit_container(self, name: str, value: Any) -> None:
         items = items_of(value)
@@ -336,14 +419,23 @@ class _Search:
 
     def _visit_inside(self, name: str, value: Any) -> None:
         """What an object of C refers to, where it says so to the collector of garbage."""
-        kind = type(value)
-        hidden = kind.__flags__ & HEAP or issubclass(kind, (FunctionType, *NO_CONTAINERS))
-        if hidden or not gc.is_tracked(value) or fields_of(value) is not NO_FIELDS:
+        if not gc.is_tracked(value) or not self._shows_inside(value):
             return
-        inside = gc.get_referents(value)
+        inside = items_of(Inside(value))
         if inside:
             self.found.contents.append(Contents(name, Inside(value), inside))
             self.wait(name, *inside)
+
+    def _shows_inside(self, value: Any) -> bool:
+        """Whether a class of C keeps in an object what no attribute leads to."""
+        kind = type(value)
+        if issubclass(kind, (FunctionType, BaseException, io.IOBase, *NO_CONTAINERS)):
+            return False
+        if not by_statement(kind):
+            return fields_of(value) is NO_FIELDS
+        slots = any(vars(base).get("__slots__") for base in kind.__mro__)
+        bases = [base for base in kind.__mro__ if not by_statement(base)]
+        return self._is_own(kind) and not slots and any(x.__flags__ & COLLECTED for x in bases)
 
     def _visit_weak(self, name: str, reference: Any, target: Any) -> None:
         """What a weak reference refers to is not kept alive."""
@@ -379,6 +471,11 @@ class _Search:
         """Takes the names in a function's code, and the values that it finds without an object."""
         if not self._is_own(function):
             return
+        self.functions.append(function)
+        if fields_of(function):
+            self._reach(function)
+        if self.ran is not None and function.__code__ not in self.ran:
+            return
         place, code = function.__globals__, function.__code__
         reads, written = reads_of(code), only_written(code)
         self.found.codes.update(codes(code))
@@ -387,6 +484,7 @@ class _Search:
         self.texts |= reads.texts
         for part in codes(code):
             self.names |= dict.fromkeys((name, name not in written) for name in part.co_names)
+            self.names |= dict.fromkeys((name, True) for name in reads.implied)
             used = set(part.co_names)
             if used & BY_TEXT:
                 parts = chain.from_iterable(text.split(".") for text in reads.texts)
@@ -421,8 +519,6 @@ class _Search:
         if function.__kwdefaults__:
             held = function.__kwdefaults__
             self.found.contents.append(Contents("__kwdefaults__", held, items_of(held)))
-        if fields_of(function):
-            self._reach(function)
 
     def _take_global(self, name: str, place: dict[str, Any], read: bool) -> None:
         """A global or a builtin; modules and a library's functions are compared in one go."""
@@ -457,18 +553,26 @@ class _Search:
         decimal: Any = sys.modules.get("decimal")
         if decimal is not None and value in (decimal, decimal.Decimal) and not self.decimal:
             self.decimal = True
-            context = Called(lambda: repr(decimal.getcontext()))
-            self.found.values.append(Name("decimal", context, context.function()))
+            self._take_called("decimal", lambda: repr(decimal.getcontext()))
 
     def _take_imported(self, function: Any, imported: frozenset[tuple[str, str]]) -> None:
         """What a function imports each time it runs."""
+        package = str(function.__globals__.get("__package__") or "")
+        above = accumulate(package.split("."), "{}.{}".format) if package else ()
+        prefixes = ["", *(f"{name}." for name in above)]
         for module_name, name in sorted(imported):
-            module = sys.modules.get(module_name)
-            if module is None:
-                continue
-            self.wait(module_name, module)
-            if name and not _is_ours(module):
-                self._take(Name(name, module, getattr(module, name, NOTHING)))
+            for whole in (f"{prefix}{module_name}".rstrip(".") for prefix in prefixes):
+                if whole in sys.modules:
+                    self._take_module(whole)
+                    module = sys.modules[whole]
+                    if name and not _is_ours(module):
+                        self._take(Name(name, module, getattr(module, name, NOTHING)))
+
+    def _take_module(self, name: str) -> None:
+        """A Python module that is imported by its name."""
+        module = sys.modules[name]
+        self.stable.setdefault(id(sys.modules), (sys.modules, {}))[1][name] = module
+        self.wait(name, module)
 
     def _take_chains(self, function: FunctionType, chains: frozenset[tuple[str, ...]]) -> None:
         """Attributes of libraries' modules: ``np.pi``, ``sys.argv``."""
@@ -510,6 +614,12 @@ class _Search:
             hidden = None
         if own and not is_class and not issubclass(kind, Module) and weak is None:
             self.found.values.append(Name("type()", thing, kind))
+        lowest = thing if is_class else kind
+        if own and len(lowest.__mro__) > 2 and ("__mro__", id(lowest)) not in self.known:
+            self.known.add(("__mro__", id(lowest)))
+            self.found.values.append(Name("__mro__", lowest, lowest.__mro__))
+        if issubclass(kind, BaseException):
+            self._take(Name("args", thing, thing.args))
         one = _Reached(thing, below, own, hidden, weak)
         self.objects.append(one)
         for owner in own:
@@ -553,6 +663,8 @@ class _Search:
             self.found.values.append(named)
             if named.value is not NOTHING:
                 self.wait(named.name, named.value)
+            if named.name == MATCHED and isinstance(named.value, tuple):
+                self.names |= dict.fromkeys((name, True) for name in named.value)
 
     def _look_up(self, name: str, read: bool, one: _Reached) -> None:
         """An attribute that an object has."""
@@ -607,7 +719,7 @@ class _Search:
         elif kind is staticmethod:
             named = Name(name, below, value.__func__)
         elif kind is classmethod:
-            named = Name(f"{name}.__func__", below, value.__func__)
+            named = Name(name + FUNCTION, below, value.__func__)
         else:
             named = Name(name, Fields(owner), value)
         if named.now() is named.value:
@@ -644,13 +756,27 @@ def _is_foreign(kind: type) -> bool:
     return hasattr(kind, "__dlpack__") or hasattr(kind, "__cuda_array_interface__")
 
 
+def by_statement(kind: type) -> bool:
+    """Whether a class statement made a class: then it has slots, or its objects a dictionary.
+
+    Classes of C are allocated, too, more of them with each version of Python.
+    """
+    slots = "__slots__" in vars(kind)
+    return bool(kind.__flags__ & HEAP and (slots or kind.__dictoffset__))
+
+
+def _iterating(kind: type) -> list[type]:
+    """The classes of a class that say how its objects are iterated over."""
+    return [base for base in kind.__mro__ if "__next__" in vars(base)]
+
+
 def _described(kind: type) -> set[str]:
-    """Attributes that a class of C computes or has in its objects."""
+    """Attributes for which a class of C, or its slots, have descriptors."""
     if issubclass(kind, (FunctionType, type, *NO_CONTAINERS)) or _is_ours(kind):
         return set()
     kinds = (GetSetDescriptorType, MemberDescriptorType)
-    bases = [base for base in kind.__mro__ if not base.__flags__ & HEAP]
-    return {name for base in bases for name, x in vars(base).items() if isinstance(x, kinds)}
+    names = {name for base in kind.__mro__ for name, x in vars(base).items() if type(x) in kinds}
+    return names - {"__dict__", "__weakref__"}
 
 
 def _texts(value: Any) -> list[str]:

@@ -38,6 +38,8 @@ def state_of(value: Any, depth: int = 0) -> Any:
         if frame is None:
             return None
         return frame.f_lasti, [(name, id(x)) for name, x in frame.f_locals.items()]
+    if isinstance(value, np.flatiter):
+        return value.index
     if isinstance(value, io.IOBase):
         try:
             return value.tell()

@@ -12,14 +12,23 @@ import gc
 import linecache
 import os
 import sys
+from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.compile.names import Names
+from tinygrad_cuda.compile.names import RAW, Names
 from tinygrad_cuda.compile.reads import reads_of
-from tinygrad_cuda.compile.search import LIBRARIES, NO_FIELDS, PACKAGE, Extra, fields_of
+from tinygrad_cuda.compile.search import (
+    COLLECTED,
+    LIBRARIES,
+    NO_FIELDS,
+    PACKAGE,
+    Extra,
+    by_statement,
+    fields_of,
+)
 from tinygrad_cuda.compile.states import UNKNOWN, state_of
 from tinygrad_cuda.core.errors import PACKAGE_FOLDER, CompileError, RawSite
 from tinygrad_cuda.core.interrupts import uninterrupted
@@ -39,16 +48,35 @@ FUNCTIONS = frozenset({
     ("io", "open"), ("_io", "open"), ("builtins", "open"), ("builtins", "input"),
     ("_thread", "get_ident"), ("_thread", "get_native_id"), ("builtins", "dir"),
     ("builtins", "eval"), ("builtins", "exec"), ("gc", "get_objects"), ("gc", "get_referrers"),
+    ("builtins", "__import__"), ("_signal", "getsignal"), ("numpy", "geterrobj"),
+    ("numpy._core._multiarray_umath", "_get_extobj_dict"),
+})  # fmt: skip
+# And those that libraries may call: what these give does not depend on it.
+DIRECTLY = frozenset({
+    ("sys", "_getframe"), ("sys", "getrecursionlimit"), ("sys", "getswitchinterval"),
+    ("sys", "getrefcount"), ("sys", "getallocatedblocks"), ("sys", "gettrace"),
+    ("sys", "getprofile"), ("gc", "isenabled"), ("gc", "get_count"), ("gc", "get_stats"),
+    ("gc", "get_threshold"), ("_weakref", "getweakrefcount"), ("_weakref", "getweakrefs"),
+})  # fmt: skip
+# After these code runs of which the interpreter does not tell here.
+HIDING = frozenset({
+    ("_thread", "start_new_thread"), ("_thread", "start_joinable_thread"), ("_thread", "acquire"),
+    ("sys", "setprofile"),
 })  # fmt: skip
 # Methods of C, by the module of the object's class; an empty set is all of them.
 METHODS = {
     "_random": frozenset[str](), "random": frozenset[str](), "_queue": frozenset[str](),
     "_socket": frozenset[str](), "numpy.random": frozenset[str](), "mmap": frozenset[str](),
+    "sqlite3": frozenset[str](),
     "_thread": frozenset({"locked", "_is_owned"}),
     "_io": frozenset({"read", "read1", "readinto", "readline", "readlines", "readall", "peek",
                       "getvalue", "tell"}),
-    "datetime": frozenset({"now", "today", "utcnow"}),
+    "datetime": frozenset({"now", "today", "utcnow"}), "functools": frozenset({"cache_info"}),
 }  # fmt: skip
+# Of these packages, or of the interpreter, objects of C without referents never change.
+CONSTANT = frozenset({
+    "builtins", "datetime", "decimal", "ml_dtypes", "numpy", "zoneinfo", "_struct", PACKAGE,
+})  # fmt: skip
 DRAWING = frozenset({"_random", "random", "numpy.random"})  # they write to what they are given
 IMPORTING = "<frozen importlib"
 HINT = "call it outside and pass what it gives as an argument"
@@ -74,6 +102,8 @@ class Watch:
         self.on = False
         self.kinds: dict[CodeType, str] = {}
         self.ran: dict[CodeType, None] = {}  # the user's code, in order
+        self.entered: set[CodeType] = set()  # libraries' too
+        self.unseen = False  # whether code may have run of which the interpreter does not tell
         self.pending: list[tuple[FrameType, Any]] = []
         self.states = [(name, thing, state) for name, thing, state in names.moving]
         shared = getattr(np.random.mtrand, "_rand")  # noqa: B009
@@ -145,10 +175,13 @@ class Watch:
                 self._looked_up(frame, name)
             return
         module = _module_of(function, owner)
-        if not _refused(module, name, owner):
+        self.unseen = self.unseen or (module, name) in HIDING
+        hidden = id(owner) in self.names.seen and _is_opaque(type(owner))
+        directly = (module, name) in DIRECTLY or name == "__subclasses__"
+        if not (hidden or directly or _refused(module, name, owner)):
             return
         user, outermost = self._user_frame(frame)
-        if user is None:
+        if user is None or (directly and outermost is not None and not _inspects(outermost)):
             return
         shown = f"{module}.{name}" if outermost is None else outermost.f_code.co_qualname
         error = self._error(user, f"it calls {shown}")
@@ -161,6 +194,7 @@ class Watch:
     def _called(self, frame: FrameType) -> None:
         code = frame.f_code
         kind = self._kind(frame)
+        self.entered.add(code)
         if kind == "user":
             if code not in self.ran:
                 self.ran[code] = None
@@ -267,6 +301,18 @@ class Watch:
                     new = True
         return new
 
+    def narrowed(self, search: Callable[[set[CodeType]], Names]) -> None:
+        """Leaves out of the names what only code reads that has not run.
+
+        A call that would run it differs in a value that the code read which has run.
+
+        Args:
+            search: gives the names that some code reads.
+        """
+        cached = any(code not in self.entered for code in self.names.cached)
+        if not self.unseen and not cached:
+            self.names.restrict(search(self.entered))
+
     def moved(self) -> None:
         """Refuses what has been read on: iterators, generators of random numbers."""
         for name, thing, state in self.states:
@@ -339,6 +385,18 @@ def _refused(module: str, name: str, owner: Any) -> bool:
         return (module, name) in FUNCTIONS or (module in MODULES and name not in MODULES[module])
     methods = METHODS.get("numpy.random" if module.startswith("numpy.random") else module)
     return methods is not None and (not methods or name in methods)
+
+
+def _inspects(frame: FrameType) -> bool:
+    """Whether a library hands on what the interpreter says of itself."""
+    return frame.f_globals.get("__name__") == "inspect"
+
+
+def _is_opaque(kind: type) -> bool:
+    """Whether objects of a class of C change where nobody can see it: a hash, a compressor."""
+    root = kind.__module__.partition(".")[0]
+    shows = kind.__flags__ & COLLECTED or issubclass(kind, RAW) or root in CONSTANT
+    return not shows and not by_statement(kind)
 
 
 def _call_of(frame: FrameType) -> ast.Call | None:
