@@ -377,12 +377,14 @@ def _conv_transpose(
         (n - 1) * s - 2 * p + d * (k - 1) + e + 1
         for n, s, p, d, k, e in zip(x.shape[2:], steps, around, spaces, w.shape[2:], extra)
     )
-    if any(n < 1 for n in size):
-        raise ShapeError(
-            op, "the output would be empty", expect="sizes of at least 1", actual=str(size)
-        )
+    if any(n < 0 for n in size):
+        raise ShapeError(op, "an output size is negative", expect="sizes >= 0", actual=str(size))
     at = _Geometry(tuple((p, p) for p in around), steps, spaces, groups)
-    return _laid_out(_with_bias(_transposed(x, w, size, at), bias, rank, whole), input, weight)
+    y = _transposed(x, w, tuple(max(n, 1) for n in size), at)
+    if 0 in size:
+        shape = (*y.shape[:2], *size)
+        y = movement.slice_(y, starts=(0,) * len(shape), shape=shape, steps=(1,) * len(shape))
+    return _laid_out(_with_bias(y, bias, rank, whole), input, weight)
 
 
 @in_half
@@ -413,7 +415,7 @@ def conv_transpose2d(
         output_padding: added to one side of the output sizes.
 
     Raises:
-        ShapeError: the channels do not fit, or the output would be empty.
+        ShapeError: the channels do not fit, or an output size is negative.
         ArgumentError: a number is out of range.
     """
     return _conv_transpose(

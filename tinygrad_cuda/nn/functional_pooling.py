@@ -317,7 +317,14 @@ def _targets(op: str, input: Tensor, output_size: Any, rank: int) -> Shape:
     sizes = tuple(output_size) if isinstance(output_size, tuple | list) else (output_size,) * rank
     spatial = input.shape[input.ndim - rank :]
     filled = tuple(n if wanted is None else wanted for wanted, n in zip(sizes, spatial))
-    return per_axis(op, "output_size", filled, rank, 1)
+    return per_axis(op, "output_size", filled, rank, 0)
+
+
+def _emptied(result: Tensor, sizes: Shape) -> Tensor:
+    """A result whose spatial sizes are at least 1, cut to sizes of which some are 0."""
+    for axis, size in enumerate(sizes, start=result.ndim - len(sizes)):
+        result = result.narrow(axis, 0, size)
+    return result
 
 
 def _spans(input: Tensor, axis: int, count: int) -> Tensor:
@@ -344,6 +351,9 @@ def _even(input: Tensor, sizes: Shape) -> Shape | None:
 def _adaptive_avg(rank: int, input: Tensor, output_size: Any) -> Tensor:
     op = f"adaptive_avg_pool{rank}d"
     sizes = _targets(op, input, output_size, rank)
+    if 0 in sizes:
+        whole: Tensor = _adaptive_avg(rank, input, tuple(max(size, 1) for size in sizes))
+        return _emptied(whole, sizes)
     kernel = _even(input, sizes)
     if kernel is not None:
         return _avg_pool(op, rank, input, kernel, None, 0, False, True)
@@ -387,6 +397,10 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
 def _adaptive_max(rank: int, input: Tensor, output_size: Any, return_indices: bool) -> Any:
     op = f"adaptive_max_pool{rank}d"
     sizes = _targets(op, input, output_size, rank)
+    if 0 in sizes:
+        found = _adaptive_max(rank, input, tuple(max(size, 1) for size in sizes), True)
+        values, indices = (_emptied(part, sizes) for part in found)
+        return (values, indices) if return_indices else values
     kernel = _even(input, sizes)
     if kernel is not None:
         return _max_pool(op, rank, input, kernel, None, 0, 1, False, return_indices)

@@ -31,9 +31,9 @@ MODES = ("nearest", "nearest-exact", "area", *_RANKS)
 
 
 def _sizes(
-    input: Tensor, size: Any, scale_factor: Any, recompute: bool | None
+    input: Tensor, size: Any, scale_factor: Any, recompute: bool | None, least: int
 ) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
-    """Sizes of the output, and the factors that stay the scale of positions."""
+    """Sizes of the output, at least `least`, and the factors that stay the scale of positions."""
     spatial = input.shape[2:]
     rank = len(spatial)
     if (size is None) == (scale_factor is None):
@@ -52,9 +52,12 @@ def _sizes(
         sizes = tuple(int(n) for n in numbers)
     else:
         sizes = tuple(math.floor(float(n) * factor) for n, factor in zip(spatial, numbers))
-    if min(sizes, default=1) < 1:
+    if min(sizes, default=1) < least:
         raise ArgumentError(
-            "interpolate", "the output would be empty", expect="sizes >= 1", actual=str(sizes)
+            "interpolate",
+            "the output would be empty" if least else "a size is negative",
+            expect=f"sizes >= {least}",
+            actual=str(sizes),
         )
     if scale_factor is None or recompute:
         return sizes, (None,) * rank
@@ -95,7 +98,9 @@ def interpolate(
         [[[0.0, 0.25, 0.75, 1.0]]]
     """
     _check(input, mode, align_corners, antialias)
-    sizes, factors = _sizes(input, size, scale_factor, recompute_scale_factor)
+    # Means over areas may be none, as those of `adaptive_avg_pool2d`.
+    least = 0 if mode == "area" else 1
+    sizes, factors = _sizes(input, size, scale_factor, recompute_scale_factor, least)
     if mode == "area":
         pools = (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)
         return pools[len(sizes) - 1](input, sizes)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tinygrad_cuda.core.dtypes import float32, int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
-from tinygrad_cuda.nn.functional_activation import cosine_similarity, pairwise_distance
+from tinygrad_cuda.nn.functional_activation import pairwise_distance
 from tinygrad_cuda.nn.losses import check_weight, reduce, same_shape
 from tinygrad_cuda.nn.size_average import accepts_size_average
 from tinygrad_cuda.nn.smooth import softplus, where
@@ -18,6 +18,7 @@ from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.indexing import position_node
 from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.random import probability_node
+from tinygrad_cuda.tensor.reductions import require_float
 from tinygrad_cuda.tensor.tensor import Tensor
 
 # Distributions ------------------------------------------------------------------------------
@@ -169,6 +170,7 @@ def poisson_nll_loss(
 def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """``log(1 + exp(-target * input))`` for targets 1 and -1."""
     same_shape("soft_margin_loss", input, target)
+    require_float("soft_margin_loss", input.node)
     return reduce("soft_margin_loss", softplus(-target * input), reduction)
 
 
@@ -200,13 +202,15 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """``input`` where target is 1, ``max(margin - input, 0)`` where it is -1; both broadcast."""
     # Of any other target both, as in PyTorch.
-    losses = where(target != -1, input, 0.0) + where(target != 1, _hinge(margin - input), 0.0)
+    if not input.dtype.is_floating:
+        margin = int(margin)  # integers stay integers
+    losses = where(target != -1, input, 0) + where(target != 1, _hinge(margin - input), 0)
     return reduce("hinge_embedding_loss", losses, reduction)
 
 
 def _hinge(x: Tensor) -> Tensor:
     """``max(x, 0)`` whose derivative at 0 is 1, as that of PyTorch's clamp."""
-    return where(x < 0, 0.0, x)
+    return where(x < 0, 0, x)
 
 
 @accepts_size_average
@@ -316,9 +320,11 @@ def cosine_embedding_loss(
     """
     same_shape("cosine_embedding_loss", input1, input2)
     input1, input2 = (x if x.dtype.is_floating else x.to(float32) for x in (input1, input2))
-    similar = cosine_similarity(input1, input2, -1, 1e-12)
+    # The squared lengths are raised, not bounded as in `cosine_similarity`: PyTorch's formula.
+    squares = ((input1 * input1).sum(-1) + 1e-12) * ((input2 * input2).sum(-1) + 1e-12)
+    similar = (input1 * input2).sum(-1) / squares.sqrt()
     losses = where(target == 1, 1 - similar, 0.0) + where(
-        target == -1, _positive(similar - margin), 0.0
+        target == -1, _hinge(similar - margin), 0.0
     )
     return reduce("cosine_embedding_loss", losses, reduction)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensor import factorizing, joining, rearranging
@@ -303,7 +304,7 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False)
     """X with ``A @ X == B``, from what `ldl_factor` gives for A; passes no gradient."""
     LD = require_matrix("ldl_solve", LD, square=True)
     n = LD.shape[-1]
-    batch = np.broadcast_shapes(tuple(LD.shape[:-2]), tuple(B.shape[:-2]))
+    batch = broadcast("ldl_solve", tuple(LD.shape[:-2]), tuple(B.shape[:-2]))
     packed = np.broadcast_to(LD.array(), (*batch, n, n))
     right = np.broadcast_to(B.array(), (*batch, *B.shape[-2:]))
     places = np.broadcast_to(pivots.array(), (*batch, n))[..., None]

@@ -16,6 +16,7 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import float32, float64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common
@@ -182,7 +183,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
 
 
 def _solved(A: Tensor, B: Tensor) -> Tensor:
-    batch = np.broadcast_shapes(tuple(A.shape[:-2]), tuple(B.shape[:-2]))
+    batch = broadcast("solve", tuple(A.shape[:-2]), tuple(B.shape[:-2]))
     A = A.expand(*batch, *A.shape[-2:])
     B = B.expand(*batch, *B.shape[-2:])
     arrays = _on_host("solve", np.linalg.solve, A, B)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.core.dtypes import bool_, int64, number_of, uint8
+from tinygrad_cuda.core.dtypes import bool_, int32, int64, number_of, uint8
 from tinygrad_cuda.core.errors import DTypeError, IndexError, ShapeError
 from tinygrad_cuda.core.shapes import (
     Shape,
@@ -117,6 +117,22 @@ def _as_array(op: str, item: Any) -> Any:
     return tensor(item, device="cpu").array() if item else np.zeros(0, np.int64)
 
 
+def _index_of(op: str, item: Any) -> Any:
+    """An item of a key; of Tensors, int8 and int16 are no index, as in PyTorch.
+
+    Raises:
+        IndexError: the dtype is int8 or int16.
+    """
+    if not isinstance(item, TensorBase) or item.dtype in (int64, int32, bool_, uint8):
+        return item
+    if not item.shape or not item.dtype.is_integer:
+        return item
+    raise IndexError(
+        op, "the dtype is no index", expect="int64, int32, uint8 or bool", actual=item.dtype.name,
+        hint="use .long() for positions, .bool() for a mask",
+    )  # fmt: skip
+
+
 def _is_mask(item: Any) -> bool:
     """Whether an array is a mask: of bools, or of bytes as in PyTorch."""
     return item.dtype in (bool_, uint8) if isinstance(item, TensorBase) else item.dtype in _MASKS
@@ -140,6 +156,7 @@ def _consumed(item: Any) -> int:
 def _items(op: str, key: Any, rank: int) -> list[Any]:
     """The key as a list with one item for every dimension, Ellipsis written out."""
     parts = [_as_array(op, item) for item in (key if isinstance(key, tuple) else (key,))]
+    parts = [_index_of(op, part) for part in parts]
     used = sum(_consumed(part) for part in parts)
     places = [place for place, part in enumerate(parts) if part is Ellipsis]
     if len(places) > 1:
@@ -381,7 +398,7 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     # A schedule at its time, say, is recorded from a template.
     if isinstance(key, TensorBase) and key.dtype.is_integer and key.dtype is not uint8:
         if key.node.shape:
-            return _at_tensor(input, key)
+            return _at_tensor(input, _index_of("index", key))
         if shape := input.node.shape:
             return input.select_at(0, _position("index", key, shape[0], input.device))
     return _at(input, key)

@@ -49,7 +49,11 @@ def join(nodes: Sequence[Node], axis: int) -> Node:
 
     Each is padded to the full length and chosen where it lies: no sum, so -0.0 and NaN stay.
     """
-    nodes = [node for node in nodes if node.shape[axis]] or list(nodes[:1])
+    solid = [node for node in nodes if node.shape[axis]]
+    if not any(node.requires_grad for node in solid):
+        # The result has a history, if only of a node without elements.
+        solid += [n for n in nodes if n.requires_grad and not n.shape[axis]][:1]
+    nodes = solid or list(nodes[:1])
     total = sum(node.shape[axis] for node in nodes)
     offset = nodes[0].shape[axis]
     result = nodes[0] if len(nodes) == 1 else pad_axis(nodes[0], axis, 0, total - offset)
@@ -67,8 +71,8 @@ def join(nodes: Sequence[Node], axis: int) -> Node:
 # Functions ----------------------------------------------------------------------------------------
 
 
-def _nodes(op: str, tensors: Any) -> list[Node]:
-    """The nodes of several Tensors in their common dtype."""
+def _nodes(op: str, tensors: Any, least: int = 0) -> list[Node]:
+    """The nodes of several Tensors, of at least `least` dimensions, in their common dtype."""
     if isinstance(tensors, TensorBase) or not isinstance(tensors, list | tuple) or not tensors:
         raise ArgumentError(
             op, "needs a list of tensors", expect="[x, y, ...]", actual=type(tensors).__name__
@@ -93,7 +97,8 @@ def _nodes(op: str, tensors: Any) -> list[Node]:
                 hint=f'move it with .to("{device}")',
             )
     if any(node.dtype is not dtype for node in nodes):
-        dtype = dtypes.result_type([(node.dtype, 2 if node.shape else 1) for node in nodes])
+        ranks = (2 if node.shape or least else 1 for node in nodes)
+        dtype = dtypes.result_type([(node.dtype, rank) for node, rank in zip(nodes, ranks)])
     return [to_dtype(node, dtype) for node in nodes]
 
 
@@ -136,12 +141,21 @@ def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> 
                 expect=f"{first} except in dim {dim}",
                 actual=f"{node.shape}  (tensor {position})",
             )
+    if len(solid) < len(nodes):
+        solid += _remembered(nodes, first, dim)
     result = wrap(join(solid, dim) if len(solid) > 1 else another(solid[0]))
     inner = [lies_channels_last(tensor) for tensor in tensors]
     return fresh(result, tensors[0]) if all(inner) else result
 
 
 concat = concatenate = cat
+
+
+def _remembered(nodes: list[Node], shape: Shape, dim: int) -> list[Node]:
+    """The empty vectors with a history, in a shape that joins others along `dim`."""
+    empty = (*shape[:dim], 0, *shape[dim + 1 :])
+    vectors = [node for node in nodes if node.shape == (0,) and node.requires_grad]
+    return [movement.reshape(node, shape=empty) for node in vectors]
 
 
 def _without(shape: Shape, axis: int) -> Shape:
@@ -181,7 +195,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -
 
 
 def _at_least(op: str, tensors: Any, rank: int) -> list[Tensor]:
-    nodes = _nodes(op, tensors)
+    nodes = _nodes(op, tensors, rank)
     return [
         wrap(
             node
@@ -193,7 +207,10 @@ def _at_least(op: str, tensors: Any, rank: int) -> list[Tensor]:
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors side by side: `cat` along dim 1, for vectors along dim 0."""
+    """The tensors side by side: `cat` along dim 1, for vectors along dim 0.
+
+    The dtypes are promoted as those of vectors: a 0-d tensor counts as one.
+    """
     parts = _at_least("hstack", tensors, 1)
     return cat(parts, 0 if parts[0].ndim == 1 else 1)
 
@@ -290,7 +307,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
         # Only the border element may be repeated after it has itself been taken off.
         node = node if mode == "replicate" else _cropped(node, axis, *less)
         if any(more) and mode == "constant":
-            filling = 0 if value is None else number_of("pad", value, node.dtype)
+            # PyTorch takes the value as a float, which uint8 does not wrap.
+            filling = 0 if value is None else number_of("pad", float(value), node.dtype)
             node = pad_axis(node, axis, *more, filling)
         elif any(more):
             node = _extended(node, axis, *more, mode)

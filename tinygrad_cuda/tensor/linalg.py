@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from tinygrad_cuda.core.dtypes import bool_, int64, uint8
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape, broadcast
 from tinygrad_cuda.graph.node import Node
@@ -12,7 +13,7 @@ from tinygrad_cuda.graph.ops import common, contraction, elementwise, movement, 
 from tinygrad_cuda.tensor.autocast import in_half, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.opmath import rounded, widened
-from tinygrad_cuda.tensor.promotion import factor_of, promote, to_shape
+from tinygrad_cuda.tensor.promotion import factor_of, promote, to_dtype, to_shape
 from tinygrad_cuda.tensor.templated import templated
 
 if TYPE_CHECKING:
@@ -271,6 +272,8 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     for position in range(1, len(labelled)):
         later = set(result).union(*(term for _, term in labelled[position + 1 :]))
         node, term = _contracted(node, term, *labelled[position], later, sizes)
+    if set(term) - set(result) and not node.dtype.is_floating:
+        node = to_dtype(node, int64)  # as `sum` does
     node, term = _summed(node, term, set(result))
     if term != result:
         node = movement.permute(node, axes=tuple(term.index(letter) for letter in result))
@@ -403,11 +406,14 @@ def _contracted(
         shape = tuple(prod(next(lengths) for _ in group) for group in groups)
         return movement.reshape(moved, shape=shape)
 
-    product = matmul_nodes(
-        "einsum",
-        arranged(a, term_a, batch, rows, inner),
-        arranged(b, term_b, batch, inner, columns),
-    )
+    left = arranged(a, term_a, batch, rows, inner)
+    right = arranged(b, term_b, batch, inner, columns)
+    if a.dtype is bool_ and b.dtype is bool_ and not inner:
+        # Nothing is summed: the product of two bools is their conjunction.
+        left, right = to_dtype(left, uint8), to_dtype(right, uint8)
+        product = to_dtype(matmul_nodes("einsum", left, right), bool_)
+    else:
+        product = matmul_nodes("einsum", left, right)
     letters = [*batch, *rows, *columns]
     known = dict(zip(term_b, b.shape)) | dict(zip(term_a, a.shape))
     shape = tuple(sizes[letter] if letter in batch else known[letter] for letter in letters)

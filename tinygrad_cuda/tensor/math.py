@@ -372,6 +372,10 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
             "clamp", "no bound is given", expect="min, max or both", actual="neither"
         )
     node = input.node
+    if isinstance(min, TensorBase) and isinstance(max, TensorBase):
+        # All three decide the dtype at once: of 0-d operands only the category counts.
+        node, low, high = promote("clamp", input, min, max)
+        min, max = wrap(low), wrap(high)
     if min is not None:
         node = _limited(node, min, elementwise.lt) or _bounded(
             node, min, elementwise.ge, elementwise.lt, elementwise.maximum
@@ -481,7 +485,16 @@ def _times_value(op: str, node: Node, value: Scalar) -> Node:
 @in_widest
 @rounded_once
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
-    """``input + value * tensor1 / tensor2``."""
+    """``input + value * tensor1 / tensor2``.
+
+    Raises:
+        DTypeError: both factors are integers or bools.
+    """
+    if not (tensor1.dtype.is_floating or tensor2.dtype.is_floating):
+        raise DTypeError(
+            "addcdiv", "integers are not divided", expect="a floating tensor1 or tensor2",
+            actual=f"{tensor1.dtype.name} and {tensor2.dtype.name}", hint="cast one with .float()",
+        )  # fmt: skip
     a, b, c = promote("addcdiv", input, tensor1, tensor2, floating=True)
     return wrap(elementwise.add(a, elementwise.div(_times_value("addcdiv", b, value), c)))
 

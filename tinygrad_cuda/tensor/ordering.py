@@ -182,7 +182,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Ord
             "kthvalue", "k is out of range", expect=f"1 <= k <= {node.shape[axis]}", actual=str(k)
         )
     if not prod(node.shape):
-        return none_along(input, axis, keepdim)
+        return none_along("kthvalue", input, axis, keepdim)
     rows = as_last(node, axis)
     places = order(rows, False, k)
     chosen = slice_axis(places, len(places.shape) - 1, k - 1, 1)
@@ -200,13 +200,13 @@ def _dropped(tensor: Tensor, axis: int) -> Tensor:
     return wrap(movement.reshape(tensor.node, shape=shape[:axis] + shape[axis + 1 :]))
 
 
-def none_along(input: Tensor, axis: int, keepdim: bool) -> Ordered:
-    """The result for an input without elements."""
+def none_along(op: str, input: Tensor, axis: int, keepdim: bool) -> Ordered:
+    """The result for an input without elements, whose rows have some."""
     node = input.node
     shape = node.shape[:axis] + ((1,) if keepdim else ()) + node.shape[axis + 1 :]
-    if prod(shape):
+    if not node.shape[axis]:
         raise IndexError(
-            "median",
+            op,
             "there is nothing to choose from",
             expect="at least one element",
             actual=str(node.shape),

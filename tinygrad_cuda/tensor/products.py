@@ -306,9 +306,18 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: Any = None) -> T
 
     Returns:
         (.., m, n)
+
+    Raises:
+        DTypeError: an operand is not floating, or the dtypes differ.
     """
     if p < 0:
         raise ArgumentError("cdist", "p is negative", expect="p >= 0", actual=str(p))
+    for x in (x1, x2):
+        reductions.require_float("cdist", x.node)
+    if x1.dtype is not x2.dtype:
+        raise DTypeError(
+            "cdist", "x1 and x2 have different dtypes", expect=x1.dtype.name, actual=x2.dtype.name
+        )
     if x1.shape[-1] != x2.shape[-1]:
         raise ShapeError(
             "cdist", "the rows differ in length", expect=str(x1.shape[-1]), actual=str(x2.shape[-1])

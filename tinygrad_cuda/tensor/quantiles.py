@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,13 +44,30 @@ def _median_of_all(input: Tensor, ignore_nan: bool) -> Tensor:
             return wrap(common.full(int(low), (), node))
         return wrap(common.full(float("nan"), (), node))
     flat = wrap(movement.reshape(node, shape=(prod(node.shape),)))
-    return _median(flat, 0, False, ignore_nan).values
+    middle: Tensor = _median(flat, 0, False, ignore_nan).values
+    if not node.requires_grad:
+        return middle
+    return wrap(_shared(flat.node, detached(middle.node), middle.node))
+
+
+def _shared(flat: Node, value: Node, middle: Node) -> Node:
+    """The value as the extreme of those equal to it: like those of `max` they share its gradient.
+
+    NaN is equal to none; the first one takes the gradient.
+    """
+    equal = elementwise.eq(flat, to_shape(value, flat.shape))
+    low, high = (common.full_like(flat, bound) for bound in (-inf, inf))
+    largest = movement.reshape(ops.max(elementwise.where(equal, flat, low), axes=(0,)), shape=())
+    least = movement.reshape(ops.min(elementwise.where(equal, flat, high), axes=(0,)), shape=())
+    lowest = elementwise.eq(value, common.full_like(value, -inf))
+    found = elementwise.where(lowest, least, largest)
+    return elementwise.where(elementwise.isnan(value), middle, found)
 
 
 def _median(input: Tensor, dim: int, keepdim: bool, ignore_nan: bool) -> Ordered:
     node, axis = rows_of("median", input, dim)
     if not prod(node.shape):
-        return none_along(input, axis, keepdim)
+        return none_along("median", input, axis, keepdim)
     rows = as_last(node, axis)
     places, size = order(rows, False), rows.shape[-1]
     shape = (*rows.shape[:-1], 1)
@@ -100,7 +117,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Ordered:
     """
     node, axis = rows_of("mode", input, dim)
     if not prod(node.shape):
-        return none_along(input, axis, keepdim)
+        return none_along("mode", input, axis, keepdim)
     rows = as_last(node, axis)
     plain, size = detached(rows), rows.shape[-1]
     places = order(rows, False)
@@ -170,7 +187,7 @@ def _quantile(
     flat = node if dim is not None and rank else movement.reshape(node, shape=(prod(node.shape),))
     rows = as_last(flat, axis)
     size = rows.shape[-1]
-    if not size:
+    if not prod(rows.shape):
         raise ShapeError(
             op,
             "there is nothing to choose from",

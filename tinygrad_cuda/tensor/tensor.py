@@ -128,16 +128,21 @@ class Tensor(
 
     # Values --------------------------------------------------------------------------------
 
-    def numpy(self) -> np.ndarray[Any, Any]:
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
         """The value as a NumPy array.
 
         On cpu it shares memory with this Tensor: a write to one shows in the other, and in views
         of this Tensor. Clones, recorded gradients and whatever else has the value keep theirs.
         Elsewhere it is a copy.
 
+        Args:
+            force: of a Tensor that requires grad too, without its history.
+
         Raises:
-            GradientError: the Tensor requires grad; detach() it first.
+            GradientError: the Tensor requires grad, and `force` is not given.
         """
+        if self.requires_grad and force:
+            return self.detach().exported()
         if self.requires_grad:
             raise GradientError(
                 "numpy",

@@ -8,12 +8,14 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from tinygrad_cuda.core.dtypes import bool_, int32
 from tinygrad_cuda.core.errors import ShapeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import movement, reduction
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.joining import pad_axis, slice_axis
+from tinygrad_cuda.tensor.promotion import to_dtype
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -133,7 +135,10 @@ def fold(
             stride=strides[k],
             dilation=dilations[k],
         )
-    summed = reduction.sum(wide, axes=(4, 5))
+    if node.dtype is bool_:
+        summed = to_dtype(reduction.sum(to_dtype(wide, int32), axes=(4, 5)), bool_)
+    else:
+        summed = reduction.sum(wide, axes=(4, 5))
     image = movement.reshape(summed, shape=summed.shape[:4])
     for k in (0, 1):
         if paddings[k]:

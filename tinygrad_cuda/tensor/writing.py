@@ -10,7 +10,7 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import bool_, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
-from tinygrad_cuda.core.shapes import Shape, normalize_axis
+from tinygrad_cuda.core.shapes import Shape, broadcast, normalize_axis
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, elementwise, movement, reduction
@@ -352,7 +352,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
             expect=input.dtype.name,
             actual=source.dtype.name,
         )
-    shape = np.broadcast_shapes(input.node.shape, mask.node.shape)
+    shape = broadcast("masked_scatter", input.node.shape, mask.node.shape)
     chosen = to_shape(mask.node, shape)
     if not prod(shape) or not source.numel():
         return wrap(to_shape(input.node, shape))
