@@ -212,7 +212,7 @@ _unary("to itself", "a", lambda lib, x: x.to(x.dtype) + 0, rounds=False)
 
 _ACTIVATIONS = (
     "relu relu6 elu selu celu silu mish softplus softsign hardtanh hardswish hardshrink "
-    "softshrink leaky_relu logsigmoid hardsigmoid"
+    "softshrink leaky_relu logsigmoid"
 )
 for _name in _ACTIVATIONS.split():
     op(
@@ -222,6 +222,12 @@ for _name in _ACTIVATIONS.split():
 op(
     "F.gelu", "f",
     lambda lib, k, x: lib.nn.functional.gelu(x, approximate=k.choice(("none", "tanh"))),
+    "activation",
+)  # fmt: skip
+# torch's slope of a float64 is the float32 that is nearest to 1 / 6.
+op(
+    "F.hardsigmoid", "f",
+    lambda lib, k, x: lib.nn.functional.hardsigmoid(x.float() if "64" in dtype_name(x) else x),
     "activation",
 )  # fmt: skip
 op("F.threshold", "f", lambda lib, k, x: lib.nn.functional.threshold(x, 0.1, -2.0), "activation")
@@ -234,9 +240,11 @@ op(
     "F.elu of alpha", "f",
     lambda lib, k, x: lib.nn.functional.elu(x, k.choice((0.5, 2.0))), "activation",
 )  # fmt: skip
+# Away from zero, where torch's second derivatives are not those of its first.
 op(
     "F.prelu", "ff",
-    lambda lib, k, x, w: lib.nn.functional.prelu(x, resized(kind_like(x, w), 1)), "activation",
+    lambda lib, k, x, w: lib.nn.functional.prelu(x + 0.25, resized(kind_like(x, w), 1)),
+    "activation",
 )  # fmt: skip
 op(
     "F.glu", "m",
@@ -258,7 +266,14 @@ for _name in ["hypot", "logaddexp", "logaddexp2"]:
 _arithmetic("add alpha", "nA", lambda lib, k, x, y: lib.add(x, y, alpha=k.choice((2, 3, -1))))
 _arithmetic("sub alpha", "nN", lambda lib, k, x, y: lib.sub(x, y, alpha=k.choice((2, -1))))
 _arithmetic("rsub", "nN", lambda lib, k, x, y: lib.rsub(x, y))
-_arithmetic("atan2", "nN", lambda lib, k, x, y: lib.atan2(x, y + 0.5))
+
+
+def _atan2(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
+    # torch squares an integer in its own dtype for the gradient.
+    return lib.atan2(x.float() if y.requires_grad and dtype_name(x) in INTEGERS else x, y + 0.5)
+
+
+_arithmetic("atan2", "nN", _atan2)
 _arithmetic("copysign", "nN", lambda lib, k, x, y: lib.copysign(x, y.detach() + 0.25))
 _arithmetic("xlogy", "nN", lambda lib, k, x, y: lib.xlogy(x, y.abs() + 0.5))
 _arithmetic(
@@ -361,7 +376,11 @@ _arithmetic("division by number", "n", _divided_number)
 _arithmetic("power of number", "n", _power_number)
 _arithmetic("clamp", "n", lambda lib, k, x: _clamped(lib, k, x), False)
 _arithmetic("clamp tensors", "nN", lambda lib, k, x, y: lib.clamp(x, min=y), False)
-_arithmetic("clamp two tensors", "nNN", lambda lib, k, x, y, z: x.clamp(y, z), False)
+# Different bounds: of two equal ones torch gives the gradient to neither.
+_arithmetic(
+    "clamp two tensors", "nNN",
+    lambda lib, k, x, y, z: x.clamp(y, z + 0.125 if dtype_name(z) in FLOATS else z), False,
+)  # fmt: skip
 _arithmetic("where", "bAA", lambda lib, k, c, x, y: lib.where(c, x, y), False)
 _arithmetic("where number", "bA", lambda lib, k, c, x: lib.where(c, x, k.number(x)), False)
 _arithmetic("where number first", "bA", lambda lib, k, c, x: lib.where(c, k.number(x), x), False)
@@ -454,8 +473,18 @@ for _name in ["argmax", "argmin"]:
         "reduction",
         False,
     )
-for _name in ["median", "nanmedian", "mode"]:
+for _name in ["median", "nanmedian"]:
     op(_name, "n", _along(_name), "reduction", False)
+
+
+def _mode(lib: Any, k: Numbers, x: Any) -> Any:
+    axis = k.axis(x)
+    values, indices = lib.mode(x, dim=axis, keepdim=k.flip())
+    # Longer rows torch sorts without an order of equal elements: any of their places is right.
+    return (values, indices) if not x.dim() or x.shape[axis] <= 16 else values
+
+
+op("mode", "n", _mode, "reduction", False)
 op("median of all", "n", lambda lib, k, x: x.median(), "reduction", False)
 op("prod", "n", lambda lib, k, x: (x / 4 + 0.5).prod(dim=k.axis(x), keepdim=k.flip()), "reduction")
 op("prod of all", "f", lambda lib, k, x: (x * 0.1 + 1).prod(), "reduction")
@@ -1215,7 +1244,8 @@ def _loss(name: str) -> Function:
         if name == "binary_cross_entropy":
             x = x.tanh() * 0.4 + 0.5
         if name == "kl_div":
-            x, target = x.log_softmax(-1), target.softmax(-1)
+            # The difference of the logarithms is all that is left, where both are equal.
+            x, target = Mover.move(x.log_softmax(-1)), Mover.move(target.softmax(-1))
         if name == "soft_margin_loss":
             target = target.detach().sign()
         if name == "hinge_embedding_loss":
@@ -1365,6 +1395,13 @@ def _scatter_write(lib: Any, k: Numbers, x: Any, i: Any) -> Any:
     ))()  # fmt: skip
 
 
+def _write_data(lib: Any, k: Numbers, x: Any) -> None:
+    """A write past torch's record, which then takes the written values for those of forward."""
+    x.data.mul_(0.5)
+    if hasattr(lib.autograd.graph, "increment_version"):
+        lib.autograd.graph.increment_version(x)
+
+
 write("x[...] = y", "aA", _set_item, False)
 write("x[...] = number", "a", _set_part, False)
 write("x[i] = number", "ai", _set_at, False)
@@ -1375,7 +1412,7 @@ write("write to diagonal", "m", lambda lib, k, x: _diagonal(lib, k, x).add_(1))
 write("write to transposed", "m", lambda lib, k, x: x.mT[0].copy_(x.mT[-1].clone()), False)
 write("write to flattened", "a", lambda lib, k, x: x.view(-1)[1:].fill_(1), False)
 write("fill_diagonal_", "m", lambda lib, k, x: x.fill_diagonal_(3), False)
-write("write to data", "f", lambda lib, k, x: x.data.mul_(0.5))
+write("write to data", "f", _write_data)
 # A leaf and its views have their shape for good, in torch with gaps in what it refuses.
 write("t_", "a", lambda lib, k, x: suited(not x.requires_grad, x).t_(), False)
 write("unsqueeze_", "a", lambda lib, k, x: suited(not x.requires_grad, x).unsqueeze_(0), False)
