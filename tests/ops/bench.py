@@ -46,7 +46,7 @@ class Bench:
         return node
 
     def compile(self, *outputs: Node, overwrites: dict[int, int] | None = None) -> Any:
-        program = Program(self.device, outputs, tuple(self.nodes), overwrites or {}, 2)
+        program = Program(self.device, outputs, tuple(self.nodes), overwrites or {})
         return registry.get(self.device).compile(program)
 
     def run(
@@ -70,7 +70,7 @@ class Bench:
     ) -> None:
         """Both devices agree."""
         found = self.run(*outputs, overwrites=overwrites, arguments=arguments)
-        program = Program(CPU, outputs, tuple(self.nodes), {}, 2)
+        program = Program(CPU, outputs, tuple(self.nodes), {})
         expected = registry.get(CPU).compile(program).run(
             [array.copy() for array in self.arrays], arguments
         )  # fmt: skip

@@ -92,7 +92,7 @@ class Batch:
 
     def program(self) -> Program:
         outputs = tuple(self.prepare(self.outputs))
-        return Program(self.device, outputs, tuple(self.inputs), {}, len(self.numbers))
+        return Program(self.device, outputs, tuple(self.inputs), {})
 
     def run(self) -> Results:
         backend = registry.get(self.device)

@@ -39,7 +39,7 @@ class Inputs:
         return node
 
     def program(self, *outputs: Node, overwrites: dict[int, int] | None = None) -> Program:
-        return Program(EMU, outputs, tuple(self.nodes), overwrites or {}, 1)
+        return Program(EMU, outputs, tuple(self.nodes), overwrites or {})
 
 
 def scheduled(program: Program) -> Schedule:

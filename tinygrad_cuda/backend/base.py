@@ -45,14 +45,14 @@ class Program:
         inputs: ``buffer`` nodes; number k has the attribute ``slot`` = k.
         overwrites: for an output's position, the input slot whose storage it shall take: nobody
             reads that input after the run. The output is then the node of an ``assign``.
-        arguments: how many numbers a run supplies; attributes refer to them by `Argument`.
+
+    A run supplies numbers too, to which attributes refer by `Argument`.
     """
 
     device: Device
     outputs: tuple[Node, ...]
     inputs: tuple[Node, ...]
     overwrites: dict[int, int] = field(default_factory=dict)
-    arguments: int = 0
 
 
 class Storage(Protocol):

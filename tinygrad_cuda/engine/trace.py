@@ -212,7 +212,6 @@ class Trace:
             tuple(fresh[place] for place in outputs),
             tuple(inputs),
             overwrites,
-            builder.count,
         )
 
 

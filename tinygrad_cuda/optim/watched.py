@@ -9,17 +9,18 @@ from collections import defaultdict
 from itertools import count
 from typing import Any
 
+# Taken in one step of the interpreter: no two changes have the same, in whatever thread.
+_next = count().__next__
+
 
 class _Changes:
     """The number of the last change of any of them, in all threads; each change has its own."""
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number = _next()
 
 
 changes = _Changes()
-# Taken in one step of the interpreter: no two changes have the same, in whatever thread.
-_next = count(1).__next__
 
 
 def changed() -> None:

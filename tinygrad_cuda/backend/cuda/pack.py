@@ -74,7 +74,7 @@ def packed(kernels: Sequence[list[Stage]]) -> list[Launch]:
         last[kernel] = start - 1
     _gather_updates(kernels, level)
     launches: list[Launch] = []
-    for number in range(max(level.values(), default=-1) + 1):
+    for number in sorted(set(level.values())):
         ready = [stage for stage, own in level.items() if own == number]
         launches += _merged(ready)
     return launches

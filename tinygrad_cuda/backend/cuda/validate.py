@@ -58,7 +58,7 @@ class Validator:
 
     def _reference(self, nodes: list[Node]) -> ReferenceExecutable:
         program = self.program
-        wanted = Program(CPU, tuple(nodes), program.inputs, {}, program.arguments)
+        wanted = Program(CPU, tuple(nodes), program.inputs, {})
         return ReferenceExecutable(wanted)
 
     def compare(self, stage: Stage, node: Node, found: Array) -> None:

@@ -264,10 +264,10 @@ def shifted(x: Node, axis: int, by: int, value: Any) -> Node:
     starts = [0] * len(x.shape)
     shape = list(x.shape)
     shape[axis] = kept
-    starts[axis] = max(-by, 0) if kept else 0
+    starts[axis] = min(max(-by, 0), size)
     ones = (1,) * len(x.shape)
     part = slice_(x, starts=tuple(starts), shape=tuple(shape), steps=ones)
-    starts[axis] = max(by, 0) if kept else 0
+    starts[axis] = min(max(by, 0), size)
     return pad(part, starts=tuple(starts), shape=x.shape, steps=ones, value=value)
 
 
