@@ -6,6 +6,7 @@ that suit the operands' shapes and dtypes; most are legal, and what is not both 
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -1315,8 +1316,24 @@ op("other losses", "ff", _triplets, "loss")
 # Writes ------------------------------------------------------------------------------------------
 
 
-def write(name: str, kinds: str, run: Function, rounds: bool = True) -> None:
-    op(name, kinds, run, "write", rounds, writes=True)
+def overlapping(x: Any) -> bool:
+    """Whether several elements are one, with no stride of 0, which torch would see."""
+    if not x.numel() or any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride())):
+        return False
+    positions = {
+        sum(n * step for n, step in zip(index, x.stride()))
+        for index in itertools.product(*map(range, x.shape))
+    }
+    return len(positions) != x.numel()
+
+
+def write(name: str, kinds: str, run: Function, rounds: bool = True, fills: bool = False) -> None:
+    """An operation in place; unless it fills, torch writes overlapping windows in any order."""
+
+    def checked(lib: Any, k: Numbers, x: Any, *others: Any) -> Any:
+        return run(lib, k, suited(fills or not overlapping(x), x), *others)
+
+    op(name, kinds, checked, "write", rounds, writes=True)
 
 
 def _operator_write(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
@@ -1338,10 +1355,16 @@ for _name in ["add_", "sub_", "mul_"]:
 write("operator write", "nN", _operator_write)
 write("div_", "fN", lambda lib, k, x, y: x.div_(_nonzero(k, y)))
 write("copy_", "aA", lambda lib, k, x, y: x.copy_(y), False)
-write("fill_", "a", lambda lib, k, x: x.fill_(k.choice((0, 1, 2))), False)
-write("zero_", "a", lambda lib, k, x: x.zero_(), False)
+write("fill_", "a", lambda lib, k, x: x.fill_(k.choice((0, 1, 2))), False, fills=True)
+write("zero_", "a", lambda lib, k, x: x.zero_(), False, fills=True)
 write("clamp_", "n", lambda lib, k, x: x.clamp_(min=-1, max=2), False)
-write("masked_fill_", "aB", lambda lib, k, x, m: x.masked_fill_(m, k.choice((0, 1))), False)
+write(
+    "masked_fill_",
+    "aB",
+    lambda lib, k, x, m: x.masked_fill_(m, k.choice((0, 1))),
+    False,
+    fills=True,
+)
 write("lerp_", "fF", lambda lib, k, x, y: x.lerp_(kind_like(x, y), 0.3))
 write("addcmul_", "fFF", lambda lib, k, x, y, z: x.addcmul_(kind_like(x, y), kind_like(x, z)))
 for _name in ["relu_", "neg_", "abs_", "sign_"]:
@@ -1403,15 +1426,15 @@ def _write_data(lib: Any, k: Numbers, x: Any) -> None:
 
 
 write("x[...] = y", "aA", _set_item, False)
-write("x[...] = number", "a", _set_part, False)
-write("x[i] = number", "ai", _set_at, False)
-write("x[x > 0.5] = number", "n", _set_mask, False)
+write("x[...] = number", "a", _set_part, False, fills=True)
+write("x[i] = number", "ai", _set_at, False, fills=True)
+write("x[x > 0.5] = number", "n", _set_mask, False, fills=True)
 write("scatter write", "ni", _scatter_write)
 write("write to view", "n", lambda lib, k, x: (x[_index(k, x)].mul_(2) and None) or None)
 write("write to diagonal", "m", lambda lib, k, x: _diagonal(lib, k, x).add_(1))
 write("write to transposed", "m", lambda lib, k, x: x.mT[0].copy_(x.mT[-1].clone()), False)
-write("write to flattened", "a", lambda lib, k, x: x.view(-1)[1:].fill_(1), False)
-write("fill_diagonal_", "m", lambda lib, k, x: x.fill_diagonal_(3), False)
+write("write to flattened", "a", lambda lib, k, x: x.view(-1)[1:].fill_(1), False, fills=True)
+write("fill_diagonal_", "m", lambda lib, k, x: x.fill_diagonal_(3), False, fills=True)
 write("write to data", "f", _write_data)
 # A leaf and its views have their shape for good, in torch with gaps in what it refuses.
 write("t_", "a", lambda lib, k, x: suited(not x.requires_grad, x).t_(), False)

@@ -83,11 +83,18 @@ def detached_windows(lib: Any) -> Any:
     return x
 
 
+def windows_of_one(lib: Any) -> Any:
+    x = lib.arange(12.0).reshape(3, 4)
+    x.unfold(1, 1, 1).add_(1)
+    x.unfold(0, 1, 2)[1].mul_(3)
+    return x
+
+
 PROGRAMS: dict[str, Program] = {
     f.__name__: f
     for f in (
         nested_slices, nested_shapes, nested_mixture, permuted_again, many_views, windows_apart,
-        windows_of_bool, expanded_to_its_shape, detached_windows,
+        windows_of_bool, expanded_to_its_shape, detached_windows, windows_of_one,
     )
 }  # fmt: skip
 
@@ -100,6 +107,71 @@ def test_writes_through_views(name: str) -> None:
     assert found == PROGRAMS[name](torch).tolist()
     # Chains that grow by a link a view took minutes.
     assert seconds < 60
+
+
+FILLED: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "fill": lambda lib, x, wide: wide.fill_(2),
+    "zero": lambda lib, x, wide: x[:, 1:2].expand(3, 4).zero_(),
+    "windows": lambda lib, x, wide: x.unfold(1, 3, 1)[1:].fill_(3),
+    "flattened": lambda lib, x, wide: x[1, 1].expand(3, 4).view(-1)[1:].fill_(1),
+    "masked_fill_": lambda lib, x, wide: wide.masked_fill_(x > 5, 7),
+    "mask": lambda lib, x, wide: wide.__setitem__(x > 5, 7),
+    "mask of nothing": lambda lib, x, wide: wide.__setitem__(x > 50, 7),
+    "index": lambda lib, x, wide: wide.__setitem__(lib.tensor([1, 1]), 7),
+    "column": lambda lib, x, wide: wide.__setitem__((slice(None), lib.tensor([1, 3])), 7),
+    "element": lambda lib, x, wide: wide.__setitem__((0, 1), 7),
+    "tensor": lambda lib, x, wide: wide.__setitem__(0, lib.tensor(7.0)),
+    "fill_diagonal_": lambda lib, x, wide: wide.fill_diagonal_(3),
+    "itself": lambda lib, x, wide: wide.copy_(wide),
+    "itself by key": lambda lib, x, wide: wide.__setitem__(..., wide),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Use of")
+@pytest.mark.parametrize("name", FILLED)
+def test_one_number_for_repeated_elements(name: str) -> None:
+    """torch writes one number through expansions and windows; other values it refuses."""
+
+    def run(lib: Any) -> Any:
+        x = lib.arange(12.0).reshape(3, 4)
+        FILLED[name](lib, x, x[:1].expand(3, 4))
+        return x.tolist()
+
+    assert run(tc) == run(torch)
+
+
+def test_gradients_of_a_filled_expansion() -> None:
+    """What is filled has none; torch cannot compute them."""
+    leaf = tc.arange(4.0).requires_grad_()
+    x = leaf * 2
+    x[:2].expand(3, 2).fill_(5)
+    (x * x).sum().backward()
+    assert x.tolist() == [5, 5, 4, 6] and leaf.grad is not None
+    assert leaf.grad.tolist() == [0, 0, 16, 24]
+
+
+REFUSED: dict[str, Callable[[Any, Any], Any]] = {
+    "add_": lambda lib, wide: wide.add_(1),
+    "fill_ of a tensor": lambda lib, wide: wide.fill_(lib.tensor(3.0)),
+    "copy_": lambda lib, wide: wide.copy_(lib.ones(3, 4)),
+    "a row": lambda lib, wide: wide.__setitem__(..., lib.ones(4)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_values_for_repeated_elements(name: str) -> None:
+    for lib in (tc, torch):
+        x = lib.arange(4.0)
+        with pytest.raises((RuntimeError, tc.ShapeError)):
+            REFUSED[name](lib, x.expand(3, 4))
+        assert x.tolist() == [0, 1, 2, 3]
+
+
+def test_a_leaf_is_not_written_where_a_mask_holds_nowhere() -> None:
+    for lib in (tc, torch):
+        x = lib.tensor(0.0, requires_grad=True)
+        with pytest.raises(RuntimeError):
+            x[x > 0.5] = 1
 
 
 def test_windows_that_overlap_are_refused() -> None:

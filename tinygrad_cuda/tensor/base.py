@@ -28,6 +28,7 @@ from tinygrad_cuda.graph.node import Node, Op, Outputs, holding, made_by, mode
 from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensor.views import (
+    FILLS,
     SelectAt,
     Step,
     apply_step,
@@ -130,10 +131,15 @@ class TensorBase:
         """Called by the cell when its value is replaced."""
         self._node = None
 
-    def write(self, value: Node, op: str) -> None:
+    def write(self, value: Node, op: str, fills: bool | None = None) -> None:
         """Replaces what this Tensor shows; every alias sees it.
 
+        Args:
+            fills: the op writes one number, which PyTorch lets it do to repeated elements; by
+                its name if left out.
+
         Raises:
+            ShapeError: elements repeat, and the op does not fill.
             GradientError: the Tensor is a leaf that requires grad, or a view of one, outside
                 `no_grad`.
         """
@@ -166,6 +172,10 @@ class TensorBase:
                 actual=f"a leaf of shape {tuple(self.shape)} that requires grad",
                 hint="write inside `with tc.no_grad():`, or to a clone()",
             )
+        shown = self.node
+        if value is shown:
+            return  # its own value: nothing changes, even where elements repeat
+        fills = op in FILLS if fills is None else fills
         if not mode.now.gradients:
             value = detached(value)
         base = old
@@ -173,13 +183,13 @@ class TensorBase:
         if branch is not None and mode.now.gradients and (value.requires_grad or branch.node):
             # The detached handle and its views see the history, the others the value alone.
             seen = self._fold(chain[:depth])
-            value = put_through(seen, chain[depth:], value)
+            value = put_through(seen, chain[depth:], value, shown if fills else None)
             if not value.requires_grad:
                 value = common.with_history(value, seen, passes=False)
             new = put_through(old, chain[:depth], value)
         else:
             branch = None
-            new = put_through(old, chain, value)
+            new = put_through(old, chain, value, shown if fills else None)
         if old.requires_grad and not new.requires_grad and not of_leaf:
             # The tensor still has its history: under no_grad that of the value before.
             new = common.with_history(new, old, passes=not mode.now.gradients)

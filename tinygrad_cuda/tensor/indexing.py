@@ -30,6 +30,7 @@ from tinygrad_cuda.tensor.creation import buffer_node, tensor
 from tinygrad_cuda.tensor.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.transfer import to_device
+from tinygrad_cuda.tensor.views import only_number, shows_repeats
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -459,14 +460,16 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
     view, arrays = _read("index", input, key)
     node = view.node
     written = _value(value, node)
+    fills = not written.shape
     if not arrays:
-        view.write(_fitted(written, node.shape), "setitem")
+        own = isinstance(value, TensorBase) and _shows_same(view, value)
+        view.write(node if own else _fitted(written, node.shape), "setitem", fills)
         return
     if len(arrays) == 1 and _is_mask(arrays[0][1]):
         axis, mask = arrays[0]
         masked = _by_mask(node, axis, mask, written)
         if masked is not None:
-            view.write(masked, "setitem")
+            view.write(masked, "setitem", fills)
             return
     places = _places("index", node, arrays)
     base = _flattened(node, places)
@@ -474,11 +477,32 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
     axes = _result_axes(places, len(shape))
     written = _fitted(written, tuple(shape[axis] for axis in axes))
     if not prod(shape):
+        view.write(node, "setitem")  # which checks that it may be written
+        return
+    number = only_number(written) if fills and shows_repeats(view.chain) else None
+    if number is not None:
+        # A number for some elements of a view that repeats them, in whatever order.
+        chosen = common.full(False, base.shape, base, bool_)
+        chosen = ops.scatter(chosen, places.flat, common.full(True, shape, base, bool_))
+        chosen = _moved_back(chosen, node, places)
+        view.write(elementwise.where(chosen, to_shape(number, node.shape), node), "setitem")
         return
     written = movement.permute(written, axes=_inverse(axes)) if places.front else written
     result = ops.scatter(base, places.flat, written)
-    moved = movement.reshape(result, shape=tuple(node.shape[axis] for axis in places.order))
-    view.write(movement.permute(moved, axes=_inverse(places.order)), "setitem")
+    view.write(_moved_back(result, node, places), "setitem")
+
+
+def _shows_same(view: Tensor, value: TensorBase) -> bool:
+    """Whether a view is the whole of another Tensor, as that of ``x[...]``."""
+    if view.cell is not value.cell or view.node.shape != value.node.shape:
+        return False
+    return view.chain[:-1] == value.chain and view.chain[-1][0] is movement.reshape
+
+
+def _moved_back(rows: Node, node: Node, places: _Places) -> Node:
+    """What `_flattened` has made of a node, in the shape of the node again."""
+    moved = movement.reshape(rows, shape=tuple(node.shape[axis] for axis in places.order))
+    return movement.permute(moved, axes=_inverse(places.order))
 
 
 def _value(value: Any, like: Node) -> Node:

@@ -7,7 +7,7 @@ A step is a movement with its attributes, `detach` with its Branch, `variable` w
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tinygrad_cuda.tensor.base import TensorBase
 
 Step = tuple[Op, Any]
+
+# Operations that write one number, wherever elements repeat.
+FILLS = frozenset(("fill_", "masked_fill_", "fill_diagonal_", "setitem"))
 
 
 class SelectAt:
@@ -105,18 +108,26 @@ def first_position(shape: tuple[int, ...], chain: tuple[Step, ...]) -> int:
     return int(seen_through(chain, np.arange(base.size).reshape(shape)).flat[0])
 
 
-def put_through(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
+def put_through(
+    base: Node, chain: tuple[Step, ...], value: Node, shown: Node | None = None
+) -> Node:
     """The base with `value` written to what the chain shows of it.
 
+    Args:
+        shown: what the chain shows, as the value was computed from it, if the value may be a
+            number for all or some of its elements.
+
     Raises:
-        ShapeError: several elements of the view are one element of the base.
+        ShapeError: several elements of the view are one element of the base, and the value is
+            not one number for all of them.
     """
     seen = [base]
     for step in chain[:-1]:
         seen.append(apply_step(step, seen[-1]))
     for place, (op, detail) in enumerate(chain):
-        if op is movement.expand and seen[place].shape != detail["shape"]:
-            value = _put_spread(seen[place], chain[place:], value)
+        repeats = op is movement.expand and seen[place].shape != detail["shape"]
+        if repeats or op is movement.window:
+            value = _put_spread(seen[place], chain[place:], value, shown)
             chain = chain[:place]
             break
     for step, source in zip(reversed(chain), reversed(seen[: len(chain)])):
@@ -151,35 +162,88 @@ def _put_step(base: Node, step: Step, inner: Node) -> Node:
     raise AssertionError(f"{op.name} is no step of a view")
 
 
-def _put_spread(base: Node, chain: tuple[Step, ...], value: Node) -> Node:
-    """The base with `value` written to what an expansion and further movements show of it.
-
-    Windows that lie apart can be written, since each element is seen once.
-    """
+def _put_spread(base: Node, chain: tuple[Step, ...], value: Node, shown: Node | None) -> Node:
+    """The base with `value` written to what expansions, windows and further views show of it."""
     views = tuple(step for step in chain if moves(step))
     detaches = [step for step in chain if step[0] is common.detach]
     whole = len(views) + len(detaches) == len(chain)
-    if not whole or not _each_once(base, views):
+    once = whole and _each_once(base, views)
+    fill = None if once or shown is None else _Fill.of(value, shown)
+    if not once and (fill is None or not whole):
         raise ShapeError(
             "write",
             "several elements of this view are one element in memory",
-            expect="a view that shows each element once",
+            expect="a view that shows each element once, or one number for all of it",
             actual=f"a view of shape {value.shape} of a tensor of shape {base.shape}",
             hint="clone() the tensor before writing to it",
         )
-    count = prod(value.shape)
+    count, size = prod(value.shape), prod(base.shape)
     if not count:
         return base
-    size = prod(base.shape)
     index = common.arange.leaf((size,), int64, base.device, start=0, step=1)
     index = movement.reshape(index, shape=base.shape)
     for step in views:
         index = apply_step(step, index)
     flat = movement.reshape(base, shape=(size,))
     index = movement.reshape(index, shape=(count,))
-    rows = movement.reshape(value, shape=(count,))
-    written = movement.reshape(indexing.scatter(flat, index, rows), shape=base.shape)
+    if fill is None:
+        rows = movement.reshape(value, shape=(count,))
+        written = indexing.scatter(flat, index, rows)
+    else:
+        written = fill.write(flat, index)
+    written = movement.reshape(written, shape=base.shape)
     return _put_step(base, detaches[0], written) if detaches else written
+
+
+def shows_repeats(chain: tuple[Step, ...]) -> bool:
+    """Whether a view may show an element of its base several times."""
+    return any(op is movement.expand or op is movement.window for op, _ in chain)
+
+
+def only_number(value: Node) -> Node | None:
+    """The number, of shape (1,), that all elements of a node are by the way it was recorded."""
+    while value.op in (movement.expand, movement.reshape) and prod(value.shape) > 1:
+        value = value.sources[0]
+    if value.op is common.constant or value.op is common.scalar:
+        leaf: Any = value.op
+        made: Node = leaf.leaf((1,), value.dtype, value.device, **value.attributes)
+        return made
+    return movement.reshape(value, shape=(1,)) if prod(value.shape) == 1 else None
+
+
+class _Fill(NamedTuple):
+    """A value that is one number wherever it differs from what was there before.
+
+    It can be written to repeated elements, in whatever order.
+
+    Attributes:
+        number: a node of one element.
+        where: a bool node of the view's shape; None for everywhere.
+    """
+
+    number: Node
+    where: Node | None
+
+    @classmethod
+    def of(cls, value: Node, shown: Node) -> _Fill | None:
+        """The fill that a value is, if it is one."""
+        where = None
+        if value.op is elementwise.where and value.sources[2] is shown:
+            where, value = value.sources[0], value.sources[1]
+        number = only_number(value)
+        return None if number is None else cls(number, where)
+
+    def write(self, flat: Node, index: Node) -> Node:
+        """A vector with the number at the positions of a vector that may repeat."""
+        chosen = common.full(True, index.shape, index, bool_)
+        if self.where is not None:
+            chosen = movement.reshape(self.where, shape=index.shape)
+        hits = indexing.scatter_add(
+            common.full(0, flat.shape, index), index, elementwise.cast(chosen, dtype=int64)
+        )
+        hit = elementwise.gt(hits, common.full_like(hits, 0))
+        number = movement.expand(self.number, shape=flat.shape)
+        return elementwise.where(hit, number, flat)
 
 
 def _each_once(base: Node, views: tuple[Step, ...]) -> bool:
