@@ -106,6 +106,69 @@ def test_a_gradient_is_refused_where_torch_refuses_it(name: str, write: str) -> 
         assert refused(tc, FUNCTIONS[name], WRITES[write]) == expected
 
 
+def _wanted(lib: Any, h: Any, w: Any) -> Any:
+    """A gradient of one operand, where the other one's needs what was written."""
+    y = h @ w
+    w.detach().mul_(2)
+    return lib.autograd.grad(y.sum(), w)
+
+
+def _unused(lib: Any, h: Any, w: Any) -> Any:
+    """torch saves the bias, though no gradient reads it."""
+    y = lib.nn.functional.layer_norm(h, (3,), None, w[0])
+    w.detach().mul_(2)
+    return lib.autograd.grad(y.sum(), h)
+
+
+def _twice(lib: Any, h: Any, w: Any) -> Any:
+    """The logits, which cross_entropy does not save, nor its gradient."""
+    logits = w * 1
+    loss = lib.nn.functional.cross_entropy(logits, labels(lib))
+    logits.detach().mul_(2)
+    (found,) = lib.autograd.grad(loss, w, create_graph=True)
+    return (found * found).sum().backward()
+
+
+def _by_data(lib: Any, h: Any, w: Any) -> Any:
+    """``data`` has versions of its own."""
+    seen = h.data
+    y = seen * w
+    h.detach().mul_(2)
+    y.sum().backward()
+    y = seen * w
+    seen.mul_(2)
+    return y.sum().backward()
+
+
+def _statistics(lib: Any, h: Any, w: Any) -> Any:
+    """A second batch writes the running statistics that the first one has saved."""
+    norm = lib.nn.BatchNorm1d(3).double()
+    first = norm(h).square().mean()
+    (norm(h * 2).mean() + first).backward()
+    norm.eval()
+    y = norm(h.detach() * w)
+    norm.running_mean.zero_()
+    return y.sum().backward()
+
+
+@pytest.mark.parametrize("program", [_wanted, _unused, _twice, _by_data, _statistics])
+def test_all_that_an_executed_operation_saved(program: Any) -> None:
+    lines = []
+    for lib in (torch, tc):
+        values = np.linspace(0.1, 1.2, 9).reshape(3, 3)
+        w = lib.tensor(values[::-1].copy(), requires_grad=True)
+        h = lib.tensor(values, requires_grad=True) * 1
+        with tc.autograd.check_versions(True):
+            if program is _twice:
+                program(lib, h, w)
+                continue
+            message = "modified by an inplace operation"
+            with pytest.raises((RuntimeError, tc.GradientError), match=message) as caught:
+                program(lib, h, w)
+            lines.append(caught.traceback[1].lineno)
+    assert len(set(lines)) <= 1
+
+
 def test_the_error_has_both_lines() -> None:
     with tc.autograd.check_versions(True):
         x = tc.tensor([1.0, 2.0], requires_grad=True)

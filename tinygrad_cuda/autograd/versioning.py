@@ -9,9 +9,9 @@ class check_versions:
     """Whether a gradient raises if a value that it needs was written in place since.
 
     By default gradients use the values as recorded, whatever was written later. With the check on
-    they raise where PyTorch does: for what its backward pass reads, with the lines of the operation
-    and of the write. Holds at once for all threads; in a `with` block until its end. Compiled
-    functions run as they are meanwhile.
+    they raise where PyTorch does: for all that an operation whose gradient is computed has saved,
+    with the lines of the operation and of the write. Holds at once for all threads; in a `with`
+    block until its end. Compiled functions run as they are meanwhile.
 
     Args:
         mode: whether to check; only what is recorded from then on is checked.

@@ -124,7 +124,7 @@ class Cell:
         if capture is not None:
             capture.met(self)
         if versions.on:
-            versions.written(self._shown(), node)
+            versions.written(self, self.node, node, self._shown())
         # In this order: wherever an interrupt falls, every alias sees what the cell holds.
         self.forget_aliases()
         self.error = None

@@ -1,4 +1,4 @@
-"""Whether a value that a gradient reads was written in place since: PyTorch's version check.
+"""Whether a value that PyTorch saves for a gradient was written in place since: its version check.
 
 A node is a value, so a gradient is right all the same; the check is for those who want to be told
 where PyTorch would refuse. It costs a look at one flag while it is off.
@@ -6,50 +6,88 @@ where PyTorch would refuse. It costs a look at one flag while it is off.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from tinygrad_cuda.core.errors import GradientError, RawSite, describe_site, is_internal, user_site
 from tinygrad_cuda.graph.node import Node, made_by
-
-# Functions whose gradient PyTorch computes from the result, where ours reads what it was made of.
-FROM_RESULT = frozenset(
-    ("softmax", "log_softmax", "softmin", "logsumexp", "tanh", "sigmoid", "exp", "exp2", "expm1")
-    + ("sqrt", "rsqrt", "reciprocal", "relu", "tan", "threshold", "hardsigmoid")
-)
-# And from the operands (too), where ours reads the result (alone).
-FROM_OPERANDS = frozenset(
-    ("div", "divide", "true_divide", "truediv", "rtruediv", "elu", "celu", "selu", "softplus")
-)
-FROM_BOTH = frozenset(("logsumexp",))
-# Functions that keep nothing a user can write to but integers: their own intermediate values.
-FROM_NOTHING = frozenset(("cross_entropy", "nll_loss"))
-
-
-_NAMED = FROM_RESULT | FROM_OPERANDS | FROM_BOTH | FROM_NOTHING
-
-
-class Unit:
-    """One call by the user of a function of the package: what it makes inside nobody can write."""
-
-    __slots__ = ("name", "__weakref__")
-
-    def __init__(self, name: str | None) -> None:
-        self.name = name
+from tinygrad_cuda.graph.saved import SAVED, UNCOUNTED, Arguments, saved_by
 
 
 class Write:
-    """A value of a Tensor was replaced in place."""
+    """A value of a Tensor was replaced in place.
 
-    __slots__ = ("unit", "site")
+    Attributes:
+        unit: the call that wrote.
+        value: what was there before, in words.
+        site: the user's line.
+    """
 
-    def __init__(self, unit: Unit, site: RawSite | None) -> None:
-        self.unit = unit
-        self.site = site
+    __slots__ = ("unit", "value", "site")
+
+    def __init__(self, unit: Unit, value: str, site: RawSite | None) -> None:
+        self.unit, self.value, self.site = unit, value, site
+
+
+class Version:
+    """A value of a cell, or of what ``data`` shows; `write` says what has replaced it."""
+
+    __slots__ = ("write",)
+
+    def __init__(self) -> None:
+        self.write: Write | None = None
+
+
+class Unit:
+    """One call by the user: what it makes inside nobody else can write.
+
+    Attributes:
+        name: of the function, if the table has it.
+        saved: versions of arguments that PyTorch would save.
+        results: which results it would save, see `saved_by`.
+    """
+
+    __slots__ = ("name", "saved", "results", "_made", "__weakref__")
+
+    def __init__(self, name: str | None, arguments: Arguments) -> None:
+        self.name = name
+        self.saved: list[Version] = []
+        self.results: list[tuple[str, int]] = []
+        self._made: dict[str, list[Version]] = {"result": [], "integers": []}
+        if name is not None:
+            tensors, self.results = saved_by(name, arguments)
+            self.saved += map(version_of, tensors)
+
+    def made(self, node: Node, holder: Any) -> None:
+        """A Tensor has come of the call, or was written by it."""
+        if self.results:
+            kind = "result" if node.outputs[0][1].is_floating else "integers"
+            self._made[kind].append(versions.current(holder))
+
+    def versions(self) -> Iterator[Version]:
+        """All versions that PyTorch would save."""
+        yield from self.saved
+        for kind, number in self.results:
+            made = self._made[kind]
+            yield from made[number : number + 1 or None] if number else made
+
+
+def version_of(tensor: Any) -> Version:
+    """The version that a Tensor shows."""
+    return versions.current(holder_of(tensor))
+
+
+def holder_of(tensor: Any) -> Any:
+    """What counts a Tensor's versions: its cell, or the handle that ``data`` gave."""
+    for _, detail in reversed(tensor.chain):
+        if getattr(detail, "silent", False):
+            return detail
+    return tensor.cell
 
 
 class Versions:
@@ -67,24 +105,41 @@ class Versions:
         """Forgets all writes: what was recorded before is not checked."""
         self._units: WeakKeyDictionary[Node, Unit] = WeakKeyDictionary()
         self._writes: WeakKeyDictionary[Node, Write] = WeakKeyDictionary()
+        self._versions: WeakKeyDictionary[Any, Version] = WeakKeyDictionary()
         self._frame: FrameType | None = None
-        self._unit = Unit(None)
+        self._unit = Unit(None, {})
 
     # While recording ------------------------------------------------------------------------------
 
-    def made(self, node: Node) -> None:
-        """A Tensor has this value."""
-        unit = self._units[node] = self._current()
-        if unit.name is None and node.op.name in FROM_OPERANDS:
-            unit.name = node.op.name  # an operator has no function of that name
+    def current(self, holder: Any) -> Version:
+        """The version of a cell, or of what ``data`` shows."""
+        version = self._versions.get(holder)
+        if version is None:
+            version = self._versions[holder] = Version()
+        return version
 
-    def written(self, old: Iterable[Node], new: Node) -> None:
-        """A Tensor, and others that show the same memory, have another value from now on."""
+    def made(self, node: Node, cell: Any) -> None:
+        """A Tensor has this value."""
         unit = self._current()
-        before = set(old)
-        write = Write(unit, user_site())
-        for node in before:
-            self._writes[node] = write
+        self._units.setdefault(node, unit)
+        unit.made(node, cell)
+
+    def written(self, holder: Any, old: Node, new: Node, shown: Iterable[Node] = ()) -> None:
+        """A Tensor, and others that show the same memory, have another value from now on.
+
+        Args:
+            holder: see `holder_of`.
+            old, new: the values of the cell.
+            shown: the old value as each of the Tensors has it.
+        """
+        unit = self._current()
+        before = list(shown)
+        if unit.name not in UNCOUNTED:
+            write = Write(unit, made_by(old), user_site())
+            self.current(holder).write = write
+            self._versions[holder] = Version()
+            for node in before:
+                self._writes[node] = write
         # The write itself may read the value before: what it was computed by belongs to it.
         stack = [new]
         while stack:
@@ -92,12 +147,17 @@ class Versions:
             if node not in before and self._units.get(node, unit) is unit:
                 self._units[node] = unit
                 stack += [source for source in node.sources if source not in self._units]
+        unit.made(new, holder)
+
+    def belongs(self, node: Node, unit: Unit) -> None:
+        """A node is part of what a call does, or of its gradient."""
+        self._units.setdefault(node, unit)
 
     def demand(self, node: Node) -> None:
         """Raises if a value that was saved for a gradient is another now."""
         write = self._writes.get(node)
         if write is not None:
-            raise _written(node, write, node)
+            raise _written(write, node)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -109,19 +169,19 @@ class Versions:
             self.on = True
 
     def _current(self) -> Unit:
-        """The call of the user that is under way."""
+        """The call of the user that is under way: the outermost one that the table has."""
         frame: FrameType | None = sys._getframe(2)
-        entry, name = None, None
+        entry, known = None, None
         while frame is not None and is_internal(frame.f_code.co_filename):
             entry = frame
-            called = _name(frame)
-            if called in _NAMED:
-                name = called
+            if _name(frame) in SAVED:
+                known = frame
             frame = frame.f_back
+        entry = known or entry
         if entry is None or entry is not self._frame:
-            self._frame, self._unit = entry, Unit(name)
-        elif name is not None:
-            self._unit.name = name
+            name = None if known is None else _name(known)
+            arguments = {} if known is None else _arguments(known)
+            self._frame, self._unit = entry, Unit(name, arguments)
         return self._unit
 
 
@@ -132,60 +192,61 @@ class Check:
         order: its history.
 
     Raises:
-        GradientError: from `read`, a value that is needed was written in place.
+        GradientError: from `enter` and `read`, a value that is needed was written in place.
     """
 
     def __init__(self, order: Iterable[Node]) -> None:
         self._history = set(order)
         self._inherited: dict[Node, Unit] = {}
-        self._results: dict[Unit, Node] = {}
+        self._entered: set[Unit] = set()
 
     def unit(self, node: Node) -> Unit | None:
         """The call that has made a node: its own, or that which reads it."""
         return versions._units.get(node) or self._inherited.get(node)
 
     def enter(self, node: Node) -> None:
-        """The pass has come to a node."""
+        """The pass has come to a node: looks at all that its call has saved."""
         unit = self.unit(node)
-        if unit is not None:
-            self._results.setdefault(unit, node)
-            for source in node.sources:
-                self._inherited.setdefault(source, unit)
+        if unit is None:
+            return
+        for source in node.sources:
+            self._inherited.setdefault(source, unit)
+        if unit not in self._entered:
+            self._entered.add(unit)
+            for version in unit.versions():
+                if version.write is not None and version.write.unit is not unit:
+                    raise _written(version.write, node)
 
     def read(self, node: Node, gs: Iterable[Any], part: Node) -> None:
-        """The rule of a node has made `part` of the cotangents `gs`: looks at what it has read."""
+        """The rule of a node has made `part` of the cotangents `gs`.
+
+        Of a call that the table lacks, what the rule has read is what was saved. Where the table
+        has the call, a gradient of this gradient needs what the call has saved.
+        """
         unit = self.unit(node)
-        name = None if unit is None else unit.name
-        if name in FROM_NOTHING:
-            return
-        if name in FROM_RESULT and unit is not None:
-            write = versions._writes.get(self._results[unit])
-            if write is not None and write.unit is not unit:
-                raise _written(self._results[unit], write, node)
-            if name not in FROM_BOTH:
-                return
-        stop = {g for g in gs if g is not None}
-        stack, seen = [part], set(stop)
+        named = unit is not None and unit.name is not None
+        stack, seen = [part], {g for g in gs if g is not None}
         while stack:
             found = stack.pop()
             if found in seen:
                 continue
             seen.add(found)
             if found is node or found in self._history or found in node.sources:
-                self._demand(found, node, unit)
+                if not named:
+                    self._demand(found, node, unit)
             else:
+                if unit is not None and named:
+                    versions.belongs(found, unit)
                 stack += found.sources
 
     def _demand(self, value: Node, node: Node, unit: Unit | None) -> None:
         """Raises if a value, or one that a user can write and that it was made of, is another."""
         stack, seen = [value], {value}
-        if unit is not None and unit.name in FROM_OPERANDS and value is self._results[unit]:
-            stack = list(value.sources)
         while stack:
             found = stack.pop()
             write = versions._writes.get(found)
             if write is not None and write.unit is not unit:
-                raise _written(found, write, node)
+                raise _written(write, node)
             own = versions._units.get(found)
             if found is node or (own is not None and own is not unit):
                 continue
@@ -193,20 +254,57 @@ class Check:
             seen.update(found.sources)
 
 
+# Calls --------------------------------------------------------------------------------------------
+
+# By code: the name of the function that a frame runs, or the local that holds the function or name.
+_names: dict[CodeType, tuple[str, str]] = {}
+
+
 def _name(frame: FrameType) -> str:
-    """The function of a frame; a wrapper goes by what it wraps."""
-    name = frame.f_code.co_name
-    if name == "wrapper":
-        name = getattr(frame.f_locals.get("function"), "__name__", name)
-    return name.strip("_")
+    """The function of a frame without underscores; a wrapper goes by what it wraps."""
+    code = frame.f_code
+    if code not in _names:
+        # What swaps its arguments calls the function itself.
+        swaps = code.co_qualname.startswith("_reflected")
+        holder = next((n for n in ("function", "name") if n in code.co_freevars), "")
+        _names[code] = ("", "") if swaps else (code.co_name.strip("_"), holder)
+    name, holder = _names[code]
+    if not holder:
+        return name
+    value = frame.f_locals.get(holder)
+    text = value if isinstance(value, str) else getattr(value, "__name__", "")
+    return text.strip("_")
 
 
-def _written(value: Node, write: Write, node: Node) -> GradientError:
+def _arguments(frame: FrameType) -> Arguments:
+    """The arguments of a frame's call by parameter; of a wrapper, those of what it wraps."""
+    code, values = frame.f_code, frame.f_locals
+    count = code.co_argcount
+    names = code.co_varnames[: count + code.co_kwonlyargcount]
+    found = {name: values.get(name) for name in names}
+    rest = code.co_varnames[len(names) :]
+    more = values.get(rest[0], ()) if code.co_flags & inspect.CO_VARARGS else ()
+    place = bool(code.co_flags & inspect.CO_VARARGS)
+    options = values.get(rest[place], {}) if code.co_flags & inspect.CO_VARKEYWORDS else {}
+    if "function" in code.co_freevars:
+        function = inspect.unwrap(values["function"])
+        given = [found[name] for name in code.co_varnames[:count]]
+        try:
+            bound = inspect.signature(function).bind(*given, *more, **options)
+        except (TypeError, ValueError):
+            return {**found, "": more, **options}
+        return dict(bound.arguments)
+    if more:
+        found[rest[0]] = more
+    return {**found, **options}
+
+
+def _written(write: Write, node: Node) -> GradientError:
     return GradientError(
         "backward",
         "a value that the gradient needs was modified by an inplace operation",
         expect="the value that was there when the operation was recorded",
-        actual=f"{made_by(value)}\nwritten in place at {describe_site(write.site)}",
+        actual=f"{write.value}\nwritten in place at {describe_site(write.site)}",
         site=node.site,
         hint="write to a clone(), use the operation that is not in place, or leave the check off: "
         "gradients use the values as recorded",

@@ -201,6 +201,8 @@ class TensorBase:
         silent = versions.on and depth > 0 and chain[depth - 1][1].silent
         with versions.paused() if silent else _nothing:
             cell.put(new)
+        if silent:
+            versions.written(chain[depth - 1][1], old, new)
         if branch is not None:
             cell.add_alias(branch)
             branch.take(value)
@@ -446,7 +448,7 @@ def wrap(node: Node) -> Tensor:
     tensor.cell, tensor.chain = settled(node), ()
     tensor._node = tensor._strides = tensor._retained = None
     if versions.on:
-        versions.made(node)
+        versions.made(node, tensor.cell)
     if settings.eager:
         _compute_now(node.device)
     return tensor
@@ -481,7 +483,7 @@ def pending(
     if count > recorder.limit:
         count_nodes(0)
     if versions.on:
-        versions.made(node)
+        versions.made(node, tensor.cell)
     if settings.eager:
         _compute_now(node.device)
     return tensor

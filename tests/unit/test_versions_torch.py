@@ -1,0 +1,169 @@
+"""`check_versions` over torch's own samples: what each function saves, by writing to all there is.
+
+Each operand is written in place between forward and backward, where all operands require grad and
+where one alone does, and each result; a gradient must be refused exactly where torch refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from test_torch_samples import NOT_LOOKED_AT, RANDOM, function_of
+from torch_samples import collection, flat, full_name, samples, torch
+
+import tinygrad_cuda as tc
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+PREFIX = "nn.functional."
+LARGEST, RESULTS, OPERANDS = 200, 3, 5
+# Exactly these differ, each for a reason.
+EXCEPTIONS: dict[str, str] = {
+    "svd_lowrank": "torch saves what it makes of the factors; here they are results of their own",
+    "pca_lowrank": "as svd_lowrank",
+}
+# Not compared: the programs are others.
+OTHERS = (
+    "nn.functional.linear_cross_entropy", "nn.functional.triplet_margin_with_distance_loss",
+    "nn.functional.multi_head_attention_forward", "nn.functional.dropout", "nn.functional.rrelu",
+    "nn.functional.alpha_dropout", "nn.functional.feature_alpha_dropout", "as_strided_scatter",
+    "nn.functional.avg_pool2d", "slice", "masked_fill", "repeat", "inner", "unfold",
+)  # fmt: skip
+OPS = {
+    full_name(op): op
+    for op in collection.op_db
+    if torch.float64 in op.dtypes
+    and op.supports_autograd
+    and (op.name.startswith(PREFIX) or not op.name.startswith(NOT_LOOKED_AT))
+    and not op.name.startswith((*OTHERS, *RANDOM))
+}
+
+
+class Call(NamedTuple):
+    """A sample: arguments, and the tensors among them."""
+
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    operands: list[Any]
+
+
+class Case(NamedTuple):
+    """Which operands require grad, and which operand or result is written."""
+
+    gradual: tuple[int, ...]
+    result: bool
+    number: int
+
+
+def function(name: str, op: Any) -> Callable[..., Any]:
+    if not name.startswith(PREFIX):
+        return function_of(name, op)
+    found: Callable[..., Any] = getattr(tc.nn.functional, op.name.removeprefix(PREFIX))
+    if op.name.startswith(f"{PREFIX}embedding"):
+        # torch calls these through functions of its own.
+        return lambda weight, rows, **options: found(rows, weight, **options)
+    return found
+
+
+def tensors_in(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    parts = value.values() if isinstance(value, dict) else value
+    if isinstance(value, list | tuple | dict):
+        for part in parts:
+            yield from tensors_in(part)
+
+
+def calls(op: Any) -> Iterator[Call]:
+    for sample in samples(op, True, 1, LARGEST):
+        args = (sample.input, *sample.args)
+        operands = list({id(x): x for x in tensors_in((args, sample.kwargs))}.values())
+        if len(operands) <= OPERANDS and any(x.requires_grad for x in operands):
+            yield Call(args, sample.kwargs, operands)
+
+
+def cases(call: Call) -> Iterator[Case]:
+    gradual = [k for k, x in enumerate(call.operands) if x.requires_grad]
+    for chosen in {tuple(gradual), *((k,) for k in gradual)}:
+        for number in range(len(call.operands)):
+            yield Case(chosen, False, number)
+    for number in range(RESULTS):
+        yield Case(tuple(gradual), True, number)
+
+
+def handed(library: Any, value: Any, made: dict[int, Any]) -> Any:
+    """The arguments with other tensors, in the words of a library."""
+    if isinstance(value, torch.Tensor):
+        return made[id(value)]
+    if isinstance(value, dict):
+        return {key: handed(library, part, made) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [handed(library, part, made) for part in value]
+        return parts if isinstance(value, list) else tuple(parts)
+    if library is tc and isinstance(value, torch.dtype):
+        return getattr(tc, str(value).removeprefix("torch."))
+    return value
+
+
+def operands_of(library: Any, call: Call, gradual: tuple[int, ...]) -> list[Any]:
+    """The operands as results, so that they may be written."""
+    found = []
+    for number, operand in enumerate(call.operands):
+        values = np.array(operand.detach().numpy())
+        one = tc.tensor(values, device="cpu") if library is tc else torch.tensor(values)
+        found.append(one.requires_grad_().clone() if number in gradual else one)
+    return found
+
+
+def refused(library: Any, function: Callable[..., Any], call: Call, case: Case) -> bool | None:
+    """Whether the gradient is; None where there is none, or nothing to write."""
+    operands = operands_of(library, call, case.gradual)
+    made = {id(x): y for x, y in zip(call.operands, operands)}
+    library.manual_seed(0)
+    result = function(*handed(library, call.args, made), **handed(library, call.options, made))
+    results = [x for x in flat(result) if isinstance(x, library.Tensor)]
+    gradual = [x for x in results if x.requires_grad]
+    written = results if case.result else operands
+    if not gradual or case.number >= len(written) or not written[case.number].numel():
+        return None
+    total = sum(x.sum() for x in gradual)
+    detached = written[case.number].detach()
+    detached.copy_(detached.clone())
+    try:
+        total.backward()
+    except (RuntimeError, tc.GradientError) as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        return True
+    return False
+
+
+def expected(op: Any, call: Call, case: Case) -> bool | None:
+    """torch's answer; None also where it cannot say."""
+    try:
+        return refused(torch, op.op, call, case)
+    except Exception:  # no derivative, no write to what is expanded
+        return None
+
+
+def differences(name: str, op: Any) -> list[str]:
+    found = []
+    with tc.autograd.check_versions(True):
+        for call in calls(op):
+            for case in cases(call):
+                theirs = expected(op, call, case)
+                if theirs is None:
+                    continue
+                ours = refused(tc, function(name, op), call, case)
+                if ours != theirs:
+                    found.append(f"{case}: ours {ours}, torch {theirs}")
+    return found
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_gradient_is_refused_where_torch_refuses_it(name: str) -> None:
+    found = differences(name, OPS[name])
+    assert bool(found) == (name in EXCEPTIONS), found

@@ -1,0 +1,299 @@
+"""What PyTorch saves for the backward pass of each function: the table behind `check_versions`.
+
+A row names parameters and results. ``a:b`` saves the Tensors of parameter ``a`` where one of ``b``
+requires grad, ``a:b|c`` where one of ``b`` or ``c`` does; ``a:others`` saves each Tensor of ``a``
+where another one of them does. ``result`` stands for floating results, ``integers`` for the others;
+``result-2`` is the last but one. What a function computes in between, nobody else can write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Arguments = dict[str, Any]
+Row = str | Callable[[Arguments], str]
+
+
+def tensors_in(value: Any) -> Iterator[Any]:
+    """The Tensors in a value, also in lists and tuples."""
+    if _is_tensor(value):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors_in(part)
+
+
+def saved_by(name: str, arguments: Arguments) -> tuple[list[Any], list[tuple[str, int]]]:
+    """The Tensors among the arguments that a function saves, and which results.
+
+    The latter are kinds with a number: 0 for all of the kind, -1 for the last one.
+
+    Args:
+        name: a key of `SAVED`.
+        arguments: of the call, by parameter, the first one first.
+    """
+    row = SAVED[name]
+    tokens = (row(arguments) if callable(row) else row).split()
+    found: list[Any] = []
+    results: list[tuple[str, int]] = []
+    for token in tokens:
+        kind, _, number = token.partition("-")
+        if kind in RESULTS:
+            results.append((kind, -int(number or 0)))
+        else:
+            found += _chosen(token, arguments)
+    return found, results
+
+
+def _chosen(token: str, arguments: Arguments) -> Iterator[Any]:
+    name, _, needed = token.partition(":")
+    tensors = list(tensors_in(_argument(name, arguments)))
+    if not needed:
+        yield from tensors
+    elif needed == "others":
+        for tensor in tensors:
+            if any(other.requires_grad for other in tensors if other is not tensor):
+                yield tensor
+    elif any(
+        x.requires_grad for n in needed.split("|") for x in tensors_in(_argument(n, arguments))
+    ):
+        yield from tensors
+
+
+def _argument(name: str, arguments: Arguments) -> Any:
+    if name == "input" and name not in arguments:
+        return next(iter(arguments.values()), None)
+    return arguments.get(name)
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "cell")
+
+
+# Rows that depend on the arguments ----------------------------------------------------------------
+
+
+def _power(a: Arguments) -> str:
+    if not _is_tensor(a.get("exponent")):
+        return "input"
+    return "input exponent result" if _is_tensor(a.get("input")) else "exponent result"
+
+
+def _quotient(a: Arguments) -> str:
+    """A number divided by a Tensor is the reciprocal times the number."""
+    return "input:other other" if _is_tensor(a.get("input")) else ""
+
+
+def _extreme(a: Arguments) -> str:
+    if _is_tensor(a.get("dim")) or _is_tensor(a.get("other")):
+        return "input dim other"
+    return _selected(a)
+
+
+def _selected(a: Arguments) -> str:
+    """Along a dimension the index is enough."""
+    along = a.get("dim") is not None or a.get("axis") is not None
+    return "integers" if along else "input result"
+
+
+def _lerp(a: Arguments) -> str:
+    return "input:weight end:weight weight" if _is_tensor(a.get("weight")) else ""
+
+
+def _scattered(a: Arguments) -> str:
+    return "index" if a.get("reduce") is None else "input index src result"
+
+
+def _divergence(a: Arguments) -> str:
+    return "" if a.get("log_target") else "target input:target"
+
+
+def _average(a: Arguments) -> str:
+    """To one element it is the mean."""
+    size = a.get("output_size")
+    one = size == 1 or (isinstance(size, list | tuple) and all(n == 1 for n in size))
+    return "" if one else "input"
+
+
+def _padded(a: Arguments) -> str:
+    return "input" if a.get("mode") in ("reflect", "replicate") else ""
+
+
+def _probable(a: Arguments) -> str:
+    """Labels, or probabilities."""
+    target: Any = a.get("target")
+    labels = _is_tensor(target) and not target.dtype.is_floating
+    return "target weight" if labels else "target:input weight"
+
+
+def _poisson(a: Arguments) -> str:
+    row = "target:input"
+    row += " input:target" if a.get("log_input", True) else ""
+    return f"{row} target:target" if a.get("full") else row
+
+
+def _resized(a: Arguments) -> str:
+    return "input" if a.get("mode") == "area" else ""
+
+
+def _taken(a: Arguments) -> str:
+    """Along a dimension the indices are broadcast first."""
+    return "input indices" if a.get("dim") is None else "input"
+
+
+def _attention(a: Arguments) -> str:
+    """One kernel for four dimensions; else products of scaled copies."""
+    mask: Any = a.get("attn_mask")
+    if a["query"].ndim != 4 or a.get("dropout_p") or (mask is not None and mask.requires_grad):
+        return "value:query|key"
+    floating = mask is not None and mask.dtype.is_floating
+    return f"query key value result{' attn_mask' if floating else ''}"
+
+
+def _norm(a: Arguments) -> str:
+    """Of singular values nothing but those is saved."""
+    order = a.get("ord", a.get("p"))
+    matrix = "A" in a and getattr(a["A"], "ndim", 0) > 1
+    return "" if order == "nuc" or (matrix and order in (2, -2)) else "input result"
+
+
+def _system(a: Arguments) -> str:
+    """With dimensions to move it solves a copy."""
+    return "A result" if a.get("dims") is None else "result"
+
+
+_PRODUCT = "input:other other:input"
+
+# A row and the functions that it is for, by their names in this package; the form in place has
+# that of the other.
+_ROWS: tuple[tuple[Row, str], ...] = (
+    (
+        "",
+        "add sub neg sum mean cumsum reshape view permute transpose expand repeat tile cat stack "
+        "hstack vstack dstack column_stack split chunk unbind squeeze unsqueeze flip roll rot90 "
+        "narrow select tril triu diag diagonal diag_embed diagflat clone contiguous flatten floor "
+        "unflatten movedim unfold ceil trunc round frac sign sgn floor_divide positive block_diag "
+        "cartesian_prod diff trapezoid cumulative_trapezoid gradient pixel_shuffle "
+        "pixel_unshuffle tensor_split hsplit vsplit dsplit to float double half bfloat16 deg2rad "
+        "rad2deg broadcast_tensors broadcast_to meshgrid atleast_1d atleast_2d atleast_3d trace "
+        "lu_unpack cov corrcoef l1_loss fill zero copy detach expand_as gaussian_nll_loss ndtr "
+        "margin_ranking_loss triplet_margin_loss triplet_margin_with_distance_loss as_strided "
+        "select_scatter slice_scatter diagonal_scatter as_strided_scatter channel_shuffle svd "
+        "hinge_embedding_loss quantile nanquantile dropout dropout1d dropout2d dropout3d "
+        "alpha_dropout feature_alpha_dropout repeat_interleave sum_to_size kron",
+    ),
+    (
+        "input",
+        "abs acos acosh asin asinh atan atanh cos cosh sin sinh log log2 log10 log1p square sinc "
+        "digamma lgamma mvlgamma erf erfc i0 entr gelu silu mish softplus elu celu selu softsign "
+        "logsigmoid hardsigmoid hardswish leaky_relu hardtanh relu6 hardshrink softshrink logit "
+        "threshold rrelu nan_to_num renorm nanmean nansum var var_mean glu combinations "
+        "avg_pool1d avg_pool2d avg_pool3d local_response_norm vander normalize "
+        "instance_norm matrix_exp logdet",
+    ),
+    (
+        "result",
+        "exp exp2 expm1 sqrt rsqrt reciprocal tanh sigmoid tan softmax softmin log_softmax relu "
+        "ndtri eigh eigvalsh cholesky qr inv tensorinv svdvals pairwise_distance",
+    ),
+    (
+        "input result",
+        "cumprod std amax amin aminmax prod logsumexp logcumsumexp i0e i1 i1e erfcx erfinv "
+        "log_ndtr pinv det pdist",
+    ),
+    ("integers", "sort topk kthvalue mode msort frexp argsort"),
+    (
+        "input integers",
+        "cummax cummin max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d "
+        "adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d",
+    ),
+    (_PRODUCT, "mul inner cross vdot matmul"),
+    ("input other", "maximum minimum fmax fmin atan2 logaddexp logaddexp2 xlogy xlog1py"),
+    ("input other result", "dist"),
+    ("input target", "mse_loss smooth_l1_loss huber_loss soft_margin_loss multilabel_margin_loss"),
+    (
+        "input target weight",
+        "binary_cross_entropy multi_margin_loss nll_loss multilabel_soft_margin_loss",
+    ),
+    ("input target weight pos_weight", "binary_cross_entropy_with_logits"),
+    ("input1 input2", "cosine_embedding_loss"),
+    ("input weight", "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"),
+    ("input weight", "prelu group_norm"),
+    ("input weight bias", "layer_norm"),
+    ("input weight running_mean running_var", "batch_norm"),
+    ("input:input weight:input", "rms_norm"),
+    ("input:weight weight:input", "linear"),
+    ("input:mat2 mat2:input", "mm bmm"),
+    ("input:vec vec:input", "mv"),
+    ("input:vec2 vec2:input", "outer"),
+    ("input:tensor tensor:input", "dot"),
+    ("mat1:mat2 mat2:mat1", "addmm"),
+    ("mat:vec vec:mat", "addmv"),
+    ("vec1:vec2 vec2:vec1", "addr"),
+    ("batch1:batch2 batch2:batch1", "addbmm baddbmm"),
+    ("a:b b:a", "tensordot"),
+    ("x:y y:x", "vecdot"),
+    ("operands:others", "einsum"),
+    ("tensors:others", "multi_dot"),
+    ("tensor1:tensor2 tensor2:tensor1", "addcmul"),
+    ("tensor1:tensor2 tensor2", "addcdiv"),
+    ("input:other other:other", "fmod remainder"),
+    ("input:input other:other result", "hypot"),
+    ("other:input result", "ldexp"),
+    ("input:input result", "copysign"),
+    ("input:input other:input", "nextafter"),
+    ("x1 x2 result", "cdist"),
+    ("x1:x1 x2:x2", "cosine_similarity"),
+    ("input1:input2|weight input2:input1|weight weight:input1|input2", "bilinear"),
+    ("input min max", "clamp clamp_min clamp_max"),
+    ("input grid", "grid_sample"),
+    ("input", "embedding"),
+    ("weight:per_sample_weights input offsets per_sample_weights", "embedding_bag"),
+    ("input n", "polygamma"),
+    ("condition", "where"),
+    ("mask", "masked_fill masked_scatter"),
+    ("input mask", "masked_select"),
+    ("input index", "gather take"),
+    ("index", "index_select index_fill"),
+    ("index source:source", "index_copy put"),
+    ("index:source source:source", "index_add"),
+    ("index:src", "scatter_add"),
+    ("input index src result", "scatter_reduce"),
+    ("input index source result", "index_reduce"),
+    ("indices", "max_unpool1d max_unpool2d max_unpool3d index_put"),
+    ("key", "getitem setitem"),
+    ("A result", "solve solve_ex solve_triangular"),
+    ("A B result", "lstsq"),
+    ("b A result-2", "triangular_solve"),
+    ("A result-2", "slogdet"),
+    ("input result-1", "std_mean"),
+    ("B L result", "cholesky_solve"),
+    ("L result", "cholesky_inverse"),
+    ("LU pivots result", "lu_solve"),
+    ("LU_data LU_pivots result", "lu_solve_of"),
+    ("result integers-2", "lu_factor_ex lu_packed"),
+    ("result integers", "lu_factor lu"),
+    ("A tau result", "householder_product"),
+    ("input tau other result", "ormqr"),
+    (_power, "pow float_power"),
+    (_quotient, "div"),
+    (_extreme, "max min"),
+    (_selected, "median nanmedian"),
+    (_lerp, "lerp"),
+    (_scattered, "scatter"),
+    (_divergence, "kl_div"),
+    (_average, "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d"),
+    (_padded, "pad"),
+    (_taken, "take_along_dim"),
+    (_attention, "scaled_dot_product_attention"),
+    (_probable, "cross_entropy"),
+    (_poisson, "poisson_nll_loss"),
+    (_resized, "interpolate"),
+    (_norm, "norm vector_norm matrix_norm"),
+    (_system, "tensorsolve"),
+)
+# Running statistics are saved, and written by each call.
+UNCOUNTED = frozenset(("batch_norm",))
+RESULTS = frozenset(("result", "integers"))
+SAVED: dict[str, Row] = {name: row for row, names in _ROWS for name in names.split()}
