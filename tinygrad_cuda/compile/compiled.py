@@ -26,7 +26,7 @@ from tinygrad_cuda.compile.steady import MISS, Steady, steady
 from tinygrad_cuda.compile.watch import Watch, refuse
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
-from tinygrad_cuda.core.interrupts import indivisible
+from tinygrad_cuda.core.interrupts import indivisible, uninterrupted
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.trees import leaves
 from tinygrad_cuda.engine.capture import (
@@ -89,16 +89,19 @@ class Compiled:
     def __call__(self, *args: Any, **options: Any) -> Any:
         recorder = local.recorder
         now = recorder.mode
-        inside = watching.on and capturing() is not None
-        if inside or settings.eager or now.finite or versions.on:
+        if (watching.on and capturing() is not None) or settings.eager or now.finite or versions.on:
             return self.function(*args, **options)
         with self._lock:
             if recorder.pending:
                 realize_all()
             steady_way = self._steady
             if steady_way is not None and not options and not settings.validate:
-                with indivisible:
+                held = uninterrupted.hold()
+                try:
                     result = steady_way.replay(args, now.gradients)
+                finally:
+                    if held:
+                        uninterrupted.release()
                 if result is not MISS:
                     return result
             given = self._given(args, options)

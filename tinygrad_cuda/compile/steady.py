@@ -58,6 +58,7 @@ class Steady:
         (self.event,) = (e for e in program.events if type(e) is RunEvent)
         number = program.events.index(self.event)
         self.before, self.after = program.events[:number], program.events[number + 1 :]
+        self.prepares = [step.prepare for step in program.early]
         self._find_gradients()
         self._find_cells(len(given.cells))
         self._find_outputs()
@@ -147,8 +148,8 @@ class Steady:
         if self.broken != seals.broken and not self._under_seal(args):
             return MISS
         try:
-            for step in program.early:
-                step.prepare()
+            for prepare in self.prepares:
+                prepare()
         except Stale:
             return MISS
         new: list[Any] = []

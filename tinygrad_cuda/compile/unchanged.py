@@ -32,6 +32,7 @@ from tinygrad_cuda.tensor.autocast import state as autocast
 from tinygrad_cuda.tensor.creation import defaults, get_default_device, get_default_dtype
 
 TOGETHER = 200  # containers from which on they are looked at in a loop
+FEW = 3  # cells that are compared in pairs; a set of them costs as much as three comparisons
 SINGLY = 32  # items of a container that are looked at by an instruction each
 Look = Callable[[tuple[Any, ...]], list[Any] | None]
 
@@ -56,7 +57,7 @@ def looking(program: Program, given: Given) -> Look:
     for number, tensor in enumerate(given.args):
         lines += _argument(number, tensor, known)
     if count > 1:
-        lines.append(_refuse(f"len({{{_each('c{}', count)}}}) != {count}"))
+        lines.append(_refuse(*_repeated(count)))
     lines += _names(program.names, known)
     lines.append(
         _refuse(
@@ -105,6 +106,13 @@ def _argument(number: int, tensor: Any, known: dict[str, Any]) -> list[str]:
     ]
 
 
+def _repeated(count: int) -> list[str]:
+    """Conditions that two of the arguments' cells are one."""
+    if count > FEW:
+        return [f"len({{{_each('c{}', count)}}}) != {count}"]
+    return [f"c{a} is c{b}" for b in range(count) for a in range(b)]
+
+
 def _names(names: Names, known: dict[str, Any]) -> list[str]:
     """What the function names must be what it was."""
     lines = []
@@ -120,7 +128,10 @@ def _names(names: Names, known: dict[str, Any]) -> list[str]:
             fields = type(place) is Fields
             known |= {f"fields{number}": place.thing if fields else place, f"gone{number}": missing}
             held = f"fields{number}.__dict__" if fields else f"fields{number}"
-            lines.append(_refuse(f"not gone{number}.isdisjoint({held})"))
+            if len(missing) == 1:
+                lines.append(_refuse(f"{next(iter(missing))!r} in {held}"))
+            else:
+                lines.append(_refuse(f"not gone{number}.isdisjoint({held})"))
     if len(names.contents) > TOGETHER:
         known |= {"contents": names.contents, "items_same": items_same}
         return [*lines, _refuse("not all(map(items_same, contents))")]

@@ -41,12 +41,14 @@ class _Uninterrupted:
 
     Attributes:
         arrived: the signal that waits: its handler and what it takes; or None.
+        installed: the handler that was in place at the last look.
         firm: how many `indivisible` blocks are open, in which `check` does nothing.
     """
 
-    __slots__ = ("arrived", "depth", "firm", "main")
+    __slots__ = ("arrived", "depth", "firm", "installed", "main")
 
     def __init__(self) -> None:
+        self.installed: Any = None
         self.arrived: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
         self.depth = self.firm = 0
         self.main = threading.main_thread().ident
@@ -54,20 +56,48 @@ class _Uninterrupted:
     def __enter__(self) -> None:
         if get_ident() != self.main:
             return
-        if not self.depth:
-            handler = getsignal(SIGINT)
-            if type(handler) is not _Deferring and callable(handler):
-                signal(SIGINT, _Deferring(handler))
+        if not self.depth and getsignal(SIGINT) is not self.installed:
+            self.install()
         self.depth += 1
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if get_ident() != self.main:
             return
         self.depth -= 1
         if not self.depth and self.arrived is not None:
-            self._deliver()
+            self.deliver()
 
-    def _deliver(self) -> None:
+    def hold(self) -> bool:
+        """Begins an `indivisible` block without its context manager, which takes 0.1 us longer.
+
+        Returns:
+            whether `release` must end it: not in other threads.
+        """
+        if get_ident() != self.main:
+            return False
+        if not self.depth and getsignal(SIGINT) is not self.installed:
+            self.install()
+        self.depth += 1
+        self.firm += 1
+        return True
+
+    def release(self) -> None:
+        """Ends a block that `hold` has begun."""
+        self.firm -= 1
+        self.depth -= 1
+        if not self.depth and self.arrived is not None:
+            self.deliver()
+
+    def install(self) -> None:
+        """Puts a handler that waits before the one in place; one that is not Python's stays."""
+        handler = getsignal(SIGINT)
+        if type(handler) is not _Deferring and callable(handler):
+            signal(SIGINT, _Deferring(handler))
+            handler = getsignal(SIGINT)
+        self.installed = handler
+
+    def deliver(self) -> None:
+        """Calls the handler of the signal that waits."""
         assert self.arrived is not None
         (handler, arguments), self.arrived = self.arrived, None
         handler(*arguments)
@@ -79,7 +109,7 @@ class _Uninterrupted:
             KeyboardInterrupt: by Python's own handler.
         """
         if self.arrived is not None and not self.firm and get_ident() == self.main:
-            self._deliver()
+            self.deliver()
 
     def after_fork(self) -> None:
         """The thread that has forked is the main one of the child."""
@@ -92,14 +122,11 @@ class _Indivisible:
     __slots__ = ()
 
     def __enter__(self) -> None:
-        uninterrupted.__enter__()
-        if get_ident() == uninterrupted.main:
-            uninterrupted.firm += 1
+        uninterrupted.hold()
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if get_ident() == uninterrupted.main:
-            uninterrupted.firm -= 1
-        uninterrupted.__exit__()
+            uninterrupted.release()
 
 
 uninterrupted = _Uninterrupted()
