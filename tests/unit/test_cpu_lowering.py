@@ -311,3 +311,48 @@ def test_threads_of_matrix_products() -> None:
     for number in (0, -1, True, 1.0, "2"):
         with pytest.raises(tc.ArgumentError, match="integer of at least 1"):
             tc.set_num_threads(number)  # type: ignore[arg-type]
+
+
+SPECIAL = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-45, -2.5], np.float32)
+
+
+@pytest.mark.parametrize("size", [8, 800, 80_000])
+@pytest.mark.parametrize("bound", [0.0, -0.0, 1.5, np.nan, -np.inf])
+def test_extremes_with_a_number_are_those_with_an_array(size: int, bound: float) -> None:
+    x = np.resize(SPECIAL, size)
+    number = np.array(bound, np.float32)
+    for ours, right in ((numeric.maximum, np.maximum), (numeric.minimum, np.minimum)):
+        expected = right(x, np.full(size, bound, np.float32))
+        for found in (
+            ours(x, number),
+            ours(number, x),
+            ours(x.copy(), number, out=np.empty(size, "f")),
+        ):
+            np.testing.assert_array_equal(found, expected)
+    assert numeric.maximum(x.reshape(-1, 8), number).shape == (size // 8, 8)
+
+
+@pytest.mark.parametrize("size", [8, 80_000])
+def test_relu_has_no_negative_zero_and_keeps_nan(size: int) -> None:
+    x = np.resize(SPECIAL, size)
+    found, within = numeric.relu(x), x.copy()
+    assert numeric.relu(within, out=within) is within
+    for values in (found, within):
+        np.testing.assert_array_equal(values, np.where(x <= 0, np.float32(0), x))
+        assert not np.signbit(values[values == 0]).any()
+
+
+def test_a_cube_may_lie_where_its_base_is() -> None:
+    x = LONG.copy()
+    expected = x * x * x
+    np.testing.assert_array_equal(numeric.product_power(3, x, out=np.empty_like(x)), expected)
+    np.testing.assert_array_equal(numeric.product_power(3, x[:100], out=x[:100]), expected[:100])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+def test_copies_of_views_whose_lines_share_a_set_of_the_cache(dtype: str) -> None:
+    x = (RNG.standard_normal((40, 2, 1024)) * 50).astype(dtype)
+    for view in (x.reshape(80, 1024).T, x.transpose(2, 1, 0), x[::-1].transpose(1, 2, 0)):
+        copy = np.empty(view.shape, view.dtype)
+        numeric.copy_into(copy, view)
+        np.testing.assert_array_equal(copy, view)

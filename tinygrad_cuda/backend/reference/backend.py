@@ -22,7 +22,7 @@ from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.cost import flops
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, indexing
+from tinygrad_cuda.graph.ops import common, indexing, numeric
 from tinygrad_cuda.graph.order import topological
 
 Array = np.ndarray[Any, Any]
@@ -181,7 +181,9 @@ def _owned(value: Any, taken: set[int]) -> Array:
     array: Array = np.asarray(value)
     fresh = array.flags.owndata and array.flags.c_contiguous and array.flags.writeable
     if not fresh or id(array) in taken:
-        array = np.array(array, order="C", copy=True)
+        copy = np.empty(array.shape, array.dtype)
+        numeric.copy_into(copy, array)
+        array = copy
     taken.add(id(array))
     return array
 

@@ -257,20 +257,12 @@ def _where(forms: Forms, node: Node) -> Form | None:
         condition.op is ew.le and _is_zero(forms, a) and _is_zero(forms, condition.sources[1])
         and forms.canonical(condition.sources[0]) is b and b.dtype.name in ("float32", "float64")
     ):  # fmt: skip
-        return Form((forms.full(b),), _relu, "out")
+        return Form((forms.full(b),), numeric.relu, "out")
     return None
 
 
 def _same(array: Array) -> Array:
     return array
-
-
-def _relu(x: Array, out: Array | None = None) -> Array:
-    """x where positive or nan, else 0 (never -0: the sum turns that into 0)."""
-    zero = x.dtype.type(0)
-    result = np.maximum(x, zero, out=out)
-    found: Array = np.add(result, zero, out=result if result.shape else None)
-    return found
 
 
 def _power(forms: Forms, node: Node) -> Form | None:

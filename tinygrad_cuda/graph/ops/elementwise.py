@@ -172,12 +172,12 @@ def _half_at_tie(g: Node, beaten: Node, tie: Node) -> Node:
 
 
 maximum: AlikeOp = _op(
-    "maximum", np.maximum, "tgc_max({0}, {1})",
+    "maximum", numeric.maximum, "tgc_max({0}, {1})",
     lambda g, out, a, b: _half_at_tie(g, lt(a, b), eq(a, b)),
     lambda g, out, a, b: _half_at_tie(g, lt(b, a), eq(a, b)),
 )  # fmt: skip
 minimum: AlikeOp = _op(
-    "minimum", np.minimum, "tgc_min({0}, {1})",
+    "minimum", numeric.minimum, "tgc_min({0}, {1})",
     lambda g, out, a, b: _half_at_tie(g, gt(a, b), eq(a, b)),
     lambda g, out, a, b: _half_at_tie(g, gt(b, a), eq(a, b)),
 )  # fmt: skip

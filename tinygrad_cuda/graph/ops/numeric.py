@@ -6,6 +6,7 @@ Each takes ``out=``, which may be one of its operands, and operands that broadca
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -18,9 +19,9 @@ _WORDS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 _FEW = 256
 
 
-def takes_out(function: Callable[..., Any]) -> Callable[..., Any]:
+def takes_out(function: Any) -> Any:
     """Marks a reference that broadcasts and writes to ``out=`` as a ufunc does."""
-    function.takes_out = True  # type: ignore[attr-defined]
+    function.takes_out = True
     return function
 
 
@@ -51,6 +52,46 @@ def select(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
         mask = np.bitwise_and(mask, differing, out=mask if shape == mask.shape else None)
         np.bitwise_xor(mask, b_bits, out=bits)
     return result
+
+
+# Elements of a block that is read beside a number as an array of it.
+_LINE = 1 << 15
+
+
+@lru_cache(maxsize=32)
+def _line(number: bytes, dtype: np.dtype[Any]) -> Array:
+    """A read-only line of equal numbers; the bytes tell 0 from -0."""
+    line = np.full(_LINE, np.frombuffer(number, dtype)[0])
+    line.flags.writeable = False
+    return line
+
+
+def spread(number: Any, shape: tuple[int, ...]) -> Array:
+    """A 0-d operand in a whole shape: some ufuncs have a vector loop for equal shapes alone."""
+    size = prod(shape)
+    if size <= _LINE:
+        return _line(number.tobytes(), number.dtype)[:size].reshape(shape)
+    return np.full(shape, number)
+
+
+def _extreme(ufunc: np.ufunc, a: Any, b: Any, out: Array | None = None) -> Any:
+    if not b.shape and a.size >= _FEW:
+        b = spread(b, a.shape)
+    elif not a.shape and b.size >= _FEW:
+        a = spread(a, b.shape)
+    return ufunc(a, b, out=out)
+
+
+maximum = takes_out(partial(_extreme, np.maximum))
+minimum = takes_out(partial(_extreme, np.minimum))
+
+
+@takes_out
+def relu(x: Any, out: Array | None = None) -> Any:
+    """x where positive or nan, else 0 (never -0: the sum turns that into 0)."""
+    zero = np.zeros((), x.dtype)
+    result = maximum(x, zero, out=out)
+    return np.add(result, zero, out=result if result.shape else None)
 
 
 @takes_out
@@ -95,7 +136,8 @@ _SIGN, _REST = np.int32(-(2**31)), np.int32(2**31 - 1)
 def erf(x: Any, out: Array | None = None) -> Any:
     """The error function of float32: ``1 - exp(-x p(x))``, by expm1 so that it is exact near 0."""
     line = np.atleast_1d(x)
-    near = np.minimum(np.abs(line), _ERF_END)
+    near = np.abs(line)
+    minimum(near, _ERF_END, out=near)
     scaled = near * _ERF[-1]
     for number in _ERF[-2:0:-1]:
         scaled += number
@@ -117,7 +159,7 @@ def erf(x: Any, out: Array | None = None) -> Any:
 # Elements from which a sum is taken apart, and the most that one piece adds up one by one.
 _MANY, _PIECE = 1 << 11, 1 << 10
 # Elements of a block that lies in the cache with what is computed from it.
-_BLOCK = 1 << 14
+_BLOCK = 1 << 16
 
 
 def total(x: Any, axes: tuple[int, ...]) -> Any:
@@ -156,9 +198,11 @@ def welford(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
         centred = x - mean
         return mean, total(np.multiply(centred, centred), axes)
     parts = []
+    block = np.empty((rows, *x.shape[1:]), x.dtype)
     for start in range(0, x.shape[0], rows):
         part = x[start : start + rows]
-        centred = part - (mean if 0 in axes else mean[start : start + rows])
+        centred = block[: len(part)]
+        np.subtract(part, mean if 0 in axes else mean[start : start + rows], out=centred)
         parts.append(total(np.multiply(centred, centred, out=centred), axes))
     joined = np.concatenate(parts)
     return mean, np.add.reduce(joined, axis=0, keepdims=True) if 0 in axes else joined
@@ -184,19 +228,25 @@ def cumsum(x: Any, axis: int) -> Any:
     return result.reshape(x.shape)
 
 
-# Elements of a group whose running sums are taken across all groups at once.
-_STRIDE = 16
+# Elements of a group whose running sums are taken across all groups at once, and rows of a block.
+_STRIDE, _ROWS = 8, 64
 
 
 def _along_rows(rows: Any) -> Any:
     """Inside groups first, all of them together; then what stands before each group is added."""
-    result = rows.copy()
+    result = np.empty_like(rows)
     whole = rows.shape[1] // _STRIDE * _STRIDE
-    groups = result[:, :whole].reshape(len(rows), -1, _STRIDE)  # a view: one axis is split
-    for k in range(1, _STRIDE):
-        groups[:, :, k] += groups[:, :, k - 1]
-    before = np.cumsum(groups[:, :-1, -1], axis=1, dtype=rows.dtype)
-    groups[:, 1:] += before[:, :, None]
+    for start in range(0, len(rows), _ROWS):
+        part, sums = rows[start : start + _ROWS, :whole], result[start : start + _ROWS, :whole]
+        count = len(part)
+        # One slice for each number within a group, so that the sums are of whole slices.
+        turned = part.reshape(count, -1, _STRIDE).transpose(2, 0, 1)
+        inside = np.ascontiguousarray(turned)
+        for k in range(1, _STRIDE):
+            np.add(inside[k], inside[k - 1], out=inside[k])
+        before = np.zeros(inside.shape[1:], rows.dtype)
+        np.cumsum(inside[-1, :, :-1], axis=1, out=before[:, 1:])
+        np.add(inside, before, out=sums.reshape(count, -1, _STRIDE).transpose(2, 0, 1))
     rest = np.cumsum(rows[:, whole:], axis=1, dtype=rows.dtype)
     np.add(rest, result[:, whole - 1 : whole], out=result[:, whole:])
     return result
@@ -262,7 +312,7 @@ def short_position(better: Callable[..., Any], tail: tuple[int, ...], x: Any) ->
     return found[..., None]
 
 
-# Copies of windows --------------------------------------------------------------------------------
+# Copies of views ----------------------------------------------------------------------------------
 
 
 # Whether a reshape can be asked not to copy: from NumPy 2.1 on.
@@ -287,7 +337,7 @@ def reshaped(shape: tuple[int, ...], take: Callable[..., Any], x: Any) -> Any:
     result = take(x.shape, x.dtype)
     axis, ahead = _shared_rows(x)
     if axis < 0:
-        result[...] = x
+        copy_into(result, x)
     else:
         height, count = x.shape[-2], x.shape[axis]
         lengths, strides = list(x.shape), list(x.strides)
@@ -309,6 +359,20 @@ def _shared_rows(x: Any) -> tuple[int, int]:
         and not x.strides[axis] % step
     ]  # fmt: skip
     return (axes[0], x.strides[axes[0]] // step) if len(axes) == 1 else (-1, 0)
+
+
+# Bytes after which an address falls into the same set of the first-level cache, and of a line.
+_SET, _CACHE_LINE = 1 << 12, 64
+
+
+def copy_into(result: Array, x: Array) -> None:
+    """Copies x; a line of the cache at a time where its last axis would evict what it has read."""
+    if x.size < _MANY or x.shape[-1] < 32 or not x.strides[-1] or x.strides[-1] % _SET:
+        result[...] = x
+        return
+    width = max(1, _CACHE_LINE // 2 // x.itemsize)
+    for start in range(0, x.shape[-1], width):
+        result[..., start : start + width] = x[..., start : start + width]
 
 
 # Positions ----------------------------------------------------------------------------------------
@@ -351,7 +415,9 @@ PRODUCTS = (2, 3, 4)
 
 def product_power(exponent: int, x: Any, out: Array | None = None) -> Any:
     """``x ** exponent`` as a product, for one of `PRODUCTS`."""
-    square = np.multiply(x, x, out=out if exponent != 3 else None)
+    # A cube reads x twice: its square must lie elsewhere.
+    apart = out is not None and (exponent != 3 or not np.may_share_memory(x, out))
+    square = np.multiply(x, x, out=out if apart else None)
     if exponent == 2:
         return square
     return np.multiply(square, x if exponent == 3 else square, out=out)
