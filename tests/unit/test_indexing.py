@@ -334,3 +334,23 @@ def test_index_errors_are_builtin_index_errors() -> None:
     with pytest.raises(IndexError):
         tc.zeros(2, device="cpu")[2]
     assert [row.tolist() for row in tc.arange(3, device="cpu")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (1, 1), (2, 1, 3)])
+def test_plain_keys_take_the_short_way_to_the_same_view(
+    shape: tuple[int, ...], on_cpu: None
+) -> None:
+    from tinygrad_cuda.tensor.indexing import _at_plain, _read
+
+    x = tc.arange(int(np.prod(shape))).reshape(shape)
+    parts = (0, -1, slice(None), slice(0, 1), slice(-1, None), slice(None, None, 2), slice(9, 9))
+    keys = [(a,) for a in parts] + [(a, b) for a in parts for b in parts]
+    for source in (x, x.transpose(0, 1)):
+        for key in keys:
+            short, long = _at_plain(source, key), _read("index", source, key).view
+            assert short is not None
+            assert (short.shape, short.stride()) == (long.shape, long.stride())
+            assert [step[0] for step in short.chain] == [step[0] for step in long.chain]
+            assert short.tolist() == long.tolist()
+    assert x[(0,) * len(shape)].item() == 0
+    assert x[(-1,) * len(shape)].item() == x.numel() - 1

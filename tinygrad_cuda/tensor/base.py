@@ -6,6 +6,7 @@ Reading folds the chain over the cell's node; writing puts one functional update
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from contextlib import nullcontext
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from tinygrad_cuda.engine.examples import check_write, tracing
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
 from tinygrad_cuda.engine.shared import exported
 from tinygrad_cuda.graph.node import Node, Op, Outputs, holding, made_by, mode
-from tinygrad_cuda.graph.ops import common, indexing
+from tinygrad_cuda.graph.ops import common, indexing, movement
 from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensor.views import (
     FILLS,
@@ -221,9 +222,16 @@ class TensorBase:
 
     def alias(self, op: Op, strides: Shape | None = None, **attributes: Any) -> Tensor:
         """Another Tensor on the same cell, seen through one more movement."""
+        return self.alias_through(((op, attributes),), strides)
+
+    def alias_through(self, steps: Iterable[Step], strides: Shape | None = None) -> Tensor:
+        """Another Tensor on the same cell, seen through more movements."""
         source, chain = self._viewed()
         # Applied at once, so that a bad argument is an error here; the node is kept.
-        return self._alias(joined(chain, op, attributes), op(source, **attributes), strides)
+        for op, attributes in steps:
+            source = op(source, **attributes)
+            chain = joined(chain, op, attributes)
+        return self._alias(chain, source, strides)
 
     def select_at(self, axis: int, index: Tensor) -> Tensor:
         """One position of a dimension as another Tensor on the same cell.
@@ -393,6 +401,11 @@ class TensorBase:
         if base.storage is None:
             realize(base.device, (base,))
         array = registry.get(base.device).to_host(base.storage, base.shape, base.dtype)
+        chain = self.chain
+        if len(chain) == 2 and chain[0][0] is movement.slice_ and chain[1][1] == {"shape": ()}:
+            # A number: `x[i, j].item()` is called in loops.
+            check_errors(base.device)
+            return np.asarray(array[chain[0][1]["starts"]])
         array = self._seen(array)
         array.flags.writeable = False
         check_errors(base.device)

@@ -22,7 +22,7 @@ from tinygrad_cuda.core.shapes import (
     slice_bounds,
 )
 from tinygrad_cuda.engine.realize import INDEX, SIGNED_INDEX, register_check
-from tinygrad_cuda.graph.node import Node, current_site
+from tinygrad_cuda.graph.node import Node, Op, current_site
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import indexing as ops
 from tinygrad_cuda.tensor.base import TensorBase, wrap
@@ -396,6 +396,11 @@ def getitem(input: Tensor, key: Any) -> Tensor:
         >>> x[1, ::2].tolist(), x[:, [2, 0]].tolist(), x[x > 3].tolist()
         ([3, 5], [[2, 0], [5, 3]], [4, 5])
     """
+    items = key if type(key) is tuple else (key,)
+    if _PLAIN.issuperset(map(type, items)):
+        view = _at_plain(input, items)
+        if view is not None:
+            return view
     # A schedule at its time, say, is recorded from a template.
     if isinstance(key, TensorBase) and key.dtype.is_integer and key.dtype is not uint8:
         if key.node.shape:
@@ -403,6 +408,40 @@ def getitem(input: Tensor, key: Any) -> Tensor:
         if shape := input.node.shape:
             return input.select_at(0, _position("index", key, shape[0], input.device))
     return _at(input, key)
+
+
+_PLAIN = {int, slice}
+
+
+def _at_plain(input: Tensor, key: tuple[int | slice, ...]) -> Tensor | None:
+    """What `_read` gives for integers and slices alone; None of a key that it must look at."""
+    shape, strides = input.node.shape, input.strides
+    if not 0 < len(key) <= len(shape):
+        return None
+    starts, lengths, steps = [0] * len(shape), list(shape), [1] * len(shape)
+    kept: list[int] = []
+    sparse = False
+    for axis, item in enumerate(key):
+        if isinstance(item, int):
+            size = shape[axis]
+            if not -size <= item < size:
+                return None
+            starts[axis] = item if item >= 0 else item + size
+            lengths[axis] = 1
+            continue
+        kept.append(axis)
+        if not (item.start is item.stop is item.step is None):
+            starts[axis], lengths[axis], steps[axis] = _range("index", item, shape[axis], axis)
+            sparse = sparse or steps[axis] != 1
+    kept.extend(range(len(key), len(shape)))
+    part = tuple(lengths)
+    through: list[tuple[Op, Any]] = []
+    if part != shape or sparse:
+        detail = {"starts": tuple(starts), "shape": part, "steps": tuple(steps)}
+        through.append((movement.slice_, detail))
+    if len(kept) < len(shape) or not through:
+        through.append((movement.reshape, {"shape": tuple([lengths[axis] for axis in kept])}))
+    return input.alias_through(through, tuple([strides[axis] * steps[axis] for axis in kept]))
 
 
 def _at(input: Tensor, key: Any) -> Tensor:

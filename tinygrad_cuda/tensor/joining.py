@@ -57,9 +57,11 @@ def join(nodes: Sequence[Node], axis: int) -> Node:
     total = sum(node.shape[axis] for node in nodes)
     offset = nodes[0].shape[axis]
     result = nodes[0] if len(nodes) == 1 else pad_axis(nodes[0], axis, 0, total - offset)
+    here = None
     for node in nodes[1:]:
         length = node.shape[axis]
-        here = common.constant.leaf(node.shape, bool_, node.device, value=True)
+        if here is None or here.shape != node.shape:
+            here = common.constant.leaf(node.shape, bool_, node.device, value=True)
         after = total - offset - length
         result = elementwise.where(
             pad_axis(here, axis, offset, after, False), pad_axis(node, axis, offset, after), result

@@ -185,7 +185,7 @@ class Tensor(
         Raises:
             ArgumentError: there is not exactly one element.
         """
-        if self.numel() != 1:
+        if prod(self.node.shape) != 1:
             raise ArgumentError(
                 "item",
                 "only one element can become a Python number",
@@ -193,7 +193,7 @@ class Tensor(
                 actual=f"{self.numel()} elements, shape {tuple(self.shape)}",
                 hint="use .tolist(), or reduce first, e.g. .sum().item()",
             )
-        return self.array().reshape(-1)[0].item()
+        return self.array().item()
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers."""

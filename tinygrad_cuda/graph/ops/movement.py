@@ -92,9 +92,8 @@ expand: Op = Op(
 
 def _infer_slice(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
     shape = attributes["shape"]
-    for axis, (size, start, length, step) in enumerate(
-        zip(sources[0].shape, attributes["starts"], shape, attributes["steps"], strict=True)
-    ):
+    parts = zip(sources[0].shape, attributes["starts"], shape, attributes["steps"], strict=True)
+    for axis, (size, start, length, step) in enumerate(parts):
         if step < 1 or start < 0 or (length and start + (length - 1) * step >= size):
             raise IndexError(
                 "slice",
@@ -108,10 +107,10 @@ def _infer_slice(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) 
 def slice_key(
     starts: tuple[int, ...], shape: tuple[int, ...], steps: tuple[int, ...]
 ) -> tuple[slice, ...]:
-    return tuple(
+    return tuple([
         slice(start, start + length * step, step) if length else slice(0, 0)
         for start, length, step in zip(starts, shape, steps)
-    )
+    ])  # fmt: skip
 
 
 slice_: Op = Op(
