@@ -33,3 +33,11 @@ def test_bounds_give_one_value_with_and_without_gradients(dtype: str, on_cpu: No
             assert results[0].dtype == results[1].dtype
             compared += 1
     assert compared > 20
+
+
+def test_of_two_zeros_the_element_stays(on_cpu: None) -> None:
+    x = tc.tensor([0.0, -0.0])
+    for low, high in ((0, None), (None, 0), (-0.0, 0.0)):
+        for leaf in (x, x.clone().requires_grad_()):
+            found = tc.clamp(leaf, low, high).detach().numpy()
+            assert np.signbit(found).tolist() == [False, True]

@@ -46,6 +46,8 @@ def takes_out(function: F) -> F:
 
     @functools.wraps(function)
     def wrapper(*arguments: Any, **options: Any) -> Any:
+        if not options:
+            return function(*arguments)
         if "out" not in options:
             return function(*arguments, **options)
         out = options.pop("out")
