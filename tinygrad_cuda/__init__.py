@@ -66,10 +66,12 @@ from tinygrad_cuda.core.errors import (
     DTypeError,
     GradientError,
     IndexError,
+    MissingFileError,
     NonFiniteError,
     OutOfMemoryError,
     ShapeError,
     TgcError,
+    UnknownNameError,
 )
 from tinygrad_cuda.core.layouts import (
     channels_last,
@@ -528,12 +530,14 @@ __all__ = [
     "Generator",
     "GradientError",
     "IndexError",
+    "MissingFileError",
     "NonFiniteError",
     "OutOfMemoryError",
     "ShapeError",
     "Size",
     "Tensor",
     "TgcError",
+    "UnknownNameError",
     "__version__",
     "abs",
     "absolute",
@@ -1238,4 +1242,4 @@ else:  # for a type checker an unknown name stays an error
             return globals().setdefault(name, getattr(module, name))
         if name.startswith("_"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        raise unknown_name(__name__, name, __all__)
+        raise unknown_name(__name__, name, lambda: __all__)

@@ -401,7 +401,7 @@ KINDS = [
           "        return self\n    def __next__(self):\n        self.v += 1\n"
           "        return self.v\ncount_N = Count_N()", "next(count_N)", "pass", "refuse"),
     _kind("a counter that is read", "import types\nspace_N = types.SimpleNamespace(n=2)\n"
-          "def get_N():\n    space_N.n += 1\n    return space_N.n", "get_N()", "pass", "refuse"),
+          "def get_N():\n    space_N.n += 1\n    return space_N.n", "get_N()", "pass", "either"),
     _kind("random.random", "import random", "random.random()", "pass", "refuse"),
     _kind("random imported by name", "from random import random as draw_N", "draw_N()", "pass",
           "refuse"),
@@ -741,10 +741,10 @@ KINDS = [
           "d_N.rotate()"),
     _kind("a deque as a queue",
           "import collections\nd_N=collections.deque(map(float,range(2,99)))", "d_N.popleft()",
-          "pass", "refuse"),
-    _kind("pop of a list", "d_N=list(map(float,range(2,99)))", "d_N.pop()", "pass", "refuse"),
-    _kind("pop of a set", "d_N=set(map(float,range(2,99)))", "d_N.pop()", "pass", "refuse"),
-    _kind("pop of a bytearray", "d_N=bytearray(range(99))", "d_N.pop()", "pass", "refuse"),
+          "pass", "either"),
+    _kind("pop of a list", "d_N=list(map(float,range(2,99)))", "d_N.pop()", "pass", "either"),
+    _kind("pop of a set", "d_N=set(map(float,range(2,99)))", "d_N.pop()", "pass", "either"),
+    _kind("pop of a bytearray", "d_N=bytearray(range(99))", "d_N.pop()", "pass", "either"),
     _kind("a frozenset of objects", "class A_N:\n    v=2.0\na_N=A_N()\nf_N=frozenset([a_N])",
           "sum(a.v for a in f_N)", "a_N.v += 1"),
     _kind("operator.itemgetter", "import operator\nt_N={'v':2.0}\ng_N=operator.itemgetter('v')",

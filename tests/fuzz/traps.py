@@ -28,6 +28,8 @@ from trap_kinds import KINDS, PATHS, Kind
 import tinygrad_cuda as tc
 
 Step = tuple[Any, ...]
+# The pairs of kinds and paths, then mixed programs.
+LONG = {"cpu": len(KINDS) * len(PATHS) + 1000, "emu": 500, "cuda": 6000}
 LOCATED = "  at:     <trap"  # what an error says of a line of the program
 
 _numbers = itertools.count()

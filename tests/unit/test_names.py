@@ -179,3 +179,36 @@ def test_device_is_a_type() -> None:
         tc.device("tpu")
     assert tc.Size([2, 3]).numel() == 6
     assert tc.ones(2, 3, device="cpu").shape == tc.Size([2, 3])
+
+
+def test_a_missing_name_costs_nothing_until_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hasattr` drops the error: near names, which take long to find, are not looked for."""
+    asked: list[str] = []
+
+    def counted(owner: str, name: str, known: list[str]) -> str:
+        asked.append(name)
+        return "the hint"
+
+    monkeypatch.setattr(names, "_spelling", counted)
+    for owner in (tc, nn, tc.ones(1)):
+        assert not hasattr(owner, "onse")
+        assert getattr(owner, "onse", None) is None
+    assert asked == []
+    with pytest.raises(tc.UnknownNameError, match=r"(?s)there is no 'onse'.*the hint") as caught:
+        _ = tc.onse
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copied), type(copied)) == (str(caught.value), tc.UnknownNameError)
+    assert asked == ["onse"]
+    with pytest.raises(tc.UnknownNameError) as caught:
+        _ = tc.onse
+    caught.value.name_module("Net.body")
+    assert "Net.body" in str(caught.value) and "the hint" in str(caught.value.anew())
+
+
+def test_errors_can_be_pickled() -> None:
+    """Each is found where it says that it is."""
+    kinds = [tc.TgcError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        if kind.__module__ == "tinygrad_cuda":
+            assert getattr(tc, kind.__name__) is kind and kind.__name__ in tc.__all__

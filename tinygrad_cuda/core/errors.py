@@ -9,6 +9,7 @@ import builtins
 import linecache
 import os
 import sys
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -101,6 +102,10 @@ def format_error(
     return "\n".join(lines)
 
 
+# What `format_error` takes but the module.
+Fields = tuple[str, str, str | None, str | None, Site | None, str | None]
+
+
 class TgcError(RuntimeError):
     """Base of every error of this package.
 
@@ -125,7 +130,7 @@ class TgcError(RuntimeError):
     ) -> None:
         self.op = op
         self.site = Site(*site) if site is not None else user_site()
-        self._fields = (op, message, expect, actual, self.site, hint)
+        self._fields: Fields = (op, message, expect, actual, self.site, hint)
         self.module_path: list[tuple[str, object]] = []
         super().__init__(format_error(*self._fields))
 
@@ -202,7 +207,44 @@ class MissingFileError(DataError, FileNotFoundError):
 
 
 class UnknownNameError(TgcError, AttributeError):
-    """A name that a class or the package does not have."""
+    """A name that a class or the package does not have.
+
+    Its text is made when it is shown: `hasattr` drops the error, and near names take long to find.
+
+    Args:
+        op: what does not have it.
+        message: one clause that says what is wrong.
+        expect: gives what would have been right.
+        actual: the name.
+        hint: gives what to do about it.
+    """
+
+    _late: tuple[Callable[[], str], Callable[[], str | None]] | None = None
+
+    def __init__(
+        self, op: str, message: str, *, expect: Callable[[], str], actual: str,
+        hint: Callable[[], str | None],
+    ) -> None:  # fmt: skip
+        self.op, self.site, self._late = op, user_site(), (expect, hint)
+        self._fields = (op, message, None, actual, self.site, None)
+        self.module_path = []
+        RuntimeError.__init__(self, f"[{op}] {message}")
+
+    def _complete(self) -> None:
+        if self._late is not None:
+            op, message, _, actual, site, _ = self._fields
+            (expect, hint), self._late = self._late, None
+            self._fields = op, message, expect(), actual, site, hint()
+            self.args = (format_error(*self._fields),)
+
+    def __str__(self) -> str:
+        self._complete()
+        return super().__str__()
+
+    def name_module(self, path: str) -> None:
+        """Adds the path of the module in whose forward it happened, such as ``Net.body.0``."""
+        self._complete()
+        super().name_module(path)
 
 
 for _class in list(globals().values()):

@@ -36,21 +36,24 @@ NUMPY = {
 }
 
 
-def unknown_name(owner: str, name: str, known: Iterable[str]) -> UnknownNameError:
+def unknown_name(owner: str, name: str, known: Callable[[], Iterable[str]]) -> UnknownNameError:
     """The error for a name that `owner` (a class or the package) does not have.
 
     Args:
         owner: as the user knows it: ``Tensor`` or ``tinygrad_cuda``.
         name: what was asked for.
-        known: the names there are.
+        known: gives the names there are.
     """
-    names = [other for other in known if not other.startswith("_")]
+
+    def names() -> list[str]:
+        return [other for other in known() if not other.startswith("_")]
+
     return UnknownNameError(
         owner,
         f"there is no {name!r}",
-        expect=f"one of {len(names)} names, see dir({owner})",
+        expect=lambda: f"one of {len(names())} names, see dir({owner})",
         actual=name,
-        hint=_spelling(owner, name, names),
+        hint=lambda: _spelling(owner, name, names()),
     )
 
 
@@ -67,7 +70,7 @@ def missing_from(
     def __getattr__(name: str) -> UnknownNameError:  # noqa: N807 (what it is to be)
         if name.startswith("_"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        raise unknown_name(module, name, known())
+        raise unknown_name(module, name, known)
 
     return __getattr__
 

@@ -115,7 +115,7 @@ class Tensor(
             if name.startswith("_") or hasattr(type(self), name):
                 # An AttributeError inside a property: this raises it again.
                 return object.__getattribute__(self, name)
-            raise unknown_name("Tensor", name, dir(type(self)))
+            raise unknown_name("Tensor", name, lambda: dir(type(self)))
 
     def __new__(cls, *data: Any, device: Any = None) -> Tensor:
         """PyTorch's old constructor: `empty` of sizes, or a copy of data, in the default dtype."""
