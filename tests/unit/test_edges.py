@@ -188,3 +188,99 @@ def test_a_long_account_of_the_compiler_says_how_much_is_left_out(count: int) ->
     left = count - shown
     assert (f"... {left} more lines" in text) == (left > 0)
     assert shown == min(count, 12)
+
+
+# How often something is done ----------------------------------------------------------------------
+
+
+def test_a_loop_stops_looking_for_a_program_that_it_does_not_find(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tinygrad_cuda.compile import repeat
+
+    tried = []
+
+    def none(call: Any, state: Any, count: int) -> tuple[int, Any]:
+        tried.append(count)
+        return 0, None
+
+    monkeypatch.setattr(repeat, "_turned", none)
+    assert tc.loop(50, lambda x: x + 1, tc.zeros(())).item() == 50
+    assert len(tried) == repeat.ATTEMPTS
+
+
+def test_the_first_pass_backward_has_the_plan_of_all_others() -> None:
+    from tinygrad_cuda.engine.plan import cache as plans
+
+    made = []
+    w = tc.ones(3, 3, requires_grad=True)
+    assert w.tolist() == [[1.0] * 3] * 3  # it is in memory from the first pass on
+    for _ in range(4):
+        w.grad = None
+        (tc.tanh(w @ w) * 0.5).sum().backward()
+        _ = w.grad.tolist()
+        made.append(plans.made)
+    assert made[1:] == made[:1] * 3
+
+
+def test_a_batch_is_asked_for_while_the_one_before_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where copies overlap with work, one batch is under way, never more."""
+    from tinygrad_cuda.backend import registry
+    from tinygrad_cuda.data import prefetch
+
+    taken: list[int] = []
+
+    def batches() -> Any:
+        for number in range(5):
+            taken.append(number)
+            yield np.full(2, number, np.float32)
+
+    backend = registry.get(tc.tensor(0.0).device)
+    monkeypatch.setattr(type(backend), "upload", lambda self, array: None, raising=False)
+
+    class Coming:
+        def __init__(self, array: Any, start: Any, device: Any) -> None:
+            self.value = array.tolist()
+            self.upload = self
+
+        def wait_for_source(self) -> None:
+            pass
+
+    monkeypatch.setattr(prefetch, "_Coming", Coming)
+    monkeypatch.setattr(prefetch, "_arrived", lambda batch: batch.value)
+    ahead = []
+    for number, batch in enumerate(prefetch.prefetched(batches())):
+        assert batch == [number, number]
+        ahead.append(len(taken) - number - 1)
+    assert ahead == [1, 1, 1, 1, 0]
+
+
+# Compiled functions -------------------------------------------------------------------------------
+
+
+def test_a_permutation_that_is_written_to_is_drawn_anew_in_each_call() -> None:
+    def drawn(x: Any) -> Any:
+        places = tc.randperm(5)
+        places.add_(1)
+        return places + 0 * x, tc.randperm(5)
+
+    found = []
+    for call in (drawn, tc.compile(drawn)):
+        tc.manual_seed(0)
+        found.append([[t.tolist() for t in call(tc.zeros(5).long())] for _ in range(5)])
+    assert found[0] == found[1]
+    assert len({str(pair) for pair in found[1]}) == 5
+
+
+def test_a_view_that_is_returned_is_the_callers_own() -> None:
+    w = tc.ones(2, 3)
+    view = w[0]
+    alone, beside = tc.compile(lambda v: v), tc.compile(lambda v, x: (v, x + 1))
+    written = tc.compile(lambda x, v: (x.mul_(2), v)[1])
+    for turn in range(1, 5):
+        assert alone(view) is view
+        assert beside(view, w)[0] is view
+        assert written(w, view) is view
+        assert view.tolist() == [2.0**turn] * 3

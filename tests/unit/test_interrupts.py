@@ -271,3 +271,27 @@ def test_a_lock_of_the_thread_that_forks_stays_its_own() -> None:
 
     with lock:
         assert forked(work) == 0
+
+
+def test_a_long_program_on_cpu_ends_at_the_next_step(on_cpu: None) -> None:
+    """A Ctrl-C waits for a step of a program at most, and for all of it under `indivisible`."""
+    from tinygrad_cuda.engine.plan import cache as plans
+
+    ran: list[str] = []
+
+    def interrupted(values: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        ran.append("first")
+
+    plans.clear()
+    x = tc.ones(3)
+    assert (x + 1).tolist() == [2, 2, 2]
+    (plan,) = (plan for entry in plans.entries.values() for plan in entry.plans.values())
+    plan.lowered.steps[:] = [interrupted, lambda values: ran.append("second")]
+    with pytest.raises(KeyboardInterrupt), uninterrupted:
+        plan._run([])
+    assert ran == ["first"]
+    with pytest.raises(KeyboardInterrupt), indivisible, uninterrupted:
+        plan._run([])
+    assert ran == ["first", "first", "second"]
+    plans.clear()

@@ -135,6 +135,23 @@ def test_a_program_keeps_as_many_graphs_as_it_may(driver: Driver) -> None:
     assert most == min(REPLAYS, 16)
 
 
+def test_a_weight_that_nobody_else_reads_is_overwritten_in_place(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TGC_DEBUG=3 tells of each copy; a value that somebody holds stays as it is."""
+    backend = registry.get(as_device("cuda"))
+    w = tc.ones(3)
+    pair = tc.compile(lambda x: w.mul_(0.5).add_(x).sum(), steps=2)
+    monkeypatch.setattr(settings, "debug", 3)
+    for _ in range(4):
+        _ = pair(tc.ones(2, 3)).tolist()
+    assert "copied before" not in capsys.readouterr().err
+    before, storage = w.tolist(), w.node.storage
+    _ = pair(tc.ones(2, 3)).tolist()
+    assert "copied before" in capsys.readouterr().err
+    assert backend.to_host(storage, (3,), tc.float32).tolist() == before != w.tolist()
+
+
 # What goes wrong ----------------------------------------------------------------------------------
 
 
