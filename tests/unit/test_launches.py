@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any
 
@@ -11,16 +12,21 @@ from programs import Inputs, family, layer_norm, mlp_step, scheduled, softmax
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import Program
+from tinygrad_cuda.backend.cuda.carry import carry
 from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
 from tinygrad_cuda.backend.cuda.frame import Frame, Numbers, dependencies, first_uses
 from tinygrad_cuda.backend.cuda.pack import Launch, packed
+from tinygrad_cuda.backend.cuda.row import ROW_BYTES
 from tinygrad_cuda.backend.cuda.template import Word
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import DeviceError
 from tinygrad_cuda.graph.ops import contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.rewrite import simplify
+from tinygrad_cuda.graph.rewrite.products import turn_products
+from tinygrad_cuda.graph.schedule import schedule
 
 EMU = as_device("emu")
 RATE = 0.05
@@ -249,3 +255,30 @@ def test_programs_share_one_arena_that_grows(machine: Any) -> None:
         assert result(machine, first, small) == expected
         assert result(machine, second, large) == other
     assert machine.arena(0).address == address
+
+
+# Rows that carry columns --------------------------------------------------------------------------
+
+
+def carried(name: str, shared_bytes: int) -> list[str]:
+    """The kernels' labels of a program of the family, for a block of so much shared memory."""
+    found = schedule(turn_products(simplify(family()[name].outputs)), {})
+    carry(found, shared_bytes)
+    return [stages(kernel)[0].label for kernel in found.kernels]
+
+
+def test_columns_that_just_fit_are_carried() -> None:
+    """Two sums of 2,048 columns in float32, beside what the reductions of a row need."""
+    needed = 2 * 2048 * 4 + ROW_BYTES
+    name = "layer_norm_gradients_short"
+    assert len(carried(name, needed)) == len(carried(name, 1 << 30)) == 1
+    assert len(carried(name, needed - 1)) > 1
+
+
+def test_columns_that_are_carried_cost_no_loop_over_the_row() -> None:
+    name = "layer_norm_gradients_short"
+    alone, beside = (
+        next(re.search(r"(\d+) loops", text) for text in carried(name, size) if "ROW" in text)
+        for size in (0, 1 << 30)
+    )
+    assert alone and beside and alone[1] == beside[1]
