@@ -140,16 +140,16 @@ def test_a_weight_that_nobody_else_reads_is_overwritten_in_place(
 ) -> None:
     """TGC_DEBUG=3 tells of each copy; a value that somebody holds stays as it is."""
     backend = registry.get(as_device("cuda"))
-    w = tc.ones(3)
+    w = tc.ones(4)
     pair = tc.compile(lambda x: w.mul_(0.5).add_(x).sum(), steps=2)
     monkeypatch.setattr(settings, "debug", 3)
     for _ in range(4):
-        _ = pair(tc.ones(2, 3)).tolist()
+        _ = pair(tc.ones(2, 4)).tolist()
     assert "copied before" not in capsys.readouterr().err
     before, storage = w.tolist(), w.node.storage
-    _ = pair(tc.ones(2, 3)).tolist()
+    _ = pair(tc.ones(2, 4)).tolist()
     assert "copied before" in capsys.readouterr().err
-    assert backend.to_host(storage, (3,), tc.float32).tolist() == before != w.tolist()
+    assert backend.to_host(storage, (4,), tc.float32).tolist() == before != w.tolist()
 
 
 # What goes wrong ----------------------------------------------------------------------------------
@@ -204,18 +204,18 @@ def test_rows_share_a_grid_from_sm_90_on(major: int, crew: dict[int, int]) -> No
 def test_debug_shows_kernels_of_a_chain_one_by_one(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    w = tc.ones(3)
+    w = tc.ones(4)
 
     def step(x: Any) -> Any:
         w.mul_(0.5).add_(x)
         return w.sum()
 
     pair = tc.compile(step, steps=2)
-    quiet = [pair(tc.ones(2, 3)).tolist() for _ in range(4)]
+    quiet = [pair(tc.ones(2, 4)).tolist() for _ in range(4)]
     assert "row_sum" not in capsys.readouterr().out
     w.fill_(1)
     monkeypatch.setattr(settings, "debug", 2)
-    assert [pair(tc.ones(2, 3)).tolist() for _ in range(4)] == quiet
+    assert [pair(tc.ones(2, 4)).tolist() for _ in range(4)] == quiet
     assert capsys.readouterr().out.count("row_sum") == 4 * 2
 
 
