@@ -170,6 +170,26 @@ def test_memory_that_is_not_there(driver: Driver) -> None:
     assert tc.ones(3).sum().item() == 3
 
 
+def test_a_value_without_room_names_its_operation_and_line(driver: Driver) -> None:
+    x = tc.arange(1 << 15)
+    table = x.reshape(-1, 1) * x  # the line
+    with pytest.raises(OutOfMemoryError, match=r"^\[mul\] no room for 8 GiB on the GPU") as caught:
+        table.realized()
+    assert "the line" in str(caught.value)
+    assert (x[:3] + 1).tolist() == [1, 2, 3]
+
+
+def test_idle_memory_is_given_back_before_there_is_no_room(driver: Driver) -> None:
+    assert (tc.ones(3) + 1).sum().item() == 6
+    pool = runtime.device(0).pool
+    pool.trim()
+    pool.limit = pool.reserved + (24 << 20)
+    for extra in (0, 1 << 20, 2 << 20):  # of three size classes, two of which have no room
+        x = tc.zeros((3 << 20) + extra // 4) + 1
+        assert x[0].item() == 1
+        del x
+
+
 def test_blocks_that_wait_for_each_other_run_at_one_time(driver: Driver) -> None:
     _ = (tc.ones(300) + 1).sum().item()
     gpu = runtime.device(0)

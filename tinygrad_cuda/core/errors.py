@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 LIBRARY_FOLDER = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
@@ -138,6 +138,11 @@ class TgcError(RuntimeError):
         # A place in the program does not travel to another process; its text does.
         return _restored, (type(self), self.op, str(self))
 
+    def moved(self, op: str, site: RawSite | None) -> Self:
+        """The same error of another operation, at another line."""
+        _, message, expect, actual, _, hint = self._fields
+        return type(self)(op, message, expect=expect, actual=actual, site=site, hint=hint)
+
     def anew(self) -> TgcError:
         """An equal error without this one's traceback, whose frames keep tensors alive."""
         error = type(self).__new__(type(self))
@@ -195,7 +200,13 @@ class CudaError(TgcError):
 
 
 class OutOfMemoryError(CudaError, MemoryError):
-    """The device has no room for an allocation."""
+    """The device has no room for an allocation.
+
+    Attributes:
+        nbytes: of the allocation, where that is known.
+    """
+
+    nbytes = 0
 
 
 class DataError(TgcError, ValueError):

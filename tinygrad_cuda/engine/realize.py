@@ -61,8 +61,8 @@ def realize(device: Device, extra: Iterable[Node] = ()) -> None:
             _run(device, cells, nodes)
         except BadIndex as error:
             raise _report(error, cells) from None
-        except OutOfMemoryError:
-            raise
+        except OutOfMemoryError as error:
+            raise _of_operation(error, [*(cell.node for cell in cells), *nodes]) from None
         except MemoryError as error:
             raise _out_of_memory(error, [*(cell.node for cell in cells), *nodes]) from None
         except Exception:
@@ -119,6 +119,18 @@ def _out_of_memory(error: MemoryError, roots: list[Node]) -> OutOfMemoryError:
         site=site or origin_of(lacking).site,
         hint="use a smaller batch, or free tensors that are no longer needed",
     )  # fmt: skip
+
+
+def _of_operation(error: OutOfMemoryError, roots: list[Node]) -> OutOfMemoryError:
+    """A device's error with the operation and line of the value of that size, or of the largest."""
+    pending = topological(roots, stop=lambda node: node.storage is not None)
+    sizes = {n: prod(n.shape) * n.dtype.itemsize for n in pending if n.storage is None}
+    if not sizes:
+        return error
+    # The last one: what it is computed from may be of its size, and is not stored.
+    found = next((n for n in reversed(sizes) if sizes[n] == error.nbytes), None)
+    origin = origin_of(found or max(sizes, key=sizes.__getitem__))
+    return error.moved("full" if origin.label == "constant" else origin.label, origin.site)
 
 
 def realize_all() -> None:

@@ -227,7 +227,7 @@ class Pool:
         pieces = sum(block.live for block in self._blocks)
         limit = f", limit {readable(self.limit)}" if self.limit else ""
         owners = f"\n{self.describe_live()}" if self.describe_live is not None else ""
-        raise OutOfMemoryError(
+        error = OutOfMemoryError(
             "allocate",
             f"no room for {readable(nbytes)} on the GPU",
             expect=f"{nbytes} bytes free",
@@ -236,3 +236,5 @@ class Pool:
             f"{readable(free)} of {readable(total)} free on the card{owners}",
             hint="use a smaller batch, or free tensors that are no longer needed",
         )
+        error.nbytes = nbytes
+        raise error
