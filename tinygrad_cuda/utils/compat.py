@@ -88,6 +88,12 @@ def coverage(package: Any) -> list[Coverage]:
         internal = name.startswith(INTERNAL) or name.endswith(("_", "_copy"))
         return type(value).__name__ == "builtin_function_or_method" and not internal
 
+    def functional(value: Any) -> bool:
+        # Those of the module torch are builtin: convolutions, distances, shuffles.
+        modules = ("torch.nn.functional", "torch._C._nn", "torch")
+        named = getattr(value, "__module__", "") in modules
+        return named and callable(value) and not isinstance(value, type)
+
     schedulers = torch.optim.lr_scheduler
     parts: list[tuple[str, list[str], Any]] = [
         ("Tensor", [name for name in dir(torch.Tensor) if not name.startswith("_")],
@@ -95,9 +101,7 @@ def coverage(package: Any) -> list[Coverage]:
         ("torch", _public(torch, function), package),
         ("linalg", _public(torch.linalg, function), package.linalg),
         ("nn", _public(torch.nn, layer), package.nn),
-        ("nn.functional", [n for n in dir(torch.nn.functional) if n[0].islower() and
-                           getattr(getattr(torch.nn.functional, n), "__module__", "")
-                           in ("torch.nn.functional", "torch._C._nn")], package.nn.functional),
+        ("nn.functional", _public(torch.nn.functional, functional), package.nn.functional),
         ("nn.init", _public(torch.nn.init, own("torch.nn.init")), package.nn.init),
         ("optim", _public(torch.optim, optimizer), package.optim),
         ("lr_scheduler", _public(schedulers, own(schedulers.__name__)),
