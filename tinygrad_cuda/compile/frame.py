@@ -150,17 +150,15 @@ class DrawsEvent:
 class HostDrawEvent:
     """Has NumPy draw a constant anew."""
 
-    __slots__ = ("device", "draw", "numbers", "places")
+    __slots__ = ("device", "draw", "numbers", "place")
 
     def __init__(self, host: HostDraw, first: int) -> None:
         self.device, self.draw, self.numbers = host.device, host.draw, host.numbers
-        self.places = [first + constant for constant in host.constants]
+        self.place = first + host.constant
 
     def __call__(self, frame: Frame) -> None:
         backend: Any = registry.get(self.device)
-        storage = backend.from_host(self.draw(*self.numbers))
-        for place in self.places:
-            frame.values[place] = storage
+        frame.values[self.place] = backend.from_host(self.draw(*self.numbers))
 
 
 class GradientPlace:

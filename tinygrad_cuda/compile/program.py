@@ -75,7 +75,7 @@ class Program:
         _settle(capture, result)
         self.capture = capture
         self.constants = list(capture.constants)
-        self.drawn = set(capture.drawn)  # numbers of constants that each replay draws
+        self.drawn = capture.drawn  # numbers of constants that each replay draws
         self.offsets = [len(capture.places) + len(self.constants)]
         for run in self.runs:
             self.offsets.append(self.offsets[-1] + run.outputs)

@@ -130,17 +130,15 @@ class HostDraw:
         draw: gives the array from the seed and number of a random node.
         device: where the array goes.
         seed, number: those of the first call, with where a replay gets them from.
-
-    Attributes:
-        constants: under which numbers it stands among the constants.
+        constant: its number among the constants.
     """
 
     def __init__(
-        self, draw: Callable[[int, int], Any], device: Device, seed: int, number: int
+        self, draw: Callable[[int, int], Any], device: Device, seed: int, number: int, constant: int
     ) -> None:
         self.draw, self.device = draw, device
         self.numbers = [seed, number]
-        self.constants: list[int] = []
+        self.constant = constant
 
 
 class Call(NamedTuple):
@@ -215,7 +213,7 @@ class Capture:
         self.written_views = False
         self._copying = False
         self.refused: CompileError | None = None
-        self.drawn: dict[int, HostDraw] = {}
+        self.drawn: set[int] = set()
         self.places: dict[Any, int] = {}
         self.outputs: list[Any] = []
         self.handles: dict[int, tuple[weakref.ref[Any], Any, Any]] = {}
@@ -323,13 +321,9 @@ class Capture:
             storage: entered among the constants before.
             draw, device, seed, number: see `HostDraw`.
         """
-        event = HostDraw(draw, device, seed, number)
-        self.events.append(event)
-        self._note_drawn(self.source(storage)[1], event)
-
-    def _note_drawn(self, constant: int, event: HostDraw) -> None:
-        event.constants.append(constant)
-        self.drawn[constant] = event
+        constant = self.source(storage)[1]
+        self.events.append(HostDraw(draw, device, seed, number, constant))
+        self.drawn.add(constant)
 
     def seeded(self, generator: Any) -> None:
         """The Generator has begun another stream."""
@@ -355,17 +349,15 @@ class Capture:
     def protect(self, device: Device, storages: list[Any], overwrites: dict[int, int]) -> None:
         """Copies constants that a plan is about to overwrite: every replay needs them anew.
 
-        The plan stays the one of the plain program, and with it every bit.
+        The plan stays the one of the plain program, and with it every bit. Entered constants,
+        drawn ones among them, are held by their list: no plan overwrites them.
         """
         forgotten = {id(reference()) for reference in self._forgotten}
         for slot in overwrites.values():
             storage = storages[slot]
-            kind, number, *_ = self.source(storage)
-            if kind == "constant" and id(storage) not in forgotten:
+            if self.unknown(storage) and id(storage) not in forgotten:
                 self.constants.append(duplicate(device, storage))
                 self._copied[id(storage)] = ("copy", len(self.constants) - 1)
-                if number in self.drawn:
-                    self._note_drawn(len(self.constants) - 1, self.drawn[number])
 
     def source(self, storage: Any) -> Source:
         """Where a storage comes from; an unknown one is a constant from now on."""
