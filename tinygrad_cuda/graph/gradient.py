@@ -91,19 +91,17 @@ def backward(
     order = history(outputs)
     occasion = Occasion(order, outputs, seeds, wanted) if plain and order else None
     known = None if occasion is None else occasion.known()
-    if occasion is not None and known is not None:
-        result, passed = known(occasion.inputs)
-    else:
+    if known is None:
         if occasion is not None and occasion.key is None:
             occasion = None
         with uninterrupted, gradient_mode(create_graph):
             result, passed = _recorded(order, outputs, seeds, wanted, occasion)
         known = None if occasion is None else occasion.made(result, passed)
-        if occasion is not None and known is not None:
-            # As all passes that follow: a plan sees from which templates its nodes are.
-            result, passed = known(occasion.inputs)
-    if whole is not None and whole.key is not None and occasion is not None and known is not None:
-        whole.learn(occasion, known)
+    if occasion is not None and known is not None:
+        # The first pass as all that follow: a plan sees from which templates its nodes are.
+        result, passed = known(occasion.inputs)
+        if whole is not None and whole.key is not None:
+            whole.learn(occasion, known)
     if not retain_graph:
         line = user_site()
         for node in passed:
