@@ -125,10 +125,10 @@ def test_views(make: Callable[[], Program]) -> None:
 def test_a_view_that_is_returned() -> None:
     """It is the argument itself: a write to it reaches what it views."""
     w = weight()
-    same = tc.compile(lambda x: (x, x * 2))
+    same, alone = tc.compile(lambda x: (x, x * 2)), tc.compile(lambda x: x)
     for number in range(4):
         view = w[number : number + 1]
-        assert same(view)[0] is view
+        assert same(view)[0] is view and alone(view) is view
 
 
 def test_writes_to_a_view_need_few_traces() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -149,6 +150,17 @@ def test_pictures(tmp_path: Path) -> None:
     assert draw([small()], tmp_path / "graph.dot").read_text(encoding="utf-8") == dot([small()])
     written = draw([small()], tmp_path / "graph.txt").read_text(encoding="utf-8")
     assert written.startswith("7 add(5, 6)")
+
+
+def test_pictures_are_as_large_as_their_graphs(tmp_path: Path) -> None:
+    """At 100 dots an inch: two inches for a node beside others, and no more than a margin."""
+    pytest.importorskip("matplotlib")
+    for count in (2, 6):
+        roots = [ew.exp(buffer(slot)) for slot in range(count)]
+        content = draw(roots, tmp_path / f"{count}.png").read_bytes()
+        width, height = struct.unpack(">II", content[16:24])
+        assert 2 <= width / 100 / count < 2.8
+        assert 1.5 <= height / 100 < 3  # two layers
 
 
 def test_what_draw_refuses(tmp_path: Path) -> None:

@@ -223,10 +223,12 @@ def test_device_is_a_block() -> None:
 def test_jit() -> None:
     model = tc.nn.Linear(2, 2)
     tc.jit._note.cache_clear()
-    with pytest.warns(UserWarning, match="there is no TorchScript"):
+    with pytest.warns(UserWarning, match="there is no TorchScript") as of_script:
         assert tc.jit.script(model) is model
-    with pytest.warns(UserWarning, match="there is no TorchScript"):
+    with pytest.warns(UserWarning, match="there is no TorchScript") as of_trace:
         assert tc.jit.trace(model, tc.ones(1, 2)) is model
+    # Each once, at the line that calls it.
+    assert [warning.filename for warning in (*of_script, *of_trace)] == [__file__] * 2
 
     class Net(tc.jit.ScriptModule):
         scale: tc.jit.Final[int] = 2
@@ -669,6 +671,7 @@ def test_functional_names_at_the_top() -> None:
             t.binary_cross_entropy_with_logits(x, y.sigmoid(), None, None, 1),
             t.cosine_embedding_loss(x, y, one, 0.1, 2), t.hinge_embedding_loss(x[:, 0], one),
             t.kl_div(x, y.sigmoid(), 2), t.margin_ranking_loss(x[:, 0], y[:, 0], one, 0.2),
+            t.ctc_loss(x.reshape(2, 2, 3), k[:2].reshape(2, 1), [2, 2], [1, 1], 2),
             t.triplet_margin_loss(x, y, x + 1), t.poisson_nll_loss(x, y.exp(), True, False, 0.0, 0),
             t.embedding_bag(x, k, t.tensor([0, 2]))[0] if t is torch
             else t.embedding_bag(k, x, t.tensor([0, 2]), mode="sum"),
