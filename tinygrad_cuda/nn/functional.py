@@ -149,6 +149,7 @@ from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.joining import (
     pad,
 )
+from tinygrad_cuda.tensor.layout import gives_rows
 from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.selecting import (
     one_hot,
@@ -301,6 +302,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     return where(scaled > threshold, input, smooth if beta == 1 else smooth / beta)
 
 
+@gives_rows
 @rounded_once
 def logsigmoid(input: Tensor) -> Tensor:
     """``log(sigmoid(input))``, without overflow."""

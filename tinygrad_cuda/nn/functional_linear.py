@@ -9,6 +9,7 @@ from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensor import math as tm
 from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensor.layout import strides_like
 from tinygrad_cuda.tensor.random import keep_mask
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -76,8 +77,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         return input
     kept = wrap(keep_mask(input.node, 1.0 - p))
     scaled = input * (1.0 / (1.0 - p)) if p < 1.0 else input
-    return (
-        where(kept, scaled, 0.0)
-        if not inplace
-        else tm.store("dropout", input, where(kept, scaled, 0.0).node)
-    )
+    dropped = where(kept, scaled, 0.0)
+    if inplace:
+        return tm.store("dropout", input, dropped.node)
+    return strides_like(dropped, input)

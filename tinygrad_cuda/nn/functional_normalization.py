@@ -20,6 +20,7 @@ from tinygrad_cuda.tensor import reductions
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.joining import pad
+from tinygrad_cuda.tensor.layout import fresh, gives_fresh, gives_rows
 from tinygrad_cuda.tensor.opmath import rounded_once, rounded_to_input
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -60,6 +61,7 @@ def _is_mixed(input: Tensor, *parameters: Tensor | None) -> bool:
     return input.dtype.is_floating and input.dtype.itemsize == 2 and any(wide)
 
 
+@gives_fresh
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -178,6 +180,7 @@ def _batch_variance(input: Tensor, count: int) -> Tensor:
     return _channel_moments(input)[0].reshape(-1) * (count / (count - 1))
 
 
+@gives_rows
 def instance_norm(
     input: Tensor,
     running_mean: Tensor | None = None,
@@ -251,6 +254,7 @@ def _last_axes(op: str, input: Tensor, normalized_shape: Sequence[int]) -> tuple
 
 
 @templated
+@gives_rows
 @in_float32
 @rounded_to_input
 def layer_norm(
@@ -280,6 +284,7 @@ def layer_norm(
 
 
 @templated
+@gives_fresh
 @in_float32
 def rms_norm(
     input: Tensor,
@@ -305,6 +310,7 @@ def rms_norm(
 
 
 @templated
+@gives_fresh
 @in_float32
 @rounded_to_input
 def group_norm(
@@ -361,7 +367,7 @@ def local_response_norm(
     squares = (input * input).movedim(1, -1)
     flat = squares.reshape(1, -1, squares.shape[-1])
     around = avg_pool1d(pad(flat, (size // 2, (size - 1) // 2)), size, 1)
-    mean = around.reshape(squares.shape).movedim(-1, 1)
+    mean = fresh(around.reshape(squares.shape).movedim(-1, 1))
     return input / (mean * alpha + k).pow(beta)
 
 

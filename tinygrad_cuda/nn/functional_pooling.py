@@ -8,12 +8,13 @@ from typing import Any
 from tinygrad_cuda.core.dtypes import bool_
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.graph.ops import movement
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.nn.windows import padded, per_axis, windows
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
-from tinygrad_cuda.tensor.layout import gives_fresh
+from tinygrad_cuda.tensor.layout import gives_fresh, gives_fresh_lines, gives_rows
 from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -137,15 +138,22 @@ def _max_pool(
     return (values, pool.indices(chosen)) if return_indices else values
 
 
-@gives_fresh
 def max_pool1d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip
     """`max_pool2d` over one axis."""
-    return _max_pool(
-        "max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices
-    )  # fmt: skip
+    # PyTorch has another algorithm where neither indices nor gradients are wanted.
+    as_image = return_indices or (mode.now.gradients and input.requires_grad)
+    pool = _max_pool_as_image if as_image else _max_pool_of_rows
+    return pool(input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+def _max_pool1d(input: Tensor, *options: Any) -> Any:
+    return _max_pool("max_pool1d", 1, input, *options)
+
+
+_max_pool_as_image, _max_pool_of_rows = gives_fresh_lines(_max_pool1d), gives_rows(_max_pool1d)
 
 
 @templated
@@ -205,7 +213,7 @@ def _avg_pool(
     return whole
 
 
-@gives_fresh
+@gives_fresh_lines
 def avg_pool1d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True,
@@ -240,7 +248,7 @@ def avg_pool2d(
     )  # fmt: skip
 
 
-@gives_fresh
+@gives_rows
 def avg_pool3d(
     input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
@@ -273,7 +281,7 @@ def _lp_pool(
     return where(nothing, 0.0, where(nothing, 1.0, total).pow(1.0 / norm_type))
 
 
-@gives_fresh
+@gives_fresh_lines
 def lp_pool1d(
     input: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
@@ -365,7 +373,7 @@ def _adaptive_avg(rank: int, input: Tensor, output_size: Any) -> Tensor:
     return input
 
 
-@gives_fresh
+@gives_fresh_lines
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     """`adaptive_avg_pool2d` over one axis."""
     return _adaptive_avg(1, input, output_size)
@@ -388,7 +396,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     return _adaptive_avg(2, input, output_size)
 
 
-@gives_fresh
+@gives_rows
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     """`adaptive_avg_pool2d` over three axes."""
     return _adaptive_avg(3, input, output_size)
@@ -422,7 +430,7 @@ def _adaptive_max(rank: int, input: Tensor, output_size: Any, return_indices: bo
     return input, flat
 
 
-@gives_fresh
+@gives_fresh_lines
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """`adaptive_max_pool2d` over one axis."""
     return _adaptive_max(1, input, output_size, return_indices)
@@ -440,7 +448,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     return _adaptive_max(2, input, output_size, return_indices)
 
 
-@gives_fresh
+@gives_rows
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """`adaptive_max_pool2d` over three axes."""
     return _adaptive_max(3, input, output_size, return_indices)

@@ -15,6 +15,7 @@ from tinygrad_cuda.nn.windows import per_axis
 from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.creation import arange, ones, zeros
 from tinygrad_cuda.tensor.joining import stack
+from tinygrad_cuda.tensor.layout import fresh
 from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -207,7 +208,7 @@ def _unpool(
     filled = empty.scatter(
         input.ndim - rank, indices.reshape(*lead, -1), input.reshape(*lead, -1)
     )  # fmt: skip
-    return filled.reshape(*lead, *sizes)
+    return fresh(filled.reshape(*lead, *sizes), input)
 
 
 def max_unpool1d(

@@ -16,6 +16,7 @@ from tinygrad_cuda.tensor.autocast import in_float32, refuse_float16
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.indexing import position_node
+from tinygrad_cuda.tensor.layout import strides_like
 from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.random import probability_node
 from tinygrad_cuda.tensor.reductions import require_float
@@ -44,13 +45,15 @@ def binary_cross_entropy(
         ArgumentError: an input or a target is not between 0 and 1, when the loss is looked at.
     """
     same_shape("binary_cross_entropy", input, target)
+    given = input
     input, target = (
         wrap(probability_node("binary_cross_entropy", x.node, what))
         for x, what in ((input, "input"), (target, "target"))
     )
     losses = -(target * _floored_log(input) + (1 - target) * _floored_log(1 - input))
     losses = losses if weight is None else losses * weight
-    return reduce("binary_cross_entropy", losses, reduction)
+    result = reduce("binary_cross_entropy", losses, reduction)
+    return strides_like(result, given) if reduction == "none" else result
 
 
 def _floored_log(x: Tensor) -> Tensor:

@@ -14,7 +14,13 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import int64, number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
-from tinygrad_cuda.core.shapes import as_shape, broadcast, normalize_axis
+from tinygrad_cuda.core.shapes import (
+    as_shape,
+    broadcast,
+    contiguous_strides,
+    elementwise_strides,
+    normalize_axis,
+)
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement, reduction
 from tinygrad_cuda.tensor import joining, rearranging, shaping
@@ -270,8 +276,9 @@ def block_diag(*tensors: Any) -> Tensor:
 
 
 def ravel(input: Tensor) -> Tensor:
-    """All elements as a vector; a view where strides allow."""
-    return shaping.reshape(input, -1) if input.numel() else shaping.reshape(input, 0)
+    """All elements as a vector; a view of a contiguous tensor."""
+    rows = rearranging.contiguous(input)
+    return shaping.reshape(rows, -1) if rows.numel() else shaping.reshape(rows, 0)
 
 
 def cartesian_prod(*tensors: Tensor) -> Tensor:
@@ -480,7 +487,7 @@ def diff(
         return wrap(another(input.node))
     parts = [part for part in (prepend, input, append) if part is not None]
     joined = joining.cat(parts, dim) if len(parts) > 1 else input
-    node = joined.node
+    node, strides = joined.node, joined.strides
     axis = normalize_axis("diff", dim, len(node.shape))
     for _ in range(n):
         length = max(node.shape[axis] - 1, 0)
@@ -488,4 +495,8 @@ def diff(
         before = joining.slice_axis(node, axis, 0, length)
         changes = node.dtype.category == 0
         node = (elementwise.logical_xor if changes else elementwise.sub)(after, before)
-    return wrap(to_dtype(node, joined.dtype))
+        found = elementwise_strides(node.shape, ((node.shape, strides), (node.shape, strides)))
+        strides = contiguous_strides(node.shape) if found is None else found
+    result = wrap(to_dtype(node, joined.dtype))
+    result._strides = strides
+    return result

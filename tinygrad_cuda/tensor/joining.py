@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Any
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import bool_, number_of
 from tinygrad_cuda.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
-from tinygrad_cuda.core.shapes import Shape, as_int, normalize_axis
+from tinygrad_cuda.core.shapes import (
+    Shape,
+    as_int,
+    channels_last_strides,
+    elementwise_strides,
+    normalize_axis,
+)
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.layout import another, fresh, gives_fresh, lies_channels_last
+from tinygrad_cuda.tensor.layout import another, fresh, lies_channels_last, strides_like
 from tinygrad_cuda.tensor.promotion import to_dtype
 from tinygrad_cuda.tensor.templated import templated
 
@@ -193,18 +199,22 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -
                 actual=f"{node.shape}  (tensor {position})",
             )
     placed = shape[:dim] + (1,) + shape[dim:]
-    return wrap(join([movement.reshape(node, shape=placed) for node in nodes], dim))
+    result = wrap(join([movement.reshape(node, shape=placed) for node in nodes], dim))
+    if dim < len(shape) and all(lies_channels_last(tensor) for tensor in tensors):
+        # PyTorch joins along the dimension before which the new one stands.
+        size = shape[dim]
+        whole = channels_last_strides((*shape[:dim], size * len(nodes), *shape[dim + 1 :]))
+        result._strides = (*whole[:dim], whole[dim] * size, *whole[dim:])
+    return result
 
 
 def _at_least(op: str, tensors: Any, rank: int) -> list[Tensor]:
     nodes = _nodes(op, tensors, rank)
     return [
-        wrap(
-            node
-            if len(node.shape) >= rank
-            else movement.reshape(node, shape=(1,) * (rank - len(node.shape)) + node.shape)
-        )
-        for node in nodes
+        strides_like(wrap(node), tensor)
+        if len(node.shape) >= rank
+        else wrap(movement.reshape(node, shape=(1,) * (rank - len(node.shape)) + node.shape))
+        for node, tensor in zip(nodes, tensors)
     ]
 
 
@@ -268,7 +278,6 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     return tuple(grids)
 
 
-@gives_fresh
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
     """The tensor with elements added (or, if negative, taken off) at its borders.
 
@@ -315,7 +324,13 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = 
         elif any(more):
             node = _extended(node, axis, *more, mode)
         node = _cropped(node, axis, *less) if mode == "replicate" else node
-    return wrap(another(node) if node is input.node else node)
+    result = fresh(wrap(another(node) if node is input.node else node), input)
+    if mode == "circular":
+        result._strides = None
+    elif max(widths, default=0) <= 0 and mode == "constant":
+        # In PyTorch a copy of a view.
+        result._strides = elementwise_strides(node.shape, ((node.shape, input.strides),))
+    return result
 
 
 def _cropped(node: Node, axis: int, before: int, after: int) -> Node:

@@ -93,17 +93,49 @@ def fresh(result: Tensor, like: Tensor | None = None) -> Tensor:
     return result
 
 
-def gives_fresh(function: F) -> F:
-    """A function whose results are never views of its first operand, and report plain strides."""
-
+def _each_fresh(function: F, after: Callable[[Tensor, Any], Tensor]) -> F:
     @functools.wraps(function)
     def wrapper(input: Any, *args: Any, **options: Any) -> Any:
         result = function(input, *args, **options)
         if isinstance(result, tuple):
-            return type(result)(fresh(x, input) for x in result)
-        return fresh(result, input)
+            return type(result)(after(fresh(x, input), input) for x in result)
+        return after(fresh(result, input), input)
 
     return wrapper  # type: ignore[return-value]
+
+
+def gives_fresh(function: F) -> F:
+    """A function whose results are no views of its first operand: row-major or channels-last."""
+    return _each_fresh(function, lambda result, input: result)
+
+
+def gives_rows(function: F) -> F:
+    """A function whose results are no views of its first operand, and row-major."""
+    return _each_fresh(function, lambda result, input: _row_major(result))
+
+
+def gives_fresh_lines(function: F) -> F:
+    """`gives_fresh` for a function of (N, C, L), which PyTorch computes as one of (N, C, 1, L)."""
+    return _each_fresh(function, line_strides)
+
+
+def _row_major(result: Tensor) -> Tensor:
+    result._strides = None
+    return result
+
+
+def line_strides(result: Tensor, input: Tensor) -> Tensor:
+    """A new Tensor (N, C, L), channels-last if the input is so as (N, C, 1, L)."""
+    strides = input._strides
+    if strides is None or len(strides) != 3 or result.ndim != 3:
+        return result
+    (n, channels, length), (first, second, third) = input.node.shape, strides
+    image, apart = (n, channels, 1, length), (first, second, length * third, third)
+    if is_channels_last(image, apart):
+        n, channels, length = result.node.shape
+        found = channels_last_strides((n, channels, 1, length))
+        result._strides = (*found[:2], found[3])
+    return result
 
 
 def in_format(op: str, result: Tensor, format: layouts.memory_format) -> Tensor:

@@ -182,7 +182,10 @@ def pow(input: Any, exponent: Any) -> Tensor:
                 actual=str(exponent), hint="x.float() ** n",
             )  # fmt: skip
         number_of("pow", exponent, input.dtype)
-    return _power(input, exponent)
+    result = _power(input, exponent)
+    if not isinstance(input, TensorBase):
+        result._strides = None  # as PyTorch lays out a power of a number
+    return result
 
 
 atan2 = in_widest(
@@ -458,6 +461,7 @@ def isinf(input: Tensor) -> Tensor:
     return logical_not(logical_or(isfinite(input), isnan(input)))
 
 
+@keeps_layout
 @rounded_once
 def lerp(input: Tensor, end: Any, weight: Any) -> Tensor:
     """``input + weight * (end - input)``; from `end` where that is nearer."""
@@ -472,6 +476,7 @@ def lerp(input: Tensor, end: Any, weight: Any) -> Tensor:
     return wrap(elementwise.where(near, a, b))
 
 
+@keeps_layout
 @in_widest
 @rounded_once
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
@@ -487,6 +492,7 @@ def _times_value(op: str, node: Node, value: Scalar) -> Node:
     return elementwise.mul(node, common.full_like(node, factor))
 
 
+@keeps_layout
 @in_widest
 @rounded_once
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:

@@ -129,6 +129,7 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
         raise IndexError(
             "roll", "a 0-d tensor has no dimension", expect="at least 1-d", actual="()"
         )
+    like: Tensor | None = input
     for distance, dim in zip(distances, axes):
         axis = normalize_axis("roll", dim, len(node.shape))
         size = node.shape[axis] if node.shape else 0
@@ -139,7 +140,9 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
                 slice_axis(node, axis, 0, size - tail),
             )
             node = join(parts, axis)
-    return fresh(wrap(another(node) if node is input.node else node), input)
+        elif 0 not in node.shape:
+            like = None  # PyTorch joins an empty part to it, which is row-major
+    return fresh(wrap(another(node) if node is input.node else node), like)
 
 
 def _triangle(op: str, input: Tensor, diagonal: int, lower: bool) -> Tensor:

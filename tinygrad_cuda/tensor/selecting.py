@@ -21,7 +21,7 @@ from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import get_default_dtype
 from tinygrad_cuda.tensor.indexing import nonzero, position_node
-from tinygrad_cuda.tensor.layout import keeps_layout
+from tinygrad_cuda.tensor.layout import keeps_layout, strides_like
 from tinygrad_cuda.tensor.promotion import factor_of, promote, to_dtype, to_shape
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.transfer import to_device
@@ -306,7 +306,7 @@ def index_fill(input: Tensor, dim: int, index: Any, value: Any) -> Tensor:
         count = prod(index.node.shape if isinstance(index, TensorBase) else np.shape(index))
         shape = node.shape[:axis] + (count,) + node.shape[axis + 1 :] if node.shape else (count,)
         value = wrap(to_shape(to_dtype(value.node, node.dtype), shape))
-    return _index_rows("index_fill", input, dim, index, value, False)
+    return strides_like(_index_rows("index_fill", input, dim, index, value, False), input)
 
 
 # By condition -------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from tinygrad_cuda.graph.ops import special as ops
 from tinygrad_cuda.tensor import math
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.layout import keeps_layout
+from tinygrad_cuda.tensor.layout import keeps_layout, strides_like
 from tinygrad_cuda.tensor.math import _binary, _unary
 from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.promotion import as_float, promote, to_dtype
@@ -240,7 +240,8 @@ def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
     scaled = elementwise.where(low, elementwise.add(scaled, scaled), scaled)
     power = elementwise.where(low, elementwise.sub(power, one), power)
     mantissa = elementwise.where(usable, to_dtype(scaled, node.dtype), node)
-    return wrap(mantissa), wrap(to_dtype(power, dtypes.int32))
+    exponent = wrap(to_dtype(power, dtypes.int32))
+    return strides_like(wrap(mantissa), input), strides_like(exponent, input)
 
 
 @keeps_layout
