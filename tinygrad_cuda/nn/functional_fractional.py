@@ -53,10 +53,10 @@ def _pool(
         )  # fmt: skip
     planes = tuple(input.shape[: input.ndim - rank])
     if samples is None:
-        batch = planes if len(planes) == 2 else (1, *planes)
-        samples = rand(*batch, rank, dtype=input.dtype, device=input.device)
-    # Without a batch PyTorch takes the first of the samples and leaves the others.
-    samples = (samples if len(planes) == 2 else samples[0]).reshape(*planes, rank)
+        samples = rand(*planes, rank, dtype=input.dtype, device=input.device)
+    elif len(planes) < 2:
+        samples = samples[0]  # the others are PyTorch's for the rest of a batch
+    samples = samples.reshape(*planes, rank)
     # A number of the flattened plane for each element of each window; PyTorch's samples for two
     # axes come the last axis first.
     order = range(rank) if rank == 3 else reversed(range(rank))
