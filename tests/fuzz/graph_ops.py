@@ -131,7 +131,7 @@ def resized(x: Any, *shape: int) -> Any:
 
 def definite(lib: Any, x: Any, n: int, *batch: int) -> Any:
     """A well-conditioned square matrix made of the elements of `x`."""
-    return resized(x, *batch, n, n).tanh() * 0.3 + lib.eye(n, dtype=x.dtype) * 2
+    return resized(x, *batch, n, n).sin() * 0.3 + lib.eye(n, dtype=x.dtype) * 2
 
 
 def places(x: Any, size: int) -> Any:
@@ -139,6 +139,11 @@ def places(x: Any, size: int) -> Any:
     if size == 0 or not x.numel():
         raise Unsuitable("no valid index")
     return x.long() % size
+
+
+def narrowed(x: Any) -> Any:
+    """`x` in float32, where it is float64."""
+    return x.float() if dtype_name(x) == "float64" else x
 
 
 def kind_like(x: Any, y: Any) -> Any:
@@ -187,7 +192,7 @@ _unary("bitwise_not", "i", rounds=False)
 _unary("bitwise_not of bool", "b", lambda lib, x: ~x, rounds=False)
 for _name in ["exp", "expm1", "exp2", "sinh", "cosh"]:
     _unary(_name, "n", lambda lib, x, _name=_name: getattr(lib, _name)(bounded(lib, x, -3, 3)))
-for _name in ["log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "lgamma"]:
+for _name in ["log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal"]:
     _unary(
         _name, "n", lambda lib, x, _name=_name: getattr(lib, _name)(bounded(lib, x.abs(), 1, 50))
     )
@@ -207,13 +212,15 @@ for _name in ["log_ndtr", "i0e", "i1", "i1e", "expit"]:
         lambda lib, x, _name=_name: getattr(lib.special, _name)(bounded(lib, x, -3, 3)),
     )
 _unary("special.entr", "f", lambda lib, x: lib.special.entr(x.abs() + 0.2))
-# torch's trigamma has ten correct digits in float64.
+# torch's trigamma, the second derivative of lgamma, has ten correct digits in float64.
 _unary("polygamma", "f", lambda lib, x: lib.polygamma(1, (x.abs() + 0.5).float()))
+_unary("lgamma", "n", lambda lib, x: lib.lgamma(narrowed(bounded(lib, x.abs(), 1, 50))))
+_unary("lgamma of float", "f", lambda lib, x: lib.lgamma(narrowed(x.abs() + 0.3)))
 _unary("to itself", "a", lambda lib, x: x.to(x.dtype) + 0, rounds=False)
 
 _ACTIVATIONS = (
-    "relu relu6 elu selu celu silu mish softplus softsign hardtanh hardswish hardshrink "
-    "softshrink leaky_relu logsigmoid"
+    "relu relu6 silu mish softplus softsign hardtanh hardswish hardshrink softshrink leaky_relu "
+    "logsigmoid"
 )
 for _name in _ACTIVATIONS.split():
     op(
@@ -228,7 +235,7 @@ op(
 # torch's slope of a float64 is the float32 that is nearest to 1 / 6.
 op(
     "F.hardsigmoid", "f",
-    lambda lib, k, x: lib.nn.functional.hardsigmoid(x.float() if "64" in dtype_name(x) else x),
+    lambda lib, k, x: lib.nn.functional.hardsigmoid(narrowed(x)),
     "activation",
 )  # fmt: skip
 op("F.threshold", "f", lambda lib, k, x: lib.nn.functional.threshold(x, 0.1, -2.0), "activation")
@@ -239,9 +246,14 @@ op(
 )  # fmt: skip
 op(
     "F.elu of alpha", "f",
-    lambda lib, k, x: lib.nn.functional.elu(x, k.choice((0.5, 2.0))), "activation",
+    lambda lib, k, x: lib.nn.functional.elu(x + 0.25, k.choice((0.5, 2.0))), "activation",
 )  # fmt: skip
 # Away from zero, where torch's second derivatives are not those of its first.
+for _name in ["elu", "selu", "celu"]:
+    op(
+        f"F.{_name}", "f",
+        lambda lib, k, x, _name=_name: getattr(lib.nn.functional, _name)(x + 0.25), "activation",
+    )  # fmt: skip
 op(
     "F.prelu", "ff",
     lambda lib, k, x, w: lib.nn.functional.prelu(x + 0.25, resized(kind_like(x, w), 1)),
@@ -552,7 +564,8 @@ for _name in ["cummax", "cummin"]:
         _name, "n", lambda lib, k, x, _name=_name: tuple(getattr(lib, _name)(x, k.axis(x))),
         "cumulative", False,
     )  # fmt: skip
-op("logcumsumexp", "f", lambda lib, k, x: lib.logcumsumexp(x, k.axis(x)), "cumulative")
+# torch's second derivative lacks what a gradient of 0 adds.
+op("logcumsumexp", "f", lambda lib, k, x: lib.logcumsumexp(x.detach(), k.axis(x)), "cumulative")
 op(
     "diff",
     "n",
@@ -1199,7 +1212,7 @@ def _sampled(lib: Any, k: Numbers, x: Any, g: Any) -> Any:
     # The nearest element has no slope in the grid: torch has a gradient of zeros, we have none.
     grid = grid if mode == "bilinear" else grid.detach()
     return lib.nn.functional.grid_sample(
-        a, grid.tanh() * 1.1, mode=mode,
+        a, grid.sin() * 1.1, mode=mode,
         padding_mode=k.choice(("zeros", "border")), align_corners=k.flip(),
     )  # fmt: skip
 

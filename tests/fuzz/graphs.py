@@ -422,9 +422,25 @@ class Torch:
             self.repeated += 1
         self.look_at_all()
 
+    def operands(self, step: Step, keys: tuple[int, ...]) -> list[Any]:
+        """The operands of a step; what shares memory with another shape of the target is copied.
+
+        torch reads such an operand while it writes, and refuses only what it notices.
+        """
+        first, *rest = (self.pool[key] for key in keys)
+        if step[0] != "op" or not OPS[step[2]].writes:
+            return [first, *rest]
+        view = (first.data_ptr(), first.shape, first.stride())
+        return [first] + [
+            x.clone()
+            if _memory(x) == _memory(first) and (x.data_ptr(), x.shape, x.stride()) != view
+            else x
+            for x in rest
+        ]
+
     def near_operands(self, step: Step, keys: tuple[int, ...]) -> list[Any]:
         """Does a step, on moved operands where an error inside may be larger than outside."""
-        operands = [self.pool[key] for key in keys]
+        operands = self.operands(step, keys)
         if step[0] == "op" and OPS[step[2]].family in CONDITIONED:
             operands = [self.near(x) for x in operands]
             Mover.move = self.near
@@ -512,7 +528,7 @@ class Torch:
             self.look(keys[0])
             self.done.append(Done(step, keys, (), None))
             return
-        operands = [self.pool[key] for key in keys]
+        operands = self.operands(step, keys)
         before = [None if leaf.grad is None else leaf.grad.clone() for leaf in self.leaves]
         try:
             results = _perform(self.lib, step, operands, self.leaves)
