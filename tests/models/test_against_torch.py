@@ -74,6 +74,19 @@ RIGHT: dict[str, Case] = {
     "a history without elements": lambda lib: (
         lib.cat([lib.zeros(0, requires_grad=True), lib.ones(2)]).requires_grad * lib.ones(1)
     ),
+    "half divided by a number": lambda lib: tuple(
+        quotient(lib.tensor([3.0, 7.0, -3.0, 101.5], dtype=dtype))
+        for dtype in (lib.float16, lib.bfloat16)
+        for quotient in (
+            lambda x: x // 0.1,
+            lambda x: x // 0.7,
+            lambda x: x.div(0.1, rounding_mode="trunc"),
+            lambda x: 5.3 // x,
+        )
+    ),
+    "the median of no integers": lambda lib: tuple(
+        lib.zeros(0, dtype=dtype).median() for dtype in (lib.int8, lib.int16, lib.int64)
+    ),
     "numpy by force": lambda lib: lib.from_numpy(
         lib.ones(2, requires_grad=True).numpy(force=True) + 1
     ),

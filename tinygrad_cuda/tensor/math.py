@@ -19,7 +19,14 @@ from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.autocast import in_float32, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, node_of, pending, wrap
 from tinygrad_cuda.tensor.layout import keeps_layout, strides_like
-from tinygrad_cuda.tensor.opmath import holds, is_half, rounded, rounded_once, widened
+from tinygrad_cuda.tensor.opmath import (
+    holds,
+    is_half,
+    rounded,
+    rounded_once,
+    rounded_to_input,
+    widened,
+)
 from tinygrad_cuda.tensor.promotion import (
     as_float,
     factor_of,
@@ -229,11 +236,15 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
             "div", "unknown rounding_mode", expect="None, 'trunc' or 'floor'",
             actual=repr(rounding_mode),
         )  # fmt: skip
+    return _truncated(input, other)
+
+
+@rounded_to_input
+def _truncated(input: Any, other: Any) -> Tensor:
     a, b = promote("div", input, other)
     if a.dtype.is_floating:
         # Zero slopes, also where the quotient is infinite.
-        quotient = elementwise.div(widened(detached(a)), widened(detached(b)))
-        result = rounded(elementwise.trunc(quotient), a.dtype)
+        result = elementwise.trunc(elementwise.div(detached(a), detached(b)))
         if a.requires_grad or b.requires_grad:
             result = common.with_history(result, elementwise.add(a, b), passes=False)
     else:
@@ -242,8 +253,9 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     return strides_like(wrap(result), input, other)
 
 
+@rounded_to_input
 def floor_divide(input: Any, other: Any) -> Tensor:
-    """The largest whole number not above ``input / other``."""
+    """The largest whole number not above ``input / other``; a number is not rounded to half."""
     a, b = promote("floor_divide", input, other)
     return strides_like(wrap(elementwise.floor_divide(a, b)), input, other)
 

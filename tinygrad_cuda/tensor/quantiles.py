@@ -40,8 +40,9 @@ def _median_of_all(input: Tensor, ignore_nan: bool) -> Tensor:
     node = input.node
     if not prod(node.shape):
         if not node.dtype.is_floating:
-            low = np.iinfo(node.dtype.numpy).min
-            return wrap(common.full(int(low), (), node))
+            # What PyTorch's cast makes of NaN.
+            low = int(np.iinfo(node.dtype.numpy).min) if node.dtype.itemsize >= 4 else 0
+            return wrap(common.full(low, (), node))
         return wrap(common.full(float("nan"), (), node))
     flat = wrap(movement.reshape(node, shape=(prod(node.shape),)))
     middle: Tensor = _median(flat, 0, False, ignore_nan).values
