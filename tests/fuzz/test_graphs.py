@@ -60,6 +60,32 @@ def test_differences_are_noticed(monkeypatch: pytest.MonkeyPatch, change: Any, k
     assert difference.startswith(f"{kind}:")
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "kind"),
+    [
+        ("nonzero", lambda x: x[1:], "shape of nonzero"),
+        ("argsort", lambda x: x.flip(0), "values of argsort"),
+        ("cast to half", lambda x: x * 1.25, "values of cast to half"),
+        ("linalg.inv", lambda x: x * 1.0001, "values of linalg.inv"),
+    ],
+)
+def test_far_runs_explain_roundings_alone(
+    monkeypatch: pytest.MonkeyPatch, name: str, change: Any, kind: str
+) -> None:
+    row = graph_ops.OPS[name]
+    program = [LEAF, ("op", 1, name, (2, 3, 4), 7), ("backward", 2, 4, 6)]
+    assert graphs.check(program, "cpu") is None
+
+    def run(lib: Any, k: Any, *operands: Any) -> Any:
+        result = row.run(lib, k, *operands)
+        return result if lib is torch else change(result)
+
+    monkeypatch.setitem(graph_ops.OPS, name, row._replace(run=run))
+    difference = graphs.check(program, "cpu")
+    assert difference is not None
+    assert difference.startswith(f"{kind}:")
+
+
 def test_a_program_follows_from_its_seed_and_is_shown() -> None:
     assert graphs.generate(5) == graphs.generate(5)
     assert "torch.abs" in graphs.show(PROGRAM)
