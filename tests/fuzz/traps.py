@@ -82,10 +82,10 @@ class World:
         exec(compile(text, file, "exec"), vars(self.module))
 
     def close(self) -> None:
-        """Forgets the namespace, and closes its files and folders."""
+        """Forgets the namespace, and closes its files, folders and databases."""
         for value in vars(self.module).values():
             for name in ("cleanup", "close"):
-                if type(value).__module__ == "tempfile" and hasattr(type(value), name):
+                if type(value).__module__ in ("tempfile", "sqlite3") and hasattr(value, name):
                     getattr(value, name)()
         del sys.modules[self.module.__name__]
         linecache.cache.pop(self.module.__file__ or "", None)

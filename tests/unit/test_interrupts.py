@@ -31,6 +31,18 @@ def python_handler() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture
+def terminated() -> Iterator[None]:
+    """SIGTERM raises, as handlers that save and go do."""
+
+    def handler(number: int, frame: Any) -> None:
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGTERM, handler)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.fixture(params=["cpu", "emu"])
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     try:
@@ -111,6 +123,57 @@ def test_a_handler_that_calls_the_one_before_ends() -> None:
     assert calls == ["third", "second", "first"]
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+def test_other_signals_with_handlers_wait(name: str) -> None:
+    number, calls = signal.Signals[name], []
+    before = signal.signal(number, lambda n, frame: calls.append(n))
+    try:
+        with uninterrupted:
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+            assert not calls
+        assert calls == [number], "as the system does, which counts a waiting signal once"
+        signal.raise_signal(number)
+        assert calls == [number] * 2
+    finally:
+        signal.signal(number, before)
+    with uninterrupted:
+        pass
+    assert signal.getsignal(number) is before
+
+
+def test_a_handler_that_raises_keeps_no_other_from_its_call(terminated: None) -> None:
+    reached: list[str] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: reached.append("another"))
+    try:
+        with pytest.raises(SystemExit) as caught, uninterrupted:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGUSR1)
+            reached.append("inside")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert reached == ["inside", "another"]
+    assert isinstance(caught.value.__context__, KeyboardInterrupt)
+
+
+def test_a_handler_set_between_replays_waits(terminated: None) -> None:
+    """Also where nothing but replays run."""
+    reached: list[str] = []
+
+    def run() -> None:
+        held = uninterrupted.hold()
+        signal.raise_signal(signal.SIGTERM)
+        reached.append("inside")
+        uninterrupted.release()
+        assert held
+
+    for _ in range(2):
+        signal.signal(signal.SIGTERM, lambda number, frame: reached.append("called"))
+        run()
+    assert reached == ["inside", "called"] * 2
+
+
 # Steps --------------------------------------------------------------------------------------------
 
 
@@ -140,7 +203,7 @@ class Training:
         return found
 
 
-def lines_of(call: Callable[[], Any], at: int) -> int:
+def lines_of(call: Callable[[], Any], at: int, number: int = signal.SIGINT) -> int:
     """Counts the lines of the package that a call runs; a signal arrives at one of them."""
     count = 0
 
@@ -149,7 +212,7 @@ def lines_of(call: Callable[[], Any], at: int) -> int:
         if event == "line":
             count += 1
             if count == at:
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
         return local
 
     def calls(frame: Any, event: str, argument: Any) -> Any:
@@ -164,8 +227,11 @@ def lines_of(call: Callable[[], Any], at: int) -> int:
     return count
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
-def test_an_interrupted_step_happens_whole_or_not_at_all(device: str, compiled: bool) -> None:
+def test_an_interrupted_step_happens_whole_or_not_at_all(
+    device: str, compiled: bool, number: int, terminated: None
+) -> None:
     """Wherever the signal falls; and training goes on to the same bits."""
     alone, disturbed = Training(compiled), Training(compiled)
     for _ in range(4):
@@ -180,8 +246,8 @@ def test_an_interrupted_step_happens_whole_or_not_at_all(device: str, compiled: 
         while len(expected) < done + 2:
             alone.call(alone.x)
             expected.append(alone.state())
-        with contextlib.suppress(KeyboardInterrupt):
-            lines_of(lambda: disturbed.call(disturbed.x), at)
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            lines_of(lambda: disturbed.call(disturbed.x), at, number)
         found = disturbed.state()
         assert found in expected[done : done + 2], f"the signal at line {at} of {length}"
         done += found == expected[done + 1]

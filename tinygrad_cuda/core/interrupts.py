@@ -1,24 +1,31 @@
-"""Ctrl-C waits while state is half changed: a step happens whole or not at all.
+"""Signals wait while state is half changed: a step happens whole or not at all.
 
-Python calls the handler of SIGINT between any two instructions of the main thread. Inside of
-``with uninterrupted:`` the signal is noted alone, and the handler from before is called at the end,
-or at a `check` where all can be taken back.
+Python calls the handlers of signals between any two instructions of the main thread. Inside of
+``with uninterrupted:`` a signal is noted alone, and the handler from before is called at the end,
+or at a `check` where all can be taken back. A signal without a handler in Python, such as SIGTERM
+at first, ends the process at once.
 """
 
 from __future__ import annotations
 
+# Without the enumerations of `signal`, which cost more than the calls.
+import _signal  # type: ignore[import-not-found]
 import os
 import threading
-
-# Without the enumerations of `signal`, which cost more than the calls.
-from _signal import SIGINT, getsignal, signal  # type: ignore[import-not-found]
+from _signal import SIGINT, SIGTERM, getsignal, signal
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+# Those that programs have handlers for: to stop, to save, to give up after some time.
+_NAMES = ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+NUMBERS: tuple[int, ...] = tuple(
+    int(getattr(_signal, name)) for name in _NAMES if hasattr(_signal, name)
+)
+
 
 class _Deferring:
-    """The handler of SIGINT from the first block on: calls the one from before, at once or later.
+    """The handler of a signal from the first block on: calls the one from before, at once or later.
 
     It stays, since to set a handler costs a system call, twice a replay 1.5 us. Each stands for
     one handler alone: a user's own may call the one that it has replaced.
@@ -31,7 +38,7 @@ class _Deferring:
 
     def __call__(self, *signal_and_frame: Any) -> None:
         if uninterrupted.depth:
-            uninterrupted.arrived = self.handler, signal_and_frame
+            uninterrupted.arrived[signal_and_frame[0]] = self.handler, signal_and_frame
         else:
             self.handler(*signal_and_frame)
 
@@ -40,23 +47,24 @@ class _Uninterrupted:
     """A context manager, reentrant; in other threads, which no signal interrupts, it does nothing.
 
     Attributes:
-        arrived: the signal that waits: its handler and what it takes; or None.
-        installed: the handler that was in place at the last look.
+        arrived: the signals that wait, by number: their handlers and what these take.
+        installed: the handlers that were in place at the last look, those of SIGINT and SIGTERM
+            first.
         firm: how many `indivisible` blocks are open, in which `check` does nothing.
     """
 
     __slots__ = ("arrived", "depth", "firm", "installed", "main")
 
     def __init__(self) -> None:
-        self.installed: Any = None
-        self.arrived: tuple[Callable[..., Any], tuple[Any, ...]] | None = None
+        self.installed: list[Any] = [None, None]
+        self.arrived: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self.depth = self.firm = 0
         self.main = threading.main_thread().ident
 
     def __enter__(self) -> None:
         if get_ident() != self.main:
             return
-        if not self.depth and getsignal(SIGINT) is not self.installed:
+        if not self.depth and [*map(getsignal, NUMBERS)] != self.installed:
             self.install()
         self.depth += 1
 
@@ -64,18 +72,24 @@ class _Uninterrupted:
         if get_ident() != self.main:
             return
         self.depth -= 1
-        if not self.depth and self.arrived is not None:
+        if not self.depth and self.arrived:
             self.deliver()
 
     def hold(self) -> bool:
         """Begins an `indivisible` block without its context manager, which takes 0.1 us longer.
+
+        A handler that was just set is seen here if it is SIGINT's or SIGTERM's, those of other
+        signals by the blocks around computations.
 
         Returns:
             whether `release` must end it: not in other threads.
         """
         if get_ident() != self.main:
             return False
-        if not self.depth and getsignal(SIGINT) is not self.installed:
+        at_last = self.installed
+        if not self.depth and (
+            getsignal(SIGINT) is not at_last[0] or getsignal(SIGTERM) is not at_last[1]
+        ):
             self.install()
         self.depth += 1
         self.firm += 1
@@ -85,30 +99,33 @@ class _Uninterrupted:
         """Ends a block that `hold` has begun."""
         self.firm -= 1
         self.depth -= 1
-        if not self.depth and self.arrived is not None:
+        if not self.depth and self.arrived:
             self.deliver()
 
     def install(self) -> None:
-        """Puts a handler that waits before the one in place; one that is not Python's stays."""
-        handler = getsignal(SIGINT)
-        if type(handler) is not _Deferring and callable(handler):
-            signal(SIGINT, _Deferring(handler))
-            handler = getsignal(SIGINT)
-        self.installed = handler
+        """Puts handlers that wait before those in place; one that is not Python's stays."""
+        for number in NUMBERS:
+            handler = getsignal(number)
+            if type(handler) is not _Deferring and callable(handler):
+                signal(number, _Deferring(handler))
+        self.installed = [*map(getsignal, NUMBERS)]
 
     def deliver(self) -> None:
-        """Calls the handler of the signal that waits."""
-        assert self.arrived is not None
-        (handler, arguments), self.arrived = self.arrived, None
-        handler(*arguments)
+        """Calls the handlers of the signals that wait, whatever one of them raises."""
+        handler, arguments = self.arrived.pop(next(iter(self.arrived)))
+        try:
+            handler(*arguments)
+        finally:
+            if self.arrived:
+                self.deliver()
 
     def check(self) -> None:
-        """Calls the handler now, where nothing is half changed yet, if a signal has arrived.
+        """Calls the handlers now, where nothing is half changed yet, if signals have arrived.
 
         Raises:
             KeyboardInterrupt: by Python's own handler.
         """
-        if self.arrived is not None and not self.firm and get_ident() == self.main:
+        if self.arrived and not self.firm and get_ident() == self.main:
             self.deliver()
 
     def after_fork(self) -> None:

@@ -150,7 +150,7 @@ class CpuExecutable:
         step = None
         try:
             for step in steps:
-                if uninterrupted.arrived is not None:
+                if uninterrupted.arrived:
                     uninterrupted.check()  # no input is overwritten before the end
                 step(values)
         except MemoryError as error:
