@@ -245,7 +245,8 @@ class finfo:
         self.max = float(found.max)
         self.min = float(found.min)
         self.tiny = self.smallest_normal = float(found.smallest_normal)
-        self.resolution = float(found.resolution)
+        # A power of ten, which the dtype itself holds rounded.
+        self.resolution = float(f"{float(found.resolution):.0e}")
 
 
 class iinfo:

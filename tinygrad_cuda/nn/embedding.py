@@ -52,7 +52,11 @@ class _Table(Module):
         text = f"{self.num_embeddings}, {self.embedding_dim}"
         if self.padding_idx is not None:
             text += f", padding_idx={self.padding_idx}"
-        text += f", max_norm={self.max_norm}" if self.max_norm is not None else ""
+        return text + self._options()
+
+    def _options(self) -> str:
+        text = f", max_norm={self.max_norm}" if self.max_norm is not None else ""
+        text += f", norm_type={self.norm_type}" if self.norm_type != 2.0 else ""
         return text + (", scale_grad_by_freq=True" if self.scale_grad_by_freq else "")
 
 
@@ -117,3 +121,7 @@ class EmbeddingBag(_Table):
             self.mode, self.sparse, per_sample_weights, self.include_last_offset,
             self.padding_idx,
         )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        text = f"{self.num_embeddings}, {self.embedding_dim}{self._options()}, mode={self.mode!r}"
+        return text + (f", padding_idx={self.padding_idx}" if self.padding_idx is not None else "")

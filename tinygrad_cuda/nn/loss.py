@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
 from tinygrad_cuda.nn import losses, losses_more
+from tinygrad_cuda.nn.distance import PairwiseDistance
 from tinygrad_cuda.nn.linear import Linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.size_average import accepts_size_average, reduction_of
@@ -395,7 +396,9 @@ class TripletMarginWithDistanceLoss(_Loss):
         margin: float = 1.0, swap: bool = False, reduction: str = "mean",
     ) -> None:  # fmt: skip
         super().__init__(reduction)
-        self.distance_function, self.margin, self.swap = distance_function, margin, swap
+        self.distance_function: Callable[[Tensor, Tensor], Tensor]
+        self.distance_function = distance_function or PairwiseDistance()
+        self.margin, self.swap = margin, swap
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         return losses_more.triplet_margin_with_distance_loss(
