@@ -40,9 +40,6 @@ ADAPTED: dict[str, Callable[..., Any]] = {
 # Exactly these differ, each for a reason.
 EXCEPTIONS: dict[str, str] = {
     "nn.functional.hardsigmoid": "torch's slope is 1/6 in single precision",
-    "nn.functional.max_unpool1d": "torch passes a gradient to what another value overwrote",
-    "nn.functional.max_unpool2d": "torch passes a gradient to what another value overwrote",
-    "nn.functional.max_unpool3d": "torch passes a gradient to what another value overwrote",
     # Their samples have roots of negative numbers.
     **{
         f"nn.LPPool{rank}d.{mode}": "in torch NaN times 0 reaches what no window holds"

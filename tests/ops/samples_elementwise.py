@@ -77,7 +77,7 @@ class Spec(NamedTuple):
 
 
 def _sign(x: Any) -> Any:
-    return x if x != x else (x > 0) - (x < 0)
+    return (x > 0) - (x < 0)  # 0 for NaN
 
 
 def _maximum(a: Any, b: Any) -> Any:

@@ -28,7 +28,17 @@ class Spec(NamedTuple):
     torch: Callable[..., Any] | None
 
 
+# Tails down to subnormal numbers, both ends, and outside of them.
+FRACTIONS = [0, 1, 0.5, 0.1, 0.9, 1e-7, 1e-30, 1e-40, 0.99, 0.999999, -0.5, 1.5, math.nan, 0.25]
+
 SPECS: dict[Op, Spec] = {
+    rare.i0: Spec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i0(x)),
+    rare.i1: Spec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i1(x)),
+    rare.entr: Spec(
+        ([0, -0.0, 0.5, 1, 3, 1e-40, -1, 100, math.inf, -math.inf, math.nan],), ((0.5, 3),),
+        lambda t, x: t.special.entr(x),
+    ),
+    rare.ndtri: Spec((FRACTIONS,), ((0.1, 0.9),), lambda t, x: t.special.ndtri(x)),
     rare.i0e: Spec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i0e(x)),
     rare.i1e: Spec((BOTH_SIDES,), ((0.5, 3),), lambda t, x: t.special.i1e(x)),
     rare.k0e: Spec(
@@ -82,6 +92,29 @@ def _bessel_i(order: int, x: float) -> float:
     )
 
 
+def _unscaled(order: int, x: float) -> float:
+    return _bessel_i(order, x) * math.exp(abs(x))
+
+
+def _entr(x: float) -> float:
+    """-x log x = -x int_1^x 1 / t dt."""
+    if x <= 0:
+        return -math.inf if x < 0 else 0.0
+    _within(0.1, 10, x)
+    return -x * _integral(lambda t: 1 / t, 1, x)
+
+
+def _ndtri(p: float) -> float:
+    """The root of the distribution function, by bisection."""
+    _within(1e-12, 1 - 1e-4, p)
+    low, high = -40.0, 40.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        below = math.erfc(-middle / math.sqrt(2)) / 2 < p
+        low, high = (middle, high) if below else (low, middle)
+    return low
+
+
 def _bessel_k(order: int, x: float) -> float:
     """exp(x) K(x)."""
     _within(0.1, 20, x)
@@ -133,6 +166,10 @@ def _hurwitz(s: float, q: float) -> float:
 
 
 FORMULAS: dict[Op, Callable[..., float]] = {
+    rare.i0: lambda x: _unscaled(0, x),
+    rare.i1: lambda x: _unscaled(1, x),
+    rare.entr: _entr,
+    rare.ndtri: _ndtri,
     rare.i0e: lambda x: _bessel_i(0, x),
     rare.i1e: lambda x: _bessel_i(1, x),
     rare.k0e: lambda x: _bessel_k(0, x),

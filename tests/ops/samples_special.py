@@ -41,10 +41,13 @@ def _erfinv(x: float) -> float:
 
 
 def _polygamma(order: int, x: float) -> float:
-    if not x > -1000 or order < 0:
-        return math.nan
-    if math.isinf(x):
+    if x == math.inf:
         return math.inf if order == 0 else 0.0
+    if math.isnan(x) or order < 0 or (x <= -1000 and order == 0):
+        return math.nan
+    if x <= -1000:  # too far for the series, but for poles
+        whole = math.isinf(x) or x == math.floor(x)
+        return (-1.0) ** (order + 1) * math.inf if whole else math.nan
     if x == 0:
         return -math.copysign(math.inf, x) if order == 0 else (-1.0) ** (order + 1) * math.inf
     if x < 0 and x == math.floor(x):
@@ -121,6 +124,10 @@ def _neighbours() -> Iterator[Sample]:
             torch=lambda t, a, b: t.nextafter(a, b), **independent,
         )  # fmt: skip
     x = np.linspace(-1.0, 1.0, 12).reshape(3, 4)
+    yield Sample(
+        special.nextafter, "smooth", (plain(x), plain(x + 3)), expected=expected,
+        differentiate=True,
+    )  # fmt: skip
     yield Sample(
         special.nextafter, "transposed", (VIEWS["transposed"](x), plain(-x)), exact=True,
         expected=expected,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.graph.ops import indexing
@@ -137,9 +138,17 @@ def embedding_bag(
         rows = rows * per_sample_weights.unsqueeze(-1)
     counts = _counting(op, input, padding_idx, weight.shape[0])
     if offsets is None:
-        return _pooled(rows, counts.unsqueeze(1), mode).squeeze(1)
+        if mode == "max":
+            return _largest(rows, counts.unsqueeze(1)).squeeze(1)
+        total = where(counts.unsqueeze(-1), rows, 0.0).sum(1)
+        return _mean_or_sum(total, counts, mode)
     inside = _bags(offsets, input.shape[0], include_last_offset) & counts
-    return _pooled(rows, inside, mode)
+    if mode == "max":
+        return _largest(rows, inside)
+    # One row after the last bag takes those of no bag.
+    number = where(inside.any(0), inside.to(int64).argmax(0), inside.shape[0])
+    total = zeros(inside.shape[0] + 1, rows.shape[-1], device=rows.device, dtype=rows.dtype)
+    return _mean_or_sum(total.index_add(0, number, rows)[:-1], inside, mode)
 
 
 def _counting(op: str, input: Tensor, padding_idx: int | None, count: int) -> Tensor:
@@ -164,15 +173,16 @@ def _bags(offsets: Tensor, length: int, last: bool) -> Tensor:
     return inside
 
 
-def _pooled(rows: Tensor, inside: Tensor, mode: str) -> Tensor:
-    """Rows (.., L, D) reduced over those inside, (.., B, L)."""
-    if mode == "max":
-        chosen = where(inside.unsqueeze(-1), rows.unsqueeze(-3), -float("inf"))
-        largest = chosen.max(-2).values
-        empty = ~inside.any(-1, keepdim=True)
-        return where(empty, 0.0, largest)
-    shares = inside.to(rows.dtype)
-    total: Tensor = shares @ rows
-    if mode == "mean":
-        total = total / shares.sum(-1, keepdim=True).clamp(min=1.0)
-    return total
+def _largest(rows: Tensor, inside: Tensor) -> Tensor:
+    """The maximum of rows (.., L, D) over those inside, (.., B, L)."""
+    chosen = where(inside.unsqueeze(-1), rows.unsqueeze(-3), -float("inf"))
+    empty = ~inside.any(-1, keepdim=True)
+    return where(empty, 0.0, chosen.max(-2).values)
+
+
+def _mean_or_sum(total: Tensor, inside: Tensor, mode: str) -> Tensor:
+    """The sums (B, D) of rows, over how many are inside, (B, L), for ``mean``."""
+    if mode == "sum":
+        return total
+    counts: Tensor = inside.to(total.dtype).sum(-1, keepdim=True).clamp(min=1.0)
+    return total / counts

@@ -11,7 +11,7 @@ from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.graph.ops import movement
 from tinygrad_cuda.nn.smooth import where
-from tinygrad_cuda.nn.windows import padded, per_axis, windows
+from tinygrad_cuda.nn.windows import padded, per_axis, weighed_taps, windows
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.layout import gives_fresh, gives_fresh_lines, gives_rows
@@ -337,14 +337,19 @@ def _emptied(result: Tensor, sizes: Shape) -> Tensor:
 
 def _spans(input: Tensor, axis: int, count: int) -> Tensor:
     """Which elements along an axis belong to each of `count` spans: shape (count, size)."""
-    size = input.shape[axis]
-    device = input.device
+    first, end = _span_ends(input, axis, count)
+    place = arange(input.shape[axis], device=input.device)
+    inside: Tensor = (place >= first.unsqueeze(1)) & (place < end.unsqueeze(1))
+    return inside
+
+
+def _span_ends(input: Tensor, axis: int, count: int) -> tuple[Tensor, Tensor]:
+    """Where each of `count` spans of an axis begins and ends."""
+    size, device = input.shape[axis], input.device
     first = arange(count, device=device) * size // count
     # The end is rounded up: (i + 1) size / count.
     end = (arange(1, count + 1, device=device) * size + (count - 1)) // count
-    place = arange(size, device=device)
-    inside: Tensor = (place >= first.unsqueeze(1)) & (place < end.unsqueeze(1))
-    return inside
+    return first, end
 
 
 def _even(input: Tensor, sizes: Shape) -> Shape | None:
@@ -367,9 +372,13 @@ def _adaptive_avg(rank: int, input: Tensor, output_size: Any) -> Tensor:
         return _avg_pool(op, rank, input, kernel, None, 0, False, True)
     for position, wanted in enumerate(sizes):
         axis = input.ndim - rank + position
-        shares = _spans(input, axis, wanted).to(input.dtype)
-        shares = shares / shares.sum(1, keepdim=True)
-        input = (input.movedim(axis, -1) @ shares.T).movedim(-1, axis)
+        size = input.shape[axis]
+        first, end = _span_ends(input, axis, wanted)
+        longest = max(-(-(k + 1) * size // wanted) - k * size // wanted for k in range(wanted))
+        places = first.unsqueeze(1) + arange(longest, device=input.device)
+        inside = places < end.unsqueeze(1)
+        shares = inside.to(input.dtype) / (end - first).to(input.dtype).unsqueeze(1)
+        input = weighed_taps(input, axis, places, shares, inside)
     return input
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.graph.ops.common import with_history
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.nn.windows import per_axis
 from tinygrad_cuda.tensor.autocast import in_widest
+from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange, ones, zeros
 from tinygrad_cuda.tensor.joining import stack
 from tinygrad_cuda.tensor.layout import fresh
@@ -205,9 +207,12 @@ def _unpool(
     usual = tuple((n - 1) * s - 2 * p + k for n, s, p, k in zip(spatial, steps, around, kernel))
     sizes = usual if output_size is None else tuple(output_size)[-rank:]
     empty = zeros(*lead, prod(sizes), device=input.device, dtype=input.dtype)
-    filled = empty.scatter(
-        input.ndim - rank, indices.reshape(*lead, -1), input.reshape(*lead, -1)
-    )  # fmt: skip
+    places, values = indices.reshape(*lead, -1), input.reshape(*lead, -1)
+    filled = empty.scatter(input.ndim - rank, places, values.detach())
+    if values.requires_grad:
+        # As in PyTorch each value gets the gradient of its place, also where another one stays.
+        history = empty.scatter_add(input.ndim - rank, places, values)
+        filled = wrap(with_history(filled.node, history.node))
     return fresh(filled.reshape(*lead, *sizes), input)
 
 

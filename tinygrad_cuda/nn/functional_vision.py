@@ -1,7 +1,7 @@
 """Images made larger, smaller, or rearranged: interpolate, pixel_shuffle and its inverse.
 
-Resizing along an axis is a product with a small matrix of weights, which are computed from their
-positions within the product's loads.
+Resizing along an axis gathers the few elements that an output depends on, and weighs them; the
+positions and weights are computed within the kernel's loads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.core.dtypes import DType, float32, float64
+from tinygrad_cuda.core.dtypes import DType, float32, float64, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.nn.functional_pooling import (
     adaptive_avg_pool1d,
@@ -19,6 +19,7 @@ from tinygrad_cuda.nn.functional_pooling import (
     adaptive_avg_pool3d,
 )
 from tinygrad_cuda.nn.smooth import where
+from tinygrad_cuda.nn.windows import weighed_taps
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.layout import gives_fresh
@@ -109,9 +110,9 @@ def interpolate(
         if mode.startswith("nearest"):
             input = _nearest(input, axis, wanted, factor, 0.5 if mode == "nearest-exact" else 0.0)
         elif wanted != input.shape[axis] or factor not in (None, 1.0):
-            make = _smoothed if antialias else _weights
-            weights = make(input, axis, wanted, factor, mode, bool(align_corners))
-            input = (input.movedim(axis, -1) @ weights.T).movedim(-1, axis)
+            make = _smoothed if antialias else _taps
+            places, weights, inside = make(input, axis, wanted, factor, mode, bool(align_corners))
+            input = weighed_taps(input, axis, places, weights, inside)
     return input
 
 
@@ -155,10 +156,13 @@ def _nearest(input: Tensor, axis: int, wanted: int, factor: float | None, shift:
     return input.index_select(axis, positions)
 
 
-def _weights(
+Taps = tuple[Tensor, Tensor, Tensor | None]  # positions, weights, and which of them count
+
+
+def _taps(
     input: Tensor, axis: int, wanted: int, factor: float | None, mode: str, aligned: bool
-) -> Tensor:
-    """The matrix (wanted, size) of the weights along one axis."""
+) -> Taps:
+    """The positions and weights, (wanted, 2 or 4), of what each output depends on."""
     size = input.shape[axis]
     # Half precision cannot tell one position from the next beyond some hundred.
     options: Any = {"device": input.device, "dtype": _exact(input)}
@@ -168,20 +172,17 @@ def _weights(
     else:
         step = size / wanted if factor is None else 1.0 / factor
         source = (place + 0.5) * step - 0.5
-    columns = arange(size, **options)
     if mode != "bicubic":
         source = source.clamp(0.0, size - 1)
-        weights: Tensor = (1.0 - (source - columns).abs()).clamp(min=0.0).to(input.dtype)
-        return weights
+        offsets = arange(2, **options)
+    else:
+        offsets = arange(-1, 3, **options)
     first = source.floor()
-    total: Any = None
-    for offset in (-1, 0, 1, 2):
-        # Positions outside read the border's element.
-        here = (first + offset).clamp(0.0, size - 1) == columns
-        term = where(here, _cubic((source - first - offset).abs()), 0.0)
-        total = term if total is None else total + term
-    found: Tensor = total.to(input.dtype)
-    return found
+    distance = (source - first - offsets).abs()
+    weights = _cubic(distance) if mode == "bicubic" else 1.0 - distance
+    # Positions outside read the border's element.
+    places = (first + offsets).clamp(0.0, size - 1)
+    return places.to(int64), weights.to(input.dtype), None
 
 
 def _exact(input: Tensor) -> DType:
@@ -190,8 +191,8 @@ def _exact(input: Tensor) -> DType:
 
 def _smoothed(
     input: Tensor, axis: int, wanted: int, factor: float | None, mode: str, aligned: bool
-) -> Tensor:
-    """The matrix of weights whose kernel is as wide as what an element of the output covers."""
+) -> Taps:
+    """`_taps` of a kernel that is as wide as what an element of the output covers."""
     size = input.shape[axis]
     options: Any = {"device": input.device, "dtype": _exact(input)}
     step = size / wanted if factor is None else 1.0 / factor
@@ -200,17 +201,18 @@ def _smoothed(
     width = max(step, 1.0)
     reach = width * (1.0 if mode == "bilinear" else 2.0)
     center = (arange(wanted, **options).unsqueeze(1) + 0.5) * step
-    columns = arange(size, **options)
     first = (center - reach + 0.5).trunc().clamp(min=0.0)
     end = (center + reach + 0.5).trunc().clamp(max=float(size))
+    columns = first + arange(min(math.ceil(2 * reach) + 1, size), **options)
     distance = ((columns - center + 0.5) / width).abs()
     if mode == "bilinear":
         weights = (1.0 - distance).clamp(min=0.0)
     else:
         weights = where(distance < 2.0, _cubic(distance, -0.5), 0.0)
-    weights = where((columns >= first) & (columns < end), weights, 0.0)
+    inside = columns < end
+    weights = where(inside, weights, 0.0)
     shares: Tensor = (weights / weights.sum(-1, keepdim=True)).to(input.dtype)
-    return shares
+    return columns.to(int64), shares, inside
 
 
 def _cubic(distance: Tensor, a: float = -0.75) -> Tensor:

@@ -125,7 +125,7 @@ def huber_loss(
         )
     difference = input - target
     size = difference.abs()
-    near = size <= delta
+    near = ~(size > delta)  # NaN too: its slope is NaN
     # The branch not taken must stay finite: its gradient is 0 times it.
     small = where(near, difference, 0.0)
     losses = where(near, 0.5 * small * small, delta * (size - 0.5 * delta))

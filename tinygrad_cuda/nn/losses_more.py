@@ -126,7 +126,7 @@ def gaussian_nll_loss(
             actual=str(tuple(var.shape)),
         )  # fmt: skip
     # As in PyTorch, the bound does not stop the gradient.
-    var = var + (var.detach().clamp(min=eps) - var.detach())
+    var = where(var < eps, var - var.detach() + eps, var)
     difference = input - target
     losses = (var.log() + difference * difference / var) * 0.5
     losses = losses + 0.5 * math.log(2 * math.pi) if full else losses
@@ -212,8 +212,8 @@ def hinge_embedding_loss(
 
 
 def _hinge(x: Tensor) -> Tensor:
-    """``max(x, 0)`` whose derivative at 0 is 1, as that of PyTorch's clamp."""
-    return where(x < 0, 0, x)
+    """``max(x, 0)`` whose derivative is 1 at 0 and 0 at NaN, as that of PyTorch's clamp."""
+    return x.clamp(min=0)
 
 
 @accepts_size_average
@@ -301,8 +301,9 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
     right = right & listed.unsqueeze(-1)
     scores = where(right, input.unsqueeze(-2), 0.0).sum(-1, keepdim=True)
     wrong = ~right.any(-2, keepdim=True) & listed.unsqueeze(-1)
-    margins = _positive(1.0 - (scores - input.unsqueeze(-2)))
-    losses = where(wrong, margins, 0.0).sum((-2, -1)) / classes
+    margins = 1.0 - (scores - input.unsqueeze(-2))
+    # As in PyTorch, NaN is no violation.
+    losses = where(wrong & (margins > 0), margins, 0.0).sum((-2, -1)) / classes
     return reduce(op, losses, reduction)
 
 

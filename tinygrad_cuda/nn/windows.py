@@ -11,7 +11,10 @@ from typing import Any
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import movement
+from tinygrad_cuda.graph.ops import indexing, movement
+from tinygrad_cuda.tensor import selecting
+from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensor.tensor import Tensor
 
 
 def per_axis(op: str, name: str, value: Any, rank: int, least: int = 0) -> tuple[int, ...]:
@@ -112,3 +115,24 @@ def _tiles(x: Node, kernel: Shape, lengths: Shape) -> Node:
     x = movement.reshape(x, shape=x.shape[:lead] + apart)
     axes = [*range(lead), *range(lead, lead + 2 * rank, 2), *range(lead + 1, lead + 2 * rank, 2)]
     return movement.permute(x, axes=tuple(axes))
+
+
+def weighed_taps(
+    input: Tensor, axis: int, places: Tensor, weights: Tensor, inside: Tensor | None = None
+) -> Tensor:
+    """Weighed sums along an axis: output k is the sum of ``weights[k, t] input[places[k, t]]``.
+
+    Only what an output depends on is read: NaN and infinities elsewhere do not reach it.
+
+    Args:
+        places, weights: shape (wanted, taps).
+        inside: which taps count; None takes all.
+    """
+    inner = places.clamp(0, input.shape[axis] - 1)
+    rows = wrap(indexing.gather(input.movedim(axis, 0).node, inner.node))
+    shape = (*places.shape, *(1,) * (input.ndim - 1))
+    products = rows * weights.reshape(shape)
+    if inside is not None:
+        products = selecting.where(inside.reshape(shape), products, 0.0)
+    total: Tensor = products.sum(1).movedim(0, axis)
+    return total

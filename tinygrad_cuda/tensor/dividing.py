@@ -394,7 +394,8 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
         )
     padded = (1,) * missing + target
     axes = tuple(k for k, (a, b) in enumerate(zip(padded, node.shape)) if a != b)
-    if node.shape == target:
+    # As in PyTorch, a number is summed: integers become int64.
+    if node.shape == target and (target or node.dtype.is_floating):
         return input
     node = to_dtype(node, int64) if not node.dtype.is_floating else node
     summed = reduction.sum(node, axes=axes) if axes else node

@@ -102,6 +102,17 @@ def _on_host(op: str, function: Callable[..., Any], *tensors: Tensor) -> list[np
     return list(found) if isinstance(found, tuple) else [found]
 
 
+def _iterated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A factorization by iteration, which would not end for infinities in every LAPACK."""
+
+    def checked(a: Any) -> Any:
+        if not np.isfinite(a).all():
+            raise np.linalg.LinAlgError("an element is infinite or NaN")
+        return function(a)
+
+    return checked
+
+
 def _recorded(arrays: list[Any], sources: tuple[Tensor, ...], backward: Backward) -> list[Tensor]:
     """Arrays as Tensors with a history: `backward(cotangents, results)` gives the gradients.
 
@@ -356,11 +367,11 @@ def svd(A: Tensor, full_matrices: bool = True) -> SVD:
     """
     A = require_matrix("svd", A)
     k = min(A.shape[-2:])
-    arrays = _on_host("svd", lambda a: tuple(np.linalg.svd(a, full_matrices=False)), A)
+    arrays = _on_host("svd", _iterated(lambda a: tuple(np.linalg.svd(a, full_matrices=False))), A)
     reduced = SVD(*_recorded(arrays, (A,), _svd_backward))
     if not full_matrices or A.shape[-2] == A.shape[-1]:
         return reduced
-    full = _on_host("svd", lambda a: tuple(np.linalg.svd(a, full_matrices=True)), A)
+    full = _on_host("svd", _iterated(lambda a: tuple(np.linalg.svd(a, full_matrices=True))), A)
     like = A.node
     U, Vh = (
         wrap(buffer_node(np.ascontiguousarray(full[i], like.dtype.numpy), like.device))
@@ -439,7 +450,7 @@ def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
     if UPLO.upper() not in ("L", "U"):
         raise ArgumentError("eigh", "unknown triangle", expect="'L' or 'U'", actual=repr(UPLO))
     side: Any = UPLO.upper()
-    arrays = _on_host("eigh", lambda a: tuple(np.linalg.eigh(a, side)), A)
+    arrays = _on_host("eigh", _iterated(lambda a: tuple(np.linalg.eigh(a, side))), A)
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         (gL, gV), (values, vectors) = gs, results
@@ -492,7 +503,7 @@ def pinv(
         inverse = np.where(limit < S, 1 / np.where(limit < S, S, 1), 0)
         return np.swapaxes(Vh, -1, -2) * inverse[..., None, :] @ np.swapaxes(U, -1, -2)
 
-    arrays = _on_host("pinv", host, A)
+    arrays = _on_host("pinv", _iterated(host), A)
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         # Golub and Pereyra, 1973.

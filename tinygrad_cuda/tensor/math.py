@@ -289,13 +289,9 @@ _sign = _unary(elementwise.sign, "sign", "", False)
 
 def sign(input: Tensor) -> Tensor:
     """-1, 0 or 1 by the sign; 0 for NaN, as in PyTorch."""
-    node = input.node
-    if node.dtype is dtypes.bool_:
-        return strides_like(wrap(node), input)
-    if not node.dtype.is_floating:
-        return _sign(input)
-    nan, zero = elementwise.isnan(node), common.full_like(node, 0)
-    return strides_like(wrap(elementwise.where(nan, zero, elementwise.sign(node))), input)
+    if input.node.dtype is dtypes.bool_:
+        return strides_like(wrap(input.node), input)
+    return _sign(input)
 
 
 bitwise_not = _unary(elementwise.bitwise_not, "bitwise_not", "Bitwise complement.", False)
@@ -391,9 +387,7 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
         result = wrap(limited)
         return result if input._strides is None else strides_like(result, input)
     if isinstance(min, TensorBase) and isinstance(max, TensorBase):
-        # All three decide the dtype at once: of 0-d operands only the category counts.
-        node, low, high = promote("clamp", input, min, max)
-        min, max = wrap(low), wrap(high)
+        return wrap(_between(node, min, max))
     if min is not None:
         node = _bounded(node, min, elementwise.ge, elementwise.lt, elementwise.maximum)
     if max is not None:
@@ -445,6 +439,24 @@ def _bounded(node: Node, bound: Any, inside: AlikeOp, beyond: AlikeOp, farther: 
     if limit.requires_grad:
         other = elementwise.where(beyond(node, limit), limit, other)
     return elementwise.where(inside(node, limit), node, other)
+
+
+def _between(node: Node, min: TensorBase, max: TensorBase) -> Node:
+    """The node within two Tensors; where they cross the upper one holds, with the gradient."""
+    x, low, high = promote("clamp", wrap(node), min, max)
+    value = elementwise.minimum(elementwise.maximum(detached(x), detached(low)), detached(high))
+    if high.requires_grad:
+        above = elementwise.logical_or(elementwise.gt(x, high), elementwise.lt(high, low))
+        missing = elementwise.ne(value, value)
+        upper = elementwise.where(missing, elementwise.add(high, value), high)
+        value = elementwise.where(above, upper, value)
+    if low.requires_grad:
+        below = elementwise.logical_and(elementwise.lt(x, low), elementwise.lt(low, high))
+        value = elementwise.where(below, low, value)
+    if x.requires_grad:
+        inside = elementwise.logical_and(elementwise.ge(x, low), elementwise.le(x, high))
+        value = elementwise.where(inside, x, value)
+    return value
 
 
 clip = clamp

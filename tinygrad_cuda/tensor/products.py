@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import broadcast, normalize_axis
+from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor import linalg, math, reductions, shaping
@@ -350,12 +351,19 @@ def pairwise_distance(
     return reductions.norm(math.add(math.sub(x1, x2), eps), p, -1, keepdim)
 
 
+def _at_least(size: Tensor, eps: float) -> Tensor:
+    """The size or eps; as in PyTorch, the bound does not stop the gradient."""
+    node = size.node
+    bound = common.full_like(node, eps)
+    moved = elementwise.add(elementwise.sub(node, detached(node)), bound)
+    return wrap(elementwise.where(elementwise.lt(node, bound), moved, node))
+
+
 @in_float32
 @rounded_once
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle of vectors along `dim`, their lengths taken as at least `eps`."""
     a, b = (wrap(node) for node in promote("cosine_similarity", x1, x2))
-    first = math.clamp(reductions.norm(a, 2, dim, True), min=eps)
-    second = math.clamp(reductions.norm(b, 2, dim, True), min=eps)
+    first, second = (_at_least(reductions.norm(x, 2, dim, True), eps) for x in (a, b))
     cosine: Tensor = math.mul(math.div(a, first), math.div(b, second)).sum(dim)
     return cosine

@@ -206,11 +206,12 @@ def _quantile(
         last = elementwise.sub(last, nan_count)
         last = elementwise.maximum(last, common.full_like(last, 0))
     position = elementwise.mul(to_shape(parts, shape), to_shape(to_dtype(last, node.dtype), shape))
-    result = _between(ordered, position, between)
     if not ignore:
+        # NaN stands behind everything else: the last of them wins, and takes the gradient.
         missing = elementwise.gt(nan_count, common.full_like(nan_count, 0))
-        none = common.full(float("nan"), shape, node)
-        result = elementwise.where(to_shape(missing, shape), none, result)
+        behind = to_shape(to_dtype(last, node.dtype), shape)
+        position = elementwise.where(to_shape(missing, shape), behind, position)
+    result = _between(ordered, position, between)
     return _quantile_shape(result, q, dim, node.shape, axis, keepdim)
 
 
@@ -249,15 +250,7 @@ def _between(ordered: Node, position: Node, between: str) -> Node:
     weight = elementwise.sub(position, below)
     if between == "midpoint":
         weight = common.full_like(weight, 0.5)
-    same = elementwise.eq(detached(low), detached(high))
-    gap = elementwise.mul(elementwise.sub(high, low), weight)
-    # Two equal infinities are no distance apart.
-    gap = elementwise.where(
-        elementwise.logical_and(same, elementwise.logical_not(elementwise.isfinite(low))),
-        common.full_like(gap, 0),
-        gap,
-    )
-    return elementwise.add(low, gap)
+    return elementwise.add(low, elementwise.mul(elementwise.sub(high, low), weight))
 
 
 def _quantile_shape(

@@ -518,7 +518,9 @@ def norm(
     node = widened(narrow)
     axes = normalize_axes("norm", dim, len(node.shape))
     order = 2.0 if p in ("fro", None) else builtins.float(p)
-    if order == 2:
+    if order != 0 and builtins.all(node.shape[axis] == 1 for axis in axes):
+        result = reduced(ops.sum, elementwise.abs(node), axes)  # no power that may underflow
+    elif order == 2:
         result = _safe_sqrt(reduced(ops.sum, elementwise.mul(node, node), axes))
     elif order == 0:
         zero = elementwise.eq(node, common.full_like(node, 0))

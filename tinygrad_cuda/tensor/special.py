@@ -137,15 +137,6 @@ def _times_log(name: str, input: Any, other: Any, log: Any, pole: float) -> Tens
 
 @keeps_layout
 @rounded_once
-def entr(input: Tensor) -> Tensor:
-    """``-input * log(input)``; 0 at 0 and -inf below."""
-    result = math.neg(xlogy(input, input))
-    below = elementwise.lt(as_float(input.node), common.full_like(result.node, 0))
-    return wrap(elementwise.where(below, common.full_like(result.node, -_math.inf), result.node))
-
-
-@keeps_layout
-@rounded_once
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """``log(x / (1 - x))``, with x first clamped to [eps, 1 - eps] if `eps` is given."""
     x = wrap(as_float(input.node))
@@ -172,13 +163,6 @@ def expit(input: Tensor) -> Tensor:
 def ndtr(input: Tensor) -> Tensor:
     """The standard normal distribution function: ``erfc(-x / sqrt(2)) / 2``."""
     return math.mul(erfc(math.mul(input, -_math.sqrt(0.5))), 0.5)
-
-
-@keeps_layout
-def ndtri(input: Tensor) -> Tensor:
-    """The inverse of `ndtr`."""
-    x = wrap(as_float(input.node))
-    return math.mul(erfinv(math.sub(math.mul(x, 2), 1)), _math.sqrt(2.0))
 
 
 @keeps_layout

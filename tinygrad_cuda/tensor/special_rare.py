@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.dtypes import int64
+from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.ops import special_rare as ops
 from tinygrad_cuda.tensor import math, selecting
 from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensor.creation import ones_like, zeros_like
 from tinygrad_cuda.tensor.layout import keeps_layout
 from tinygrad_cuda.tensor.math import _binary, _unary
 from tinygrad_cuda.tensor.opmath import rounded_once
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 # Bessel functions ---------------------------------------------------------------------------------
 
+i0 = _unary(ops.i0, "i0", "The modified Bessel function of the first kind of order 0.")
+i1 = _unary(ops.i1, "i1", "The modified Bessel function of the first kind of order 1.")
 i0e = _unary(ops.i0e, "i0e", "``exp(-|x|) * i0(x)``.")
 i1e = _unary(ops.i1e, "i1e", "``exp(-|x|) * i1(x)``.")
 bessel_j0 = _unary(ops.j0, "bessel_j0", "The Bessel function of the first kind of order 0.")
@@ -36,20 +40,6 @@ scaled_modified_bessel_k0 = _unary(
 scaled_modified_bessel_k1 = _unary(
     ops.k1e, "scaled_modified_bessel_k1", "``exp(x)`` times `modified_bessel_k1`."
 )
-
-
-@keeps_layout
-def i0(input: Tensor) -> Tensor:
-    """The modified Bessel function of the first kind of order 0."""
-    x = wrap(as_float(input.node))
-    return math.mul(i0e(x), math.exp(math.abs(x)))
-
-
-@keeps_layout
-def i1(input: Tensor) -> Tensor:
-    """The modified Bessel function of the first kind of order 1."""
-    x = wrap(as_float(input.node))
-    return math.mul(i1e(x), math.exp(math.abs(x)))
 
 
 @keeps_layout
@@ -92,6 +82,8 @@ zeta = _binary(
     ops.hurwitz, "zeta", "The Hurwitz zeta function, the sum of ``(other + k) ** -input``.", True
 )
 erfcx = _unary(ops.erfcx, "erfcx", "``exp(x**2) * erfc(x)``, accurate where erfc is nearly 0.")
+entr = _unary(ops.entr, "entr", "``-input * log(input)``; 0 at 0 and -inf below.")
+ndtri = _unary(ops.ndtri, "ndtri", "The inverse of `tc.special.ndtr`; NaN outside of [0, 1].")
 gammainc, gammaincc = igamma, igammac
 
 
@@ -128,6 +120,7 @@ def lcm(input: Any, other: Any) -> Tensor:
 
 # Orthogonal polynomials ---------------------------------------------------------------------------
 
+HIGHEST_DEGREE = 1000  # each degree is a few nodes
 # (x, k, p_k, p_(k-1)) -> p_(k+1)
 Step = Callable[[Any, int, Any, Any], Any]
 
@@ -136,8 +129,13 @@ def _polynomial(name: str, first: Callable[[Any], Any], step: Step, doc: str) ->
     def function(input: Any, n: Any) -> Tensor:
         x, degree = _operands(name, input, n)
         highest = int(degree.array().max(initial=0))
-        older, newer = x * 0 + 1, first(x)
-        result = selecting.where(degree < 0, older * 0, older)
+        if highest > HIGHEST_DEGREE:
+            raise ArgumentError(
+                name, "the degree is too high for a recurrence", expect=f"n <= {HIGHEST_DEGREE}",
+                actual=str(highest),
+            )  # fmt: skip
+        older, newer = ones_like(x), first(x)
+        result = selecting.where(degree < 0, zeros_like(x), older)
         for k in range(1, highest + 1):
             result = selecting.where(degree == k, newer, result)
             if k < highest:

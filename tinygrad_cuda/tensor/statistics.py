@@ -158,11 +158,18 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """The slices along `dim`, those with a larger p-norm scaled down to `maxnorm`."""
     axis = normalize_axis("renorm", dim, input.ndim)
     others = tuple(k for k in range(input.ndim) if k != axis)
-    size = reductions.norm(input, p, others, True) if others else math.abs(input)
-    large = elementwise.gt(size.node, common.full_like(size.node, maxnorm))
-    small = math.div(maxnorm, math.add(size, 1e-7)).node
+
+    def norm(x: Node) -> Node:
+        return (reductions.norm(wrap(x), p, others, True) if others else math.abs(wrap(x))).node
+
+    node = input.node
+    size = norm(detached(node))
+    large = elementwise.gt(size, common.full_like(size, maxnorm))
+    # Of slices that stay, the norm's slope at 0 or NaN reaches no gradient.
+    scaled = elementwise.where(to_shape(large, node.shape), node, common.full_like(node, 1))
+    small = math.div(maxnorm, math.add(wrap(norm(scaled)), 1e-7)).node
     factor = elementwise.where(large, small, common.full_like(small, 1))
-    return wrap(elementwise.mul(input.node, to_shape(factor, input.node.shape)))
+    return wrap(elementwise.mul(node, to_shape(factor, node.shape)))
 
 
 # Along a line -------------------------------------------------------------------------------------

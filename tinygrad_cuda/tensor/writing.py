@@ -210,10 +210,34 @@ def _scattered_extreme(
     if include_self:
         chosen = joining.join([chosen, old], len(wide) - 1)
     row = REDUCTIONS[reduce]
-    found = movement.reshape(row(chosen, axes=axes), shape=region.shape)
+    reduced = row(chosen, axes=axes)
+    if chosen.requires_grad and reduce != "prod":
+        if include_self:
+            self_here = common.full(True, old.shape, old, bool_)
+            here_too = joining.join([here, self_here], len(wide) - 1)
+        else:
+            here_too = here
+        reduced = _shared_by_equals(chosen, detached(reduced), here_too)
+    found = movement.reshape(reduced, shape=region.shape)
     hit = movement.reshape(reduction.any(here, axes=axes), shape=region.shape)
     found = elementwise.where(hit, found, region)
     return wrap(_put_back(whole, found, axis))
+
+
+def _shared_by_equals(chosen: Node, extreme: Node, here: Node) -> Node:
+    """The extreme of what is here, whose gradient all equal to it share."""
+    axes = (len(chosen.shape) - 1,)
+    plain = detached(chosen)
+    equal = elementwise.eq(plain, movement.expand(extreme, shape=plain.shape))
+    if plain.dtype.is_floating:
+        equal = elementwise.logical_or(equal, elementwise.isnan(plain))
+    equal = elementwise.logical_and(equal, here)
+    share = to_dtype(equal, chosen.dtype)
+    mean = elementwise.div(
+        reduction.sum(elementwise.where(equal, chosen, common.full_like(chosen, 0)), axes=axes),
+        elementwise.maximum(reduction.sum(share, axes=axes), common.full_like(extreme, 1)),
+    )
+    return common.with_history(extreme, mean)
 
 
 def _spread(node: Node, wide: Shape, at: int) -> Node:

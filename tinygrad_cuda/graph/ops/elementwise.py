@@ -260,7 +260,14 @@ abs: AlikeOp = _op(
     lambda g, out, x: mul(g, sign(x)),
     domain="number",
 )  # fmt: skip
-sign: AlikeOp = _op("sign", np.sign, "tgc_sign({0})", _flat, domain="number")
+
+
+def _sign(x: Any) -> Any:
+    return np.subtract(x > 0, x < 0, dtype=x.dtype)
+
+
+# 0 for NaN, as in PyTorch; so is the slope of |NaN|.
+sign: AlikeOp = _op("sign", _sign, "tgc_sign({0})", _flat, domain="number")
 
 # Exponentials, roots, trigonometry ------------------------------------------------------------
 

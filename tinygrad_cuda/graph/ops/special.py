@@ -54,8 +54,11 @@ erfinv: AlikeOp = ew._op(
 
 
 def _lgamma(x: Any) -> Any:
-    # SciPy has -inf at -inf; the limit over the poles is inf, as in C.
-    return np.where(np.isneginf(x), -x, ew._special("gammaln")(x))
+    # SciPy has -inf at -inf; the limit over the poles is inf, as in C. Nor does it know subnormals.
+    with np.errstate(divide="ignore"):
+        near = -np.log(np.abs(x))
+    tiny = np.abs(x) < np.finfo(x.dtype).tiny
+    return np.where(tiny, near, np.where(np.isneginf(x), -x, ew._special("gammaln")(x)))
 
 
 lgamma: AlikeOp = ew._op(
@@ -82,10 +85,13 @@ def _polygamma(order: Any, x: Any) -> Any:
     values = ew._special("polygamma")
     # Far left of zero the series has as many terms as x has units.
     near = np.where(x > -1000, x, np.nan)
-    return np.asarray(values(order, near)).astype(x.dtype)
+    found = np.asarray(values(order, near))
+    # Every whole number is a pole, however far.
+    pole = np.where(order == 0, np.nan, np.where(order % 2 == 1, np.inf, -np.inf))
+    return np.where((x <= -1000) & (x == np.floor(x)), pole, found).astype(x.dtype)
 
 
-# The derivative number n + 1 of lgamma; n = 0 is digamma. Defined for x > -1000.
+# The derivative number n + 1 of lgamma; n = 0 is digamma. Defined for x > -1000 and at poles.
 polygamma: Op = Op(
     "polygamma", "elementwise", _infer_polygamma, numpy=_polygamma,
     cuda="tgc_polygamma({0}, {1})",
@@ -104,10 +110,18 @@ hypot: AlikeOp = ew._op(
     lambda g, out, a, b: ew.mul(g, ew.div(b, out)),
     domain="float", cost=12,
 )  # fmt: skip
+
+
+def _over_or_zero(a: Node, b: Node) -> Node:
+    zero = ew.eq(b, full_like(b, 0))
+    share = ew.div(a, ew.where(zero, full_like(b, 1), b))
+    return ew.where(zero, full_like(b, 0), share)
+
+
 # The magnitude of a with the sign of b.
 copysign: AlikeOp = ew._op(
     "copysign", np.copysign, "copysign({0}, {1})",
-    lambda g, out, a, b: ew.mul(g, copysign(ew.sign(a), ew.mul(b, ew.sign(a)))),
+    lambda g, out, a, b: ew.mul(g, _over_or_zero(out, a)),
     None,
     domain="float", cost=2,
 )  # fmt: skip
@@ -126,7 +140,9 @@ def _infer_nextafter(op: Op, sources: tuple[Node, ...], attributes: dict[str, An
 
 nextafter: AlikeOp = AlikeOp(
     "nextafter", "elementwise", _infer_nextafter, numpy=np.nextafter,
-    cuda="nextafter({0}, {1})", gradient=(None, None), cost=4,
+    cuda="nextafter({0}, {1})",
+    gradient=(lambda g, out, a, b: ew.where(ew.ne(a, b), g, full_like(g, 0)), None),
+    cost=4,
 )  # fmt: skip
 
 ROWS: tuple[Op, ...] = (

@@ -5,6 +5,7 @@ SciPy is the reference; the device functions stand in backend/cuda/skeletons/spe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from tinygrad_cuda.graph.node import AlikeOp, Gradient, Node, Op
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.common import full_like
 from tinygrad_cuda.graph.ops.special import lgamma
+
+# The distance from 1 to the next number.
+EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
 def _row(name: str, scipy: str, *gradient: Gradient | None, arity: int = 1) -> AlikeOp:
@@ -23,21 +27,37 @@ def _row(name: str, scipy: str, *gradient: Gradient | None, arity: int = 1) -> A
     )  # fmt: skip
 
 
+def _tiny(x: Node) -> Node:
+    """Where ``|x|`` is below the dtype's epsilon, or NaN."""
+    return ew.logical_not(ew.gt(ew.abs(x), full_like(x, EPSILON[x.dtype.name])))
+
+
 def _over(x: Node, value: Node, at_zero: float) -> Node:
-    """``value / x``, and what it tends to at 0."""
-    zero = ew.eq(x, full_like(x, 0))
+    """``value / x``, and what it tends to at 0, where both may be subnormal."""
+    zero = _tiny(x)
     share = ew.div(value, ew.where(zero, full_like(x, 1), x))
     return ew.where(zero, full_like(x, at_zero), share)
 
 
-# Modified Bessel functions times exp(-|x|), or exp(x).
+def _half_near_zero(x: Node, slope: Node) -> Node:
+    """The slope of i1 and i1e, which is 1/2 at 0 and, as in PyTorch, at NaN."""
+    return ew.where(_tiny(x), full_like(x, 0.5), slope)
+
+
+# Modified Bessel functions, then times exp(-|x|), or exp(x).
+i0: AlikeOp = _row("i0", "i0", lambda g, out, x: ew.mul(g, i1(x)))
+i1: AlikeOp = _row(
+    "i1", "i1",
+    lambda g, out, x: ew.mul(g, _half_near_zero(x, ew.sub(i0(x), _over(x, out, 0.5)))),
+)  # fmt: skip
 i0e: AlikeOp = _row(
     "i0e", "i0e", lambda g, out, x: ew.mul(g, ew.sub(i1e(x), ew.mul(ew.sign(x), out)))
 )
 i1e: AlikeOp = _row(
     "i1e", "i1e",
     lambda g, out, x: ew.mul(
-        g, ew.sub(ew.sub(i0e(x), ew.mul(ew.sign(x), out)), _over(x, out, 0.5))
+        g,
+        _half_near_zero(x, ew.sub(ew.sub(i0e(x), ew.mul(ew.sign(x), out)), _over(x, out, 0.5))),
     ),
 )  # fmt: skip
 k0e: AlikeOp = _row("k0e", "k0e", lambda g, out, x: ew.mul(g, ew.sub(out, k1e(x))))
@@ -59,27 +79,66 @@ erfcx: AlikeOp = _row(
 )  # fmt: skip
 
 
+# -x log(x); 0 at 0 and -inf below.
+entr: AlikeOp = _row(
+    "entr", "entr", lambda g, out, x: ew.neg(ew.mul(g, ew.add(ew.log(x), full_like(x, 1))))
+)
+
+
+def _ndtri(p: Any) -> Any:
+    # SciPy has infinities outside of [0, 1].
+    return np.where((p >= 0) & (p <= 1), ew._special("ndtri")(p), np.nan).astype(p.dtype)
+
+
+def _inverse_density(out: Node) -> Node:
+    """``sqrt(2 pi) exp(out^2 / 2)``."""
+    half_square = ew.mul(ew.mul(out, out), full_like(out, 0.5))
+    return ew.mul(ew.exp(half_square), full_like(out, 2.5066282746310002))
+
+
+# The inverse of the standard normal distribution function.
+ndtri: AlikeOp = ew._op(
+    "ndtri", _ndtri, "tgc_special_ndtri({0})", lambda g, out, x: ew.mul(g, _inverse_density(out)),
+    domain="float", cost=100,
+)  # fmt: skip
+
+
 def _density(a: Node, x: Node) -> Node:
     """The slope of the lower incomplete gamma function: x^(a - 1) exp(-x) / gamma(a)."""
     power = ew.mul(ew.sub(a, full_like(a, 1)), ew.log(x))
     return ew.exp(ew.sub(ew.sub(power, x), lgamma(a)))
 
 
-igamma: AlikeOp = _row(
-    "igamma", "gammainc", None, lambda g, out, a, x: ew.mul(g, _density(a, x)), arity=2
-)
-igammac: AlikeOp = _row(
-    "igammac", "gammaincc", None, lambda g, out, a, x: ew.neg(ew.mul(g, _density(a, x))), arity=2
-)
+def _incomplete_gamma(name: str, at_zero: float) -> Callable[..., Any]:
+    def reference(a: Any, x: Any) -> Any:
+        found = np.asarray(ew._special(name)(a, x))
+        # As in PyTorch, what does not depend on the other argument hides that one's NaN.
+        low = (np.isnan(a) & (x == 0)) | (np.isposinf(a) & np.isnan(x))
+        found = np.where(low, at_zero, found)
+        return np.where(np.isnan(a) & np.isposinf(x), 1 - at_zero, found).astype(x.dtype)
+
+    return reference
+
+
+igamma: AlikeOp = ew._op(
+    "igamma", _incomplete_gamma("gammainc", 0), "tgc_special_igamma({0}, {1})",
+    None, lambda g, out, a, x: ew.mul(g, _density(a, x)), domain="float", cost=100,
+)  # fmt: skip
+igammac: AlikeOp = ew._op(
+    "igammac", _incomplete_gamma("gammaincc", 1), "tgc_special_igammac({0}, {1})",
+    None, lambda g, out, a, x: ew.neg(ew.mul(g, _density(a, x))), domain="float", cost=100,
+)  # fmt: skip
 
 
 def _hurwitz(s: Any, q: Any) -> Any:
     # Far left of zero the sum has as many terms as q has units.
     near = np.where(q > -1000, q, np.nan)
-    return np.asarray(ew._special("zeta")(s, near)).astype(q.dtype)
+    found = np.asarray(ew._special("zeta")(s, near))
+    pole = (q <= 0) & (q == np.floor(q)) & ~(s < 1)
+    return np.where(pole, np.inf, found).astype(q.dtype)
 
 
-# The sum of (q + k)^-s over k >= 0, for q > -1000.
+# The sum of (q + k)^-s over k >= 0, for q > -1000 and at poles.
 hurwitz: AlikeOp = ew._op(
     "hurwitz", _hurwitz, "tgc_special_hurwitz({0}, {1})",
     None,
@@ -93,5 +152,5 @@ gcd: AlikeOp = ew._op(
 )
 
 ROWS: tuple[Op, ...] = (
-    i0e, i1e, k0e, k1e, j0, j1, y0, y1, erfcx, igamma, igammac, hurwitz, gcd,
+    i0, i1, i0e, i1e, k0e, k1e, j0, j1, y0, y1, erfcx, entr, ndtri, igamma, igammac, hurwitz, gcd,
 )  # fmt: skip

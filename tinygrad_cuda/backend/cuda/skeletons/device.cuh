@@ -449,7 +449,7 @@ template <class T> TGC_DEVICE T tgc_abs(T x) {
 }
 template <class T> TGC_DEVICE T tgc_sign(T x) {
   if constexpr (!tgc_is_floating<T>::value && T(-1) > T(0)) return T(x != T(0));  // unsigned
-  else return tgc_isnan(x) ? x : T((x > T(0)) - (x < T(0)));
+  else return T((x > T(0)) - (x < T(0)));  // 0 for NaN
 }
 
 // Division that rounds down, and the remainder with the divisor's sign (Python's // and %).
@@ -565,7 +565,10 @@ TGC_DEVICE double tgc_zeta(double s, double q) {
   return total;
 }
 template <class T> TGC_DEVICE T tgc_polygamma(long long n, T x) {
-  if (!(x > T(-1000))) return T(NAN);
+  if (!(x > T(-1000))) {  // whole numbers are poles
+    if (n == 0 || x != tgc_floor(x)) return T(NAN);
+    return n % 2 ? T(INFINITY) : T(-INFINITY);
+  }
   if (n == 0) return T(tgc_digamma(double(x)));
   if (tgc_isinf(x)) return T(0);
   double sign = n % 2 ? 1.0 : -1.0;

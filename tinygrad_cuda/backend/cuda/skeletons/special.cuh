@@ -24,19 +24,27 @@ TGC_DEVICE double tgc_scaled_i(int n, double x) {
       double odd = 2 * k - 1;
       sum += term *= -(4.0 * n - odd * odd) / (8.0 * k * size);
     }
-    result = sum / tgc_sqrt(6.283185307179586 * size);
+    result = sum / (2.5066282746310002 * tgc_sqrt(size));
   }
   return n && x < 0.0 ? -result : result;
 }
 TGC_DEVICE double tgc_i0e(double x) { return tgc_scaled_i(0, x); }
 TGC_DEVICE double tgc_i1e(double x) { return tgc_scaled_i(1, x); }
-TGC_SPECIAL1(i0e) TGC_SPECIAL1(i1e)
+// In two factors, the last of which may overflow.
+TGC_DEVICE double tgc_unscaled(double value, double x) {
+  double half_power = tgc_exp(0.5 * tgc_fabs(x));
+  return value * half_power * half_power;
+}
+TGC_DEVICE double tgc_i0(double x) { return tgc_unscaled(tgc_i0e(x), x); }
+TGC_DEVICE double tgc_i1(double x) { return tgc_unscaled(tgc_i1e(x), x); }
+TGC_SPECIAL1(i0) TGC_SPECIAL1(i1) TGC_SPECIAL1(i0e) TGC_SPECIAL1(i1e)
 
 // exp(x) K_n(x), the integral of exp(x - x cosh t) cosh(n t): the trapezoidal rule converges
-// faster than any power of the step.
+// faster than any power of the step. Beyond its range only the leading term has digits.
 TGC_DEVICE double tgc_scaled_k(int n, double x) {
   if (!(x > 0.0)) return x == 0.0 ? double(INFINITY) : double(NAN);
-  if (tgc_isinf(x)) return 0.0;
+  if (x < 1e-10) return (n ? 1.0 / x : 0.11593151565841245 - tgc_log(x)) * (1.0 + x);
+  if (x > 1e16) return 1.2533141373155003 / tgc_sqrt(x);
   double step = 0.25 / tgc_sqrt(1.0 + x), sum = 0.5;
   for (int k = 1; k < 100000; k++) {
     double half_sine = tgc_sinh(0.5 * step * k), depth = 2.0 * x * half_sine * half_sine;
@@ -49,11 +57,11 @@ TGC_DEVICE double tgc_k0e(double x) { return tgc_scaled_k(0, x); }
 TGC_DEVICE double tgc_k1e(double x) { return tgc_scaled_k(1, x); }
 TGC_SPECIAL1(k0e) TGC_SPECIAL1(k1e)
 
-// The library's; y is NaN below zero.
-TGC_DEVICE double tgc_j0(double x) { return j0(x); }
-TGC_DEVICE double tgc_j1(double x) { return j1(x); }
-TGC_DEVICE double tgc_y0(double x) { return x < 0.0 ? double(NAN) : y0(x); }
-TGC_DEVICE double tgc_y1(double x) { return x < 0.0 ? double(NAN) : y1(x); }
+// The library's; NaN at infinity, as SciPy's, and y also below zero.
+TGC_DEVICE double tgc_j0(double x) { return tgc_isinf(x) ? double(NAN) : j0(x); }
+TGC_DEVICE double tgc_j1(double x) { return tgc_isinf(x) ? double(NAN) : j1(x); }
+TGC_DEVICE double tgc_y0(double x) { return x < 0.0 || tgc_isinf(x) ? double(NAN) : y0(x); }
+TGC_DEVICE double tgc_y1(double x) { return x < 0.0 || tgc_isinf(x) ? double(NAN) : y1(x); }
 TGC_SPECIAL1(j0) TGC_SPECIAL1(j1) TGC_SPECIAL1(y0) TGC_SPECIAL1(y1)
 
 // exp(x^2) erfc(x): far right by its continued fraction.
@@ -65,12 +73,37 @@ TGC_DEVICE double tgc_erfcx(double x) {
 }
 TGC_SPECIAL1(erfcx)
 
+TGC_DEVICE double tgc_entr(double x) {
+  if (tgc_isnan(x)) return x;
+  return x > 0.0 ? -x * tgc_log(x) : x == 0.0 ? 0.0 : -INFINITY;
+}
+TGC_SPECIAL1(entr)
+
+// The x with erfc(-x / sqrt(2)) / 2 == p: Newton's method on the logarithm, begun at the leading
+// term of the left tail; right of one half by symmetry.
+TGC_DEVICE double tgc_ndtri(double p) {
+  if (!(p >= 0.0 && p <= 1.0)) return NAN;
+  if (p == 0.0 || p == 1.0) return p == 0.0 ? -INFINITY : INFINITY;
+  if (p == 0.5) return 0.0;
+  double tail = p > 0.5 ? 1.0 - p : p, goal = tgc_log(tail), x = -tgc_sqrt(-2.0 * goal);
+  if (x < -2.0) x += tgc_log(-2.5066282746310002 * x) / -x;
+  for (int k = 0; k < 60; k++) {
+    double scaled = tgc_erfcx(-0.7071067811865476 * x);  // the area over exp(-x^2 / 2) / 2
+    double step = (tgc_log(0.5 * scaled) - 0.5 * x * x - goal) * 1.2533141373155003 * scaled;
+    x -= step;
+    if (tgc_fabs(step) < 1e-15 * (1.0 + tgc_fabs(x))) break;
+  }
+  return p > 0.5 ? -x : x;
+}
+TGC_SPECIAL1(ndtri)
+
 // The lower (part 0) and upper (part 1) incomplete gamma function over gamma(a).
 TGC_DEVICE double tgc_incomplete_gamma(double a, double x, int part) {
-  if (!(a >= 0.0) || !(x >= 0.0) || (a == 0.0 && x == 0.0)) return NAN;
+  if (a < 0.0 || x < 0.0 || (a == 0.0 && !(x > 0.0))) return NAN;
   if (tgc_isinf(a)) return tgc_isinf(x) ? double(NAN) : double(part);
   if (x == 0.0) return part;
   if (a == 0.0 || tgc_isinf(x)) return 1 - part;
+  if (tgc_isnan(a) || tgc_isnan(x)) return NAN;
   double front = tgc_exp(a * tgc_log(x) - x - tgc_lgamma(a)), found;
   int side;
   if (x <= a + 1.0) {
@@ -97,11 +130,14 @@ TGC_DEVICE double tgc_igamma(double a, double x) { return tgc_incomplete_gamma(a
 TGC_DEVICE double tgc_igammac(double a, double x) { return tgc_incomplete_gamma(a, x, 1); }
 TGC_SPECIAL2(igamma) TGC_SPECIAL2(igammac)
 
-// The Hurwitz zeta function, the sum of (q + k)^-s, for q > -1000.
+// The Hurwitz zeta function, the sum of (q + k)^-s, for q > -1000 and at poles.
 TGC_DEVICE double tgc_hurwitz(double s, double q) {
   if (s == 1.0) return INFINITY;
+  if (s < 1.0) return NAN;
+  if (q <= 0.0 && q == tgc_floor(q)) return INFINITY;
   if (!(s > 1.0) || !(q > -1000.0)) return NAN;
   if (q <= 0.0 && q != tgc_floor(q) && s != tgc_floor(s)) return NAN;
+  if (tgc_isinf(s)) return q == 1.0 ? 1.0 : q < 1.0 ? INFINITY : NAN;  // as SciPy's
   return tgc_isinf(q) ? 0.0 : tgc_zeta(s, q);
 }
 TGC_SPECIAL2(hurwitz)
