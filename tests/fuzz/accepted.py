@@ -19,18 +19,13 @@ class Rule(NamedTuple):
 RULES: dict[str, Rule] = {
     "float64_agrees": Rule(
         "over- or underflows, or loses digits, in a narrow dtype (fmod of a large number is nan)",
-        "what torch gives of the same values in float64, rounded",
+        "what torch gives of the same values in float64, rounded, or nearer to it than torch",
         "float64 is the exact answer up to one rounding",
     ),
-    "nan_spreads": Rule(
-        "a number where a nan went in: the slope of |nan| is 0, that of elu(nan) 1",
-        "nan",
-        "nothing follows from nan; torch's numbers change with the place in a vector register",
-    ),
     "slope_without_nan": Rule(
-        "a nan slope at an infinite or singular input without nan: inf / inf in its formula",
+        "a nan slope by inf / inf or 0 * inf in its formula: logaddexp(inf, inf), xlogy(0, 0)",
         "the limit, or 0",
-        "one infinite element does not spoil the gradients of others",
+        "the derivative exists; one infinite element does not spoil the gradients of others",
     ),
     "slope_at_nan": Rule(
         "0, 1 or nan as the slope of a piecewise function at nan itself",
@@ -48,9 +43,9 @@ RULES: dict[str, Rule] = {
         "0 * inf is nan: which zeros are multiplied is the algorithm's choice, in torch's too",
     ),
     "limits": Rule(
-        "nan, 0 or a large number at poles and for infinite arguments of special functions",
-        "the limit, or nan",
-        "gcd(-2**63, 3) is 1, trigamma(-1) and gelu(inf) infinite, hardswish(-inf) 0",
+        "nan or a large number at poles and infinities; integers that wrap within a formula",
+        "the limit; the number that the formula has without wrapping",
+        "gcd(-2**63, 3) is 1, trigamma(-1) infinite, zeta(2, inf) and hardswish(-inf) 0",
     ),
     "exact_products": Rule(
         "nan as the gradient of a product by dividing by an element that is 0, nan or infinite",
@@ -58,9 +53,9 @@ RULES: dict[str, Rule] = {
         "the derivative does not contain that element",
     ),
     "which_of_equals": Rule(
-        "another one of equal elements, or of nans, is chosen",
+        "another one of equal elements, or of nans, is chosen (mode, kthvalue, median, topk)",
         "the first",
-        "torch documents no choice (mode, kthvalue, max_unpool with repeated places)",
+        "torch documents no choice; scatter_reduce counts an old element that takes no part",
     ),
     "dtype_without_a_kernel": Rule(
         torch="refuses a dtype for which it has no kernel: 'not implemented for Half', bool, ...",
