@@ -169,6 +169,21 @@ def test_one_value_in_two_tensors() -> None:
     assert [x.item() for x in kept] == [20.0, 24.0, 28.0]
 
 
+def test_what_is_written_through_a_detached_result_is_its_own() -> None:
+    """Each replay's `detach` has a history of its own, as each plain call's has."""
+    factor = tc.tensor([3.0, 4.0], requires_grad=True)
+    compiled = tc.compile(lambda x: (x * 2).detach())
+    kept = []
+    for k in range(1, 7):
+        result = compiled(tc.full((2,), float(k)))
+        assert not result.requires_grad and result.tolist() == [2.0 * k] * 2
+        result.mul_(factor)
+        assert result.requires_grad and result.tolist() == [6.0 * k, 8.0 * k]
+        kept.append(result)
+    sum(result.sum() for result in kept).backward()
+    assert factor.grad is not None and factor.grad.tolist() == [42.0, 42.0]
+
+
 def test_large_results_go_back_to_the_pool() -> None:
     compiled = tc.compile(lambda x: x + 1)
     x = tc.zeros(200, 200)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from execution import device_or_skip
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend.cuda import executable, spans
+from tinygrad_cuda.backend.cuda import span as texts
+from tinygrad_cuda.backend.cuda.template import Exchange
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.graph.schedule import Kernel, Schedule
@@ -130,6 +133,26 @@ def test_a_batch_norm_with_its_gradients_is_one_kernel(kernels: list[Kernel]) ->
     wide = [kernel for kernel in kernels if kernel.numel == arrays[0].size]
     assert held(wide) == [["welford", "sum", "sum"]]
     assert len(wide) == 1
+
+
+def test_blocks_tell_each_other_no_more_than_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tickets, then of each row the totals, then what each of its tiles contributes."""
+    asked: list[int] = []
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(texts, "Exchange", lambda nbytes: asked.append(nbytes) or Exchange(nbytes))
+    fill = texts.fill
+
+    def spied(*where: str, **values: Any) -> str:
+        if "parts_at" in values:
+            told.append(values)
+        return fill(*where, **values)
+
+    monkeypatch.setattr(texts, "fill", spied)
+    program, arrays = PROGRAMS["batch norm"]
+    results(program, "emu", arrays, tc.float32, back=True)
+    assert told
+    rows, numbers = 6, 4  # mean, deviations and two sums
+    assert asked == [8 * (2 + rows * numbers * (1 + values["parts"])) for values in told]
 
 
 def test_gradients_of_an_earlier_plan_are_one_kernel(kernels: list[Kernel]) -> None:
