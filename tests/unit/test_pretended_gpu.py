@@ -13,7 +13,7 @@ from pretended_gpu import MEMORY, Driver, pretended_gpu
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda import runtime, series
 from tinygrad_cuda.backend.cuda.executable import REPLAYS, CudaExecutable
 from tinygrad_cuda.backend.emulator.compiler import toolchain
 from tinygrad_cuda.core.config import settings
@@ -133,6 +133,69 @@ def test_a_program_keeps_as_many_graphs_as_it_may(driver: Driver) -> None:
         assert total.tolist() == [34.0] * 3
     most = max(len(plan.replays) for plan in executables())
     assert most == min(REPLAYS, 16)
+
+
+def test_few_long_launches_are_started_by_themselves(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each begins while the one before it ends; every run has its own parameters."""
+    monkeypatch.setattr(series, "LONG", 1)
+    programmatic = driver.cuLaunchKernelEx
+    started: list[str] = []
+
+    def noted(config: Any, kernel: Any, parameters: Any, extra: Any) -> Any:
+        started.append(kernel.name)
+        return programmatic(config, kernel, parameters, extra)
+
+    monkeypatch.setattr(driver, "cuLaunchKernelEx", noted, raising=False)
+    x, w = tc.ones(600).add_(0), tc.zeros(600).add_(0)
+    assert x.sum().item() + w.sum().item() == 600
+    values = []
+    for _ in range(6):
+        w = w * 0.5 + x
+        values.append(w.tolist()[599])
+    assert values == [1, 1.5, 1.75, 1.875, 1.9375, 1.96875]
+    graphs = [replay.graph for plan in executables() for replay in plan.replays.values()]
+    assert started and any(isinstance(graph, series.Series) for graph in graphs)
+
+
+@pytest.mark.parametrize("option", ["sync", "plain"])
+def test_a_launch_that_fails_is_named(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    """The kernel and its line where each launch is waited for; else at the next wait."""
+    failure = driver.CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+    x = tc.ones(700).add_(0)
+    assert x.sum().item() == 700
+    monkeypatch.setattr(settings, "sync", option == "sync")
+    monkeypatch.setattr(driver, "cuLaunchKernel", lambda *call: (failure,), raising=False)
+    with pytest.raises(CudaError, match=r"cuLaunchKernel\(\w+, 3 x 256\) returned 701"):
+        _ = (x + 1).tolist()
+    monkeypatch.undo()
+    assert (x + 2).tolist() == [3.0] * 700
+
+
+def test_shared_memory_is_asked_for_once_and_within_the_card(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def attribute(kernel: Any, kind: Any, value: int) -> Any:
+        asked.append(value)
+        return (driver.ok,)
+
+    monkeypatch.setattr(driver, "cuFuncSetAttribute", attribute, raising=False)
+    _ = (tc.ones(3) + 1).tolist()
+    plan = executables()[0]
+    function = plan.unit.function(plan.launches[0].name)
+    size = function.parameter_bytes
+    for nbytes in (1024, 48 << 10, (48 << 10) + 16, 64 << 10, 64 << 10, 227 << 10):
+        function.prepare(size, nbytes)
+    assert asked == [(48 << 10) + 16, 64 << 10, 227 << 10]
+    with pytest.raises(CudaError, match="232448 bytes"):
+        function.prepare(size, (227 << 10) + 1)
+    with pytest.raises(ArgumentError, match=f"{size + 8} bytes"):
+        function.prepare(size + 8, 0)
 
 
 def test_a_weight_that_nobody_else_reads_is_overwritten_in_place(
