@@ -84,6 +84,17 @@ RIGHT: dict[str, Case] = {
             lambda x: 5.3 // x,
         )
     ),
+    "half divided by others": lambda lib: tuple(
+        lib.div((lib.ones(2) * 6.5).to(a), lib.tensor([0.7, 0.45]).to(b), rounding_mode=mode)
+        for a, b in (
+            (lib.float16, lib.float32),
+            (lib.float16, lib.bfloat16),
+            (lib.float64, lib.float16),
+            (lib.int32, lib.float16),
+            (lib.float16, lib.float16),
+        )
+        for mode in ("floor", "trunc")
+    ),
     "the median of no integers": lambda lib: tuple(
         lib.zeros(0, dtype=dtype).median() for dtype in (lib.int8, lib.int16, lib.int64)
     ),

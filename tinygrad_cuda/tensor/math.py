@@ -24,7 +24,6 @@ from tinygrad_cuda.tensor.opmath import (
     is_half,
     rounded,
     rounded_once,
-    rounded_to_input,
     widened,
 )
 from tinygrad_cuda.tensor.promotion import (
@@ -236,10 +235,16 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
             "div", "unknown rounding_mode", expect="None, 'trunc' or 'floor'",
             actual=repr(rounding_mode),
         )  # fmt: skip
-    return _truncated(input, other)
+    return _of_tensor(_truncated, input, other)
 
 
-@rounded_to_input
+def _of_tensor(divided: Callable[..., Tensor], input: Any, other: Any) -> Tensor:
+    """A quotient of a half Tensor in float32: the number by which it is divided is not half."""
+    function = rounded_once(divided) if isinstance(input, TensorBase) else divided
+    result: Tensor = function(input, other)
+    return result
+
+
 def _truncated(input: Any, other: Any) -> Tensor:
     a, b = promote("div", input, other)
     if a.dtype.is_floating:
@@ -253,9 +258,12 @@ def _truncated(input: Any, other: Any) -> Tensor:
     return strides_like(wrap(result), input, other)
 
 
-@rounded_to_input
 def floor_divide(input: Any, other: Any) -> Tensor:
     """The largest whole number not above ``input / other``; a number is not rounded to half."""
+    return _of_tensor(_floored, input, other)
+
+
+def _floored(input: Any, other: Any) -> Tensor:
     a, b = promote("floor_divide", input, other)
     return strides_like(wrap(elementwise.floor_divide(a, b)), input, other)
 
