@@ -242,6 +242,10 @@ ANY: dict[str, Program] = {
     "index two": lambda lib, x: x[[0, 0], [1, 0]],
     "index last": lambda lib, x: x[..., lib.tensor([0, 0])],
     "index matrix": lambda lib, x: x[:, lib.tensor([[0, 1, 0], [0, 0, 1]])],
+    "indexed by": lambda lib, x: _line(lib, 9)[x.long()],
+    "indexed by two": lambda lib, x: _line(lib, 9, 9)[x.long(), x.long() * 0],
+    "rows indexed by": lambda lib, x: _line(lib, 9, 2)[x.long()],
+    "indexed by x and rows": lambda lib, x: _line(lib, 9, 9)[_line(lib, *x.shape).long(), x.long()],
     "scatter": lambda lib, x: x.scatter(1, lib.zeros_like(x).long(), x),
     "scatter_add": lambda lib, x: x.scatter_add(1, lib.zeros_like(x).long(), x),
     "index_add": lambda lib, x: x.index_add(0, lib.arange(x.shape[0]), x),
@@ -268,6 +272,9 @@ ANY: dict[str, Program] = {
     ),
     "kl_div": lambda lib, x: F(lib).kl_div(x, x.exp(), reduction="none"),
     "soft_margin_loss": lambda lib, x: F(lib).soft_margin_loss(x, x.sign(), reduction="none"),
+    "soft_margin_loss rows": lambda lib, x: F(lib).soft_margin_loss(
+        x, _line(lib, *x.shape), reduction="none"
+    ),
     "poisson_nll_loss": lambda lib, x: F(lib).poisson_nll_loss(x, x.exp(), reduction="none"),
     "gaussian_nll_loss": lambda lib, x: F(lib).gaussian_nll_loss(x, x, x.exp(), reduction="none"),
     "hinge_embedding_loss": lambda lib, x: F(lib).hinge_embedding_loss(

@@ -174,7 +174,7 @@ def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> 
     """``log(1 + exp(-target * input))`` for targets 1 and -1."""
     same_shape("soft_margin_loss", input, target)
     require_float("soft_margin_loss", input.node)
-    return reduce("soft_margin_loss", softplus(-target * input), reduction)
+    return reduce("soft_margin_loss", softplus(-input * target), reduction)
 
 
 @accepts_size_average

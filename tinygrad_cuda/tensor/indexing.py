@@ -6,6 +6,7 @@ integer Tensor is an integer; its value stays on the device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -454,13 +455,14 @@ def _at(input: Tensor, key: Any) -> Tensor:
     if places.front and places.flat.shape:
         result = movement.permute(result, axes=_result_axes(places, len(result.shape)))
     read = wrap(result)
-    if view._strides is not None:
-        read._strides = _strides_of_read(view, places)
+    indices = [item for _, item in arrays if isinstance(item, TensorBase) and not _is_mask(item)]
+    if view._strides is not None or any(index._strides is not None for index in indices):
+        read._strides = _strides_of_read(view, places, indices)
     return read
 
 
-def _strides_of_read(view: Tensor, places: _Places) -> Shape | None:
-    """Strides of what arrays read: of the input where it is not indexed, else of the index."""
+def _strides_of_read(view: Tensor, places: _Places, indices: Sequence[Any]) -> Shape | None:
+    """Strides of what arrays read: of the input where it is not indexed, else of the indices."""
     rest = places.order[len(places.axes) :]
     front, index = places.front, places.flat.shape
 
@@ -470,8 +472,14 @@ def _strides_of_read(view: Tensor, places: _Places) -> Shape | None:
     shape = around(tuple(view.node.shape[axis] for axis in rest), index)
     outer = tuple(view.strides[axis] for axis in rest)
     source = around(outer, (0,) * len(index))
-    chosen = around((0,) * len(outer), contiguous_strides(index))
-    return elementwise_strides(shape, ((shape, source), (shape, chosen)))
+    known = [(shape, source)]
+    for sizes, strides in [(x.node.shape, x.strides) for x in indices] or [
+        (index, contiguous_strides(index))
+    ]:
+        missing = len(index) - len(sizes)
+        spread = (t if n == m else 0 for n, m, t in zip(sizes, index[missing:], strides))
+        known.append((shape, around((0,) * len(outer), (*[0] * missing, *spread))))
+    return elementwise_strides(shape, tuple(known))
 
 
 _at_tensor = templated(_at)
