@@ -53,6 +53,7 @@ FAR, FAR_HALF = 8, 2
 NEARNESS = 4
 
 # What torch refuses though the result is defined; such a step is left out. See `accepted`.
+WRITTEN = "modified by an inplace operation"
 TORCH_LIMITS = (
     # a dtype for which it has no kernel
     "not implemented for",
@@ -68,7 +69,7 @@ TORCH_LIMITS = (
     # what its record of history cannot follow
     "derivative for",
     "Autograd not support dtype",
-    "modified by an inplace operation",
+    WRITTEN,
     "is a view and is being modified inplace",
     "the output of a function that returns multiple views",
     "A view was created in no_grad mode and is being modified inplace",
@@ -138,6 +139,9 @@ def generate(seed: int) -> Program:
             name = k.choice(names.get(family) or [n for n in OPS if OPS[n].family == family])
             program.append(("op", number, name, tuple(k.getrandbits(32) for _ in range(3)), salt))
     program.append(("backward", len(program), k.getrandbits(32), k.getrandbits(32)))
+    if k.random() < 0.4:
+        # With `check_versions` on; a pass that torch refuses is then refused here, else left out.
+        program.insert(0, ("versions",))
     return program
 
 
@@ -191,6 +195,9 @@ def _perform(lib: Any, step: Step, operands: list[Any], leaves: list[Any]) -> li
                 results = [x.detach() for x in results]
             if OPS[name].family in FREE_LAYOUT or name in FREE_LAYOUT:
                 results = [x.contiguous() for x in results]
+            if OPS[name].family in ("linalg", "product"):
+                # That may be a copy in torch, which then is written apart from what is saved.
+                results = [x.clone() for x in results]
             return results
     loss = _loss(lib, operands[0], step[3])
     if kind == "backward":
@@ -383,6 +390,7 @@ class Torch:
         self.repeated = 0
         # The memory of what follows from an integer that differs from that of the first run.
         self.unstable: set[int] = set()
+        self.versions = False
         self.pool: dict[int, Any] = {}
         self.makers: dict[int, str] = {}
         self.leaves: list[Any] = []
@@ -390,7 +398,10 @@ class Torch:
         self.seen: list[Seen] = []
 
     def first(self, program: Program) -> None:
+        self.versions = ("versions",) in program
         for step in program:
+            if step[0] == "versions":
+                continue
             if step[0] == "leaf":
                 self.leaf(step)
                 self.done.append(Done(step, (), (), None))
@@ -538,7 +549,11 @@ class Torch:
             # A pass that fails half way has changed some gradients.
             for leaf, grad in zip(self.leaves, before):
                 leaf.grad = grad
-            if step[0] == "op" and not any(limit in str(error) for limit in TORCH_LIMITS):
+            if step[0] == "op":
+                refused = not any(limit in str(error) for limit in TORCH_LIMITS)
+            else:
+                refused = self.versions and WRITTEN in str(error)
+            if refused:
                 self.done.append(Done(step, keys, (), f"{type(error).__name__}: {error}"))
             return
         if not all(_ordinary(x) for x in results):
@@ -658,7 +673,9 @@ class Ours:
         try:
             results = _perform(self.lib, step, operands, self.leaves)
         except self.lib.TgcError as error:
-            return None if refused else f"raised by {name}: {type(error).__name__}: {error}"
+            if refused and (step[0] == "op" or WRITTEN in str(error)):
+                return None
+            return f"raised by {name}: {type(error).__name__}: {error}\ntorch: {refused}"
         except Exception as error:
             if refused and refused.startswith(type(error).__name__):
                 return None
@@ -827,7 +844,8 @@ def check(program: Program, device: str) -> str | None:
         before = tc.get_default_device()
         tc.set_default_device(device)
         try:
-            difference = ours.run(first)
+            with tc.autograd.check_versions(first.versions):
+                difference = ours.run(first)
             if difference and difference.startswith("shape of") and _open(first, ours.done):
                 difference = None
         finally:
@@ -866,6 +884,9 @@ def show(program: Program) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for step in program:
+            if step[0] == "versions":
+                lines.append("  with check_versions(True)")
+                continue
             before, done = len(lines), len(run.done)
             with Log() if step[0] != "leaf" else nullcontext():
                 if step[0] == "leaf":

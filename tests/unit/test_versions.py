@@ -140,6 +140,22 @@ def _by_data(lib: Any, h: Any, w: Any) -> Any:
     return y.sum().backward()
 
 
+def _told(lib: Any, h: Any, w: Any) -> Any:
+    """A write that nothing sees is told of."""
+    y = h * w
+    h.data.mul_(2)
+    lib.autograd.graph.increment_version(h)
+    return y.sum().backward()
+
+
+def _with_itself(lib: Any, h: Any, w: Any) -> Any:
+    """In place a copy of the first operand alone is saved."""
+    h.mul_(w)
+    h.sum().backward(retain_graph=True)
+    h.addcmul_(h, w)
+    return h.sum().backward()
+
+
 def _statistics(lib: Any, h: Any, w: Any) -> Any:
     """A second batch writes the running statistics that the first one has saved."""
     norm = lib.nn.BatchNorm1d(3).double()
@@ -151,7 +167,10 @@ def _statistics(lib: Any, h: Any, w: Any) -> Any:
     return y.sum().backward()
 
 
-@pytest.mark.parametrize("program", [_wanted, _unused, _twice, _by_data, _statistics])
+PROGRAMS = (_wanted, _unused, _twice, _by_data, _told, _with_itself, _statistics)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_all_that_an_executed_operation_saved(program: Any) -> None:
     lines = []
     for lib in (torch, tc):

@@ -7,11 +7,20 @@ Operations save nothing of their own: a gradient is more graph. So the hooks see
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["disable_saved_tensors_hooks", "save_on_cpu", "saved_tensors_hooks"]
+from tinygrad_cuda.graph.versions import holder_of, versions
+from tinygrad_cuda.tensor.base import TensorBase
+from tinygrad_cuda.tensor.tensor import Tensor
+
+__all__ = [
+    "disable_saved_tensors_hooks",
+    "increment_version",
+    "save_on_cpu",
+    "saved_tensors_hooks",
+]
 
 Hooks = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
@@ -70,3 +79,30 @@ def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
         yield
     finally:
         active.refused = before
+
+
+def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
+    """Tells `check_versions` that Tensors were written in a way that it does not see.
+
+    Gradients use the values as recorded all the same.
+
+    Args:
+        tensor: one or several.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> x = tc.ones(2, device="cpu", requires_grad=True)
+        >>> with tc.autograd.check_versions(True):
+        ...     y = x.exp()
+        ...     y.data.mul_(2)  # data hides a write
+        ...     tc.autograd.graph.increment_version(y)
+        ...     y.sum().backward()
+        Traceback (most recent call last):
+        ...
+        tinygrad_cuda.GradientError: [backward] a value that the gradient needs was modified ...
+        ...
+    """
+    for one in (tensor,) if isinstance(tensor, TensorBase) else tensor:
+        if versions.on:
+            node = one.node
+            versions.written(holder_of(one), node, node, (node,))

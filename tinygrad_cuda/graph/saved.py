@@ -24,10 +24,13 @@ def tensors_in(value: Any) -> Iterator[Any]:
             yield from tensors_in(part)
 
 
-def saved_by(name: str, arguments: Arguments) -> tuple[list[Any], list[tuple[str, int]]]:
+def saved_by(
+    name: str, arguments: Arguments
+) -> tuple[list[tuple[Any, bool]], list[tuple[str, int]]]:
     """The Tensors among the arguments that a function saves, and which results.
 
-    The latter are kinds with a number: 0 for all of the kind, -1 for the last one.
+    The former with whether they are the first argument, the latter as kinds with a number: 0 for
+    all of the kind, -1 for the last one.
 
     Args:
         name: a key of `SAVED`.
@@ -35,14 +38,16 @@ def saved_by(name: str, arguments: Arguments) -> tuple[list[Any], list[tuple[str
     """
     row = SAVED[name]
     tokens = (row(arguments) if callable(row) else row).split()
-    found: list[Any] = []
+    first = next(iter(arguments), "")
+    found: list[tuple[Any, bool]] = []
     results: list[tuple[str, int]] = []
     for token in tokens:
         kind, _, number = token.partition("-")
         if kind in RESULTS:
             results.append((kind, -int(number or 0)))
         else:
-            found += _chosen(token, arguments)
+            own = token.partition(":")[0] in (first, "input")
+            found += [(tensor, own) for tensor in _chosen(token, arguments)]
     return found, results
 
 
@@ -293,6 +298,13 @@ _ROWS: tuple[tuple[Row, str], ...] = (
     (_norm, "norm vector_norm matrix_norm"),
     (_system, "tensorsolve"),
 )
+# Their gradient computes with masks and sums of what they have saved: it saves none of it again.
+_ONCE = (
+    "logaddexp logaddexp2 log2 log10 log1p var var_mean clamp clamp_min clamp_max hardsigmoid amax "
+    "amin aminmax max min median nanmedian maximum minimum fmax fmin nansum nanmean nan_to_num "
+    "avg_pool1d avg_pool2d avg_pool3d cummax cummin binary_cross_entropy_with_logits"
+)
+SAVED_ONCE = frozenset(_ONCE.split())
 # Running statistics are saved, and written by each call.
 UNCOUNTED = frozenset(("batch_norm",))
 RESULTS = frozenset(("result", "integers"))

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from tinygrad_cuda.core.errors import GradientError, RawSite, describe_site, is_internal, user_site
 from tinygrad_cuda.graph.node import Node, made_by
-from tinygrad_cuda.graph.saved import SAVED, UNCOUNTED, Arguments, saved_by
+from tinygrad_cuda.graph.saved import SAVED, SAVED_ONCE, UNCOUNTED, Arguments, saved_by
 
 
 class Write:
@@ -48,20 +48,33 @@ class Unit:
 
     Attributes:
         name: of the function, if the table has it.
-        saved: versions of arguments that PyTorch would save.
+        saved: versions of arguments that PyTorch would save, and whether it saves a copy where
+            the call itself writes to them: of the first argument, in the form in place.
         results: which results it would save, see `saved_by`.
+        origin: of what a gradient does, the call that it is the gradient of.
     """
 
-    __slots__ = ("name", "saved", "results", "_made", "__weakref__")
+    __slots__ = ("name", "saved", "results", "origin", "_gradient", "_made", "__weakref__")
 
     def __init__(self, name: str | None, arguments: Arguments) -> None:
         self.name = name
-        self.saved: list[Version] = []
+        self.origin: Unit | None = None
+        self._gradient: Unit | None = None
+        self.saved: list[tuple[Version, bool]] = []
         self.results: list[tuple[str, int]] = []
         self._made: dict[str, list[Version]] = {"result": [], "integers": []}
         if name is not None:
             tensors, self.results = saved_by(name, arguments)
-            self.saved += map(version_of, tensors)
+            self.saved += [(version_of(tensor), copied) for tensor, copied in tensors]
+
+    def gradient(self) -> Unit:
+        """What the gradient of this call does."""
+        if self.origin is not None:
+            return self
+        if self._gradient is None:
+            self._gradient = Unit(None, {})
+            self._gradient.origin = self
+        return self._gradient
 
     def made(self, node: Node, holder: Any) -> None:
         """A Tensor has come of the call, or was written by it."""
@@ -69,12 +82,17 @@ class Unit:
             kind = "result" if node.outputs[0][1].is_floating else "integers"
             self._made[kind].append(versions.current(holder))
 
-    def versions(self) -> Iterator[Version]:
-        """All versions that PyTorch would save."""
-        yield from self.saved
+    def write(self) -> Write | None:
+        """A write to what PyTorch would have saved, if there was one."""
+        for version, copied in self.saved:
+            if version.write is not None and not (copied and version.write.unit is self):
+                return version.write
         for kind, number in self.results:
             made = self._made[kind]
-            yield from made[number : number + 1 or None] if number else made
+            for version in made[number : number + 1 or None] if number else made:
+                if version.write is not None and version.write.unit is not self:
+                    return version.write
+        return None
 
 
 def version_of(tensor: Any) -> Version:
@@ -213,18 +231,20 @@ class Check:
             self._inherited.setdefault(source, unit)
         if unit not in self._entered:
             self._entered.add(unit)
-            for version in unit.versions():
-                if version.write is not None and version.write.unit is not unit:
-                    raise _written(version.write, node)
+            write = unit.write()
+            if write is not None:
+                raise _written(write, node)
 
     def read(self, node: Node, gs: Iterable[Any], part: Node) -> None:
         """The rule of a node has made `part` of the cotangents `gs`.
 
-        Of a call that the table lacks, what the rule has read is what was saved. Where the table
-        has the call, a gradient of this gradient needs what the call has saved.
+        Of a call that the table lacks, what the rule has read is what was saved. A gradient of a
+        gradient saves what it reads of that which the call has saved.
         """
         unit = self.unit(node)
-        named = unit is not None and unit.name is not None
+        known = unit is not None and unit.name is not None
+        if unit is not None and unit.origin is not None:
+            known = unit.origin.name in SAVED_ONCE or unit.origin.write() is None
         stack, seen = [part], {g for g in gs if g is not None}
         while stack:
             found = stack.pop()
@@ -232,11 +252,11 @@ class Check:
                 continue
             seen.add(found)
             if found is node or found in self._history or found in node.sources:
-                if not named:
+                if not known:
                     self._demand(found, node, unit)
             else:
-                if unit is not None and named:
-                    versions.belongs(found, unit)
+                if unit is not None and (unit.name or unit.origin):
+                    versions.belongs(found, unit.gradient())
                 stack += found.sources
 
     def _demand(self, value: Node, node: Node, unit: Unit | None) -> None:
