@@ -148,6 +148,13 @@ def _told(lib: Any, h: Any, w: Any) -> Any:
     return y.sum().backward()
 
 
+def _the_same(lib: Any, h: Any, w: Any) -> Any:
+    """The values that were there are a write all the same."""
+    y = h.abs()
+    h.copy_(h)
+    return y.sum().backward()
+
+
 def _with_itself(lib: Any, h: Any, w: Any) -> Any:
     """In place a copy of the first operand alone is saved."""
     h.mul_(w)
@@ -167,7 +174,7 @@ def _statistics(lib: Any, h: Any, w: Any) -> Any:
     return y.sum().backward()
 
 
-PROGRAMS = (_wanted, _unused, _twice, _by_data, _told, _with_itself, _statistics)
+PROGRAMS = (_wanted, _unused, _twice, _by_data, _told, _the_same, _with_itself, _statistics)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -27,7 +27,7 @@ from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, rea
 from tinygrad_cuda.engine.shared import exported
 from tinygrad_cuda.graph.node import Node, Op, Outputs, holding, made_by, mode
 from tinygrad_cuda.graph.ops import common, indexing, movement
-from tinygrad_cuda.graph.versions import versions
+from tinygrad_cuda.graph.versions import holder_of, versions
 from tinygrad_cuda.tensor.views import (
     FILLS,
     SelectAt,
@@ -175,7 +175,10 @@ class TensorBase:
             )
         shown = self.node
         if value is shown:
-            return  # its own value: nothing changes, even where elements repeat
+            # Its own value: nothing changes, even where elements repeat.
+            if versions.on:
+                versions.written(holder_of(self), old, old, (shown,))
+            return
         fills = op in FILLS if fills is None else fills
         if not mode.now.gradients:
             value = detached(value)
