@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import distributions, nn
-from tinygrad_cuda.core.errors import ArgumentError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.nn import functional as F
 
 torch = pytest.importorskip("torch")
@@ -298,3 +299,26 @@ def test_a_view_that_is_returned_is_the_callers_own() -> None:
         assert beside(view, w)[0] is view
         assert written(w, view) is view
         assert view.tolist() == [2.0**turn] * 3
+
+
+# Shapes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["nll_loss", "cross_entropy", "multi_margin_loss", "multilabel_margin_loss"]
+)
+def test_labels_of_every_shape_are_taken_or_refused_as_by_torch(name: str) -> None:
+    inputs = [(), (1,), (5,), (1, 5), (3, 5), (1, 1), (2, 5, 3)]
+    labels = [(), (1,), (3,), (5,), (1, 1), (1, 5), (3, 1), (3, 5), (2, 3)]
+    for shape, labelled, reduction in itertools.product(inputs, labels, ("none", "mean")):
+        x, zeros = both(shape)[1], torch.zeros(labelled, dtype=torch.long)
+        try:
+            expected = getattr(torch.nn.functional, name)(x, zeros, reduction=reduction)
+        except (RuntimeError, ValueError, IndexError):
+            expected = None
+        arguments = tc.tensor(x.numpy()), tc.tensor(zeros.numpy())
+        if expected is None:
+            with pytest.raises((ShapeError, DTypeError)):
+                getattr(F, name)(*arguments, reduction=reduction)
+        else:
+            same(getattr(F, name)(*arguments, reduction=reduction), expected)

@@ -198,8 +198,10 @@ class _Picked:
     def __init__(
         self, op: str, input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int
     ) -> None:
-        self.dim = class_dim(input)
+        self.dim = class_dim(op, input)
         classes = input.shape[self.dim]
+        if input.ndim == 1 and tuple(target.shape) == (1,):
+            target = target.reshape(())  # the label of the one row
         _check_labels(op, input, target, self.dim)
         # A row that does not count keeps neither a loss nor, through `where`, a gradient.
         self.valid = target != ignore_index
@@ -235,8 +237,14 @@ class _Picked:
         return reduce(op, losses, reduction)
 
 
-def class_dim(input: Tensor) -> int:
-    """Which axis counts the classes."""
+def class_dim(op: str, input: Tensor) -> int:
+    """Which axis counts the classes.
+
+    Raises:
+        ShapeError: there is none.
+    """
+    if input.ndim == 0:
+        raise ShapeError(op, "the input has no axis of classes", expect="(N, C)", actual="()")
     return 0 if input.ndim == 1 else 1
 
 
@@ -250,8 +258,6 @@ def check_weight(op: str, weight: Tensor, classes: int) -> None:
 
 def _check_labels(op: str, input: Tensor, target: Tensor, dim: int) -> None:
     shape = tuple(input.shape)
-    if not shape:
-        raise ShapeError(op, "the input has no axis of classes", expect="(N, C)", actual="()")
     expected = shape[:dim] + shape[dim + 1 :]
     if tuple(target.shape) != expected:
         raise ShapeError(
@@ -350,6 +356,11 @@ def cross_entropy(
                 actual=str(ignore_index),
             )  # fmt: skip
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
+    if tuple(target.shape) == tuple(input.shape):
+        raise DTypeError(
+            op, "a target of the input's shape has probabilities",
+            expect="a floating dtype", actual=target.dtype.name,
+        )  # fmt: skip
     picked = _Picked(op, input, target, weight, ignore_index)
     # With -log p_k = log sum_j exp(s_j) - s_k no term needs the gradient of another reduction.
     shifted, log_sum = _normalized(input, picked.dim)
@@ -407,7 +418,7 @@ def _soft_cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float
 ) -> Tensor:
     """The target is a distribution; the mean is over rows."""
-    dim = class_dim(input)
+    dim = class_dim("cross_entropy", input)
     classes = input.shape[dim]
     if label_smoothing > 0.0:
         target = target * (1.0 - label_smoothing) + label_smoothing / classes

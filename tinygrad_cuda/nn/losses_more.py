@@ -252,8 +252,9 @@ def multi_margin_loss(
     op = "multi_margin_loss"
     if p not in (1, 2):
         raise ArgumentError(op, "unknown power", expect="p=1 or p=2", actual=str(p))
-    single = input.ndim < 2 and target.ndim < 2 and target.numel() == 1
     shape = tuple(target.shape)
+    one_row = input.ndim < 2 or (tuple(input.shape[:-1]) == (1,) and not shape)
+    single = one_row and target.ndim < 2 and target.numel() == 1
     if single:
         input, target = input.reshape(1, -1), target.reshape(1)
     classes = input.shape[-1] if input.ndim else 1
@@ -290,9 +291,9 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
         IndexError: a class is out of range (raised when the value is computed).
     """
     op = "multilabel_margin_loss"
-    same_shape(op, input, target)
-    if input.ndim == 0:
+    if input.ndim + target.ndim < 2 and input.numel() == target.numel() == 1:
         input, target = input.reshape(1), target.reshape(1)
+    same_shape(op, input, target)
     classes = input.shape[-1]
     listed = (target >= 0).to(int64).cumprod(-1) > 0
     chosen = where(listed, target, 0)
