@@ -356,3 +356,26 @@ def test_copies_of_views_whose_lines_share_a_set_of_the_cache(dtype: str) -> Non
         copy = np.empty(view.shape, view.dtype)
         numeric.copy_into(copy, view)
         np.testing.assert_array_equal(copy, view)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "gradient"), [(3, 1, False), (5, 2, True)])
+@pytest.mark.usefixtures("compared")
+def test_a_convolution_makes_its_columns_in_parts(
+    kernel: int, stride: int, gradient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[int] = []
+    whole = numeric.product_by_parts
+
+    def noted(axis: int, count: int, *arrays: Any, **options: Any) -> Any:
+        parts.append(count)
+        return whole(axis, count, *arrays, **options)
+
+    monkeypatch.setattr(numeric, "product_by_parts", noted)
+    x = tc.tensor(np.resize(OTHER, (7, 12, 40, 40))).requires_grad_(gradient)
+    w = tc.tensor(np.resize(OTHER, (16, 12, kernel, kernel)))
+    y = F.conv2d(x, w, stride=stride, padding=1)
+    if gradient:
+        y.square().sum().backward()
+        x.grad.numpy()
+    y.detach().numpy()
+    assert parts and min(parts) > 1

@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 # Bytes of a value that is computed once, when the plan is made, and kept with it.
 STATIC_BYTES = 1 << 16
 # Bytes of rearranged values that are kept for a second reader instead of being made anew.
-MERGED_BYTES = 1 << 27
+MERGED_BYTES = 1 << 26
 _ERASED = (common.variable, common.detach)
 _COPIES = (mv.reshape, mv.pad, mv.unwindow)
 
@@ -433,7 +433,38 @@ def _matmul(forms: Forms, node: Node) -> Form | None:
     a, b = node.sources
     if node.attributes or a.dtype.name in HALF:
         return None
+    columns = _columns(forms, forms.canonical(b), a.shape[-2])
+    if columns is not None:
+        windows, axis, parts = columns
+        call = partial(numeric.product_by_parts, axis, parts)
+        return Form((forms.full(a), forms.full(windows)), call, "fill")
     return Form((forms.full(a), forms.full(b)), np.matmul, "fill")
+
+
+# Bytes of the columns of a convolution that are made at once: they stay in the cache for the
+# product. Multiplications of a product from which on OpenBLAS takes its usual way, with room.
+COLUMN_BYTES, LEAST_PRODUCT = 3 << 19, 1 << 21
+
+
+def _columns(forms: Forms, columns: Node, rows: int) -> tuple[Node, int, int] | None:
+    """For columns of windows: the windows, the axis of the examples, into how many parts to cut."""
+    if columns.op is not mv.reshape or forms.uses[columns] > 1:
+        return None  # they are made once, as long as `MERGED_BYTES` last
+    if len(columns.shape) != 3 or columns.shape[0] != 1:
+        return None
+    windows = forms.canonical(columns.sources[0])
+    shape, depth, axis = windows.shape, columns.shape[1], 0
+    if len(shape) < 5 or windows in forms.uniform or windows in forms.static:
+        return None
+    while axis < len(shape) and prod(shape[:axis]) < depth:
+        axis += 1
+    if axis == len(shape) or prod(shape[:axis]) != depth or shape[axis] < 2:
+        return None
+    each = prod(shape[axis + 1 :]) * depth
+    parts = min(shape[axis], -(-columns.dtype.itemsize * each * shape[axis] // COLUMN_BYTES))
+    while parts > 1 and rows * each * (shape[axis] // parts) < LEAST_PRODUCT:
+        parts -= 1
+    return (windows, axis, parts) if parts > 1 else None
 
 
 def _placed(forms: Forms, node: Node) -> Form | None:

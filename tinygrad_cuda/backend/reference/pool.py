@@ -17,7 +17,7 @@ from tinygrad_cuda.core.shapes import Shape
 Array = np.ndarray[Any, Any]
 
 # Bytes kept in all; the least recently used shape goes first.
-CAPACITY = 1 << 27
+CAPACITY = 1 << 25
 # Arrays of fewer bytes are left to malloc, which keeps them.
 SMALLEST = 1 << 15
 

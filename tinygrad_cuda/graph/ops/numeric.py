@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -359,6 +360,38 @@ def _shared_rows(x: Any) -> tuple[int, int]:
         and not x.strides[axis] % step
     ]  # fmt: skip
     return (axes[0], x.strides[axes[0]] // step) if len(axes) == 1 else (-1, 0)
+
+
+def product_by_parts(
+    axis: int, parts: int, a: Any, windows: Any, out: Array | None = None
+) -> Array:
+    """A matrix times the columns of windows, made for a part of the examples at a time.
+
+    Args:
+        axis: that of the examples; those before it are summed over, those behind it are columns.
+        parts: into how many the examples are cut.
+        a, out: of shapes (1, rows, sum) and (1, rows, columns).
+    """
+    depth, count = prod(windows.shape[:axis]), windows.shape[axis]
+    if windows.flags.c_contiguous:
+        return np.matmul(a, windows.reshape(1, depth, -1), out=out)
+    each = prod(windows.shape[axis + 1 :])
+    if out is None:
+        out = np.empty((1, a.shape[1], count * each), a.dtype)
+    left, result = a[0], out.reshape(out.shape[1:])
+    room: dict[Any, Array] = {}
+
+    def take(shape: tuple[int, ...], dtype: Any) -> Array:
+        if shape not in room:
+            room[shape] = np.empty(shape, dtype)
+        return room[shape]
+
+    ends = [number * count // parts for number in range(parts + 1)]
+    for start, end in pairwise(ends):
+        part = windows[(slice(None),) * axis + (slice(start, end),)]
+        columns = reshaped((depth, (end - start) * each), take, part)
+        np.matmul(left, columns, out=result[:, start * each : end * each])
+    return out
 
 
 # Bytes after which an address falls into the same set of the first-level cache, and of a line.
