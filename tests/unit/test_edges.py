@@ -10,7 +10,8 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import distributions, nn
-from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.backend.emulator.compiler import toolchain
+from tinygrad_cuda.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinygrad_cuda.nn import functional as F
 
 torch = pytest.importorskip("torch")
@@ -73,6 +74,25 @@ def test_lstsq_gives_what_its_driver_finds(driver: str) -> None:
     )  # fmt: skip
     for part in ("solution", "residuals", "rank", "singular_values"):
         same(getattr(found, part), getattr(expected, part), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["int8", "int16", "int32", "int64", "uint8"])
+def test_the_ends_of_integers_are_constants_of_kernels(name: str) -> None:
+    """C has no literal of the smallest number, nor one of a short type."""
+    try:
+        toolchain()
+    except DeviceError as error:
+        pytest.skip(str(error))
+    dtype, info = getattr(tc, name), tc.iinfo(getattr(tc, name))
+    found = []
+    for device in ("cpu", "emu"):
+        x = tc.tensor([info.min, 3, info.max], dtype=dtype, device=device)
+        for end in (info.min, info.max):
+            chosen = tc.where(x == 3, x, end)
+            results = (chosen, x.clamp(min=end), x.clamp(max=end), x == end, x ^ end)
+            found.append([device, *(result.tolist() for result in results)])
+    assert [row[1:] for row in found[:2]] == [row[1:] for row in found[2:]]
+    assert found[0][1] == [info.min, 3, info.min] and found[1][1] == [info.max, 3, info.max]
 
 
 # Distributions ------------------------------------------------------------------------------------
