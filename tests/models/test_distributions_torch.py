@@ -101,17 +101,6 @@ def test_values_and_gradients_as_torch(name: str) -> None:
         np.testing.assert_allclose(value, other, rtol=1e-9, atol=1e-12, err_msg=key)
 
 
-def test_the_edges_of_uniform_belong_to_it() -> None:
-    """The lower one with its density, the upper one without; what lies outside is refused."""
-    edges = [-1.0, 3.0]
-    wanted = torch.distributions.Uniform(*map(torch.tensor, edges)).log_prob(torch.tensor(edges))
-    mine = distributions.Uniform(*edges)
-    assert mine.log_prob(tc.tensor(edges)).tolist() == wanted.tolist()
-    for outside in (-1.001, 3.001):
-        with pytest.raises(tc.ArgumentError, match="value is out of range"):
-            mine.log_prob(tc.tensor(outside))
-
-
 @pytest.mark.parametrize("name", ROWS)
 def test_samples_by_their_statistics(name: str) -> None:
     """Mean and variance of 20,000 samples within six standard errors; shares of classes too."""

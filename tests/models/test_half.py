@@ -161,17 +161,6 @@ def test_counts_and_sums_leave_the_range_of_float16(device: str) -> None:
         )
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_batch_norm_by_running_values_rounds_once(dtype: tc.dtype) -> None:
-    """Half everywhere, as `model.half().eval()` has it: in float32, the result is rounded."""
-    arrays = [_normal(4, 3, 5), *(_normal(3, seed=k) for k in (1, 2, 3)), np.ones(3, np.float32)]
-    x, mean, weight, bias, variance = _leaves("cpu", dtype, *arrays)
-    given = [mean.detach(), (variance * 0.7).detach(), weight, bias]
-    found = F.batch_norm(x, *given)
-    expected = F.batch_norm(x.float(), *[value.float() for value in given])
-    assert found.dtype is dtype and found.equal(expected.to(dtype))
-
-
 @pytest.mark.parametrize("device", ["cpu", "emu"])
 def test_the_mean_of_large_values_is_no_infinity(device: str) -> None:
     assert tc.full((50,), 60000.0, dtype=tc.float16, device=device).mean().item() == 60000

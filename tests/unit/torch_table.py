@@ -456,10 +456,6 @@ LINALG: dict[str, Row] = {
     },
     "norm": Row(lambda lib, x: [lib.linalg.norm(x), lib.linalg.norm(x, 1), lib.linalg.norm(x[0])]),
     "norm nuc": Row(lambda lib, x: x.norm("nuc")),
-    "norm nuc of dims": Row(
-        lambda lib, x: [x.norm("nuc", dim=(2, 0), keepdim=True), x.norm("nuc", dim=(1, -1))],
-        ("cube",),
-    ),
 }
 
 GRADUAL: dict[str, Row] = {
