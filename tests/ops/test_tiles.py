@@ -10,6 +10,7 @@ import pytest
 from execution import Batch, device_or_skip
 
 from tinygrad_cuda.backend.cuda import contract
+from tinygrad_cuda.backend.cuda.operand import Source, followed
 from tinygrad_cuda.backend.cuda.template import THREADS
 from tinygrad_cuda.backend.cuda.tiling import BLOCK_SHARED, TILES, Plan, clocks, parted, plan
 from tinygrad_cuda.core.device import CPU
@@ -108,3 +109,23 @@ def test_a_long_sum_is_split_where_its_table_would_not_fit_a_block() -> None:
     assert join.after == [first]
     assert first.shared <= BLOCK_SHARED
     assert "table_b[" in first.text, "columns of windows are found without a table"
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "k", "turned", "axis"),
+    [
+        ("a", 64, 96, False, "k"), ("a", 64, 96, True, "m"),
+        ("b", 64, 96, False, "n"), ("b", 64, 96, True, "k"),
+        ("a", 1, 96, False, "k"), ("b", 1, 96, False, "k"),  # a vector times a matrix
+        ("a", 64, 1, False, "m"), ("b", 64, 1, False, "n"),  # an outer product
+    ],
+)  # fmt: skip
+def test_an_operand_is_read_along_the_axis_on_which_it_lies(
+    name: str, lines: int, k: int, turned: bool, axis: str
+) -> None:
+    """So that neighbouring threads read neighbouring elements."""
+    shape = (lines, k) if name == "a" else (k, lines)
+    stored = common.buffer.leaf(shape[::-1] if turned else shape, float32, CPU, slot=0)
+    node = mv.permute(stored, axes=(1, 0)) if turned else stored
+    source = Source(name, node, "m" if name == "a" else "n", lines, 64, k, ())
+    assert followed(source, {stored}) == (axis, 4)

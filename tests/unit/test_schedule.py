@@ -173,6 +173,15 @@ def test_sums_down_the_columns_of_one_value_share_a_kernel() -> None:
 # Boundaries ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("count", "kernels"), [(64, 1), (65, 65)])
+def test_readers_of_one_value_share_a_kernel(count: int, kernels: int) -> None:
+    """More than 64 stay apart: comparing each with each would take long."""
+    new = Inputs()
+    x = new(64, 512)
+    products = [ew.mul(x, common.full_like(x, k + 2)) for k in range(count)]
+    assert kinds(scheduled(new.program(*products))) == ["map"] * kernels
+
+
 def test_sums_down_the_columns_of_a_half_value_share_a_kernel_through_its_casts() -> None:
     """As the gradients of a normalization's weight and bias, which are summed in float32."""
     new = Inputs()
