@@ -81,6 +81,56 @@ def test_defaults_are_those_of_torch() -> None:
     assert count > 1000
 
 
+# Methods and functions of linalg that are made in C++: PyTorch's schemas state their defaults.
+SCHEMAS = {
+    "Tensor": (tc.Tensor, torch.Tensor, "aten::"),
+    "linalg": (tc.linalg, torch.linalg, "aten::linalg_"),
+}
+OF_SCHEMAS = {
+    "clone": "None means preserve_format",
+    "contiguous": "0 means contiguous_format",
+    "pinverse": "as at the top level",
+    "std": "by correction",
+    "var": "by correction",
+    "bernoulli": "the Tensor's own probabilities, unless p is given",
+}
+
+
+def stated(part: str, name: str) -> dict[str, list[Any]]:
+    """The defaults of an operator's overloads, by the argument's name."""
+    _, owner, prefix = SCHEMAS[part]
+    if parameters(getattr(owner, name)):
+        return {}
+    found: dict[str, list[Any]] = {}
+    schemas = torch._C._jit_get_schemas_for_operator
+    for schema in (*schemas(prefix + name), *schemas(prefix + name.rstrip("_"))):
+        for argument in schema.arguments:
+            if argument.has_default_value():
+                found.setdefault(argument.name, []).append(argument.default_value)
+    return found
+
+
+@pytest.mark.parametrize("part", SCHEMAS)
+def test_defaults_are_those_of_a_schema(part: str) -> None:
+    owner, theirs, _ = SCHEMAS[part]
+    count, different = 0, []
+    for name in dir(theirs):
+        function = getattr(owner, name, None)
+        if name.startswith("_") or not callable(function) or name in OF_SCHEMAS:
+            continue
+        defaults = stated(part, name)
+        for key, parameter in parameters(function).items():
+            if parameter.default is EMPTY or key not in defaults:
+                continue
+            count += 1
+            mine = parameter.default
+            mine = [] if mine is None else list(mine) if isinstance(mine, tuple) else mine
+            if mine not in [[] if value is None else value for value in defaults[key]]:
+                different.append(f"{name}({key}={mine}), PyTorch: {defaults[key]}")
+    assert not different, "\n".join(different)
+    assert count > 40
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_at_the_top_level_are_not_reduced(name: str) -> None:
     rng = np.random.default_rng(0)

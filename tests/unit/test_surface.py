@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 
 import tinygrad_cuda as tc
@@ -91,92 +86,3 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Tensor " in text
     assert "left out on purpose" in text
     assert "  missing: " in text
-
-
-# Defaults -----------------------------------------------------------------------------------------
-
-BOTH: dict[str, tuple[Any, Any, str]] = {
-    "nn": (tc.nn, torch.nn, ""),
-    "nn.functional": (tc.nn.functional, torch.nn.functional, "aten::"),
-    "nn.init": (tc.nn.init, torch.nn.init, ""),
-    "nn.utils": (tc.nn.utils, torch.nn.utils, ""),
-    "optim": (tc.optim, torch.optim, ""),
-    "lr_scheduler": (tc.optim.lr_scheduler, torch.optim.lr_scheduler, ""),
-    "linalg": (tc.linalg, torch.linalg, "aten::linalg_"),
-    "special": (tc.special, torch.special, "aten::special_"),
-    "torch": (tc, torch, "aten::"),
-    "Tensor": (tc.Tensor, torch.Tensor, "aten::"),
-    "autograd": (tc.autograd, torch.autograd, ""),
-    "utils.data": (tc.utils.data, torch.utils.data, ""),
-    "distributions": (tc.distributions, torch.distributions, ""),
-}
-# Defaults with another name for the same, or of another kind.
-APART = {
-    "the function relu": "Transformer TransformerDecoderLayer TransformerEncoderLayer",
-    "by size": "cdist",
-    "the only backend": "compile",
-    "None means True": "load",
-    "None means ij": "meshgrid",
-    "None means the default generator": "random_split",
-    "by dtype": "gradcheck gradgradcheck",
-    "None means preserve_format, 0 contiguous_format": "clone contiguous",
-    "None means 1": "gradient",
-    "torch's 1e-15 is below the rounding of float32": "pinverse",
-    "4 means int64": "randint randperm tril_indices triu_indices",
-    "by correction": "std std_mean var var_mean",
-    "the probabilities may be the Tensor's": "bernoulli",
-    "as nn.functional's": "embedding_bag",
-    "tests/unit/test_pytorch_names.py calls them: 1 there means none": (
-        "binary_cross_entropy_with_logits cosine_embedding_loss ctc_loss hinge_embedding_loss "
-        "kl_div margin_ranking_loss triplet_margin_loss"
-    ),
-}
-
-
-def stated(function: Any, name: str, prefix: str) -> dict[str, list[Any]]:
-    """The defaults that torch states: in Python, or in the schemas of a builtin function."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-        return {p.name: [p.default] for p in parameters if p.default is not p.empty}
-    except (TypeError, ValueError):
-        found: dict[str, list[Any]] = {}
-    schemas = torch._C._jit_get_schemas_for_operator
-    for schema in [*schemas(prefix + name), *schemas(prefix + name.rstrip("_"))] if prefix else []:
-        for argument in schema.arguments:
-            if argument.has_default_value():
-                found.setdefault(argument.name, []).append(argument.default_value)
-    return found
-
-
-def equal(ours: Any, theirs: Any) -> bool:
-    if isinstance(theirs, list) and ours is not None:  # of one number for each dimension
-        return list(ours) == theirs if isinstance(ours, tuple | list) else {ours} == {*theirs}
-    same = ours is None if theirs in (None, []) else ours == theirs
-    return bool(same) or repr(ours).replace(tc.__name__, "torch") == repr(theirs)
-
-
-def compared(part: str) -> Iterator[tuple[str, Any, list[Any]]]:
-    """Each default of a part that both libraries state, under its name."""
-    here, there, prefix = BOTH[part]
-    for name in dir(there):
-        ours: Callable[..., Any] | None = getattr(here, name, None)
-        if name.startswith("_") or not callable(ours) or name in " ".join(APART.values()).split():
-            continue
-        try:
-            parameters = inspect.signature(ours).parameters.values()
-        except (TypeError, ValueError):
-            continue
-        theirs = stated(getattr(there, name), name, prefix)
-        for parameter in parameters:
-            if parameter.default is not parameter.empty and parameter.name in theirs:
-                yield f"{name}({parameter.name}=)", parameter.default, theirs[parameter.name]
-
-
-@pytest.mark.parametrize("part", BOTH)
-def test_defaults_are_torchs(part: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = list(compared(part))
-    assert len(found) >= 3
-    apart = [row for row in found if not any(equal(row[1], value) for value in row[2])]
-    assert not apart
