@@ -1333,6 +1333,14 @@ def overlapping(x: Any) -> bool:
     """Whether several elements are one, with no stride of 0, which torch would see."""
     if not x.numel() or any(n > 1 and step == 0 for n, step in zip(x.shape, x.stride())):
         return False
+    # Most views are nested: a step passes over all that the smaller ones reach.
+    reach = 1
+    for step, n in sorted((step, n) for n, step in zip(x.shape, x.stride()) if n > 1):
+        if step < reach:
+            break
+        reach = step * (n - 1) + reach
+    else:
+        return False
     positions = {
         sum(n * step for n, step in zip(index, x.stride()))
         for index in itertools.product(*map(range, x.shape))

@@ -160,6 +160,19 @@ def test_out_of_range(bad: int) -> None:
         tc.tensor(1.0)[tc.tensor(0)]
 
 
+@pytest.mark.parametrize("index", [2, [2]])
+def test_a_view_after_an_error(index: Any) -> None:
+    """A view that is looked at with the error shows what was there before."""
+    x = tc.arange(6.0).reshape(2, 3).requires_grad_()
+    (x * x).sum().backward()
+    assert x.grad is not None
+    x.grad.tolist()
+    x.detach()[tc.tensor(index)] = 3
+    with pytest.raises(tc.IndexError):
+        x.tolist()
+    assert x.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
 def test_where_it_lies() -> None:
     """Offset, address, NumPy's view and as_strided read the index."""
     x = tc.arange(12.0).reshape(3, 4)

@@ -18,7 +18,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import GradientError, RawSite, ShapeError
+from tinygrad_cuda.core.errors import GradientError, RawSite, ShapeError, TgcError
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, structure, watching
 from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, Recorder, detached, local, settled
@@ -395,7 +395,12 @@ class TensorBase:
             return self._host_view()
         node = self.realized()
         array = registry.get(node.device).to_host(node.storage, node.shape, node.dtype)
-        check_errors(node.device)
+        try:
+            check_errors(node.device)
+        except TgcError:
+            # What views have cached is the value of a write that did not take place.
+            self.cell.forget_aliases()
+            raise
         return array
 
     def _host_view(self) -> np.ndarray[Any, Any]:
