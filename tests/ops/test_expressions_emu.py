@@ -80,3 +80,22 @@ def test_small_integers_meet_a_python_number(dtype: DType) -> None:
         ]  # fmt: skip
 
     agree(program)
+
+
+@pytest.mark.parametrize("dtype", [tc.float32, tc.float16])
+def test_a_number_is_divided_by_a_product(dtype: DType) -> None:
+    """The product's accumulator is a divisor only where it is known: behind the loop."""
+
+    def program(device: str) -> list[Tensor]:
+        a = (tc.arange(12.0, device=device).reshape(3, 4) + 1).to(dtype) / 8
+        image = a.reshape(1, 1, 3, 4)
+        one = a[:1] @ a[:1].T
+        return [
+            a[:, :3] / (a @ a.T),
+            2.5 / (a @ a.T),
+            one / one.sqrt() / one,
+            1.5 / tc.nn.functional.conv2d(image, image[:, :, :2, :2]),
+            (a[:, :3] / (a @ a.T)).softmax(1),
+        ]
+
+    agree(program)

@@ -380,7 +380,9 @@ class Evaluator:
         dividend, divisor = operands
         settled = divisor in self.anchored.values() or divisor in self.fields.values()
         settled = settled and "[" not in divisor  # an accumulator of each lane
-        home = 0 if settled else self._made.get(divisor, depth)
+        # A skeleton's result is known from its floor on, anything else where it was made.
+        floor = max(self.floors.values(), default=0)
+        home = floor if settled else self._made.get(divisor, depth)
         if home >= depth:
             return expression(node, operands)
         name = self._named(home, ("divisor", divisor), "tgc_divisor", f"tgc_divisor_of({divisor})")
