@@ -37,6 +37,7 @@ NAN, INF = float("nan"), float("inf")
 PATTERNS = ("some_nan", "some_inf", "mixed", "tiny", "extreme", "zeros", "plain")
 INTEGER_PATTERNS = ("limits", "plain")
 SAMPLES, LARGEST = 3, 300
+LONG = {"cpu": 4_600, "emu": 600, "cuda": 4_600}  # every function and dtype; float32 alone on emu
 # Functions that meet torch's own samples alone. LAPACK's answer to nan, infinities and nearly
 # singular matrices is one of many, or none; torch's grid_sample reads out of bounds for nan.
 TAME = (
@@ -571,7 +572,10 @@ CASES = (
         ),
         "both", _not_finite,
     ),
-    Case("order_of_terms", ("ldexp",), "gradient", _not_finite),
+    Case(
+        "order_of_terms", ("ldexp",), "gradient",
+        lambda meeting, ours, theirs: ~np.isfinite(ours) | ~np.isfinite(theirs),
+    ),
     Case(
         "float64_agrees", SEVEN_DIGITS, "both",
         lambda meeting, ours, theirs: agree(ours, theirs, "float32", 1.0),
