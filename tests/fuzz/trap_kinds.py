@@ -831,6 +831,139 @@ KINDS = [
     _kind("an int or a float", "v_N=1", "(2.0 if isinstance(v_N,int) else 3.0)",
           "global v_N\nv_N = 1.0 if isinstance(v_N,int) else 1"),
     _kind("a complex number", "v_N=2+1j", "v_N.real", "global v_N\nv_N += 1"),
+    # Code that runs at some calls only, and what C calls or reads.
+    _kind("a cached method",
+          "import functools\nclass B_N:\n    v=2.0\n    @functools.lru_cache\n    def m(self):\n"
+          "        return self.v\nb_N=B_N()", "b_N.m()", "b_N.v+=1\nB_N.m.cache_clear()"),
+    _kind("a prefilled cache",
+          "import functools\nv_N=[2.0]\ndef h_N():\n    return v_N[0]\n@functools.cache\n"
+          "def g_N():\n    return h_N()\ng_N()", "g_N()", "v_N[0]+=1\ng_N.cache_clear()"),
+    _kind("a cache of a partial", "import functools\nv_N=[2.0]\ndef h_N(a):\n    return v_N[0]\n"
+          "g_N=functools.lru_cache(functools.partial(h_N,1))\ng_N()", "g_N()",
+          "v_N[0]+=1\ng_N.cache_clear()"),
+    _kind("a cache of the user's",
+          "v_N=[2.0]\nt_N={}\ndef h_N():\n    return v_N[0]\ndef g_N():\n    if 'a' not in t_N:\n"
+          "        t_N['a']=h_N()\n    return t_N['a']\ng_N()", "g_N()",
+          "v_N[0]+=1\nt_N.clear()"),
+    _kind("a cache in an attribute",
+          "class B_N:\n    c=None\n    v=2.0\n    def m(self):\n        if self.c is None:\n"
+          "            self.c=self.h()\n        return self.c\n    def h(self):\n"
+          "        return self.v\nb_N=B_N()\nb_N.m()", "b_N.m()", "b_N.v+=1\nb_N.c=None"),
+    _kind("a lazily made object",
+          "class B_N:\n    pass\nb_N=B_N()\ndef m_N():\n    if not hasattr(b_N,'v'):\n"
+          "        b_N.v=2.0\n    return b_N.v\nm_N()", "m_N()", "b_N.v+=1"),
+    _kind("an except path",
+          "t_N={'v':2.0}\ndef h_N():\n    return 5.0+f_N[0]\nf_N=[1.0]\ndef g_N():\n    try:\n"
+          "        return t_N['v']\n    except KeyError:\n        return h_N()", "g_N()",
+          "t_N.clear()\nf_N[0]+=1"),
+    _kind("a branch by a counter",
+          "f_N=[0]\nv_N=[2.0]\ndef a_N():\n    return v_N[0]\ndef b_N():\n    return v_N[0]*2\n"
+          "def g_N():\n    return a_N() if f_N[0]%2 else b_N()", "g_N()", "f_N[0]+=1\nv_N[0]+=1"),
+    _kind("a finally path",
+          "v_N=[2.0]\ndef h_N():\n    return v_N[0]\ndef g_N():\n    try:\n        pass\n"
+          "    finally:\n        r=h_N()\n    return r", "g_N()", "v_N[0]+=1"),
+    _kind("a key function", "v_N={1:2.0,2:1.0}\ndef k_N(a):\n    return v_N[a]",
+          "float(max([1,2],key=k_N))", "v_N[1],v_N[2]=v_N[2],v_N[1]"),
+    _kind("functools.reduce", "import functools\nv_N=[2.0]\ndef a_N(x,y):\n    return x+y*v_N[0]",
+          "functools.reduce(a_N,[1.0,1.0])", "v_N[0]+=1"),
+    _kind("re.sub with a function", "import re\nv_N=[2]\ndef r_N(m):\n    return str(v_N[0])",
+          "float(re.sub('a',r_N,'a'))", "v_N[0]+=1"),
+    _kind("json's default", "import json\nv_N=[2]\ndef r_N(m):\n    return v_N[0]",
+          "float(json.dumps(object(),default=r_N))", "v_N[0]+=1"),
+    _kind("__deepcopy__", "import copy\nclass B_N:\n    v=2.0\n    def __deepcopy__(self,memo):\n"
+          "        return self.v\nb_N=B_N()", "copy.deepcopy(b_N)", "b_N.v+=1"),
+    _kind("__reduce_ex__", "import copy\nclass B_N:\n    v=2.0\n    def __reduce_ex__(self,p):\n"
+          "        return (float,(self.v,))\nb_N=B_N()", "copy.copy(b_N)", "b_N.v+=1"),
+    _kind("__repr__",
+          "class B_N:\n    v=2.0\n    def __repr__(self):\n        return str(self.v)\nb_N=B_N()",
+          "float(repr(b_N))", "b_N.v+=1"),
+    _kind("__str__",
+          "class B_N:\n    v=2.0\n    def __str__(self):\n        return str(self.v)\nb_N=B_N()",
+          "float(str(b_N))", "b_N.v+=1"),
+    _kind("__dir__",
+          "class B_N:\n    v=['a','b']\n    def __dir__(self):\n        return self.v\nb_N=B_N()",
+          "float(len(dir(b_N)))", "b_N.v.append('c')", "either"),
+    _kind("__sizeof__",
+          "import sys\nclass B_N:\n    v=64\n    def __sizeof__(self):\n        return self.v\n"
+          "b_N=B_N()", "float(sys.getsizeof(b_N))", "b_N.v+=1", "either"),
+    _kind("sys.getsizeof", "import sys\nl_N=[]", "float(sys.getsizeof(l_N))",
+          "l_N.extend([1]*50)", "either"),
+    _kind("__getstate__", "import copy\nclass B_N:\n    v=2.0\n    def __getstate__(self):\n"
+          "        return {'w':self.v}\nb_N=B_N()", "copy.copy(b_N).w", "b_N.v+=1"),
+    _kind("__init_subclass__",
+          "v_N=[2.0]\nclass B_N:\n    def __init_subclass__(cls):\n        cls.w=v_N[0]\n"
+          "def g_N():\n    class C(B_N):\n        pass\n    return C.w", "g_N()", "v_N[0]+=1"),
+    _kind("__set_name__",
+          "v_N=[2.0]\nclass F_N:\n    def __set_name__(self,o,n):\n        o.w=v_N[0]\n"
+          "def g_N():\n    class C:\n        f=F_N()\n    return C.w", "g_N()", "v_N[0]+=1"),
+    _kind("a warning filter",
+          "import warnings\nwarnings.simplefilter('ignore')\ndef g_N():\n    try:\n"
+          "        warnings.warn('x')\n    except UserWarning:\n        return 3.0\n"
+          "    return 2.0", "g_N()",
+          "warnings.simplefilter('error' if warnings.filters[0][0]=='ignore' else 'ignore')",
+          "either"),
+    _kind("a table of translate", "t_N=str.maketrans('a','2')", "float('a'.translate(t_N))",
+          "t_N[ord('a')]='3' if t_N[ord('a')]==50 or t_N[ord('a')]=='2' else '4'"),
+    _kind("Enum by value", "import enum\nclass E_N(enum.IntEnum):\n    A=2\n    B=3\nk_N=[2]",
+          "float(E_N(k_N[0]))", "k_N[0]=5-k_N[0]"),
+    _kind("a dataclass in a pattern",
+          "import dataclasses\n@dataclasses.dataclass\nclass P_N:\n    v: float\np_N=P_N(2.0)\n"
+          "def g_N():\n    match p_N:\n        case P_N(w):\n            return w", "g_N()",
+          "vars(p_N)['v']+=1"),
+    _kind("dataclasses.asdict",
+          "import dataclasses\n@dataclasses.dataclass\nclass P_N:\n    v: float\np_N=P_N(2.0)",
+          "sum(dataclasses.asdict(p_N).values())", "vars(p_N)['v']+=1"),
+    _kind("dataclasses that are equal",
+          "import dataclasses\n@dataclasses.dataclass\nclass P_N:\n    v: float\np_N=P_N(2.0)\n"
+          "q_N=P_N(2.0)", "(2.0 if p_N==q_N else 3.0)", "vars(p_N)['v']+=1"),
+    _kind("dataclasses in order",
+          "import dataclasses\n@dataclasses.dataclass(order=True)\nclass P_N:\n    v: float\n"
+          "p_N=P_N(2.0)\nq_N=P_N(2.5)", "(2.0 if p_N<q_N else 3.0)", "vars(p_N)['v']+=1"),
+    _kind("dataclass with slots",
+          "import dataclasses\n@dataclasses.dataclass(slots=True)\nclass P_N:\n    v: float\n"
+          "p_N=P_N(2.0)\ndef g_N():\n    match p_N:\n        case P_N(w):\n            return w",
+          "g_N()", "object.__setattr__(p_N,'v',p_N.v+1)"),
+    _kind("a slot by attrgetter",
+          "class P_N:\n    __slots__=('v',)\np_N=P_N()\np_N.v=2.0\nimport operator\n"
+          "g_N=operator.attrgetter('v')", "g_N(p_N)", "p_N.v+=1"),
+    _kind("a namespace in a namespace",
+          "import types\ns_N=types.SimpleNamespace(a=types.SimpleNamespace(b=2.0))\n"
+          "import operator", "operator.attrgetter('a.b')(s_N)", "s_N.a.b+=1"),
+    _kind("SimpleNamespace equality",
+          "import types\ns_N=types.SimpleNamespace(v=2.0)\nt_N=types.SimpleNamespace(v=2.0)",
+          "(2.0 if s_N==t_N else 3.0)", "s_N.v+=1"),
+    _kind("a namespace's text", "import types\ns_N=types.SimpleNamespace(v=2.0)",
+          "float(len(repr(s_N)))", "s_N.v*=10"),
+    _kind("vars of argparse.Namespace", "import argparse\ns_N=argparse.Namespace(v=2.0)",
+          "vars(s_N)['v']", "s_N.v+=1"),
+    _kind("a format's attribute",
+          "class B_N:\n    def __init__(self):\n        self.v=2\nb_N=B_N()",
+          "float('{0.v}'.format(b_N))", "b_N.v+=1"),
+    _kind("format_map", "d_N={'v':2}", "float('{v}'.format_map(d_N))", "d_N['v']+=1"),
+    _kind("a text with % of a dictionary", "d_N={'v':2}", "float('%(v)s' % d_N)", "d_N['v']+=1"),
+    _kind("__eq__ of a list's item",
+          "class B_N:\n    v=2.0\n    def __eq__(self,o):\n        return self.v==o\nb_N=B_N()\n"
+          "l_N=[b_N]", "(3.0 if 2.0 in l_N else 2.0)", "b_N.v+=1"),
+    _kind("__radd__",
+          "class B_N:\n    v=2.0\n    def __radd__(self,o):\n        return o+self.v\nl_N=[B_N()]",
+          "sum(l_N)", "l_N[0].v+=1"),
+    _kind("__length_hint__",
+          "import operator\nclass B_N:\n    v=2\n    def __length_hint__(self):\n"
+          "        return self.v\nb_N=B_N()", "float(operator.length_hint(b_N))", "b_N.v+=1"),
+    _kind("__fspath__",
+          "import os\nclass B_N:\n    v='a'\n    def __fspath__(self):\n        return self.v\n"
+          "b_N=B_N()", "float(len(os.fspath(b_N)))", "b_N.v+='a'"),
+    _kind("a memoryview of an array",
+          "import numpy as np\na_N=np.array([2.0])\nb_N=memoryview(a_N)", "b_N[0]", "a_N[0]+=1"),
+    _kind("statistics.mean", "import statistics\nl_N=[2.0]", "statistics.mean(l_N)", "l_N[0]+=1"),
+    _kind("unpacked arguments", "l_N=[2.0,1.0]\ndef g_N(a,b):\n    return a", "g_N(*l_N)",
+          "l_N[0]+=1"),
+    _kind("unpacked keywords", "d_N={'a':2.0}\ndef g_N(a):\n    return a", "g_N(**d_N)",
+          "d_N['a']+=1"),
+    _kind("time.strftime", "import time", "float(time.strftime('%S'))", "pass", "refuse"),
+    _kind("time.localtime", "import time", "float(time.localtime().tm_sec)", "pass", "refuse"),
+    _kind("resource.getrusage", "import resource",
+          "float(resource.getrusage(resource.RUSAGE_SELF).ru_utime)", "pass", "refuse"),
 ]  # fmt: skip
 
 # Source that defines ``read_N(x)``, which gives EXPR times x.

@@ -17,6 +17,7 @@ import random
 import signal
 import sys
 import textwrap
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -109,7 +110,7 @@ def restored() -> Iterator[None]:
     limit, threads = sys.getrecursionlimit(), tc.get_num_threads()
     handler = signal.getsignal(signal.SIGUSR1)
     try:
-        with np.errstate():
+        with np.errstate(), warnings.catch_warnings():
             yield
     finally:
         os.environ.clear()

@@ -16,6 +16,7 @@ import os
 import sys
 import sysconfig
 import threading
+import warnings
 import weakref
 from collections import ChainMap, UserDict, UserList, UserString, deque
 from collections.abc import Callable, Container, Sequence
@@ -34,6 +35,7 @@ from types import (
     MemberDescriptorType,
     MethodType,
     ModuleType,
+    SimpleNamespace,
 )
 from typing import Any, NamedTuple
 
@@ -295,12 +297,21 @@ class _Search:
         names = {name for name, _ in self.names}
         if self.abstract and not names.isdisjoint(TESTS):
             self._take_called("isinstance", abc.get_cache_token)
+        for one in self.objects:
+            if issubclass(type(one.thing), SimpleNamespace):
+                self._take_fields(one)
         for name in sorted(names & SETTINGS.keys()):
             self._take_called(name, SETTINGS[name])
         for name, thing, _ in self.found.moving:
             told = {"get_state"}, {"bit_generator", "state"}
             if isinstance(thing, GENERATORS) and any(words <= names for words in told):
                 self._take_called(name, partial(state_of, thing))
+
+    def _take_fields(self, one: _Reached) -> None:
+        """What C compares and prints without a name: all but what code only writes to."""
+        for name, value in one.fields.items():
+            if (name, False) not in self.names or (name, True) in self.names:
+                self._take(Name(name, one.weak or one.thing, value))
 
     def _take_called(self, name: str, function: Callable[[], Any]) -> None:
         """What a function gives, which is called before each replay."""
@@ -544,12 +555,14 @@ class _Search:
         if imported or (kind is type and not self._is_own(value)):
             self.stable.setdefault(id(place), (place, {}))[1][name] = value
             self.wait(name, value)
-            self._take_decimal(value)
+            self._take_context(value)
         else:
             self._take(Name(name, place, value), read)
 
-    def _take_decimal(self, value: Any) -> None:
-        """What decimal numbers are rounded to belongs to the thread."""
+    def _take_context(self, value: Any) -> None:
+        """What decimal numbers are rounded to belongs to the thread, how to warn to a module."""
+        if value in (warnings, warnings.warn):
+            self._take(Name("filters", warnings, warnings.filters))
         decimal: Any = sys.modules.get("decimal")
         if decimal is not None and value in (decimal, decimal.Decimal) and not self.decimal:
             self.decimal = True

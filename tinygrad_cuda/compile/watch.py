@@ -11,8 +11,10 @@ import dis
 import gc
 import linecache
 import os
+import re
 import sys
 from collections.abc import Callable
+from string import Formatter
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -43,6 +45,7 @@ MODULES = {
     "_socket": frozenset[str](),
     "_locale": frozenset[str](),
     "_decimal": frozenset[str](),
+    "resource": frozenset[str](),
 }
 FUNCTIONS = frozenset({
     ("io", "open"), ("_io", "open"), ("builtins", "open"), ("builtins", "input"),
@@ -173,6 +176,9 @@ class Watch:
         if name in LOOKING and type(owner) is ModuleType:
             if self._kind(frame) == "user":
                 self._looked_up(frame, name)
+            return
+        if name in ("format", "format_map") and type(owner) is str:
+            self.extra.names.update(_named_in(owner))
             return
         module = _module_of(function, owner)
         self.unseen = self.unseen or (module, name) in HIDING
@@ -385,6 +391,21 @@ def _refused(module: str, name: str, owner: Any) -> bool:
         return (module, name) in FUNCTIONS or (module in MODULES and name not in MODULES[module])
     methods = METHODS.get("numpy.random" if module.startswith("numpy.random") else module)
     return methods is not None and (not methods or name in methods)
+
+
+def _named_in(text: str) -> set[str]:
+    """Attributes that a text asks for when it is formatted: ``"{0.scale}"``."""
+    found: set[str] = set()
+    try:
+        fields = [*Formatter().parse(text)]
+    except ValueError:  # the function's own line will raise it
+        return found
+    for _, field, form, _ in fields:
+        parts = re.split(r"[.\[\]]", field or "")
+        found.update(part for part in parts[1:] if part.isidentifier())
+        if form:
+            found |= _named_in(form)
+    return found
 
 
 def _inspects(frame: FrameType) -> bool:
