@@ -95,6 +95,23 @@ def test_the_ends_of_integers_are_constants_of_kernels(name: str) -> None:
     assert found[0][1] == [info.min, 3, info.min] and found[1][1] == [info.max, 3, info.max]
 
 
+@pytest.mark.parametrize("key", [slice(0, 2), (slice(0, 2), 0), slice(None), ..., 0, (0, 0)])
+def test_a_number_assigned_to_repeated_elements_is_refused_as_by_torch(key: Any) -> None:
+    """`fill_` writes a number to elements that repeat; an assignment copies, and refuses."""
+    x, y = tc.zeros(1, 3).expand(4, 3), torch.zeros(1, 3).expand(4, 3)
+    try:
+        y[key] = 1.0
+    except RuntimeError:
+        with pytest.raises(ShapeError, match="one element in memory"):
+            x[key] = 1.0
+    else:
+        x[key] = 1.0
+    assert x.tolist() == y.tolist()
+    x[key].fill_(2.0)
+    y[key].fill_(2.0)
+    assert x.tolist() == y.tolist()
+
+
 # Distributions ------------------------------------------------------------------------------------
 
 

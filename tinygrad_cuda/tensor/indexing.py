@@ -510,7 +510,8 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
     fills = not written.shape
     if not arrays:
         own = isinstance(value, TensorBase) and _shows_same(view, value)
-        view.write(node if own else _fitted(written, node.shape), "setitem", fills)
+        # PyTorch copies here, a number too; only lists and masks may name an element twice.
+        view.write(node if own else _fitted(written, node.shape), "setitem", False)
         return
     if len(arrays) == 1 and _is_mask(arrays[0][1]):
         axis, mask = arrays[0]

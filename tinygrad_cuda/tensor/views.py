@@ -173,9 +173,9 @@ def _put_spread(base: Node, chain: tuple[Step, ...], value: Node, shown: Node | 
         raise ShapeError(
             "write",
             "several elements of this view are one element in memory",
-            expect="a view that shows each element once, or one number for all of it",
+            expect="a view that shows each element once",
             actual=f"a view of shape {value.shape} of a tensor of shape {base.shape}",
-            hint="clone() the tensor before writing to it",
+            hint="clone() the tensor before writing to it; fill_() writes one number everywhere",
         )
     count, size = prod(value.shape), prod(base.shape)
     if not count:
