@@ -215,6 +215,7 @@ ANY: dict[str, Program] = {
     "diff": lambda lib, x: x.diff(dim=-1),
     "diff 0": lambda lib, x: x.diff(dim=0),
     "diff twice": lambda lib, x: x.diff(n=2, dim=-1),
+    "diff none": lambda lib, x: x.diff(n=0),
     "diff bool": lambda lib, x: (x > 0).diff(dim=1),
     "cat": lambda lib, x: lib.cat([x, x], 0),
     "cat 1": lambda lib, x: lib.cat([x, x, x], 1),
