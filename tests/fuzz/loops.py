@@ -32,11 +32,25 @@ LOSSES = ("mse", "mean", "square", "smooth", "classes", "weights", "logsumexp")
 HIDDENS = ("exp", "tanh", "relu", "sigmoid", "product", "shift", "rows")
 IN_PLACE = ("mul_", "add_", "tanh_", "relu_", "sigmoid_", "row", "column")
 SCHEDULES = ("StepLR", "ExponentialLR", "CosineAnnealingLR", "LambdaLR")
+# What a second stream of numbers adds, so that the rest of a seed's program stays.
+MORE_OPTIMIZERS = ("Adamax", "NAdam", "RAdam", "Adadelta", "ASGD", "maximize", "decoupled")
+MORE_SCHEDULES = {
+    "MultiStepLR": {"milestones": [1, 3], "gamma": 0.5},
+    "ConstantLR": {"factor": 0.5, "total_iters": 2},
+    "LinearLR": {"start_factor": 0.3, "total_iters": 3},
+    "PolynomialLR": {"total_iters": 4, "power": 2.0},
+    "CosineAnnealingWarmRestarts": {"T_0": 2, "T_mult": 2},
+    "CyclicLR": {"base_lr": 0.01, "max_lr": 0.1, "step_size_up": 2, "cycle_momentum": False},
+    "OneCycleLR": {"max_lr": 0.1, "total_steps": 40, "cycle_momentum": False},
+}
 WRITES = ("mul_", "sub_", "copy_", "data", "item")
 DEFAULTS = {
     "model": "mlp", "optimizer": "SGD", "schedule": "StepLR", "double": True, "turns": 4,
     "compiled": False, "versions": False,
 }  # fmt: skip
+
+# Programs by kind; the driver sums them over a campaign.
+events: dict[str, int] = {}
 
 Step = tuple[Any, ...]
 Place = tuple[int, int]
@@ -89,6 +103,34 @@ def generate(seed: int) -> list[Step]:
         inside("zero", dice.randrange(2), dice.random() < 0.7)
     for _ in range(dice.randint(0, 5)):
         steps.append(("out", dice.randint(1, 4), dice.randrange(3), *_between(dice)))
+    return _widened(steps, random.Random(seed * 7919 + 1), compiled)
+
+
+def _widened(steps: list[Step], dice: random.Random, compiled: bool) -> list[Step]:
+    """Other optimizers and schedules, and steps at any place, in half of all programs."""
+    if dice.random() < 0.5:
+        return steps
+    if dice.random() < 0.4:
+        steps.append(("set", "optimizer", dice.choice(MORE_OPTIMIZERS)))
+    if dice.random() < 0.4:
+        steps.append(("set", "schedule", dice.choice(tuple(MORE_SCHEDULES))))
+        steps.append(("out", 1, 0, "schedule"))
+    places = [k for k, step in enumerate(steps) if step[0] == "in"]
+    for _ in range(dice.randint(0, 2)):
+        number = dice.randrange(8)
+        choices: list[Step] = [
+            ("second", "step"), ("second", "zero"), ("without", dice.random() < 0.5),
+            ("scaled", number, dice.choice((8.0, 0.25))), ("accumulated", dice.choice((2, 3))),
+        ]  # fmt: skip
+        choices += [] if compiled else [("finite",)]
+        steps.insert(dice.choice(places) + 1, ("in", *_when(dice, compiled), *dice.choice(choices)))
+    for _ in range(dice.randint(0, 3)):
+        number = dice.randrange(8)
+        choices = [
+            ("save",), ("restore",), ("after", number), ("option", dice.choice((0.0, 0.02))),
+            ("forward hook",), ("clear state",), ("flip",),
+        ]  # fmt: skip
+        steps.append(("out", dice.randint(1, 4), dice.randrange(3), *dice.choice(choices)))
     return steps
 
 
@@ -275,6 +317,8 @@ class World:
         self.ema = [p.detach().clone() for p in self.parameters]
         self.hooks: list[Any] = []
         self.held: list[Any] = []
+        self.saved: Any = None
+        self.second = lib.optim.SGD(self.parameters[::2], lr=0.02, momentum=0.5)
 
     def tensor(self, values: Any) -> Any:
         return self.lib.tensor(values, dtype=self.dtype, device=self.device)
@@ -285,12 +329,22 @@ class World:
             return optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.01)
         if name == "nesterov":
             return optim.SGD(parameters, lr=0.05, momentum=0.9, nesterov=True)
+        if name == "ASGD":
+            return optim.ASGD(parameters, lr=0.05, t0=2.0)
+        if name == "maximize":
+            return optim.Adam(parameters, lr=0.01, eps=0.1, maximize=True, weight_decay=0.1)
+        if name == "decoupled":
+            return optim.RAdam(
+                parameters, lr=0.05, eps=0.1, weight_decay=0.1, decoupled_weight_decay=True
+            )
         # Gradients that are zero but for rounding must not decide a step: eps is large.
         options = {"SGD": {}, "Adam": {"eps": 0.1, "amsgrad": True}}.get(name, {"eps": 0.1})
         return getattr(optim, name)(parameters, lr=0.05, **options)
 
     def make_schedule(self, name: str) -> Any:
         schedules: Any = self.lib.optim.lr_scheduler
+        if name in MORE_SCHEDULES:
+            return getattr(schedules, name)(self.optimizer, **MORE_SCHEDULES[name])
         if name == "StepLR":
             return schedules.StepLR(self.optimizer, 2, gamma=0.5)
         if name == "ExponentialLR":
@@ -326,6 +380,19 @@ class World:
             self.write(*numbers)
         elif op == "gradient":
             self.gradient(*numbers)
+        elif op == "second":
+            self.second.step() if numbers[0] == "step" else self.second.zero_grad()
+        elif op == "accumulated":
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.div_(numbers[0])
+        elif op == "finite":
+            if all(bool(p.grad.isfinite().all()) for p in self.parameters if p.grad is not None):
+                self.optimizer.step()
+        elif op == "without":
+            with self.lib.no_grad():
+                found = self.model(batch[0] * 2, batch[2])
+                turn.found.append(found.mean() if numbers[0] else found)
         elif turn.hidden:
             self.with_hidden(turn, batch, op, *numbers)
 
@@ -341,6 +408,11 @@ class World:
             loss = turn.losses[numbers[0] % len(turn.losses)]
             if op == "backward":
                 loss.backward(retain_graph=numbers[1])
+            elif op == "scaled":
+                (loss * numbers[1]).backward(retain_graph=True)
+                for parameter in self.parameters:
+                    if parameter.grad is not None:
+                        parameter.grad /= numbers[1]
             elif op == "penalty":
                 wanted = self.wanted(numbers[1])
                 found = self.lib.autograd.grad(loss, wanted, create_graph=True, allow_unused=True)
@@ -454,6 +526,21 @@ class World:
             self.model.train(not self.model.training)
         elif op == "zero":
             (self.model if numbers[0] else self.optimizer).zero_grad(set_to_none=numbers[1])
+        elif op in ("save", "restore"):
+            self.keep(op)
+        elif op == "after":
+            parameter = self.parameter(numbers[0])
+            if parameter.requires_grad:
+                self.hooks.append(parameter.register_post_accumulate_grad_hook(halve))
+        elif op == "forward hook":
+            self.hooks.append(self.model.register_forward_hook(lambda m, x, result: result * 0.9))
+        elif op == "option":
+            self.optimizer.param_groups[0]["weight_decay"] = numbers[0]
+        elif op == "clear state":
+            self.second.state.clear()
+        elif op == "flip":
+            for part in self.model.children():
+                part.train(not part.training)
         elif op == "held":
             self.held.append(self.parameter(numbers[0]).detach().clone())
 
@@ -461,6 +548,10 @@ class World:
         extra = self.lib.nn.Parameter(self.tensor([0.1, -0.2, 0.3]))
         self.model.extras.append(extra)
         self.optimizer.add_param_group({"params": [extra], "lr": 0.02})
+        if self.lib is torch and type(self.optimizer).__name__ == "Adagrad":
+            # Before torch 2.13 the state of a parameter that is added is missing.
+            zeros = {"step": torch.tensor(0.0), "sum": torch.zeros_like(extra.detach())}
+            self.optimizer.state[extra] = self.optimizer.state.get(extra) or zeros
         self.schedule = self.make_schedule("ExponentialLR")
         self.parameters.append(extra)
         self.ema.append(extra.detach().clone())
@@ -469,6 +560,15 @@ class World:
         """A parameter's value by its ``data``, of which the optimizer's state stays."""
         parameter = self.parameter(number)
         parameter.data = self.tensor(self.numbers.normal(size=tuple(parameter.shape)) * 0.3)
+
+    def keep(self, op: str) -> None:
+        """Goes back to weights and state of an earlier turn, if nothing was added since."""
+        parts = (self.model, self.optimizer, self.schedule)
+        if op == "save":
+            self.saved = len(self.parameters), copy.deepcopy([x.state_dict() for x in parts])
+        elif self.saved is not None and self.saved[0] == len(self.parameters):
+            for part, state in zip(parts, copy.deepcopy(self.saved[1])):
+                part.load_state_dict(state)
 
     def reload(self) -> None:
         states = copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
@@ -488,6 +588,11 @@ class World:
         if what in ("ema", "all"):
             seen += [(f"ema {k}", value_of(x)) for k, x in enumerate(self.ema)]
         return seen
+
+
+def halve(parameter: Any) -> None:
+    """A hook for gradients that have arrived."""
+    parameter.grad.mul_(0.5)
 
 
 def value_of(tensor: Any) -> Any:
@@ -564,6 +669,8 @@ def run(
 def check(program: list[Step], device: str) -> str | None:
     """Against torch to rounding; where the program is compiled, against itself to the bit."""
     options = {**DEFAULTS, **{step[1]: step[2] for step in program if step[0] == "set"}}
+    kind = "with versions checked" if options["versions"] else "plain"
+    events[f"programs {'compiled' if options['compiled'] else kind}"] = 1
     expected = run(torch, program, "cpu")
     versions = "modified by an inplace operation" in (expected.error or "")
     free = versions and not options["versions"]

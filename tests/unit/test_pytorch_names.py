@@ -775,3 +775,11 @@ def test_older_words_for_reduction(older: dict[str, bool]) -> None:
             ] if "size_average" in older else [t.nn.MSELoss(**older)(x, y)])  # fmt: skip
     for expected, found in zip(*results):
         np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5)
+
+
+def test_post_accumulate_hooks_return_nothing() -> None:
+    for t in (pytest.importorskip("torch"), tc):
+        x = t.ones(2, requires_grad=True)
+        x.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(2))
+        with pytest.raises(RuntimeError, match="return"):
+            x.sum().backward()

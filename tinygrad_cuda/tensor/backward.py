@@ -159,8 +159,14 @@ class AfterHook:
 
     def __call__(self, *unused: Any) -> None:
         tensor = self._tensor()
-        if tensor is not None:
-            self._hook(tensor)
+        if tensor is None:
+            return
+        result: object = self._hook(tensor)
+        if result is not None:
+            raise GradientError(
+                "register_post_accumulate_grad_hook", "the hook returned something",
+                expect="None; the hook may write to .grad in place", actual=type(result).__name__,
+            )  # fmt: skip
 
 
 def hooked(leaf: Leaf, g: Node) -> Tensor:
