@@ -192,6 +192,15 @@ def test_hinges_pass_no_gradient_at_nan_and_one_at_the_edge(on_cpu: None) -> Non
     )
 
 
+def test_losses_of_small_probabilities_keep_their_digits(on_cpu: None) -> None:
+    """1 - x has none left of 1e-7 in float32."""
+    inputs = [[1e-7, 3e-6, 0.001, 0.5, 0.999, 1.0], [0.0, 0.0, 0.25, 0.5, 1.0, 0.0]]
+    compare(lambda m, F, x: F.binary_cross_entropy(x, m.tensor(inputs[1])), [inputs[0]])
+    compare(
+        lambda m, F, x: F.binary_cross_entropy(x, m.zeros_like(x), reduction="none"), inputs[:1]
+    )
+
+
 def test_lengths_below_the_bound_keep_their_slope(on_cpu: None) -> None:
     compare(lambda m, F, a, b: F.cosine_similarity(a, b), [[[1e-10, 2e-10]], [[3e-10, -1e-10]]])
     compare(

@@ -50,16 +50,20 @@ def binary_cross_entropy(
         wrap(probability_node("binary_cross_entropy", x.node, what))
         for x, what in ((input, "input"), (target, "target"))
     )
-    losses = -(target * _floored_log(input) + (1 - target) * _floored_log(1 - input))
+    losses = -(target * _floored_log(input) + (1 - target) * _floored_log(1 - input, -input))
     losses = losses if weight is None else losses * weight
     result = reduce("binary_cross_entropy", losses, reduction)
     return strides_like(result, given) if reduction == "none" else result
 
 
-def _floored_log(x: Tensor) -> Tensor:
-    """``max(log x, -100)``; below, its derivative is that of a line through 1e-12."""
+def _floored_log(x: Tensor, less_one: Tensor | None = None) -> Tensor:
+    """``max(log x, -100)``; below, its derivative is that of a line through 1e-12.
+
+    Args:
+        less_one: x - 1 with all its digits, where x is near 1.
+    """
     tiny = x <= math.exp(-100)
-    safe = where(tiny, 1.0, x).log()
+    safe = where(tiny, 1.0, x).log() if less_one is None else where(tiny, 0.0, less_one).log1p()
     # At 0 the loss is constant, its gradient large but finite, as in PyTorch.
     # Elsewhere the line is zero: in half types its slope is infinite.
     low = where(tiny, x, 0.0)
