@@ -120,6 +120,9 @@ REFUSED: dict[str, Case] = {
         lib.tensor([1]), lib.tensor([1])
     ),
     "quotients of integers": lambda lib: lib.addcdiv(*[lib.ones(2, dtype=lib.int32)] * 3),
+    "slopes of another dtype": lambda lib: lib.nn.functional.prelu(
+        lib.ones(2), lib.ones(1).double()
+    ),
     "positions of int8": lambda lib: lib.arange(4)[lib.tensor([1], dtype=lib.int8)],
     "a negative byte": lambda lib: lib.nn.functional.pad(
         lib.ones(2, dtype=lib.uint8), (1, 1), value=-1

@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 from tinygrad_cuda.core.dtypes import number_of
-from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.nn.smooth import softplus, where
 from tinygrad_cuda.tensor import math as tm
 from tinygrad_cuda.tensor.autocast import in_float32, in_half, in_widest
@@ -130,7 +130,13 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
     Raises:
         ShapeError: there are neither one weight nor C.
+        DTypeError: the dtypes differ.
     """
+    if weight.dtype is not input.dtype:
+        raise DTypeError(
+            "prelu", "input and weight have different dtypes", expect=input.dtype.name,
+            actual=weight.dtype.name, hint=f"weight.to(tc.{input.dtype.name}) would fit",
+        )  # fmt: skip
     count = weight.numel()
     channels = input.shape[1] if input.ndim > 1 else 1
     if count not in (1, channels) or weight.ndim > 1:
