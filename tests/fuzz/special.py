@@ -517,7 +517,7 @@ def _product_overflows(meeting: Meeting, ours: Array, theirs: Array) -> Array:
 
 def _at_the_end(meeting: Meeting, ours: Array, theirs: Array) -> Array:
     """The lowest and highest integer."""
-    if meeting.step[1] in FLOATS:
+    if meeting.step[1] in (*FLOATS, "bool"):
         return np.zeros(ours.shape, bool)
     limits = torch.iinfo(getattr(torch, meeting.step[1]))
     ends = (float(limits.min), float(limits.max))
