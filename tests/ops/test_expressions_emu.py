@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda import Tensor
+from tinygrad_cuda import Tensor, nn
 from tinygrad_cuda.core.dtypes import DType
 
 Program = Callable[[str], list[Tensor]]
@@ -55,6 +55,24 @@ def test_gathers_at_an_index_that_the_kernel_computes() -> None:
             table[product.argmax(0)] + product,
             table[product.argmax(1)] + product,
             table[(a.softmax(1) > 0.2).int()].sum(1),
+        ]
+
+    agree(program)
+
+
+def test_labels_that_are_sums_of_the_same_rows() -> None:
+    """The label of a cross-entropy was loaded before the sum of which it is made was complete."""
+
+    def program(device: str) -> list[Tensor]:
+        a, b, _ = _operands(device)
+        label = (a[0] * b[:, 0]).sum().long().remainder(5)
+        labels = (a * b.T).sum(1).long().remainder(5)
+        top = a.exp().argmax(1)
+        return [
+            nn.functional.cross_entropy(a[0], label),
+            nn.functional.cross_entropy(a, labels, reduction="none"),
+            nn.functional.cross_entropy(a, (top + labels) % 5),
+            nn.functional.nll_loss(a.log_softmax(1), a.argmin(1), reduction="none"),
         ]
 
     agree(program)

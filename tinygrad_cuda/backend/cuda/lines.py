@@ -181,7 +181,8 @@ class Lines:
         writer = self.writer
         if loop == 1:
             for pick in self.picks.values():
-                writer.value(pick.first, pick.at)
+                if self.ready(pick.first) == 0:
+                    writer.value(pick.first, pick.at)
         self.pick(loop - 1)
         taken = [a for a in self.accumulators if self.phase[a.node] == loop]
         for one in taken:
@@ -213,7 +214,7 @@ class Lines:
     def fetch_picks(self, loop: int) -> None:
         """Loads, while a row is reduced, the elements that `pick` is to find after this loop."""
         for node, pick in self.picks.items():
-            if self.phase[node] == loop:
+            if self.phase[node] == loop and self.ready(pick.place) < loop:
                 flat = self._flat(pick)
                 for stored in self._elements(pick.value):
                     self.writer.value(stored, ix.unflatten(flat, stored.shape))
