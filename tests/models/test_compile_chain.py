@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from compiled_task import BATCH, SIZES, Task, value_bytes
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
+from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import graphs
 
 chain = sys.modules["tinygrad_cuda.compile.chain"]
@@ -280,6 +283,34 @@ def test_loops_that_cannot_go_round_by_themselves(turns: list[int]) -> None:
     assert tc.loop(6, lambda x: x.add_(1), buffer) is buffer
     assert buffer.tolist() == [6.0] * 4
     assert not turns
+
+
+def test_a_report_that_arrives_late(
+    turns: list[int], monkeypatch: pytest.MonkeyPatch, kernel_device: str
+) -> None:
+    """A GPU may report between the looks of two turns: the first of them does not run either."""
+    task = Task(compiled=False)
+    backend = registry.get(tc.device(kernel_device))
+    look = mock.Mock(wraps=backend.take_error)
+    monkeypatch.setattr(backend, "take_error", look)
+    call = tc.compile(task.step, steps=6)
+    call(*data(6))
+    x, y = data(6, 1)
+    wrong = y.clone()
+    wrong[3, 2] = 7
+    wrong.tolist()
+    # One look a turn: four before a graph of four turns, and one before each of the others.
+    look.side_effect = itertools.chain([mock.DEFAULT] * 4, [None], itertools.repeat(mock.DEFAULT))
+    look.reset_mock()
+    with pytest.raises(tc.IndexError, match="7"):
+        call(x, wrong)
+    assert look.call_count == 6
+    look.side_effect = None
+    reference = Task(compiled=False)
+    singly(reference.step, *data(6))
+    singly(reference.step, x[:3], y[:3])
+    mine = [value_bytes(p) for p in task.model.parameters()]
+    assert mine == [value_bytes(p) for p in reference.model.parameters()]
 
 
 def test_a_loop_with_a_bad_index(turns: list[int]) -> None:

@@ -18,6 +18,7 @@ from tinygrad_cuda.compile.results import Fresh, Result
 from tinygrad_cuda.compile.signature import Given
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU
+from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.engine.capture import Stale
 from tinygrad_cuda.engine.realize import lock_of
 
@@ -135,6 +136,11 @@ class Chained:
                     numbers.append(self._host(frame, turn))
             except Stale:
                 count = done + len(numbers)
+            except TgcError as error:
+                # Who took the report has cleared the word that keeps these turns from writing.
+                if error.reported:
+                    numbers.clear()
+                raise
             finally:
                 self._start(done, length, numbers, place, values)
             done += len(numbers)

@@ -116,7 +116,12 @@ class TgcError(RuntimeError):
         actual: what was found.
         site: the user's line; the innermost frame of the user's code when left out.
         hint: what to do about it.
+
+    Attributes:
+        reported: a device found it while it computed.
     """
+
+    reported = False
 
     def __init__(
         self,

@@ -319,6 +319,12 @@ def described_check(code: int) -> tuple[str, str, str]:
 
 def value_error(error: BadIndex) -> IndexError | ArgumentError:
     """What kernels reported, with the line of the check."""
+    failure = _value_error(error)
+    failure.reported = True
+    return failure
+
+
+def _value_error(error: BadIndex) -> IndexError | ArgumentError:
     op, what, site, domain = _lines[error.code >> LINE]
     problem = f"{what}[{error.position}] is out of range"
     if domain == UNIT:
