@@ -48,7 +48,10 @@ def values_and_gradients(module: Any, call: Call, arrays: list[Any], device: str
     options = {} if module is torch else {"device": device}
     inputs = [module.tensor(a, dtype=module.float32, **options).requires_grad_() for a in arrays]
     result = call(module, module.nn.functional, *inputs)
-    found = module.autograd.grad(result, inputs, module.ones_like(result), allow_unused=True)
+    try:
+        found = module.autograd.grad(result, inputs, module.ones_like(result), allow_unused=True)
+    except NotImplementedError as error:  # of older versions of torch
+        pytest.skip(f"torch {torch.__version__}: {error}")
     zeros = [np.zeros(np.shape(a), np.float32) for a in arrays]
     parts = [z if g is None else g.cpu().numpy() for g, z in zip(found, zeros)]
     return [result.detach().cpu().numpy(), *parts]

@@ -24,6 +24,7 @@ SAME = {
     ("TransformerDecoderLayer", "activation"): "a name or a function",
     ("TransformerEncoderLayer", "activation"): "a name or a function",
     ("random_split", "generator"): "None is the default generator",
+    ("argsort", "dim"): "torch 2.11 leaves out what 2.13 says: the last",
     ("cdist", "compute_mode"): "the mode is not looked at",
     ("embedding", "padding_idx"): "-1 means none at the top level, as PyTorch's schema says",
     ("gradient", "spacing"): "None is 1",

@@ -39,7 +39,7 @@ def made(kind: Any, arguments: tuple[Any, ...], **options: Any) -> str | None:
     """The text of a layer, or None if it cannot be made so."""
     try:
         return repr(kind(*arguments, **options)).replace("NonDynamicallyQuantizable", "")
-    except (TypeError, ValueError, AssertionError, RuntimeError, NotImplementedError):
+    except (TypeError, ValueError, AttributeError, AssertionError, RuntimeError):
         return None
 
 

@@ -45,7 +45,6 @@ ADAPTED: dict[str, Callable[..., Any]] = {
 EXCEPTIONS: dict[str, str] = {
     "as_strided.partial_views": "the sample's memory is larger than the array handed over",
     "as_strided_scatter": "torch passes a gradient to what is overwritten",
-    "nextafter": "no gradient here; torch passes it on",
     "__rdiv__": "Python 2's division",
     "slice": "no public function of torch's",
     "zero_": "the sample writes to a leaf; torch's test gives it a clone",
