@@ -86,7 +86,7 @@ class Kernel:
     def words(self, parameters: int) -> bytes:
         """The bytes of the one parameter."""
         pointer = ctypes.c_void_p.from_address(int(parameters)).value
-        return ctypes.string_at(pointer, self.parameter_bytes)  # type: ignore[arg-type]
+        return ctypes.string_at(pointer, self.parameter_bytes)
 
 
 class Node:

@@ -143,7 +143,7 @@ def campaign(
                 seed, since = worker.request, worker.since
                 difference = worker.receive()
                 took = time.monotonic() - since
-                yield Outcome(int(seed), difference, took, worker.events)  # type: ignore[arg-type]
+                yield Outcome(int(seed), difference, took, worker.events)
                 if not begin(worker):
                     busy.remove(worker)
     finally:

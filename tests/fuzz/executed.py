@@ -79,7 +79,7 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[pytest.TestReport]:
-        report: pytest.TestReport = yield  # type: ignore[misc]
+        report: pytest.TestReport = yield
         self.seconds += report.duration
         self.passed = self.passed and report.passed
         return report

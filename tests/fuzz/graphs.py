@@ -238,8 +238,8 @@ def _choose(pool: dict[int, Any], number: int, letter: str, first: Any) -> int |
     else:
         suiting = [key for key, x in pool.items() if _suits(letter, x, first)]
     if letter.isupper() and first is not None and number % 3:
-        alike = [key for key in suiting if pool[key].shape == first.shape]
-        suiting = alike or suiting
+        same_shape = [key for key in suiting if pool[key].shape == first.shape]
+        suiting = same_shape or suiting
     if number % 2:
         suiting = suiting[-6:]
     return max(suiting, key=lambda key: hash((key, number)) % 1000003, default=None)
@@ -318,7 +318,7 @@ def _move(torch: Any, x: Any, moved: random.Random) -> None:
 def _move_far(torch: Any, x: Any, moved: random.Random, unit: float) -> None:
     """Moves farther, by parts of `unit` too; what is below these becomes 0 or takes either sign.
 
-    Every other time all elements move alike: then what counts or sums them moves as a whole.
+    Every other time all elements move by one factor, so that counts and sums move as a whole.
     """
     scale, numbers = 2 * _reach(x, True), np.random.default_rng(moved.getrandbits(32))
     shape = (1,) * x.dim() if numbers.random() < 0.5 else tuple(x.shape)
@@ -367,7 +367,7 @@ def _wide(torch: Any) -> Any:
         return torch.float64 if isinstance(value, torch.dtype) and value in narrow else value
 
     class Wide(TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def __torch_function__(self, function, types, args=(), kwargs=None):
             function = torch.Tensor.double if function in casts else function
             named = {name: widened(a) for name, a in (kwargs or {}).items()}
             result = function(*map(widened, args), **named)
@@ -467,14 +467,14 @@ class Torch:
     def near(self, x: Any) -> Any:
         """A floating tensor with each element moved by a rounding; history knows.
 
-        In every other far run all elements are moved alike, as the parts of a mean are.
+        In every other far run all elements are moved by one factor, as the parts of a mean are.
         """
         if x is None or dtype_name(x) not in FLOATS or self.moved is None:
             return x
         scale = _reach(x, self.far)
         numbers = np.random.default_rng(self.moved.getrandbits(32))
-        alike = self.far and numbers.random() < 0.5
-        moves = numbers.uniform(-scale, scale, (1,) * x.dim() if alike else tuple(x.shape))
+        uniform = self.far and numbers.random() < 0.5
+        moves = numbers.uniform(-scale, scale, (1,) * x.dim() if uniform else tuple(x.shape))
         factor = self.lib.as_tensor(1 + moves)
         return (x.double() * factor).to(x.dtype)
 
@@ -873,7 +873,7 @@ def show(program: Program) -> str:
         return repr(value)
 
     class Log(TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def __torch_function__(self, function, types, args=(), kwargs=None):
             name = resolve_name(function) or getattr(function, "__name__", str(function))
             hidden = ("shape", "dtype", "dim", "numel", "stride", "requires_grad", "__get__")
             inside = sys._getframe(1).f_code.co_name

@@ -108,7 +108,7 @@ def function_of(name: str, op: Any) -> Callable[..., Any] | None:
         found = getattr(found, part, None) if found is not None else None
     if found is None or isinstance(found, tc.dtype):
         found = getattr(tc.Tensor, op.name, None) or getattr(tc.Tensor, f"{op.name}_", None)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 @cache

@@ -255,7 +255,7 @@ def _compiled(function: Callable[..., Any], calls: list[Any]) -> Callable[..., A
         calls.append(None)
         return function(*args)
 
-    return tc.compile(counted)  # type: ignore[no-any-return]
+    return tc.compile(counted)
 
 
 def _run(make: Callable[[], Any], compiled: bool) -> tuple[list[Any], int]:

@@ -33,7 +33,7 @@ def lenet(lib: Any) -> tuple[Any, tuple[int, ...]]:
 def transformer(lib: Any) -> tuple[Any, tuple[int, ...]]:
     nn, functional = lib.nn, lib.nn.functional
 
-    class Block(nn.Module):  # type: ignore[name-defined,misc]
+    class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.norm1, self.norm2 = nn.LayerNorm(64), nn.LayerNorm(64)

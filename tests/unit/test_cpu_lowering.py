@@ -310,7 +310,7 @@ def test_threads_of_matrix_products() -> None:
         tc.set_num_threads(before)
     for number in (0, -1, True, 1.0, "2"):
         with pytest.raises(tc.ArgumentError, match="integer of at least 1"):
-            tc.set_num_threads(number)  # type: ignore[arg-type]
+            tc.set_num_threads(number)
 
 
 SPECIAL = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-45, -2.5], np.float32)
