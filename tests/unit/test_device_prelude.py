@@ -390,6 +390,8 @@ def test_separate_rounding_and_fused() -> None:
         ),
         elementwise("plain", ["float32"] * 2, "float32", "a * a - (b + b)"),
         elementwise("fused", ["float32"] * 2, "float32", "tgc_fma(a, a, -(b + b))"),
+        elementwise("added", ["float32"] * 2, "float32", "tgc_multiply_add(a, a, -(b + b))"),
+        elementwise("bytes", ["int8"] * 2, "int8", "tgc_multiply_add(a, a, b)"),
         elementwise("apart64", ["float64"] * 2, "float64", "tgc_add_rn(tgc_mul_rn(a, a), -b)"),
     )
     e = np.float32(2.0**-12)
@@ -397,7 +399,12 @@ def test_separate_rounding_and_fused() -> None:
     assert apply(unit, "apart", "float32", a, b)[0] == 0
     assert apply(unit, "plain", "float32", a, b)[0] == 0
     assert apply(unit, "fused", "float32", a, b)[0] == e * e
+    assert apply(unit, "added", "float32", a, b)[0] == e * e
     c = np.array([1 + 2.0**-27])
+    hundreds = np.array([100], np.int8)
+    assert (
+        apply(unit, "bytes", "int8", hundreds, hundreds)[0] == (100 * 100 + 100 + 128) % 256 - 128
+    )
     assert apply(unit, "apart64", "float64", c, np.array([1 + 2.0**-26]))[0] == 0
 
 
@@ -490,6 +497,7 @@ EVERYTHING = kernel(
   bool odd = tgc_isnan(x) || tgc_isinf(y) || !tgc_isfinite(x);
   int k = tgc_to_int(x) + tgc_to_int(y);
   long long l = tgc_to_long(x) + tgc_to_long(y);
+  x = tgc_multiply_add(x, x, x); k = tgc_multiply_add(k, k, k);
 #define INTEGER(TYPE) { typedef TYPE T; T a = T(k), c = T(l); \
   a = tgc_abs(a); a = tgc_sign(T(a + 3)); a = tgc_max(a, c); a = tgc_min(a, T(9)); \
   a = tgc_remainder(a, c); a = tgc_floor_divide(a, c); a = tgc_fmod(T(a + 7), c); \

@@ -1,7 +1,7 @@
 // SPAN, 64 rows of 802816 in 256 tiles, held by all blocks: welford output output mul add rsqrt mul sub mul add mul div sub mul add sum mul mul mul sum mul add mul mul mul add mul mul mul add add.
 // Stores add (256, 64, 56, 56) float32; sum (1, 64, 1, 1) float32; mul (1, 64, 1, 1) float32; add (256, 64, 56, 56) float32.
 // Grid 132 x 256 threads, 822084608 bytes moved at least.
-struct row_welford_sum_mul_add_rsqrt_a44356be5f_params {
+struct row_welford_sum_mul_add_rsqrt_186bb95dba_params {
   unsigned long long* words0;
   const float* in0;
   const float* in1;
@@ -12,7 +12,7 @@ struct row_welford_sum_mul_add_rsqrt_a44356be5f_params {
   float* out2;
   float* out3;
 };
-__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_a44356be5f_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_a44356be5f_params& p,
+__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_186bb95dba_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_186bb95dba_params& p,
                                              char* smem) {
   const int warp = tgc_warp(), lane = tgc_lane();
   const int makers = virtual_block < 64 ? 8 - 2 : 8 - 1;
@@ -84,10 +84,10 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_a44356be5f_stage(i
         for (int k = 0; k < 4; k++) {
           if (start + k * 32 + lane < 256) {
             const float away = a[k][0] - first;
-            sum[1] += a[k][1] + away * away * 3136.0f;
+            sum[1] += tgc_fma(away * away, 3136.0f, a[k][1]);
             sum[0] += away;
             sum[2] += a[k][2];
-            sum[3] += a[k][3] + a[k][2] * away;
+            sum[3] += tgc_fma(a[k][2], away, a[k][3]);
           }
         }
         start += 128;
@@ -95,10 +95,11 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_a44356be5f_stage(i
 #pragma unroll
       for (int i = 0; i < 4; i++) sum[i] = tgc_warp_reduce(sum[i], tgc_sum_op());
       const float off = sum[0] * 0.00390625f;
-      const float apart = sum[0] * off * 3136.0f;
-      sum[1] = tgc_max_op()(sum[1] - apart, 0.0f);
+      const float apart = sum[0] * off;
+      sum[1] = tgc_fma(-apart, 3136.0f, sum[1]);
+      sum[1] = tgc_max_op()(sum[1], 0.0f);
       sum[0] = first + off;
-      sum[3] -= off * sum[2];
+      sum[3] = tgc_fma(-off, sum[2], sum[3]);
       if (lane == 0) {
         tgc_span_tell(p.words0, 2 + line * 4 + 0, sum[0], sum[1], turn);
         tgc_span_tell(p.words0, 2 + line * 4 + 2, sum[2], sum[3], turn);
@@ -138,10 +139,10 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_a44356be5f_stage(i
             const float x4 = tgc_element(a3, v);
             const float x5 = x2 - shift;
             const float x6 = x4 * x5;
-            s0[v & 1] += away;
-            s1[v & 1] += away * away;
-            s2[v & 1] += x4;
-            s3[v & 1] += x6;
+            s0[v & 1] = s0[v & 1] + away;
+            s1[v & 1] = tgc_fma(away, away, s1[v & 1]);
+            s2[v & 1] = s2[v & 1] + x4;
+            s3[v & 1] = s3[v & 1] + x6;
           }
         }
       }
@@ -150,9 +151,9 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_a44356be5f_stage(i
       float t2 = tgc_warp_reduce(s2[0] + s2[1], tgc_sum_op());
       float t3 = tgc_warp_reduce(s3[0] + s3[1], tgc_sum_op());
       const float off = t0 * 0.00031887755102040814f;
-      t1 = tgc_max_op()(t1 - t0 * off, 0.0f);
+      t1 = tgc_max_op()(tgc_fma(-t0, off, t1), 0.0f);
       t0 = shift + off;
-      t3 -= off * t2;
+      t3 = tgc_fma(-off, t2, t3);
       if (lane == 0) {
         tgc_span_tell(p.words0, 258 + next * 4 + 0, t0, t1, turn);
         tgc_span_tell(p.words0, 258 + next * 4 + 2, t2, t3, turn);
@@ -208,10 +209,10 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_a44356be5f_stage(i
               const float x4 = tgc_element(a3, v);
               const float x5 = x2 - shift;
               const float x6 = x4 * x5;
-              s0[v & 1] += away;
-              s1[v & 1] += away * away;
-              s2[v & 1] += x4;
-              s3[v & 1] += x6;
+              s0[v & 1] = s0[v & 1] + away;
+              s1[v & 1] = tgc_fma(away, away, s1[v & 1]);
+              s2[v & 1] = s2[v & 1] + x4;
+              s3[v & 1] = s3[v & 1] + x6;
             }
           }
         }
@@ -220,9 +221,9 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_a44356be5f_stage(i
         float t2 = tgc_warp_reduce(s2[0] + s2[1], tgc_sum_op());
         float t3 = tgc_warp_reduce(s3[0] + s3[1], tgc_sum_op());
         const float off = t0 * 0.00031887755102040814f;
-        t1 = tgc_max_op()(t1 - t0 * off, 0.0f);
+        t1 = tgc_max_op()(tgc_fma(-t0, off, t1), 0.0f);
         t0 = shift + off;
-        t3 -= off * t2;
+        t3 = tgc_fma(-off, t2, t3);
         if (lane == 0) {
           tgc_span_tell(p.words0, 258 + next * 4 + 0, t0, t1, turn);
           tgc_span_tell(p.words0, 258 + next * 4 + 2, t2, t3, turn);

@@ -1,12 +1,12 @@
 // CONTRACT 1 x 300 x 170 x 200, tiles of 16 x 32 x 64, k in 1 parts, 20400000 FLOPs: matmul.
 // Stores matmul (300, 170) float32.
 // Grid 114 x 256 threads, 580000 bytes moved at least.
-struct contract_matmul_0ac19f15aa_params {
+struct contract_matmul_66e4a4d8fb_params {
   const float* in0;
   const float* in1;
   float* out0;
 };
-__device__ __forceinline__ void contract_matmul_0ac19f15aa_stage(int virtual_block, const contract_matmul_0ac19f15aa_params& p,
+__device__ __forceinline__ void contract_matmul_66e4a4d8fb_stage(int virtual_block, const contract_matmul_66e4a4d8fb_params& p,
                                              char* smem) {
   const int tile_number = virtual_block % 114;
   const int batch = virtual_block / 114 % 1;
@@ -129,7 +129,7 @@ __device__ __forceinline__ void contract_matmul_0ac19f15aa_stage(int virtual_blo
 #pragma unroll
         for (int back = 0; back < 4; back++) {
           const int j = i % 2 ? 4 - 1 - back : back;
-          sum[i][j] = (float)(sum[i][j] + a[step % 2][i] * b[step % 2][j]);
+          sum[i][j] = tgc_multiply_add(a[step % 2][i], b[step % 2][j], sum[i][j]);
         }
     }
     buffer ^= 1;

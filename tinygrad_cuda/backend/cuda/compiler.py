@@ -25,7 +25,9 @@ from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.core.ownership import distrust, own_folder, read_own
 
 FORMAT = "1"  # of a cache entry; part of the key, so a change of it makes old entries misses
-OPTIONS = ("--std=c++17",)
+# No contraction: what the compiler fuses would depend on what else stands in a kernel. Sums of
+# products that round once say `tgc_fma`.
+OPTIONS = ("--std=c++17", "--fmad=false")
 # The assembler's report, see `resources`: an entry of its own, since NVRTC has a cache too, from
 # which machine code comes without it.
 REPORT = ("--ptxas-options=-v", "--no-cache")

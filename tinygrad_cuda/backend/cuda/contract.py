@@ -178,7 +178,6 @@ def _product(problem: _Problem) -> Stage:
     problem.crowded = a.crowded or b.crowded
     results = _results(problem, writer, outer, batch)
     factor = "kept[step]" if tile.streamed else "b[step % 2][j]"
-    product = _sum(problem.dtype, "sum[i][j]", f"a[step % 2][i] * {factor}")
     sizes = _sizes(problem)
     read_b = [] if tile.streamed else fill("contract.cuh", "read", **sizes, stride_b=tile.n + PAD)
     keep = fill("contract.cuh", "keep", **sizes) if tile.streamed else []
@@ -201,7 +200,7 @@ def _product(problem: _Problem) -> Stage:
         fetch_b=b.fetch,
         put_a=a.put,
         put_b=[] if tile.streamed else b.put,
-        multiply=f"sum[i][j] = {product};",
+        factor=factor,
         results=results,
     )
     shape = f"{problem.batches} x {problem.m} x {problem.n} x {problem.k}"

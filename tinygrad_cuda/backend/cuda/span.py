@@ -354,13 +354,14 @@ class _Span:
             shift = [f"const float shift = tgc_warp_reduce({one}, tgc_sum_op()) * {1 / WARP}f;"]
             writer.fields[welford, 0] = "shift"
             lane.append(f"const float away = {value} - shift;")
-            taken = {0: "away", 1: "away * away"}
+            taken = {0: "s0[v & 1] + away", 1: "tgc_fma(away, away, s1[v & 1])"}
         for node, place in self.places.items():
             source = node.sources[0] if node in self.sums.partners else node
-            taken[place] = writer.value(source, ix.unflatten(self.flat, source.shape))
+            value = writer.value(source, ix.unflatten(self.flat, source.shape))
+            taken[place] = f"s{place}[v & 1] + {value}"
         for place, text in taken.items():
             start.append(f"float s{place}[2] = {{0.0f, 0.0f}};")
-            lane.append(f"s{place}[v & 1] += {text};")
+            lane.append(f"s{place}[v & 1] = {text};")
         combine = [
             f"float t{place} = tgc_warp_reduce(s{place}[0] + s{place}[1], tgc_sum_op());"
             for place in sorted(taken)
@@ -368,7 +369,7 @@ class _Span:
         if welford is not None:
             combine += [
                 f"const float off = t0 * {1 / self.layout.tile!r}f;",
-                "t1 = tgc_max_op()(t1 - t0 * off, 0.0f);",
+                "t1 = tgc_max_op()(tgc_fma(-t0, off, t1), 0.0f);",
                 "t0 = shift + off;",
             ]
             combine += self._moved("t{}", "off")
@@ -393,8 +394,9 @@ class _Span:
     def _moved(self, name: str, by: str) -> list[str]:
         """Sums about one mean from those about another one, `by` below it."""
         return [
-            f"{name.format(self.places[node])} -= {by} * "
-            f"{name.format(self.places[self._sum_of(partner)])};"
+            f"{name.format(self.places[node])} = tgc_fma(-{by}, "
+            f"{name.format(self.places[self._sum_of(partner)])}, "
+            f"{name.format(self.places[node])});"
             for node, partner in self.sums.partners.items()
             if partner is not None
         ]
@@ -412,20 +414,23 @@ class _Span:
         if self.sums.welford is not None:
             add += [
                 "const float away = a[k][0] - first;",
-                f"sum[1] += a[k][1] + away * away * {float(self.layout.tile)}f;",
+                f"sum[1] += tgc_fma(away * away, {float(self.layout.tile)}f, a[k][1]);",
                 "sum[0] += away;",
             ]
             finals += [
                 f"const float off = sum[0] * {1 / parts!r}f;",
-                f"const float apart = sum[0] * off * {float(self.layout.tile)}f;",
-                "sum[1] = tgc_max_op()(sum[1] - apart, 0.0f);",
+                "const float apart = sum[0] * off;",
+                f"sum[1] = tgc_fma(-apart, {float(self.layout.tile)}f, sum[1]);",
+                "sum[1] = tgc_max_op()(sum[1], 0.0f);",
                 "sum[0] = first + off;",
             ]
             finals += self._moved("sum[{}]", "off")
         for node, place in self.places.items():
             partner = self.sums.partners.get(node)
-            extra = f" + a[k][{self.places[self._sum_of(partner)]}] * away" if partner else ""
-            add.append(f"sum[{place}] += a[k][{place}]{extra};")
+            part = f"a[k][{place}]"
+            if partner is not None:
+                part = f"tgc_fma(a[k][{self.places[self._sum_of(partner)]}], away, {part})"
+            add.append(f"sum[{place}] += {part};")
         tell = self._told(f"2 + line * {self.count}", [f"sum[{k}]" for k in range(self.count)])
         self._settle([f"sum[{k}]" for k in range(self.count)])
         row.outer = Scope("line")

@@ -34,13 +34,20 @@ def _part_of(node: Node) -> Part:
 
 
 def _sum(line: tuple[float, ...], names: Sequence[str]) -> str:
-    """The sum of products of names with numbers; zeros, ones and signs cost nothing."""
+    """The sum of products of names with numbers; zeros, ones and signs cost nothing.
+
+    Terms without a factor come first: each of the others then costs one instruction.
+    """
     text = ""
-    for number, name in zip(line, names, strict=True):
-        if number:
-            product = name if abs(number) == 1 else f"{float(f'{abs(number):.9g}')!r}f * {name}"
-            sign = "-" if number < 0 else "+"
-            text = f"{text} {sign} {product}" if text else f"-{product}"[number > 0 :]
+    terms = [(number, name) for number, name in zip(line, names, strict=True) if number]
+    for number, name in sorted(terms, key=lambda term: abs(term[0]) != 1):
+        factor, sign = f"{float(f'{number:.9g}')!r}f", "-" if number < 0 else "+"
+        if abs(number) != 1:
+            text = f"tgc_fma({factor}, {name}, {text})" if text else f"{factor} * {name}"
+        elif text:
+            text = f"{text} {sign} {name}"
+        else:
+            text = f"-{name}"[number > 0 :]
     return text
 
 

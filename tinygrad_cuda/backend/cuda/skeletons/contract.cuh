@@ -66,7 +66,7 @@ for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
 #pragma unroll
       for (int back = 0; back < @cols@; back++) {
         const int j = i % 2 ? @cols@ - 1 - back : back;
-        @multiply@
+        sum[i][j] = tgc_multiply_add(a[step % 2][i], @factor@, sum[i][j]);
       }
   }
   buffer ^= 1;

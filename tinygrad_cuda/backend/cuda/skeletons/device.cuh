@@ -357,10 +357,17 @@ TGC_MATH2(pow) TGC_MATH2(atan2) TGC_MATH2(fmod) TGC_MATH2(hypot) TGC_MATH2(copys
 TGC_MATH2(nextafter)
 #undef TGC_MATH1
 #undef TGC_MATH2
+// a * b + c in one rounding. Kernels are compiled without contraction, so that a value does not
+// depend on what stands beside it: inner products say it, elementwise operations round each.
 TGC_DEVICE float tgc_fma(float a, float b, float c) { return fmaf(a, b, c); }
 TGC_DEVICE double tgc_fma(double a, double b, double c) { return fma(a, b, c); }
+// A sum of products goes on by one; integers wrap.
+template <class T> TGC_DEVICE T tgc_multiply_add(T a, T b, T sum) {
+  if constexpr (tgc_is_floating<T>::value) return tgc_fma(a, b, sum);
+  else return T(sum + a * b);
+}
 
-// Rounded by themselves, never contracted into a fused multiply-add.
+// Rounded by themselves, whatever the compiler's options are.
 TGC_DEVICE float tgc_add_rn(float a, float b) { return __fadd_rn(a, b); }
 TGC_DEVICE double tgc_add_rn(double a, double b) { return __dadd_rn(a, b); }
 TGC_DEVICE float tgc_sub_rn(float a, float b) { return __fsub_rn(a, b); }
@@ -807,8 +814,8 @@ template <class T> struct tgc_welford {
 };
 // The mean moves by a share of a difference: an error in the share's last place does not add up.
 template <class T> TGC_DEVICE tgc_welford<T> tgc_welford_add(tgc_welford<T> a, T value) {
-  T n = a.n + T(1), delta = value - a.mean, mean = a.mean + delta * tgc_share_of(n);
-  return {n, mean, a.m2 + delta * (value - mean)};
+  T n = a.n + T(1), delta = value - a.mean, mean = tgc_fma(delta, tgc_share_of(n), a.mean);
+  return {n, mean, tgc_fma(delta, value - mean, a.m2)};
 }
 // N values at once: their own mean and deviations, and one merge.
 template <int N, class T>
@@ -818,16 +825,16 @@ TGC_DEVICE tgc_welford<T> tgc_welford_add(tgc_welford<T> a, const T (&values)[N]
   for (int i = 0; i < N; i++) total += values[i];
   T mean = total * (T(1) / N), n = a.n + T(N);
 #pragma unroll
-  for (int i = 0; i < N; i++) m2 += (values[i] - mean) * (values[i] - mean);
+  for (int i = 0; i < N; i++) m2 = tgc_fma(values[i] - mean, values[i] - mean, m2);
   T delta = mean - a.mean, share = T(N) * tgc_share_of(n);
-  return {n, a.mean + delta * share, a.m2 + m2 + delta * delta * a.n * share};
+  return {n, tgc_fma(delta, share, a.mean), tgc_fma(delta * delta * a.n, share, a.m2 + m2)};
 }
 struct tgc_welford_op {
   template <class T>
   __device__ __forceinline__ tgc_welford<T> operator()(tgc_welford<T> a, tgc_welford<T> b) const {
     T n = a.n + b.n;
     T delta = b.mean - a.mean, share = b.n * tgc_share_of(n > T(1) ? n : T(1));  // no branch
-    return {n, a.mean + delta * share, a.m2 + b.m2 + delta * delta * a.n * share};
+    return {n, tgc_fma(delta, share, a.mean), tgc_fma(delta * delta * a.n, share, a.m2 + b.m2)};
   }
 };
 

@@ -63,7 +63,7 @@ if (share < @shares@) {
         for (int q = 0; q < @outputs@; q++)
 #pragma unroll
           for (int j = 0; j < @run@; j++)
-            sum[q][j] += weight[q] * near[j * @stride_x@ + tap * @dilation_x@];
+            sum[q][j] = tgc_fma(weight[q], near[j * @stride_x@ + tap * @dilation_x@], sum[q][j]);
       }
     }
     from += @plane_pitch@;
