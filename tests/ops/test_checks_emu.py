@@ -27,6 +27,7 @@ FOLDED: dict[str, Program] = {
     "the other half": lambda i: F.cross_entropy(tc.zeros(2, 3), i, reduction="none")[:1],
     "one slice": lambda i: (tc.rand(5)[i] * 2)[:1],
     "nothing to read": lambda i: tc.rand(0, 3)[i],
+    "two shapes": lambda i: tc.arange(5)[i] * 0 + tc.arange(5)[tc.tensor([[0, 2]] * 2)] * 0,
 }
 
 
@@ -44,6 +45,12 @@ def test_a_check_survives_the_folding_of_what_it_guards(device: str, name: str) 
     result = FOLDED[name](tc.tensor([0, 7]))
     with pytest.raises(IndexError, match=r"is out of range"):
         result.numpy()
+
+
+def test_right_indices_of_two_shapes_pass(device: str) -> None:
+    table = tc.arange(5)
+    rows, picked = table[tc.tensor([0, 2])] * 0, table.take(tc.tensor([[1], [3]])) * 0
+    assert (rows + picked + table[tc.tensor(4)] * 0).tolist() == [[0, 0], [0, 0]]
 
 
 def test_a_write_waits_for_a_check_whose_value_is_folded(device: str) -> None:

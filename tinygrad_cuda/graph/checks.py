@@ -65,9 +65,10 @@ def with_checks(outputs: Sequence[Node], checks: Sequence[Node]) -> tuple[Node, 
 
 
 def _negative(check: Node) -> Node:
-    """False, computed from every element of a check's result."""
+    """False, a 0-d value that is computed from every element of a check's result."""
     below = ew.lt(check, common.full_like(check, 0))
-    return reduction.any(below, axes=tuple(range(len(check.shape))))
+    negative = reduction.any(below, axes=tuple(range(len(check.shape))))
+    return movement.reshape(negative, shape=())
 
 
 def _chosen(node: Node, condition: Node) -> Node:
