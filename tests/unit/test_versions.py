@@ -195,6 +195,147 @@ def test_all_that_an_executed_operation_saved(program: Any) -> None:
     assert len(set(lines)) <= 1
 
 
+def _overwritten(lib: Any, h: Any, w: Any) -> Any:
+    """A pass visits the history of what was overwritten, with a gradient of zeros."""
+    y = h.softmax(1)
+    y.copy_(w * 1)
+    y.sum().backward()
+
+
+def _set(lib: Any, h: Any, w: Any) -> Any:
+    y = h.exp()
+    y[...] = w
+    y.sum().backward()
+
+
+def _flat(lib: Any, h: Any, w: Any) -> Any:
+    """The gradient of a step function is zero; what is behind it is visited."""
+    y = h.exp()
+    z = y.floor()
+    y.add_(1)
+    z.sum().backward()
+
+
+def _sign(lib: Any, h: Any, w: Any) -> Any:
+    """It saves its result, though no gradient of real numbers reads it."""
+    y = h.sgn()
+    y.add_(1)
+    y.sum().backward()
+
+
+def _within_no_grad(lib: Any, h: Any, w: Any) -> Any:
+    """A write that is not recorded saves nothing."""
+    with lib.no_grad():
+        h.mul_(h)
+        h[0].addcmul_(h[0], w[0])
+    h.sum().backward()
+
+
+def _beside_no_grad(lib: Any, h: Any, w: Any) -> Any:
+    """The history is that from before; it was recorded."""
+    y = h.exp()
+    with lib.no_grad():
+        y[-1].mul_(2)
+    y.mul_(2)
+    y.sum().backward()
+
+
+def _detached(lib: Any, h: Any, w: Any) -> Any:
+    """In place, but not a write."""
+    y = h.exp()
+    z = y * 2
+    y.detach_()
+    z.sum().backward()
+
+
+def _index(change: Callable[[Any], Any]) -> Callable[..., Any]:
+    """An index that is saved takes another shape in place."""
+
+    def program(lib: Any, h: Any, w: Any) -> Any:
+        values, index = (h * w).sort(1)
+        change(index)
+        values.sum().backward()
+
+    return program
+
+
+SHAPES: dict[str, Callable[..., Any]] = {
+    "unsqueeze_": _index(lambda x: x.unsqueeze_(0)),
+    "squeeze_": _index(lambda x: x.squeeze_()),
+    "t_": _index(lambda x: x.t_()),
+    "transpose_": _index(lambda x: x.transpose_(0, 0)),
+    "swapaxes_": _index(lambda x: x.swapaxes_(0, 1)),
+    "swapdims_": _index(lambda x: x.swapdims_(0, 1)),
+    "resize_": _index(lambda x: x.resize_(9)),
+    "resize_ to the same": _index(lambda x: x.resize_(3, 3)),
+    "as_strided_": _index(lambda x: x.as_strided_((3, 3), (3, 1))),
+    "of a view": _index(lambda x: x[0].unsqueeze_(0)),
+    "detach_": _index(lambda x: x.detach_()),
+    "a view": _index(lambda x: x.t()),
+}
+ALIKE = (
+    _overwritten, _set, _flat, _sign, _within_no_grad, _beside_no_grad, _detached,
+    *SHAPES.values(),
+)  # fmt: skip
+
+
+NAMES = (*(program.__name__ for program in ALIKE[: -len(SHAPES)]), *SHAPES)
+
+
+@pytest.mark.parametrize("program", ALIKE, ids=NAMES)
+def test_what_a_pass_visits_and_what_counts_as_a_write(program: Any) -> None:
+    found = []
+    for lib in (torch, tc):
+        values = np.linspace(0.1, 1.2, 9).reshape(3, 3)
+        w = lib.tensor(values[::-1].copy(), requires_grad=True)
+        h = lib.tensor(values, requires_grad=True) * 1
+        text = ""
+        with tc.autograd.check_versions(True):
+            try:
+                program(lib, h, w)
+            except (RuntimeError, tc.GradientError) as error:
+                text = str(error)
+        assert not text or "modified by an inplace operation" in text
+        found.append(bool(text))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("lib", [torch, tc])
+@pytest.mark.parametrize("when", ["before", "inside", "result", "after"])
+def test_the_versions_that_a_function_saved(lib: Any, when: str) -> None:
+    """Those after its forward, of its results as well."""
+
+    class Cube(lib.autograd.Function):  # type: ignore[misc, name-defined]
+        @staticmethod
+        def forward(ctx: Any, x: Any, other: Any) -> Any:
+            y = x * x * x
+            ctx.save_for_backward(x, y, other)
+            if when == "inside":
+                other.add_(1)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            x, y, _ = ctx.saved_tensors
+            return g * y / x * 3, None
+
+    with tc.autograd.check_versions(True):
+        x, other = lib.tensor([2.0], requires_grad=True), lib.tensor([1, 2])
+        if when == "before":
+            lib.autograd.graph.increment_version(other)
+        y = Cube.apply(x, other)
+        if when == "result":
+            y.mul_(2)
+        if when == "after":
+            other.resize_(1, 2)
+        if when in ("result", "after"):
+            with pytest.raises((RuntimeError, tc.GradientError), match="modified by an inplace"):
+                y.sum().backward()
+        else:
+            y.sum().backward()
+            assert x.grad.tolist() == [12]
+
+
 def test_the_error_has_both_lines() -> None:
     with tc.autograd.check_versions(True):
         x = tc.tensor([1.0, 2.0], requires_grad=True)

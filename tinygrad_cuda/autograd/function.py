@@ -11,7 +11,7 @@ from tinygrad_cuda.autograd.graph import active
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError, ShapeError
 from tinygrad_cuda.graph.node import Node, gradient_mode, mode
 from tinygrad_cuda.graph.ops import common, elementwise
-from tinygrad_cuda.graph.versions import versions
+from tinygrad_cuda.graph.versions import Version, holder_of, version_of, versions
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 
 
@@ -32,6 +32,10 @@ class Context:
         # Results whose gradient passes through the Function, by the forward value's node.
         self._results: dict[Node, weakref.ref[Node]] = {}
         self._fixed: tuple[Any, ...] = ()
+        # While `check_versions` is on: what counts the versions of the saved, and those after
+        # forward.
+        self._holders: dict[Node, Any] = {}
+        self._versions: dict[Node, Version] = {}
 
     def save_for_backward(self, *tensors: Any) -> None:
         """Keeps Tensors (inputs, outputs or others, or None) for backward, as they are now."""
@@ -41,6 +45,9 @@ class Context:
         self._given = tuple(
             tensor.node if isinstance(tensor, TensorBase) else tensor for tensor in tensors
         )
+        if versions.on:
+            saved = [tensor for tensor in tensors if isinstance(tensor, TensorBase)]
+            self._holders = {tensor.node: holder_of(tensor) for tensor in saved}
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -53,9 +60,13 @@ class Context:
             return self._unpack(item.value)
         if not isinstance(item, Node):
             return item
-        if versions.on:
-            versions.demand(item)
+        if item in self._versions:
+            versions.demand(self._versions[item], item)
         return wrap(self._with_history(item))
+
+    def count_versions(self) -> None:
+        """As in PyTorch, the saved have the versions that they have after forward."""
+        self._versions = {node: versions.current(x) for node, x in self._holders.items()}
 
     def _with_history(self, node: Node) -> Node:
         """An output of forward as the result that carries history."""
@@ -121,6 +132,8 @@ class Function:
             else:
                 outputs = cls.forward(*args, **options)
                 cls.setup_context(context, args, outputs)
+        if versions.on:
+            context.count_versions()
         several = isinstance(outputs, tuple | list)
         values = list(outputs) if several else [outputs]
         if not any(isinstance(value, TensorBase) for value in values):
@@ -195,6 +208,8 @@ def _recorded(
         result = whole if len(nodes) == 1 else common.output(whole, index=number)
         found[place] = wrap(result)
         context._results[node] = weakref.ref(result)
+        if node in context._versions:
+            context._versions[node] = version_of(found[place])
     return found
 
 

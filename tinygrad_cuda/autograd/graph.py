@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tinygrad_cuda.graph.versions import holder_of, versions
+from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensor.base import TensorBase
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -104,5 +104,4 @@ def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
     """
     for one in (tensor,) if isinstance(tensor, TensorBase) else tensor:
         if versions.on:
-            node = one.node
-            versions.written(holder_of(one), node, node, (node,))
+            versions.touched(one)

@@ -131,6 +131,10 @@ def _recorded(
     for node, seed in zip(outputs, seeds):
         _accumulate(cotangents, node, seed)
     for node in reversed(order):
+        # A wanted node is an end: what lies behind it stays for another pass.
+        passes = node.op is not common.variable and any(map(needed.__contains__, node.sources))
+        if check is not None and passes:
+            check.enter(node)
         g = cotangents.pop(node, None)
         if g is None:
             continue
@@ -138,10 +142,7 @@ def _recorded(
             g = _shown(node, g)
         if node in keep or (wanted is None and node.op is common.variable):
             result[node] = g
-        # A wanted node is an end: what lies behind it stays for another pass.
-        if node.op is not common.variable and any(map(needed.__contains__, node.sources)):
-            if check is not None:
-                check.enter(node)
+        if passes:
             with recorded_at(at(node)):
                 _propagate(node, g, cotangents, needed, check)
             passed.append(node)

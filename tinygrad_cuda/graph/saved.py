@@ -178,7 +178,7 @@ _ROWS: tuple[tuple[Row, str], ...] = (
         "add sub neg sum mean cumsum reshape view permute transpose expand repeat tile cat stack "
         "hstack vstack dstack column_stack split chunk unbind squeeze unsqueeze flip roll rot90 "
         "narrow select tril triu diag diagonal diag_embed diagflat clone contiguous flatten floor "
-        "unflatten movedim unfold ceil trunc round frac sign sgn floor_divide positive block_diag "
+        "unflatten movedim unfold ceil trunc round frac sign floor_divide positive block_diag "
         "cartesian_prod diff trapezoid cumulative_trapezoid gradient pixel_shuffle "
         "pixel_unshuffle tensor_split hsplit vsplit dsplit to float double half bfloat16 deg2rad "
         "rad2deg broadcast_tensors broadcast_to meshgrid atleast_1d atleast_2d atleast_3d trace "
@@ -195,7 +195,7 @@ _ROWS: tuple[tuple[Row, str], ...] = (
         "logsigmoid hardsigmoid hardswish leaky_relu hardtanh relu6 hardshrink softshrink logit "
         "threshold rrelu nan_to_num renorm nanmean nansum var var_mean glu combinations "
         "avg_pool1d avg_pool2d avg_pool3d local_response_norm vander normalize "
-        "instance_norm matrix_exp logdet",
+        "instance_norm matrix_exp logdet angle erfinv",
     ),
     (
         "result",
@@ -204,7 +204,7 @@ _ROWS: tuple[tuple[Row, str], ...] = (
     ),
     (
         "input result",
-        "cumprod std amax amin aminmax prod logsumexp logcumsumexp i0e i1 i1e erfcx erfinv "
+        "cumprod sgn std amax amin aminmax prod logsumexp logcumsumexp i0e i1 i1e erfcx "
         "log_ndtr pinv det pdist",
     ),
     ("integers", "sort topk kthvalue mode msort frexp argsort"),

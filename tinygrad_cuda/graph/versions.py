@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tinygrad_cuda.core.errors import GradientError, RawSite, describe_site, is_internal, user_site
-from tinygrad_cuda.graph.node import Node, made_by
+from tinygrad_cuda.graph.node import Node, made_by, mode
 from tinygrad_cuda.graph.saved import SAVED, SAVED_ONCE, UNCOUNTED, Arguments, saved_by
 
 
@@ -158,8 +158,11 @@ class Versions:
             self._versions[holder] = Version()
             for node in before:
                 self._writes[node] = write
+        if not mode.now.gradients:
+            # Nothing was saved for it.
+            self._units[new] = Unit(None, {})
         # The write itself may read the value before: what it was computed by belongs to it.
-        stack = [new]
+        stack = [new] if mode.now.gradients else []
         while stack:
             node = stack.pop()
             if node not in before and self._units.get(node, unit) is unit:
@@ -167,24 +170,27 @@ class Versions:
                 stack += [source for source in node.sources if source not in self._units]
         unit.made(new, holder)
 
+    def touched(self, tensor: Any) -> None:
+        """A Tensor has become another view of its memory, or is said to be written."""
+        self.written(holder_of(tensor), tensor.cell.node, tensor.cell.node)
+
     def belongs(self, node: Node, unit: Unit) -> None:
         """A node is part of what a call does, or of its gradient."""
         self._units.setdefault(node, unit)
 
-    def demand(self, node: Node) -> None:
-        """Raises if a value that was saved for a gradient is another now."""
-        write = self._writes.get(node)
-        if write is not None:
-            raise _written(write, node)
+    def demand(self, version: Version, node: Node) -> None:
+        """Raises if the version of a value that was saved for a gradient is another now."""
+        if version.write is not None:
+            raise _written(version.write, node)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Inside, nothing is noted."""
-        self.on = False
+        before, self.on = self.on, False
         try:
             yield
         finally:
-            self.on = True
+            self.on = before
 
     def _current(self) -> Unit:
         """The call of the user that is under way: the outermost one that the table has."""

@@ -27,7 +27,7 @@ from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, rea
 from tinygrad_cuda.engine.shared import exported
 from tinygrad_cuda.graph.node import Node, Op, Outputs, holding, made_by, mode
 from tinygrad_cuda.graph.ops import common, indexing, movement
-from tinygrad_cuda.graph.versions import holder_of, versions
+from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensor.views import (
     FILLS,
     SelectAt,
@@ -177,7 +177,7 @@ class TensorBase:
         if value is shown:
             # Its own value: nothing changes, even where elements repeat.
             if versions.on:
-                versions.written(holder_of(self), old, old, (shown,))
+                versions.touched(self)
             return
         fills = op in FILLS if fills is None else fills
         if not mode.now.gradients:
@@ -197,6 +197,8 @@ class TensorBase:
         if old.requires_grad and not new.requires_grad and not of_leaf:
             # The tensor still has its history: under no_grad that of the value before.
             new = common.with_history(new, old, passes=not mode.now.gradients)
+        elif versions.on and mode.now.gradients and old.requires_grad and new.requires_grad:
+            new = common.with_replaced(new, old)
         if base.storage is None and base.op is common.assign:
             base = base.sources[0]
         if base.storage is not None and not new.requires_grad:

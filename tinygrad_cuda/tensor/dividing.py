@@ -23,6 +23,7 @@ from tinygrad_cuda.core.shapes import (
 )
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement, reduction
+from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensor import joining, rearranging, shaping
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import (
@@ -415,6 +416,8 @@ def become(op: str, input: Tensor, view: Tensor) -> Tensor:
             actual="a leaf that requires grad",
             hint=f"use {op.rstrip('_')}()",
         )
+    if versions.on:
+        versions.touched(input)
     input.cell.add_alias(input)
     input.chain, input._strides, input._node = view.chain, view._strides, view._node
     return input

@@ -16,6 +16,7 @@ from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import indexing as ops
+from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensor import creation, dividing, rearranging, shaping
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.selecting import along_axis
@@ -150,6 +151,8 @@ def _replace(op: str, input: Tensor, value: Tensor) -> Tensor:
             actual="one that does",
             hint=f"use {op.rstrip('_')}() or reshape()",
         )
+    if versions.on:
+        versions.touched(input)
     input.cell, input.chain = value.cell, value.chain
     input._strides, input._node = value._strides, None
     return input
@@ -167,6 +170,8 @@ def resize_(input: Tensor, *size: Any, memory_format: Any = None) -> Tensor:
     sizes = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
     shape = shaping.integers("resize_", tuple(sizes), "sizes")
     node = input.node
+    if shape == node.shape and not input.requires_grad:
+        return input
     flat = movement.reshape(node, shape=(prod(node.shape),))
     count, wanted = prod(node.shape), prod(shape)
     if wanted <= count:

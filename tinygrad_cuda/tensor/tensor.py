@@ -20,6 +20,7 @@ from tinygrad_cuda.engine.cell import Leaf
 from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.graph.node import Node, made_by
 from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensor import backward as backward_pass
 from tinygrad_cuda.tensor import (
     creation,
@@ -404,7 +405,9 @@ class Tensor(
                 actual=made_by(self.node),
                 hint="use .detach()",
             )
-        self.cell.put(self.detach().node)
+        node = self.detach().node
+        with versions.paused():
+            self.cell.put(node)
         return self
 
     @property

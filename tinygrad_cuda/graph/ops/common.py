@@ -156,6 +156,17 @@ def with_history(value: Node, history: Node, passes: bool = True) -> Node:
     return node
 
 
+@dataclass(frozen=True)
+class _Replaced(Rule):
+    def __call__(self, node: Node, *gs: Node | None) -> Sequence[Node | None]:
+        return gs[0], None
+
+
+def with_replaced(value: Node, replaced: Node) -> Node:
+    """A value with its gradient; a pass visits the history of what it has replaced, too."""
+    return custom(value, value, replaced, results=1, function=_Replaced())
+
+
 # Categories of dtype (bool 0, integer 1, floating 2) by the name of a domain.
 DOMAINS: dict[str, tuple[int, ...]] = {
     "any": (0, 1, 2),
