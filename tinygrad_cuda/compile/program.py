@@ -54,6 +54,26 @@ class Change(NamedTuple):
     new: bool
 
 
+class Foreseen(NamedTuple):
+    """A step whose numbers depend on what the host does in the call before it.
+
+    Attributes:
+        step: which is prepared when it comes.
+        before: the step of the same optimizer that precedes it in the call.
+    """
+
+    step: Any
+    before: Any
+
+    def prepare(self) -> None:
+        """Compares what a replay could not follow, before anything of the call has run.
+
+        Raises:
+            Stale: the step would be another graph.
+        """
+        self.step.foresee(self.before)
+
+
 class Program:
     """What one captured call did, for calls with the same key.
 
@@ -212,7 +232,8 @@ class Program:
         self.used.update(mould.source for mould in moulds.moulds.values())
         self.used.update(mould.source for writes in self.writes.values() for _, mould in writes)
         suppliers: dict[int, Any] = {}
-        host_has_acted = False
+        steps: dict[int, Any] = {}  # the last one of each optimizer
+        calls = False
         for event in self.capture.events:
             if isinstance(event, Run):
                 number = sum(isinstance(other, RunEvent) for other in self.events)
@@ -228,13 +249,15 @@ class Program:
                 self.events.append(HostDrawEvent(event, len(self.capture.places)))
             elif isinstance(event, Commit):
                 self.events.append(event.event.commit)
-                host_has_acted = True
+                steps[id(event.event.optimizer)] = event.event
             elif isinstance(event, Call):
                 self.events.append(_called(event))
-                host_has_acted = True
+                calls = True
             else:
                 suppliers[id(event)] = event
-                if host_has_acted:
+                before = steps.get(id(event.optimizer))
+                if calls or before is not None:
+                    self.early.append(Foreseen(event, before))
                     self.events.append(_prepared(event))
                 else:
                     self.early.append(event)

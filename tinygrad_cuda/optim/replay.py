@@ -143,6 +143,8 @@ class _Alike:
         # The next steps while the options stay as they are.
         self.ahead: deque[_Ahead] = deque()
         self.used = False  # the step for which there are numbers has been taken
+        # The host state behind the step, where the step was only foreseen.
+        self.then: dict[str, Any] | None = None
         _, self.new = self.compute(self.group, host)
         self.log_kept = list(self.log)
         self.progress = _progress_of(optimizer)
@@ -180,18 +182,8 @@ class _Alike:
         Raises:
             Stale: the step would be another graph.
         """
-        # By identity: a Tensor's equality is an operation.
-        if not all(map(is_, map(self.optimizer.state.get, self.owners), self.states)):
-            raise Stale("the optimizer's state was replaced")
-        if not all(map(is_, map(dict.get, self.holders, self.keys), self.tensors)):
-            raise Stale("a tensor of the optimizer's state was replaced")
-        now = self.host
-        if now:
-            first = self.states[0]
-            now = {key: first[key] for key in now}
-            for key, value in now.items():
-                if list(map(dict.get, self.states, repeat(key))) != [value] * len(self.states):
-                    raise Stale(f"the optimizer's {key} differs between parameters")
+        self._compare_states()
+        now = self.current()
         whole = len(group["params"]) == self.parameters  # the list itself may have been changed
         same = whole and group == self.group
         if same and now == self.host:
@@ -204,6 +196,55 @@ class _Alike:
         self._take()
         if not same:
             self.group = dict(group)
+
+    def foresee(self, group: Any, host: dict[str, Any], count: int) -> None:
+        """Compares all as `prepare` does, for a step that begins with this host state.
+
+        What it computes for options that have changed is not kept: they may change again before
+        the step.
+
+        Raises:
+            Stale: the step would be another graph.
+        """
+        self._compare_states()
+        whole = len(group["params"]) == self.parameters
+        same = whole and group == self.group
+        if not same:
+            self._compare(group, whole)
+        if same and host == self.host:
+            self.then = self._after(host, self.new)
+            return
+        if not (same and self.ahead and self.ahead[0].host == host):
+            self._look_ahead(group, host, count if same else 1)
+        self.then = self._after(host, self.ahead[0].new)
+        if not same:
+            self.ahead.clear()
+
+    def current(self) -> dict[str, Any]:
+        """The host state that all the parameters have now.
+
+        Raises:
+            Stale: it differs between them.
+        """
+        if not self.host:
+            return self.host
+        first = self.states[0]
+        now = {key: first[key] for key in self.host}
+        for key, value in now.items():
+            if list(map(dict.get, self.states, repeat(key))) != [value] * len(self.states):
+                raise Stale(f"the optimizer's {key} differs between parameters")
+        return now
+
+    def after(self) -> dict[str, Any]:
+        """The host state behind the step that was prepared or foreseen."""
+        return self._after(self.host, self.new) if self.then is None else self.then
+
+    def _compare_states(self) -> None:
+        # By identity: a Tensor's equality is an operation.
+        if not all(map(is_, map(self.optimizer.state.get, self.owners), self.states)):
+            raise Stale("the optimizer's state was replaced")
+        if not all(map(is_, map(dict.get, self.holders, self.keys), self.tensors)):
+            raise Stale("a tensor of the optimizer's state was replaced")
 
     def advance(self) -> None:
         """Computes the numbers of the next step: nothing has changed but by the last one.
@@ -347,6 +388,8 @@ class StepReplay(StepEvent):
         # When all was last looked through: the changes, and the optimizer's steps.
         self._seen, self._steps = -1, -1
         self.alike: list[_Alike] = []
+        # By a later step's parameters: those of this step's, and the states that it leaves alone.
+        self._behind: dict[int, tuple[list[_Alike], list[Any]]] = {}
         self._current = -1
         self._before: dict[int, Any] = {}
 
@@ -442,6 +485,46 @@ class StepReplay(StepEvent):
                     alike.advance()
         else:
             self._look()
+
+    def foresee(self, before: StepReplay | None) -> None:
+        """Compares all before anything of the call has run, for a step later in it.
+
+        Args:
+            before: the step of the same optimizer that precedes it in the call.
+
+        Raises:
+            Stale: the step would be another graph.
+        """
+        if self.optimizer.state is not self.mapping:
+            raise Stale("the optimizer's state was replaced")
+        self.lists.compare()
+        for alike in self.alike:
+            group = self.optimizer.param_groups[alike.number]
+            if before is None:
+                alike.foresee(group, alike.current(), AHEAD)
+            else:
+                alike.foresee(group, before.host_behind(alike), 1)
+
+    def host_behind(self, later: _Alike) -> dict[str, Any]:
+        """The host state of a later step's parameters behind this step.
+
+        Raises:
+            Stale: it differs between them.
+        """
+        if id(later) not in self._behind:
+            mine = {id(owner): alike for alike in self.alike for owner in alike.owners}
+            found = {id(mine[id(p)]): mine[id(p)] for p in later.owners if id(p) in mine}
+            pairs = zip(later.owners, later.states)
+            self._behind[id(later)] = (
+                list(found.values()),
+                [s for p, s in pairs if id(p) not in mine],
+            )
+        steps, others = self._behind[id(later)]
+        hosts = [alike.after() for alike in steps]
+        hosts += [{key: state[key] for key in later.host} for state in others]
+        if any(host != hosts[0] for host in hosts[1:]):
+            raise Stale("the optimizer's state differs between parameters")
+        return hosts[0]
 
     def _look(self) -> None:
         """Looks through options and state, which may have changed."""
