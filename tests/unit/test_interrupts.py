@@ -21,6 +21,7 @@ from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.interrupts import indivisible, uninterrupted
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.engine.capture import capturing, watching
+from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.realize import lock_of
 
 
@@ -157,21 +158,70 @@ def test_a_handler_that_raises_keeps_no_other_from_its_call(terminated: None) ->
     assert isinstance(caught.value.__context__, KeyboardInterrupt)
 
 
+class Replay:
+    """In the place of a program's short way: a signal arrives within it."""
+
+    def __init__(self, number: int, reached: list[str]) -> None:
+        self.number, self.reached = number, reached
+
+    def replay(self, args: tuple[Any, ...], gradients: bool) -> str:
+        signal.raise_signal(self.number)
+        self.reached.append("inside")
+        return "replayed"
+
+
+def replayed(number: int, reached: list[str]) -> Any:
+    """A compiled function whose replays get a signal."""
+    compiled: Any = tc.compile(lambda: None)
+    compiled._steady = Replay(number, reached)
+    return compiled
+
+
 def test_a_handler_set_between_replays_waits(terminated: None) -> None:
     """Also where nothing but replays run."""
     reached: list[str] = []
-
-    def run() -> None:
-        held = uninterrupted.hold()
-        signal.raise_signal(signal.SIGTERM)
-        reached.append("inside")
-        uninterrupted.release()
-        assert held
-
+    run = replayed(signal.SIGTERM, reached)
     for _ in range(2):
         signal.signal(signal.SIGTERM, lambda number, frame: reached.append("called"))
-        run()
+        assert run() == "replayed"
     assert reached == ["inside", "called"] * 2
+
+
+def test_a_signal_waits_for_the_replay_and_the_blocks_around_it() -> None:
+    reached: list[str] = []
+    run = replayed(signal.SIGINT, reached)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    for block in (uninterrupted, indivisible):
+        with pytest.raises(KeyboardInterrupt), block:
+            run()
+            reached.append("behind")
+    assert reached == ["inside", "inside", "behind", "inside", "behind"]
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_replays_of_other_threads_hold_no_signal() -> None:
+    reached: list[str] = []
+    begun, done = threading.Event(), threading.Event()
+
+    class Waiting(Replay):
+        def replay(self, args: tuple[Any, ...], gradients: bool) -> str:
+            begun.set()
+            done.wait(60)
+            return "replayed"
+
+    run: Any = tc.compile(lambda: None)
+    run._steady = Waiting(signal.SIGINT, reached)
+    thread = threading.Thread(target=run)
+    thread.start()
+    begun.wait(60)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        done.set()
+        thread.join()
 
 
 # Steps --------------------------------------------------------------------------------------------
@@ -337,6 +387,32 @@ def test_a_lock_of_the_thread_that_forks_stays_its_own() -> None:
 
     with lock:
         assert forked(work) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_signals_wait_in_a_child_that_another_thread_has_forked() -> None:
+    """The thread is the child's main one; blocks that the parent's has open are gone."""
+    statuses: list[int] = []
+
+    def work() -> bool:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        reached: list[str] = []
+        for run in (replayed(signal.SIGINT, reached), lambda: signal.raise_signal(signal.SIGINT)):
+            try:
+                run()
+            except KeyboardInterrupt:
+                reached.append("raised")
+        return reached == ["inside", "raised", "raised"]
+
+    def fork() -> None:
+        assert local.recorder.signals is not uninterrupted
+        statuses.append(forked(work))
+
+    with uninterrupted, indivisible:
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+    assert statuses == [0]
 
 
 def test_a_long_program_on_cpu_ends_at_the_next_step(on_cpu: None) -> None:

@@ -26,7 +26,7 @@ from tinygrad_cuda.compile.steady import MISS, Steady, steady
 from tinygrad_cuda.compile.watch import Watch, refuse
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
-from tinygrad_cuda.core.interrupts import indivisible, uninterrupted
+from tinygrad_cuda.core.interrupts import SIGINT, SIGTERM, getsignal, indivisible
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.trees import leaves
 from tinygrad_cuda.engine.capture import (
@@ -96,12 +96,17 @@ class Compiled:
                 realize_all()
             steady_way = self._steady
             if steady_way is not None and not options and not settings.validate:
-                held = uninterrupted.hold()
+                signals = recorder.signals
+                handlers = signals.installed
+                if getsignal(SIGINT) is not handlers[0] or getsignal(SIGTERM) is not handlers[1]:
+                    signals.install()
+                signals.firm += 1
                 try:
                     result = steady_way.replay(args, now.gradients)
                 finally:
-                    if held:
-                        uninterrupted.release()
+                    signals.firm -= 1
+                    if signals.arrived:
+                        signals.end()
                 if result is not MISS:
                     return result
             given = self._given(args, options)

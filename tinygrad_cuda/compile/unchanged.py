@@ -20,6 +20,7 @@ from tinygrad_cuda.compile.names import (
     Fields,
     Inside,
     Names,
+    Stable,
     bytes_of,
     items_of,
     same,
@@ -32,7 +33,7 @@ from tinygrad_cuda.tensor.autocast import state as autocast
 from tinygrad_cuda.tensor.creation import defaults, get_default_device, get_default_dtype
 
 TOGETHER = 200  # containers from which on they are looked at in a loop
-FEW = 3  # cells that are compared in pairs; a set of them costs as much as three comparisons
+FEW = 3  # cells or names that are compared singly: a set or a tuple costs as much as three
 SINGLY = 32  # items of a container that are looked at by an instruction each
 Look = Callable[[tuple[Any, ...]], list[Any] | None]
 
@@ -51,9 +52,8 @@ def looking(program: Program, given: Given) -> Look:
         "bytes_of": bytes_of, "items_of": items_of, "nothing": NOTHING,
     }  # fmt: skip
     count = len(given.args)
-    lines = [_refuse(f"len(args) != {count}")]
-    if count:
-        lines.append(f"{_each('a{}', count)}, = args")
+    # Of another count of arguments ValueError is raised.
+    lines = [f"{_each('a{}', count)}, = args" if count else _refuse("args")]
     for number, tensor in enumerate(given.args):
         lines += _argument(number, tensor, known)
     if count > 1:
@@ -120,18 +120,9 @@ def _names(names: Names, known: dict[str, Any]) -> list[str]:
         known |= {f"place{number}": named.place, f"value{number}": named.value}
         lines.append(_refuse(named.differs(f"place{number}", f"value{number}")))
     for number, group in enumerate(names.stable):
-        known |= {f"get{number}": group.get, f"dict{number}": group.place}
-        known[f"all{number}"] = group.values
-        lines.append(_refuse(f"get{number}(dict{number}) != all{number}"))
+        lines += _stable(number, group, known)
     for number, (place, missing) in enumerate(names.absent):
-        if missing:
-            fields = type(place) is Fields
-            known |= {f"fields{number}": place.thing if fields else place, f"gone{number}": missing}
-            held = f"fields{number}.__dict__" if fields else f"fields{number}"
-            if len(missing) == 1:
-                lines.append(_refuse(f"{next(iter(missing))!r} in {held}"))
-            else:
-                lines.append(_refuse(f"not gone{number}.isdisjoint({held})"))
+        lines += _absent(number, place, missing, known)
     if len(names.contents) > TOGETHER:
         known |= {"contents": names.contents, "items_same": items_same}
         return [*lines, _refuse("not all(map(items_same, contents))")]
@@ -139,6 +130,32 @@ def _names(names: Names, known: dict[str, Any]) -> list[str]:
         known[f"holder{number}"] = contents.container
         lines += _holds(number, contents, known)
     return lines
+
+
+def _stable(number: int, group: Stable, known: dict[str, Any]) -> list[str]:
+    """Functions, classes and modules that globals must name: of many at once."""
+    held = f"dict{number}"
+    known[held] = group.place
+    if len(group.names) <= FEW:
+        known |= {f"stable{number}_{k}": value for k, value in enumerate(group.values)}
+        pairs = enumerate(group.names)
+        return [_refuse(*(f"{held}[{name!r}] is not stable{number}_{k}" for k, name in pairs))]
+    known |= {f"get{number}": group.get, f"all{number}": group.values}
+    return [_refuse(f"get{number}({held}) != all{number}")]
+
+
+def _absent(number: int, place: Any, missing: frozenset[str], known: dict[str, Any]) -> list[str]:
+    """Names that a dictionary, or an object's own, must not have."""
+    if not missing:
+        return []
+    held = f"fields{number}"
+    fields = type(place) is Fields
+    known[held] = place.thing if fields else place
+    lines = [f"held = {held}.__dict__" if fields else f"held = {held}"]
+    if len(missing) <= SINGLY:
+        return [*lines, _refuse(*(f"{name!r} in held" for name in sorted(missing)))]
+    known[f"gone{number}"] = missing
+    return [*lines, _refuse(f"not held.keys().isdisjoint(gone{number})")]
 
 
 def items_same(contents: Contents) -> bool:

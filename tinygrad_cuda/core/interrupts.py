@@ -37,7 +37,7 @@ class _Deferring:
         self.handler = handler
 
     def __call__(self, *signal_and_frame: Any) -> None:
-        if uninterrupted.depth:
+        if uninterrupted.depth or uninterrupted.firm:
             uninterrupted.arrived[signal_and_frame[0]] = self.handler, signal_and_frame
         else:
             self.handler(*signal_and_frame)
@@ -46,20 +46,28 @@ class _Deferring:
 class _Uninterrupted:
     """A context manager, reentrant; in other threads, which no signal interrupts, it does nothing.
 
+    A replay, whose host's time counts, has no context manager: it counts `firm` itself, in the
+    object of its thread (`of_this_thread`), and looks whether SIGINT's or SIGTERM's handler was
+    just set. Handlers of other signals are seen by the blocks around computations.
+
+    Args:
+        main: the thread whose signals wait; None for an object that no signal reaches.
+
     Attributes:
         arrived: the signals that wait, by number: their handlers and what these take.
         installed: the handlers that were in place at the last look, those of SIGINT and SIGTERM
             first.
+        depth: how many blocks are open that are not `indivisible`.
         firm: how many `indivisible` blocks are open, in which `check` does nothing.
     """
 
     __slots__ = ("arrived", "depth", "firm", "installed", "main")
 
-    def __init__(self) -> None:
+    def __init__(self, main: int | None) -> None:
         self.installed: list[Any] = [None, None]
         self.arrived: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self.depth = self.firm = 0
-        self.main = threading.main_thread().ident
+        self.main = main
 
     def __enter__(self) -> None:
         if get_ident() != self.main:
@@ -72,43 +80,22 @@ class _Uninterrupted:
         if get_ident() != self.main:
             return
         self.depth -= 1
-        if not self.depth and self.arrived:
-            self.deliver()
-
-    def hold(self) -> bool:
-        """Begins an `indivisible` block without its context manager, which takes 0.1 us longer.
-
-        A handler that was just set is seen here if it is SIGINT's or SIGTERM's, those of other
-        signals by the blocks around computations.
-
-        Returns:
-            whether `release` must end it: not in other threads.
-        """
-        if get_ident() != self.main:
-            return False
-        at_last = self.installed
-        if not self.depth and (
-            getsignal(SIGINT) is not at_last[0] or getsignal(SIGTERM) is not at_last[1]
-        ):
-            self.install()
-        self.depth += 1
-        self.firm += 1
-        return True
-
-    def release(self) -> None:
-        """Ends a block that `hold` has begun."""
-        self.firm -= 1
-        self.depth -= 1
-        if not self.depth and self.arrived:
-            self.deliver()
+        if self.arrived:
+            self.end()
 
     def install(self) -> None:
         """Puts handlers that wait before those in place; one that is not Python's stays."""
-        for number in NUMBERS:
-            handler = getsignal(number)
-            if type(handler) is not _Deferring and callable(handler):
-                signal(number, _Deferring(handler))
+        if self.main is not None:
+            for number in NUMBERS:
+                handler = getsignal(number)
+                if type(handler) is not _Deferring and callable(handler):
+                    signal(number, _Deferring(handler))
         self.installed = [*map(getsignal, NUMBERS)]
+
+    def end(self) -> None:
+        """Calls the handlers of the signals that wait, if no block is open any more."""
+        if not (self.depth or self.firm):
+            self.deliver()
 
     def deliver(self) -> None:
         """Calls the handlers of the signals that wait, whatever one of them raises."""
@@ -129,8 +116,11 @@ class _Uninterrupted:
             self.deliver()
 
     def after_fork(self) -> None:
-        """The thread that has forked is the main one of the child."""
-        self.main = get_ident()
+        """The thread that has forked is the main one of the child, which has no other."""
+        if self.main != get_ident():
+            self.main = get_ident()
+            self.depth = self.firm = 0
+            self.arrived.clear()
 
 
 class _Indivisible:
@@ -139,15 +129,30 @@ class _Indivisible:
     __slots__ = ()
 
     def __enter__(self) -> None:
-        uninterrupted.hold()
+        if get_ident() == uninterrupted.main:
+            if not uninterrupted.firm and [*map(getsignal, NUMBERS)] != uninterrupted.installed:
+                uninterrupted.install()
+            uninterrupted.firm += 1
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if get_ident() == uninterrupted.main:
-            uninterrupted.release()
+            uninterrupted.firm -= 1
+            if uninterrupted.arrived:
+                uninterrupted.end()
 
 
-uninterrupted = _Uninterrupted()
+uninterrupted = _Uninterrupted(threading.main_thread().ident)
 indivisible = _Indivisible()
+
+
+def of_this_thread() -> _Uninterrupted:
+    """What a replay of this thread counts itself in: `uninterrupted` in the main one."""
+    return uninterrupted if get_ident() == uninterrupted.main else _Uninterrupted(None)
+
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=uninterrupted.after_fork)
+
+__all__ = [
+    "SIGINT", "SIGTERM", "getsignal", "indivisible", "of_this_thread", "uninterrupted",
+]  # fmt: skip

@@ -5,6 +5,7 @@ A cell is a place; the node in it is a value. An in-place write puts a new node 
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import TgcError
+from tinygrad_cuda.core.interrupts import of_this_thread
 from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.graph.node import Node, mode, node_made
 from tinygrad_cuda.graph.ops import common
@@ -187,6 +189,7 @@ class Recorder:
 
     Attributes:
         mode: what is on in this thread, found with the recorder.
+        signals: where replays of this thread have signals wait.
     """
 
     # A trace longer than this is realized even if nobody asks.
@@ -197,6 +200,7 @@ class Recorder:
         self.recorded = 0
         self.limit = Recorder.limit  # which takes longer to find there
         self.mode = mode.now
+        self.signals = of_this_thread()
         # Lines at which a loop comes round; see `realize.turn`.
         self.backward_lines: set[tuple[Any, int]] = set()
         self.call_lines: set[tuple[Any, int]] = set()
@@ -217,6 +221,14 @@ class _Local(threading.local):
 
 
 local = _Local()
+
+
+def _recorder_after_fork() -> None:
+    local.recorder.signals = of_this_thread()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_recorder_after_fork)
 
 
 def share(node: Node, source: Node) -> None:
