@@ -671,7 +671,12 @@ def check(program: list[Step], device: str) -> str | None:
     options = {**DEFAULTS, **{step[1]: step[2] for step in program if step[0] == "set"}}
     kind = "with versions checked" if options["versions"] else "plain"
     events[f"programs {'compiled' if options['compiled'] else kind}"] = 1
-    expected = run(torch, program, "cpu")
+    # Optimizers of torch keep rates and their products in the default dtype.
+    torch.set_default_dtype(torch.float64 if options["double"] else torch.float32)
+    try:
+        expected = run(torch, program, "cpu")
+    finally:
+        torch.set_default_dtype(torch.float32)
     versions = "modified by an inplace operation" in (expected.error or "")
     free = versions and not options["versions"]
     stop = expected.place if free else None
