@@ -49,6 +49,26 @@ def test_defining_equations(shape: tuple[int, ...], kind: str) -> None:
     assert near(tc.linalg.slogdet(G).logabsdet, tc.linalg.det(G).log())
 
 
+@pytest.mark.parametrize("kind", ["cpu", "emu"])
+def test_tolerances_of_pinv_for_each_matrix(kind: str) -> None:
+    """Numbers, 0-d Tensors, or Tensors of the batch, as for PyTorch."""
+    A = tc.tensor([[[4.0, 0.0], [0.0, 1.0]]] * 2, dtype=tc.float64, device=kind)
+    whole, half = [[0.25, 0.0], [0.0, 1.0]], [[0.25, 0.0], [0.0, 0.0]]
+
+    def tolerance(value: object) -> tc.Tensor:
+        return tc.tensor(value, dtype=tc.float64, device=kind)
+
+    for options, expected in [
+        ({"rtol": tolerance(0.5)}, [half, half]),
+        ({"rtol": tolerance([0.5, 0.0])}, [half, whole]),
+        ({"atol": tolerance([0.0, 2.0])}, [whole, half]),
+        ({"atol": tolerance([2.0, 0.0]), "rtol": tolerance([0.0, 0.1])}, [half, whole]),
+        ({"atol": 2.0}, [half, half]),
+        ({"rcond": 0.1}, [whole, whole]),
+    ]:
+        np.testing.assert_allclose(tc.linalg.pinv(A, **options).cpu().numpy(), expected)
+
+
 @pytest.mark.parametrize("name", ["inv", "det", "cholesky", "eigvalsh", "svdvals", "pinv"])
 def test_gradients_by_differences_twice(name: str) -> None:
     """First and second derivatives of a symmetric function of a matrix."""

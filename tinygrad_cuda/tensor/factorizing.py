@@ -474,23 +474,34 @@ def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
 # Pseudo-inverse and functions ---------------------------------------------------------------------
 
 
+def _of_each(tolerance: float | Tensor | None) -> np.ndarray[Any, Any] | None:
+    """A tolerance of each matrix, to be compared with its singular values."""
+    if isinstance(tolerance, TensorBase):
+        array = tolerance.array()
+        return array[..., None] if array.ndim else array
+    return None if tolerance is None else np.asarray(tolerance)
+
+
 def pinv(
     A: Tensor,
-    rcond: float | None = None,
+    rcond: float | Tensor | None = None,
     hermitian: bool = False,
     *,
-    rtol: float | None = None,
-    atol: float | None = None,
+    rtol: float | Tensor | None = None,
+    atol: float | Tensor | None = None,
 ) -> Tensor:
     """The Moore-Penrose inverse; singular values up to max(atol, rtol * largest) count as zero.
 
     Args:
-        rcond: another name of `rtol`; max(m, n) * eps when left out.
+        rcond: another name of `rtol`; max(m, n) * eps when left out and atol is not above 0.
+        rtol, atol: numbers, or Tensors with one for each matrix.
     """
     A = require_matrix("pinv", A, square=hermitian)
-    relative = rcond if rtol is None else rtol
+    absolute, relative = _of_each(atol), _of_each(rcond if rtol is None else rtol)
+    absolute = np.zeros(()) if absolute is None else absolute
     if relative is None:
-        relative = 0.0 if atol else max(A.shape[-2:]) * float(np.finfo(A.dtype.numpy).eps)
+        usual = max(A.shape[-2:]) * float(np.finfo(A.dtype.numpy).eps)
+        relative = np.where(absolute > 0, 0.0, usual)
     m, n = A.shape[-2:]
 
     def host(a: Any) -> Any:
@@ -499,7 +510,7 @@ def pinv(
         if hermitian:
             a = np.tril(a) + np.swapaxes(np.tril(a, -1), -1, -2)
         U, S, Vh = np.linalg.svd(a, full_matrices=False)
-        limit = np.maximum(atol or 0.0, relative * S[..., :1])
+        limit = np.maximum(absolute, relative * S[..., :1])
         inverse = np.where(limit < S, 1 / np.where(limit < S, S, 1), 0)
         return np.swapaxes(Vh, -1, -2) * inverse[..., None, :] @ np.swapaxes(U, -1, -2)
 
