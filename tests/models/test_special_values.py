@@ -204,6 +204,26 @@ def test_losses_of_small_probabilities_keep_their_digits(on_cpu: None) -> None:
     )
 
 
+def test_the_slope_of_a_certain_and_right_probability_is_zero(kernel_device: str) -> None:
+    """PyTorch's is (x - target) / max(x (1 - x), 1e-12), second order too."""
+    x = [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1e-13, 1e-13, 1e-40, 1e-12, 1e-7, 0.3]
+    target = [0.0, 1.0, 0.5, 0.0, 1.0, 0.5, 0.0, 1.0, 0.0, 0.0, 1.0, 0.3]
+
+    def losses(m: Any, F: Any, x: Any) -> Any:
+        t = m.tensor(target, **({} if m is torch else {"device": kernel_device}))
+        return F.binary_cross_entropy(x, t, reduction="none")
+
+    compare(losses, [x], kernel_device)
+
+
+def test_nan_is_no_violation_of_a_margin(on_cpu: None) -> None:
+    for p in (1, 2):
+        compare(
+            lambda m, F, x, p=p: F.multi_margin_loss(x, m.tensor([4, 0]), p, reduction="none"),
+            [[[NAN, NAN, 3.25, 4.5, -8.25], [NAN, 1.0, 2.0, NAN, INF]]],
+        )
+
+
 def test_lengths_below_the_bound_keep_their_slope(on_cpu: None) -> None:
     compare(lambda m, F, a, b: F.cosine_similarity(a, b), [[[1e-10, 2e-10]], [[3e-10, -1e-10]]])
     compare(

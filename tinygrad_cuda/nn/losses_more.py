@@ -50,24 +50,30 @@ def binary_cross_entropy(
         wrap(probability_node("binary_cross_entropy", x.node, what))
         for x, what in ((input, "input"), (target, "target"))
     )
-    losses = -(target * _floored_log(input) + (1 - target) * _floored_log(1 - input, -input))
+    losses = _cross_entropy_of_two(input, target)
     losses = losses if weight is None else losses * weight
     result = reduce("binary_cross_entropy", losses, reduction)
     return strides_like(result, given) if reduction == "none" else result
 
 
-def _floored_log(x: Tensor, less_one: Tensor | None = None) -> Tensor:
-    """``max(log x, -100)``; below, its derivative is that of a line through 1e-12.
+def _cross_entropy_of_two(x: Tensor, target: Tensor) -> Tensor:
+    """The losses; their slope is PyTorch's, ``(x - target) / max(x (1 - x), 1e-12)``."""
+    other = 1 - x
+    edge = x * other < 1e-12
+    # Near 0 and 1 the logarithms are constants, beside a line of that slope.
+    inner = where(edge, x.detach(), x)
+    losses = target * _floored_log(x, inner) + (1 - target) * _floored_log(other, inner, 1)
+    low = where(edge, x, 0.0)
+    line = (low - low.detach()) * ((x - target).detach() * 1e12)
+    result: Tensor = line - losses
+    return result
 
-    Args:
-        less_one: x - 1 with all its digits, where x is near 1.
-    """
+
+def _floored_log(x: Tensor, inner: Tensor, less: int = 0) -> Tensor:
+    """``max(log x, -100)``; x is `inner`, or ``1 - inner`` if `less`, with all its digits."""
     tiny = x <= math.exp(-100)
-    safe = where(tiny, 1.0, x).log() if less_one is None else where(tiny, 0.0, less_one).log1p()
-    # At 0 the loss is constant, its gradient large but finite, as in PyTorch.
-    # Elsewhere the line is zero: in half types its slope is infinite.
-    low = where(tiny, x, 0.0)
-    return where(tiny, (low - low.detach()) * 1e12 - 100.0, safe)
+    inner = where(tiny, 1.0 - less, inner)
+    return where(tiny, -100.0, (-inner).log1p() if less else inner.log())
 
 
 @accepts_size_average
@@ -197,10 +203,6 @@ def multilabel_soft_margin_loss(
 # Margins ------------------------------------------------------------------------------------
 
 
-def _positive(x: Tensor) -> Tensor:
-    return where(x <= 0, 0.0, x)
-
-
 @accepts_size_average
 @in_float32
 @rounded_once
@@ -270,7 +272,9 @@ def multi_margin_loss(
     labels = wrap(position_node(op, target, classes, input.node, wrap_negative=False))
     right = arange(classes, device=input.device) == labels.unsqueeze(-1)
     score = where(right, input, 0.0).sum(-1, keepdim=True)
-    losses = where(right, 0.0, _positive(input - score + margin))
+    margins = input - score + margin
+    # As in PyTorch, NaN is no violation.
+    losses = where(~right & (margins > 0), margins, 0.0)
     losses = losses * losses if p == 2 else losses
     if weight is not None:
         check_weight(op, weight, classes)
