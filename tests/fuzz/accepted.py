@@ -43,9 +43,11 @@ RULES: dict[str, Rule] = {
         "0 * inf is nan: which zeros are multiplied is the algorithm's choice, in torch's too",
     ),
     "limits": Rule(
-        "nan or a large number at poles and infinities; integers that wrap within a formula",
+        "nan or a large number at poles, infinities and the ends of float64, or by integers or "
+        "terms that wrap, over- or underflow within a formula",
         "the limit; the number that the formula has without wrapping",
-        "gcd(-2**63, 3) is 1, trigamma(-1) infinite, zeta(2, inf) and hardswish(-inf) 0",
+        "gcd(-2**63, 3) is 1, trigamma(-1) infinite, zeta(2, inf) and hardswish(-inf) 0, the lower "
+        "incomplete gamma function of (5e-324, 1) 1",
     ),
     "exact_products": Rule(
         "nan as the gradient of a product by dividing by an element that is 0, nan or infinite",

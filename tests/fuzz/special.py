@@ -380,6 +380,7 @@ ABSOLUTE = (
     *(f"special.bessel_{n}" for n in ("j0", "j1", "y0", "y1")),
     *(f"special.{s}chebyshev_polynomial_{n}" for s in ("", "shifted_") for n in "tuvw"),
 )  # fmt: skip
+K_OF_BESSEL = tuple(f"special.{s}modified_bessel_k{n}" for s in ("", "scaled_") for n in (0, 1))
 # torch has no such kernel, or refuses what is defined: nothing to compare with.
 CLEAR = (tc.TgcError, TypeError, ValueError, IndexError, NotImplementedError, ZeroDivisionError)
 
@@ -509,6 +510,12 @@ def _far_away(meeting: Meeting, ours: Array, theirs: Array) -> Array:
     return np.asarray(far[0] | far[1])
 
 
+def _at_the_ends_of_float64(meeting: Meeting, ours: Array, theirs: Array) -> Array:
+    """Where torch's gamma functions have no digits: a subnormal a or x, and a > 1e300."""
+    first = meeting.beside(0, ours.shape)
+    return np.asarray((first > 0) & (first < np.finfo(np.float64).tiny) | (first > 1e300))
+
+
 def _product_overflows(meeting: Meeting, ours: Array, theirs: Array) -> Array:
     limits = torch.iinfo(getattr(torch, meeting.step[1]))
     product = meeting.beside(0, ours.shape) * meeting.beside(1, ours.shape)
@@ -593,6 +600,7 @@ CASES = (
     Case("limits", ("polygamma", "special.polygamma", "digamma"), "both", _at_poles),
     Case("limits", ("special.zeta", "nn.functional.hardswish"), "value", _far_away),
     Case("limits", ("fmod", "remainder", "__rmod__"), "value", _quotient_overflows),
+    Case("limits", ("igamma", "igammac", *K_OF_BESSEL), "value", _at_the_ends_of_float64),
     # The size of the lowest integer is no integer, nor is one more than the highest.
     Case("limits", ("gcd", "nn.functional.softsign", "ldexp"), "value", _at_the_end),
     Case("limits", ("lcm",), "value", _product_overflows),

@@ -98,6 +98,56 @@ def test_arguments_that_do_not_matter_or_are_poles(call: Any, kernel_device: str
     np.testing.assert_allclose(ours.cpu().numpy(), theirs.numpy(), rtol=1e-5)
 
 
+def test_incomplete_gamma_of_tiny_and_huge_arguments(kernel_device: str) -> None:
+    """Beside mpmath's; torch has 0 for the lower part of a subnormal a, NaN for a huge one."""
+    arguments = [
+        (5e-324, 0.5), (5e-324, 5e-324), (1e-310, 2.0), (1e-20, 1.05), (0.3, 0.2), (25.0, 40.0),
+        (20.0, 3.0), (5000.0, 5100.0), (1e6, 1.002e6), (1e6, 0.99e6), (1.7e38, 1.7e38),
+        (3.4e38, 1.7e38), (1.7e38, 3.4e38), (8e307, 1.0), (8e307, 8e307), (8e307, 9e307),
+    ]  # fmt: skip
+    lower = [
+        1, 1, 1, 1, 0.6575067242697218, 0.9955173434344268, 8.3144235881917e-11,
+        0.9206711189223811, 0.9771959041012301, 5.446644693010809e-24, 0.5, 0, 1, 0, 0.5,
+        1,
+    ]  # fmt: skip
+    upper = [
+        0, 3.676e-321, 4.890051070806e-312, 2.0187281322019657e-21, 0.34249327573027827,
+        0.004482656565573204, 0.9999999999168557, 0.07932888107761897, 0.022804095898769864, 1,
+        0.5, 1, 0, 1, 0.5, 0,
+    ]  # fmt: skip
+    a, x = (
+        tc.tensor(part, dtype=tc.float64, device=kernel_device)
+        for part in zip(*arguments, strict=True)
+    )
+    np.testing.assert_allclose(tc.igamma(a, x).cpu().numpy(), lower, rtol=1e-9)
+    np.testing.assert_allclose(tc.igammac(a, x).cpu().numpy(), upper, rtol=1e-9, atol=1e-323)
+
+
+def test_what_is_no_larger_than_the_least_normal_number(kernel_device: str) -> None:
+    huge = tc.tensor([9e307, 1.7e308], dtype=tc.float64, device=kernel_device)
+    np.testing.assert_allclose(tc.polygamma(1, huge).tolist(), [1 / 9e307, 1 / 1.7e308])
+    tiny = tc.tensor([5e-324, 1e-310, 1e-300], dtype=tc.float64, device=kernel_device)
+    k0, k1 = tc.special.modified_bessel_k0(tiny), tc.special.modified_bessel_k1(tiny)
+    # log(2 / x) - 0.5772
+    np.testing.assert_allclose(k0.tolist(), [744.556003437, 713.917310344, 690.891459415])
+    np.testing.assert_allclose(k1.tolist(), [INF, INF, 1e300])
+
+
+def test_the_mean_of_a_row_with_an_infinity_is_infinite(kernel_device: str) -> None:
+    """So that the gradient of its variance is infinite, and NaN at the infinity alone."""
+    rows = np.random.default_rng(3).standard_normal((6, 40)).astype(np.float32)
+    rows[0, 0] = rows[1, 39] = rows[2, 5] = rows[2, 9] = INF
+    rows[3, 7] = -INF
+    rows[4, 3], rows[4, 30] = INF, -INF
+    compare(lambda m, F, x: m.var(x, 1), [rows], kernel_device, atol=1e-6)
+    compare(lambda m, F, x: m.var(x, 0), [rows.T], kernel_device, atol=1e-6)
+    # torch's var_mean has NaN where an infinity is not the last.
+    mean = [INF, INF, INF, -INF, NAN, rows[5].mean()]
+    x = tc.tensor(rows, device=kernel_device)
+    for found in (tc.var_mean(x, 1)[1], tc.std_mean(x.T.contiguous(), 0)[1]):
+        np.testing.assert_allclose(found.cpu().numpy(), mean, rtol=1e-5)
+
+
 def test_whole_numbers_far_left_are_poles_too(kernel_device: str) -> None:
     x = tc.tensor([-1e30, -2000.0, -2000.5, -1.0], device=kernel_device)
     for order, expected in ((1, [INF, INF, NAN, INF]), (2, [-INF, -INF, NAN, -INF])):

@@ -170,6 +170,23 @@ def test_gradients_of_an_earlier_plan_are_one_kernel(kernels: list[Kernel]) -> N
         np.testing.assert_allclose(one, exact, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("special", [[np.inf], [np.inf, np.inf], [np.inf, -np.inf], [np.nan]])
+def test_the_mean_of_infinities_is_infinite(special: list[float], kernels: list[Kernel]) -> None:
+    """In one tile or in two, the first of a row among these."""
+    x = normal(13, 8192)
+    x[0, : len(special)] = special
+    x[1, -5000::4999][: len(special)] = special
+
+    def centred(x: Tensor) -> Tensor:
+        variance, mean = tc.var_mean(x, 1, keepdim=True)
+        return tc.where(variance.isnan(), x - mean, (x - mean) / variance)
+
+    (found,) = results(centred, "emu", [x, x], tc.float32, back=False)
+    assert held(kernels) == [["welford"]]
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(found[:2], x[:2] - x[:2].mean(1, keepdims=True))
+
+
 def test_a_mean_far_from_zero_costs_no_digits() -> None:
     x = normal(*SHAPE) + np.float32(3e4)
     (found,) = results(batch_norm, "emu", [x, *CHANNELS, x], tc.float32, back=False)

@@ -75,3 +75,14 @@ def test_functions_give_and_take_subnormal_numbers(dtype: str, device: str) -> N
     for found, expected in cases:
         # A subnormal number of 10,000 units has four digits.
         np.testing.assert_allclose(found.double().cpu().numpy(), expected, rtol=2e-3)
+
+
+def test_quick_functions_of_bfloat16_keep_subnormal_numbers(device: str) -> None:
+    x = tc.tensor([-92.0, -90.0, -88.0, -87.5, 3.0], dtype=tc.bfloat16, device=device)
+    wide = np.exp(x.double().cpu().numpy())
+    # Beyond -88 exp(-x) overflows in float32, in PyTorch too.
+    for found, expected in ((x.exp(), wide), (x[2:].sigmoid(), (wide / (1 + wide))[2:])):
+        # Of a subnormal number the last unit may differ, of others eight digits stay.
+        np.testing.assert_allclose(
+            found.double().cpu().numpy(), expected, rtol=2.0**-8, atol=LEAST["bfloat16"]
+        )

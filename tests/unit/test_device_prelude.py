@@ -516,6 +516,7 @@ EVERYTHING = kernel(
   auto least = tgc_block_reduce(tgc_pair<float>{x, i}, tgc_argmin_op(), smem);
   auto moments = tgc_welford_add(tgc_welford<float>{0, 0, 0}, x);
   moments = tgc_block_reduce(moments, tgc_welford_op(), smem);
+  x += tgc_welford_mean(x, moments.mean, moments.m2);
   k += tgc_block_reduce_once(k, tgc_sum_op(), smem + 1024);
   float batch[4] = {x, 1, 2, x};
   tgc_block_send(tgc_welford_add(moments, batch), tgc_welford_op(), smem + 2048);
@@ -546,6 +547,7 @@ EVERYTHING = kernel(
   v.at[1] += tgc_element(tgc_load_vector_lasting<8>(p.b, i * 8), 3);
   for (int j = 0; j < 4; j++) v.at[j] += tgc_divide(moments.mean, tgc_divisor_of(moments.n));
   v.at[0] += tgc_share_of(moments.n) + tgc_exp_short(x) * tgc_sigmoid_short(x);
+  v.at[0] += tgc_exp_bfloat16(x) * tgc_sigmoid_bfloat16(x);
   v.at[1] = tgc_divide_short(x, tgc_divisor_of(best.value));
   tgc_store_vector(p.fo, i * 4, v);
   *tgc_address_write(p.dout, i) = *tgc_address(p.d, i) + best.value;

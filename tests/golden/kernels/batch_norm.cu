@@ -1,7 +1,7 @@
 // SPAN, 64 rows of 802816 in 256 tiles, held by all blocks: welford output output mul add rsqrt mul sub mul add mul div sub mul add sum mul mul mul sum mul add mul mul mul add mul mul mul add add.
 // Stores add (256, 64, 56, 56) float32; sum (1, 64, 1, 1) float32; mul (1, 64, 1, 1) float32; add (256, 64, 56, 56) float32.
 // Grid 132 x 256 threads, 822084608 bytes moved at least.
-struct row_welford_sum_mul_add_rsqrt_186bb95dba_params {
+struct row_welford_sum_mul_add_rsqrt_95df461b8d_params {
   unsigned long long* words0;
   const float* in0;
   const float* in1;
@@ -12,7 +12,7 @@ struct row_welford_sum_mul_add_rsqrt_186bb95dba_params {
   float* out2;
   float* out3;
 };
-__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_186bb95dba_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_186bb95dba_params& p,
+__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_95df461b8d_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_95df461b8d_params& p,
                                              char* smem) {
   const int warp = tgc_warp(), lane = tgc_lane();
   const int makers = virtual_block < 64 ? 8 - 2 : 8 - 1;
@@ -79,7 +79,7 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_186bb95dba_stage(i
           tgc_nap(100);
           continue;
         }
-        if (start == 0) first = __shfl_sync(TGC_ALL_LANES, a[0][0], 0);
+        if (start == 0) first = __shfl_sync(TGC_ALL_LANES, tgc_isfinite(a[0][0]) ? a[0][0] : 0.0f, 0);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
           if (start + k * 32 + lane < 256) {
@@ -121,7 +121,8 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_186bb95dba_stage(i
       tgc_span_arrived(bar, parity);
       const int line = next / 256;
       const int outer = next % 256;
-      const float shift = tgc_warp_reduce(tgc_element(tile0[lane % 784], 0), tgc_sum_op()) * 0.03125f;
+      float shift = tgc_warp_reduce(tgc_element(tile0[lane % 784], 0), tgc_sum_op()) * 0.03125f;
+      shift = tgc_isfinite(shift) ? shift : 0.0f;
       float s0[2] = {0.0f, 0.0f};
       float s1[2] = {0.0f, 0.0f};
       float s2[2] = {0.0f, 0.0f};
@@ -191,7 +192,8 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_186bb95dba_stage(i
         tgc_span_arrived(bar, parity);
         const int line = next / 256;
         const int outer = next % 256;
-        const float shift = tgc_warp_reduce(tgc_element(tile0[lane % 784], 0), tgc_sum_op()) * 0.03125f;
+        float shift = tgc_warp_reduce(tgc_element(tile0[lane % 784], 0), tgc_sum_op()) * 0.03125f;
+        shift = tgc_isfinite(shift) ? shift : 0.0f;
         float s0[2] = {0.0f, 0.0f};
         float s1[2] = {0.0f, 0.0f};
         float s2[2] = {0.0f, 0.0f};

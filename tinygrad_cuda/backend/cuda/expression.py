@@ -16,7 +16,7 @@ from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.index import Index
 from tinygrad_cuda.backend.cuda.moves import Coordinates, Guard, moved
 from tinygrad_cuda.backend.cuda.words import IDENTITIES, Words, literal
-from tinygrad_cuda.core.dtypes import DType, bfloat16
+from tinygrad_cuda.core.dtypes import DType, float16
 from tinygrad_cuda.graph.fusion import TRANSPARENT, is_identity_value
 from tinygrad_cuda.graph.narrowing import is_half, is_power_below_one
 from tinygrad_cuda.graph.node import Node
@@ -500,7 +500,7 @@ def _fits_int(node: Node) -> bool:
 
 
 def expression(node: Node, operands: list[str], short: bool = False) -> str:
-    """The C expression of an elementwise op's row, its operands put in; `short`: as of a half."""
+    """The C expression of an elementwise op's row, its operands put in; `short`: as of float16."""
     if node.op is ew.cast:
         source, target = node.sources[0].dtype, node.dtype
         if source is target or (source.compute == target.compute and target.name == "float32"):
@@ -508,5 +508,5 @@ def expression(node: Node, operands: list[str], short: bool = False) -> str:
         return f"tgc_cast<{target.c}>({operands[0]})"
     text = node.op.cuda
     if callable(text):
-        text = text(bfloat16 if short else node.sources[0].dtype)
+        text = text(float16 if short else node.sources[0].dtype)
     return _CALL.sub(r"tgc_\1(", text).format(*operands)

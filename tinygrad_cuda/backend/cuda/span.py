@@ -351,7 +351,11 @@ class _Span:
             loaded = _loaded(source, self.kernel)
             assert loaded is not None
             one = f"tgc_element(tile{self.tiles.number[loaded]}[lane % {sizes['items']}], 0)"
-            shift = [f"const float shift = tgc_warp_reduce({one}, tgc_sum_op()) * {1 / WARP}f;"]
+            # Not about an infinite mean: the others' difference from it would be infinite too.
+            shift = [
+                f"float shift = tgc_warp_reduce({one}, tgc_sum_op()) * {1 / WARP}f;",
+                "shift = tgc_isfinite(shift) ? shift : 0.0f;",
+            ]
             writer.fields[welford, 0] = "shift"
             lane.append(f"const float away = {value} - shift;")
             taken = {0: "s0[v & 1] + away", 1: "tgc_fma(away, away, s1[v & 1])"}

@@ -278,7 +278,8 @@ def _times(g: Node, factor: Node, number: float) -> Node:
 
 def _short(name: str) -> Callable[[DType], str]:
     """A function with a quicker form for values that are kept in 16 bits."""
-    return lambda t: f"tgc_{name}_short({{0}})" if t.itemsize == 2 else f"tgc_{name}({{0}})"
+    forms = {"float16": f"tgc_{name}_short({{0}})", "bfloat16": f"tgc_{name}_bfloat16({{0}})"}
+    return lambda t: forms.get(t.name, f"tgc_{name}({{0}})")
 
 
 exp: AlikeOp = _op(

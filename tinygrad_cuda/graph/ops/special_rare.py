@@ -60,10 +60,31 @@ i1e: AlikeOp = _row(
         _half_near_zero(x, ew.sub(ew.sub(i0e(x), ew.mul(ew.sign(x), out)), _over(x, out, 0.5))),
     ),
 )  # fmt: skip
-k0e: AlikeOp = _row("k0e", "k0e", lambda g, out, x: ew.mul(g, ew.sub(out, k1e(x))))
-k1e: AlikeOp = _row(
-    "k1e", "k1e", lambda g, out, x: ew.mul(g, ew.sub(ew.sub(out, ew.div(out, x)), k0e(x)))
-)
+
+
+def _scaled_k(name: str, subnormal: Callable[[Any], Any]) -> Callable[..., Any]:
+    """SciPy's, which halves x, so that the least number becomes 0, and `subnormal` of these."""
+
+    def reference(x: Any) -> Any:
+        found = np.asarray(ew._special(name)(x))
+        tiny = (x > 0) & (x < np.finfo(np.float64).tiny)
+        if tiny.any():
+            with np.errstate(over="ignore"):
+                found[tiny] = subnormal(x[tiny])
+        return found
+
+    return reference
+
+
+k0e: AlikeOp = ew._op(
+    "k0e", _scaled_k("k0e", lambda x: 0.11593151565841245 - np.log(x)), "tgc_special_k0e({0})",
+    lambda g, out, x: ew.mul(g, ew.sub(out, k1e(x))), domain="float", cost=100,
+)  # fmt: skip
+k1e: AlikeOp = ew._op(
+    "k1e", _scaled_k("k1e", lambda x: 1 / x), "tgc_special_k1e({0})",
+    lambda g, out, x: ew.mul(g, ew.sub(ew.sub(out, ew.div(out, x)), k0e(x))),
+    domain="float", cost=100,
+)  # fmt: skip
 # Bessel functions of the first and the second kind.
 j0: AlikeOp = _row("j0", "j0", lambda g, out, x: ew.neg(ew.mul(g, j1(x))))
 j1: AlikeOp = _row("j1", "j1", lambda g, out, x: ew.mul(g, ew.sub(j0(x), _over(x, out, 0.5))))
@@ -112,6 +133,12 @@ def _density(a: Node, x: Node) -> Node:
 def _incomplete_gamma(name: str, at_zero: float) -> Callable[..., Any]:
     def reference(a: Any, x: Any) -> Any:
         found = np.asarray(ew._special(name)(a, x))
+        # SciPy's series underflows for the lower part of a subnormal a, and overflows for a huge
+        # one, whose distribution lies at a.
+        least = (a > 0) & (a < np.finfo(np.float64).tiny) & (x > 0)
+        huge = (a > 1e300) & np.isfinite(a) & np.isfinite(x)
+        lower = np.where(least | (x > a), 1.0, np.where(x == a, 0.5, 0.0))
+        found = np.where(huge | (least & (at_zero == 0)), np.abs(at_zero - lower), found)
         # As in PyTorch, what does not depend on the other argument hides that one's NaN.
         low = (np.isnan(a) & (x == 0)) | (np.isposinf(a) & np.isnan(x))
         found = np.where(low, at_zero, found)

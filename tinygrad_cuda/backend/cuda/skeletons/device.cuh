@@ -430,7 +430,8 @@ TGC_DEVICE float tgc_divide(float x, tgc_divisor by) {
   float better = tgc_fma(-excess, by.reciprocal, quotient);
   return tgc_fabs(quotient) < float(INFINITY) ? better : quotient;
 }
-// For values that are kept in 16 bits: within a few parts in a million of the exact ones.
+// For values that are kept in 16 bits: within a few parts in a million of the exact ones. What is
+// below 2^-126 is 0: nothing in float16, and no share of a row whose largest power is 1.
 TGC_DEVICE float tgc_exp_short(float x) {
 #ifdef TGC_EMULATOR
   return tgc_exp(x);
@@ -441,6 +442,20 @@ TGC_DEVICE float tgc_exp_short(float x) {
 #endif
 }
 TGC_DEVICE float tgc_sigmoid_short(float x) { return tgc_share_of(1.0f + tgc_exp_short(-x)); }
+// The same with subnormal results, which bfloat16 has.
+TGC_DEVICE float tgc_exp_bfloat16(float x) {
+#ifdef TGC_EMULATOR
+  return tgc_exp(x);
+#else
+  float result;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(result) : "f"(x * 1.44269504f));
+  return result;
+#endif
+}
+TGC_DEVICE float tgc_sigmoid_bfloat16(float x) {
+  float small = tgc_exp_bfloat16(-tgc_fabs(x)), share = tgc_share_of(1.0f + small);
+  return x < 0.0f ? small * share : share;
+}
 TGC_DEVICE float tgc_divide_short(float x, tgc_divisor by) {
 #ifdef TGC_EMULATOR
   return tgc_divide(x, by);
@@ -561,7 +576,7 @@ TGC_DEVICE double tgc_zeta(double s, double q) {
   double total = 0.0;
   for (int k = 0; k < 12 || q < 12.0; k++, q += 1.0) total += tgc_pow(q, -s);
   double power = tgc_pow(q, -s), z = 1.0 / (q * q), factor = s * power / q;
-  total += power * q / (s - 1.0) + 0.5 * power;
+  total += tgc_pow(q, 1.0 - s) / (s - 1.0) + 0.5 * power;  // q^-s may underflow
   const double terms[10] = {1.0 / 12, -1.0 / 720, 1.0 / 30240, -1.0 / 1209600, 1.0 / 47900160,
                             -691.0 / 1307674368000.0, 1.0 / 74724249600.0, -3617.0 / 10670622842880000.0,
                             43867.0 / 5109094217170944000.0, -174611.0 / 802857662698291200000.0};
@@ -813,8 +828,13 @@ template <class T> struct tgc_welford {
   T n, mean, m2;
 };
 // The mean moves by a share of a difference: an error in the share's last place does not add up.
+// An infinite mean stays: the difference of another value from it is infinite the other way.
+template <class T> TGC_DEVICE T tgc_welford_mean(T mean, T value, T moved) {
+  return tgc_isnan(moved) ? mean + value : moved;
+}
 template <class T> TGC_DEVICE tgc_welford<T> tgc_welford_add(tgc_welford<T> a, T value) {
-  T n = a.n + T(1), delta = value - a.mean, mean = tgc_fma(delta, tgc_share_of(n), a.mean);
+  T n = a.n + T(1), delta = value - a.mean;
+  T mean = tgc_welford_mean(a.mean, value, tgc_fma(delta, tgc_share_of(n), a.mean));
   return {n, mean, tgc_fma(delta, value - mean, a.m2)};
 }
 // N values at once: their own mean and deviations, and one merge.
@@ -827,14 +847,16 @@ TGC_DEVICE tgc_welford<T> tgc_welford_add(tgc_welford<T> a, const T (&values)[N]
 #pragma unroll
   for (int i = 0; i < N; i++) m2 = tgc_fma(values[i] - mean, values[i] - mean, m2);
   T delta = mean - a.mean, share = T(N) * tgc_share_of(n);
-  return {n, tgc_fma(delta, share, a.mean), tgc_fma(delta * delta * a.n, share, a.m2 + m2)};
+  mean = tgc_welford_mean(a.mean, mean, tgc_fma(delta, share, a.mean));
+  return {n, mean, tgc_fma(delta * delta * a.n, share, a.m2 + m2)};
 }
 struct tgc_welford_op {
   template <class T>
   __device__ __forceinline__ tgc_welford<T> operator()(tgc_welford<T> a, tgc_welford<T> b) const {
     T n = a.n + b.n;
     T delta = b.mean - a.mean, share = b.n * tgc_share_of(n > T(1) ? n : T(1));  // no branch
-    return {n, tgc_fma(delta, share, a.mean), tgc_fma(delta * delta * a.n, share, a.m2 + b.m2)};
+    T mean = tgc_welford_mean(a.mean, b.mean, tgc_fma(delta, share, a.mean));
+    return {n, mean, tgc_fma(delta * delta * a.n, share, a.m2 + b.m2)};
   }
 };
 

@@ -67,7 +67,7 @@ if (warp == makers) {  // combines
         tgc_nap(100);
         continue;
       }
-      if (start == 0) first = __shfl_sync(TGC_ALL_LANES, a[0][0], 0);
+      if (start == 0) first = __shfl_sync(TGC_ALL_LANES, tgc_isfinite(a[0][0]) ? a[0][0] : 0.0f, 0);
 #pragma unroll
       for (int k = 0; k < 4; k++) {
         if (start + k * 32 + lane < @parts@) {

@@ -97,6 +97,82 @@ TGC_DEVICE double tgc_ndtri(double p) {
 }
 TGC_SPECIAL1(ndtri)
 
+// mu - log(1 + mu), with all its digits near 0.
+TGC_DEVICE double tgc_log_excess(double mu) {
+  if (tgc_fabs(mu) > 0.1) return mu - tgc_log1p(mu);
+  double s = mu / (2.0 + mu), z = s * s, sum = 0.0;
+  for (int k = 15; k > 1; k -= 2) sum = sum * z + 1.0 / k;
+  return s * (mu - 2.0 * z * sum);
+}
+
+// lgamma(1 + a) for a >= 0: near 0 its power series.
+TGC_DEVICE double tgc_lgamma_next(double a) {
+  if (a > 0.01) return tgc_lgamma(a + 1.0);
+  const double terms[7] = {-0.5772156649015329, 0.8224670334241132, -0.40068563438653143,
+                           0.27058080842778454, -0.20738555102867398, 0.16955717699740818,
+                           -0.14404989676884612};
+  double sum = 0.0;
+  for (int k = 6; k >= 0; k--) sum = (sum + terms[k]) * a;
+  return sum;
+}
+
+// x^a exp(-x) / gamma(a + 1): by Stirling's series, whose exponent does not cancel, from a = 20 on.
+TGC_DEVICE double tgc_gamma_front(double a, double x) {
+  if (a < 20.0) return tgc_exp(a * tgc_log(x) - x - tgc_lgamma_next(a));
+  double z = 1.0 / (a * a);
+  double rest = (1.0 / 12 - z * (1.0 / 360 - z * (1.0 / 1260 - z / 1680))) / a;
+  return tgc_exp(-a * tgc_log_excess((x - a) / a) - rest) * 0.3989422804014327 / tgc_sqrt(a);
+}
+
+// Both parts for large a by Temme's uniform expansion (1979): two of its terms.
+TGC_DEVICE double tgc_gamma_uniform(double a, double x, int part) {
+  double mu = (x - a) / a, excess = tgc_log_excess(mu);
+  double eta = tgc_copysign(tgc_sqrt(2.0 * excess), mu), first, second;
+  if (tgc_fabs(eta) < 0.1) {
+    const double terms[7] = {-1.0 / 3, 1.0 / 12, -2.0 / 135, 1.0 / 864, 1.0 / 2835,
+                             -139.0 / 777600, 1.0 / 25515};
+    first = 0.0;
+    for (int k = 6; k >= 0; k--) first = first * eta + terms[k];
+    second = -1.0 / 540 + eta * (-1.0 / 288 + eta * (1.0 / 378 - eta * (77.0 / 77760)));
+  } else {
+    first = 1.0 / mu - 1.0 / eta;
+    second = 1.0 / (eta * eta * eta) - (1.0 / 12 + (1.0 + 1.0 / mu) / mu) / mu;
+  }
+  double rest = tgc_exp(-a * excess) * 0.3989422804014327 / tgc_sqrt(a) * (first + second / a);
+  double side = part ? 1.0 : -1.0;
+  return 0.5 * tgc_erfc(side * eta * tgc_sqrt(0.5 * a)) + side * rest;
+}
+
+// The lower part by its power series, for x up to about a.
+TGC_DEVICE double tgc_gamma_series(double a, double x) {
+  double term = 1.0, sum = term;
+  for (int k = 1; k < 100000 && term > sum * 1e-17; k++) sum += term *= x / (a + k);
+  return tgc_gamma_front(a, x) * sum;
+}
+
+// The upper part for x < 2 and small a, where the lower one is nearly 1.
+TGC_DEVICE double tgc_gamma_upper_series(double a, double x) {
+  double term = 1.0, sum = 0.0, power = a * tgc_log(x) - tgc_lgamma_next(a);
+  for (int k = 1; k < 100 && tgc_fabs(term) > 1e-18; k++) term *= -x / k, sum += term / (a + k);
+  return -tgc_expm1(power) - a * tgc_exp(power) * sum;
+}
+
+// The upper part by Lentz's continued fraction, for x beyond a.
+TGC_DEVICE double tgc_gamma_fraction(double a, double x) {
+  double b = x + 1.0 - a, c = 1e300, d = 1.0 / b, h = d;
+  for (int k = 1; k < 100000; k++) {
+    double top = -k * (k - a);
+    b += 2.0;
+    d = top * d + b;
+    c = b + top / c;
+    d = 1.0 / (d == 0.0 ? 1e-300 : d);
+    c = c == 0.0 ? 1e-300 : c;
+    h *= d * c;
+    if (tgc_fabs(d * c - 1.0) < 1e-16) break;
+  }
+  return tgc_gamma_front(a, x) * a * h;
+}
+
 // The lower (part 0) and upper (part 1) incomplete gamma function over gamma(a).
 TGC_DEVICE double tgc_incomplete_gamma(double a, double x, int part) {
   if (a < 0.0 || x < 0.0 || (a == 0.0 && !(x > 0.0))) return NAN;
@@ -104,26 +180,11 @@ TGC_DEVICE double tgc_incomplete_gamma(double a, double x, int part) {
   if (x == 0.0) return part;
   if (a == 0.0 || tgc_isinf(x)) return 1 - part;
   if (tgc_isnan(a) || tgc_isnan(x)) return NAN;
-  double front = tgc_exp(a * tgc_log(x) - x - tgc_lgamma(a)), found;
-  int side;
-  if (x <= a + 1.0) {
-    double term = 1.0 / a, sum = term;
-    for (int k = 1; k < 100000 && term > sum * 1e-17; k++) sum += term *= x / (a + k);
-    found = front * sum, side = 0;
-  } else {  // Lentz's continued fraction
-    double b = x + 1.0 - a, c = 1e300, d = 1.0 / b, h = d;
-    for (int k = 1; k < 100000; k++) {
-      double top = -k * (k - a);
-      b += 2.0;
-      d = top * d + b;
-      c = b + top / c;
-      d = 1.0 / (d == 0.0 ? 1e-300 : d);
-      c = c == 0.0 ? 1e-300 : c;
-      h *= d * c;
-      if (tgc_fabs(d * c - 1.0) < 1e-16) break;
-    }
-    found = front * h, side = 1;
-  }
+  if (a > 1e5) return tgc_gamma_uniform(a, x, part);
+  bool small = a < 1.0 && x < 1.1 && a * tgc_fabs(tgc_log(x)) < 0.4;
+  int side = small || x > a + 1.0;
+  double found = small ? tgc_gamma_upper_series(a, x)
+                       : side ? tgc_gamma_fraction(a, x) : tgc_gamma_series(a, x);
   return side == part ? found : 1.0 - found;
 }
 TGC_DEVICE double tgc_igamma(double a, double x) { return tgc_incomplete_gamma(a, x, 0); }
