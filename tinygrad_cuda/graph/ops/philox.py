@@ -35,24 +35,42 @@ Shape = tuple[int, ...]
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (0x9E3779B9, 0xBB67AE85)
+# Added to the high halves of 64 bits.
+_WEYL = (0x9E3779B9 << 32, 0xBB67AE85 << 32)
+_WORDS = (1 << 64) - 1
 _UNIFORM_BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> Array:
     """Ten rounds: four counter words (integers or arrays) to four random ones, (..., 4) uint32."""
     a, b, c, d = np.broadcast_arrays(*(np.asarray(word, np.uint64) for word in counter))
-    k0, k1 = key
+    left, right = ((a << _HALF) | b).reshape(-1), ((c << _HALF) | d).reshape(-1)
+    return _rounds(left, right, key).reshape(*a.shape, 4)
+
+
+def _rounds(left: Array, right: Array, key: tuple[int, int]) -> Array:
+    """Philox of counters two words of which lie in 64 bits, the first one high; overwrites them.
+
+    A round's product then holds two new words as they belong.
+    """
+    first, second = np.empty_like(left), np.empty_like(left)
+    high = [word << 32 for word in key]
     for _ in range(10):
-        first, second = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
-        a, b, c, d = (
-            (second >> _HALF) ^ b ^ np.uint64(k0),
-            second & _LOW,
-            (first >> _HALF) ^ d ^ np.uint64(k1),
-            first & _LOW,
-        )
-        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
-    return np.stack([a, b, c, d], axis=-1).astype(np.uint32)
+        np.right_shift(left, _HALF, out=first)
+        np.multiply(first, _MULTIPLIERS[0], out=first)
+        np.right_shift(right, _HALF, out=second)
+        np.multiply(second, _MULTIPLIERS[1], out=second)
+        for state, product, word in ((left, second, high[0]), (right, first, high[1])):
+            np.left_shift(state, _HALF, out=state)
+            np.bitwise_xor(state, np.uint64(word), out=state)
+            np.bitwise_xor(state, product, out=state)
+        high = [(word + step) & _WORDS for word, step in zip(high, _WEYL)]
+    # The high word comes first.
+    words = np.empty((len(left), 4), np.uint32)
+    for place, state in ((0, left), (2, right)):
+        words[:, place] = np.right_shift(state, _HALF, out=first)
+        words[:, place + 1] = state
+    return words
 
 
 def bits(seed: int, node_number: int, n: int, start: int = 0) -> Array:
@@ -107,7 +125,7 @@ def _uniform_part(seed: int, node_number: int, n: int, start: int, dtype: np.dty
 
 
 # Elements that are drawn at once, so that what lies between stays in the cache.
-_PART = 1 << 15
+_PART = 1 << 16
 
 
 def _by_parts(
@@ -149,10 +167,15 @@ def _normal_part(seed: int, node_number: int, n: int, start: int, dtype: np.dtyp
         chance = ((draws[:, 0] >> np.uint64(11)) + np.uint64(1)) * np.float64(2.0**-53)
     else:
         draws = _blocks(seed, node_number, start, n, 4).reshape(-1, 2)
-        half = np.float32(2.0**-33)
-        chance = draws[:, 0].astype(np.float32) * np.float32(2.0**-32) + half
-    radius = np.sqrt(chance.dtype.type(-2) * logarithm(chance))
-    pairs = np.stack(cosine_sine(draws[:, 1]), axis=-1) * radius[:, None]
+        chance = draws[:, 0].astype(np.float32)
+        chance *= np.float32(2.0**-32)
+        chance += np.float32(2.0**-33)
+    radius = logarithm(chance)
+    radius *= radius.dtype.type(-2)
+    np.sqrt(radius, out=radius)
+    pairs = np.empty((len(radius), 2), radius.dtype)
+    for place, part in enumerate(cosine_sine(np.ascontiguousarray(draws[:, 1]))):
+        np.multiply(part, radius, out=pairs[:, place])
     found: Array = pairs.reshape(-1)[:n]
     return found
 
@@ -210,15 +233,27 @@ def logarithm(x: Array) -> Array:
         ln2_high, ln2_low = kind(6.93147180369123816490e-01), kind(1.90821492927058770002e-10)
         terms = 10
     moved = x.view(word) + word(one - low)
-    exponent = (moved >> word(width)).astype(np.int64) - (one >> width)
-    e = exponent.astype(kind)
-    f = ((moved & word((1 << width) - 1)) + word(low)).view(kind) - kind(1)
-    s = f / (f + kind(2))
+    e = (moved >> word(width)).view(f"i{x.itemsize}") - (one >> width)
+    e = e.astype(kind)
+    moved &= word((1 << width) - 1)
+    moved += word(low)
+    f: Array = moved.view(kind)
+    f -= kind(1)
+    s = f + kind(2)
+    np.divide(f, s, out=s)
     z = s * s
-    series = np.zeros_like(x)
-    for n in range(terms, 0, -1):
-        series = z * (series + kind(2.0 / (2 * n + 1)))
-    value: Array = e * ln2_high + ((f - s * (f - series)) + e * ln2_low)
+    series = z * kind(2.0 / (2 * terms + 1))
+    for n in range(terms - 1, 0, -1):
+        series += kind(2.0 / (2 * n + 1))
+        series *= z
+    # e ln2_high + ((f - s (f - series)) + e ln2_low)
+    np.subtract(f, series, out=series)
+    series *= s
+    f -= series
+    f += np.multiply(e, ln2_low, out=s)
+    e *= ln2_high
+    e += f
+    value: Array = e
     return value
 
 
@@ -234,19 +269,38 @@ def cosine_sine(turn: Array) -> tuple[Array, Array]:
     else:
         kind, signed, width, terms = np.float64, np.int64, 64, 8
     word = turn.dtype.type
-    quadrant = (turn + word(1 << (width - 3))) >> word(width - 2)
-    rest = (turn - (quadrant << word(width - 2))).view(signed)
-    x = rest.astype(kind) * kind(2 * pi * 2.0**-width)
+    quadrant = turn + word(1 << (width - 3))
+    quadrant >>= word(width - 2)
+    rest = quadrant << word(width - 2)
+    np.subtract(turn, rest, out=rest)
+    x = rest.view(signed).astype(kind)
+    x *= kind(2 * pi * 2.0**-width)
     z = x * x
-    sine, cosine = np.ones_like(x), np.ones_like(x)
-    for n in range(terms, 0, -1):
-        sine = kind(1) - (z * sine) * kind(1.0 / (2 * n * (2 * n + 1)))
-        cosine = kind(1) - (z * cosine) * kind(1.0 / ((2 * n - 1) * 2 * n))
-    sine = x * sine
-    swap = (quadrant & word(1)) == 1
-    cosine, sine = np.where(swap, sine, cosine), np.where(swap, cosine, sine)
-    cosine = np.where((quadrant == 1) | (quadrant == 2), -cosine, cosine)
-    return cosine, np.where(quadrant >= 2, -sine, sine)
+    sine, cosine = _series(z, terms, 1), _series(z, terms, -1)
+    sine *= x
+    # By bits, since branches are mispredicted: odd quadrants swap, two of them turn each sign.
+    cosine_bits, sine_bits = cosine.view(word), sine.view(word)
+    swapped = quadrant & word(1)
+    np.subtract(word(0), swapped, out=swapped)
+    swapped &= cosine_bits ^ sine_bits
+    sine_bits ^= swapped
+    cosine_bits ^= swapped
+    sine_bits ^= (quadrant & word(2)) << word(width - 2)
+    quadrant += word(1)
+    cosine_bits ^= (quadrant & word(2)) << word(width - 2)
+    return cosine, sine
+
+
+def _series(z: Array, terms: int, side: int) -> Array:
+    """``1 - z / (2 n (2 n + side))`` of 1, for n from `terms` down to 1."""
+    kind: Any = z.dtype.type
+    value: Array = z * kind(1.0 / (2 * terms * (2 * terms + side)))
+    np.subtract(kind(1), value, out=value)
+    for n in range(terms - 1, 0, -1):
+        value *= z
+        value *= kind(1.0 / (2 * n * (2 * n + side)))
+        np.subtract(kind(1), value, out=value)
+    return value
 
 
 def _blocks(seed: int, node_number: int, start: int, n: int, each: int) -> Array:
@@ -254,7 +308,8 @@ def _blocks(seed: int, node_number: int, start: int, n: int, each: int) -> Array
     block = np.arange(start // each, -(-(start + n) // each), dtype=np.uint64)
     number = node_number & 0xFFFFFFFFFFFFFFFF
     key = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)
-    return philox((block & _LOW, block >> _HALF, number & 0xFFFFFFFF, number >> 32), key)
+    right = np.full(block.shape, (number & 0xFFFFFFFF) << 32 | number >> 32, np.uint64)
+    return _rounds((block << _HALF) | (block >> _HALF), right, key)
 
 
 def _floating(op: str, dtype: np.dtype[Any]) -> str:
