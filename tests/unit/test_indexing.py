@@ -354,3 +354,30 @@ def test_plain_keys_take_the_short_way_to_the_same_view(
             assert short.tolist() == long.tolist()
     assert x[(0,) * len(shape)].item() == 0
     assert x[(-1,) * len(shape)].item() == x.numel() - 1
+
+
+def test_one_element_is_read_without_a_node(on_cpu: None) -> None:
+    x = tc.arange(6.0).reshape(2, 3).clone()
+    x.numpy()
+    one = x[1, -1]
+    assert one._node is None
+    assert (one.item(), one.shape, one.dtype, one.requires_grad) == (5.0, (), tc.float32, False)
+    x[1, 2] = 7
+    assert one.item() == 7.0
+    one.fill_(9)
+    assert (x[1, 2].item(), x.tolist()) == (9.0, [[0, 1, 2], [3, 4, 9]])
+    assert (x[0, 1] + x[1, 0]).item() == 4.0
+    assert type(tc.tensor([True])[0].item()) is bool
+    half = tc.tensor([1.5], dtype=tc.bfloat16)
+    half.numpy()
+    assert type(half[0].item()) is type(half.sum().item())
+    with pytest.raises(IndexError, match="2"):
+        x[2, 0]
+
+
+def test_one_element_of_what_has_a_history_keeps_it(on_cpu: None) -> None:
+    x = tc.ones(2, 3, requires_grad=True)
+    y = x * 2
+    y.tolist()
+    (x[0, 1] * y[1, 2]).backward()
+    assert x.grad.tolist() == [[0, 2, 0], [0, 0, 2]]

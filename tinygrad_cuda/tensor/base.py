@@ -6,7 +6,7 @@ Reading folds the chain over the cell's node; writing puts one functional update
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,10 @@ def _warn_of_no_leaf(node: Node) -> None:
         UserWarning,
         stacklevel=3,
     )
+
+
+# The detail of the reshape that ends a view of one element.
+_NUMBER = {"shape": ()}
 
 
 class TensorBase:
@@ -237,6 +241,30 @@ class TensorBase:
             source = op(source, **attributes)
             chain = joined(chain, op, attributes)
         return self._alias(chain, source, strides)
+
+    def number_at(self, starts: Sequence[int]) -> Tensor | None:
+        """A view of one element whose node is made when it is asked for; None of what may be new.
+
+        A loop over `x[i, j].item()` makes no nodes: the value is there and has no history.
+        """
+        node = self.cell.node
+        if self.chain or node.storage is None or node.requires_grad or watching.on:
+            return None
+        ones = (1,) * len(starts)
+        detail = {"starts": tuple(starts), "shape": ones, "steps": ones}
+        tensor = self.with_chain(((movement.slice_, detail), (movement.reshape, _NUMBER)))
+        tensor._strides = None
+        return tensor
+
+    def number(self) -> Any:
+        """The value of a view by `number_at` on cpu that has no node yet, as a Python number."""
+        chain, node = self.chain, self.cell.node
+        if self._node is not None or len(chain) != 2 or chain[1][1] is not _NUMBER:
+            return None
+        if watching.on or node.storage is None or node.device.kind != "cpu":
+            return None
+        check_errors(node.device)
+        return node.storage.item(chain[0][1]["starts"])
 
     def select_at(self, axis: int, index: Tensor) -> Tensor:
         """One position of a dimension as another Tensor on the same cell.

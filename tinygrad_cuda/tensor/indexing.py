@@ -435,6 +435,8 @@ def _at_plain(input: Tensor, key: tuple[int | slice, ...]) -> Tensor | None:
             starts[axis], lengths[axis], steps[axis] = _range("index", item, shape[axis], axis)
             sparse = sparse or steps[axis] != 1
     kept.extend(range(len(key), len(shape)))
+    if not kept and (number := input.number_at(starts)) is not None:
+        return number
     part = tuple(lengths)
     through: list[tuple[Op, Any]] = []
     if part != shape or sparse:

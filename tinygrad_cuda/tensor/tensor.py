@@ -186,6 +186,9 @@ class Tensor(
         Raises:
             ArgumentError: there is not exactly one element.
         """
+        number = self.number()
+        if number is not None:
+            return number
         if prod(self.node.shape) != 1:
             raise ArgumentError(
                 "item",
