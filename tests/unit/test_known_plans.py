@@ -90,6 +90,27 @@ def test_a_steady_loop_takes_no_trace(
     assert same(loop.values(), other.values())
 
 
+def test_every_length_of_a_growing_text_has_a_path(
+    traces: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More shapes than the ways that are kept of one structure: none is listed node by node."""
+
+    def write() -> list[Any]:
+        text = tc.ones(2, 1)
+        for _ in range(3 * known.WAYS):
+            text = tc.cat((text, text[:, -1:] * 2), 1)
+            text.numpy()
+        return text.tolist()
+
+    expected = write()
+    for _ in range(3):
+        assert write() == expected
+    listed: list[Any] = []
+    monkeypatch.setattr(known, "Outline", lambda *given: listed.append(given))
+    assert write() == expected
+    assert not listed
+
+
 def test_old_values_that_are_held_stay(traces: list[Any]) -> None:
     loop, other = Loop(), Loop()
     for turn in range(5):

@@ -342,6 +342,8 @@ class Ways(list[Known]):
 # Structures kept; all are forgotten when there are more. At first sight only the key is.
 CAPACITY = 1024
 WAYS = 4
+# Wanted nodes whose shapes say which paths are tried.
+_HINTED = 8
 
 
 def run_known(device: Device, wanted: list[Node]) -> bool | Marks:
@@ -358,7 +360,9 @@ def run_known(device: Device, wanted: list[Node]) -> bool | Marks:
     if [node for node in wanted if node.requires_grad and node.spent is None]:
         # What a gradient may still pass through is to be kept.
         return False
-    hint = device, len(wanted), _made_by(wanted[0]), _made_by(wanted[-1])
+    # A text that grows has another shape in each turn: each has paths of its own.
+    shapes = tuple([node.shape for node in wanted[:_HINTED]])
+    hint = device, len(wanted), _made_by(wanted[0]), _made_by(wanted[-1]), shapes
     for walk, ways in cache.known.get(hint, ()):
         found = walk(wanted)
         if found is not None:
