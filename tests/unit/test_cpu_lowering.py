@@ -15,6 +15,8 @@ from tinygrad_cuda.backend.reference.backend import (
     ReferenceBackend,
     ReferenceExecutable,
 )
+from tinygrad_cuda.backend.reference.chains import Chain
+from tinygrad_cuda.backend.reference.lowering import Lowered
 from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.nn import functional as F
 
@@ -95,6 +97,13 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "cat": lambda: _gradient(lambda x, y: tc.cat([x, y, x * 2], 1), LONG, OTHER),
     "stack": lambda: _gradient(lambda x: tc.stack([x[:, k] for k in range(5)], 1), LONG),
     "padded": lambda: _gradient(lambda x: F.pad(x, (1, 2, 3, 0), value=7.0), SMALL),
+    "movements": lambda: _gradient(
+        lambda x, y: (
+            x.t()[2:9, ::3].flip(0).expand(4, 7, 67)
+            * y[:, 1:].t().unfold(0, 7, 20)[:4, :67].transpose(1, 2)
+        ),
+        LONG, OTHER,
+    ),
     "read twice": lambda: _gradient(
         lambda x: tc.cat([x, x], 1)[:, 3:8] + tc.cat([x, x], 1)[:, :5], SMALL
     ),
@@ -186,6 +195,52 @@ def test_arrays_of_dead_values_are_used_again_and_results_are_not(on_cpu: None) 
         np.testing.assert_array_equal(tensor.numpy(), value)
     pool.clear()
     assert pool.held == 0
+
+
+@pytest.fixture
+def plans(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Lowered]]:
+    """What is made for the programs of a test."""
+    from tinygrad_cuda.engine.plan import cache
+
+    cache.clear()
+    made: list[Lowered] = []
+
+    def noted(self: Any, program: Any) -> CpuExecutable:
+        executable = CpuExecutable(program)
+        made.append(executable.lowered)
+        return executable
+
+    monkeypatch.setattr(ReferenceBackend, "compile", noted)
+    yield made
+    cache.clear()
+
+
+def test_movements_that_copy_nothing_are_one_step(plans: list[Lowered]) -> None:
+    x = tc.tensor(OTHER)
+    windows = (x * 2).t()[2:9].unfold(1, 5, 3).permute(2, 0, 1)
+    (windows + 1).numpy()
+    (steps,) = [plan.steps for plan in plans]
+    assert len([step for step in steps if not isinstance(step, Chain)]) <= 3
+
+
+def test_what_small_values_come_between_is_one_chain(plans: list[Lowered]) -> None:
+    """A norm's scale is computed in several small steps from what its shift comes from."""
+    x = tc.tensor(np.resize(OTHER, (4, 9, 50, 50)))
+    F.relu(F.batch_norm(x, None, None, training=True)).numpy()
+    (chain,) = [step for plan in plans for step in plan.steps if isinstance(step, Chain)]
+    assert len(chain.members) >= 4
+
+
+@pytest.mark.parametrize("shape", [(16, 144, 4096), (6, 25, 50_000), (3, 7, 500), (5, 300, 12_000)])
+def test_turned_products_have_the_same_bits(shape: tuple[int, int, int]) -> None:
+    rows, columns, terms = shape
+    a = np.resize(OTHER, (1, rows, terms))
+    b = np.resize(OTHER[::-1], (1, columns, terms)).transpose(0, 2, 1)
+    expected = np.matmul(a, b)
+    np.testing.assert_array_equal(numeric.turned_product(a, b), expected)
+    out = np.empty_like(expected)
+    assert numeric.turned_product(a, b, out=out) is out
+    np.testing.assert_array_equal(out, expected)
 
 
 # References of more than one call -----------------------------------------------------------------

@@ -17,9 +17,9 @@ from tinygrad_cuda.core.shapes import Shape
 
 Array = np.ndarray[Any, Any]
 
-# Elements of a block: of float32 eight fill a 1 MB second-level cache, and a call's own time is
-# a tenth of what it computes.
-BLOCK = 1 << 15
+# Elements of a block: at the least a call's own time is a tenth of what it computes; more of them
+# as long as all arrays of a chain fill half of a 1 MB second-level cache.
+BLOCK, LONGEST, BLOCK_BYTES = 1 << 15, 1 << 16, 1 << 19
 # Values of fewer elements lie in the cache anyway.
 SMALLEST = BLOCK
 
@@ -62,6 +62,9 @@ class Chain:
         self.shape, self.read, self.members = shape, list(read), list(members)
         self.size = prod(shape)
         self._assign_buffers()
+        results = [member.dtype for member in members if member.result >= 0]
+        each = sum(dtype.itemsize for dtype in (*self.buffers, *results)) + 4 * len(self.read)
+        self.block = LONGEST if LONGEST * each <= BLOCK_BYTES else BLOCK
 
     def _assign_buffers(self) -> None:
         """Members that stay inside share block buffers once they are read for the last time."""
@@ -124,10 +127,10 @@ class Chain:
         return results
 
     def _run_flat(self, arrays: list[Array], outputs: list[Array | None]) -> None:
-        size = self.size
-        buffers = [np.empty(min(BLOCK, size), dtype) for dtype in self.buffers]
-        for start in range(0, size, BLOCK):
-            end = min(start + BLOCK, size)
+        size, block = self.size, self.block
+        buffers = [np.empty(min(block, size), dtype) for dtype in self.buffers]
+        for start in range(0, size, block):
+            end = min(start + block, size)
             if end - start < len(buffers[0]) if buffers else False:
                 buffers = [buffer[: end - start] for buffer in buffers]
             blocks = [array[start:end] if array.shape else array for array in arrays]
@@ -135,7 +138,7 @@ class Chain:
             self._run_block(blocks, parts, buffers)
 
     def _run_blocks(self, arrays: list[Array], outputs: list[Array | None]) -> None:
-        for index, shape in _blocks(self.shape):
+        for index, shape in _blocks(self.shape, self.block):
             buffers = [np.empty(shape, dtype) for dtype in self.buffers]
             blocks = [array[_within(index, array.shape)] for array in arrays]
             parts = [None if array is None else array[index] for array in outputs]
@@ -161,13 +164,13 @@ class Chain:
 Index = tuple[int | slice, ...]
 
 
-def _blocks(shape: Shape) -> Iterator[tuple[Index, Shape]]:
+def _blocks(shape: Shape, block: int) -> Iterator[tuple[Index, Shape]]:
     """Parts of an array of about a block each: their indices and shapes."""
     axis, inner = len(shape) - 1, 1
-    while axis > 0 and inner * shape[axis] <= BLOCK:
+    while axis > 0 and inner * shape[axis] <= block:
         inner *= shape[axis]
         axis -= 1
-    rows = max(1, BLOCK // inner)
+    rows = max(1, block // inner)
     length, rest = shape[axis], shape[axis + 1 :]
     for leading in np.ndindex(*shape[:axis]):
         for start in range(0, length, rows):

@@ -436,14 +436,27 @@ def _matmul(forms: Forms, node: Node) -> Form | None:
     columns = _columns(forms, forms.canonical(b), a.shape[-2])
     if columns is not None:
         windows, axis, parts = columns
-        call = partial(numeric.product_by_parts, axis, parts)
+        call = partial(numeric.product_by_parts, axis, parts, pool)
         return Form((forms.full(a), forms.full(windows)), call, "fill")
+    if _is_turned(a, b):
+        # A transposed result would be copied wherever rows are wanted.
+        return Form((forms.full(a), forms.full(b)), numeric.turned_product, "fill")
     return Form((forms.full(a), forms.full(b)), np.matmul, "fill")
+
+
+def _is_turned(a: Node, b: Node) -> bool:
+    """Whether a product sums many terms for few elements, more columns than rows."""
+    rows, terms, columns = a.shape[-2], a.shape[-1], b.shape[-1]
+    return b.op is mv.permute and rows < columns and terms >= MANY_TERMS * columns
+
+
+# Terms for each column from which on a product is turned.
+MANY_TERMS = 8
 
 
 # Bytes of the columns of a convolution that are made at once: they stay in the cache for the
 # product. Multiplications of a product from which on OpenBLAS takes its usual way, with room.
-COLUMN_BYTES, LEAST_PRODUCT = 3 << 19, 1 << 21
+COLUMN_BYTES, LEAST_PRODUCT = 3 << 18, 1 << 20
 
 
 def _columns(forms: Forms, columns: Node, rows: int) -> tuple[Node, int, int] | None:

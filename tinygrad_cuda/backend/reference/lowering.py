@@ -19,6 +19,7 @@ from tinygrad_cuda.backend.reference.forms import Form, Forms
 from tinygrad_cuda.backend.reference.pool import SMALLEST as SMALLEST_POOLED
 from tinygrad_cuda.backend.reference.pool import pool
 from tinygrad_cuda.backend.reference.rows import check, resolved
+from tinygrad_cuda.backend.reference.strided import join_movements
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.graph.order import topological
@@ -77,6 +78,7 @@ class Lowered:
         self._roots = list(self._results)
         # A check is made even if what it guards is not read.
         self._roots += [node for node in self._forms if node.op in indexing.CHECKS]
+        join_movements(self._needed(), self._forms, self._roots)
         units = self._ordered(_units(self._needed(), self._forms))
         self._emit(units)
         self.outputs = [self._slot_of(source) for source in full]
@@ -247,8 +249,8 @@ def _is_blocked(node: Node, forms: dict[Node, Form]) -> bool:
 def _units(order: list[Node], forms: dict[Node, Form]) -> list[Unit]:
     """Single nodes, and connected long elementwise nodes of one shape that nothing comes between.
 
-    A node's stage grows where a path leaves a shape: what has one shape and one stage reads
-    nothing that is computed from itself.
+    A stage grows where a path leaves a chain: what has one shape and one stage reads nothing that
+    is computed from itself.
     """
     stages: dict[Node, int] = {}
     unit_of: dict[Node, Unit] = {}
@@ -258,8 +260,9 @@ def _units(order: list[Node], forms: dict[Node, Form]) -> list[Unit]:
         for source in forms[node].sources:
             if not isinstance(source, Node) or source not in stages:
                 continue
-            together = long and _is_long(source, forms) and source.shape == node.shape
-            stage = max(stage, stages[source] + (not together))
+            leaves = _is_long(source, forms)
+            together = long and leaves and source.shape == node.shape
+            stage = max(stage, stages[source] + (leaves and not together))
             if together:
                 joined.append(source)
         stages[node] = stage

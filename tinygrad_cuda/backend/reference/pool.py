@@ -18,8 +18,8 @@ Array = np.ndarray[Any, Any]
 
 # Bytes kept in all; the least recently used shape goes first.
 CAPACITY = 1 << 25
-# Arrays of fewer bytes are left to malloc, which keeps them.
-SMALLEST = 1 << 15
+# Arrays of fewer bytes are left to malloc, which keeps them: it asks the system from here on.
+SMALLEST = 1 << 17
 
 Key = tuple[Shape, np.dtype[Any]]
 

@@ -87,9 +87,13 @@ def check(value: Array, what: str, code: int, limit: int | None = None) -> None:
     Raises:
         BadIndex: a value is out of range.
     """
-    right = (value >= 0) & ((value <= 1) if limit is None else (value < limit))
-    if right.all():
+    if not value.size:
         return
+    # Of both, nan is neither.
+    least, most = value.min(), value.max()
+    if least >= 0 and (most <= 1 if limit is None else most < limit):
+        return
+    right = (value >= 0) & ((value <= 1) if limit is None else (value < limit))
     position = int(np.flatnonzero(~right)[0])
     found = value.reshape(-1)[position]
     if limit is not None:

@@ -9,11 +9,22 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+
+
+class Room(Protocol):
+    """Lends arrays with any contents."""
+
+    def take(self, shape: tuple[int, ...], dtype: Any, /) -> Array:
+        """An array."""
+
+    def give(self, array: Array, /) -> None:
+        """Takes it back."""
+
 
 _WORDS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 # Below this many elements the calls cost more than a branch for each element.
@@ -36,7 +47,7 @@ def select(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
         out[...] = found
         return out
     word = _WORDS[a.dtype.itemsize]
-    shape = np.broadcast_shapes(condition.shape, a.shape, b.shape)
+    shape = np.broadcast(condition, a, b).shape if out is None else out.shape
     result = np.empty(shape, a.dtype) if out is None else out
     bits, a_bits, b_bits = result.view(word), a.view(word), b.view(word)
     mask = condition.astype(word)
@@ -90,9 +101,12 @@ minimum = takes_out(partial(_extreme, np.minimum))
 @takes_out
 def relu(x: Any, out: Array | None = None) -> Any:
     """x where positive or nan, else 0 (never -0: the sum turns that into 0)."""
-    zero = np.zeros((), x.dtype)
-    result = maximum(x, zero, out=out)
-    return np.add(result, zero, out=result if result.shape else None)
+    zero, end = x.dtype.type(0), x.dtype.type(np.inf)
+    if x.size < _FEW:
+        return np.add(np.maximum(x, zero), zero, out=out)
+    # Its loop for two numbers is quicker than that of np.maximum.
+    result = x.clip(zero, end, out=out)
+    return np.add(result, zero, out=result)
 
 
 @takes_out
@@ -186,6 +200,8 @@ def _is_plain(x: Any) -> bool:
 
 def _pieces(length: int) -> int:
     """Into how many equal pieces a long row is cut, none of them too long; 0 where that fails."""
+    if length <= _PIECE:
+        return 1
     least = -(-length // _PIECE)
     return next((count for count in range(least, least + 64) if count and not length % count), 0)
 
@@ -336,19 +352,25 @@ def reshaped(shape: tuple[int, ...], take: Callable[..., Any], x: Any) -> Any:
     except ValueError:
         pass
     result = take(x.shape, x.dtype)
+    _copy_windows(result, x, np.empty)
+    return result.reshape(shape)
+
+
+def _copy_windows(result: Array, x: Any, take: Callable[..., Any]) -> None:
+    """Copies overlapping windows; `take` gives an array for the rows that they share."""
     axis, ahead = _shared_rows(x)
     if axis < 0:
         copy_into(result, x)
-    else:
-        height, count = x.shape[-2], x.shape[axis]
-        lengths, strides = list(x.shape), list(x.strides)
-        lengths[-2] += (count - 1) * ahead
-        del lengths[axis], strides[axis]
-        rows = np.ascontiguousarray(np.lib.stride_tricks.as_strided(x, lengths, strides))
-        for number in range(count):
-            start = number * ahead
-            result[(slice(None),) * axis + (number,)] = rows[..., start : start + height, :]
-    return result.reshape(shape)
+        return
+    height, count = x.shape[-2], x.shape[axis]
+    lengths, strides = list(x.shape), list(x.strides)
+    lengths[-2] += (count - 1) * ahead
+    del lengths[axis], strides[axis]
+    rows = take(tuple(lengths), x.dtype)
+    rows[...] = np.lib.stride_tricks.as_strided(x, lengths, strides)
+    for number in range(count):
+        start = number * ahead
+        result[(slice(None),) * axis + (number,)] = rows[..., start : start + height, :]
 
 
 def _shared_rows(x: Any) -> tuple[int, int]:
@@ -362,14 +384,19 @@ def _shared_rows(x: Any) -> tuple[int, int]:
     return (axes[0], x.strides[axes[0]] // step) if len(axes) == 1 else (-1, 0)
 
 
+# Elements between the columns' rows: a distance of a power of two fills few sets of the cache.
+_APART = 16
+
+
 def product_by_parts(
-    axis: int, parts: int, a: Any, windows: Any, out: Array | None = None
+    axis: int, parts: int, room: Room, a: Any, windows: Any, out: Array | None = None
 ) -> Array:
     """A matrix times the columns of windows, made for a part of the examples at a time.
 
     Args:
         axis: that of the examples; those before it are summed over, those behind it are columns.
         parts: into how many the examples are cut.
+        room: lends the arrays of a part.
         a, out: of shapes (1, rows, sum) and (1, rows, columns).
     """
     depth, count = prod(windows.shape[:axis]), windows.shape[axis]
@@ -379,18 +406,32 @@ def product_by_parts(
     if out is None:
         out = np.empty((1, a.shape[1], count * each), a.dtype)
     left, result = a[0], out.reshape(out.shape[1:])
-    room: dict[Any, Array] = {}
+    ends = [number * count // parts for number in range(parts + 1)]
+    widest = max(end - start for start, end in pairwise(ends))
+    columns = room.take((depth, widest * each + _APART), a.dtype)
+    lent: dict[Any, Array] = {}
 
     def take(shape: tuple[int, ...], dtype: Any) -> Array:
-        if shape not in room:
-            room[shape] = np.empty(shape, dtype)
-        return room[shape]
+        if shape not in lent:
+            lent[shape] = room.take(shape, dtype)
+        return lent[shape]
 
-    ends = [number * count // parts for number in range(parts + 1)]
     for start, end in pairwise(ends):
         part = windows[(slice(None),) * axis + (slice(start, end),)]
-        columns = reshaped((depth, (end - start) * each), take, part)
-        np.matmul(left, columns, out=result[:, start * each : end * each])
+        made = columns[:, : (end - start) * each]
+        _copy_windows(made.reshape(part.shape), part, take)
+        np.matmul(left, made, out=result[:, start * each : end * each])
+    for array in (columns, *lent.values()):
+        room.give(array)
+    return out
+
+
+def turned_product(a: Any, b: Any, out: Array | None = None) -> Array:
+    """``a @ b`` by the product of the transposes: BLAS is quicker with the larger one in front."""
+    found: Array = np.matmul(b.swapaxes(-1, -2), a.swapaxes(-1, -2)).swapaxes(-1, -2)
+    if out is None:
+        return found
+    out[...] = found
     return out
 
 
