@@ -80,3 +80,27 @@ def test_a_mask_hides_no_nan_and_a_causal_one_no_row(device: str) -> None:
     found = F.scaled_dot_product_attention(q, k, k, attn_mask=mask).isnan().tolist()
     assert found == [[[True, True], [False, False]]]
     assert F.scaled_dot_product_attention(k, k, k, is_causal=True).tolist() == k.tolist()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_scores_of_half_types_are_not_rounded(device: str, dtype: str) -> None:
+    """A score of 60 has a last place of 1/32 in float16, 1/4 in bfloat16: torch's is float32."""
+    random = np.random.default_rng(4)
+    arrays = [random.standard_normal((2, 5, 8)) * 6 for _ in range(3)]
+    mask = random.standard_normal((5, 5))
+
+    def run(m: Any, kind: Any, given: list[Any]) -> list[Array]:
+        leaves = [x.to(kind).requires_grad_() for x in given[:3]]
+        attention = m.nn.functional.scaled_dot_product_attention
+        result = attention(*leaves, attn_mask=given[3].to(kind))
+        result.sum().backward()
+        found = [result.detach(), *(leaf.grad for leaf in leaves)]
+        return [one.double().cpu().numpy() for one in found]
+
+    given = [torch.tensor(x).to(getattr(torch, dtype)) for x in (*arrays, mask)]
+    ours = [tc.tensor(x.double().numpy(), device=device) for x in given]
+    last = {"float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
+    exact = run(torch, torch.float64, given)
+    for one, other in zip(run(tc, getattr(tc, dtype), ours), exact, strict=True):
+        assert np.abs(one - other).max() <= 2 * last * np.abs(other).max()

@@ -9,11 +9,12 @@ from tinygrad_cuda.core.dtypes import bool_
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn.functional_linear import dropout, linear
 from tinygrad_cuda.nn.smooth import where
-from tinygrad_cuda.tensor.autocast import in_half
+from tinygrad_cuda.tensor.autocast import in_half, is_autocast_enabled
 from tinygrad_cuda.tensor.creation import arange, zeros
 from tinygrad_cuda.tensor.exponentials import masked_softmax
 from tinygrad_cuda.tensor.joining import cat
 from tinygrad_cuda.tensor.layout import fresh
+from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -25,7 +26,7 @@ def _causal(queries: int, keys: int, like: Tensor) -> Tensor:
     return seen
 
 
-def _attention_weights(
+def _plain_weights(
     query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None
 ) -> Tensor:
     factor = 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
@@ -37,6 +38,10 @@ def _attention_weights(
     elif attn_mask is not None:
         scores = scores + attn_mask
     return scores.softmax(-1) if attn_mask is None else masked_softmax(scores)
+
+
+# A score of a half type has an error of its own size's last place: the exponential shows it.
+_attention_weights = rounded_once(_plain_weights)
 
 
 @templated
@@ -119,7 +124,10 @@ class Heads:
         self, mask: Tensor | None, dropout_p: float, training: bool
     ) -> tuple[Tensor, Tensor]:
         """Values of shape (N, L, E), and the weights (N, heads, L, S)."""
-        weights = _attention_weights(self.query, self.key, mask, False, None)
+        # Under autocast the product is in a half type, and the weights in float32.
+        cast = is_autocast_enabled(self.query.device.kind)
+        made = _plain_weights if cast else _attention_weights
+        weights = made(self.query, self.key, mask, False, None)
         weights = dropout(weights, dropout_p, training)
         mixed = weights @ self.value
         return mixed.transpose(1, 2).reshape(self.batch, self.queries, self.width), weights
