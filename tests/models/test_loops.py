@@ -163,6 +163,26 @@ def test_a_leaf_that_was_written_still_gets_its_gradient_from_grad() -> None:
     assert b.grad is None
 
 
+def test_grad_reaches_a_leaf_through_all_values_that_were_written() -> None:
+    """However many there are; what no history refers to any more takes no room."""
+    w = tc.ones(2, requires_grad=True)
+    total = tc.zeros(())
+    for turn in range(20):
+        total = total + (w * turn).sum()
+        with tc.no_grad():
+            w += 1
+    (gradient,) = tc.autograd.grad(total, w)
+    assert gradient.tolist() == [190.0, 190.0]
+    del total
+    for _ in range(100):
+        kept = (w * 2).sum()
+        with tc.no_grad():
+            w += 1
+        kept.backward()
+    leaf = w.leaf
+    assert leaf is not None and len(leaf._earlier) < 20
+
+
 # Compiled steps -----------------------------------------------------------------------------------
 
 

@@ -19,6 +19,8 @@ from tinygrad_cuda.graph.node import Node, mode, node_made
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.versions import versions
 
+EARLIER = 8  # nodes of a leaf that may be gone, before a write looks which are
+
 
 class Leaf:
     """Where the gradients of one leaf Tensor arrive.
@@ -37,7 +39,7 @@ class Leaf:
         # Weak, since the node refers to the leaf: no reference cycle for each new value.
         self._node: weakref.ref[Node] | None = None
         # The leaf's nodes for values that were replaced while a history referred to them.
-        self._earlier: tuple[weakref.ref[Node], ...] = ()
+        self._earlier: list[weakref.ref[Node]] = []
 
     def earlier(self) -> list[Node]:
         """The leaf's nodes for values before the last write that some history still refers to."""
@@ -62,7 +64,10 @@ class Leaf:
         """Called by the cell when its value is replaced."""
         reference = self._node
         if reference is not None and reference() is not None:
-            self._earlier = (*(r for r in self._earlier if r() is not None), reference)
+            earlier = self._earlier
+            earlier.append(reference)
+            if len(earlier) > EARLIER:
+                earlier[:] = [r for r in earlier if r() is not None]
         self._source = self._node = None
 
 

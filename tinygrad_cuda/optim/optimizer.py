@@ -8,8 +8,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from itertools import chain, repeat
-from operator import attrgetter, is_
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ from tinygrad_cuda.tensor.creation import tensor
 from tinygrad_cuda.tensor.promotion import to_dtype
 from tinygrad_cuda.tensor.tensor import Tensor
 
-_storage_of = attrgetter("cell.node.storage")
 Group = dict[str, Any]
 State = dict[str, Any]
 
@@ -175,12 +173,18 @@ class Optimizer(Hooked):
         if closure is not None:
             with gradient_mode(True):
                 loss = closure()
-        parameters = chain(*(group["params"] for group in self.param_groups))
         # A write that waits is lost when a step is taken back: that one is done to its end.
-        written = any(map(is_, map(_storage_of, parameters), repeat(None)))
-        with indivisible if written else uninterrupted:
+        with indivisible if self._written() else uninterrupted:
             self._step()
         return loss
+
+    def _written(self) -> bool:
+        """Whether a parameter waits for its value."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.cell.node.storage is None:
+                    return True
+        return False
 
     def _step(self) -> None:
         """The step whose gradients are there: it happens whole, or not at all."""

@@ -13,10 +13,6 @@ from typing import Any
 _next = count().__next__
 
 
-# Taken in one step of the interpreter: no two changes have the same, in whatever thread.
-_next = count().__next__
-
-
 class _Changes:
     """The number of the last change of any of them, in all threads; each change has its own."""
 
