@@ -63,7 +63,8 @@ struct contract_rows {
 #pragma unroll
           for (int i = 0; i < 4; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) total[i][j] += row[i].at[k] * column[j].at[k];
+            for (int j = 0; j < 4; j++)
+              total[i][j] = tgc_fma(row[i].at[k], column[j].at[k], total[i][j]);
       }
     }
     __syncthreads();
@@ -111,7 +112,8 @@ struct contract_columns {
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
-          for (int j = 0; j < 4; j++) total[i][j] += row.at[i] * column.at[j];
+          for (int j = 0; j < 4; j++)
+            total[i][j] = tgc_fma(row.at[i], column.at[j], total[i][j]);
       }
     }
     __syncthreads();

@@ -130,7 +130,7 @@ TGC_DEVICE void matmul(int virtual_block, const matmul_params& p, char* smem) {
         for (int j = 0; j < RN; j++) {
           int turn =
               i % 2 ? RN - 1 - j : j;  // back and forth: the operand cache is hit at the turn
-          total[i][turn] += row[k % 2][i] * column[k % 2][turn];
+          total[i][turn] = tgc_fma(row[k % 2][i], column[k % 2][turn], total[i][turn]);
         }
     }
     buffer ^= 1;
