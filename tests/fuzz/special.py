@@ -322,6 +322,11 @@ def handed_over(value: Any, device: str, known: dict[int, Any]) -> Any:
 
 def run(library: Any, function: Callable[..., Any], args: Any, options: Any) -> Run:
     """The call and the gradients of a weighted sum of its results."""
+    return looked_at(recorded(library, function, args, options))
+
+
+def recorded(library: Any, function: Callable[..., Any], args: Any, options: Any) -> Run:
+    """The same as Tensors: this package has not computed them."""
     inputs = [t for t in tensors_in((args, options), library.Tensor) if t.requires_grad]
     try:
         given = function(*args, **options)
@@ -334,10 +339,38 @@ def run(library: Any, function: Callable[..., Any], args: Any, options: Any) -> 
         if outputs and inputs:
             cotangents = [_cotangent(library, output) for output in outputs]
             gradients = list(library.autograd.grad(outputs, inputs, cotangents, allow_unused=True))
-        return Run([_array(r) for r in results], [_array(g) for g in gradients], None)
+        return Run(results, gradients, None)
     except Exception as error:
         # Without its traceback, whose tensors would raise again in the next step.
         return Run([], [], (type(error), str(error)))
+
+
+def looked_at(run: Run) -> Run:
+    try:
+        return Run([_array(r) for r in run.values], [_array(g) for g in run.gradients], run.error)
+    except Exception as error:
+        return Run([], [], (type(error), str(error)))
+
+
+def run_together(calls: list[tuple[Step, Any, Any]], device: str) -> list[Run]:
+    """Every call here, all of them in one plan: a kernel's compiler begins once.
+
+    An error of one is an error of the plan: then each call has its own.
+    """
+
+    def record(step: Step, args: Any, options: Any) -> Run:
+        function = function_of(step[0], catalogue()[step[0]])
+        assert function is not None
+        known: dict[int, Any] = {}
+        ours = handed_over(args, device, known), handed_over(options, device, known)
+        return recorded(tc, function, *ours)
+
+    waiting = [record(*call) for call in calls]
+    runs = [looked_at(run) for run in waiting]
+    if all(run.error is None or run.error == one.error for run, one in zip(runs, waiting)):
+        return runs
+    del waiting
+    return [looked_at(record(*call)) for call in calls]
 
 
 def _cotangent(library: Any, output: Any) -> Any:
@@ -347,13 +380,14 @@ def _cotangent(library: Any, output: Any) -> Any:
     return made.reshape(tuple(output.shape)).to(output.device)
 
 
-def _array(tensor: Any) -> tuple[str, Array] | None:
-    if tensor is None:
-        return None
-    name = str(tensor.dtype).split(".")[-1]
-    tensor = tensor.detach()
+def _array(found: Any) -> tuple[str, Array] | None:
+    """A Tensor's dtype and values; on the host already, where a kernel need not widen them."""
+    if found is None or isinstance(found, tuple):
+        return found
+    name = str(found.dtype).split(".")[-1]
+    tensor = found.detach().cpu()
     wide = tensor.double() if name in FLOATS else tensor
-    return name, np.array(wide.numpy() if isinstance(wide, torch.Tensor) else wide.cpu().numpy())
+    return name, np.array(wide.numpy())
 
 
 # Comparison ---------------------------------------------------------------------------------------
@@ -410,23 +444,18 @@ def check(program: list[Step], device: str) -> str | None:
     met: str | None = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for step in program:
-            for args, options in calls(step):
-                difference = compare(step, args, options, device)
-                if difference and not difference.startswith("accepted"):
-                    return difference
-                met = met or difference
+        called = [(step, *call) for step in program for call in calls(step)]
+        for ours, (step, args, options) in zip(run_together(called, device), called):
+            difference = compare(ours, step, args, options)
+            if difference and not difference.startswith("accepted"):
+                return difference
+            met = met or difference
     return met
 
 
-def compare(step: Step, args: Any, options: Any, device: str) -> str | None:
+def compare(ours: Run, step: Step, args: Any, options: Any) -> str | None:
     name = step[0]
     op = catalogue()[name]
-    function = function_of(name, op)
-    assert function is not None
-    known: dict[int, Any] = {}
-    our_args, our_options = handed_over(args, device, known), handed_over(options, device, known)
-    ours = run(tc, function, our_args, our_options)
     theirs = run(torch, op.op, args, options)
     if ours.error is not None and not issubclass(ours.error[0], CLEAR):
         return f"raw {name}: {step}: {ours.error[0].__name__}: {ours.error[1]}"

@@ -61,6 +61,15 @@ def test_a_hidden_nan_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(driver.judge(special, program, "cpu")).startswith("value maximum")
 
 
+def test_an_error_of_one_call_is_no_error_of_the_others() -> None:
+    """Though all of a program are computed together."""
+    name = "nn.functional.binary_cross_entropy"
+    program = [(name, "float32", 0, pattern, 0) for pattern in ("plain", "extreme", "plain")]
+    called = [(step, *call) for step in program for call in special.calls(step)]
+    errors = [run.error and run.error[0] for run in special.run_together(called, "cpu")]
+    assert errors == [None, special.tc.ArgumentError, None]
+
+
 def test_a_file_without_a_checksum_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     files.original.cache_clear()
     monkeypatch.setattr(checkpoints, "_crc", lambda structure, arrays: 0)
