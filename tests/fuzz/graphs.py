@@ -94,8 +94,10 @@ TORCH_LIMITS = (
 
 
 # Families and operations whose results torch lays out as a library leaves them, often by columns.
+# The library for volumes depends on the processor, threads, dtype and batch; test_layout has them.
 FREE_LAYOUT = (
     "product", "linalg", "nonzero", "argwhere", "F.logsigmoid", "index write", "scatter",
+    "conv3d", "conv_transpose3d",
 )  # fmt: skip
 
 # Families whose operands are moved, too: an error inside may be larger than that of the result.

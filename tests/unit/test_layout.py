@@ -108,6 +108,124 @@ def test_images_stay_channels_last(name: str, make: Program) -> None:
     assert strides_of(program(tc, make(tc))) == strides_of(program(torch, make(torch)))
 
 
+def channels_last(lib: Any, *shape: int) -> Any:
+    """(N, C, ...) with the channels innermost, of any rank."""
+    first, channels, *rest = shape
+    return numbers(lib, first, *rest, channels).movedim(-1, 1)
+
+
+# Input, weight, options: a line, image or volume; whole or without a batch.
+CONVOLUTIONS: dict[str, tuple[Program, Program, dict[str, Any]]] = {
+    "row-major": (lambda lib: numbers(lib, 2, 3, 5), lambda lib: numbers(lib, 3, 3, 2), {}),
+    "weight of one tap": (
+        lambda lib: numbers(lib, 2, 3, 5), lambda lib: numbers(lib, 3, 3, 1).mT.contiguous().mT, {}
+    ),
+    "line": (lambda lib: channels_last(lib, 2, 3, 5), lambda lib: numbers(lib, 3, 3, 2), {}),
+    "line with weight": (
+        lambda lib: numbers(lib, 2, 3, 5), lambda lib: channels_last(lib, 3, 3, 2), {"stride": 2}
+    ),
+    "one channel": (lambda lib: numbers(lib, 3, 3, 1).mT, lambda lib: numbers(lib, 1, 1, 2), {}),
+    "line of float64": (
+        lambda lib: numbers(lib, 2, 3, 5).double(),
+        lambda lib: channels_last(lib, 3, 3, 2).double(), {},
+    ),
+    "line alone": (lambda lib: numbers(lib, 4, 5), lambda lib: channels_last(lib, 4, 4, 2), {}),
+    "column alone": (lambda lib: numbers(lib, 1, 4).t(), lambda lib: numbers(lib, 4, 4, 1), {}),
+    "line in half": (
+        lambda lib: channels_last(lib, 2, 3, 5).half(), lambda lib: numbers(lib, 3, 3, 2).half(), {}
+    ),
+    "image alone": (
+        lambda lib: numbers(lib, 3, 5, 4), lambda lib: channels_last(lib, 3, 3, 2, 2), {}
+    ),
+    "image by rows of channels": (
+        lambda lib: numbers(lib, 5, 4, 3).permute(2, 0, 1), lambda lib: numbers(lib, 3, 3, 2, 2), {}
+    ),
+    "volume": (
+        lambda lib: channels_last(lib, 2, 3, 4, 3, 5),
+        lambda lib: numbers(lib, 3, 3, 2, 2, 2), {"dilation": 2, "padding": 1},
+    ),
+    "volume of float64": (
+        lambda lib: channels_last(lib, 2, 3, 4, 3, 5).double(),
+        lambda lib: numbers(lib, 3, 3, 2, 2, 2).double(), {},
+    ),
+    "volume alone": (
+        lambda lib: channels_last(lib, 3, 4, 3, 5), lambda lib: numbers(lib, 3, 3, 2, 2, 2), {}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["conv", "conv_transpose"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_of_every_rank_are_laid_out_as_torchs(name: str, kind: str) -> None:
+    make, weights, options = CONVOLUTIONS[name]
+
+    def laid_out(lib: Any) -> Any:
+        x, w = make(lib), weights(lib)
+        return getattr(lib.nn.functional, f"{kind}{w.dim() - 2}d")(x, w, **options)
+
+    assert strides_of(laid_out(tc)) == strides_of(laid_out(torch))
+
+
+def places(lib: Any, *shape: int) -> Any:
+    return lib.zeros(shape, dtype=lib.int64)
+
+
+# Several operands, dimensions of one element, copies: each with an order that rules must agree on.
+ORDERS: dict[str, Program] = {
+    "clamp of two": lambda lib: numbers(lib, 3, 4).t().clamp(
+        numbers(lib, 3, 4).t(), numbers(lib, 1, 1)
+    ),
+    "clamp, broadcast": lambda lib: numbers(lib, 3).clamp(
+        numbers(lib, 3, 4).t(), numbers(lib, 4, 3) + 9
+    ),
+    "one image": lambda lib: -numbers(lib, 1, 1, 3, 3).transpose(1, 3),
+    "index behind a new axis": lambda lib: numbers(lib, 2, 1, 2).transpose(0, 2)[
+        None, places(lib, 3, 1), 0
+    ],
+    "index of channels": lambda lib: channels_last(lib, 1, 3, 4, 2)[:, places(lib, 2)],
+    "index of two axes": lambda lib: numbers(lib, 3, 4, 5).permute(2, 0, 1)[
+        places(lib, 2, 1), :, places(lib, 1, 3)
+    ],
+    "mvlgamma": lambda lib: lib.mvlgamma(numbers(lib, 3, 4).t().abs() + 3, 2),
+    "rrelu": lambda lib: lib.nn.functional.rrelu(numbers(lib, 3, 4).t()),
+    "select_scatter": lambda lib: lib.select_scatter(
+        numbers(lib, 1, 3, 4).mT.expand(2, 4, 3), numbers(lib, 4, 3), 0, 0
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_the_order_of_dimensions_follows_every_operand(name: str) -> None:
+    assert strides_of(ORDERS[name](tc)) == strides_of(ORDERS[name](torch))
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        lambda lib, x: x.clone(),
+        lambda lib, x: x.to(lib.float64),
+        lambda lib, x: lib.zeros_like(x),
+        lambda lib, x: x.flip(0),
+        lambda lib, x: x.sort(0)[0],
+    ],
+)
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.transpose(1, 3),
+        lambda x: x.permute(3, 2, 1, 0),
+        lambda x: x[:, :1].transpose(1, 2),
+        lambda x: x[:1, :1].expand(3, 1, 4, 1),
+    ],
+)
+def test_copies_keep_the_strides_of_single_elements(copy: Any, view: Any) -> None:
+    # Such a stride is read by rules that ask whether channels lie innermost.
+    def strides(lib: Any) -> Any:
+        return tuple(copy(lib, view(numbers(lib, 2, 3, 4, 1))).stride())
+
+    assert strides(tc) == strides(torch)
+
+
 def test_memory_formats_are_asked_for() -> None:
     x = tc.zeros(2, 3, 4, 5, device="cpu").to(memory_format=tc.channels_last)
     assert x.is_contiguous(memory_format=tc.channels_last)

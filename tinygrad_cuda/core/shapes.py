@@ -181,6 +181,14 @@ def is_channels_last(shape: Shape, strides: Shape) -> bool:
     return True
 
 
+def _in_channels_last_order(shape: Shape, strides: Shape) -> bool:
+    """Whether the elements of (N, C, H, W) lie without gaps as (N, H, W, C)."""
+    inner_last = (0, 2, 3, 1)
+    return is_contiguous(
+        tuple(shape[axis] for axis in inner_last), tuple(strides[axis] for axis in inner_last)
+    )
+
+
 @lru_cache(CAPACITY)
 def elementwise_strides(shape: Shape, operands: tuple[tuple[Shape, Shape], ...]) -> Shape | None:
     """Strides of an elementwise result, None for row-major ones (PyTorch's TensorIterator).
@@ -196,6 +204,8 @@ def elementwise_strides(shape: Shape, operands: tuple[tuple[Shape, Shape], ...])
     if all(s == shape for s, _ in operands):
         if all(is_contiguous(*operand) for operand in operands):
             return None
+        if len(shape) == 4 and all(_in_channels_last_order(*operand) for operand in operands):
+            return channels_last_strides(shape)
         if all(t == first and is_dense(shape, t) for _, t in operands):
             return first
     broadcast_operands = []
@@ -214,8 +224,9 @@ def elementwise_strides(shape: Shape, operands: tuple[tuple[Shape, Shape], ...])
                 place = before
             elif sign < 0:
                 break
+    # The stride of a dimension of one element counts: it may say that channels lie last.
     strides = strides_in_order(shape, order)
-    return None if is_contiguous(shape, strides) else strides
+    return None if strides == contiguous_strides(shape) else strides
 
 
 def resolve_reshape(op: str, shape: Shape, target: Shape) -> Shape:

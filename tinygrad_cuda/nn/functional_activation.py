@@ -172,7 +172,9 @@ def rrelu(
     slope: Any = (lower + upper) / 2
     if training:
         slope = rand_like(input) * (upper - lower) + lower
-    return _stored(input, where(input > 0, input, input * slope), inplace)
+    result = where(input > 0, input, input * slope)
+    result._strides = None
+    return _stored(input, result, inplace)
 
 
 @rounded_once

@@ -14,15 +14,22 @@ from itertools import product
 from math import gcd, prod
 from typing import Any, NamedTuple
 
+from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
-from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.core.shapes import (
+    Shape,
+    channels_last_strides,
+    contiguous_strides,
+    is_channels_last,
+    is_contiguous,
+)
 from tinygrad_cuda.graph.node import Node, gradient_mode, mode
 from tinygrad_cuda.graph.ops import common, contraction, movement
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.nn.windows import count, padded, per_axis, windows
 from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.base import wrap
-from tinygrad_cuda.tensor.layout import fresh, lies_channels_last
+from tinygrad_cuda.tensor.layout import fresh
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -277,8 +284,32 @@ def _with_bias(y: Node, bias: Tensor | None, rank: int, whole: bool) -> Tensor:
 
 
 def _laid_out(output: Tensor, input: Tensor, weight: Tensor) -> Tensor:
-    """A new Tensor, channels-last where the input or the weight is."""
-    return fresh(output, weight if lies_channels_last(weight) else input)
+    """A new Tensor, channels-last where PyTorch's is: where the input or the weight is."""
+    result = fresh(output)
+    if input._strides is None and weight._strides is None:
+        return result
+    shape, strides = input.node.shape, input.strides
+    rank, whole = weight.ndim - 2, len(shape) == weight.ndim
+    if not whole:
+        shape, strides = (1, *shape), (shape[0] * strides[0], *strides)
+    if rank == 1 and not is_contiguous(shape, strides):
+        strides = contiguous_strides(shape)  # PyTorch copies such a line first
+    images = [_as_image(shape, strides), _as_image(weight.node.shape, weight.strides)]
+    of_input, of_weight = (is_channels_last(*image) for image in images)
+    # The libraries behind PyTorch's convolution of volumes take no float64.
+    if (of_input or of_weight) and not (rank == 3 and output.dtype is dtypes.float64):
+        sizes = result.node.shape if whole else (1, *result.node.shape)
+        found = channels_last_strides((*sizes[:2], 1, *sizes[2:]) if rank == 1 else sizes)
+        found = (*found[:2], *found[3:]) if rank == 1 else found
+        result._strides = found if whole else found[1:]
+    return result
+
+
+def _as_image(shape: Shape, strides: Shape) -> tuple[Shape, Shape]:
+    """A shape and strides; those of (N, C, L) as (N, C, 1, L), as PyTorch convolves it."""
+    if len(shape) != 3:
+        return shape, strides
+    return (*shape[:2], 1, shape[2]), (*strides[:2], shape[2] * strides[2], strides[2])
 
 
 # Functions ----------------------------------------------------------------------------------

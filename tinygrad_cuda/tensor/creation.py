@@ -23,7 +23,7 @@ from tinygrad_cuda.engine.shared import SharedCell
 from tinygrad_cuda.graph.node import Node, current_site, holding, mode, site_of
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.base import TensorBase, arrived, wrap
-from tinygrad_cuda.tensor.layout import strides_like
+from tinygrad_cuda.tensor.layout import copied_strides
 from tinygrad_cuda.tensor.transfer import to_device
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ def _like(input: Tensor, options: dict[str, Any]) -> dict[str, Any]:
 
 def _filled_like(input: Tensor, value: Any, options: dict[str, Any]) -> Tensor:
     """`full` with what `input` has."""
-    return strides_like(full(input.node.shape, value, **_like(input, options)), input)
+    return copied_strides(full(input.node.shape, value, **_like(input, options)), input)
 
 
 def full_like(input: Tensor, fill_value: bool | int | float, **options: Any) -> Tensor:

@@ -34,7 +34,7 @@ from tinygrad_cuda.tensor.creation import (
     resolve_device,
     zeros,
 )
-from tinygrad_cuda.tensor.layout import another, strides_like
+from tinygrad_cuda.tensor.layout import another, copied_strides
 from tinygrad_cuda.tensor.promotion import to_dtype
 
 if TYPE_CHECKING:
@@ -488,7 +488,7 @@ def diff(
             "diff", "a 0-d tensor has no neighbours", expect="at least 1-d", actual="shape ()"
         )
     if n == 0:
-        return strides_like(wrap(another(input.node)), input)
+        return copied_strides(wrap(another(input.node)), input)
     parts = [part for part in (prepend, input, append) if part is not None]
     joined = joining.cat(parts, dim) if len(parts) > 1 else input
     node, strides = joined.node, joined.strides

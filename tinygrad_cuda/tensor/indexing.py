@@ -20,6 +20,7 @@ from tinygrad_cuda.core.shapes import (
     broadcast,
     contiguous_strides,
     elementwise_strides,
+    reshape_strides,
     slice_bounds,
 )
 from tinygrad_cuda.engine.realize import INDEX, SIGNED_INDEX, register_check
@@ -479,8 +480,12 @@ def _strides_of_read(view: Tensor, places: _Places, indices: Sequence[Any]) -> S
         (index, contiguous_strides(index))
     ]:
         missing = len(index) - len(sizes)
-        spread = (t if n == m else 0 for n, m, t in zip(sizes, index[missing:], strides))
-        known.append((shape, around((0,) * len(outer), (*[0] * missing, *spread))))
+        spread = [t if n == m else 0 for n, m, t in zip(sizes, index[missing:], strides)]
+        # PyTorch reshapes an index among ones, whose strides then count in the order of dimensions.
+        among = around((1,) * len(outer), index)
+        strides_among = reshape_strides(index, (*[0] * missing, *spread), among)
+        assert strides_among is not None
+        known.append((among, strides_among))
     return elementwise_strides(shape, tuple(known))
 
 

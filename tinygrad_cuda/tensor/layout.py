@@ -14,6 +14,7 @@ from tinygrad_cuda.core.shapes import (
     elementwise_strides,
     is_channels_last,
     is_contiguous,
+    is_dense,
 )
 from tinygrad_cuda.graph.ops import movement
 from tinygrad_cuda.tensor.base import TensorBase, wrap
@@ -43,6 +44,15 @@ def strides_like(result: Tensor, *operands: Any) -> Tensor:
         for operand in operands
     )
     result._strides = elementwise_strides(result.cell.node.shape, known)
+    return result
+
+
+def copied_strides(result: Tensor, input: Tensor) -> Tensor:
+    """The new Tensor with the strides of a copy: the input's, unless these have gaps."""
+    strides = input._strides
+    if strides is None or not is_dense(input.node.shape, strides):
+        return strides_like(result, input)
+    result._strides = strides
     return result
 
 

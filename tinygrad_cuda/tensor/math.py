@@ -395,7 +395,7 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
         result = wrap(limited)
         return result if input._strides is None else strides_like(result, input)
     if isinstance(min, TensorBase) and isinstance(max, TensorBase):
-        return wrap(_between(node, min, max))
+        return strides_like(wrap(_between(node, min, max)), input, min, max)
     if min is not None:
         node = _bounded(node, min, elementwise.ge, elementwise.lt, elementwise.maximum)
     if max is not None:

@@ -23,7 +23,7 @@ from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement, num
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import buffer_node
 from tinygrad_cuda.tensor.joining import slice_axis
-from tinygrad_cuda.tensor.layout import another, strides_like
+from tinygrad_cuda.tensor.layout import another, copied_strides
 from tinygrad_cuda.tensor.promotion import to_dtype
 from tinygrad_cuda.tensor.selecting import along_axis
 
@@ -129,7 +129,7 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
         empty = common.full(0, node.shape, node, int64)
         return Ordered(wrap(another(node)), wrap(empty))
     pair = pair_of(input, rows, order(rows, descending), axis)
-    return Ordered(*(strides_like(tensor, input) for tensor in pair))
+    return Ordered(*(copied_strides(tensor, input) for tensor in pair))
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:

@@ -32,7 +32,7 @@ from tinygrad_cuda.tensor.creation import (
     get_default_dtype,
     resolve_device,
 )
-from tinygrad_cuda.tensor.layout import strides_like
+from tinygrad_cuda.tensor.layout import copied_strides
 from tinygrad_cuda.tensor.promotion import promote, to_dtype, to_shape
 
 if TYPE_CHECKING:
@@ -459,7 +459,7 @@ def rand_like(
     """`rand` with the shape, dtype, device and order of dimensions of `input`."""
     options = _like(input, dtype, device)
     drawn = rand(input.node.shape, generator=generator, requires_grad=requires_grad, **options)
-    return strides_like(drawn, input)
+    return copied_strides(drawn, input)
 
 
 def randn_like(
@@ -473,7 +473,7 @@ def randn_like(
     """`randn` with the shape, dtype, device and order of dimensions of `input`."""
     options = _like(input, dtype, device)
     drawn = randn(input.node.shape, generator=generator, requires_grad=requires_grad, **options)
-    return strides_like(drawn, input)
+    return copied_strides(drawn, input)
 
 
 def randint_like(
@@ -489,7 +489,7 @@ def randint_like(
     low, high = (0, low) if high is None else (low, high)
     options = _like(input, dtype, device)
     drawn = randint(low, high, input.node.shape, generator=generator, **options)
-    return strides_like(drawn, input)
+    return copied_strides(drawn, input)
 
 
 # In place -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tinygrad_cuda.tensor import shaping
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import buffer_node
 from tinygrad_cuda.tensor.joining import join, slice_axis
-from tinygrad_cuda.tensor.layout import another, fresh, in_format, lies_in, strides_like
+from tinygrad_cuda.tensor.layout import another, copied_strides, fresh, in_format, lies_in
 from tinygrad_cuda.tensor.shaping import flatten, integers, reshape
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def flip(input: Tensor, *positions: Any, dims: Any = None) -> Tensor:
     named = integers("flip", positions if dims is None else (dims,), "dim")
     axes = normalize_axes("flip", named, rank) if named else ()
     flipped = movement.flip(input.node, axes=axes) if axes else another(input.node)
-    return strides_like(wrap(flipped), input)
+    return copied_strides(wrap(flipped), input)
 
 
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
@@ -237,5 +237,5 @@ def clone(
         >>> x.tolist(), y.tolist()
         ([1, 2], [5, 2])
     """
-    copy = strides_like(wrap(another(input.node)), input)
+    copy = copied_strides(wrap(another(input.node)), input)
     return in_format("clone", copy, memory_format)

@@ -18,7 +18,7 @@ from tinygrad_cuda.graph.ops import special as ops
 from tinygrad_cuda.tensor import math
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.layout import keeps_layout, strides_like
+from tinygrad_cuda.tensor.layout import gives_rows, keeps_layout, strides_like
 from tinygrad_cuda.tensor.math import _binary, _unary
 from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.promotion import as_float, promote, to_dtype
@@ -66,6 +66,7 @@ def digamma(input: Tensor) -> Tensor:
     return polygamma(0, input)
 
 
+@gives_rows
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     r"""The logarithm of the multivariate gamma function of dimension `p`."""
     constant = p * (p - 1) / 4 * _math.log(_math.pi)

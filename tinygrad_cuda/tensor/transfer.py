@@ -15,7 +15,7 @@ from tinygrad_cuda.engine.realize import check_errors, realize
 from tinygrad_cuda.graph.node import Node, current_site, holding, mode, node_made
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.layout import another, in_format, strides_like, suggests
+from tinygrad_cuda.tensor.layout import another, copied_strides, in_format, suggests
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -94,7 +94,7 @@ def to(input: Tensor, *targets: Any, device: Any = None, dtype: Any = None, **op
         result = to_device(result, as_device(device))
     if result is node and not copy and suggests(input, format):
         return input
-    moved = strides_like(wrap(another(result) if result is node else result), input)
+    moved = copied_strides(wrap(another(result) if result is node else result), input)
     return in_format("to", moved, format)
 
 

@@ -402,8 +402,8 @@ def _through(op: str, input: Tensor, view: Any, src: Tensor) -> Tensor:
         )
     shown.write(to_dtype(src.node, input.dtype), op)
     # The copy has the strides of the input, gaps included, but no repeated elements.
-    repeats = any(n > 1 and t == 0 for n, t in zip(input.node.shape, input.strides))
-    result._strides = None if repeats else input._strides
+    if not any(n > 1 and t == 0 for n, t in zip(input.node.shape, input.strides)):
+        result._strides = input._strides
     return result
 
 
