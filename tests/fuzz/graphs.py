@@ -198,8 +198,9 @@ def _perform(lib: Any, step: Step, operands: list[Any], leaves: list[Any]) -> li
             if OPS[name].family in FREE_LAYOUT or name in FREE_LAYOUT:
                 results = [x.contiguous() for x in results]
             if OPS[name].family in ("linalg", "product"):
-                # That may be a copy in torch, which then is written apart from what is saved.
-                results = [x.clone() for x in results]
+                # That may be a copy in torch, which then is written apart from what is saved; the
+                # library's strides of dimensions of one element would outlast `contiguous`.
+                results = [x.reshape(-1).reshape(x.shape).clone() for x in results]
             return results
     loss = _loss(lib, operands[0], step[3])
     if kind == "backward":
