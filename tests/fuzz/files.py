@@ -36,6 +36,8 @@ from tinygrad_cuda.data.cifar import unpack
 from tinygrad_cuda.data.idx import read_idx, write_idx
 from tinygrad_cuda.utils.training_state import Streams, read_state, write_state
 
+LONG = {"cpu": 10_000}
+
 Step = tuple[Any, ...]
 # Bytes that loading may take: Python's own, and some copies of what the file holds.
 MOST_MEMORY = 8 << 20

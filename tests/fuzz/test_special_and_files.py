@@ -38,6 +38,11 @@ def test_contiguous_seeds_cover_functions_and_formats() -> None:
     assert {files.generate(seed)[0][0] for seed in range(11)} == set(files.FORMATS)
 
 
+@pytest.mark.parametrize("name", driver.INSTRUMENTS)
+def test_the_long_mode_runs_each_instrument(name: str) -> None:
+    assert driver.load(name).LONG["cpu"] > 0
+
+
 @pytest.mark.parametrize("name", special.SLOPES_AT_NAN)
 def test_torchs_slopes_at_nan_depend_on_the_place(name: str) -> None:
     """The rule `slope_at_nan` holds for no function whose slope is one number in torch."""

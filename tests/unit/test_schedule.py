@@ -173,9 +173,9 @@ def test_sums_down_the_columns_of_one_value_share_a_kernel() -> None:
 # Boundaries ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("count", "kernels"), [(64, 1), (65, 65)])
+@pytest.mark.parametrize(("count", "kernels"), [(64, 1), (65, 2), (128, 2), (200, 4)])
 def test_readers_of_one_value_share_a_kernel(count: int, kernels: int) -> None:
-    """More than 64 stay apart: comparing each with each would take long."""
+    """64 neighbours at most are compared: each with each of more would take long."""
     new = Inputs()
     x = new(64, 512)
     products = [ew.mul(x, common.full_like(x, k + 2)) for k in range(count)]

@@ -23,7 +23,7 @@ from tinygrad_cuda.graph.ops import common, elementwise, indexing, reduction
 from tinygrad_cuda.graph.order import topological
 
 FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
-SIBLINGS = 64  # groups of one space that are compared with each other
+SIBLINGS = 64  # neighbouring groups of one space that are compared with each other
 
 
 class Groups:
@@ -232,14 +232,17 @@ class Groups:
             key = (group.kind, group.numel, group.sign, group.update)
             buckets.setdefault(key, []).append(group)
         for (kind, *_), groups in buckets.items():
-            if kind not in ("map", "row", "col") or not 1 < len(groups) <= SIBLINGS:
-                continue
-            while groups:
-                group = groups.pop(0)
-                for other in list(groups):
-                    if self._share(group, other) and (joined := self._join(group, other)):
-                        groups.remove(other)
-                        group = joined
+            if kind in ("map", "row", "col"):
+                for first in range(0, len(groups), SIBLINGS):
+                    self._join_those_that_share(groups[first : first + SIBLINGS])
+
+    def _join_those_that_share(self, groups: list[Group]) -> None:
+        while groups:
+            group = groups.pop(0)
+            for other in list(groups):
+                if self._share(group, other) and (joined := self._join(group, other)):
+                    groups.remove(other)
+                    group = joined
 
     def _feeds(self, a: Group, b: Group) -> bool:
         """Whether a's values enter b's loop, rather than what b makes of its results."""
