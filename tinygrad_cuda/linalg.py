@@ -285,9 +285,10 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     if driver in ("gels", "gelsd", "gelss") and m > n and bool((ranks.array() == n).all()):
         gap = A @ solution - right
         residuals = (gap * gap).sum(-2)
-    found = solution.squeeze(-1) if vector else solution
     no_ranks = wrap(buffer_node(np.zeros(0, np.int64), A.device))
     values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else A.new_zeros(0)
+    # Made last: the one result that PyTorch saves, see graph/saved.py.
+    found = wrap((solution.squeeze(-1) if vector else solution).node)
     return Lstsq(found, residuals, no_ranks if driver == "gels" else ranks, values)
 
 

@@ -21,6 +21,7 @@ RANKS = {
     "core": 0,
     "graph.node": 1,
     "graph.order": 2,
+    "graph.saved_products": 0,
     "graph.saved": 1,
     "graph.versions": 2,
     "graph.ops": 2,

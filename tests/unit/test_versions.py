@@ -389,3 +389,12 @@ def test_what_a_function_saved() -> None:
     z.backward()
     assert x.grad is not None
     assert x.grad.tolist() == [12]
+
+
+@pytest.mark.parametrize("lib", [torch, tc])
+def test_nearest_samples_have_the_history_of_the_grid(lib: Any) -> None:
+    image, grid = lib.ones(1, 1, 3, 3), lib.zeros(1, 2, 2, 2).requires_grad_()
+    found = lib.nn.functional.grid_sample(image, grid, mode="nearest", align_corners=False)
+    assert found.requires_grad
+    found.sum().backward()
+    assert grid.grad is None or not grid.grad.any()

@@ -1,9 +1,10 @@
 """What PyTorch saves for the backward pass of each function: the table behind `check_versions`.
 
-A row names parameters and results. ``a:b`` saves the Tensors of parameter ``a`` where one of ``b``
-requires grad, ``a:b|c`` where one of ``b`` or ``c`` does; ``a:others`` saves each Tensor of ``a``
-where another one of them does. ``result`` stands for floating results, ``integers`` for the others;
-``result-2`` is the last but one. What a function computes in between, nobody else can write.
+A row names parameters and results, or is a function of the arguments that gives such names or the
+Tensors themselves. ``a:b`` saves the Tensors of parameter ``a`` where one of ``b`` requires grad,
+``a:b|c`` where one of ``b`` or ``c`` does. ``result`` stands for floating results, ``integers`` for
+the others; ``result-2`` is the last but one. What a function computes in between, nobody else can
+write.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tinygrad_cuda.graph import saved_products as products
+
 Arguments = dict[str, Any]
-Row = str | Callable[[Arguments], str]
+Row = str | Callable[[Arguments], str | list[Any]]
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
@@ -37,11 +40,15 @@ def saved_by(
         arguments: of the call, by parameter, the first one first.
     """
     row = SAVED[name]
-    tokens = (row(arguments) if callable(row) else row).split()
+    chosen = row(arguments) if callable(row) else row
+    tokens: list[Any] = chosen.split() if isinstance(chosen, str) else chosen
     first = next(iter(arguments), "")
     found: list[tuple[Any, bool]] = []
     results: list[tuple[str, int]] = []
     for token in tokens:
+        if not isinstance(token, str):
+            found.append((token, False))
+            continue
         kind, _, number = token.partition("-")
         if kind in RESULTS:
             results.append((kind, -int(number or 0)))
@@ -54,13 +61,7 @@ def saved_by(
 def _chosen(token: str, arguments: Arguments) -> Iterator[Any]:
     name, _, needed = token.partition(":")
     tensors = list(tensors_in(_argument(name, arguments)))
-    if not needed:
-        yield from tensors
-    elif needed == "others":
-        for tensor in tensors:
-            if any(other.requires_grad for other in tensors if other is not tensor):
-                yield tensor
-    elif any(
+    if not needed or any(
         x.requires_grad for n in needed.split("|") for x in tensors_in(_argument(n, arguments))
     ):
         yield from tensors
@@ -83,6 +84,14 @@ def _power(a: Arguments) -> str:
     if not _is_tensor(a.get("exponent")):
         return "input"
     return "input exponent result" if _is_tensor(a.get("input")) else "exponent result"
+
+
+def _double_power(a: Arguments) -> str:
+    """Of operands of other dtypes it computes with copies in float64."""
+    first = next(iter(a))
+    named = {"input": a[first], "exponent": a.get("exponent"), "result": None}
+    copies = [n for n, x in named.items() if _is_tensor(x) and x.dtype.itemsize != 8]
+    return " ".join(name for name in _power(a).split() if name not in copies)
 
 
 def _quotient(a: Arguments) -> str:
@@ -151,7 +160,8 @@ def _attention(a: Arguments) -> str:
     """One kernel for four dimensions; else products of scaled copies."""
     mask: Any = a.get("attn_mask")
     if a["query"].ndim != 4 or a.get("dropout_p") or (mask is not None and mask.requires_grad):
-        return "value:query|key"
+        # Halves are computed on float32 copies.
+        return "" if a["query"].dtype.itemsize == 2 else "value:query|key|attn_mask"
     floating = mask is not None and mask.dtype.is_floating
     return f"query key value result{' attn_mask' if floating else ''}"
 
@@ -159,13 +169,51 @@ def _attention(a: Arguments) -> str:
 def _norm(a: Arguments) -> str:
     """Of singular values nothing but those is saved."""
     order = a.get("ord", a.get("p"))
-    matrix = "A" in a and getattr(a["A"], "ndim", 0) > 1
-    return "" if order == "nuc" or (matrix and order in (2, -2)) else "input result"
+    if "A" in a and getattr(a["A"], "ndim", 0) > 1 and order in (2, -2):
+        return "result"  # an extreme of the singular values
+    return "" if order == "nuc" else "input result"
 
 
 def _system(a: Arguments) -> str:
     """With dimensions to move it solves a copy."""
     return "A result" if a.get("dims") is None else "result"
+
+
+def _weighted(a: Arguments) -> str:
+    """The product of both kinds of weights is computed in between."""
+    both = a.get("fweights") is not None and a.get("aweights") is not None
+    own = " aweights:aweights" if a.get("correction", 1) else ""
+    if both:
+        return f"input:aweights fweights:aweights{own}"
+    return f"input:aweights aweights:input|aweights fweights:input{own}"
+
+
+def _convolved(a: Arguments) -> str:
+    """What is padded more at the end than at the start is a copy."""
+    if a.get("padding") != "same":
+        return "input weight"
+    kernel = a["weight"].shape[2:]
+    apart = a.get("dilation", 1)
+    steps = apart if isinstance(apart, list | tuple) else (apart,) * len(kernel)
+    odd = any(step * (n - 1) % 2 for step, n in zip(steps, kernel))
+    return "weight" if odd else "input weight"
+
+
+def _smooth(a: Arguments) -> str:
+    """With no smooth part it is l1_loss."""
+    return "input target" if a.get("beta", 1) else ""
+
+
+def _root_mean_square(a: Arguments) -> str:
+    """Halves are computed on float32 copies."""
+    halves = next(iter(a.values())).dtype.itemsize == 2
+    return "weight:input" if halves else "input:input weight:input"
+
+
+def _repeated(a: Arguments) -> str:
+    """The power of a matrix; an inverse is multiplied in between."""
+    n = a.get("n", 1)
+    return "result" if n == -1 else "input" if n > 1 else ""
 
 
 _PRODUCT = "input:other other:input"
@@ -182,9 +230,9 @@ _ROWS: tuple[tuple[Row, str], ...] = (
         "cartesian_prod diff trapezoid cumulative_trapezoid gradient pixel_shuffle "
         "pixel_unshuffle tensor_split hsplit vsplit dsplit to float double half bfloat16 deg2rad "
         "rad2deg broadcast_tensors broadcast_to meshgrid atleast_1d atleast_2d atleast_3d trace "
-        "lu_unpack cov corrcoef l1_loss fill zero copy detach expand_as gaussian_nll_loss ndtr "
+        "lu_unpack corrcoef l1_loss fill zero copy detach expand_as gaussian_nll_loss ndtr "
         "margin_ranking_loss triplet_margin_loss triplet_margin_with_distance_loss as_strided "
-        "select_scatter slice_scatter diagonal_scatter as_strided_scatter channel_shuffle svd "
+        "select_scatter slice_scatter diagonal_scatter as_strided_scatter channel_shuffle "
         "hinge_embedding_loss quantile nanquantile dropout dropout1d dropout2d dropout3d "
         "alpha_dropout feature_alpha_dropout repeat_interleave sum_to_size kron",
     ),
@@ -200,7 +248,7 @@ _ROWS: tuple[tuple[Row, str], ...] = (
     (
         "result",
         "exp exp2 expm1 sqrt rsqrt reciprocal tanh sigmoid tan softmax softmin log_softmax relu "
-        "ndtri eigh eigvalsh cholesky qr inv tensorinv svdvals pairwise_distance",
+        "svd ndtri eigh eigvalsh cholesky qr inv tensorinv svdvals pairwise_distance",
     ),
     (
         "input result",
@@ -213,22 +261,24 @@ _ROWS: tuple[tuple[Row, str], ...] = (
         "cummax cummin max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d "
         "adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d",
     ),
-    (_PRODUCT, "mul inner cross vdot matmul"),
+    (_PRODUCT, "mul cross vdot"),
     ("input other", "maximum minimum fmax fmin atan2 logaddexp logaddexp2 xlogy xlog1py"),
     ("input other result", "dist"),
-    ("input target", "mse_loss smooth_l1_loss huber_loss soft_margin_loss multilabel_margin_loss"),
+    ("input target", "mse_loss huber_loss soft_margin_loss multilabel_margin_loss"),
     (
         "input target weight",
         "binary_cross_entropy multi_margin_loss nll_loss multilabel_soft_margin_loss",
     ),
     ("input target weight pos_weight", "binary_cross_entropy_with_logits"),
     ("input1 input2", "cosine_embedding_loss"),
-    ("input weight", "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"),
+    (_convolved, "conv1d conv2d conv3d"),
+    ("input weight", "conv_transpose1d conv_transpose2d conv_transpose3d"),
     ("input weight", "prelu group_norm"),
     ("input weight bias", "layer_norm"),
     ("input weight running_mean running_var", "batch_norm"),
-    ("input:input weight:input", "rms_norm"),
-    ("input:weight weight:input", "linear"),
+    (_root_mean_square, "rms_norm"),
+    (products.linear, "linear"),
+    (products.matmul, "matmul"),
     ("input:mat2 mat2:input", "mm bmm"),
     ("input:vec vec:input", "mv"),
     ("input:vec2 vec2:input", "outer"),
@@ -237,10 +287,11 @@ _ROWS: tuple[tuple[Row, str], ...] = (
     ("mat:vec vec:mat", "addmv"),
     ("vec1:vec2 vec2:vec1", "addr"),
     ("batch1:batch2 batch2:batch1", "addbmm baddbmm"),
-    ("a:b b:a", "tensordot"),
+    (products.tensordot, "tensordot"),
+    (products.inner, "inner"),
     ("x:y y:x", "vecdot"),
-    ("operands:others", "einsum"),
-    ("tensors:others", "multi_dot"),
+    (products.einsum, "einsum"),
+    (products.multi_dot, "multi_dot"),
     ("tensor1:tensor2 tensor2:tensor1", "addcmul"),
     ("tensor1:tensor2 tensor2", "addcdiv"),
     ("input:other other:other", "fmod remainder"),
@@ -269,7 +320,7 @@ _ROWS: tuple[tuple[Row, str], ...] = (
     ("indices", "max_unpool1d max_unpool2d max_unpool3d index_put"),
     ("key", "getitem setitem"),
     ("A result", "solve solve_ex solve_triangular"),
-    ("A B result", "lstsq"),
+    ("A B result-1", "lstsq"),
     ("b A result-2", "triangular_solve"),
     ("A result-2", "slogdet"),
     ("input result-1", "std_mean"),
@@ -281,11 +332,15 @@ _ROWS: tuple[tuple[Row, str], ...] = (
     ("result integers", "lu_factor lu"),
     ("A tau result", "householder_product"),
     ("input tau other result", "ormqr"),
-    (_power, "pow float_power"),
+    (_power, "pow"),
+    (_double_power, "float_power"),
     (_quotient, "div"),
     (_extreme, "max min"),
     (_selected, "median nanmedian"),
     (_lerp, "lerp"),
+    (_weighted, "cov"),
+    (_smooth, "smooth_l1_loss"),
+    (_repeated, "matrix_power"),
     (_scattered, "scatter"),
     (_divergence, "kl_div"),
     (_average, "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d"),

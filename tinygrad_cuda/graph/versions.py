@@ -87,6 +87,10 @@ class Unit:
         for version, copied in self.saved:
             if version.write is not None and not (copied and version.write.unit is self):
                 return version.write
+        return self.write_to_result()
+
+    def write_to_result(self) -> Write | None:
+        """As `write`, of the results alone."""
         for kind, number in self.results:
             made = self._made[kind]
             for version in made[number : number + 1 or None] if number else made:
@@ -274,6 +278,11 @@ class Check:
             if write is not None and write.unit is not unit:
                 raise _written(write, node)
             own = versions._units.get(found)
+            if unit is not None and own is not None and own is unit.origin:
+                # A gradient reads results as they were computed, before a half dtype rounds them.
+                write = own.write_to_result()
+                if write is not None:
+                    raise _written(write, node)
             if found is node or (own is not None and own is not unit):
                 continue
             stack += [source for source in found.sources if source not in seen]

@@ -10,7 +10,7 @@ from typing import Any
 
 from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
-from tinygrad_cuda.graph.ops.common import with_history
+from tinygrad_cuda.graph.ops.common import with_history, with_second_history
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.nn.windows import per_axis
 from tinygrad_cuda.tensor.autocast import in_widest
@@ -105,7 +105,10 @@ def grid_sample(
         for k, size in ((0, width), (1, height))
     )
     if mode == "nearest":
-        return _read(input, x.detach().round(), y.detach().round())
+        read = _read(input, x.detach().round(), y.detach().round())
+        if not grid.requires_grad:
+            return read
+        return wrap(with_second_history(read.node, grid.node))
     left, top = x.detach().floor(), y.detach().floor()
     total: Any = None
     for right in (0, 1):

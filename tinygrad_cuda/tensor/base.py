@@ -202,7 +202,7 @@ class TensorBase:
             # The tensor still has its history: under no_grad that of the value before.
             new = common.with_history(new, old, passes=not mode.now.gradients)
         elif versions.on and mode.now.gradients and old.requires_grad and new.requires_grad:
-            new = common.with_replaced(new, old)
+            new = common.with_second_history(new, old)
         if base.storage is None and base.op is common.assign:
             base = base.sources[0]
         if base.storage is not None and not new.requires_grad:

@@ -542,12 +542,12 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
         one = _eye(A).expand(tuple(A.shape)).node
         return wrap(common.with_history(one, A.node, passes=False) if A.requires_grad else one)
     result: Any = None
-    square = A
-    while n:
-        if n & 1:
+    square, left = A, n
+    while left:
+        if left & 1:
             result = square if result is None else result @ square
-        n >>= 1
-        if n:
+        left >>= 1
+        if left:
             square = square @ square
     found: Tensor = result
     return rearranging.clone(found) if found is A else found

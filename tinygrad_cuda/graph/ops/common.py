@@ -157,14 +157,15 @@ def with_history(value: Node, history: Node, passes: bool = True) -> Node:
 
 
 @dataclass(frozen=True)
-class _Replaced(Rule):
+class _SecondHistory(Rule):
     def __call__(self, node: Node, *gs: Node | None) -> Sequence[Node | None]:
         return gs[0], None
 
 
-def with_replaced(value: Node, replaced: Node) -> Node:
-    """A value with its gradient; a pass visits the history of what it has replaced, too."""
-    return custom(value, value, replaced, results=1, function=_Replaced())
+def with_second_history(value: Node, history: Node) -> Node:
+    """A value with its gradient; a pass visits another history, too, without a gradient (that of
+    what was overwritten, or of an operand on which the value does not depend smoothly)."""
+    return custom(value, value, history, results=1, function=_SecondHistory())
 
 
 # Categories of dtype (bool 0, integer 1, floating 2) by the name of a domain.
