@@ -43,10 +43,11 @@ MORE_SCHEDULES = {
     "CyclicLR": {"base_lr": 0.01, "max_lr": 0.1, "step_size_up": 2, "cycle_momentum": False},
     "OneCycleLR": {"max_lr": 0.1, "total_steps": 40, "cycle_momentum": False},
 }
+SECONDS = ("SGD", "Adam", "RAdam", "NAdam")
 WRITES = ("mul_", "sub_", "copy_", "data", "item")
 DEFAULTS = {
     "model": "mlp", "optimizer": "SGD", "schedule": "StepLR", "double": True, "turns": 4,
-    "compiled": False, "versions": False,
+    "compiled": False, "versions": False, "second": "SGD",
 }  # fmt: skip
 
 # Programs by kind; the driver sums them over a campaign.
@@ -103,13 +104,14 @@ def generate(seed: int) -> list[Step]:
         inside("zero", dice.randrange(2), dice.random() < 0.7)
     for _ in range(dice.randint(0, 5)):
         steps.append(("out", dice.randint(1, 4), dice.randrange(3), *_between(dice)))
-    return _widened(steps, random.Random(seed * 7919 + 1), compiled)
+    _widened(steps, random.Random(seed * 7919 + 1), compiled)
+    return _stepped(steps, random.Random(seed * 104729 + 2), compiled)
 
 
-def _widened(steps: list[Step], dice: random.Random, compiled: bool) -> list[Step]:
+def _widened(steps: list[Step], dice: random.Random, compiled: bool) -> None:
     """Other optimizers and schedules, and steps at any place, in half of all programs."""
     if dice.random() < 0.5:
-        return steps
+        return
     if dice.random() < 0.4:
         steps.append(("set", "optimizer", dice.choice(MORE_OPTIMIZERS)))
     if dice.random() < 0.4:
@@ -131,6 +133,21 @@ def _widened(steps: list[Step], dice: random.Random, compiled: bool) -> list[Ste
             ("forward hook",), ("clear state",), ("flip",),
         ]  # fmt: skip
         steps.append(("out", dice.randint(1, 4), dice.randrange(3), *dice.choice(choices)))
+
+
+def _stepped(steps: list[Step], dice: random.Random, compiled: bool) -> list[Step]:
+    """Several steps of two optimizers in a turn, and changes of either, in a third of programs."""
+    if dice.random() < 0.66:
+        return steps
+    steps.append(("set", "second", dice.choice(SECONDS)))
+    places = [k for k, step in enumerate(steps) if step[0] == "in"]
+    for _ in range(dice.randint(1, 3)):
+        choices: list[Step] = [("second", "step"), ("second", "step"), ("step",), ("schedule",)]
+        steps.insert(dice.choice(places) + 1, ("in", *_when(dice, compiled), *dice.choice(choices)))
+    for _ in range(dice.randint(0, 2)):
+        change = dice.choice(("reload", "decay", "rate", "maximize", "clear", "moments"))
+        which = dice.choice(("optimizer", "second", "second"))
+        steps.append(("out", dice.randint(1, 4), dice.randrange(3), "change", which, change))
     return steps
 
 
@@ -318,7 +335,7 @@ class World:
         self.hooks: list[Any] = []
         self.held: list[Any] = []
         self.saved: Any = None
-        self.second = lib.optim.SGD(self.parameters[::2], lr=0.02, momentum=0.5)
+        self.second = self.make_second(options["second"])
 
     def tensor(self, values: Any) -> Any:
         return self.lib.tensor(values, dtype=self.dtype, device=self.device)
@@ -340,6 +357,10 @@ class World:
         # Gradients that are zero but for rounding must not decide a step: eps is large.
         options = {"SGD": {}, "Adam": {"eps": 0.1, "amsgrad": True}}.get(name, {"eps": 0.1})
         return getattr(optim, name)(parameters, lr=0.05, **options)
+
+    def make_second(self, name: str) -> Any:
+        options = {"momentum": 0.5} if name == "SGD" else {"eps": 0.1}
+        return getattr(self.lib.optim, name)(self.parameters[::2], lr=0.02, **options)
 
     def make_schedule(self, name: str) -> Any:
         schedules: Any = self.lib.optim.lr_scheduler
@@ -370,6 +391,8 @@ class World:
             (self.model if numbers[0] else self.optimizer).zero_grad(set_to_none=numbers[1])
         elif op == "step":
             self.optimizer.step()
+        elif op == "schedule":
+            self.schedule.step()
         elif op == "clip":
             self.clip(*numbers)
         elif op == "ema":
@@ -538,11 +561,32 @@ class World:
             self.optimizer.param_groups[0]["weight_decay"] = numbers[0]
         elif op == "clear state":
             self.second.state.clear()
+        elif op == "change":
+            self.change(getattr(self, numbers[0]), numbers[1])
         elif op == "flip":
             for part in self.model.children():
                 part.train(not part.training)
         elif op == "held":
             self.held.append(self.parameter(numbers[0]).detach().clone())
+
+    def change(self, optimizer: Any, how: str) -> None:
+        """What a program does to an optimizer between two turns."""
+        group = optimizer.param_groups[0]
+        if how == "reload":
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        elif how == "decay":
+            group["weight_decay"] = 0.1 - group["weight_decay"]
+        elif how == "rate":
+            group["lr"] *= 0.5
+        elif how == "maximize":
+            group["maximize"] = not group["maximize"]
+        elif how == "clear":
+            optimizer.state.clear()
+        else:
+            for state in optimizer.state.values():
+                for key in ("exp_avg", "momentum_buffer", "square_avg"):
+                    if state.get(key) is not None:
+                        state[key] = state[key] * 0.5
 
     def add(self) -> None:
         extra = self.lib.nn.Parameter(self.tensor([0.1, -0.2, 0.3]))
