@@ -80,8 +80,8 @@ for (int job = part * @jobs@; job < (part + 1) * @jobs@ && job < @all_jobs@; job
           for (int tap = 0; tap < @taps_x@; tap++)
 #pragma unroll
             for (int j = 0; j < @run@; j++)
-              sum[q][tap] =
-                  tgc_fma(slopes[j], near[j * @stride_x@ + tap * @dilation_x@], sum[q][tap]);
+              sum[q][tap] = tgc_multiply_add(
+                  slopes[j], near[j * @stride_x@ + tap * @dilation_x@], sum[q][tap]);
         }
       }
     }

@@ -63,7 +63,8 @@ if (share < @shares@) {
         for (int q = 0; q < @outputs@; q++)
 #pragma unroll
           for (int j = 0; j < @run@; j++)
-            sum[q][j] = tgc_fma(weight[q], near[j * @stride_x@ + tap * @dilation_x@], sum[q][j]);
+            sum[q][j] =
+                tgc_multiply_add(weight[q], near[j * @stride_x@ + tap * @dilation_x@], sum[q][j]);
       }
     }
     from += @plane_pitch@;
