@@ -56,11 +56,20 @@ def test_the_search_finds_bare_products() -> None:
         assert not bare(line), line
 
 
-@pytest.mark.parametrize("path", sorted(SKELETONS.glob("*.cuh")), ids=lambda path: path.stem)
+# Series of one argument, in double: nothing that is fused stands beside their terms.
+SERIES = ("special",)
+ZETA = ("total += tgc_pow / (s - 1.0) + 0.5 * power", "total += terms * factor")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in sorted(SKELETONS.glob("*.cuh")) if p.stem not in SERIES],
+    ids=lambda p: p.stem,
+)
 def test_skeletons_have_no_bare_product_in_a_sum(path: Path) -> None:
     lines = bare(path.read_text())
-    if path.stem in ("device", "special"):  # series in double, of one argument
-        lines = [line for line in lines if not re.match(r"(sum|total) \+=", line)]
+    if path.stem == "device":
+        lines = [line for line in lines if line not in ZETA]
     assert not lines
 
 
