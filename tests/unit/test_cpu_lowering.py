@@ -231,6 +231,26 @@ def test_what_small_values_come_between_is_one_chain(plans: list[Lowered]) -> No
     assert len(chain.members) >= 4
 
 
+@pytest.mark.parametrize(
+    ("examples", "size", "stride", "parts"),
+    [(9, 34, 1, 3), (7, 34, 1, 7), (7, 13, 1, 3), (50, 13, 1, 3), (14, 35, 2, 3), (64, 10, 1, 4)],
+)
+def test_products_by_parts_have_the_bits_of_the_whole(
+    examples: int, size: int, stride: int, parts: int
+) -> None:
+    """BLAS rounds the columns of a rest otherwise: parts end where there is none."""
+    from tinygrad_cuda.backend.reference.pool import pool
+
+    x = np.resize(LONG[1:], (examples, 5, size, size))
+    view = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
+    windows = view[:, :, ::stride, ::stride].transpose(1, 4, 5, 0, 2, 3)[None]
+    a = np.resize(OTHER, (1, 24, 45))
+    expected = np.matmul(a, windows.reshape(1, 45, -1))
+    for out in (None, np.empty_like(expected)):
+        found = numeric.product_by_parts(4, parts, pool, a, windows, out=out)
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("shape", [(16, 144, 4096), (6, 25, 50_000), (3, 7, 500), (5, 300, 12_000)])
 def test_turned_products_have_the_same_bits(shape: tuple[int, int, int]) -> None:
     rows, columns, terms = shape

@@ -16,12 +16,17 @@ from tinygrad_cuda.backend.reference.pool import pool
 from tinygrad_cuda.core.shapes import Shape
 
 Array = np.ndarray[Any, Any]
+Index = tuple[int | slice, ...]
 
 # Elements of a block: at the least a call's own time is a tenth of what it computes; more of them
 # as long as all arrays of a chain fill half of a 1 MB second-level cache.
 BLOCK, LONGEST, BLOCK_BYTES = 1 << 15, 1 << 16, 1 << 19
 # Values of fewer elements lie in the cache anyway.
 SMALLEST = BLOCK
+
+
+# Where a member's block lies: in a buffer if not negative, or in the result of a later member.
+_NONE, _LENT = -1, -2
 
 
 class Member:
@@ -56,18 +61,27 @@ class Chain:
         shape: of every member.
         read: slots of what it reads.
         members: sources first.
+        each: bytes that it reads for an element.
     """
 
-    def __init__(self, shape: Shape, read: Sequence[int], members: Sequence[Member]) -> None:
+    def __init__(
+        self, shape: Shape, read: Sequence[int], members: Sequence[Member], each: int
+    ) -> None:
         self.shape, self.read, self.members = shape, list(read), list(members)
         self.size = prod(shape)
         self._assign_buffers()
         results = [member.dtype for member in members if member.result >= 0]
-        each = sum(dtype.itemsize for dtype in (*self.buffers, *results)) + 4 * len(self.read)
+        each += sum(dtype.itemsize for dtype in (*self.buffers, *results))
         self.block = LONGEST if LONGEST * each <= BLOCK_BYTES else BLOCK
+        # Of a run that is not over flat arrays: the blocks, and what they are of each operand.
+        self._blocks: list[tuple[Index, Shape]] = []
+        self._parts: dict[Shape, list[Index]] = {}
 
     def _assign_buffers(self) -> None:
-        """Members that stay inside share block buffers once they are read for the last time."""
+        """Members that stay inside share block buffers once they are read for the last time.
+
+        What a result is computed from lies in the result's own block where nothing else does.
+        """
         first = len(self.read)
         last: dict[int, int] = {}
         for number, member in enumerate(self.members):
@@ -76,21 +90,32 @@ class Chain:
         self.buffers: list[np.dtype[Any]] = []
         self.buffer_of: list[int] = []
         free: dict[np.dtype[Any], list[int]] = {}
+        lent: set[int] = set()
         for number, member in enumerate(self.members):
             dying = {s - first for s in member.sources if s >= first and last[s] == number}
             for source in dying:
                 # Elementwise: a result may take the place of what it is computed from.
                 if self.buffer_of[source] >= 0:
                     free.setdefault(self.members[source].dtype, []).append(self.buffer_of[source])
-            buffer = -1
+            buffer, reader = _NONE, last[first + number]
             if member.takes_out and member.result < 0:
                 available = free.get(member.dtype)
-                if available:
+                if reader not in lent and self._lends(reader, member.dtype):
+                    lent.add(reader)
+                    buffer = _LENT - reader
+                elif available:
                     buffer = available.pop()
                 else:
                     buffer = len(self.buffers)
                     self.buffers.append(member.dtype)
             self.buffer_of.append(buffer)
+
+    def _lends(self, number: int, dtype: np.dtype[Any]) -> bool:
+        """Whether a member's result lies in an array of its own, of that dtype."""
+        member = self.members[number]
+        return (
+            member.result >= 0 and member.takes_out and member.reuses < 0 and member.dtype == dtype
+        )
 
     def __call__(self, values: list[Any]) -> None:
         arrays = [values[slot] for slot in self.read]
@@ -138,11 +163,23 @@ class Chain:
             self._run_block(blocks, parts, buffers)
 
     def _run_blocks(self, arrays: list[Array], outputs: list[Array | None]) -> None:
-        for index, shape in _blocks(self.shape, self.block):
-            buffers = [np.empty(shape, dtype) for dtype in self.buffers]
-            blocks = [array[_within(index, array.shape)] for array in arrays]
-            parts = [None if array is None else array[index] for array in outputs]
-            self._run_block(blocks, parts, buffers)
+        if not self._blocks:
+            self._blocks = list(_blocks(self.shape, self.block))
+        operands = [self._parts_of(array.shape) for array in arrays]
+        buffers: list[Array] = []
+        for number, (index, shape) in enumerate(self._blocks):
+            if not buffers or buffers[0].shape != shape:
+                buffers = [np.empty(shape, dtype) for dtype in self.buffers]
+            blocks = [array[parts[number]] for array, parts in zip(arrays, operands)]
+            results = [None if array is None else array[index] for array in outputs]
+            self._run_block(blocks, results, buffers)
+
+    def _parts_of(self, shape: Shape) -> list[Index]:
+        """What each block is of an operand of a shape."""
+        parts = self._parts.get(shape)
+        if parts is None:
+            parts = self._parts[shape] = [_within(index, shape) for index, _ in self._blocks]
+        return parts
 
     def _run_block(
         self, blocks: list[Any], parts: list[Array | None], buffers: list[Array]
@@ -151,7 +188,9 @@ class Chain:
         for member, part, number in zip(self.members, parts, self.buffer_of):
             sources = [blocks[source] for source in member.sources]
             if member.takes_out:
-                out = buffers[number] if part is None else part
+                out = part
+                if out is None:
+                    out = buffers[number] if number >= 0 else parts[_LENT - number]
                 member.call(*sources, out=out)
                 add(out)
             elif part is None:
@@ -159,9 +198,6 @@ class Chain:
             else:
                 part[...] = member.call(*sources)
                 add(part)
-
-
-Index = tuple[int | slice, ...]
 
 
 def _blocks(shape: Shape, block: int) -> Iterator[tuple[Index, Shape]]:

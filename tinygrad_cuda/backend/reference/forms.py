@@ -456,7 +456,7 @@ MANY_TERMS = 8
 
 # Bytes of the columns of a convolution that are made at once: they stay in the cache for the
 # product. Multiplications of a product from which on OpenBLAS takes its usual way, with room.
-COLUMN_BYTES, LEAST_PRODUCT = 3 << 18, 1 << 20
+COLUMN_BYTES, LEAST_PRODUCT = 1 << 20, 5 << 18
 
 
 def _columns(forms: Forms, columns: Node, rows: int) -> tuple[Node, int, int] | None:

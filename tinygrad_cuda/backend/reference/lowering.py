@@ -196,6 +196,7 @@ class Lowered:
         nodes = unit.nodes
         inside = {node: k for k, node in enumerate(nodes)}
         read: dict[int, int] = {}
+        whole: dict[int, int] = {}
         last_read: dict[Node, int] = {}
         sources: list[list[Any]] = []
         for k, node in enumerate(nodes):
@@ -204,7 +205,10 @@ class Lowered:
                 if isinstance(source, Node) and source in inside:
                     row.append(source)
                 else:
-                    row.append(read.setdefault(self._slot_of(source), len(read)))
+                    slot = self._slot_of(source)
+                    row.append(read.setdefault(slot, len(read)))
+                    if source.shape == node.shape:
+                        whole[slot] = source.dtype.itemsize
                     if isinstance(source, Node):
                         last_read[source] = k
             sources.append(row)
@@ -224,7 +228,7 @@ class Lowered:
             members.append(
                 Member(form.call, form.kind == "out", places, node.dtype.numpy, result, reuses)
             )
-        return Chain(nodes[0].shape, list(read), members)
+        return Chain(nodes[0].shape, list(read), members, sum(whole.values()))
 
 
 def _may_hold(source: Node | Array, node: Node) -> TypeGuard[Node]:

@@ -386,12 +386,16 @@ def _shared_rows(x: Any) -> tuple[int, int]:
 
 # Elements between the columns' rows: a distance of a power of two fills few sets of the cache.
 _APART = 16
+# BLAS computes so many columns at once; those of a rest are rounded otherwise.
+_TOGETHER = 16
 
 
 def product_by_parts(
     axis: int, parts: int, room: Room, a: Any, windows: Any, out: Array | None = None
 ) -> Array:
     """A matrix times the columns of windows, made for a part of the examples at a time.
+
+    The bits are those of the whole product.
 
     Args:
         axis: that of the examples; those before it are summed over, those behind it are columns.
@@ -402,13 +406,9 @@ def product_by_parts(
     depth, count = prod(windows.shape[:axis]), windows.shape[axis]
     if windows.flags.c_contiguous:
         return np.matmul(a, windows.reshape(1, depth, -1), out=out)
-    each = prod(windows.shape[axis + 1 :])
+    columns = prod(windows.shape[axis:])
     if out is None:
-        out = np.empty((1, a.shape[1], count * each), a.dtype)
-    left, result = a[0], out.reshape(out.shape[1:])
-    ends = [number * count // parts for number in range(parts + 1)]
-    widest = max(end - start for start, end in pairwise(ends))
-    columns = room.take((depth, widest * each + _APART), a.dtype)
+        out = np.empty((1, a.shape[1], columns), a.dtype)
     lent: dict[Any, Array] = {}
 
     def take(shape: tuple[int, ...], dtype: Any) -> Array:
@@ -416,14 +416,67 @@ def product_by_parts(
             lent[shape] = room.take(shape, dtype)
         return lent[shape]
 
-    for start, end in pairwise(ends):
-        part = windows[(slice(None),) * axis + (slice(start, end),)]
-        made = columns[:, : (end - start) * each]
-        _copy_windows(made.reshape(part.shape), part, take)
-        np.matmul(left, made, out=result[:, start * each : end * each])
-    for array in (columns, *lent.values()):
+    runs = None if columns % _TOGETHER else _runs(windows, axis)
+    product, source = (_by_columns, windows) if runs is None else (_by_runs, runs)
+    ends = [number * count // parts for number in range(parts + 1)]
+    product(a[0], source, out.reshape(-1, *windows.shape[axis:]), ends, take)
+    for array in lent.values():
         room.give(array)
     return out
+
+
+Take = Callable[[tuple[int, ...], Any], Array]
+
+
+def _by_columns(left: Array, windows: Any, out: Array, ends: list[int], take: Take) -> None:
+    """The product by columns of the windows as they are."""
+    rows, depth = left.shape
+    axis, each = windows.ndim + 1 - out.ndim, prod(out.shape[2:])
+    widest = max(end - start for start, end in pairwise(ends)) * each + _TOGETHER
+    columns = take((depth, widest + _APART), left.dtype)
+    result, done, rest = out.reshape(rows, -1), 0, 0
+    for start, end in pairwise(ends):
+        part = windows[(slice(None),) * axis + (slice(start, end),)]
+        width = rest + (end - start) * each
+        _copy_windows(columns[:, rest:width].reshape(part.shape), part, take)
+        # A part ends where BLAS begins anew; the others are computed with the next ones.
+        rest = width % _TOGETHER if end < ends[-1] else 0
+        now = width - rest
+        np.matmul(left, columns[:, :now], out=result[:, done : done + now])
+        columns[:, :rest] = columns[:, now:width]
+        done += now
+
+
+def _by_runs(left: Array, runs: Any, out: Array, ends: list[int], take: Take) -> None:
+    """The product by runs over whole rows, of which the margins between windows are dropped."""
+    (rows, depth), (height, width) = left.shape, out.shape[2:]
+    axis, length = runs.ndim - 2, runs.shape[-1]
+    step = (length - width) // (height - 1) if height > 1 else width
+    for start, end in pairwise(ends):
+        part = runs[(slice(None),) * axis + (slice(start, end),)]
+        whole = (end - start) * length
+        padded = -(-whole // _TOGETHER) * _TOGETHER
+        columns = take((depth, padded + _APART), left.dtype)[:, :padded]
+        columns[:, :whole].reshape(part.shape)[...] = part
+        columns[:, whole:] = 0
+        found = take((rows, padded), left.dtype)
+        np.matmul(left, columns, out=found)
+        strides = (found.strides[0], *(n * found.itemsize for n in (length, step, 1)))
+        shape = (rows, end - start, height, width)
+        out[:, start:end] = np.lib.stride_tricks.as_strided(found, shape, strides)
+
+
+def _runs(windows: Any, axis: int) -> Any:
+    """Windows of neighbouring elements with the margins between their rows; None of others."""
+    if windows.ndim != axis + 3 or windows.strides[-1] != windows.itemsize:
+        return None
+    height, width = windows.shape[-2:]
+    step, rest = divmod(windows.strides[-2], windows.itemsize)
+    length = (height - 1) * step + width
+    if rest or step < width or 4 * length > 5 * height * width:
+        return None
+    shape, strides = (*windows.shape[:-2], length), (*windows.strides[:-2], windows.itemsize)
+    return np.lib.stride_tricks.as_strided(windows, shape, strides, writeable=False)
 
 
 def turned_product(a: Any, b: Any, out: Array | None = None) -> Array:
