@@ -38,7 +38,7 @@ RULES: dict[str, Rule] = {
         "the value is the same; the gradient goes where the value came from, as in torch's max",
     ),
     "order_of_terms": Rule(
-        "sums of products with infinities: inf or nan by the order of terms and zero padding",
+        "sums of infinite or overflowing terms: inf or nan by their order and zero padding",
         "inf or nan by another order",
         "0 * inf is nan: which zeros are multiplied is the algorithm's choice, in torch's too",
     ),

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
+from tinygrad_cuda.engine.plan import cache
+from tinygrad_cuda.graph.ops import elementwise
 
 torch = pytest.importorskip("torch")
 
@@ -131,6 +133,34 @@ def test_what_is_no_larger_than_the_least_normal_number(kernel_device: str) -> N
     # log(2 / x) - 0.5772
     np.testing.assert_allclose(k0.tolist(), [744.556003437, 713.917310344, 690.891459415])
     np.testing.assert_allclose(k1.tolist(), [INF, INF, 1e300])
+
+
+def test_frexp_of_powers_of_two_and_their_neighbours(kernel_device: str) -> None:
+    """Whichever way a device rounds their logarithms."""
+    powers = 2.0 ** np.arange(-1074, 1024)
+    for values, dtype in (
+        (np.concatenate([powers, -np.nextafter(powers, 0), np.nextafter(powers, INF)]), tc.float64),
+        (powers[1074 - 133 : 1074 + 128], tc.bfloat16),
+    ):
+        mantissa, exponent = tc.frexp(tc.tensor(values, dtype=dtype, device=kernel_device))
+        expected = np.frexp(values)
+        np.testing.assert_array_equal(mantissa.double().cpu().numpy(), expected[0])
+        np.testing.assert_array_equal(exponent.cpu().numpy(), expected[1])
+
+
+@pytest.mark.parametrize("toward", [-INF, INF])
+def test_frexp_does_not_trust_the_last_place_of_a_logarithm(
+    toward: float, monkeypatch: pytest.MonkeyPatch, on_cpu: None
+) -> None:
+    monkeypatch.setattr(
+        elementwise.log2, "numpy", lambda x, **options: np.nextafter(np.log2(x), toward)
+    )
+    values = 2.0 ** np.arange(-600, 601).reshape(1, 1, -1)  # a shape that no plan has seen
+    cache.clear()
+    mantissa, exponent = tc.frexp(tc.tensor(values, dtype=tc.float64))
+    assert (mantissa == 0.5).all()
+    np.testing.assert_array_equal(exponent.numpy(), np.frexp(values)[1])
+    cache.clear()
 
 
 def test_the_mean_of_a_row_with_an_infinity_is_infinite(kernel_device: str) -> None:

@@ -219,11 +219,16 @@ def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
     scaled = to_dtype(node, float64)
     for part in (half, elementwise.sub(power, half)):
         scaled = elementwise.mul(scaled, elementwise.exp2(elementwise.neg(part)))
-    # The logarithm of a number just below a power of two is rounded to that power's.
+    # The logarithm of a number just below a power of two is rounded to that power's; that of the
+    # power itself may be rounded below it on a GPU.
     half, one = common.full_like(scaled, 0.5), common.full_like(scaled, 1)
-    low = elementwise.logical_and(usable, elementwise.lt(elementwise.abs(scaled), half))
+    magnitude = elementwise.abs(scaled)
+    low = elementwise.logical_and(usable, elementwise.lt(magnitude, half))
+    high = elementwise.logical_and(usable, elementwise.ge(magnitude, one))
     scaled = elementwise.where(low, elementwise.add(scaled, scaled), scaled)
+    scaled = elementwise.where(high, elementwise.mul(scaled, half), scaled)
     power = elementwise.where(low, elementwise.sub(power, one), power)
+    power = elementwise.where(high, elementwise.add(power, one), power)
     mantissa = elementwise.where(usable, to_dtype(scaled, node.dtype), node)
     exponent = wrap(to_dtype(power, dtypes.int32))
     return strides_like(wrap(mantissa), input), strides_like(exponent, input)
