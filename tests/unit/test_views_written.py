@@ -250,3 +250,19 @@ def test_names_that_are_taken(name: str) -> None:
         module.register_parameter("weight", lib.nn.Parameter(lib.ones(3)))
         module.plain = lib.nn.Parameter(lib.ones(1))
         assert sorted(module.state_dict()) == ["plain", "state", "weight"]
+
+
+def test_a_number_fills_windows_that_overlap() -> None:
+    def filled(lib: Any) -> Any:
+        x = lib.arange(20).reshape(2, 10).clone()
+        windows = x.unfold(-1, 3, 2)
+        windows[:, 1] = -1
+        windows[1, -1, :2] = -2
+        return x
+
+    ours = filled(tc)
+    assert ours.tolist() == filled(torch).tolist()
+    with pytest.raises(tc.ShapeError, match="several elements of this view"):
+        ours.unfold(-1, 3, 2)[:, :] = tc.arange(24).reshape(2, 4, 3)
+    with pytest.raises(tc.ShapeError, match="several elements of this view"):
+        ours[:1].expand(3, 10)[:, 1] = 5

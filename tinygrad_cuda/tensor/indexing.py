@@ -517,8 +517,9 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
     fills = not written.shape
     if not arrays:
         own = isinstance(value, TensorBase) and _shows_same(view, value)
-        # PyTorch copies here, a number too; only lists and masks may name an element twice.
-        view.write(node if own else _fitted(written, node.shape), "setitem", False)
+        # PyTorch copies here, a number too, and refuses expansions; a number fills windows.
+        expands = any(n > 1 and t == 0 for n, t in zip(node.shape, view.strides))
+        view.write(node if own else _fitted(written, node.shape), "setitem", fills and not expands)
         return
     if len(arrays) == 1 and _is_mask(arrays[0][1]):
         axis, mask = arrays[0]
