@@ -106,6 +106,9 @@ CONDITIONED = (
     "normalization", "vision", "loss",
 )  # fmt: skip
 
+# Of these torch's third derivative is wrong: that of the second takes the statistics for constants.
+NO_THIRD_DERIVATIVE = ("batch_norm", "instance_norm", "layer_norm")
+
 # Programs ----------------------------------------------------------------------------------------
 
 
@@ -397,6 +400,8 @@ class Torch:
         # The memory of what follows from an integer that differs from that of the first run.
         self.unstable: set[int] = set()
         self.versions = False
+        # How many derivatives the values in a memory are of leaves.
+        self.orders: dict[int, int] = {}
         self.pool: dict[int, Any] = {}
         self.makers: dict[int, str] = {}
         self.leaves: list[Any] = []
@@ -461,7 +466,7 @@ class Torch:
         operands = self.operands(step, keys)
         if step[0] == "op" and OPS[step[2]].family in CONDITIONED:
             operands = [self.near(x) for x in operands]
-            Mover.move = self.near
+        Mover.move = self.near
         try:
             return _perform(self.lib, step, operands, self.leaves)
         finally:
@@ -546,6 +551,9 @@ class Torch:
             self.look(keys[0])
             self.done.append(Done(step, keys, (), None))
             return
+        order = max(self.orders.get(_memory(self.pool[key]), 0) for key in keys)
+        if step[0] != "op" and order >= 2 and self.did(NO_THIRD_DERIVATIVE):
+            return
         before = [None if leaf.grad is None else leaf.grad.clone() for leaf in self.leaves]
         try:
             operands = self.operands(step, keys)
@@ -570,8 +578,20 @@ class Torch:
             return  # torch does not check the dtypes of operands without elements
         made = tuple(k for k, x in enumerate(results[:16]) if not self.holds(x, results[:k]))
         self.keep(step, results, made)
+        self.derived(step, keys, results, order)
         whole = [(k, _values(x)) for k, x in enumerate(results) if dtype_name(x) not in FLOATS]
         self.done.append(Done(step, keys, facts, None, made, tuple(whole)))
+
+    def did(self, names: tuple[str, ...]) -> bool:
+        """Whether a step was one of these operations."""
+        return any(done.step[0] == "op" and done.step[2] in names for done in self.done)
+
+    def derived(self, step: Step, keys: tuple[int, ...], results: list[Any], order: int) -> None:
+        """Notes of how many derivatives are what a step made or wrote."""
+        written = keys[:1] if step[0] == "op" and OPS[step[2]].writes else ()
+        for x in (*results, *(self.pool[key] for key in written)):
+            here = _memory(x)
+            self.orders[here] = max(order + (step[0] == "grad"), self.orders.get(here, 0))
 
     def shift(self, step: Step, keys: tuple[int, ...], results: list[Any]) -> None:
         """Moves the results of a moved run, where the operation rounds."""
