@@ -104,6 +104,14 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
         ),
         LONG, OTHER,
     ),
+    "short rows": lambda: _gradient(
+        lambda x, y: (x[:, :1].reshape(200, 1, 1) + y[:, :6].reshape(200, 3, 2)) * y[0, :3, None],
+        LONG[4:204].repeat(2, 0)[:200], OTHER,
+    ),
+    "long short rows": lambda: _gradient(
+        lambda x, y: tc.where(x.reshape(-1, 4) > 0, x.reshape(-1, 4)[:, 1:2], 0.0) * y[0, :4], LONG,
+        OTHER,
+    ),
     "read twice": lambda: _gradient(
         lambda x: tc.cat([x, x], 1)[:, 3:8] + tc.cat([x, x], 1)[:, :5], SMALL
     ),
@@ -343,12 +351,12 @@ def test_extremes_of_short_rows(tail: tuple[int, ...], dtype: str) -> None:
     if dtype == "float32":
         x[::3, 1, 0] = np.nan
     flat = x.reshape(50, 7, -1)
-    for combine, better, largest, position in (
-        (np.maximum, np.greater, np.max, np.argmax), (np.minimum, np.less, np.min, np.argmin),
+    for combine, largest, position in (
+        (np.maximum, np.max, np.argmax), (np.minimum, np.min, np.argmin),
     ):  # fmt: skip
         found = numeric.short_extreme(combine, tail, x)
         np.testing.assert_array_equal(found, largest(flat, -1, keepdims=True))
-        found = numeric.short_position(better, tail, x)
+        found = numeric.short_position(combine, tail, x)
         np.testing.assert_array_equal(found, position(flat, -1, keepdims=True))
 
 

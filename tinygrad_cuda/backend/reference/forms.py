@@ -147,7 +147,10 @@ class Forms:
         if op.kind == "elementwise":
             row: Any = op.numpy
             if _takes_out(node):
-                return Form(self._broadcasting(node), row, "out")
+                operands = self._broadcasting(node)
+                if isinstance(row, np.ufunc) and _is_sliced(node, operands):
+                    row = partial(numeric.by_slices, row)
+                return Form(operands, row, "out")
             return Form(tuple(map(self.full, node.sources)), call, "map")
         # A view, or what may be one.
         view = op.kind in ("movement", "identity") and op not in (mv.pad, mv.unwindow)
@@ -216,6 +219,18 @@ class Forms:
                 found = reference_of(node)(*values, **node.attributes)
             self.uniform[node] = np.asarray(found).reshape(())
         return True
+
+
+def _is_sliced(node: Node, operands: Sequence[Node | Array]) -> bool:
+    """Whether many short rows are computed from one element each of some operand."""
+    shape = node.shape
+    if len(shape) < 2 or not 2 <= shape[-1] <= SLICES or prod(shape[:-1]) < MANY_ROWS:
+        return False
+    return any(one.shape and one.shape[-1] == 1 for one in operands)
+
+
+# The longest row that is computed slice by slice.
+SLICES = 8
 
 
 def _takes_out(node: Node) -> bool:
@@ -418,8 +433,8 @@ SHORT, MANY_ROWS = 32, 256
 _SHORT: dict[Any, Callable[..., Any]] = {
     rd.max: partial(numeric.short_extreme, np.maximum),
     rd.min: partial(numeric.short_extreme, np.minimum),
-    rd.argmax: partial(numeric.short_position, np.greater),
-    rd.argmin: partial(numeric.short_position, np.less),
+    rd.argmax: partial(numeric.short_position, np.maximum),
+    rd.argmin: partial(numeric.short_position, np.minimum),
 }
 
 

@@ -312,21 +312,40 @@ def short_extreme(combine: Callable[..., Any], tail: tuple[int, ...], x: Any) ->
     return first[..., None]
 
 
-def short_position(better: Callable[..., Any], tail: tuple[int, ...], x: Any) -> Any:
-    """The row-major position of the first extreme along the last axes; NaN wins."""
-    places = list(np.ndindex(*tail))
-    best = x[(..., *places[0])].copy()
-    found = np.zeros(best.shape, np.int64)
-    with_nan = x.dtype.kind == "f"
-    for number, place in enumerate(places[1:], 1):
+def short_position(combine: Callable[..., Any], tail: tuple[int, ...], x: Any) -> Any:
+    """The row-major position of the first extreme along the last axes; NaN wins.
+
+    How many elements stand before the first one that equals the extreme.
+    """
+    best = short_extreme(combine, tail, x)[..., 0]
+    # NaN equals nothing: it is looked for by itself.
+    holes = x.dtype.kind == "f" and bool(np.isnan(best).any())
+    before = np.ones(best.shape, bool)
+    found = np.zeros(best.shape, np.uint8)
+    for place in list(np.ndindex(*tail))[:-1]:
         part = x[(..., *place)]
-        wins = better(part, best)
-        if with_nan:
-            wins |= (part != part) & (best == best)
-        select(wins, part, best, out=best)
-        # Positions grow, so that the larger one is the later.
-        np.maximum(found, wins * np.int64(number), out=found)
-    return found[..., None]
+        differs = part != best
+        if holes:
+            differs &= part == part
+        before &= differs
+        found += before.view(np.uint8)
+    return found.astype(np.int64)[..., None]
+
+
+def by_slices(call: Callable[..., Any], *operands: Any, out: Array | None = None) -> Any:
+    """An elementwise call slice by slice along a short last axis, where operands broadcast there.
+
+    NumPy would go over so few elements at a time.
+    """
+    if out is None or all(part.ndim == 0 or part.shape == out.shape for part in operands):
+        return call(*operands, out=out)
+    for place in range(out.shape[-1]):
+        parts = [
+            operand[..., place if operand.shape[-1] > 1 else 0] if operand.ndim else operand
+            for operand in operands
+        ]
+        call(*parts, out=out[..., place])
+    return out
 
 
 # Copies of views ----------------------------------------------------------------------------------
