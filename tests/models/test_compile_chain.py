@@ -55,6 +55,37 @@ def singly(function: Callable[..., Any], *arguments: Any) -> Any:
 # Steps --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("order", [[0, 1], [0, 0], [1, 0, 1]], ids=str)
+def test_an_update_that_becomes_another_one_later_in_a_turn(
+    order: list[int], turns: list[int]
+) -> None:
+    """RAdam's from its sixth step on; a turn whose second step it is is a call of its own."""
+    (rows,), states = data(9)[:1], []
+    for steps in (False, True):
+        tc.manual_seed(0)
+        layers = [nn.Linear(SIZES[0], 3), nn.Linear(SIZES[0], 3)]
+        optimizers = [optim.RAdam(layer.parameters(), lr=0.01) for layer in layers]
+
+        def step(x: Any, layers: Any = layers, optimizers: Any = optimizers) -> Any:
+            total = x.sum() * 0
+            for number in order:
+                optimizers[number].zero_grad()
+                loss = (layers[number](x) ** 2).mean()
+                loss.backward()
+                optimizers[number].step()
+                total = total + loss.detach()
+            return total
+
+        call = tc.compile(step, steps=9) if steps else None
+        found = []
+        for decay in (0.0, 0.1):
+            optimizers[1].param_groups[0]["weight_decay"] = decay
+            found.append(value_bytes(call(rows) if call else singly(step, rows)))
+        states.append((found, [value_bytes(p) for layer in layers for p in layer.parameters()]))
+    assert states[0] == states[1]
+    assert turns or len(set(order)) < len(order), "turns of two optimizers are in one chain"
+
+
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
 def test_steps_are_single_steps_bit_for_bit(kind: str, turns: list[int]) -> None:
     """Dropout, batch norm and another rate in each call; 11 steps are two graphs and a rest."""
