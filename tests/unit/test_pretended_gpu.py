@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -240,6 +241,45 @@ def test_a_value_without_room_names_its_operation_and_line(driver: Driver) -> No
         table.realized()
     assert "the line" in str(caught.value)
     assert (x[:3] + 1).tolist() == [1, 2, 3]
+
+
+@contextlib.contextmanager
+def full() -> Iterator[None]:
+    """The card has no room for more than what lies there."""
+    pool = runtime.device(0).pool
+    pool.trim()
+    before, pool.limit = pool.limit, pool.reserved
+    yield
+    pool.limit = before
+
+
+def table(x: tc.Tensor) -> Any:
+    return tc.exp(x) * 2  # the line
+
+
+SIDE = 1 << 10
+FORMS: dict[str, Callable[[Any, tc.Tensor], Any]] = {
+    "at once": lambda call, x: call(x),
+    "by name": lambda call, x: call(x=x),
+    "steps": lambda call, x: call(x),
+    "loop": lambda call, x: tc.loop(4, call, x),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_replay_without_room_names_the_operation_and_line(driver: Driver, form: str) -> None:
+    """The long way and the short one, many steps of a call, and the turns of a loop."""
+    steps = 2 if form == "steps" else None
+    x, run = tc.tensor(np.zeros((steps or 1, SIDE, SIDE), np.float32)), FORMS[form]
+    call: Any = tc.compile(table, steps=steps)
+    kept = [run(call, x) for _ in range(3)]
+    expected = kept[0].cpu().numpy().flat[0]
+    assert form != "at once" or call._steady is not None
+    with full(), pytest.raises(OutOfMemoryError, match=r"^\[mul\] no room") as caught:
+        kept += [run(call, x) for _ in range(3)]
+    assert "the line" in str(caught.value)
+    kept.clear()
+    assert run(call, x).cpu().numpy().flat[0] == expected
 
 
 def test_idle_memory_is_given_back_before_there_is_no_room(driver: Driver) -> None:

@@ -25,7 +25,7 @@ from tinygrad_cuda.compile.signature import (
 from tinygrad_cuda.compile.steady import MISS, Steady, steady
 from tinygrad_cuda.compile.watch import Watch, refuse
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.core.errors import CompileError
+from tinygrad_cuda.core.errors import CompileError, OutOfMemoryError
 from tinygrad_cuda.core.interrupts import SIGINT, SIGTERM, getsignal, indivisible
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.trees import leaves
@@ -103,6 +103,8 @@ class Compiled:
                 signals.firm += 1
                 try:
                     result = steady_way.replay(args, now.gradients)
+                except OutOfMemoryError as error:
+                    raise steady_way.program.named(error) from None
                 finally:
                     signals.firm -= 1
                     if signals.arrived:
@@ -134,7 +136,10 @@ class Compiled:
             program.frame(given)  # it holds values, which a plan then would not overwrite
             return self._validated(given, program)
         with indivisible:
-            result = program.run(given, program.frame(given))
+            try:
+                result = program.run(given, program.frame(given))
+            except OutOfMemoryError as error:
+                raise program.named(error) from None
             if programs[0] is not program:
                 programs.remove(program)
                 programs.insert(0, program)

@@ -22,7 +22,7 @@ from tinygrad_cuda.compile.results import Fresh, History, Mould, Moulds, has_his
 from tinygrad_cuda.compile.signature import Given, changed_module
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import uint8
-from tinygrad_cuda.core.errors import CompileError, RawSite, describe_site
+from tinygrad_cuda.core.errors import CompileError, OutOfMemoryError, RawSite, describe_site
 from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.engine.capture import (
     Call,
@@ -35,6 +35,7 @@ from tinygrad_cuda.engine.capture import (
     structure,
 )
 from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.engine.realize import named_error
 from tinygrad_cuda.tensor.base import TensorBase
 
 Event = Callable[[Frame], None]
@@ -369,6 +370,10 @@ class Program:
         for gradient in self.late:
             gradient.leave(fresh)
         return self.build(fresh)
+
+    def named(self, error: OutOfMemoryError) -> OutOfMemoryError:
+        """The error of a replay without room, with the operation and line of what has none."""
+        return named_error(error, [made for run in self.runs for made in run.made])
 
     # Comparing ------------------------------------------------------------------------------------
 

@@ -16,10 +16,11 @@ import numpy as np
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.compile.chain import Chained, whole_words
 from tinygrad_cuda.compile.compiled import ATTEMPTS, Compiled
+from tinygrad_cuda.compile.frame import Frame
 from tinygrad_cuda.compile.results import Result
 from tinygrad_cuda.compile.signature import Given
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.core.errors import ArgumentError, OutOfMemoryError, ShapeError
 from tinygrad_cuda.core.interrupts import indivisible
 from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.graph.node import Node
@@ -168,21 +169,30 @@ class Steps(Compiled):
             sources = [x.source for x in turns.results]
             if min(sources, default=0) < 0 or len(set(sources)) < len(sources):
                 return False
-            if not result.expect(turns):
-                return False
-            parts = _Parts(turns.backend)
-            first, places = result.done, result.places(turns)
+            try:
+                return self._run_turns(turns, given, frame, data, result)
+            except OutOfMemoryError as error:
+                raise turns.program.named(error) from None
 
-            def place(turn: int, values: list[Any]) -> None:
-                for number, node in enumerate(data):
-                    values[number] = parts.of(node, node.storage, first + turn)
-                for number, whole in places:
-                    values[number] = parts.of(whole.node, whole.node.storage, first + turn)
+    def _run_turns(
+        self, turns: Chained, given: Given, frame: Frame, data: list[Node], result: _Results
+    ) -> bool:
+        """Runs the steps that remain, as far as they are of one program."""
+        if not result.expect(turns):
+            return False
+        parts = _Parts(turns.backend)
+        first, places = result.done, result.places(turns)
 
-            done, values = turns.run(frame, self.count - first, place)
-            turns.finish(given, values)
-            result.done += done
-            return True
+        def place(turn: int, values: list[Any]) -> None:
+            for number, node in enumerate(data):
+                values[number] = parts.of(node, node.storage, first + turn)
+            for number, whole in places:
+                values[number] = parts.of(whole.node, whole.node.storage, first + turn)
+
+        done, values = turns.run(frame, self.count - first, place)
+        turns.finish(given, values)
+        result.done += done
+        return True
 
     def _data(self, number: int, tensor: Any) -> Node:
         node: Node = tensor.detach().realized()
@@ -412,24 +422,32 @@ def _turned(call: Compiled, state: tuple[Any, ...], count: int) -> tuple[int, An
         turns, given, frame = ready
         if not _goes_round(turns, given):
             return 0, None
-        results = turns.results
-        # A result is written to one place while the turn reads the other.
-        rooms = {
-            x.source: [turns.memory(sign * x.source, turns.sizes[x.source]) for sign in (1, -1)]
-            for x in results
-            if x.source >= 0
-        }
-        arguments = frame.values[: len(given.cells)]
+        try:
+            return _turn_round(turns, given, frame, count)
+        except OutOfMemoryError as error:
+            raise turns.program.named(error) from None
 
-        def place(turn: int, values: list[Any]) -> None:
-            for number, x in enumerate(results):
-                handed = turn and x.source >= 0
-                values[number] = rooms[x.source][(turn - 1) % 2] if handed else arguments[number]
-            for source, pair in rooms.items():
-                values[source] = pair[turn % 2]
 
-        done, values = turns.run(frame, count, place)
-        return done, turns.program.build(turns.finish(given, values))
+def _turn_round(turns: Chained, given: Given, frame: Frame, count: int) -> tuple[int, Any]:
+    """Runs turns whose results are the next one's arguments."""
+    results = turns.results
+    # A result is written to one place while the turn reads the other.
+    rooms = {
+        x.source: [turns.memory(sign * x.source, turns.sizes[x.source]) for sign in (1, -1)]
+        for x in results
+        if x.source >= 0
+    }
+    arguments = frame.values[: len(given.cells)]
+
+    def place(turn: int, values: list[Any]) -> None:
+        for number, x in enumerate(results):
+            handed = turn and x.source >= 0
+            values[number] = rooms[x.source][(turn - 1) % 2] if handed else arguments[number]
+        for source, pair in rooms.items():
+            values[source] = pair[turn % 2]
+
+    done, values = turns.run(frame, count, place)
+    return done, turns.program.build(turns.finish(given, values))
 
 
 def _goes_round(turns: Chained, given: Given) -> bool:

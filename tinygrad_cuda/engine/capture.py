@@ -93,6 +93,14 @@ class StepEvent:
     unsteady: str | None = None
 
 
+class Made(NamedTuple):
+    """What an error says of a value without room: the user's operation, its line, the bytes."""
+
+    op: str
+    site: RawSite | None
+    nbytes: int
+
+
 class Run(NamedTuple):
     """One run of a plan; `graph` is what was asked for, whatever the plan makes arguments of it."""
 
@@ -104,6 +112,7 @@ class Run(NamedTuple):
     outputs: int
     sites: list[RawSite | None]
     graph: tuple[Any, ...]
+    made: list[Made]  # of each output
 
 
 class Draws:
@@ -399,6 +408,7 @@ class Capture:
         outputs: list[Any],
         sites: list[RawSite | None],
         graph: tuple[Any, ...],
+        made: list[Made],
     ) -> None:
         """A plan has run."""
         run = sum(isinstance(event, Run) for event in self.events)
@@ -406,7 +416,7 @@ class Capture:
         self._copied = {}
         count = len(outputs)
         self.events.append(
-            Run(device, executable, sources, numbers, overwrites, count, sites, graph)
+            Run(device, executable, sources, numbers, overwrites, count, sites, graph, made)
         )
         for number, storage in enumerate(outputs):
             self._sources[id(storage)] = weakref.ref(storage), ("run", run, number)

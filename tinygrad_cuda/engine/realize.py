@@ -16,7 +16,7 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import ArgumentError, IndexError, OutOfMemoryError, RawSite
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.locks import new_lock
-from tinygrad_cuda.engine.capture import SuppliedFloat, SuppliedInt, capturing
+from tinygrad_cuda.engine.capture import Made, SuppliedFloat, SuppliedInt, capturing
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.examples import refuse_examples, tracing
 from tinygrad_cuda.engine.finite import check_finite
@@ -122,15 +122,25 @@ def _out_of_memory(error: MemoryError, roots: list[Node]) -> OutOfMemoryError:
 
 
 def _of_operation(error: OutOfMemoryError, roots: list[Node]) -> OutOfMemoryError:
-    """A device's error with the operation and line of the value of that size, or of the largest."""
+    """A device's error with the operation and line of a pending value."""
     pending = topological(roots, stop=lambda node: node.storage is not None)
-    sizes = {n: prod(n.shape) * n.dtype.itemsize for n in pending if n.storage is None}
-    if not sizes:
+    return named_error(error, [_made(node) for node in pending if node.storage is None])
+
+
+def named_error(error: OutOfMemoryError, made: list[Made]) -> OutOfMemoryError:
+    """A device's error with the operation and line of the value of that size, or of the largest."""
+    if error.op != "allocate" or not made:
         return error
     # The last one: what it is computed from may be of its size, and is not stored.
-    found = next((n for n in reversed(sizes) if sizes[n] == error.nbytes), None)
-    origin = origin_of(found or max(sizes, key=sizes.__getitem__))
-    return error.moved("full" if origin.label == "constant" else origin.label, origin.site)
+    found = next((value for value in reversed(made) if value.nbytes == error.nbytes), None)
+    found = found or max(made, key=lambda value: value.nbytes)
+    return error.moved(found.op, found.site)
+
+
+def _made(node: Node) -> Made:
+    origin = origin_of(node)
+    op = "full" if origin.label == "constant" else origin.label
+    return Made(op, origin.site, prod(node.shape) * node.dtype.itemsize)
 
 
 def realize_all() -> None:
@@ -220,7 +230,10 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
             supplied = SuppliedInt | SuppliedFloat
             same = key_numbers([n for n in trace.numbers if not isinstance(n, supplied)])
             graph = (*trace.records, *outputs, *same)
-            capture.ran(device, executable, storages, numbers, overwrites, results, sites, graph)
+            made = [_made(trace.owners[place]) for place in outputs]
+            capture.ran(
+                device, executable, storages, numbers, overwrites, results, sites, graph, made
+            )
         if isinstance(marks, Marks):
             learn(marks, wanted, trace, outputs, overwrites, executable, entry)
     else:
@@ -382,6 +395,6 @@ def check_errors(device: Device, wait: bool = True) -> None:
 
 __all__ = [
     "INDEX", "SIGNED_INDEX", "UNIT", "begin_backward", "begin_call", "check_errors",
-    "count_nodes", "described_check", "end_backward", "lock_of", "realize", "realize_all",
-    "realize_cell", "register_check", "run_again", "storage_of", "value_error",
+    "count_nodes", "described_check", "end_backward", "lock_of", "named_error", "realize",
+    "realize_all", "realize_cell", "register_check", "run_again", "storage_of", "value_error",
 ]  # fmt: skip
