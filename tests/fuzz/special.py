@@ -9,6 +9,7 @@ of one or two elementwise operands also meet every pair of values, 0-d tensors a
 from __future__ import annotations
 
 import itertools
+import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ NAN, INF = float("nan"), float("inf")
 PATTERNS = ("some_nan", "some_inf", "mixed", "tiny", "extreme", "zeros", "plain")
 INTEGER_PATTERNS = ("limits", "plain")
 SAMPLES, LARGEST = 3, 300
-LONG = {"cpu": 4_600, "emu": 600, "cuda": 4_600}  # every function and dtype; float32 alone on emu
+LONG = {"cpu": 4_600, "emu": 4_600, "cuda": 4_600}  # every function and dtype
 # Functions that meet torch's own samples alone. LAPACK's answer to nan, infinities and nearly
 # singular matrices is one of many, or none; torch's grid_sample reads out of bounds for nan.
 TAME = (
@@ -74,6 +75,8 @@ TORCHS_NAMES: dict[str, Callable[..., Any]] = {
     "linalg.pinv.singular": lambda a, b: tc.linalg.pinv(a @ b.mT),
     "linalg.lstsq.grad_oriented": lambda a, b, **more: tc.linalg.lstsq(a, b, **more)[:2],
     "normal.in_place": lambda x, *more: x.clone().normal_(*more),
+    "polygamma": lambda x, n: tc.polygamma(n, x),
+    "special.polygamma": lambda x, n: tc.special.polygamma(n, x),
     "zero_": lambda x: x.clone().zero_(),
     "T": lambda x: x.T,
     "H": lambda x: x.H,
@@ -102,8 +105,9 @@ def catalogue() -> dict[str, Any]:
 
 def function_of(name: str, op: Any) -> Callable[..., Any] | None:
     """The function, or else the method, of this name here."""
-    if name in TORCHS_NAMES:
-        return TORCHS_NAMES[name]
+    for known in (name, op.name):
+        if known in TORCHS_NAMES:
+            return TORCHS_NAMES[known]
     found: Any = tc
     for part in op.name.split("."):
         found = getattr(found, part, None) if found is not None else None
@@ -233,7 +237,16 @@ def grid(op: Any, dtype: str, number: int) -> Iterator[Any]:
         columns = [[] for _ in columns]
     shape = {-1: (-1,), -2: (), -3: (0, 3)}[number]
     tensors = [torch.tensor(list(c), dtype=kind).reshape(shape) for c in columns]
-    yield tuple(tensor.requires_grad_(gradual) for tensor in tensors), {}
+    seed_all(0)
+    more = {} if two else op.sample_kwargs("cpu", kind, tensors[0])[0]
+    yield tuple(tensor.requires_grad_(gradual) for tensor in tensors), more
+
+
+def seed_all(turn: int) -> None:
+    """torch's samples draw from its own generator, NumPy's and Python's."""
+    torch.manual_seed(turn)
+    np.random.seed(turn)  # noqa: NPY002
+    random.seed(turn)
 
 
 def calls(step: Step) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -243,8 +256,7 @@ def calls(step: Step) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     if number < 0:
         yield from grid(op, dtype, number)
         return
-    torch.manual_seed(turn)
-    np.random.seed(turn)  # noqa: NPY002 (torch's samples draw from it)
+    seed_all(turn)
     kind = getattr(torch, dtype)
     found = op.sample_inputs_func(op, "cpu", kind, op.supports_autograd and dtype in FLOATS)
     small = (s for s in found if not isinstance(s.input, torch.Tensor) or s.input.numel() < LARGEST)
