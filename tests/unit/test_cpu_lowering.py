@@ -344,6 +344,16 @@ def test_columns_of_a_convolution(kernel: tuple[int, int]) -> None:
         np.testing.assert_array_equal(found, np.ascontiguousarray(view).reshape(shape))
 
 
+def test_columns_do_not_lie_a_power_of_two_apart() -> None:
+    from numpy.lib.stride_tricks import sliding_window_view
+
+    images = np.resize(OTHER, (16, 3, 18, 18))
+    windows = sliding_window_view(images, (3, 3), (2, 3)).transpose(1, 4, 5, 0, 2, 3)[None]
+    found = numeric.reshaped((1, 27, 4096), np.empty, windows)
+    assert found.strides[1] % numeric._SET
+    np.testing.assert_array_equal(found, np.ascontiguousarray(windows).reshape(1, 27, 4096))
+
+
 @pytest.mark.parametrize("tail", [(4,), (2, 3)])
 @pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
 def test_extremes_of_short_rows(tail: tuple[int, ...], dtype: str) -> None:

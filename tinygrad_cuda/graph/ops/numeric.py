@@ -359,7 +359,8 @@ def reshaped(shape: tuple[int, ...], take: Callable[..., Any], x: Any) -> Any:
     """The reshape; where it would copy overlapping windows, rows that they share are moved once.
 
     The columns of a convolution hold each image row once for each row of the kernel: rows are
-    made compact first, then whole windows, which lie in one piece by then.
+    made compact first, then whole windows, which lie in one piece by then. Columns whose rows
+    would be a power of two apart are not contiguous.
 
     Args:
         take: gives an array of a shape and dtype.
@@ -370,9 +371,19 @@ def reshaped(shape: tuple[int, ...], take: Callable[..., Any], x: Any) -> Any:
         return x.reshape(shape, copy=False)
     except ValueError:
         pass
+    if len(shape) == 3 and not shape[2] * x.itemsize % _SET and _is_columns(shape, x):
+        columns = take((shape[1], shape[2] + _APART), x.dtype)[None, :, :-_APART]
+        _copy_windows(columns.reshape(x.shape), x, np.empty)
+        return columns
     result = take(x.shape, x.dtype)
     _copy_windows(result, x, np.empty)
     return result.reshape(shape)
+
+
+def _is_columns(shape: tuple[int, ...], x: Any) -> bool:
+    """Whether a matrix has one row for each window's place and one column for each window."""
+    ends = [prod(x.shape[:axis]) for axis in range(x.ndim)]
+    return shape[0] == 1 and shape[1] in ends and _shared_rows(x)[0] >= 0
 
 
 def _copy_windows(result: Array, x: Any, take: Callable[..., Any]) -> None:
