@@ -453,6 +453,8 @@ class Torch:
         first, *rest = (self.pool[key] for key in keys)
         if step[0] != "op" or not OPS[step[2]].writes:
             return [first, *rest]
+        # torch takes a view for a leaf until it is asked for the history that its base has got.
+        assert first.grad_fn is not None or first.is_leaf
         view = (first.data_ptr(), first.shape, first.stride())
         return [first] + [
             x.clone()

@@ -398,3 +398,41 @@ def test_nearest_samples_have_the_history_of_the_grid(lib: Any) -> None:
     assert found.requires_grad
     found.sum().backward()
     assert grid.grad is None or not grid.grad.any()
+
+
+def _saved_again(lib: Any, h: Any, w: Any) -> Any:
+    """A gradient of a gradient needs what the gradient has saved again."""
+    y = h.softmax(1)
+    (found,) = lib.autograd.grad(y[0, 0] + y[1, 1], h, create_graph=True)
+    y.add_(1)
+    return found.square().sum().backward()
+
+
+def _half(lib: Any, h: Any, w: Any) -> Any:
+    """It reads what was computed before it was rounded."""
+    y = h.bfloat16().softmax(1)
+    (found,) = lib.autograd.grad(y[0, 0] + y[1, 1], h, create_graph=True)
+    y.add_(1)
+    return found.square().sum().backward()
+
+
+def _constant(lib: Any, h: Any, w: Any) -> Any:
+    """The gradient of the bias depends on the weight, by the function that computes both."""
+    x = h.detach()
+    y = lib.nn.functional.layer_norm(x, (3,), w[0], w[1])
+    (found,) = lib.autograd.grad(y.sum(), w, create_graph=True)
+    x.mul_(0.5)
+    return found.sum().backward()
+
+
+@pytest.mark.parametrize("program", [_saved_again, _half, _constant])
+def test_a_second_gradient_is_refused_with_torch(program: Any) -> None:
+    for lib in (torch, tc):
+        values = np.linspace(0.1, 1.2, 9).reshape(3, 3)
+        w = lib.tensor(values[::-1].copy(), requires_grad=True)
+        h = lib.tensor(values, requires_grad=True) * 1
+        with (
+            tc.autograd.check_versions(True),
+            pytest.raises((RuntimeError, tc.GradientError), match="modified by an inplace"),
+        ):
+            program(lib, h, w)

@@ -186,6 +186,8 @@ def _propagate(
         found = common.function_of(node)(*gs)
         for source, part in zip(sources[first:], found, strict=True):
             if part is not None and source in needed:
+                if check is not None and check.named(node):
+                    part = _checked(check, node, gs, part)
                 _accumulate(cotangents, source, part)
         return
     if isinstance(op.gradient, str):
@@ -204,8 +206,17 @@ def _propagate(
         part = rule(tuple(g) if isinstance(g, list) else g, node, *sources, **node.attributes)
         if part is not None:
             if check is not None:
-                check.read(node, g if isinstance(g, list) else (g,), part)
+                part = _checked(check, node, g if isinstance(g, list) else (g,), part)
             _accumulate(cotangents, source, part)
+
+
+def _checked(check: Check, node: Node, gs: Iterable[Any], part: Node) -> Node:
+    """What the rule of a node has made of the cotangents, and all that it depends on."""
+    check.read(node, gs, part)
+    for behind in check.behind(node):
+        part = common.with_second_history(part, behind)
+        check.belongs(part, node)
+    return part
 
 
 def _accumulate_result(cotangents: Cotangents, node: Node, index: int, g: Node) -> None:

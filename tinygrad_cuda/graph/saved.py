@@ -2,9 +2,9 @@
 
 A row names parameters and results, or is a function of the arguments that gives such names or the
 Tensors themselves. ``a:b`` saves the Tensors of parameter ``a`` where one of ``b`` requires grad,
-``a:b|c`` where one of ``b`` or ``c`` does. ``result`` stands for floating results, ``integers`` for
-the others; ``result-2`` is the last but one. What a function computes in between, nobody else can
-write.
+``a:b|c`` where one of ``b`` or ``c`` does; ``a!`` is saved for the first gradient alone. ``result``
+stands for floating results, ``integers`` for the others; ``result-2`` is the last but one. What a
+function computes in between, nobody else can write.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def tensors_in(value: Any) -> Iterator[Any]:
 
 def saved_by(
     name: str, arguments: Arguments
-) -> tuple[list[tuple[Any, bool]], list[tuple[str, int]]]:
+) -> tuple[list[tuple[Any, bool, bool]], list[tuple[str, int]]]:
     """The Tensors among the arguments that a function saves, and which results.
 
-    The former with whether they are the first argument, the latter as kinds with a number: 0 for
-    all of the kind, -1 for the last one.
+    The former with whether they are the first argument, and whether its gradient may save them
+    again; the latter as kinds with a number: 0 for all of the kind, -1 for the last one.
 
     Args:
         name: a key of `SAVED`.
@@ -43,18 +43,19 @@ def saved_by(
     chosen = row(arguments) if callable(row) else row
     tokens: list[Any] = chosen.split() if isinstance(chosen, str) else chosen
     first = next(iter(arguments), "")
-    found: list[tuple[Any, bool]] = []
+    found: list[tuple[Any, bool, bool]] = []
     results: list[tuple[str, int]] = []
     for token in tokens:
         if not isinstance(token, str):
-            found.append((token, False))
+            found.append((token, False, True))
             continue
         kind, _, number = token.partition("-")
         if kind in RESULTS:
             results.append((kind, -int(number or 0)))
         else:
-            own = token.partition(":")[0] in (first, "input")
-            found += [(tensor, own) for tensor in _chosen(token, arguments)]
+            own, again = token.partition(":")[0] in (first, "input"), not token.endswith("!")
+            tensors = _chosen(token.rstrip("!"), arguments)
+            found += [(tensor, own, again) for tensor in tensors]
     return found, results
 
 
@@ -138,7 +139,7 @@ def _probable(a: Arguments) -> str:
     """Labels, or probabilities."""
     target: Any = a.get("target")
     labels = _is_tensor(target) and not target.dtype.is_floating
-    return "target weight" if labels else "target:input weight"
+    return "target weight" if labels else "target:input! weight"
 
 
 def _poisson(a: Arguments) -> str:
@@ -207,7 +208,7 @@ def _smooth(a: Arguments) -> str:
 def _root_mean_square(a: Arguments) -> str:
     """Halves are computed on float32 copies."""
     halves = next(iter(a.values())).dtype.itemsize == 2
-    return "weight:input" if halves else "input:input weight:input"
+    return "weight:input!" if halves else "input:input weight:input!"
 
 
 def _repeated(a: Arguments) -> str:
@@ -257,7 +258,7 @@ _ROWS: tuple[tuple[Row, str], ...] = (
     ),
     ("integers", "sort topk kthvalue mode msort frexp argsort"),
     (
-        "input integers",
+        "input! integers",
         "cummax cummin max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d "
         "adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d",
     ),
@@ -267,14 +268,15 @@ _ROWS: tuple[tuple[Row, str], ...] = (
     ("input target", "mse_loss huber_loss soft_margin_loss multilabel_margin_loss"),
     (
         "input target weight",
-        "binary_cross_entropy multi_margin_loss nll_loss multilabel_soft_margin_loss",
+        "binary_cross_entropy multi_margin_loss multilabel_soft_margin_loss",
     ),
+    ("input! target weight", "nll_loss"),
     ("input target weight pos_weight", "binary_cross_entropy_with_logits"),
     ("input1 input2", "cosine_embedding_loss"),
     (_convolved, "conv1d conv2d conv3d"),
     ("input weight", "conv_transpose1d conv_transpose2d conv_transpose3d"),
     ("input weight", "prelu group_norm"),
-    ("input weight bias", "layer_norm"),
+    ("input weight bias!", "layer_norm"),
     ("input weight running_mean running_var", "batch_norm"),
     (_root_mean_square, "rms_norm"),
     (products.linear, "linear"),
@@ -360,6 +362,20 @@ _ONCE = (
     "avg_pool1d avg_pool2d avg_pool3d cummax cummin binary_cross_entropy_with_logits"
 )
 SAVED_ONCE = frozenset(_ONCE.split())
+# Their gradient is one function of the cotangent and of all that they have saved: that is saved
+# again. The gradient of other functions saves what it reads.
+_AGAIN = (
+    "abs acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp exp2 expm1 sqrt rsqrt "
+    "reciprocal log square sigmoid digamma lgamma polygamma erf erfc erfinv i0 entr softmax "
+    "softmin log_softmax logsumexp relu relu6 gelu silu mish softplus elu celu selu logsigmoid "
+    "hardswish leaky_relu hardtanh hardshrink softshrink threshold prelu glu prod cumprod std pow "
+    "float_power norm vector_norm fmod remainder layer_norm group_norm batch_norm mse_loss "
+    "smooth_l1_loss huber_loss grid_sample conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
+    "conv_transpose3d logdet matrix_norm max_pool1d max_pool2d max_pool3d adaptive_max_pool1d "
+    "adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d nll_loss "
+    "cross_entropy rms_norm"
+)
+SAVED_AGAIN = frozenset(_AGAIN.split())
 # Running statistics are saved, and written by each call.
 UNCOUNTED = frozenset(("batch_norm",))
 RESULTS = frozenset(("result", "integers"))

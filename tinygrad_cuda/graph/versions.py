@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from tinygrad_cuda.core.errors import GradientError, RawSite, describe_site, is_internal, user_site
 from tinygrad_cuda.graph.node import Node, made_by, mode
-from tinygrad_cuda.graph.saved import SAVED, SAVED_ONCE, UNCOUNTED, Arguments, saved_by
+from tinygrad_cuda.graph.saved import SAVED, SAVED_AGAIN, SAVED_ONCE, UNCOUNTED, Arguments, saved_by
 
 
 class Write:
@@ -48,24 +48,32 @@ class Unit:
 
     Attributes:
         name: of the function, if the table has it.
-        saved: versions of arguments that PyTorch would save, and whether it saves a copy where
-            the call itself writes to them: of the first argument, in the form in place.
+        saved: versions of arguments that PyTorch would save; whether it saves a copy where
+            the call itself writes to them: of the first argument, in the form in place; and
+            whether its gradient may save them again.
         results: which results it would save, see `saved_by`.
         origin: of what a gradient does, the call that it is the gradient of.
     """
 
-    __slots__ = ("name", "saved", "results", "origin", "_gradient", "_made", "__weakref__")
+    __slots__ = (
+        "name", "saved", "results", "origin", "_gradient", "_made", "_behind", "__weakref__",
+    )  # fmt: skip
 
     def __init__(self, name: str | None, arguments: Arguments) -> None:
         self.name = name
         self.origin: Unit | None = None
         self._gradient: Unit | None = None
-        self.saved: list[tuple[Version, bool]] = []
+        self.saved: list[tuple[Version, bool, bool]] = []
         self.results: list[tuple[str, int]] = []
         self._made: dict[str, list[Version]] = {"result": [], "integers": []}
+        # What is saved and requires grad, as nodes, and of the results those that were made.
+        self._behind: list[ref[Node]] = []
         if name is not None:
             tensors, self.results = saved_by(name, arguments)
-            self.saved += [(version_of(tensor), copied) for tensor, copied in tensors]
+            for tensor, copied, again in tensors:
+                self.saved.append((version_of(tensor), copied, again))
+                if tensor.requires_grad:
+                    self._behind.append(ref(tensor.node))
 
     def gradient(self) -> Unit:
         """What the gradient of this call does."""
@@ -81,10 +89,24 @@ class Unit:
         if self.results:
             kind = "result" if node.outputs[0][1].is_floating else "integers"
             self._made[kind].append(versions.current(holder))
+            if node.requires_grad and any(kind == name for name, _ in self.results):
+                self._behind.append(ref(node))
 
-    def write(self) -> Write | None:
-        """A write to what PyTorch would have saved, if there was one."""
-        for version, copied in self.saved:
+    def behind(self) -> list[Node]:
+        """What is saved and requires grad, as far as a history still refers to it."""
+        return [node for reference in self._behind if (node := reference()) is not None]
+
+    def write(self, again: bool = False) -> Write | None:
+        """A write to what PyTorch would have saved, if there was one.
+
+        Args:
+            again: to what its gradient would have saved again.
+        """
+        if self.origin is not None:
+            return self.origin.write(True) if self.origin.name in SAVED_AGAIN else None
+        for version, copied, more in self.saved:
+            if again and not more:
+                continue
             if version.write is not None and not (copied and version.write.unit is self):
                 return version.write
         return self.write_to_result()
@@ -254,7 +276,8 @@ class Check:
         unit = self.unit(node)
         known = unit is not None and unit.name is not None
         if unit is not None and unit.origin is not None:
-            known = unit.origin.name in SAVED_ONCE or unit.origin.write() is None
+            name = unit.origin.name
+            known = name in SAVED_ONCE or name in SAVED_AGAIN or unit.origin.write() is None
         stack, seen = [part], {g for g in gs if g is not None}
         while stack:
             found = stack.pop()
@@ -268,6 +291,23 @@ class Check:
                 if unit is not None and (unit.name or unit.origin):
                     versions.belongs(found, unit.gradient())
                 stack += found.sources
+
+    def named(self, node: Node) -> bool:
+        """Whether the call that has made a node is in the table, or a gradient of one that is."""
+        unit = self.unit(node)
+        return unit is not None and (unit.name is not None or unit.origin is not None)
+
+    def behind(self, node: Node) -> list[Node]:
+        """What a gradient depends on, beside its cotangents: on all that the call has saved."""
+        unit = self.unit(node)
+        again = mode.now.gradients and unit is not None and unit.name in SAVED_AGAIN
+        return unit.behind() if unit is not None and again else []
+
+    def belongs(self, part: Node, node: Node) -> None:
+        """Part of the gradient of a node, with all that it depends on."""
+        unit = self.unit(node)
+        if unit is not None:
+            versions.belongs(part, unit.gradient())
 
     def _demand(self, value: Node, node: Node, unit: Unit | None) -> None:
         """Raises if a value, or one that a user can write and that it was made of, is another."""
