@@ -420,7 +420,8 @@ TGC_DEVICE float tgc_share_of(float x) {
 
 // Many quotients by one number: its reciprocal once, then a quotient and the correction that rounds
 // it as division does, without division's branch. The divisor is made positive, so that -0 stays
-// -0, and scaled where its reciprocal would overflow; an infinite one has the reciprocal 0.
+// -0, and scaled where its reciprocal would overflow; an infinite one has the reciprocal 0. Of a
+// dividend below 1e-32 the correction loses digits: the last place may be another one.
 struct tgc_divisor {
   float value, reciprocal, scale;
 };
