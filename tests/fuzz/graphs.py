@@ -294,6 +294,8 @@ class Seen(NamedTuple):
     value: Array | None
     # Whether no integer that it follows from is another one in this run than in the first.
     stable: bool = True
+    # Whether the step that made it is the first to give such an integer.
+    first_to_differ: bool = False
 
 
 def _values(x: Any) -> Array:
@@ -399,6 +401,8 @@ class Torch:
         self.repeated = 0
         # The memory of what follows from an integer that differs from that of the first run.
         self.unstable: set[int] = set()
+        # The memory of what came with such an integer, though made of none.
+        self.differing: set[int] = set()
         self.versions = False
         # How many derivatives the values in a memory are of leaves.
         self.orders: dict[int, int] = {}
@@ -497,8 +501,11 @@ class Torch:
         if step[0] in ("backward", "grad"):
             self.unstable |= {GRADIENTS} if spoiled else set()
         spoiled = spoiled or (step[0] == "grad" and GRADIENTS in self.unstable)
+        written = operands[:1] if step[0] == "op" and OPS[step[2]].writes else []
+        self.differing -= set(map(_memory, written))
         if spoiled or any((_values(results[number]) != value).any() for number, value in whole):
-            written = operands[:1] if step[0] == "op" and OPS[step[2]].writes else []
+            if not spoiled and not written:
+                self.differing |= set(map(_memory, results))
             self.unstable |= {_memory(x) for x in (*results, *written) if x.numel()}
 
     def leaf(self, step: Step) -> None:
@@ -624,8 +631,13 @@ class Torch:
 
     def look(self, key: int, what: str = "look at ") -> None:
         x = self.pool[key]
-        stable = _memory(x) not in self.unstable
-        self.seen.append(Seen(f"{what}t{key}", self.makers[key], _values(x), stable))
+        memory = _memory(x)
+        self.seen.append(
+            Seen(
+                f"{what}t{key}", self.makers[key], _values(x), memory not in self.unstable,
+                memory in self.differing,
+            )
+        )  # fmt: skip
 
     def look_at_all(self) -> None:
         for key in self.pool:
@@ -779,7 +791,8 @@ def _differs(
         else:
             spread = 6 * np.max([np.abs(other - wanted) for other in near], axis=0, initial=0)
             if far:
-                apart = np.max([np.abs(other - wanted) for other in far], axis=0)
+                # One of some twenty more runs would lie outside the range of these.
+                apart = 2 * np.max([np.abs(other - wanted) for other in far], axis=0)
                 spread = np.maximum(spread, apart)
             allowed = spread + 16 * epsilon * np.abs(wanted)
             if wanted.size:
@@ -821,7 +834,10 @@ def _judged(
             continue
         if far and not all(run.seen[number].stable for run in near):
             continue
-        exact = [run for run in wide if number < len(run.seen) and run.seen[number].stable]
+        exact = [
+            run for run in wide if number < len(run.seen)
+            and (run.seen[number].stable or run.seen[number].first_to_differ)
+        ]  # fmt: skip
         values = others(exact, number, seen) or [None]
         text = _differs(ours, seen, close, apart, _epsilon(first, seen), values[0])
         if text:

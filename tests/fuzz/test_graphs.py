@@ -86,6 +86,30 @@ def test_far_runs_explain_roundings_alone(
     assert difference.startswith(f"{kind}:")
 
 
+@pytest.mark.parametrize(
+    ("noise", "turned", "kind"),
+    [
+        # torch's rounding error is taken for true, ours is the 0 of float64.
+        (1e-9, False, None),
+        # There is no error: ours has another answer.
+        (0.0, True, "values of abs"),
+    ],
+)
+def test_an_integer_is_right_where_float64_says_so(
+    monkeypatch: pytest.MonkeyPatch, noise: float, turned: bool, kind: str | None
+) -> None:
+    def run(lib: Any, k: Any, x: Any) -> Any:
+        narrow = lib is torch and x.dtype is torch.float32
+        rest = x.detach() * 0 + (noise if narrow else 0)
+        other = lib is not torch and turned
+        return rest, (rest == 0) if other else (rest != 0)
+
+    row = graph_ops.OPS["abs"]._replace(run=run, rounds=False)
+    monkeypatch.setitem(graph_ops.OPS, "abs", row)
+    difference = graphs.check([("leaf", 0, (3, 4), "float32", "ties", False, 1), STEP], "cpu")
+    assert (difference and difference.split(":")[0]) == kind
+
+
 def test_a_program_follows_from_its_seed_and_is_shown() -> None:
     assert graphs.generate(5) == graphs.generate(5)
     assert "torch.abs" in graphs.show(PROGRAM)
