@@ -17,6 +17,7 @@ from tinygrad_cuda.backend.reference.backend import (
 )
 from tinygrad_cuda.backend.reference.chains import Chain
 from tinygrad_cuda.backend.reference.lowering import Lowered
+from tinygrad_cuda.backend.reference.pool import CAPACITY, pool
 from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.nn import functional as F
 
@@ -191,8 +192,6 @@ def test_a_bad_index_is_reported_though_nothing_reads_it() -> None:
 
 
 def test_arrays_of_dead_values_are_used_again_and_results_are_not(on_cpu: None) -> None:
-    from tinygrad_cuda.backend.reference.pool import CAPACITY, pool
-
     pool.clear()
     x = tc.tensor(OTHER)
     kept = [((x * k).exp().sum(0, keepdim=True) + x.exp() / 2).t() for k in range(4)]
@@ -247,8 +246,6 @@ def test_products_by_parts_have_the_bits_of_the_whole(
     examples: int, size: int, stride: int, parts: int
 ) -> None:
     """BLAS rounds the columns of a rest otherwise: parts end where there is none."""
-    from tinygrad_cuda.backend.reference.pool import pool
-
     x = np.resize(LONG[1:], (examples, 5, size, size))
     view = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
     windows = view[:, :, ::stride, ::stride].transpose(1, 4, 5, 0, 2, 3)[None]
@@ -340,7 +337,7 @@ def test_columns_of_a_convolution(kernel: tuple[int, int]) -> None:
     windows = sliding_window_view(images, kernel, (2, 3)).transpose(1, 4, 5, 0, 2, 3)
     for view in (windows, windows[..., ::2, ::2], windows[:, ::2]):
         shape = (view.shape[0] * view.shape[1] * view.shape[2], -1)
-        found = numeric.reshaped(shape, np.empty, view)
+        found = numeric.reshaped(shape, pool, view)
         np.testing.assert_array_equal(found, np.ascontiguousarray(view).reshape(shape))
 
 
@@ -349,7 +346,7 @@ def test_columns_do_not_lie_a_power_of_two_apart() -> None:
 
     images = np.resize(OTHER, (16, 3, 18, 18))
     windows = sliding_window_view(images, (3, 3), (2, 3)).transpose(1, 4, 5, 0, 2, 3)[None]
-    found = numeric.reshaped((1, 27, 4096), np.empty, windows)
+    found = numeric.reshaped((1, 27, 4096), pool, windows)
     assert found.strides[1] % numeric._SET
     np.testing.assert_array_equal(found, np.ascontiguousarray(windows).reshape(1, 27, 4096))
 

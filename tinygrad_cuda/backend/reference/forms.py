@@ -440,7 +440,7 @@ _SHORT: dict[Any, Callable[..., Any]] = {
 
 def _reshape(forms: Forms, node: Node) -> Form:
     shape = node.shape
-    call = partial(numeric.reshaped, shape, pool.take)
+    call = partial(numeric.reshaped, shape, pool)
     return Form((forms.full(node.sources[0]),), call, "view")
 
 

@@ -355,7 +355,7 @@ def by_slices(call: Callable[..., Any], *operands: Any, out: Array | None = None
 _REFUSES = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 
-def reshaped(shape: tuple[int, ...], take: Callable[..., Any], x: Any) -> Any:
+def reshaped(shape: tuple[int, ...], room: Room, x: Any) -> Any:
     """The reshape; where it would copy overlapping windows, rows that they share are moved once.
 
     The columns of a convolution hold each image row once for each row of the kernel: rows are
@@ -363,7 +363,7 @@ def reshaped(shape: tuple[int, ...], take: Callable[..., Any], x: Any) -> Any:
     would be a power of two apart are not contiguous.
 
     Args:
-        take: gives an array of a shape and dtype.
+        room: lends the result and the rows.
     """
     if x.ndim < 4 or x.size < _MANY or x.flags.c_contiguous or not _REFUSES:
         return x.reshape(shape)
@@ -372,11 +372,11 @@ def reshaped(shape: tuple[int, ...], take: Callable[..., Any], x: Any) -> Any:
     except ValueError:
         pass
     if len(shape) == 3 and not shape[2] * x.itemsize % _SET and _is_columns(shape, x):
-        columns = take((shape[1], shape[2] + _APART), x.dtype)[None, :, :-_APART]
-        _copy_windows(columns.reshape(x.shape), x, np.empty)
+        columns = room.take((shape[1], shape[2] + _APART), x.dtype)[None, :, :-_APART]
+        _copy_windows(columns.reshape(x.shape), x, room)
         return columns
-    result = take(x.shape, x.dtype)
-    _copy_windows(result, x, np.empty)
+    result = room.take(x.shape, x.dtype)
+    _copy_windows(result, x, room)
     return result.reshape(shape)
 
 
@@ -386,8 +386,8 @@ def _is_columns(shape: tuple[int, ...], x: Any) -> bool:
     return shape[0] == 1 and shape[1] in ends and _shared_rows(x)[0] >= 0
 
 
-def _copy_windows(result: Array, x: Any, take: Callable[..., Any]) -> None:
-    """Copies overlapping windows; `take` gives an array for the rows that they share."""
+def _copy_windows(result: Array, x: Any, room: Room) -> None:
+    """Copies overlapping windows; the rows that they share are made compact in lent memory."""
     axis, ahead = _shared_rows(x)
     if axis < 0:
         copy_into(result, x)
@@ -396,11 +396,12 @@ def _copy_windows(result: Array, x: Any, take: Callable[..., Any]) -> None:
     lengths, strides = list(x.shape), list(x.strides)
     lengths[-2] += (count - 1) * ahead
     del lengths[axis], strides[axis]
-    rows = take(tuple(lengths), x.dtype)
+    rows = room.take(tuple(lengths), x.dtype)
     rows[...] = np.lib.stride_tricks.as_strided(x, lengths, strides)
     for number in range(count):
         start = number * ahead
         result[(slice(None),) * axis + (number,)] = rows[..., start : start + height, :]
+    room.give(rows)
 
 
 def _shared_rows(x: Any) -> tuple[int, int]:
@@ -439,45 +440,34 @@ def product_by_parts(
     columns = prod(windows.shape[axis:])
     if out is None:
         out = np.empty((1, a.shape[1], columns), a.dtype)
-    lent: dict[Any, Array] = {}
-
-    def take(shape: tuple[int, ...], dtype: Any) -> Array:
-        if shape not in lent:
-            lent[shape] = room.take(shape, dtype)
-        return lent[shape]
-
     runs = None if columns % _TOGETHER else _runs(windows, axis)
     product, source = (_by_columns, windows) if runs is None else (_by_runs, runs)
     ends = [number * count // parts for number in range(parts + 1)]
-    product(a[0], source, out.reshape(-1, *windows.shape[axis:]), ends, take)
-    for array in lent.values():
-        room.give(array)
+    product(a[0], source, out.reshape(-1, *windows.shape[axis:]), ends, room)
     return out
 
 
-Take = Callable[[tuple[int, ...], Any], Array]
-
-
-def _by_columns(left: Array, windows: Any, out: Array, ends: list[int], take: Take) -> None:
+def _by_columns(left: Array, windows: Any, out: Array, ends: list[int], room: Room) -> None:
     """The product by columns of the windows as they are."""
     rows, depth = left.shape
     axis, each = windows.ndim + 1 - out.ndim, prod(out.shape[2:])
     widest = max(end - start for start, end in pairwise(ends)) * each + _TOGETHER
-    columns = take((depth, widest + _APART), left.dtype)
+    columns = room.take((depth, widest + _APART), left.dtype)
     result, done, rest = out.reshape(rows, -1), 0, 0
     for start, end in pairwise(ends):
         part = windows[(slice(None),) * axis + (slice(start, end),)]
         width = rest + (end - start) * each
-        _copy_windows(columns[:, rest:width].reshape(part.shape), part, take)
+        _copy_windows(columns[:, rest:width].reshape(part.shape), part, room)
         # A part ends where BLAS begins anew; the others are computed with the next ones.
         rest = width % _TOGETHER if end < ends[-1] else 0
         now = width - rest
         np.matmul(left, columns[:, :now], out=result[:, done : done + now])
         columns[:, :rest] = columns[:, now:width]
         done += now
+    room.give(columns)
 
 
-def _by_runs(left: Array, runs: Any, out: Array, ends: list[int], take: Take) -> None:
+def _by_runs(left: Array, runs: Any, out: Array, ends: list[int], room: Room) -> None:
     """The product by runs over whole rows, of which the margins between windows are dropped."""
     (rows, depth), (height, width) = left.shape, out.shape[2:]
     axis, length = runs.ndim - 2, runs.shape[-1]
@@ -486,14 +476,17 @@ def _by_runs(left: Array, runs: Any, out: Array, ends: list[int], take: Take) ->
         part = runs[(slice(None),) * axis + (slice(start, end),)]
         whole = (end - start) * length
         padded = -(-whole // _TOGETHER) * _TOGETHER
-        columns = take((depth, padded + _APART), left.dtype)[:, :padded]
+        lent = room.take((depth, padded + _APART), left.dtype)
+        columns = lent[:, :padded]
         columns[:, :whole].reshape(part.shape)[...] = part
         columns[:, whole:] = 0
-        found = take((rows, padded), left.dtype)
+        found = room.take((rows, padded), left.dtype)
         np.matmul(left, columns, out=found)
         strides = (found.strides[0], *(n * found.itemsize for n in (length, step, 1)))
         shape = (rows, end - start, height, width)
         out[:, start:end] = np.lib.stride_tricks.as_strided(found, shape, strides)
+        room.give(lent)
+        room.give(found)
 
 
 def _runs(windows: Any, axis: int) -> Any:
