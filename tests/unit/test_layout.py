@@ -186,6 +186,12 @@ ORDERS: dict[str, Program] = {
     "index of two axes": lambda lib: numbers(lib, 3, 4, 5).permute(2, 0, 1)[
         places(lib, 2, 1), :, places(lib, 1, 3)
     ],
+    "huber_loss": lambda lib: lib.nn.functional.huber_loss(
+        numbers(lib, 3, 1).expand(3, 4), numbers(lib, 4, 3).t(), reduction="none"
+    ),
+    "huber_loss of half": lambda lib: lib.nn.functional.huber_loss(
+        numbers(lib, 4, 3).t().half(), numbers(lib, 3, 4).half(), reduction="none"
+    ),
     "mvlgamma": lambda lib: lib.mvlgamma(numbers(lib, 3, 4).t().abs() + 3, 2),
     "rrelu": lambda lib: lib.nn.functional.rrelu(numbers(lib, 3, 4).t()),
     "select_scatter": lambda lib: lib.select_scatter(

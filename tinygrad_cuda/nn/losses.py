@@ -17,6 +17,7 @@ from tinygrad_cuda.nn.smooth import softplus, where
 from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
+from tinygrad_cuda.tensor.layout import copied_strides
 from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.templated import templated
 from tinygrad_cuda.tensor.tensor import Tensor
@@ -129,7 +130,8 @@ def huber_loss(
     # The branch not taken must stay finite: its gradient is 0 times it.
     small = where(near, difference, 0.0)
     losses = where(near, 0.5 * small * small, delta * (size - 0.5 * delta))
-    return reduce("huber_loss", losses, reduction)
+    # PyTorch writes them to a tensor like the input, whatever the target's strides.
+    return reduce("huber_loss", copied_strides(losses, input), reduction)
 
 
 @accepts_size_average
