@@ -228,6 +228,10 @@ def filled(tensor: Any, pattern: str, op: Any, rng: np.random.Generator) -> Any:
 def grid(op: Any, dtype: str, number: int) -> Iterator[Any]:
     """Every (pair of) special value, 0-d operands, or empty ones."""
     values = special_values(dtype, op.name)
+    if dtype in FLOATS and "polynomial" not in op.name:
+        # Ties of rounding, and where exp(-x) is subnormal.
+        edge = float(np.log(4 / torch.finfo(getattr(torch, dtype)).smallest_normal))
+        values += [1.5, -1.5, 2.5, -2.5, edge, -edge]
     two = isinstance(op, BinaryUfuncInfo)
     columns = list(zip(*itertools.product(values, values))) if two else [values]
     kind, gradual = getattr(torch, dtype), dtype in FLOATS and op.supports_autograd
