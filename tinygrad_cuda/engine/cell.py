@@ -65,9 +65,12 @@ class Leaf:
         reference = self._node
         if reference is not None and reference() is not None:
             earlier = self._earlier
-            earlier.append(reference)
-            if len(earlier) > EARLIER:
-                earlier[:] = [r for r in earlier if r() is not None]
+            if earlier and earlier[-1]() is None:
+                earlier[-1] = reference
+            else:
+                earlier.append(reference)
+                if len(earlier) > EARLIER:
+                    earlier[:] = [r for r in earlier if r() is not None]
         self._source = self._node = None
 
 
