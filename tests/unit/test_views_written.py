@@ -115,6 +115,10 @@ FILLED: dict[str, Callable[[Any, Any, Any], Any]] = {
     "windows": lambda lib, x, wide: x.unfold(1, 3, 1)[1:].fill_(3),
     "flattened": lambda lib, x, wide: x[1, 1].expand(3, 4).view(-1)[1:].fill_(1),
     "masked_fill_": lambda lib, x, wide: wide.masked_fill_(x > 5, 7),
+    "index_fill_": lambda lib, x, wide: wide.index_fill_(1, lib.tensor([0, 2]), 7),
+    "index_fill_ of a tensor": lambda lib, x, wide: wide.index_fill_(
+        -1, lib.tensor([3]), lib.tensor(7.0, dtype=x.dtype)
+    ),
     "mask": lambda lib, x, wide: wide.__setitem__(x > 5, 7),
     "mask of nothing": lambda lib, x, wide: wide.__setitem__(x > 50, 7),
     "index": lambda lib, x, wide: wide.__setitem__(lib.tensor([1, 1]), 7),

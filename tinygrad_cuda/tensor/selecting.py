@@ -300,13 +300,26 @@ def index_copy(input: Tensor, dim: int, index: Any, source: Tensor) -> Tensor:
 
 def index_fill(input: Tensor, dim: int, index: Any, value: Any) -> Tensor:
     """The input with its slices along `dim` at given positions filled with a number (or 0-d)."""
+    node, dim, index = _with_axis("index_fill", input, dim, index)
+    positions = _row_positions("index_fill", node, dim, index)
     if isinstance(value, TensorBase):
-        node = input.node
-        axis = normalize_axis("index_fill", dim, len(node.shape))
-        count = prod(index.node.shape if isinstance(index, TensorBase) else np.shape(index))
-        shape = node.shape[:axis] + (count,) + node.shape[axis + 1 :] if node.shape else (count,)
-        value = wrap(to_shape(to_dtype(value.node, node.dtype), shape))
-    return strides_like(_index_rows("index_fill", input, dim, index, value, False), input)
+        if value.node.shape:
+            raise ShapeError(
+                "index_fill", "the value is not one number", expect="a number or a 0-d tensor",
+                actual=str(value.node.shape),
+            )  # fmt: skip
+        number = to_shape(to_dtype(value.node, node.dtype), node.shape)
+    else:
+        number = common.full(number_of("index_fill", value, node.dtype), node.shape, node)
+    if not prod(positions.shape) or not prod(node.shape):
+        return strides_like(wrap(movement.reshape(node, shape=input.node.shape)), input)
+    hit = common.full(True, positions.shape, node, bool_)
+    chosen = ops.scatter(common.full(False, node.shape[dim : dim + 1], node, bool_), positions, hit)
+    chosen = movement.reshape(chosen, shape=(node.shape[dim], *[1] * (len(node.shape) - dim - 1)))
+    result = elementwise.where(to_shape(chosen, node.shape), number, node)
+    if not input.node.shape:
+        result = movement.reshape(result, shape=())
+    return strides_like(wrap(result), input)
 
 
 # By condition -------------------------------------------------------------------------------------

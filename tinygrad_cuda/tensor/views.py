@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Step = tuple[Op, Any]
 
 # Operations that write one number, wherever elements repeat.
-FILLS = frozenset(("fill_", "masked_fill_", "fill_diagonal_", "setitem"))
+FILLS = frozenset(("fill_", "masked_fill_", "index_fill_", "fill_diagonal_", "setitem"))
 
 
 class SelectAt:
