@@ -15,12 +15,12 @@ from benchmarks.peers.ours import Plain
 from benchmarks.quick import QuickCpu
 from benchmarks.report import ADDITION
 from benchmarks.workloads import WORKLOADS
-from tinygrad_cuda.backend.cuda.graphs import Graph
+from tinygrad_cuda.backend.cuda.graphs import CudaGraph
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.engine import realize
-from tinygrad_cuda.engine.known import Known
 from tinygrad_cuda.engine.overwrite import overwritable
 from tinygrad_cuda.engine.plan import cache
+from tinygrad_cuda.engine.plan_lookup import PlanEntry
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.graph.ops import elementwise
@@ -105,9 +105,9 @@ def replaying(device: str, smoke: bool) -> Samples:
 def driver_starts(call: Callable[[], Any], synchronize: Callable[[], Any]) -> list[float]:
     """How long the driver took to start the graph of each call, if a call starts one."""
     samples: list[float] = []
-    launch = Graph.launch
+    launch = CudaGraph.launch
 
-    def timed(graph: Graph, *given: Any) -> None:
+    def timed(graph: CudaGraph, *given: Any) -> None:
         start_graph = graph._launch
 
         def started(*given: Any) -> Any:
@@ -120,7 +120,7 @@ def driver_starts(call: Callable[[], Any], synchronize: Callable[[], Any]) -> li
         launch(graph, *given)
         graph._launch = start_graph
 
-    with patch.object(Graph, "launch", timed):
+    with patch.object(CudaGraph, "launch", timed):
         calls(call, synchronize)
     return samples
 
@@ -130,7 +130,7 @@ def finding(device: str, smoke: bool) -> Samples:
     program = Plain(WORKLOADS["mlp_64"](smoke), device)
     samples: list[float] = []
     nodes, started = [0], [0.0]
-    find, run = realize.run_known, Known.run
+    find, run = realize.run_cached_plan, PlanEntry.run
 
     def begun(device: Any, wanted: list[Any]) -> Any:
         if not nodes[0]:
@@ -138,11 +138,11 @@ def finding(device: str, smoke: bool) -> Samples:
         started[0] = time.perf_counter()
         return find(device, wanted)
 
-    def found(known: Known, *given: Any) -> None:
+    def found(known: PlanEntry, *given: Any) -> None:
         samples.append((time.perf_counter() - started[0]) * 1e6 / nodes[0])
         run(known, *given)
 
-    with patch.object(realize, "run_known", begun), patch.object(Known, "run", found):
+    with patch.object(realize, "run_cached_plan", begun), patch.object(PlanEntry, "run", found):
         for number in range(CALLS):
             program.call_on_device(number)
     return {"find the plan of a step of mlp_64, us a node": samples[CALLS // 4 :]}

@@ -74,7 +74,9 @@ class Kernel:
 
     def __init__(self, source: str, name: str) -> None:
         self.name = name
-        self.module = None if name in ("tgc_fetch", "tgc_delay") else emulator.Module(source)
+        self.module = (
+            None if name in ("tgc_fetch", "tgc_delay") else emulator.EmulatedModule(source)
+        )
         self.parameter_bytes = 8 if name == "tgc_delay" else 464
         if self.module is not None:
             launch = emulator._Launch(
@@ -400,7 +402,7 @@ def pretended_gpu(alone: bool = True, **attributes: int) -> Iterator[Driver]:
         patch.delitem(registry._backends, device, raising=False)
         made: Any = registry.get(device)
         if alone:
-            made.crew = {1: 1, 2: 1}
+            made.co_resident = {1: 1, 2: 1}
         try:
             yield driver
         finally:

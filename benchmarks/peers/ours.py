@@ -16,7 +16,7 @@ from benchmarks.peers.torchlike import Work
 from benchmarks.workload import Array, Repetition, Training, Workload
 from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.cuda.compiler import compile_source
-from tinygrad_cuda.backend.cuda.handles import Event
+from tinygrad_cuda.backend.cuda.handles import DriverEvent
 from tinygrad_cuda.backend.cuda.timing import SOURCE
 from tinygrad_cuda.engine.realize import realize_all
 
@@ -95,11 +95,11 @@ def repeats(workload: Workload) -> bool:
     return isinstance(workload, Training | Repetition)
 
 
-def behind_delay(gpu: runtime.Device, submit: Any, host: float) -> float:
+def behind_delay(gpu: runtime.DeviceHandle, submit: Any, host: float) -> float:
     """Microseconds of GPU time of what `submit` submits, the GPU kept busy until it all is."""
     delay = gpu.load(compile_source(SOURCE, gpu.properties.arch).cubin).function("tgc_delay")
     nanoseconds = int(1.5e3 * host + 1e6)
-    start, end = Event(gpu), Event(gpu)
+    start, end = DriverEvent(gpu), DriverEvent(gpu)
     gpu.launch(delay, 1, 1, 0, struct.pack("<q", nanoseconds), "the delay before timed launches")
     start.record()
     submit()

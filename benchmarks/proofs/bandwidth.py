@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from benchmarks.proofs.harness import PLAIN, WAIT_SIGNAL, Array, Gpu, Shape, node, source, words
-from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
 
 SIDE = 8192
 COUNT = SIDE * SIDE
@@ -248,13 +248,13 @@ class BatchNorm:
         shape = Shape(channels * (IMAGES // images), 448)
         return node(self.functions[name], shape, parameters)
 
-    def two_passes(self, stats: int, apply: str, edge: int = WAIT_SIGNAL) -> Graph:
+    def two_passes(self, stats: int, apply: str, edge: int = WAIT_SIGNAL) -> CudaGraph:
         """Statistics of everything, then the normalisation of everything."""
         images = 8 if apply == "apply_16" else 4
         nodes = [self._stats(stats, 0, CHANNELS), self._apply(apply, images, 0, CHANNELS)]
         return self.gpu.chain(nodes, edge)
 
-    def groups(self, channels: int, edge: int = WAIT_SIGNAL) -> Graph:
+    def groups(self, channels: int, edge: int = WAIT_SIGNAL) -> CudaGraph:
         """Statistics and normalisation by groups of channels that fit the L2 cache."""
         nodes = []
         for first in range(0, CHANNELS, channels):
@@ -262,7 +262,7 @@ class BatchNorm:
             nodes.append(self._apply(f"back_{channels}", 4, first, channels))
         return self.gpu.chain(nodes, edge)
 
-    def cluster(self, name: str, threads: int, clusters: int = CHANNELS) -> Graph:
+    def cluster(self, name: str, threads: int, clusters: int = CHANNELS) -> CudaGraph:
         """A channel on the shared memory of a cluster of 16 blocks."""
         function = self.functions[name]
         kind = self.gpu.device.driver.CUfunction_attribute
@@ -272,7 +272,7 @@ class BatchNorm:
         shape = Shape(clusters * 16, threads, CLUSTER_SHARED)
         return self.gpu.chain([node(function, shape, parameters)], PLAIN)
 
-    def variants(self) -> dict[str, Callable[[], Graph]]:
+    def variants(self) -> dict[str, Callable[[], CudaGraph]]:
         """Every variant by label."""
         return {
             "two passes, 16 splits": lambda: self.two_passes(16, "apply_16"),
@@ -296,7 +296,7 @@ def batch_source() -> str:
 
 def variant_graph(
     gpu: Gpu, functions: dict[str, Any], variant: Variant, memory: Any, times: int = 10
-) -> Graph:
+) -> CudaGraph:
     """Some repetitions of a variant as one graph."""
     names: list[tuple[str, ...]]
     if len(variant.kernels) == 2:

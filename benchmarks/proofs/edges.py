@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.proofs.harness import PLAIN, Gpu, Shape, node, source, words
-from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
 
 KERNELS = [
     "chain_step",
@@ -50,7 +50,7 @@ class Edges:
         edges = link(self.edge, *before)
         return KernelNode(made.function, grid, THREADS, 0, parameters, **edges)
 
-    def chain(self, grid: int) -> tuple[Graph, Any]:
+    def chain(self, grid: int) -> tuple[CudaGraph, Any]:
         """LENGTH dependent kernels and the buffer that they end in."""
         n = grid * THREADS
         buffers = [self.gpu.put(np.zeros(n, np.float32)) for _ in range(2)]
@@ -58,7 +58,7 @@ class Edges:
         for i in range(LENGTH):
             parameters = words(buffers[i % 2], buffers[1 - i % 2], n)
             nodes.append(self._node("chain_step", grid, parameters, *([i - 1] if i else [])))
-        graph = Graph(self.gpu.device, nodes)
+        graph = CudaGraph(self.gpu.device, nodes)
         return graph, buffers[0]
 
     def chain_is_right(self, grid: int, replays: int = 20) -> bool:
@@ -69,7 +69,7 @@ class Edges:
         got = self.gpu.get(buffer, (grid * THREADS,))
         return bool((got == LENGTH * replays).all())
 
-    def diamonds(self, grid: int, count: int = 25) -> tuple[Graph, Any]:
+    def diamonds(self, grid: int, count: int = 25) -> tuple[CudaGraph, Any]:
         """a -> (b, c) -> d, `count` times in a row, and the buffer that they end in."""
         n = grid * THREADS
         start, a, b, c = (self.gpu.put(np.zeros(n, np.float32)) for _ in range(4))
@@ -82,7 +82,7 @@ class Edges:
                 self._node("chain_step", grid, words(a, c, n), k),
                 self._node("join_step", grid, words(b, c, start), k + 1, k + 2),
             ]
-        return Graph(self.gpu.device, nodes), start
+        return CudaGraph(self.gpu.device, nodes), start
 
     def diamonds_are_right(self, grid: int, count: int = 25, replays: int = 20) -> bool:
         """Whether each join saw both its predecessors."""
@@ -116,7 +116,7 @@ class Edges:
                     after_signal=(k + 2,),
                 ),
             ]
-        Graph(self.gpu.device, nodes).launch()
+        CudaGraph(self.gpu.device, nodes).launch()
         return bool((self.gpu.get(start, (n,)) == 2 * count).all())
 
     def stale_reads(self, reader: str, grid: int = 132, rounds: int = 20) -> float:
@@ -162,7 +162,7 @@ class Edges:
         return self._stale(nodes, seen, n)
 
     def _stale(self, nodes: list[KernelNode], seen: list[Any], n: int) -> float:
-        graph = Graph(self.gpu.device, nodes)
+        graph = CudaGraph(self.gpu.device, nodes)
         graph.launch()
         wrong = [(self.gpu.get(buffer, (n,)) != k + 1).mean() for k, buffer in enumerate(seen)]
         return float(np.mean(wrong))

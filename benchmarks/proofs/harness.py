@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tinygrad_cuda.backend.cuda import compiler
-from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
 from tinygrad_cuda.backend.cuda.pool import Allocation
-from tinygrad_cuda.backend.cuda.runtime import Device, Event, Function
+from tinygrad_cuda.backend.cuda.runtime import DeviceHandle, DriverEvent, KernelHandle
 
 HERE = Path(__file__).parent
 Array = npt.NDArray[Any]
@@ -65,7 +65,7 @@ class Shape(NamedTuple):
 class Gpu:
     """A device with what the proofs do to it."""
 
-    device: Device
+    device: DeviceHandle
 
     def functions(self, texts: dict[str, str], names: dict[str, list[str]]) -> dict[Any, Any]:
         """Compiles all texts at once; kernels by (text's key, kernel's name)."""
@@ -96,7 +96,7 @@ class Gpu:
         self.device.copy_out(memory.address, array)
         return array
 
-    def chain(self, nodes: Sequence[KernelNode], edge: int, plain_after: int = 0) -> Graph:
+    def chain(self, nodes: Sequence[KernelNode], edge: int, plain_after: int = 0) -> CudaGraph:
         """A graph in which each node follows the one before; `plain_after` > 0 makes every
         edge into nodes 0, n, 2n, ... a plain one."""
         linked = []
@@ -107,9 +107,9 @@ class Gpu:
                 linked.append(replace(node, after=(number - 1,)))
             else:
                 linked.append(replace(node, after_signal=(number - 1,)))
-        return Graph(self.device, linked)
+        return CudaGraph(self.device, linked)
 
-    def time(self, graph: Graph, inner: int = 1, repeats: int = 9) -> float:
+    def time(self, graph: CudaGraph, inner: int = 1, repeats: int = 9) -> float:
         """Median microseconds of a replay, over `repeats` runs of `inner` replays."""
         return self.time_call(graph.launch, inner, repeats)
 
@@ -119,7 +119,7 @@ class Gpu:
             work()
         samples = []
         for _ in range(repeats):
-            start, end = Event(self.device), Event(self.device)
+            start, end = DriverEvent(self.device), DriverEvent(self.device)
             start.record()
             for _ in range(inner):
                 work()
@@ -128,7 +128,7 @@ class Gpu:
         return float(np.median(samples))
 
 
-def node(function: Function, shape: Shape, parameters: bytes) -> KernelNode:
+def node(function: KernelHandle, shape: Shape, parameters: bytes) -> KernelNode:
     """A kernel of a graph without its edges."""
     return KernelNode(function, shape.grid, shape.block, shape.shared, parameters)
 

@@ -20,7 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tinygrad_cuda.backend.cuda import compiler, runtime
-from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
 
 KERNELS, REPEATS = 60, 25
 POINTERS = [4 if number % 3 == 0 else 3 for number in range(KERNELS)]  # 200 in all
@@ -73,7 +73,7 @@ def host_time(work: Callable[[], None], per: int, settle: Callable[[], None]) ->
 class Step:
     """60 kernels, each reading its predecessor's output and two or three leaves."""
 
-    def __init__(self, gpu: runtime.Device, module: runtime.Module) -> None:
+    def __init__(self, gpu: runtime.DeviceHandle, module: runtime.LoadedModule) -> None:
         self.gpu = gpu
         self.functions = [module.function(f"add{count}") for count in POINTERS]
         rng = np.random.default_rng(0)
@@ -109,20 +109,20 @@ class Step:
                 value = value + np.float32(0.5) * leaves[(number + 1) % 3]
         return value
 
-    def graph(self, edges: str) -> Graph:
+    def graph(self, edges: str) -> CudaGraph:
         """The kernels in a chain, each waiting for the one before over one kind of edge."""
         chain = [(number - 1,) if number else () for number in range(KERNELS)]
         none: list[tuple[int, ...]] = [()] * KERNELS
         return self.build(*(chain, none) if edges == "plain" else (none, chain))
 
-    def build(self, after: list[tuple[int, ...]], after_signal: list[tuple[int, ...]]) -> Graph:
+    def build(self, after: list[tuple[int, ...]], after_signal: list[tuple[int, ...]]) -> CudaGraph:
         nodes = [
             KernelNode(
                 function, 1, N, 0, self.words(number, 0), after[number], after_signal[number]
             )
             for number, function in enumerate(self.functions)
         ]
-        return Graph(self.gpu, nodes)
+        return CudaGraph(self.gpu, nodes)
 
     def check(self, half: int, what: str) -> None:
         result = np.zeros(N, np.float32)
@@ -136,7 +136,7 @@ class Step:
                 self.gpu.fill(memory.address, 4 * N, 0xFF)
 
 
-def measure_single_launches(gpu: runtime.Device, step: Step) -> None:
+def measure_single_launches(gpu: runtime.DeviceHandle, step: Step) -> None:
     words = [step.words(number, 0) for number in range(KERNELS)]
     jobs = list(zip(step.functions, words))
 
@@ -178,7 +178,7 @@ def measure_single_launches(gpu: runtime.Device, step: Step) -> None:
     row("one kernel, libcuda through ctypes (us)", f"{figure:.2f}")
 
 
-def measure_graph(gpu: runtime.Device, step: Step, edges: str) -> None:
+def measure_graph(gpu: runtime.DeviceHandle, step: Step, edges: str) -> None:
     name = f"graph of {KERNELS} kernels, {edges} edges"
     start = time.perf_counter()
     graph = step.graph(edges)
@@ -191,7 +191,7 @@ def measure_graph(gpu: runtime.Device, step: Step, edges: str) -> None:
     measure_updates(gpu, step, graph, name)
 
 
-def prove_updates(step: Step, graph: Graph, name: str) -> None:
+def prove_updates(step: Step, graph: CudaGraph, name: str) -> None:
     """Moves every kernel to the other buffers and back; the results must follow."""
     for half in (1, 0, 1, 0):
         step.poison()
@@ -203,7 +203,7 @@ def prove_updates(step: Step, graph: Graph, name: str) -> None:
         raise SystemExit(f"{name}: {graph.updates} updates were counted, not {4 * KERNELS}")
 
 
-def measure_updates(gpu: runtime.Device, step: Step, graph: Graph, name: str) -> None:
+def measure_updates(gpu: runtime.DeviceHandle, step: Step, graph: CudaGraph, name: str) -> None:
     both = [[step.words(number, half) for number in range(KERNELS)] for half in range(2)]
     turn = 0
 
@@ -249,7 +249,7 @@ def measure_updates(gpu: runtime.Device, step: Step, graph: Graph, name: str) ->
         row(f"{name}: {count} updates and a launch, in a loop (us)", f"{figure:.1f}")
 
 
-def measure_shapes(gpu: runtime.Device, step: Step, kinds: tuple[str, ...]) -> None:
+def measure_shapes(gpu: runtime.DeviceHandle, step: Step, kinds: tuple[str, ...]) -> None:
     """The same 60 kernels as parallel chains and as diamonds: what do branches cost or gain?"""
     shapes: dict[str, list[tuple[int, ...]]] = {}
     for width in (1, 2, 4, 8, KERNELS):
@@ -275,7 +275,7 @@ def measure_shapes(gpu: runtime.Device, step: Step, kinds: tuple[str, ...]) -> N
             row(f"60 kernels, {name}, {edges}: replay, GPU (us)", f"{replay_time(gpu, graph):.1f}")
 
 
-def replay_time(gpu: runtime.Device, graph: Graph) -> float:
+def replay_time(gpu: runtime.DeviceHandle, graph: CudaGraph) -> float:
     """Median microseconds of GPU time between the ends of two replays."""
 
     def ten() -> None:
@@ -286,7 +286,7 @@ def replay_time(gpu: runtime.Device, graph: Graph) -> float:
     return statistics.median(gpu.timed(ten) / 10 for _ in range(REPEATS))
 
 
-def measure_memory(gpu: runtime.Device, spin: runtime.Function) -> None:
+def measure_memory(gpu: runtime.DeviceHandle, spin: runtime.KernelHandle) -> None:
     def reuse() -> None:
         for _ in range(100):
             gpu.allocate(4096)
@@ -315,7 +315,7 @@ def measure_memory(gpu: runtime.Device, spin: runtime.Function) -> None:
 
     figure = host_time(copy_pageable, 32, gpu.synchronize)
     row("copy 4 KiB to the GPU, pageable, the bare call (us)", f"{figure:.2f}")
-    slot, event = gpu.call("cuMemHostAlloc", 4096, 0), runtime.Event(gpu, timing=False)
+    slot, event = gpu.call("cuMemHostAlloc", 4096, 0), runtime.DriverEvent(gpu, timing=False)
 
     def copy_pinned() -> None:
         for _ in range(32):
@@ -350,7 +350,7 @@ def measure_memory(gpu: runtime.Device, spin: runtime.Function) -> None:
 
 
 def measure_busy_copies(
-    gpu: runtime.Device, spin: runtime.Function, memory: runtime.Allocation
+    gpu: runtime.DeviceHandle, spin: runtime.KernelHandle, memory: runtime.Allocation
 ) -> None:
     """Does a copy to the GPU hold the host up while the stream has 5 ms of work before it?"""
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.proofs.harness import PLAIN, Array, Gpu, Shape, node, source, words
-from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
 from tinygrad_cuda.backend.cuda.pool import Allocation
 
 BATCH, INPUTS, HIDDEN, CLASSES = 64, 784, 128, 10
@@ -183,7 +183,9 @@ class Step:
             for name in kernels
         ]
 
-    def graph(self, edge: int = PLAIN, kernels: tuple[str, ...] = FUSED, steps: int = 1) -> Graph:
+    def graph(
+        self, edge: int = PLAIN, kernels: tuple[str, ...] = FUSED, steps: int = 1
+    ) -> CudaGraph:
         """A graph of whole steps."""
         return self.gpu.chain(self.nodes(kernels, steps), edge)
 

@@ -17,8 +17,8 @@ import numpy as np
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda import uploads
-from tinygrad_cuda.backend.cuda.handles import Event
+from tinygrad_cuda.backend.cuda import prefetch
+from tinygrad_cuda.backend.cuda.handles import DriverEvent
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.data.prefetch import prefetched
 from tinygrad_cuda.nn import functional as F
@@ -45,19 +45,19 @@ class Timeline:
 
     def __init__(self, gpu: Any) -> None:
         self.gpu = gpu
-        self.origin = Event(gpu).record()
-        self.steps: list[tuple[Event, Event]] = []
-        self.copies: list[tuple[Event, Event]] = []
+        self.origin = DriverEvent(gpu).record()
+        self.steps: list[tuple[DriverEvent, DriverEvent]] = []
+        self.copies: list[tuple[DriverEvent, DriverEvent]] = []
 
-    def around(self, kept: list[tuple[Event, Event]], stream: Any, work: Any) -> Any:
-        start, end = Event(self.gpu), Event(self.gpu)
+    def around(self, kept: list[tuple[DriverEvent, DriverEvent]], stream: Any, work: Any) -> Any:
+        start, end = DriverEvent(self.gpu), DriverEvent(self.gpu)
         start.record(stream)
         found = work()
         end.record(stream)
         kept.append((start, end))
         return found
 
-    def spans(self, pairs: list[tuple[Event, Event]]) -> list[Span]:
+    def spans(self, pairs: list[tuple[DriverEvent, DriverEvent]]) -> list[Span]:
         return [
             (a.microseconds_since(self.origin), b.microseconds_since(self.origin)) for a, b in pairs
         ]
@@ -89,7 +89,7 @@ def run(ahead: bool, count: int) -> tuple[float, list[Span], list[Span]]:
     gpu.synchronize()
     each = (time.perf_counter() - began) / count * 1e6
     line = Timeline(gpu)
-    copy = uploads.Uploader.copy
+    copy = prefetch.Uploader.copy
 
     def timed_copy(self: Any, address: int, slot: int, nbytes: int) -> None:
         if nbytes > 1 << 20:  # the images
@@ -98,12 +98,12 @@ def run(ahead: bool, count: int) -> tuple[float, list[Span], list[Span]]:
         else:
             copy(self, address, slot, nbytes)
 
-    uploads.Uploader.copy = timed_copy  # type: ignore[method-assign]
+    prefetch.Uploader.copy = timed_copy  # type: ignore[method-assign]
     try:
         for x, y in source(given[:10]):
             line.around(line.steps, gpu.stream, lambda x=x, y=y: step(x, y))
     finally:
-        uploads.Uploader.copy = copy  # type: ignore[method-assign]
+        prefetch.Uploader.copy = copy  # type: ignore[method-assign]
     gpu.synchronize()
     return each, line.spans(line.copies), line.spans(line.steps)
 

@@ -26,10 +26,10 @@ from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend.cuda import runtime
 from tinygrad_cuda.backend.cuda.backend import CudaBackend
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.frame import Frame
-from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
+from tinygrad_cuda.backend.cuda.launch_params import LaunchParams
 from tinygrad_cuda.backend.cuda.replay import Replay
-from tinygrad_cuda.backend.cuda.template import THREADS
+from tinygrad_cuda.backend.cuda.skeleton import THREADS
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine.plan import cache as plans
 from tinygrad_cuda.nn import functional as F
@@ -141,7 +141,7 @@ def executables() -> list[CudaExecutable]:
     return [plan for plan in found if isinstance(plan, CudaExecutable)]
 
 
-def ours(gpu: runtime.Device, fresh: bool) -> None:
+def ours(gpu: runtime.DeviceHandle, fresh: bool) -> None:
     name = "fresh host batch" if fresh else "same device batch"
     plans.clear()
     with patch.object(CudaExecutable, "_replayed", lambda self: False):
@@ -173,10 +173,10 @@ def ours(gpu: runtime.Device, fresh: bool) -> None:
         host(plan, step, gpu)
 
 
-def rebuilt(gpu: runtime.Device, plan: CudaExecutable) -> Any:
+def rebuilt(gpu: runtime.DeviceHandle, plan: CudaExecutable) -> Any:
     """The plan's graph on plain edges."""
     unit: Any = plan.unit
-    return Graph(
+    return CudaGraph(
         gpu,
         [
             KernelNode(
@@ -188,15 +188,15 @@ def rebuilt(gpu: runtime.Device, plan: CudaExecutable) -> Any:
     )  # fmt: skip
 
 
-def host(plan: CudaExecutable, step: Ours, gpu: runtime.Device) -> None:
+def host(plan: CudaExecutable, step: Ours, gpu: runtime.DeviceHandle) -> None:
     """Where the host's time of a step goes."""
     for owner, name in (
         (CudaExecutable, "run"),
         (CudaExecutable, "_outputs"),
-        (Frame, "fill"),
+        (LaunchParams, "fill"),
         (Replay, "run"),
-        (Graph, "launch"),
-        (Graph, "update"),
+        (CudaGraph, "launch"),
+        (CudaGraph, "update"),
         (CudaBackend, "watch_error"),
         (CudaBackend, "take_error"),
     ):

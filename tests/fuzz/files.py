@@ -210,7 +210,7 @@ def load_cubin(path: Path) -> Any:
     entry.write_bytes(path.read_bytes())
     entry.chmod(0o600)
     with settings.override(cache_dir=path.parent / "cache", cache=True):
-        found = nvrtc._Cache().get("key", "sm_90")
+        found = nvrtc._CubinCache().get("key", "sm_90")
     return MISS if found is None else (found.cubin, found.log)
 
 

@@ -13,9 +13,9 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda.dependent_launches import DependentLaunches
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.graphs import Graph
-from tinygrad_cuda.backend.cuda.series import Series
+from tinygrad_cuda.backend.cuda.graphs import CudaGraph
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import CudaError
@@ -48,7 +48,7 @@ def on_the_gpu(some_gpu: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def gpu() -> runtime.Device:
+def gpu() -> runtime.DeviceHandle:
     return runtime.device(0)
 
 
@@ -120,7 +120,7 @@ def test_a_hundred_steps_have_the_same_bits(kind: str, singly: Any) -> None:
     assert not replays()
 
 
-def test_a_steady_loop_updates_nothing(gpu: runtime.Device) -> None:
+def test_a_steady_loop_updates_nothing(gpu: runtime.DeviceHandle) -> None:
     """The same batch a thousand times: soon no update, no new plan and no more memory."""
     net = model()
     optimizer = optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
@@ -145,7 +145,7 @@ def test_a_steady_loop_updates_nothing(gpu: runtime.Device) -> None:
     assert loss.item() < 0.1
 
 
-def test_fresh_batches_update_their_readers_alone(gpu: runtime.Device) -> None:
+def test_fresh_batches_update_their_readers_alone(gpu: runtime.DeviceHandle) -> None:
     net = model()
     optimizer = optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     counts, memory = [], []
@@ -194,7 +194,7 @@ def test_outputs_of_earlier_runs_keep_their_values() -> None:
         np.testing.assert_array_equal(y.numpy(), (np.arange(1000, dtype=np.float32) + turn) * 2)
 
 
-def test_two_plans_in_turn_and_an_arena_that_moves(gpu: runtime.Device) -> None:
+def test_two_plans_in_turn_and_an_arena_that_moves(gpu: runtime.DeviceHandle) -> None:
     """Plans captured before the arena grew find their intermediates at its new place."""
     gpu.empty_cache()  # earlier tests may have made the arena large enough
     rng = np.random.default_rng(1)
@@ -238,17 +238,17 @@ def test_a_failure_in_the_middle_leaves_nothing_half_done(
     expected = [2 * (500 * number + 500 * np.e) for number in range(8)]
     for number in range(4):
         assert step(number).item() == pytest.approx(expected[number], rel=1e-5)
-    original = getattr(Graph, call)
+    original = getattr(CudaGraph, call)
     calls = 0
 
-    def broken(self: Graph, *arguments: Any) -> Any:
+    def broken(self: CudaGraph, *arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 2:
             raise CudaError("cuda", "a failure made for this test")
         return original(self, *arguments)
 
-    monkeypatch.setattr(Graph, call, broken)
+    monkeypatch.setattr(CudaGraph, call, broken)
     failed = []
     for number in range(4, 8):
         wanted = step(number)
@@ -311,7 +311,9 @@ def test_debug_1_counts_updates(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1].endswith(", 0 updated")
 
 
-def test_few_long_launches_are_started_by_themselves(gpu: runtime.Device, singly: Any) -> None:
+def test_few_long_launches_are_started_by_themselves(
+    gpu: runtime.DeviceHandle, singly: Any
+) -> None:
     """They wait for each other, and for those of the plan before, as in a graph."""
     start = np.random.default_rng(0).standard_normal((4096, 4096)).astype(np.float32)
 
@@ -329,7 +331,9 @@ def test_few_long_launches_are_started_by_themselves(gpu: runtime.Device, singly
     np.testing.assert_array_equal(turns(), expected)
     found = [replay for replay in replays() if replay.count > 1]
     early = gpu.properties.capability >= (9, 0)
-    assert found and {type(replay.graph) for replay in found} == {Series if early else Graph}
+    assert found and {type(replay.graph) for replay in found} == {
+        DependentLaunches if early else CudaGraph
+    }
 
 
 def test_a_bad_index_in_a_long_launch_is_found() -> None:
@@ -342,7 +346,7 @@ def test_a_bad_index_in_a_long_launch_is_found() -> None:
 
 
 def test_times_are_those_of_the_gpu(
-    gpu: runtime.Device, capsys: pytest.CaptureFixture[str]
+    gpu: runtime.DeviceHandle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A small kernel takes a few microseconds, not the host's hundreds; a large one its bytes."""
     small, large = tc.ones(1000), tc.ones(64, 1 << 20)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from tinygrad_cuda.backend.cuda import compiler, runtime
-from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError, CudaError, OutOfMemoryError
 
@@ -82,12 +82,12 @@ extern "C" __global__ void checked(const __grid_constant__ check_params p) {
 
 
 @pytest.fixture(scope="module")
-def gpu(cuda_device: str) -> runtime.Device:
+def gpu(cuda_device: str) -> runtime.DeviceHandle:
     return runtime.device(0)
 
 
 @pytest.fixture(scope="module")
-def module(gpu: runtime.Device) -> runtime.Module:
+def module(gpu: runtime.DeviceHandle) -> runtime.LoadedModule:
     return gpu.load(compiler.compile_source(SOURCE, gpu.properties.arch).cubin)
 
 
@@ -95,13 +95,15 @@ def words(out: runtime.Allocation, source: runtime.Allocation, n: int, scale: fl
     return struct.pack("<QQqd", out.address, source.address, n, scale)
 
 
-def on_gpu(gpu: runtime.Device, values: npt.NDArray[np.float32]) -> runtime.Allocation:
+def on_gpu(gpu: runtime.DeviceHandle, values: npt.NDArray[np.float32]) -> runtime.Allocation:
     memory = gpu.allocate(values.nbytes)
     gpu.copy_in(memory.address, values)
     return memory
 
 
-def from_gpu(gpu: runtime.Device, memory: runtime.Allocation, n: int) -> npt.NDArray[np.float32]:
+def from_gpu(
+    gpu: runtime.DeviceHandle, memory: runtime.Allocation, n: int
+) -> npt.NDArray[np.float32]:
     values = np.full(n, np.nan, np.float32)
     gpu.copy_out(memory.address, values)
     return values
@@ -111,7 +113,7 @@ def random(n: int) -> npt.NDArray[np.float32]:
     return np.random.default_rng(n).standard_normal(n).astype(np.float32)
 
 
-def test_properties(gpu: runtime.Device) -> None:
+def test_properties(gpu: runtime.DeviceHandle) -> None:
     found = gpu.properties
     assert found.name
     assert found.arch == f"sm_{found.capability[0]}{found.capability[1]}"
@@ -124,7 +126,7 @@ def test_properties(gpu: runtime.Device) -> None:
     assert runtime.device(0) is gpu
 
 
-def test_a_loop_meets_the_same_addresses(gpu: runtime.Device) -> None:
+def test_a_loop_meets_the_same_addresses(gpu: runtime.DeviceHandle) -> None:
     turns = []
     for _ in range(4):
         pieces = [gpu.allocate(nbytes) for nbytes in (4, 10_000, 4, 9 << 20)]
@@ -135,7 +137,7 @@ def test_a_loop_meets_the_same_addresses(gpu: runtime.Device) -> None:
     assert all(address % 512 == 0 for address in turns[0])
 
 
-def test_memory_counts(gpu: runtime.Device) -> None:
+def test_memory_counts(gpu: runtime.DeviceHandle) -> None:
     before = gpu.memory_allocated()
     piece = gpu.allocate(1 << 20)
     assert gpu.memory_allocated() == before + (1 << 20)
@@ -144,7 +146,7 @@ def test_memory_counts(gpu: runtime.Device) -> None:
     assert gpu.memory_allocated() == before
 
 
-def test_empty_cache_gives_memory_back(gpu: runtime.Device) -> None:
+def test_empty_cache_gives_memory_back(gpu: runtime.DeviceHandle) -> None:
     gpu.empty_cache()
     free = gpu.memory_info()[0]
     piece = gpu.allocate(1 << 30)
@@ -155,7 +157,7 @@ def test_empty_cache_gives_memory_back(gpu: runtime.Device) -> None:
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 3, 511, 65_535, 65_536, 65_537, 1_000_003, 33_554_433])
-def test_copies_of_awkward_sizes(gpu: runtime.Device, nbytes: int) -> None:
+def test_copies_of_awkward_sizes(gpu: runtime.DeviceHandle, nbytes: int) -> None:
     data = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
     guard = 64
     first, second = gpu.allocate(nbytes + guard), gpu.allocate(nbytes + guard)
@@ -171,7 +173,7 @@ def test_copies_of_awkward_sizes(gpu: runtime.Device, nbytes: int) -> None:
 
 @pytest.mark.parametrize("nbytes", [4, 4096, 65_536, 1 << 20, 48 << 20])
 def test_the_source_of_a_copy_may_change_at_once(
-    gpu: runtime.Device, module: runtime.Module, nbytes: int
+    gpu: runtime.DeviceHandle, module: runtime.LoadedModule, nbytes: int
 ) -> None:
     """The copy waits behind 20 ms of work, and its source is overwritten as soon as it returns."""
     memory = gpu.allocate(3 * nbytes)
@@ -189,7 +191,7 @@ def test_the_source_of_a_copy_may_change_at_once(
 
 
 def test_a_pinned_source_may_change_at_once_too(
-    gpu: runtime.Device, module: runtime.Module
+    gpu: runtime.DeviceHandle, module: runtime.LoadedModule
 ) -> None:
     nbytes = 1 << 20
     pointer = gpu.call("cuMemHostAlloc", nbytes, 0)
@@ -205,14 +207,16 @@ def test_a_pinned_source_may_change_at_once_too(
     assert (back == 7).all()
 
 
-def test_a_strided_array_is_refused(gpu: runtime.Device) -> None:
+def test_a_strided_array_is_refused(gpu: runtime.DeviceHandle) -> None:
     with pytest.raises(ArgumentError, match="only contiguous"):
         gpu.copy_in(gpu.allocate(400).address, np.zeros((10, 10), np.float32).T[::2])
 
 
 @pytest.mark.parametrize("n", [1, 255, 256, 257, 100_003])
 @pytest.mark.parametrize("programmatic", [False, True])
-def test_launch(gpu: runtime.Device, module: runtime.Module, n: int, programmatic: bool) -> None:
+def test_launch(
+    gpu: runtime.DeviceHandle, module: runtime.LoadedModule, n: int, programmatic: bool
+) -> None:
     data = random(n)
     source, out = on_gpu(gpu, data), gpu.allocate(4 * n)
     function = module.function("affine")
@@ -222,7 +226,7 @@ def test_launch(gpu: runtime.Device, module: runtime.Module, n: int, programmati
     np.testing.assert_allclose(from_gpu(gpu, out, n), data * 2.5 + 1, rtol=1e-6, atol=1e-6)
 
 
-def test_large_shared_memory(gpu: runtime.Device, module: runtime.Module) -> None:
+def test_large_shared_memory(gpu: runtime.DeviceHandle, module: runtime.LoadedModule) -> None:
     n = gpu.properties.shared_bytes // 4
     assert 4 * n > 48 << 10
     data = random(n)
@@ -233,31 +237,31 @@ def test_large_shared_memory(gpu: runtime.Device, module: runtime.Module) -> Non
         gpu.launch(module.function("reverse"), 1, 256, 4 * n + 4, words(out, source, n, 0))
 
 
-def test_function_attributes(module: runtime.Module) -> None:
+def test_function_attributes(module: runtime.LoadedModule) -> None:
     assert 0 < module.function("affine").attribute("NUM_REGS") < 256
     assert module.function("affine").parameter_bytes == 32
     assert module.function("affine") is module.function("affine")
 
 
-def test_wrong_words_are_refused(gpu: runtime.Device, module: runtime.Module) -> None:
+def test_wrong_words_are_refused(gpu: runtime.DeviceHandle, module: runtime.LoadedModule) -> None:
     with pytest.raises(ArgumentError, match="another size") as caught:
         gpu.launch(module.function("affine"), 1, 32, 0, bytes(24))
     assert "expect: 32 bytes" in str(caught.value)
     assert "actual: 24 bytes" in str(caught.value)
 
 
-def test_a_missing_kernel_is_named(module: runtime.Module) -> None:
+def test_a_missing_kernel_is_named(module: runtime.LoadedModule) -> None:
     with pytest.raises(CudaError, match="CUDA_ERROR_NOT_FOUND"):
         module.function("nobody")
 
 
-def test_damaged_code_is_an_error(gpu: runtime.Device) -> None:
+def test_damaged_code_is_an_error(gpu: runtime.DeviceHandle) -> None:
     with pytest.raises(CudaError, match="cuModuleLoadData returned"):
         gpu.load(b"this is no machine code" * 10)
 
 
 def test_an_impossible_launch_leaves_the_context_whole(
-    gpu: runtime.Device, module: runtime.Module
+    gpu: runtime.DeviceHandle, module: runtime.LoadedModule
 ) -> None:
     data = random(10)
     source, out = on_gpu(gpu, data), gpu.allocate(40)
@@ -267,7 +271,7 @@ def test_an_impossible_launch_leaves_the_context_whole(
     np.testing.assert_allclose(from_gpu(gpu, out, 10), data + 1, rtol=1e-6, atol=1e-6)
 
 
-def test_out_of_memory_under_a_limit(gpu: runtime.Device) -> None:
+def test_out_of_memory_under_a_limit(gpu: runtime.DeviceHandle) -> None:
     gpu.empty_cache()
     limit = gpu.pool.limit
     gpu.pool.limit = gpu.pool.reserved + (64 << 20)
@@ -283,14 +287,14 @@ def test_out_of_memory_under_a_limit(gpu: runtime.Device) -> None:
         gpu.pool.limit = limit
 
 
-def test_out_of_memory_of_the_card_itself(gpu: runtime.Device) -> None:
+def test_out_of_memory_of_the_card_itself(gpu: runtime.DeviceHandle) -> None:
     with pytest.raises(OutOfMemoryError, match="free on the card"):
         gpu.allocate(gpu.properties.memory_bytes * 2)
     assert gpu.allocate(100).nbytes == 100
 
 
 def test_an_error_word_survives_and_the_context_too(
-    gpu: runtime.Device, module: runtime.Module
+    gpu: runtime.DeviceHandle, module: runtime.LoadedModule
 ) -> None:
     word = gpu.allocate(32)
     gpu.fill(word.address, 32)
@@ -303,7 +307,9 @@ def test_an_error_word_survives_and_the_context_too(
     gpu.synchronize()
 
 
-def test_sync_mode_checks_each_launch(gpu: runtime.Device, module: runtime.Module) -> None:
+def test_sync_mode_checks_each_launch(
+    gpu: runtime.DeviceHandle, module: runtime.LoadedModule
+) -> None:
     data = random(5)
     source, out = on_gpu(gpu, data), gpu.allocate(20)
     with settings.override(sync=True):
@@ -311,7 +317,7 @@ def test_sync_mode_checks_each_launch(gpu: runtime.Device, module: runtime.Modul
     assert gpu.driver.cuStreamQuery(gpu.stream)[0] == 0
 
 
-def test_events_time_and_order(gpu: runtime.Device, module: runtime.Module) -> None:
+def test_events_time_and_order(gpu: runtime.DeviceHandle, module: runtime.LoadedModule) -> None:
     source, out = on_gpu(gpu, random(1000)), gpu.allocate(4000)
 
     def work() -> None:
@@ -319,14 +325,14 @@ def test_events_time_and_order(gpu: runtime.Device, module: runtime.Module) -> N
             gpu.launch(module.function("chained"), 4, 256, 0, words(out, source, 1000, 1))
 
     assert 1 < gpu.timed(work) < 1e6
-    event = runtime.Event(gpu, timing=False).record()
+    event = runtime.DriverEvent(gpu, timing=False).record()
     event.hold(gpu.copy_stream)
     gpu.call("cuStreamSynchronize", gpu.copy_stream)
     assert gpu.driver.cuStreamQuery(gpu.stream)[0] == 0
 
 
 def chain(
-    module: runtime.Module, buffers: list[runtime.Allocation], n: int, programmatic: bool
+    module: runtime.LoadedModule, buffers: list[runtime.Allocation], n: int, programmatic: bool
 ) -> list[KernelNode]:
     """buffers[i + 1] = 2 * buffers[i] + 1, one kernel each."""
     return [
@@ -343,20 +349,20 @@ def chain(
     ]
 
 
-def needs_programmatic(gpu: runtime.Device, programmatic: bool) -> None:
+def needs_programmatic(gpu: runtime.DeviceHandle, programmatic: bool) -> None:
     if programmatic and gpu.properties.capability < (9, 0):
         pytest.xfail("programmatic edges need sm_90")
 
 
 @pytest.mark.parametrize("programmatic", [False, True])
 def test_graph_chain_and_replay(
-    gpu: runtime.Device, module: runtime.Module, programmatic: bool
+    gpu: runtime.DeviceHandle, module: runtime.LoadedModule, programmatic: bool
 ) -> None:
     needs_programmatic(gpu, programmatic)
     n, length = 100_003, 8
     data = random(n)
     buffers = [on_gpu(gpu, data), *(gpu.allocate(4 * n) for _ in range(length))]
-    graph = Graph(gpu, chain(module, buffers, n, programmatic))
+    graph = CudaGraph(gpu, chain(module, buffers, n, programmatic))
     expected = data
     for _ in range(length):
         expected = expected * np.float32(2) + np.float32(1)
@@ -368,12 +374,14 @@ def test_graph_chain_and_replay(
 
 
 @pytest.mark.parametrize("programmatic", [False, True])
-def test_graph_update(gpu: runtime.Device, module: runtime.Module, programmatic: bool) -> None:
+def test_graph_update(
+    gpu: runtime.DeviceHandle, module: runtime.LoadedModule, programmatic: bool
+) -> None:
     needs_programmatic(gpu, programmatic)
     n = 1000
     data = random(n)
     buffers = [on_gpu(gpu, data), *(gpu.allocate(4 * n) for _ in range(3))]
-    graph = Graph(gpu, chain(module, buffers, n, programmatic))
+    graph = CudaGraph(gpu, chain(module, buffers, n, programmatic))
     graph.launch()
     assert not graph.update(1, graph.words(1))
     assert graph.updates == 0
@@ -389,12 +397,12 @@ def test_graph_update(gpu: runtime.Device, module: runtime.Module, programmatic:
 
 
 def test_an_update_leaves_a_launch_under_way_alone(
-    gpu: runtime.Device, module: runtime.Module
+    gpu: runtime.DeviceHandle, module: runtime.LoadedModule
 ) -> None:
     n = 1_000_003
     data = random(n)
     source, first, second = on_gpu(gpu, data), gpu.allocate(4 * n), gpu.allocate(4 * n)
-    graph = Graph(gpu, chain(module, [source, first], n, False))
+    graph = CudaGraph(gpu, chain(module, [source, first], n, False))
     for turn in range(50):
         target = (first, second)[turn % 2]
         graph.update(0, words(target, source, n, float(turn)))
@@ -405,7 +413,7 @@ def test_an_update_leaves_a_launch_under_way_alone(
 
 @pytest.mark.parametrize("programmatic", [False, True])
 def test_graph_fork_and_join(
-    gpu: runtime.Device, module: runtime.Module, programmatic: bool
+    gpu: runtime.DeviceHandle, module: runtime.LoadedModule, programmatic: bool
 ) -> None:
     """One kernel feeds two branches; a plain join follows both, whatever edges lead there."""
     needs_programmatic(gpu, programmatic)
@@ -422,7 +430,7 @@ def test_graph_fork_and_join(
         grid = -(-n // 256)
         return KernelNode(function, grid, 256, 0, words(target, source, n, 3.0), after, signal)
 
-    graph = Graph(
+    graph = CudaGraph(
         gpu,
         [
             node(both, start, early=False),
@@ -444,7 +452,7 @@ def test_graph_fork_and_join(
 
 @pytest.mark.parametrize("programmatic", [False, True])
 def test_graph_of_diamonds_joined_by_either_kind_of_edge(
-    gpu: runtime.Device, module: runtime.Module, programmatic: bool
+    gpu: runtime.DeviceHandle, module: runtime.LoadedModule, programmatic: bool
 ) -> None:
     """x -> (2x + 1, 3x + 1) -> left - right / 2, eight times; each join reads both branches."""
     needs_programmatic(gpu, programmatic)
@@ -464,7 +472,7 @@ def test_graph_of_diamonds_joined_by_either_kind_of_edge(
         add("chained", words(right, start, n, 3.0), *before)
         addresses = (memory.address for memory in (end, left, right))
         add("joined", struct.pack("<QQQq", *addresses, n), 3 * number, 3 * number + 1)
-    graph = Graph(gpu, nodes)
+    graph = CudaGraph(gpu, nodes)
     expected = data.astype(np.float64)
     for _ in range(diamonds):
         expected = (2 * expected + 1) - (3 * expected + 1) * 0.5
@@ -476,12 +484,12 @@ def test_graph_of_diamonds_joined_by_either_kind_of_edge(
 
 
 def test_a_graph_that_points_forward_is_refused(
-    gpu: runtime.Device, module: runtime.Module
+    gpu: runtime.DeviceHandle, module: runtime.LoadedModule
 ) -> None:
     memory = gpu.allocate(4)
     node = KernelNode(module.function("affine"), 1, 32, 0, words(memory, memory, 1, 1), after=(0,))
     with pytest.raises(ArgumentError, match="not before it"):
-        Graph(gpu, [node])
+        CudaGraph(gpu, [node])
 
 
 def script(body: str) -> str:
@@ -605,7 +613,7 @@ print("done")
     )
 
 
-def test_two_threads_use_one_gpu(gpu: runtime.Device, module: runtime.Module) -> None:
+def test_two_threads_use_one_gpu(gpu: runtime.DeviceHandle, module: runtime.LoadedModule) -> None:
     n, failures = 10_007, []
     function = module.function("affine")
 

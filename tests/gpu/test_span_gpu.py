@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.cuda import executable, spans
+from tinygrad_cuda.backend.cuda import executable, fuse_grid_reduce
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.schedule import Schedule
@@ -23,10 +23,10 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
 
     def spied(schedule: Schedule, *machine: object) -> None:
-        spans.span(schedule, *machine)  # type: ignore[arg-type]
-        found.append(sum(bool(kernel.crew) for kernel in schedule.kernels))
+        fuse_grid_reduce.fuse_grid_reduce(schedule, *machine)  # type: ignore[arg-type]
+        found.append(sum(bool(kernel.co_resident) for kernel in schedule.kernels))
 
-    monkeypatch.setattr(executable, "span", spied)
+    monkeypatch.setattr(executable, "fuse_grid_reduce", spied)
     cache.clear()
     return found
 

@@ -10,9 +10,9 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda.ferry import SMALLEST, TURNS
-from tinygrad_cuda.backend.cuda.graphs import Graph
-from tinygrad_cuda.backend.cuda.staging import FETCHED, PART, PARTS, Staged, Staging
+from tinygrad_cuda.backend.cuda.async_copy import SMALLEST, TURNS
+from tinygrad_cuda.backend.cuda.graphs import CudaGraph
+from tinygrad_cuda.backend.cuda.pinned_ring import FETCHED, PART, PARTS, Staged, Staging
 from tinygrad_cuda.core.device import as_device
 
 # What a pretended GPU can run in a few seconds.
@@ -156,9 +156,11 @@ def test_more_arrays_than_a_graph_fetches() -> None:
 def test_numbers_that_change_are_fetched_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adam's corrections, a schedule and dropout's counter: one kernel has another parameter."""
     updates: list[bool] = []
-    update = Graph.update
+    update = CudaGraph.update
     monkeypatch.setattr(
-        Graph, "update", lambda self, *words: updates.append(update(self, *words)) or updates[-1]
+        CudaGraph,
+        "update",
+        lambda self, *words: updates.append(update(self, *words)) or updates[-1],
     )
     tc.manual_seed(0)
     model = tc.nn.Sequential(tc.nn.Linear(20, 30), tc.nn.Dropout(0.5), tc.nn.Linear(30, 5))

@@ -17,7 +17,7 @@ from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import graphs
 
-chain = sys.modules["tinygrad_cuda.compile.chain"]
+chain = sys.modules["tinygrad_cuda.compile.multi_step_replay"]
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +29,14 @@ def short_graphs(kernel_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many turns each chain has run."""
     found: list[int] = []
-    run = chain.Chained.run
+    run = chain.MultiStepReplay.run
 
     def counted(self: Any, *arguments: Any) -> Any:
         result = run(self, *arguments)
         found.append(result[0])
         return result
 
-    monkeypatch.setattr(chain.Chained, "run", counted)
+    monkeypatch.setattr(chain.MultiStepReplay, "run", counted)
     return found
 
 
@@ -179,14 +179,14 @@ def test_calls_over_the_same_data_update_nothing(
 ) -> None:
     """After two calls with each place of the losses, graphs are launched as they stand."""
     updates: list[int] = []
-    update = graphs.Graph.update
+    update = graphs.CudaGraph.update
 
     def counted(self: Any, *arguments: Any) -> bool:
         changed = update(self, *arguments)
         updates.append(int(changed))
         return changed
 
-    monkeypatch.setattr(graphs.Graph, "update", counted)
+    monkeypatch.setattr(graphs.CudaGraph, "update", counted)
 
     def train(steps: bool) -> list[bytes]:
         tc.manual_seed(0)

@@ -12,9 +12,9 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.engine.cell import Cell
-from tinygrad_cuda.engine.seal import UnseenCell
+from tinygrad_cuda.engine.dirty_tracking import UnseenCell
 
-steady = sys.modules["tinygrad_cuda.compile.steady"]
+steady = sys.modules["tinygrad_cuda.compile.fast_replay"]
 
 
 pytestmark = pytest.mark.usefixtures("kernel_device")

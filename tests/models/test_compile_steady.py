@@ -14,7 +14,7 @@ from compiled_task import value_bytes
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 
-steady = sys.modules["tinygrad_cuda.compile.steady"]
+steady = sys.modules["tinygrad_cuda.compile.fast_replay"]
 
 
 pytestmark = pytest.mark.usefixtures("kernel_device")
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.usefixtures("kernel_device")
 def short(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each replay went the short way."""
     found: list[bool] = []
-    replay = steady.Steady.replay
+    replay = steady.FastReplay.replay
 
     def counted(self: Any, *given: Any) -> Any:
         result = replay(self, *given)
         found.append(result is not steady.MISS)
         return result
 
-    monkeypatch.setattr(steady.Steady, "replay", counted)
+    monkeypatch.setattr(steady.FastReplay, "replay", counted)
     return found
 
 

@@ -173,7 +173,7 @@ def test_one_plan_an_evaluation(
     search: str | None, on_cpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And after the first few steps none that is new, though lr, step and pairs differ."""
-    runs, find, run_known = [0], cache.find, realize.run_known
+    runs, find, run_known = [0], cache.find, realize.run_cached_plan
 
     def counted(*arguments: Any) -> Any:
         runs[0] += 1
@@ -189,7 +189,7 @@ def test_one_plan_an_evaluation(
     run.steps(12)
     made, before = cache.made, run.evaluations
     monkeypatch.setattr(cache, "find", counted)
-    monkeypatch.setattr(realize, "run_known", counted_too)
+    monkeypatch.setattr(realize, "run_cached_plan", counted_too)
     for turn in range(4):
         run.optimizer.param_groups[0]["lr"] = 0.3 / (turn + 1)
         run.optimizer.step(run.closure)

@@ -18,7 +18,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import as_device
-from tinygrad_cuda.engine import known, realize
+from tinygrad_cuda.engine import plan_lookup, realize
 from tinygrad_cuda.nn import functional as F
 
 TURNS, UNDISTURBED = 14, 4
@@ -153,11 +153,11 @@ INTERFERENCE: list[Callable[[Loop, Any], Any]] = [
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[Any]]]:
     """What a program shows if every plan is found by a trace; the others soon have their paths."""
-    monkeypatch.setattr(known, "STEADY", 1)
+    monkeypatch.setattr(plan_lookup, "STEADY", 1)
 
     def run(seed: int) -> list[Any]:
         with monkeypatch.context() as patch:
-            patch.setattr(realize, "run_known", lambda device, wanted: False)
+            patch.setattr(realize, "run_cached_plan", lambda device, wanted: False)
             return Loop(seed, False).run()
 
     yield run

@@ -12,7 +12,7 @@ from execution import Batch, collected
 
 from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.staging import fetch_source
+from tinygrad_cuda.backend.cuda.pinned_ring import fetch_source
 from tinygrad_cuda.core.device import as_device
 
 # Stages that fit share a kernel, and the time of a compilation grows faster than a kernel does.
@@ -27,7 +27,7 @@ class Listing:
 
     error = None
     shared_bytes = 227 << 10
-    crew: Mapping[int, int] = {1: 132, 2: 264}
+    co_resident: Mapping[int, int] = {1: 132, 2: 264}
 
     def __init__(self) -> None:
         self.sources: list[str] = []

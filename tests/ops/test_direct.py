@@ -13,10 +13,10 @@ import pytest
 from execution import Batch, device_or_skip
 
 from tinygrad_cuda.backend.cuda import contract
-from tinygrad_cuda.backend.cuda.correlate import Part, parts_of
-from tinygrad_cuda.backend.cuda.direct import Cut, Windows, cut_of, cuts_of, windows_of
-from tinygrad_cuda.backend.cuda.template import THREADS
-from tinygrad_cuda.backend.cuda.tiling import BLOCK_SHARED
+from tinygrad_cuda.backend.cuda.conv_direct import Cut, Windows, cut_of, cuts_of, windows_of
+from tinygrad_cuda.backend.cuda.conv_weight_gradient import ImagePart, parts_of
+from tinygrad_cuda.backend.cuda.skeleton import THREADS
+from tinygrad_cuda.backend.cuda.tile_heuristics import BLOCK_SHARED
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.graph.node import Node
@@ -114,7 +114,7 @@ def test_any_parts_give_the_gradient_of_the_kernel(
     n, c, sizes, m, kernel, stride, pads, dilation = problem
     batch = Batch(device_or_skip("emu", request))
     rng = np.random.default_rng(7)
-    parts: dict[Node, Part] = {}
+    parts: dict[Node, ImagePart] = {}
     expected = {}
     for number in range(4):
         x = rng.standard_normal((n, c, *sizes)).astype(np.float32)
@@ -138,7 +138,7 @@ def test_any_parts_give_the_gradient_of_the_kernel(
         )  # fmt: skip
     draw = random.Random(8)
 
-    def chosen(found: Windows, outputs: int) -> Part:
+    def chosen(found: Windows, outputs: int) -> ImagePart:
         part = draw.choice(list(parts_of(found, outputs)))
         parts[found.input] = part
         return part

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bench import Bench, softmax, spread
 
-from tinygrad_cuda.backend.cuda import carry, columns, ring
+from tinygrad_cuda.backend.cuda import column_partials, fuse_column_sums, row_pipeline
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
@@ -147,10 +147,10 @@ def test_rows_carry_the_columns_that_they_have_at_hand(
 
     Rows are sent for ahead where they can be: odd ones have no vectors.
     """
-    monkeypatch.setattr(carry, "ENOUGH_ROWS", 8)
-    monkeypatch.setattr(columns, "WALKERS", 5)
-    monkeypatch.setattr(ring, "WALKERS", 5)
-    monkeypatch.setattr(ring, "LEAST", 1 if ahead else ring.LEAST)
+    monkeypatch.setattr(fuse_column_sums, "ENOUGH_ROWS", 8)
+    monkeypatch.setattr(column_partials, "WALKERS", 5)
+    monkeypatch.setattr(row_pipeline, "WALKERS", 5)
+    monkeypatch.setattr(row_pipeline, "LEAST", 1 if ahead else row_pipeline.LEAST)
     monkeypatch.setattr(schedule, "LARGE", 1)
     x, g, weight = (bench(*shape, dtype=dtype) for shape in ((rows, length),) * 2 + ((length,),))
     size = common.full_like(rd.sum(x, axes=(1,)), length)
@@ -195,8 +195,8 @@ def test_carried_columns_meet_values_of_the_rows(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many rows as columns: what a row kernel stores for each row, its second stage reads."""
-    monkeypatch.setattr(carry, "ENOUGH_ROWS", 8)
-    monkeypatch.setattr(columns, "WALKERS", 5)
+    monkeypatch.setattr(fuse_column_sums, "ENOUGH_ROWS", 8)
+    monkeypatch.setattr(column_partials, "WALKERS", 5)
     x = bench(300, 300)
     tops = rd.max(x, axes=(1,))
     centered = ew.sub(x, mv.expand(tops, shape=x.shape))
@@ -211,8 +211,8 @@ def test_rows_that_wait_for_columns_do_not_carry_them(
     bench: Bench, between: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A softmax of what column sums, or a product of these, have changed."""
-    monkeypatch.setattr(carry, "ENOUGH_ROWS", 8)
-    monkeypatch.setattr(columns, "WALKERS", 5)
+    monkeypatch.setattr(fuse_column_sums, "ENOUGH_ROWS", 8)
+    monkeypatch.setattr(column_partials, "WALKERS", 5)
     x, weight = bench(300, 300), bench(300, 1)
     sums = rd.sum(x, axes=(0,))
     change = contraction.matmul(sums, weight) if between else sums

@@ -14,9 +14,9 @@ import pytest
 from execution import device_or_skip
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.cuda import executable, spans
-from tinygrad_cuda.backend.cuda import span as texts
-from tinygrad_cuda.backend.cuda.template import Exchange
+from tinygrad_cuda.backend.cuda import executable, fuse_grid_reduce
+from tinygrad_cuda.backend.cuda import grid_reduce as texts
+from tinygrad_cuda.backend.cuda.skeleton import Exchange
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.graph.schedule import Kernel, Schedule
@@ -35,7 +35,7 @@ def small_is_large(
     device_or_skip("emu", request)
     fusion = importlib.import_module("tinygrad_cuda.graph.fusion")
     monkeypatch.setattr(fusion, "LONG_ROW", 1 << 10)
-    monkeypatch.setattr(spans, "ENOUGH", 0)
+    monkeypatch.setattr(fuse_grid_reduce, "ENOUGH", 0)
     cache.clear()
     yield
     cache.clear()
@@ -46,17 +46,17 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
     """The kernels of all plans that are made."""
     found: list[Kernel] = []
 
-    def spied(schedule: Schedule, shared_bytes: int, crew: Mapping[int, int]) -> None:
-        spans.span(schedule, shared_bytes, crew)
+    def spied(schedule: Schedule, shared_bytes: int, co_resident: Mapping[int, int]) -> None:
+        fuse_grid_reduce.fuse_grid_reduce(schedule, shared_bytes, co_resident)
         found.extend(schedule.kernels)
 
-    monkeypatch.setattr(executable, "span", spied)
+    monkeypatch.setattr(executable, "fuse_grid_reduce", spied)
     return found
 
 
 def held(kernels: list[Kernel]) -> list[list[str]]:
     """The reductions of each kernel that holds its rows."""
-    return [[node.op.name for node in kernel.anchors] for kernel in kernels if kernel.crew]
+    return [[node.op.name for node in kernel.anchors] for kernel in kernels if kernel.co_resident]
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -267,5 +267,5 @@ def test_two_of_them_never_run_at_one_time(kernels: list[Kernel]) -> None:
     x, weight, bias, other = (tc.tensor(array, device="emu") for array in arrays)
     found = batch_norm(x, weight, bias), batch_norm(other, weight, bias)
     found[0].numpy()  # both are pending, so both are of one plan
-    first, second = (kernel for kernel in kernels if kernel.crew)
+    first, second = (kernel for kernel in kernels if kernel.co_resident)
     assert second.waits_for(first) or first.waits_for(second)

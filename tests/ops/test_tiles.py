@@ -10,9 +10,16 @@ import pytest
 from execution import Batch, device_or_skip
 
 from tinygrad_cuda.backend.cuda import contract
-from tinygrad_cuda.backend.cuda.operand import Source, followed
-from tinygrad_cuda.backend.cuda.template import THREADS
-from tinygrad_cuda.backend.cuda.tiling import BLOCK_SHARED, TILES, Plan, clocks, parted, plan
+from tinygrad_cuda.backend.cuda.contract_loads import Source, followed
+from tinygrad_cuda.backend.cuda.skeleton import THREADS
+from tinygrad_cuda.backend.cuda.tile_heuristics import (
+    BLOCK_SHARED,
+    TILES,
+    Plan,
+    clocks,
+    parted,
+    plan,
+)
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.graph.ops import common, contraction

@@ -12,10 +12,10 @@ from execution import device_or_skip
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend.cuda import winograd
-from tinygrad_cuda.backend.cuda.direct import windows_of
-from tinygrad_cuda.backend.cuda.template import THREADS
-from tinygrad_cuda.backend.cuda.tiles import block_of
+from tinygrad_cuda.backend.cuda.conv_direct import windows_of
+from tinygrad_cuda.backend.cuda.skeleton import THREADS
 from tinygrad_cuda.backend.cuda.winograd import form_of
+from tinygrad_cuda.backend.cuda.winograd_transforms import block_of
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import float32
@@ -23,7 +23,7 @@ from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops import movement as mv
-from tinygrad_cuda.graph.ops.winograd import PARTS, Part
+from tinygrad_cuda.graph.ops.winograd import PARTS, TransformPart
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.nn.windows import padded, windows
 
@@ -218,7 +218,7 @@ def test_tiles_are_chosen_where_they_take_less_time(
 
 
 @pytest.mark.parametrize("part", [PARTS[4]["results"], PARTS[2]["results"], PARTS[4]["taps"]])
-def test_blocks_have_a_thread_for_each_tile_and_store_whole_vectors(part: Part) -> None:
+def test_blocks_have_a_thread_for_each_tile_and_store_whole_vectors(part: TransformPart) -> None:
     """Of small and large images, in any number, with few and many channels."""
     sizes = [(3, 3)] if part.step == 3 else [(7, 7), (9, 30), (28, 28), (65, 63), (200, 7)]
     for images, channels, (height, width) in product((1, 3, 64), (1, 12, 64), sizes):

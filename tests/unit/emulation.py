@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tinygrad_cuda.backend.emulator.runtime import Module, prelude
+from tinygrad_cuda.backend.emulator.runtime import EmulatedModule, prelude
 
 C_NAMES = {
     "float32": "float",
@@ -56,12 +56,12 @@ TGC_KERNEL({name}, {threads})
 """
 
 
-def module(*kernels: str) -> Module:
-    return Module(prelude() + "".join(kernels))
+def module(*kernels: str) -> EmulatedModule:
+    return EmulatedModule(prelude() + "".join(kernels))
 
 
 def launch(
-    unit: Module,
+    unit: EmulatedModule,
     name: str,
     *parameters: Any,
     grid: int = 1,
@@ -82,7 +82,7 @@ def launch(
     unit.launch(name, grid, block, shared, np.array(words, np.uint64), ranges, order)
 
 
-def apply(unit: Module, name: str, output: str, *inputs: np.ndarray[Any, Any]) -> Any:
+def apply(unit: EmulatedModule, name: str, output: str, *inputs: np.ndarray[Any, Any]) -> Any:
     """Runs an `elementwise` kernel."""
     out = np.zeros(inputs[0].shape, numpy_dtype(output))
     inputs = tuple(np.ascontiguousarray(x) for x in inputs)

@@ -17,7 +17,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import codegen, compiler, runtime
-from tinygrad_cuda.backend.cuda.template import fill
+from tinygrad_cuda.backend.cuda.skeleton import fill
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.data import idx
 from tinygrad_cuda.graph.node import Op

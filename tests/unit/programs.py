@@ -7,8 +7,8 @@ from math import prod
 from typing import Any
 
 from tinygrad_cuda.backend.base import Argument, Program
-from tinygrad_cuda.backend.cuda.carry import carry
-from tinygrad_cuda.backend.cuda.spans import span
+from tinygrad_cuda.backend.cuda.fuse_column_sums import fuse_column_sums
+from tinygrad_cuda.backend.cuda.fuse_grid_reduce import fuse_grid_reduce
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType
@@ -24,7 +24,7 @@ from tinygrad_cuda.graph.schedule import Schedule, schedule
 
 EMU = as_device("emu")
 SHARED = 227 << 10  # bytes that a block may have on a large GPU
-CREW = {1: 132, 2: 264}  # blocks that run on it at one time, by those on a multiprocessor
+CO_RESIDENT = {1: 132, 2: 264}  # blocks that run on it at one time, by those on a multiprocessor
 
 
 class Inputs:
@@ -46,8 +46,8 @@ def scheduled(program: Program) -> Schedule:
     """As the executable does it."""
     places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
     found = schedule(turn_products(simplify(program.outputs)), places)
-    span(found, SHARED, CREW)
-    carry(found, SHARED)
+    fuse_grid_reduce(found, SHARED, CO_RESIDENT)
+    fuse_column_sums(found, SHARED)
     return found
 
 

@@ -15,7 +15,7 @@ from tinygrad_cuda.backend.reference.backend import (
     ReferenceBackend,
     ReferenceExecutable,
 )
-from tinygrad_cuda.backend.reference.chains import Chain
+from tinygrad_cuda.backend.reference.chains import ElementwiseChain
 from tinygrad_cuda.backend.reference.lowering import Lowered
 from tinygrad_cuda.backend.reference.pool import CAPACITY, pool
 from tinygrad_cuda.graph.ops import numeric
@@ -227,14 +227,14 @@ def test_movements_that_copy_nothing_are_one_step(plans: list[Lowered]) -> None:
     windows = (x * 2).t()[2:9].unfold(1, 5, 3).permute(2, 0, 1)
     (windows + 1).numpy()
     (steps,) = [plan.steps for plan in plans]
-    assert len([step for step in steps if not isinstance(step, Chain)]) <= 3
+    assert len([step for step in steps if not isinstance(step, ElementwiseChain)]) <= 3
 
 
 def test_what_small_values_come_between_is_one_chain(plans: list[Lowered]) -> None:
     """A norm's scale is computed in several small steps from what its shift comes from."""
     x = tc.tensor(np.resize(OTHER, (4, 9, 50, 50)))
     F.relu(F.batch_norm(x, None, None, training=True)).numpy()
-    (chain,) = [step for plan in plans for step in plan.steps if isinstance(step, Chain)]
+    (chain,) = [step for plan in plans for step in plan.steps if isinstance(step, ElementwiseChain)]
     assert len(chain.members) >= 4
 
 

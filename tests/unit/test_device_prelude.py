@@ -14,7 +14,7 @@ import scipy.special
 from emulation import C_NAMES, apply, elementwise, kernel, launch, module, numpy_dtype
 
 from tinygrad_cuda.backend.cuda.compiler import compile_source
-from tinygrad_cuda.backend.emulator.runtime import Module, prelude
+from tinygrad_cuda.backend.emulator.runtime import EmulatedModule, prelude
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 
@@ -42,7 +42,7 @@ def random_floats(count: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.fixture(scope="module")
-def conversions() -> Module:
+def conversions() -> EmulatedModule:
     kernels = []
     for half in HALVES:
         for wide in FLOATS:
@@ -58,7 +58,7 @@ def _cast_to(dtype: str) -> str:
 
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("wide", FLOATS)
-def test_every_half_widens_exactly(conversions: Module, half: str, wide: str) -> None:
+def test_every_half_widens_exactly(conversions: EmulatedModule, half: str, wide: str) -> None:
     x = ALL_HALVES.view(numpy_dtype(half))
     same(apply(conversions, f"{half}_to_{wide}", wide, x), x.astype(wide))
 
@@ -66,14 +66,14 @@ def test_every_half_widens_exactly(conversions: Module, half: str, wide: str) ->
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("wide", FLOATS)
 def test_every_half_survives_the_way_there_and_back(
-    conversions: Module, half: str, wide: str
+    conversions: EmulatedModule, half: str, wide: str
 ) -> None:
     x = ALL_HALVES.view(numpy_dtype(half))
     same(apply(conversions, f"{wide}_to_{half}", half, x.astype(wide)), x)
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_random_bit_patterns_round_as_numpy_does(conversions: Module, half: str) -> None:
+def test_random_bit_patterns_round_as_numpy_does(conversions: EmulatedModule, half: str) -> None:
     x = random_floats(100_000)
     same(apply(conversions, f"float32_to_{half}", half, x), x.astype(numpy_dtype(half)))
 
@@ -81,7 +81,7 @@ def test_random_bit_patterns_round_as_numpy_does(conversions: Module, half: str)
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("wide", FLOATS)
 def test_ties_go_to_even_and_their_neighbours_to_the_nearest(
-    conversions: Module, half: str, wide: str
+    conversions: EmulatedModule, half: str, wide: str
 ) -> None:
     """For doubles the neighbours differ from the tie by less than a float can tell."""
     dtype = numpy_dtype(half)
@@ -96,7 +96,7 @@ def test_ties_go_to_even_and_their_neighbours_to_the_nearest(
         same(apply(conversions, f"{wide}_to_{half}", half, -x), -expected)
 
 
-def test_doubles_to_half_round_once(conversions: Module) -> None:
+def test_doubles_to_half_round_once(conversions: EmulatedModule) -> None:
     x = random_floats(50_000).astype(np.float64) * (1 + 1e-12)
     near = (
         np.random.default_rng(2).standard_normal(50_000)
@@ -107,7 +107,7 @@ def test_doubles_to_half_round_once(conversions: Module) -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_overflow_and_special_values(conversions: Module, half: str) -> None:
+def test_overflow_and_special_values(conversions: EmulatedModule, half: str) -> None:
     x = np.array([np.inf, -np.inf, 1e300, -1e300, 1e-300, -0.0, 65519.99, 65520, 3.3895e38])
     got = apply(conversions, f"float64_to_{half}", half, x).astype(np.float64)
     top = [65504, np.inf, np.inf] if half == "float16" else [65536, 65536, 3.3895313892515355e38]
@@ -118,7 +118,7 @@ def test_overflow_and_special_values(conversions: Module, half: str) -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_cast_to_half_rounds_a_compute_value(conversions: Module, half: str) -> None:
+def test_cast_to_half_rounds_a_compute_value(conversions: EmulatedModule, half: str) -> None:
     x = np.random.default_rng(3).standard_normal(1000)
     expected = x.astype(numpy_dtype(half)).astype(np.float32)
     same(apply(conversions, f"round_{half}", "float32", x), expected)
@@ -128,7 +128,7 @@ def test_cast_to_half_rounds_a_compute_value(conversions: Module, half: str) -> 
 
 
 @pytest.fixture(scope="module")
-def casts() -> Module:
+def casts() -> EmulatedModule:
     names = [*FLOATS, *INTEGERS, "bool", *HALVES]
     return module(
         *(elementwise(f"{a}_{b}", [a], b, _cast_to_c(b)) for a in names for b in names if a != b)
@@ -158,7 +158,7 @@ def truncated(value: float, dtype: str) -> int:
 
 @pytest.mark.parametrize("source", FLOATS)
 @pytest.mark.parametrize("target", INTEGERS)
-def test_floats_truncate_to_integers(casts: Module, source: str, target: str) -> None:
+def test_floats_truncate_to_integers(casts: EmulatedModule, source: str, target: str) -> None:
     x = np.concatenate([AWKWARD, random_floats(2000)]).astype(source)
     got = apply(casts, f"{source}_{target}", target, x)
     np.testing.assert_array_equal(got, [truncated(float(value), target) for value in x])
@@ -172,7 +172,7 @@ def test_floats_truncate_to_integers(casts: Module, source: str, target: str) ->
 
 @pytest.mark.parametrize("source", INTEGERS)
 @pytest.mark.parametrize("target", [*INTEGERS, *FLOATS, *HALVES, "bool"])
-def test_integers_convert_as_numpy_does(casts: Module, source: str, target: str) -> None:
+def test_integers_convert_as_numpy_does(casts: EmulatedModule, source: str, target: str) -> None:
     if source == target:
         return
     x = np.random.default_rng(5).integers(-(2**62), 2**62, 1000)
@@ -203,19 +203,19 @@ def test_quotients_by_one_number_are_quotients() -> None:
 
 
 @pytest.mark.parametrize("source", [*FLOATS, *HALVES])
-def test_true_is_what_is_not_zero(casts: Module, source: str) -> None:
+def test_true_is_what_is_not_zero(casts: EmulatedModule, source: str) -> None:
     x = np.array([0, -0.0, 1, 0.5, 1e-7, np.inf, np.nan]).astype(numpy_dtype(source))
     got = apply(casts, f"{source}_bool", "bool", x)
     np.testing.assert_array_equal(got, [False, False] + [True] * 5)
 
 
 @pytest.mark.parametrize("target", [*FLOATS, *INTEGERS, *HALVES])
-def test_bool_becomes_zero_or_one(casts: Module, target: str) -> None:
+def test_bool_becomes_zero_or_one(casts: EmulatedModule, target: str) -> None:
     got = apply(casts, f"bool_{target}", target, np.array([False, True]))
     np.testing.assert_array_equal(got.astype(float), [0, 1])
 
 
-def test_double_to_float_rounds_to_nearest(casts: Module) -> None:
+def test_double_to_float_rounds_to_nearest(casts: EmulatedModule) -> None:
     x = np.random.default_rng(6).standard_normal(5000) * 1e-3
     same(apply(casts, "float64_float32", "float32", x), x.astype(np.float32))
 
@@ -227,7 +227,7 @@ SHIFTS = ["shift_left", "shift_right"]
 
 
 @pytest.fixture(scope="module")
-def arithmetic() -> Module:
+def arithmetic() -> EmulatedModule:
     kernels = []
     for dtype in [*FLOATS, *INTEGERS]:
         c = C_NAMES[dtype]
@@ -263,7 +263,7 @@ def float_pairs(dtype: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("op", ["max", "min", "remainder", "floor_divide", "fmod", *SHIFTS])
-def test_integer_operations_are_numpys(arithmetic: Module, dtype: str, op: str) -> None:
+def test_integer_operations_are_numpys(arithmetic: EmulatedModule, dtype: str, op: str) -> None:
     a, b = integer_pairs(dtype)
     numpy_name = {"max": "maximum", "min": "minimum", "shift_left": "left_shift"}
     numpy_name["shift_right"] = "right_shift"
@@ -272,7 +272,7 @@ def test_integer_operations_are_numpys(arithmetic: Module, dtype: str, op: str) 
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_integer_power_wraps_and_truncates(arithmetic: Module, dtype: str) -> None:
+def test_integer_power_wraps_and_truncates(arithmetic: EmulatedModule, dtype: str) -> None:
     a, b = integer_pairs(dtype)
     bits = np.iinfo(dtype).bits
 
@@ -291,7 +291,7 @@ def test_integer_power_wraps_and_truncates(arithmetic: Module, dtype: str) -> No
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("op", ["max", "min", "remainder", "floor_divide", "fmod", "pow"])
-def test_float_operations_are_numpys(arithmetic: Module, dtype: str, op: str) -> None:
+def test_float_operations_are_numpys(arithmetic: EmulatedModule, dtype: str, op: str) -> None:
     a, b = float_pairs(dtype)
     function = getattr(np, {"max": "maximum", "min": "minimum", "pow": "power"}.get(op, op))
     got, expected = apply(arithmetic, f"{op}_{dtype}", dtype, a, b), function(a, b)
@@ -305,7 +305,7 @@ def test_float_operations_are_numpys(arithmetic: Module, dtype: str, op: str) ->
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
-def test_sign_abs_and_kinds_of_number(arithmetic: Module, dtype: str) -> None:
+def test_sign_abs_and_kinds_of_number(arithmetic: EmulatedModule, dtype: str) -> None:
     x = (float_pairs if dtype in FLOATS else integer_pairs)(dtype)[0]
     np.testing.assert_array_equal(apply(arithmetic, f"abs_{dtype}", dtype, x), np.abs(x))
     # 0 for NaN, as in PyTorch.
@@ -332,7 +332,7 @@ FUNCTIONS2 = ["atan2", "hypot", "copysign", "nextafter"]
 
 
 @pytest.fixture(scope="module")
-def functions() -> Module:
+def functions() -> EmulatedModule:
     return module(
         *(
             elementwise(f"f_{name}_{dtype}", [dtype], dtype, f"tgc_{name}(a)")
@@ -349,7 +349,7 @@ def functions() -> Module:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions(functions: Module, name: str, dtype: str) -> None:
+def test_functions(functions: EmulatedModule, name: str, dtype: str) -> None:
     x = np.concatenate([np.linspace(-0.999, 0.999, 301), np.linspace(-20, 20, 301), [-1, 0, 1]])
     x = x.astype(dtype)
     expected = FUNCTIONS[name](x.astype(np.float64))
@@ -362,20 +362,20 @@ def test_functions(functions: Module, name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", FUNCTIONS2)
-def test_functions_of_two(functions: Module, name: str, dtype: str) -> None:
+def test_functions_of_two(functions: EmulatedModule, name: str, dtype: str) -> None:
     a, b = np.random.default_rng(9).standard_normal((2, 500)).astype(dtype)
     expected = getattr(np, "arctan2" if name == "atan2" else name)(a, b)
     np.testing.assert_allclose(apply(functions, f"f_{name}_{dtype}", dtype, a, b), expected, 1e-6)
 
 
-def test_erfinv_holds_its_digits_near_one(functions: Module) -> None:
+def test_erfinv_holds_its_digits_near_one(functions: EmulatedModule) -> None:
     x = 1 - np.logspace(-15, -1, 50)
     x = np.concatenate([x, -x, np.logspace(-300, -1, 50), [1, -1, 1.5, np.nan]])
     got = apply(functions, "f_erfinv_float64", "float64", x)
     np.testing.assert_allclose(got, scipy.special.erfinv(x), rtol=1e-12)
 
 
-def test_sigmoid_never_overflows(functions: Module) -> None:
+def test_sigmoid_never_overflows(functions: EmulatedModule) -> None:
     x = np.array([-1e4, -700, -100, 100, 1e4, np.inf, -np.inf, np.nan])
     np.testing.assert_allclose(
         apply(functions, "f_sigmoid_float64", "float64", x), scipy.special.expit(x), rtol=1e-14

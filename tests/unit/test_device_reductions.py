@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from emulation import kernel, launch, module
 
-from tinygrad_cuda.backend.emulator.runtime import Module
+from tinygrad_cuda.backend.emulator.runtime import EmulatedModule
 
 REDUCTIONS = {
     "sum_f": ("float", "tgc_sum_op()"),
@@ -23,7 +23,7 @@ REDUCTIONS = {
 
 
 @pytest.fixture(scope="module")
-def reductions() -> Module:
+def reductions() -> EmulatedModule:
     text = ""
     for name, (c, op) in REDUCTIONS.items():
         fields = f"const {c}* a; {c}* out;"
@@ -72,7 +72,7 @@ BLOCKS = [32, 64, 96, 160, 992, 1024]
 @pytest.mark.parametrize("order", [0, 1])
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_block_reductions(reductions: Module, name: str, block: int, order: int) -> None:
+def test_block_reductions(reductions: EmulatedModule, name: str, block: int, order: int) -> None:
     rng = np.random.default_rng(block)
     dtype = np.dtype(DTYPES[REDUCTIONS[name][0]])
     if dtype.kind == "f":
@@ -95,7 +95,7 @@ def test_block_reductions(reductions: Module, name: str, block: int, order: int)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_block_scan(reductions: Module, block: int) -> None:
+def test_block_scan(reductions: EmulatedModule, block: int) -> None:
     x = np.random.default_rng(block).integers(-100, 100, block)
     out = np.zeros_like(x)
     launch(reductions, "sum_l_scan", x, out, block=block, shared=256)
@@ -112,7 +112,7 @@ def test_block_scan(reductions: Module, block: int) -> None:
 
 
 @pytest.mark.parametrize("order", range(4))
-def test_scratch_is_free_again_on_return(reductions: Module, order: int) -> None:
+def test_scratch_is_free_again_on_return(reductions: EmulatedModule, order: int) -> None:
     """Nobody may still read the partial results when the next reduction writes its own."""
     x = np.arange(1, 5)[:, None] * np.arange(256)
     out = np.zeros_like(x)
@@ -122,7 +122,7 @@ def test_scratch_is_free_again_on_return(reductions: Module, order: int) -> None
     np.testing.assert_array_equal(out, np.cumsum(x, 1))
 
 
-def test_max_and_min_let_nan_through(reductions: Module) -> None:
+def test_max_and_min_let_nan_through(reductions: EmulatedModule) -> None:
     for name in ("max_reduce", "min_reduce"):
         for position in (0, 31, 32, 95):
             x = np.arange(96, dtype=np.float32)
@@ -133,7 +133,9 @@ def test_max_and_min_let_nan_through(reductions: Module) -> None:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_arg_reductions_take_the_first_and_prefer_nan(reductions: Module, block: int) -> None:
+def test_arg_reductions_take_the_first_and_prefer_nan(
+    reductions: EmulatedModule, block: int
+) -> None:
     rng = np.random.default_rng(block)
     ties = rng.integers(0, 4, block).astype(np.float32)
     with_nan = ties.copy()
@@ -147,7 +149,7 @@ def test_arg_reductions_take_the_first_and_prefer_nan(reductions: Module, block:
 
 @pytest.mark.parametrize("count", [1, 40, 5000])
 @pytest.mark.parametrize("block", [32, 96, 1024])
-def test_welford(reductions: Module, block: int, count: int) -> None:
+def test_welford(reductions: EmulatedModule, block: int, count: int) -> None:
     x = np.random.default_rng(count).standard_normal(count) + 1e6
     n, mean, m2 = np.zeros((3, block))
     launch(reductions, "welford", x, n, mean, m2, count, block=block, shared=32 * 24)

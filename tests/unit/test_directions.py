@@ -25,9 +25,9 @@ def normalized(x: Node, passes: int) -> Node:
 
 
 @pytest.fixture(autouse=True)
-def no_crew(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_co_resident(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU on which no kernel holds such rows."""
-    monkeypatch.setattr(programs, "CREW", {})
+    monkeypatch.setattr(programs, "CO_RESIDENT", {})
 
 
 def directions(batch: int, passes: int) -> list[bool]:

@@ -248,7 +248,7 @@ def test_a_long_account_of_the_compiler_says_how_much_is_left_out(count: int) ->
 def test_a_loop_stops_looking_for_a_program_that_it_does_not_find(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from tinygrad_cuda.compile import repeat
+    from tinygrad_cuda.compile import multi_step
 
     tried = []
 
@@ -256,9 +256,9 @@ def test_a_loop_stops_looking_for_a_program_that_it_does_not_find(
         tried.append(count)
         return 0, None
 
-    monkeypatch.setattr(repeat, "_turned", none)
+    monkeypatch.setattr(multi_step, "_turned", none)
     assert tc.loop(50, lambda x: x + 1, tc.zeros(())).item() == 50
-    assert len(tried) == repeat.ATTEMPTS
+    assert len(tried) == multi_step.ATTEMPTS
 
 
 def test_the_first_pass_backward_has_the_plan_of_all_others() -> None:

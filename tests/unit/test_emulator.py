@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emulation import apply, elementwise, kernel, launch, module
 
-from tinygrad_cuda.backend.emulator.runtime import KernelFault, Module
+from tinygrad_cuda.backend.emulator.runtime import EmulatedModule, KernelFault
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError
 
@@ -25,7 +25,7 @@ tgc_store(p.out, threadIdx.x, values[threadIdx.x > 0 ? threadIdx.x - 1 : 0]);
 
 
 @pytest.fixture(scope="module")
-def kernels() -> Module:
+def kernels() -> EmulatedModule:
     return module(
         ADD,
         kernel("barrier", "int* out;", NEIGHBOUR % "__syncthreads();"),
@@ -159,7 +159,7 @@ def kernels() -> Module:
 
 
 @pytest.mark.parametrize("order", [0, 3])
-def test_map_over_many_blocks(kernels: Module, order: int) -> None:
+def test_map_over_many_blocks(kernels: EmulatedModule, order: int) -> None:
     a, b = np.random.default_rng(0).standard_normal((2, 10_001)).astype(np.float32)
     out = np.zeros_like(a)
     launch(kernels, "add", a, b, out, a.size, grid=40, block=256, order=order)
@@ -168,7 +168,7 @@ def test_map_over_many_blocks(kernels: Module, order: int) -> None:
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("block", [96, 1024])
-def test_reduction_in_shared_memory(kernels: Module, block: int, order: int) -> None:
+def test_reduction_in_shared_memory(kernels: EmulatedModule, block: int, order: int) -> None:
     a = np.random.default_rng(0).integers(0, 100, (7, block)).astype(np.float32)
     out = np.zeros(7, np.float32)
     launch(kernels, "tree", a, out, grid=7, block=block, shared=block * 4, order=order)
@@ -176,7 +176,7 @@ def test_reduction_in_shared_memory(kernels: Module, block: int, order: int) -> 
 
 
 @pytest.mark.parametrize("order", [0, 1])
-def test_reduction_by_shuffles(kernels: Module, order: int) -> None:
+def test_reduction_by_shuffles(kernels: EmulatedModule, order: int) -> None:
     a = np.random.default_rng(0).integers(0, 100, (3, 32)).astype(np.float32)
     out = np.zeros(3, np.float32)
     launch(kernels, "shuffles", a, out, block=96, order=order)
@@ -184,7 +184,7 @@ def test_reduction_by_shuffles(kernels: Module, order: int) -> None:
 
 
 @pytest.mark.parametrize("order", [0, 1])
-def test_warp_operations_and_widths(kernels: Module, order: int) -> None:
+def test_warp_operations_and_widths(kernels: EmulatedModule, order: int) -> None:
     out = np.zeros((64, 8), np.uint32)
     launch(kernels, "warp_operations", out, block=64, order=order)
     lane = np.arange(64) % 32
@@ -198,20 +198,20 @@ def test_warp_operations_and_widths(kernels: Module, order: int) -> None:
     np.testing.assert_array_equal(out[:, 7], np.where(lane < 16, lane ^ 1, 0))
 
 
-def test_barriers_that_count(kernels: Module) -> None:
+def test_barriers_that_count(kernels: EmulatedModule) -> None:
     out = np.zeros((96, 3), np.int32)
     launch(kernels, "votes", out, block=96)
     assert (out == [20, 1, 0]).all()
 
 
 @pytest.mark.parametrize("order", [0, 1])
-def test_ended_threads_count_as_arrived(kernels: Module, order: int) -> None:
+def test_ended_threads_count_as_arrived(kernels: EmulatedModule, order: int) -> None:
     out = np.zeros(64, np.int32)
     launch(kernels, "leavers", out, block=64, order=order)
     np.testing.assert_array_equal(out, [1, 0] * 32)
 
 
-def test_atomics_in_shared_and_global_memory(kernels: Module) -> None:
+def test_atomics_in_shared_and_global_memory(kernels: EmulatedModule) -> None:
     a = np.random.default_rng(0).integers(0, 8, 256).astype(np.int32)
     out, total = np.zeros(8, np.int32), np.zeros(1, np.uint64)
     launch(kernels, "histogram", a, out, total, grid=3, block=256, shared=32, order=4)
@@ -219,13 +219,13 @@ def test_atomics_in_shared_and_global_memory(kernels: Module) -> None:
     assert total[0] == 255
 
 
-def test_threads_have_room_for_local_arrays(kernels: Module) -> None:
+def test_threads_have_room_for_local_arrays(kernels: EmulatedModule) -> None:
     out = np.zeros(1024)
     launch(kernels, "deep", out, block=1024)
     np.testing.assert_array_equal(out, 2047 * 1024 * np.arange(1, 1025.0))
 
 
-def test_a_parameter_may_point_into_a_buffer(kernels: Module) -> None:
+def test_a_parameter_may_point_into_a_buffer(kernels: EmulatedModule) -> None:
     """A row of a larger buffer: the limit is the buffer's end, and its start lies below 0."""
     a = np.arange(96, dtype=np.float32)
     out = np.zeros(32, np.float32)
@@ -233,7 +233,7 @@ def test_a_parameter_may_point_into_a_buffer(kernels: Module) -> None:
     np.testing.assert_array_equal(out, a[:32])
 
 
-def test_launches_from_several_threads_take_turns(kernels: Module) -> None:
+def test_launches_from_several_threads_take_turns(kernels: EmulatedModule) -> None:
     wrong: list[int] = []
 
     def work(seed: int) -> None:
@@ -254,7 +254,7 @@ def test_launches_from_several_threads_take_turns(kernels: Module) -> None:
 # What a permuted order shows ----------------------------------------------------------------------
 
 
-def test_a_missing_barrier_shows_in_another_order(kernels: Module) -> None:
+def test_a_missing_barrier_shows_in_another_order(kernels: EmulatedModule) -> None:
     """In order 0 each thread finds its neighbour's value by luck."""
     expected = np.maximum(np.arange(128) - 1, 0)
     wrong = 0
@@ -269,7 +269,7 @@ def test_a_missing_barrier_shows_in_another_order(kernels: Module) -> None:
     assert wrong == 3
 
 
-def test_the_setting_chooses_the_order(kernels: Module) -> None:
+def test_the_setting_chooses_the_order(kernels: EmulatedModule) -> None:
     out = np.zeros(128, np.int32)
     words, ranges = np.array([out.ctypes.data], np.uint64), [(out.ctypes.data, out.nbytes)]
     results = []
@@ -282,7 +282,7 @@ def test_the_setting_chooses_the_order(kernels: Module) -> None:
     assert not np.array_equal(results[1], results[3])
 
 
-def test_shared_memory_is_poisoned_for_each_block(kernels: Module) -> None:
+def test_shared_memory_is_poisoned_for_each_block(kernels: EmulatedModule) -> None:
     out = np.zeros(1, np.uint32)
     launch(kernels, "poison", out, shared=4)
     assert out[0] == 0xFFFFFFFF
@@ -291,7 +291,7 @@ def test_shared_memory_is_poisoned_for_each_block(kernels: Module) -> None:
 # Faults -------------------------------------------------------------------------------------------
 
 
-def fault(unit: Module, name: str, *parameters: Any, **sizes: Any) -> str:
+def fault(unit: EmulatedModule, name: str, *parameters: Any, **sizes: Any) -> str:
     with pytest.raises(KernelFault) as caught:
         launch(unit, name, *parameters, **sizes)
     return str(caught.value)
@@ -308,7 +308,7 @@ def fault(unit: Module, name: str, *parameters: Any, **sizes: Any) -> str:
     ],
 )
 def test_access_outside_a_buffer(
-    kernels: Module, read: int, write: int, words: list[str], order: int
+    kernels: EmulatedModule, read: int, write: int, words: list[str], order: int
 ) -> None:
     a, out = np.zeros((2, 32), np.float32)
     text = fault(kernels, "reach", a, out, read, write, order=order)
@@ -317,13 +317,13 @@ def test_access_outside_a_buffer(
     assert "test_emulator.py" in text or "emulation.py" in text
 
 
-def test_neighbouring_buffers_are_apart(kernels: Module) -> None:
+def test_neighbouring_buffers_are_apart(kernels: EmulatedModule) -> None:
     """One past the end of a buffer is an error even if another buffer begins there."""
     memory = np.zeros(64, np.float32)
     assert "limit 32" in fault(kernels, "reach", memory[:32], memory[32:], 1, 0)
 
 
-def test_a_buffer_that_is_not_of_the_launch(kernels: Module) -> None:
+def test_a_buffer_that_is_not_of_the_launch(kernels: EmulatedModule) -> None:
     a, out = np.zeros((2, 32), np.float32)
     words = np.array([a.ctypes.data, out.ctypes.data, 0, 0], np.uint64)
     with pytest.raises(KernelFault, match="a pointer into a buffer of this launch"):
@@ -334,7 +334,7 @@ def test_a_buffer_that_is_not_of_the_launch(kernels: Module) -> None:
         )
 
 
-def test_atomics_are_checked_too(kernels: Module) -> None:
+def test_atomics_are_checked_too(kernels: EmulatedModule) -> None:
     a = np.zeros(4, np.int32)
     launch(kernels, "atomic", a, 3)
     assert a.tolist() == [0, 0, 0, 32]
@@ -342,7 +342,7 @@ def test_atomics_are_checked_too(kernels: Module) -> None:
 
 
 @pytest.mark.parametrize("start", [1, 2, 3])
-def test_misaligned_vector(kernels: Module, start: int) -> None:
+def test_misaligned_vector(kernels: EmulatedModule, start: int) -> None:
     a = np.zeros(12, np.float32)
     out = np.zeros(12, np.float32)
     a, out = a[-a.ctypes.data % 16 // 4 :], out[-out.ctypes.data % 16 // 4 :]
@@ -365,13 +365,13 @@ def test_misaligned_vector(kernels: Module, start: int) -> None:
     ],
 )
 def test_threads_that_do_not_meet(
-    kernels: Module, name: str, block: int, message: str, order: int
+    kernels: EmulatedModule, name: str, block: int, message: str, order: int
 ) -> None:
     out = np.zeros(64, np.int32)
     assert message in fault(kernels, name, out, block=block, order=order)
 
 
-def test_a_hang_says_who_waits_where(kernels: Module) -> None:
+def test_a_hang_says_who_waits_where(kernels: EmulatedModule) -> None:
     text = fault(kernels, "half_waits", np.zeros(1, np.int32))
     lines = kernels.source.splitlines()
     line = next(i for i, text in enumerate(lines, 1) if "< 16) __syncthreads" in text)
@@ -379,14 +379,14 @@ def test_a_hang_says_who_waits_where(kernels: Module) -> None:
 
 
 @pytest.mark.parametrize(("offset", "side"), [(64, "past the end"), (-1, "before the start")])
-def test_writes_around_shared_memory(kernels: Module, offset: int, side: str) -> None:
+def test_writes_around_shared_memory(kernels: EmulatedModule, offset: int, side: str) -> None:
     launch(kernels, "beyond", 63, shared=64)
     text = fault(kernels, "beyond", offset, shared=64)
     assert f"writes {side} of shared memory" in text
     assert f"byte {offset} was changed" in text
 
 
-def test_the_machine_survives_a_fault(kernels: Module) -> None:
+def test_the_machine_survives_a_fault(kernels: EmulatedModule) -> None:
     a, b = np.ones((2, 256), np.float32)
     for name, block in (("half_waits", 32), ("two_barriers", 64), ("masks", 32)):
         for order in (0, 1):
@@ -394,7 +394,7 @@ def test_the_machine_survives_a_fault(kernels: Module) -> None:
             assert (apply(kernels, "add", "float32", a, b) == 2).all()
 
 
-def test_launches_that_no_gpu_takes(kernels: Module) -> None:
+def test_launches_that_no_gpu_takes(kernels: EmulatedModule) -> None:
     out = np.zeros(1024, np.int32)
     assert "at most 64 threads" in fault(kernels, "small", out, block=96)
     assert "8 bytes" in fault(kernels, "small", out, 7, block=32)

@@ -12,7 +12,7 @@ import pytest
 from emulation import apply, elementwise, kernel, launch, module
 
 from tinygrad_cuda.backend.emulator import compiler
-from tinygrad_cuda.backend.emulator.runtime import KernelFault, Module, prelude
+from tinygrad_cuda.backend.emulator.runtime import EmulatedModule, KernelFault, prelude
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, DeviceError
 
@@ -73,7 +73,7 @@ def test_a_damaged_entry_is_a_miss(cache: Path, count_builds: list[str], damage:
     )
     another_process()
     one = np.ones(3, np.float32)
-    assert (apply(Module(source), "add", "float32", one, one) == 2).all()
+    assert (apply(EmulatedModule(source), "add", "float32", one, one) == 2).all()
     assert len(count_builds) == 2
 
 
@@ -90,10 +90,10 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
     one = np.ones(3, np.float32)
     with settings.override(cache_dir=blocked, cache=True):
         with pytest.warns(RuntimeWarning, match="cannot be kept"):
-            unit = Module(prelude() + ADD)
+            unit = EmulatedModule(prelude() + ADD)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            Module(prelude() + ADD)
+            EmulatedModule(prelude() + ADD)
     assert (apply(unit, "add", "float32", one, one) == 2).all()
 
 
@@ -108,7 +108,7 @@ def test_no_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(cache))
     with pytest.raises(DeviceError) as caught:
-        Module(prelude() + ADD)
+        EmulatedModule(prelude() + ADD)
     text = str(caught.value)
     for word in ("no C++ compiler", "c++, g++ or clang++", "hint:", "'cpu'"):
         assert word in text
@@ -133,7 +133,7 @@ def test_a_compile_error_shows_the_line(cache: Path) -> None:
     source = prelude() + ADD.replace("a + b", "a + missing")
     line = next(i for i, text in enumerate(source.splitlines(), 1) if "missing" in text)
     with pytest.raises(CompileError) as caught:
-        Module(source)
+        EmulatedModule(source)
     text = str(caught.value)
     assert f"kernels:{line}: 'missing' was not declared" in text or "undeclared" in text
     assert f"> {line:>4} |" in text

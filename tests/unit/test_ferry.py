@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad_cuda.backend.cuda import ferry
-from tinygrad_cuda.backend.cuda.ferry import LARGEST, TURNS, Ferry
+from tinygrad_cuda.backend.cuda import async_copy
+from tinygrad_cuda.backend.cuda.async_copy import LARGEST, TURNS, Ferry
 
 
 class Stream:
@@ -101,7 +101,7 @@ class Event:
 
 @pytest.fixture(params=range(5))
 def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Card:
-    monkeypatch.setattr(ferry, "Event", Event)
+    monkeypatch.setattr(async_copy, "DriverEvent", Event)
     return Card(request.param)
 
 

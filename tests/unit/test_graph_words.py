@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
-from tinygrad_cuda.backend.cuda.places import GRAPHS
+from tinygrad_cuda.backend.cuda.dependent_launches import LONG, DependentLaunches, suits
+from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs_by_address import GRAPHS
+from tinygrad_cuda.backend.cuda.pinned_ring import FETCHED, NUMBERS_WITHIN, FetchWords, lent
 from tinygrad_cuda.backend.cuda.replay import Replay
-from tinygrad_cuda.backend.cuda.series import LONG, Series, suits
-from tinygrad_cuda.backend.cuda.staging import FETCHED, NUMBERS_WITHIN, FetchWords, lent
 from tinygrad_cuda.core.errors import ArgumentError, CudaError
 
 SIZE = 8 * (3 * FETCHED + 2) + NUMBERS_WITHIN
@@ -109,7 +109,7 @@ def replay(card: Card) -> Replay:
     numbers: Any = SimpleNamespace(address=8192)
     frame: Any = SimpleNamespace(fill=lambda addresses: [], words=lambda number: bytes(SIZE))
     made = Replay(card, None, [None], [()], frame, [memory], numbers)  # type: ignore[arg-type, list-item]
-    made._built = lambda words: Graph(card, [node(words), node(bytes(SIZE))])  # type: ignore[method-assign, assignment, arg-type]
+    made._built = lambda words: CudaGraph(card, [node(words), node(bytes(SIZE))])  # type: ignore[method-assign, assignment, arg-type]
     return made
 
 
@@ -176,8 +176,8 @@ def test_places_that_come_again_are_not_told_again(card: Card, fetches: bool, pe
     frame: Any = Addresses()
     replay = Replay(card, None, [None], [()], frame, memory)  # type: ignore[arg-type, list-item]
 
-    def built(words: bytes | None) -> Graph:
-        return Graph(card, [node(w) for w in (words, frame.words(0)) if w is not None])  # type: ignore[arg-type]
+    def built(words: bytes | None) -> CudaGraph:
+        return CudaGraph(card, [node(w) for w in (words, frame.words(0)) if w is not None])  # type: ignore[arg-type]
 
     replay._built = built  # type: ignore[method-assign]
     turns = [*range(4), *[k % period for k in range(120)], 1000, *range(4), 7, 8, 7]
@@ -193,7 +193,7 @@ def test_places_that_come_again_are_not_told_again(card: Card, fetches: bool, pe
 
 
 def test_words_in_place_are_not_for_update(card: Card) -> None:
-    graph = Graph(card, [node(bytes(16)), node(bytes(16))])  # type: ignore[arg-type]
+    graph = CudaGraph(card, [node(bytes(16)), node(bytes(16))])  # type: ignore[arg-type]
     words = graph.parameters(0)
     words[1] = 5
     assert graph.words(0) == struct.pack("<QQ", 0, 5) and graph.words(1) == bytes(16)
@@ -216,7 +216,7 @@ def test_moved_words_are_those_from_before() -> None:
 def test_a_series_launches_kernels_in_order_with_the_latest_parameters(card: Card) -> None:
     """Only what differs is written, and every launch reads what stands there then."""
     first, second = (bytes([k]) * SIZE for k in (1, 2))
-    series = Series(card, [node(first), node(second)])  # type: ignore[arg-type]
+    series = DependentLaunches(card, [node(first), node(second)])  # type: ignore[arg-type]
     series.launch()
     assert not series.update(1, second) and series.update(0, second) and series.updates == 1
     series.launch()

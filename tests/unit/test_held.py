@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tinygrad_cuda.backend.cuda.held import Held
-from tinygrad_cuda.backend.cuda.places import GRAPHS, IDLE
-from tinygrad_cuda.backend.cuda.staging import Staged
+from tinygrad_cuda.backend.cuda.graphs_by_address import GRAPHS, IDLE
+from tinygrad_cuda.backend.cuda.pinned_ring import Staged
+from tinygrad_cuda.backend.cuda.steady_runs import SteadyRuns
 from tinygrad_cuda.core.config import settings
 
 
@@ -105,7 +105,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.executable = Executable()
-        self.held = Held(self.executable, [0])  # type: ignore[arg-type]
+        self.held = SteadyRuns(self.executable, [0])  # type: ignore[arg-type]
         self.fixed = [100]
 
     def turn(self, given: Any, result: int, number: float = 1.0) -> str:

@@ -27,8 +27,8 @@ RANKS = {
     "graph.ops": 2,
     "graph.gradient": 3,
     "graph.batching": 3,
-    "graph.template": 3,
-    "graph.pullback": 3,
+    "graph.subgraph_template": 3,
+    "graph.backward_template": 3,
     "graph.rewrite": 3,
     "graph.fusion": 3,
     "graph.grouping": 4,
@@ -72,8 +72,8 @@ RANKS = {
 }
 # (importer, imported) of one rank.
 SIBLINGS = {
-    ("graph.gradient", "graph.pullback"),
-    ("graph.pullback", "graph.template"),
+    ("graph.gradient", "graph.backward_template"),
+    ("graph.backward_template", "graph.subgraph_template"),
     ("graph.schedule", "graph.grouping"),
     ("graph.schedule", "graph.narrowing"),
     ("graph.memory", "graph.schedule"),

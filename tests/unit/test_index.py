@@ -344,7 +344,7 @@ def test_all_of_keeps_the_stronger_condition() -> None:
 
 def test_multiples_of_four_plus_lane() -> None:
     block, lane = ix.variable("block", 300), ix.variable("lane", 4)
-    i = ix.Variable("i", 1200)
+    i = ix.IndexVariable("i", 1200)
     source = ix.flatten(ix.unflatten(ix.variable("i", 1200), (10, 120)), (10, 120)) + 240
     split = ix.split_lane(source.substitute({i: block * 4 + lane}), lane)
     assert split is not None
@@ -358,10 +358,10 @@ def test_multiples_of_four_plus_lane() -> None:
 
 
 def test_substitution_simplifies_again() -> None:
-    c = ix.Variable("c", 100)
+    c = ix.IndexVariable("c", 100)
     assert (C // 4 + C % 4).substitute({c: A * 4 + B}) == A + B
     assert C.leaves() == {c}
-    assert (C // 7 + A).leaves() == {c, ix.Variable("a", 6)}
+    assert (C // 7 + A).leaves() == {c, ix.IndexVariable("a", 6)}
 
 
 def test_merge_axes() -> None:

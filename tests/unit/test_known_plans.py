@@ -10,12 +10,12 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.engine import known, realize
+from tinygrad_cuda.engine import plan_lookup, realize
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
-from tinygrad_cuda.graph import pullback
+from tinygrad_cuda.graph import backward_template
 from tinygrad_cuda.graph.order import topological
-from tinygrad_cuda.graph.template import Deferred
+from tinygrad_cuda.graph.subgraph_template import Deferred
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim import updates
 from tinygrad_cuda.optim.updates import Updates
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.usefixtures("overwriting")
 def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every trace that a realization takes, whatever other tests have left in the caches."""
     cache.clear()
-    for module in (known, pullback, updates):
+    for module in (plan_lookup, backward_template, updates):
         monkeypatch.setattr(module, "CAPACITY", 1 << 30)
-    monkeypatch.setattr(known, "STEADY", 1)
+    monkeypatch.setattr(plan_lookup, "STEADY", 1)
     taken: list[Any] = []
     trace = realize.Trace
 
@@ -83,7 +83,7 @@ def test_a_steady_loop_takes_no_trace(
     begun = len(traces)
     losses = [loop(turn) for turn in range(4, 9)]
     assert len(traces) == begun, "no trace in a steady loop"
-    monkeypatch.setattr(realize, "run_known", lambda device, wanted: False)
+    monkeypatch.setattr(realize, "run_cached_plan", lambda device, wanted: False)
     other = Loop(name)
     expected = [other(turn) for turn in range(9)][4:]
     assert [x.item() for x in losses] == [x.item() for x in expected]
@@ -97,7 +97,7 @@ def test_every_length_of_a_growing_text_has_a_path(
 
     def write() -> list[Any]:
         text = tc.ones(2, 1)
-        for _ in range(3 * known.WAYS):
+        for _ in range(3 * plan_lookup.WAYS):
             text = tc.cat((text, text[:, -1:] * 2), 1)
             text.numpy()
         return text.tolist()
@@ -106,7 +106,7 @@ def test_every_length_of_a_growing_text_has_a_path(
     for _ in range(3):
         assert write() == expected
     listed: list[Any] = []
-    monkeypatch.setattr(known, "Outline", lambda *given: listed.append(given))
+    monkeypatch.setattr(plan_lookup, "GraphSignature", lambda *given: listed.append(given))
     assert write() == expected
     assert not listed
 

@@ -12,13 +12,13 @@ from programs import Inputs, family, layer_norm, mlp_step, scheduled, softmax
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import Program
-from tinygrad_cuda.backend.cuda.carry import carry
 from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.frame import Frame, Numbers, dependencies, first_uses
-from tinygrad_cuda.backend.cuda.pack import Launch, packed
-from tinygrad_cuda.backend.cuda.row import ROW_BYTES
-from tinygrad_cuda.backend.cuda.template import Word
+from tinygrad_cuda.backend.cuda.fuse_column_sums import fuse_column_sums
+from tinygrad_cuda.backend.cuda.launch_params import LaunchParams, Numbers, dependencies, first_uses
+from tinygrad_cuda.backend.cuda.pack import PackedLaunch, packed
+from tinygrad_cuda.backend.cuda.row_reduce import ROW_BYTES
+from tinygrad_cuda.backend.cuda.skeleton import Word
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import DeviceError
@@ -33,7 +33,7 @@ EMU = as_device("emu")
 RATE = 0.05
 
 
-def launched(program: Program) -> list[Launch]:
+def launched(program: Program) -> list[PackedLaunch]:
     return packed([stages(kernel) for kernel in scheduled(program).kernels])
 
 
@@ -113,7 +113,7 @@ class Words:
         self.words = list(words)
 
 
-def frame() -> Frame:
+def frame() -> LaunchParams:
     number = 0, "double"
     launches: list[Any] = [
         Words(Word("value", "x", "float* x"), Word("argument", number, "const double* s")),
@@ -121,7 +121,7 @@ def frame() -> Frame:
         Words(Word("unused", None, "long long unused"), Word("error", None, "error")),
     ]
     places: dict[Any, Any] = {"x": (0, 0), "t": (1, 256), "error": (2, 0), number: (3, 8)}
-    return Frame(launches, places, 4)
+    return LaunchParams(launches, places, 4)
 
 
 def test_only_launches_whose_words_moved_change() -> None:
@@ -264,7 +264,7 @@ def test_programs_share_one_arena_that_grows(machine: Any) -> None:
 def carried(program: Program, shared_bytes: int) -> list[str]:
     """The labels of a program's kernels, for a block of so much shared memory."""
     found = schedule(turn_products(simplify(program.outputs)), {})
-    carry(found, shared_bytes)
+    fuse_column_sums(found, shared_bytes)
     return [stages(kernel)[0].label for kernel in found.kernels]
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinygrad_cuda.graph.memory import ALIGNMENT, Buffer, MemoryPlan, plan_memory
+from tinygrad_cuda.graph.memory import ALIGNMENT, MemoryPlan, PlannedBuffer, plan_memory
 
 MIB = 1 << 20
 
@@ -20,7 +20,9 @@ def chain(count: int) -> nx.DiGraph:
     return nx.path_graph(count, create_using=nx.DiGraph)
 
 
-def simulate(kernels: nx.DiGraph, buffers: Sequence[Buffer], plan: MemoryPlan, seed: int) -> None:
+def simulate(
+    kernels: nx.DiGraph, buffers: Sequence[PlannedBuffer], plan: MemoryPlan, seed: int
+) -> None:
     """Runs the DAG in a random legal order; each 256-byte cell remembers who wrote it last."""
     dag = nx.DiGraph(kernels)
     dag.add_edges_from((edge.before, edge.after) for edge in plan.edges)
@@ -30,7 +32,7 @@ def simulate(kernels: nx.DiGraph, buffers: Sequence[Buffer], plan: MemoryPlan, s
     cells: list[Any] = [None] * (plan.peak // ALIGNMENT)
     executed = 0
 
-    def places(buffer: Buffer) -> range:
+    def places(buffer: PlannedBuffer) -> range:
         first = plan.offsets[buffer.name] // ALIGNMENT
         return range(first, first + -(-buffer.nbytes // ALIGNMENT))
 
@@ -57,7 +59,7 @@ def simulate(kernels: nx.DiGraph, buffers: Sequence[Buffer], plan: MemoryPlan, s
 
 def test_a_chain_needs_two_buffers() -> None:
     """What a kernel writes may not lie over what it reads, but may over what came before."""
-    buffers = [Buffer(k, 1000, k, (k + 1,)) for k in range(9)]
+    buffers = [PlannedBuffer(k, 1000, k, (k + 1,)) for k in range(9)]
     plan = plan_memory(chain(10), buffers)
     assert plan.peak == 2 * 1024
     assert plan.unshared == 9 * 1024
@@ -69,19 +71,23 @@ def test_a_chain_needs_two_buffers() -> None:
 def test_a_later_reader_keeps_a_buffer() -> None:
     kernels = chain(4)
     kernels.add_edge(0, 3)
-    buffers = [Buffer("a", 256, 0, (1, 3)), Buffer("b", 256, 1, (2,)), Buffer("c", 256, 2, (3,))]
+    buffers = [
+        PlannedBuffer("a", 256, 0, (1, 3)),
+        PlannedBuffer("b", 256, 1, (2,)),
+        PlannedBuffer("c", 256, 2, (3,)),
+    ]
     assert plan_memory(kernels, buffers).peak == 3 * 256
 
 
 def test_outputs_are_not_reused() -> None:
-    buffers = [Buffer(k, 256, k, (k + 1,), reusable=k != 0) for k in range(5)]
+    buffers = [PlannedBuffer(k, 256, k, (k + 1,), reusable=k != 0) for k in range(5)]
     plan = plan_memory(chain(6), buffers)
     assert plan.peak == 3 * 256
     simulate(chain(6), buffers, plan, 0)
 
 
 def test_scratch_is_free_after_its_kernel() -> None:
-    buffers = [Buffer(k, 512, k) for k in range(4)]
+    buffers = [PlannedBuffer(k, 512, k) for k in range(4)]
     assert plan_memory(chain(4), buffers).peak == 512
 
 
@@ -89,20 +95,24 @@ def test_gaps_are_filled_by_the_best_fit_and_merged() -> None:
     """Two neighbours that are dead make one gap; a small buffer takes the smaller of two gaps."""
     kernels = chain(5)
     buffers = [
-        Buffer("large", 1024, 0, (1,)),
-        Buffer("kept", 256, 0, (4,)),
-        Buffer("small", 256, 0, (1,)),
-        Buffer("end", 256, 0, (4,)),
-        Buffer("tiny", 256, 2, (3,)),
+        PlannedBuffer("large", 1024, 0, (1,)),
+        PlannedBuffer("kept", 256, 0, (4,)),
+        PlannedBuffer("small", 256, 0, (1,)),
+        PlannedBuffer("end", 256, 0, (4,)),
+        PlannedBuffer("tiny", 256, 2, (3,)),
     ]
     plan = plan_memory(kernels, buffers)
     assert plan.offsets["tiny"] == plan.offsets["small"]
     assert plan.peak == 1024 + 3 * 256
-    both = [Buffer("a", 256, 0, (1,)), Buffer("b", 256, 0, (1,)), Buffer("ab", 512, 2, (3,))]
+    both = [
+        PlannedBuffer("a", 256, 0, (1,)),
+        PlannedBuffer("b", 256, 0, (1,)),
+        PlannedBuffer("ab", 512, 2, (3,)),
+    ]
     assert plan_memory(kernels, both).peak == 512
 
 
-def branches() -> tuple[nx.DiGraph, list[Buffer]]:
+def branches() -> tuple[nx.DiGraph, list[PlannedBuffer]]:
     """A start, two independent branches of two kernels, and their join."""
     kernels = nx.DiGraph()
     kernels.add_nodes_from(["start", "a1", "a2", "b1", "b2", "join"])
@@ -110,10 +120,10 @@ def branches() -> tuple[nx.DiGraph, list[Buffer]]:
         nx.add_path(kernels, ["start", f"{name}1", f"{name}2", "join"])
     size = 4 * MIB
     buffers = [
-        Buffer("ta", size, "a1", ("a2",)),
-        Buffer("ra", 256, "a2", ("join",)),
-        Buffer("tb", size, "b1", ("b2",)),
-        Buffer("rb", 256, "b2", ("join",)),
+        PlannedBuffer("ta", size, "a1", ("a2",)),
+        PlannedBuffer("ra", 256, "a2", ("join",)),
+        PlannedBuffer("tb", size, "b1", ("b2",)),
+        PlannedBuffer("rb", 256, "b2", ("join",)),
     ]
     return kernels, buffers
 
@@ -141,12 +151,12 @@ def test_large_buffers_order_branches() -> None:
 
 def test_a_reader_must_follow_its_writer() -> None:
     with pytest.raises(ValueError, match="2 reads b but does not follow 3"):
-        plan_memory(chain(5), [Buffer("b", 4, 3, (2,))])
+        plan_memory(chain(5), [PlannedBuffer("b", 4, 3, (2,))])
 
 
 def test_nothing_to_place() -> None:
     assert plan_memory(chain(3), []) == MemoryPlan({}, (), 0, 0)
-    assert plan_memory(chain(3), [Buffer("e", 0, 0, (1,))]).offsets == {"e": 0}
+    assert plan_memory(chain(3), [PlannedBuffer("e", 0, 0, (1,))]).offsets == {"e": 0}
 
 
 def test_a_thousand_kernels() -> None:
@@ -154,14 +164,14 @@ def test_a_thousand_kernels() -> None:
     depth = 600
     kernels = chain(2 * depth)
     kernels.add_edges_from((k, 2 * depth - 1 - k) for k in range(depth))
-    buffers = [Buffer(k, 256, k, (k + 1, 2 * depth - 1 - k)) for k in range(depth)]
-    buffers += [Buffer(k, 256, k, (k + 1,)) for k in range(depth, 2 * depth - 1)]
+    buffers = [PlannedBuffer(k, 256, k, (k + 1, 2 * depth - 1 - k)) for k in range(depth)]
+    buffers += [PlannedBuffer(k, 256, k, (k + 1,)) for k in range(depth, 2 * depth - 1)]
     plan = plan_memory(kernels, buffers)
     assert plan.peak == 256 * (depth + 1)
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[nx.DiGraph, list[Buffer]]:
+def problems(draw: st.DrawFn) -> tuple[nx.DiGraph, list[PlannedBuffer]]:
     count = draw(st.integers(2, 14))
     labels = draw(st.permutations(range(count)))
     kernels = nx.DiGraph()
@@ -175,13 +185,17 @@ def problems(draw: st.DrawFn) -> tuple[nx.DiGraph, list[Buffer]]:
         later = sorted(nx.descendants(kernels, writer))
         readers = draw(st.lists(st.sampled_from(later), max_size=3, unique=True)) if later else []
         size = draw(st.sampled_from((0, 1, 256, 257, 512, 1000, 5000)))
-        buffers.append(Buffer(name, size, writer, tuple(readers), draw(st.integers(0, 9)) > 0))
+        buffers.append(
+            PlannedBuffer(name, size, writer, tuple(readers), draw(st.integers(0, 9)) > 0)
+        )
     return kernels, buffers
 
 
 @settings(max_examples=300)
 @given(problems(), st.sampled_from((1, 300, 1 << 20)), st.integers(0, 99))
-def test_random_dags(problem: tuple[nx.DiGraph, list[Buffer]], worth: int, seed: int) -> None:
+def test_random_dags(
+    problem: tuple[nx.DiGraph, list[PlannedBuffer]], worth: int, seed: int
+) -> None:
     """No overlap of live buffers in random legal orders; edges close no cycle; sizes add up."""
     kernels, buffers = problem
     plan = plan_memory(kernels, buffers, worth_an_edge=worth)

@@ -23,7 +23,7 @@ CUDA = 'extern "C" __global__ void planted() {}\n'
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(nvrtc, "_cache", nvrtc._Cache())
+    monkeypatch.setattr(nvrtc, "_cache", nvrtc._CubinCache())
     emulator._warn_unwritable.cache_clear()
     emulator._checked.clear()
     with settings.override(cache_dir=tmp_path / "cache", cache=True):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.engine.known import Outline
-from tinygrad_cuda.engine.path import Found, path_over
+from tinygrad_cuda.engine.generated_guard import GuardMatch, guard_over
+from tinygrad_cuda.engine.plan_lookup import GraphSignature
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.nn import functional as F
 
@@ -87,7 +87,7 @@ PROGRAMS: list[Callable[..., list[tc.Tensor]]] = [
 ]  # fmt: skip
 
 
-def described(found: Found) -> Any:
+def described(found: GuardMatch) -> Any:
     things = [list(map(id, getattr(found, name))) for name in ("inputs", "storages", "pending")]
     return things, found.slots, found.calls, found.references, found.numbers, found.codes
 
@@ -95,7 +95,7 @@ def described(found: Found) -> Any:
 def test_a_path_walks_where_an_outline_would_be_the_same() -> None:
     operands = value(2, 3), value(2, 3), value(3), value(2, dtype=np.int64) * 0
     realize_all()
-    walks: list[tuple[Callable[[list[Any]], Found | None], Any]] = []
+    walks: list[tuple[Callable[[list[Any]], GuardMatch | None], Any]] = []
     walked = 0
     for program in PROGRAMS * 2:
         tensors = program(*operands)  # from now on its calls are known, and wait
@@ -103,9 +103,9 @@ def test_a_path_walks_where_an_outline_would_be_the_same() -> None:
     for program in PROGRAMS * 2:
         tensors = program(*operands)
         wanted = list(dict.fromkeys(tensor.node for tensor in tensors))
-        outline = Outline(wanted[0].device, wanted)
+        outline = GraphSignature(wanted[0].device, wanted)
         assert outline.key is not None
-        walks.append((path_over(outline, wanted), outline.key))
+        walks.append((guard_over(outline, wanted), outline.key))
         for walk, key in walks:
             found = walk(wanted)
             assert (found is not None) == (outline.key == key)
@@ -120,7 +120,7 @@ def test_a_path_walks_where_an_outline_would_be_the_same() -> None:
 def test_a_path_does_not_walk_over_what_has_been_recorded_or_computed() -> None:
     x, y = value(2, 3), value(2, 3)
     first, second, third = (F.gelu(x) * y for _ in range(3))
-    walk = path_over(Outline(x.node.device, [first.node]), [first.node])
+    walk = guard_over(GraphSignature(x.node.device, [first.node]), [first.node])
     assert walk([second.node]) is not None
     assert second.node.sources[0].sources, "its nodes are recorded"
     assert walk([second.node]) is None

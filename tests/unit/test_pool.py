@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinygrad_cuda.backend.cuda.pool import BLOCK, GRANULE, Allocation, Pool, size_class
+from tinygrad_cuda.backend.cuda.pool import BLOCK, GRANULE, Allocation, DevicePool, size_class
 from tinygrad_cuda.core.errors import OutOfMemoryError
 
 
@@ -37,8 +37,8 @@ class Card:
     def free(self) -> tuple[int, int]:
         return self.size - sum(self.out.values()), self.size
 
-    def pool(self, limit: int = 0) -> Pool:
-        return Pool(self.reserve, self.release, self.free, limit)
+    def pool(self, limit: int = 0) -> DevicePool:
+        return DevicePool(self.reserve, self.release, self.free, limit)
 
 
 @given(st.integers(0, 1 << 40))

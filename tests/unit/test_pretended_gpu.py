@@ -14,7 +14,7 @@ from pretended_gpu import MEMORY, Driver, pretended_gpu
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda import runtime, series
+from tinygrad_cuda.backend.cuda import dependent_launches, runtime
 from tinygrad_cuda.backend.cuda.executable import REPLAYS, CudaExecutable
 from tinygrad_cuda.backend.emulator.compiler import toolchain
 from tinygrad_cuda.core.config import settings
@@ -140,7 +140,7 @@ def test_few_long_launches_are_started_by_themselves(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each begins while the one before it ends; every run has its own parameters."""
-    monkeypatch.setattr(series, "LONG", 1)
+    monkeypatch.setattr(dependent_launches, "LONG", 1)
     programmatic = driver.cuLaunchKernelEx
     started: list[str] = []
 
@@ -157,7 +157,9 @@ def test_few_long_launches_are_started_by_themselves(
         values.append(w.tolist()[599])
     assert values == [1, 1.5, 1.75, 1.875, 1.9375, 1.96875]
     graphs = [replay.graph for plan in executables() for replay in plan.replays.values()]
-    assert started and any(isinstance(graph, series.Series) for graph in graphs)
+    assert started and any(
+        isinstance(graph, dependent_launches.DependentLaunches) for graph in graphs
+    )
 
 
 @pytest.mark.parametrize("option", ["sync", "plain"])
@@ -316,12 +318,12 @@ def test_the_first_gpu_is_the_current_one(driver: Driver) -> None:
     assert tc.cuda.get_device_capability() == (9, 0)
 
 
-@pytest.mark.parametrize(("major", "crew"), [(8, {}), (9, {1: 3, 2: 6}), (10, {1: 3, 2: 6})])
-def test_rows_share_a_grid_from_sm_90_on(major: int, crew: dict[int, int]) -> None:
+@pytest.mark.parametrize(("major", "co_resident"), [(8, {}), (9, {1: 3, 2: 6}), (10, {1: 3, 2: 6})])
+def test_rows_share_a_grid_from_sm_90_on(major: int, co_resident: dict[int, int]) -> None:
     attributes = {"COMPUTE_CAPABILITY_MAJOR": major, "MULTIPROCESSOR_COUNT": 3}
     with pretended_gpu(alone=False, **attributes):
         made: Any = registry.get(as_device("cuda"))
-        assert made.crew == crew
+        assert made.co_resident == co_resident
 
 
 def test_debug_shows_kernels_of_a_chain_one_by_one(

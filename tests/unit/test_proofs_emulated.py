@@ -10,7 +10,7 @@ from emulation import launch
 
 from benchmarks.proofs import mlp
 from tinygrad_cuda.backend.emulator.compiler import toolchain
-from tinygrad_cuda.backend.emulator.runtime import Module
+from tinygrad_cuda.backend.emulator.runtime import EmulatedModule
 from tinygrad_cuda.core.errors import TgcError
 
 STEPS = 2
@@ -18,16 +18,16 @@ NAMES = ("w1", "b1", "w2", "b2")
 
 
 @pytest.fixture(scope="module")
-def unit() -> Module:
+def unit() -> EmulatedModule:
     """The step's kernels, compiled for the CPU."""
     try:
         toolchain()
     except TgcError as error:
         pytest.skip(str(error))
-    return Module(mlp.mlp_source(0))
+    return EmulatedModule(mlp.mlp_source(0))
 
 
-def run(unit: Module, kernels: tuple[str, ...], data: dict[str, Any], order: int) -> Any:
+def run(unit: EmulatedModule, kernels: tuple[str, ...], data: dict[str, Any], order: int) -> Any:
     """Parameters, velocities and losses after the data's steps, and the error word."""
     memory = {name: data[name].copy() for name in NAMES}
     memory |= {f"{name}_velocity": np.zeros_like(data[name]) for name in NAMES}
@@ -67,7 +67,7 @@ def run(unit: Module, kernels: tuple[str, ...], data: dict[str, Any], order: int
 
 
 @pytest.mark.parametrize("kernels", [mlp.FUSED, mlp.CUT], ids=["three kernels", "five kernels"])
-def test_step_agrees_with_numpy_in_any_thread_order(unit: Module, kernels: Any) -> None:
+def test_step_agrees_with_numpy_in_any_thread_order(unit: EmulatedModule, kernels: Any) -> None:
     """No barrier is missing: all orders give the same bits, and NumPy's values."""
     data = mlp.problem(STEPS)
     wanted = mlp.reference(data, STEPS)
@@ -79,7 +79,7 @@ def test_step_agrees_with_numpy_in_any_thread_order(unit: Module, kernels: Any) 
             assert (again[name] == first[name]).all(), (order, name)
 
 
-def test_bad_label_changes_no_parameter(unit: Module) -> None:
+def test_bad_label_changes_no_parameter(unit: EmulatedModule) -> None:
     """The error word names index and limit, and the update writes nothing."""
     data = mlp.problem(1)
     data["labels"][0, 5] = -3

@@ -18,7 +18,7 @@ from programs import (
 
 from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.pack import packed
-from tinygrad_cuda.backend.cuda.template import Stage
+from tinygrad_cuda.backend.cuda.skeleton import Stage
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tinygrad_cuda.backend.cuda import runtime
-from tinygrad_cuda.backend.cuda.handles import RECENT, Launch
+from tinygrad_cuda.backend.cuda.handles import RECENT, LaunchAttributes
 from tinygrad_cuda.core.errors import CudaError, DeviceError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,9 +170,9 @@ def test_a_fork_before_the_first_use_is_harmless(
     assert runtime.available()
 
 
-def bare_device(driver: Any) -> runtime.Device:
+def bare_device(driver: Any) -> runtime.DeviceHandle:
     """A Device that can call and fail, and nothing else."""
-    device = object.__new__(runtime.Device)
+    device = object.__new__(runtime.DeviceHandle)
     device.index, device.driver, device.lost = 0, driver, ""
     device.launches = deque(maxlen=RECENT)
     return device
@@ -196,7 +196,7 @@ def test_a_driver_failure_names_code_call_and_hint() -> None:
 def test_a_lost_context_lists_the_last_launches_and_stays_lost() -> None:
     status = Status(700, "CUDA_ERROR_ILLEGAL_ADDRESS")
     device = bare_device(pretended(cuStreamSynchronize=lambda stream: (status,)))
-    launches = [Launch(f"kernel{i}", f"train.py:{i}") for i in range(20)]
+    launches = [LaunchAttributes(f"kernel{i}", f"train.py:{i}") for i in range(20)]
     device.launches += [launches[:1], launches[1:8], launches[8:]]
     with pytest.raises(CudaError, match="the context of GPU 0 is lost") as caught:
         device.call("cuStreamSynchronize", None)

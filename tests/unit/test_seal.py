@@ -11,15 +11,15 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.engine.cell import Cell, Leaf
-from tinygrad_cuda.engine.seal import (
-    SealedCell,
-    SealedLeaf,
+from tinygrad_cuda.engine.dirty_tracking import (
+    TrackedCell,
+    TrackedLeaf,
     UnseenCell,
     grad_under,
     leave_unseen,
     node_under,
-    seal,
     seals,
+    track_writes,
 )
 from tinygrad_cuda.engine.shared import ExportedCell
 
@@ -59,8 +59,8 @@ GRADIENTS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_a_look_breaks_the_seal_of_a_cell(parameter: Any, look: str) -> None:
-    seal([parameter.cell], [])
-    assert type(parameter.cell) is SealedCell
+    track_writes([parameter.cell], [])
+    assert type(parameter.cell) is TrackedCell
     before = seals.broken
     LOOKS[look](parameter)
     assert type(parameter.cell) in (Cell, ExportedCell) and seals.broken > before
@@ -79,32 +79,32 @@ def test_a_look_at_what_nobody_has_seen_is_not_counted(parameter: Any, look: str
 @pytest.mark.parametrize("look", GRADIENTS)
 def test_a_look_breaks_the_seal_of_a_leaf(parameter: Any, look: str) -> None:
     leaf = parameter.leaf
-    seal([], [leaf])
-    assert type(leaf) is SealedLeaf
+    track_writes([], [leaf])
+    assert type(leaf) is TrackedLeaf
     before = seals.broken
     GRADIENTS[look](parameter)
     assert type(leaf) is Leaf and seals.broken > before
 
 
 def test_values_are_what_they_were(parameter: Any) -> None:
-    seal([parameter.cell], [parameter.leaf])
+    track_writes([parameter.cell], [parameter.leaf])
     assert parameter.tolist() == [1, 2] and parameter.grad.tolist() == [2, 2]
     write(parameter)
-    seal([parameter.cell], [])
+    track_writes([parameter.cell], [])
     write(parameter)
     assert parameter.tolist() == [3, 4]
 
 
 def test_a_look_from_under_the_seal_breaks_none(parameter: Any) -> None:
     node, gradient = parameter.cell.node, parameter.grad
-    seal([parameter.cell], [parameter.leaf])
+    track_writes([parameter.cell], [parameter.leaf])
     before = seals.broken
     assert node_under(parameter.cell) is node and grad_under(parameter.leaf) is gradient
-    assert seals.broken == before and type(parameter.cell) is SealedCell
+    assert seals.broken == before and type(parameter.cell) is TrackedCell
 
 
 def test_what_holds_memory_of_somebody_else_is_not_sealed() -> None:
     shared = tc.from_numpy(np.zeros(2, np.float32))
     kind = type(shared.cell)
-    seal([shared.cell], [])
+    track_writes([shared.cell], [])
     assert type(shared.cell) is kind

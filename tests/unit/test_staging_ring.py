@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad_cuda.backend.cuda import staging
-from tinygrad_cuda.backend.cuda.staging import (
+from tinygrad_cuda.backend.cuda import pinned_ring
+from tinygrad_cuda.backend.cuda.pinned_ring import (
     KEPT,
     LARGEST,
     PART,
@@ -87,7 +87,7 @@ class Event:
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
-    monkeypatch.setattr(staging, "Event", Event)
+    monkeypatch.setattr(pinned_ring, "DriverEvent", Event)
     return Card()
 
 

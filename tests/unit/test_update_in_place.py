@@ -15,7 +15,7 @@ from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.nn import functional as F
-from tinygrad_cuda.optim.groups import Steady
+from tinygrad_cuda.optim.groups import SteadyGroup
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def same(a: list[Any], b: list[Any]) -> bool:
 def in_place(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each step was made in place."""
     found: list[bool] = []
-    run = Steady.run
+    run = SteadyGroup.run
 
-    def counted(self: Steady, *arguments: Any) -> bool:
+    def counted(self: SteadyGroup, *arguments: Any) -> bool:
         found.append(run(self, *arguments))
         return found[-1]
 
-    monkeypatch.setattr(Steady, "run", counted)
+    monkeypatch.setattr(SteadyGroup, "run", counted)
     return found
 
 
@@ -137,7 +137,7 @@ def test_whatever_happens_between(
     found, seen = train()
     assert sum(in_place) >= 10, "most turns are as those before"
     assert not all(in_place[5:])
-    monkeypatch.setattr(Steady, "run", lambda *_: False)
+    monkeypatch.setattr(SteadyGroup, "run", lambda *_: False)
     expected, known = train()
     assert same(found, expected) and seen == known
 

@@ -11,7 +11,7 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn
-from tinygrad_cuda.backend.cuda import template
+from tinygrad_cuda.backend.cuda import skeleton
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.plan import cache
@@ -30,7 +30,7 @@ def validated() -> Iterator[None]:
 
 def break_skeleton(monkeypatch: pytest.MonkeyPatch, file: str, right: str, wrong: str) -> None:
     """Has the generator read a skeleton in which `right` is `wrong`."""
-    sections = template._sections
+    sections = skeleton._sections
 
     def changed(name: str) -> dict[str, str]:
         found = sections(name)
@@ -39,7 +39,7 @@ def break_skeleton(monkeypatch: pytest.MonkeyPatch, file: str, right: str, wrong
         assert any(right in text for text in found.values()), f"{right!r} is not in {file}"
         return {section: text.replace(right, wrong) for section, text in found.items()}
 
-    monkeypatch.setattr(template, "_sections", changed)
+    monkeypatch.setattr(skeleton, "_sections", changed)
 
 
 def random(*shape: int, seed: int = 0) -> Any:
@@ -101,7 +101,9 @@ def test_a_broken_map(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_broken_row_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
-    break_skeleton(monkeypatch, "row.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {")
+    break_skeleton(
+        monkeypatch, "row_reduce.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {"
+    )
     x = random(6, 33)
 
     def program() -> None:
@@ -115,7 +117,7 @@ def test_a_broken_row_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_broken_column_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
-    break_skeleton(monkeypatch, "col.cuh", "item = first + down; item < last", "item = first + down; item < last - 1")  # noqa: E501  # fmt: skip
+    break_skeleton(monkeypatch, "column_reduce.cuh", "item = first + down; item < last", "item = first + down; item < last - 1")  # noqa: E501  # fmt: skip
     x = random(33, 6)
 
     def program() -> None:
@@ -146,7 +148,9 @@ def test_a_broken_product(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_first_of_several_kernels_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The row kernel is wrong; the kernels that use its result are not to blame."""
-    break_skeleton(monkeypatch, "row.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {")
+    break_skeleton(
+        monkeypatch, "row_reduce.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {"
+    )
     x, w = random(6, 33), random(33, 4)
 
     def program() -> None:
@@ -158,7 +162,9 @@ def test_the_first_of_several_kernels_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_equal_programs_at_two_lines_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    break_skeleton(monkeypatch, "row.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {")
+    break_skeleton(
+        monkeypatch, "row_reduce.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {"
+    )
     x = random(6, 33)
 
     def first() -> None:
@@ -175,7 +181,9 @@ def test_equal_programs_at_two_lines_are_told_apart(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_the_variable_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    break_skeleton(monkeypatch, "row.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {")
+    break_skeleton(
+        monkeypatch, "row_reduce.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {"
+    )
     with settings.override(validate=False):
         x = random(6, 33)
         wrong = x.sum(1).numpy()

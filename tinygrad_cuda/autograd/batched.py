@@ -11,7 +11,7 @@ from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.trees import leaves, rebuilt, spread
-from tinygrad_cuda.engine.examples import Recording
+from tinygrad_cuda.engine.vmap_trace import Recording
 from tinygrad_cuda.graph.batching import Rewriting, example, leading, placed
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.tensor.base import TensorBase, wrap
@@ -74,7 +74,7 @@ def vmap(
 
     @functools.wraps(func)
     def mapped(*args: Any, **options: Any) -> Any:
-        call = _Call(args, options, in_dims)
+        call = _BatchedCall(args, options, in_dims)
         if chunk_size is None or call.size <= chunk_size:
             return _run(func, call, call.given, call.size, out_dims, randomness)
         parts = [
@@ -87,7 +87,7 @@ def vmap(
     return mapped
 
 
-class _Call:
+class _BatchedCall:
     """The arguments of one call, flat, with the dimension along which each is mapped."""
 
     def __init__(self, args: tuple[Any, ...], options: dict[str, Any], in_dims: Any) -> None:
@@ -147,7 +147,7 @@ def _checked_dim(position: int, value: Any, dim: Any) -> int:
 
 
 def _run(
-    func: Callable[..., Any], call: _Call, given: list[Any], size: int, out_dims: Any,
+    func: Callable[..., Any], call: _BatchedCall, given: list[Any], size: int, out_dims: Any,
     randomness: str,
 ) -> Any:  # fmt: skip
     """Records the function for one example, and its graph anew for all."""

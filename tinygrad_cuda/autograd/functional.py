@@ -46,7 +46,7 @@ def vjp(
         >>> g.tolist()
         [2.0, 4.0]
     """
-    call = _Call("vjp", func, inputs, create_graph, strict)
+    call = _FunctionalCall("vjp", func, inputs, create_graph, strict)
     seeds = call.vector(v, call.outputs, "outputs")
     found = call.gradients(call.outputs, call.inputs, seeds, create_graph)
     return call.finish(call.outputs, found, call.several_inputs)
@@ -70,7 +70,7 @@ def jvp(
     Raises:
         ShapeError: `v` has other shapes. GradientError: see `strict`.
     """
-    call = _Call("jvp", func, inputs, create_graph, strict)
+    call = _FunctionalCall("jvp", func, inputs, create_graph, strict)
     direction = call.vector(v, call.inputs, "inputs")
     found = call.forward(call.outputs, call.inputs, direction, create_graph)
     return call.finish(call.outputs, found, call.several_outputs)
@@ -92,7 +92,7 @@ def vhp(
         ShapeError: `v` has other shapes, or the output has several elements.
         GradientError: see `strict`.
     """
-    call = _Call("vhp", func, inputs, create_graph, strict, scalar=True)
+    call = _FunctionalCall("vhp", func, inputs, create_graph, strict, scalar=True)
     direction = call.vector(v, call.inputs, "inputs")
     slope = call.gradients(call.outputs, call.inputs, None, True)
     found = call.gradients(slope, call.inputs, direction, create_graph)
@@ -112,7 +112,7 @@ def hvp(
     Raises:
         ShapeError, GradientError: as `vhp`.
     """
-    call = _Call("hvp", func, inputs, create_graph, strict, scalar=True)
+    call = _FunctionalCall("hvp", func, inputs, create_graph, strict, scalar=True)
     direction = call.vector(v, call.inputs, "inputs")
     slope = call.gradients(call.outputs, call.inputs, None, True)
     found = call.forward(slope, call.inputs, direction, create_graph)
@@ -153,7 +153,7 @@ def jacobian(
         raise ArgumentError(
             "jacobian", "there is no such strategy", expect="'reverse-mode'", actual=repr(strategy)
         )
-    call = _Call("jacobian", func, inputs, create_graph, strict)
+    call = _FunctionalCall("jacobian", func, inputs, create_graph, strict)
     rows = [
         tuple(call.kept(block) for block in _blocks(call, output, create_graph))
         for output in call.outputs
@@ -181,14 +181,14 @@ def hessian(
     """
 
     def slope(*point: Tensor) -> Tensors:
-        call = _Call("hessian", func, point, True, strict, scalar=True)
+        call = _FunctionalCall("hessian", func, point, True, strict, scalar=True)
         return call.gradients(call.outputs, call.inputs, None, True)
 
     found = jacobian(slope, inputs, create_graph, strict, vectorize, outer_jacobian_strategy)
     return found if isinstance(inputs, tuple) else found[0]
 
 
-def _blocks(call: _Call, output: Tensor, create_graph: bool) -> list[Tensor]:
+def _blocks(call: _FunctionalCall, output: Tensor, create_graph: bool) -> list[Tensor]:
     """The derivatives of one output by each input."""
     count = output.numel()
     places = arange(count, device=output.device)
@@ -206,7 +206,7 @@ def _blocks(call: _Call, output: Tensor, create_graph: bool) -> list[Tensor]:
     return blocks
 
 
-class _Call:
+class _FunctionalCall:
     """A function evaluated at a point, with history from the point on."""
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tinygrad_cuda.compile.compiled import Compiled
-from tinygrad_cuda.compile.repeat import Steps, compile, loop
+from tinygrad_cuda.compile.multi_step import Steps, compile, loop
 from tinygrad_cuda.nn.module import compiler
 
 compiler.function = compile

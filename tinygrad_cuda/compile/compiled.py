@@ -10,19 +10,19 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tinygrad_cuda.compile.chain import Chained, chained
-from tinygrad_cuda.compile.frame import Frame
-from tinygrad_cuda.compile.names import Names
-from tinygrad_cuda.compile.program import Change, Program
-from tinygrad_cuda.compile.results import History
-from tinygrad_cuda.compile.search import Extra, home_of, names_of
+from tinygrad_cuda.compile.fast_replay import MISS, FastReplay, fast_replay
+from tinygrad_cuda.compile.guard_discovery import Extra, home_of, names_of
+from tinygrad_cuda.compile.guard_values import Names
+from tinygrad_cuda.compile.multi_step_replay import MultiStepReplay, multi_step_replay
+from tinygrad_cuda.compile.program import CapturedProgram, Change
+from tinygrad_cuda.compile.replay_frame import ReplayFrame
+from tinygrad_cuda.compile.results import ResultHistory
 from tinygrad_cuda.compile.signature import (
     Given,
     difference,
     owner_module,
     snapshot,
 )
-from tinygrad_cuda.compile.steady import MISS, Steady, steady
 from tinygrad_cuda.compile.watch import Watch, refuse
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, OutOfMemoryError
@@ -53,9 +53,9 @@ ATTEMPTS = 3  # calls in a row that leave something new behind
 class Ready(NamedTuple):
     """A program to run many times, the first call's arguments, and that call under way."""
 
-    turns: Chained
+    turns: MultiStepReplay
     given: Given
-    frame: Frame
+    frame: ReplayFrame
 
 
 class Compiled:
@@ -69,7 +69,7 @@ class Compiled:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self._programs: OrderedDict[Any, list[Program]] = OrderedDict()
+        self._programs: OrderedDict[Any, list[CapturedProgram]] = OrderedDict()
         # Signatures that cannot be replayed, and the version of structure at which that was so.
         self._recorded: dict[Any, int] = {}
         self._attempts: Counter[Any] = Counter()  # of each signature
@@ -79,7 +79,7 @@ class Compiled:
         self._written_bases: weakref.WeakSet[Any] = weakref.WeakSet()
         # What the last of them left: what changes it later is not the call.
         self._left: dict[Any, tuple[int, Names]] = {}
-        self._steady: Steady | None = None  # of the program that was replayed last
+        self._steady: FastReplay | None = None  # of the program that was replayed last
         self._extra = Extra([], set(), [], [], [])  # what calls have met that no name leads to
         self._lock = new_lock()
         if not hasattr(function, "parameters"):
@@ -126,7 +126,9 @@ class Compiled:
                     reason = reason or str(stale)
             return self._trace(given, reason or self._why(key))[0]
 
-    def _replayed(self, given: Given, program: Program, programs: list[Program]) -> Any:
+    def _replayed(
+        self, given: Given, program: CapturedProgram, programs: list[CapturedProgram]
+    ) -> Any:
         """The call done again by a program of its signature.
 
         Raises:
@@ -143,7 +145,7 @@ class Compiled:
             if programs[0] is not program:
                 programs.remove(program)
                 programs.insert(0, program)
-            self._steady = steady(program, given)
+            self._steady = fast_replay(program, given)
         return result
 
     def ready(self, args: tuple[Any, ...], options: dict[str, Any]) -> Ready | None:
@@ -160,7 +162,7 @@ class Compiled:
         if given.history:
             return None
         for program in self._programs.get(given.key, ()):
-            turns = chained(program)
+            turns = multi_step_replay(program)
             if turns is not None:
                 try:
                     return Ready(turns, given, program.frame(given))
@@ -184,7 +186,7 @@ class Compiled:
             return "its first call"
         return difference(key, next(reversed(self._programs)))
 
-    def _trace(self, given: Given, reason: str) -> tuple[Any, Program | None]:
+    def _trace(self, given: Given, reason: str) -> tuple[Any, CapturedProgram | None]:
         """Calls the function as it is, and keeps what it did if another call can repeat it."""
         version, left = self._left.get(given.key, (-1, None))
         if version != structure.version or (left is not None and left.changed() is not None):
@@ -210,8 +212,8 @@ class Compiled:
         watch.narrowed(lambda ran: names_of(self.function, arguments, self._extra, ran))
         names.seen.clear()  # what is weakly referred to may go
         try:
-            program = Program(capture, given, returned, names)
-        except History:
+            program = CapturedProgram(capture, given, returned, names)
+        except ResultHistory:
             self._recorded[given.key] = structure.version
             self._report("is recorded each time: a gradient may still pass through what it returns")
             return result, None
@@ -278,7 +280,7 @@ class Compiled:
         watch.moved()
         return result, capture, watch
 
-    def _validated(self, given: Given, known: Program) -> Any:
+    def _validated(self, given: Given, known: CapturedProgram) -> Any:
         """Traces the call although a program is known, and compares."""
         result, program = self._trace(given, "TGC_VALIDATE compares")
         line = None if program is None else known.departs(program)
@@ -292,7 +294,7 @@ class Compiled:
             )
         return result
 
-    def _keep(self, key: Any, programs: list[Program]) -> None:
+    def _keep(self, key: Any, programs: list[CapturedProgram]) -> None:
         self._programs[key] = programs
         self._programs.move_to_end(key)
         if len(self._programs) > SIGNATURES:
@@ -323,7 +325,7 @@ class Compiled:
         return f"compiled {self.function!r}"
 
 
-def _unsteady(capture: Capture, program: Program) -> Change | None:
+def _unsteady(capture: Capture, program: CapturedProgram) -> Change | None:
     """What the call has made or replaced that a replay would not; or None."""
     for event in capture.events:
         if isinstance(event, StepEvent) and event.unsteady is not None:

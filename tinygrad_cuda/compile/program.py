@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.compile.frame import (
+from tinygrad_cuda.compile.guard_values import PLAIN, Names, same
+from tinygrad_cuda.compile.replay_frame import (
     DrawsEvent,
-    Frame,
     GradientPlace,
     HostDrawEvent,
+    ReplayFrame,
     RunEvent,
     outputs_of,
 )
-from tinygrad_cuda.compile.names import PLAIN, Names, same
-from tinygrad_cuda.compile.results import Fresh, History, Mould, Moulds, has_history
+from tinygrad_cuda.compile.results import Fresh, OutputSpec, OutputSpecs, ResultHistory, has_history
 from tinygrad_cuda.compile.signature import Given, changed_module
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import uint8
@@ -27,10 +27,10 @@ from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.engine.capture import (
     Call,
     Capture,
+    CapturedRun,
     Commit,
     Draws,
     HostDraw,
-    Run,
     Stale,
     structure,
 )
@@ -38,7 +38,7 @@ from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.engine.realize import named_error
 from tinygrad_cuda.tensor.base import TensorBase
 
-Event = Callable[[Frame], None]
+Event = Callable[[ReplayFrame], None]
 
 
 class Change(NamedTuple):
@@ -75,7 +75,7 @@ class Foreseen(NamedTuple):
         self.step.foresee(self.before)
 
 
-class Program:
+class CapturedProgram:
     """What one captured call did, for calls with the same key.
 
     Args:
@@ -92,7 +92,7 @@ class Program:
     def __init__(self, capture: Capture, given: Given, result: Any, names: Names) -> None:
         self.version = structure.version
         self.names, self.modules, self.key = names, capture.modules, given.key
-        self.runs = [event for event in capture.events if isinstance(event, Run)]
+        self.runs = [event for event in capture.events if isinstance(event, CapturedRun)]
         _settle(capture, result)
         self.capture = capture
         self.constants = list(capture.constants)
@@ -100,21 +100,21 @@ class Program:
         self.offsets = [len(capture.places) + len(self.constants)]
         for run in self.runs:
             self.offsets.append(self.offsets[-1] + run.outputs)
-        moulds = Moulds(self._number_of, capture.places, given)
-        self.build = moulds.of(result)
-        self.shown = moulds.shown
+        output_specs = OutputSpecs(self._number_of, capture.places, given)
+        self.build = output_specs.of(result)
+        self.shown = output_specs.shown
         self.arguments = len(given.cells)
-        self.leaves = [moulds.result(leaf) for leaf in leaves(result)]
+        self.leaves = [output_specs.result(leaf) for leaf in leaves(result)]
         self.keys = [id(leaf) for leaf in leaves(result)]  # of the Tensors in `shown`
         self.structure = rebuilt(result, iter([None] * len(self.leaves)))
         self.chained: Any = None  # how its replays follow one another, once somebody asks
         self.steady: Any = None  # and how they are done where nothing else has happened
         self._find_places(given)
-        self._find_gradients(moulds)
-        self.escaped = escaped(capture, moulds)
+        self._find_gradients(output_specs)
+        self.escaped = escaped(capture, output_specs)
         self._find_writes(given)
         self._find_handles(given)
-        self._lay_out(moulds)
+        self._lay_out(output_specs)
         # Of a call that is over nothing stays but its state.
         del self.capture
 
@@ -141,12 +141,12 @@ class Program:
             if leaf is not None and cell in self.cells:
                 self.leaf_places.append((self.cells.index(cell), leaf))
 
-    def _find_gradients(self, moulds: Moulds) -> None:
+    def _find_gradients(self, output_specs: OutputSpecs) -> None:
         self.with_gradient: list[Any] = []
         self.without_gradient: list[Any] = []
         self.gradients: list[GradientPlace] = []
         self.late: list[GradientPlace] = []
-        shown = Counter(moulds.moulds)
+        shown = Counter(output_specs.output_specs)
         records = [r for r in self.capture.leaves.values() if r.leaf() is not None]
         found: list[Any] = [record.leaf() for record in records]
         shown.update(leaf.grad.cell for leaf in found if leaf.grad is not None)
@@ -161,17 +161,17 @@ class Program:
                 continue
             if after is None and record.before is None and not record.dropped:
                 continue
-            build = moulds.of(after)
+            build = output_specs.of(after)
             simple = after is not None and not after.chain and shown[after.cell] == 1
-            mould = moulds.moulds.get(after.cell) if simple else None
-            gradient = GradientPlace(leaf, mould, build, after is None)
+            output_spec = output_specs.output_specs.get(after.cell) if simple else None
+            gradient = GradientPlace(leaf, output_spec, build, after is None)
             # An old gradient that is read is dropped at the end.
             read = any(leaf is other for _, other in self.leaf_places)
             (self.late if read else self.gradients).append(gradient)
 
     def _find_writes(self, given: Given) -> None:
         """Which cells that were there before hold something else now, by the run behind it."""
-        self.writes: dict[int, list[tuple[int, Mould]]] = {}
+        self.writes: dict[int, list[tuple[int, OutputSpec]]] = {}
         self.written: list[int] = []  # places
         for cell, place in self.capture.places.items():
             node = cell.node
@@ -179,10 +179,10 @@ class Program:
             if source == ("place", place):
                 continue
             if has_history(node):
-                raise History
+                raise ResultHistory
             self.written.append(place)
             run = source[1] if source[0] == "run" else -1
-            self.writes.setdefault(run, []).append((place, Mould(node, self._number(source))))
+            self.writes.setdefault(run, []).append((place, OutputSpec(node, self._number(source))))
         self.overwritten = sorted(
             {
                 run.inputs[slot][1]
@@ -217,7 +217,7 @@ class Program:
             if own or tensor.cell in named:
                 self.bound.append((number, tensor))
 
-    def _unused(self, run: Run, offset: int) -> list[int]:
+    def _unused(self, run: CapturedRun, offset: int) -> list[int]:
         """Outputs in memory of their own that neither a result, a place nor a later run reads."""
         return [
             output
@@ -225,18 +225,20 @@ class Program:
             if offset + output not in self.used and output not in run.overwrites
         ]
 
-    def _lay_out(self, moulds: Moulds) -> None:
+    def _lay_out(self, output_specs: OutputSpecs) -> None:
         """The events in order, with numbers wired to what supplies them."""
         self.early: list[Any] = []
         self.events: list[Event] = []
         self.used = {self._number(source) for run in self.runs for source in run.inputs}
-        self.used.update(mould.source for mould in moulds.moulds.values())
-        self.used.update(mould.source for writes in self.writes.values() for _, mould in writes)
+        self.used.update(output_spec.source for output_spec in output_specs.output_specs.values())
+        self.used.update(
+            output_spec.source for writes in self.writes.values() for _, output_spec in writes
+        )
         suppliers: dict[int, Any] = {}
         steps: dict[int, Any] = {}  # the last one of each optimizer
         calls = False
         for event in self.capture.events:
-            if isinstance(event, Run):
+            if isinstance(event, CapturedRun):
                 number = sum(isinstance(other, RunEvent) for other in self.events)
                 inputs = [self._number(source) for source in event.inputs]
                 unused = self._unused(event, self.offsets[number])
@@ -276,17 +278,17 @@ class Program:
         """Lets the run that computes a new gradient have the memory of the old one."""
         events = [event for event in self.events if isinstance(event, RunEvent)]
         for gradient in self.gradients:
-            if gradient.mould is None or gradient.mould.source < self.offsets[0]:
+            if gradient.output_spec is None or gradient.output_spec.source < self.offsets[0]:
                 continue
-            number = bisect_right(self.offsets, gradient.mould.source) - 1
-            output = gradient.mould.source - self.offsets[number]
+            number = bisect_right(self.offsets, gradient.output_spec.source) - 1
+            output = gradient.output_spec.source - self.offsets[number]
             run = self.runs[number]
             if run.device is not CPU and output not in run.overwrites:
                 gradient.run, gradient.output = events[number], output
 
     # Running it -----------------------------------------------------------------------------------
 
-    def frame(self, given: Given) -> Frame:
+    def frame(self, given: Given) -> ReplayFrame:
         """The cells of a call and what they hold, if it may be replayed.
 
         Raises:
@@ -309,7 +311,7 @@ class Program:
             written = {places[place] for place in self.written}
             if any(view.base in written for view in given.views):
                 raise Stale("an argument is a view of a tensor that the call writes")
-        frame = Frame(places)
+        frame = ReplayFrame(places)
         if list(map(outputs_of, frame.nodes[len(given.cells) :])) != self.outputs:
             raise Stale("the shape of a tensor that it reads has changed")
         for step in self.early:
@@ -354,7 +356,7 @@ class Program:
             if not _same_handle(given.tensors[number], tensor):
                 raise Stale(f"tensor {number} among the arguments is also the function's state")
 
-    def run(self, given: Given, frame: Frame) -> Any:
+    def run(self, given: Given, frame: ReplayFrame) -> Any:
         """Does again what the captured call did; returns what it returned."""
         for gradient in self.gradients:
             gradient.drop()
@@ -377,7 +379,7 @@ class Program:
 
     # Comparing ------------------------------------------------------------------------------------
 
-    def departs(self, other: Program) -> str | None:
+    def departs(self, other: CapturedProgram) -> str | None:
         """Where another capture of the same call did something else, as a line; or None."""
         for mine, theirs in zip(self.runs, other.runs):
             alike = mine.graph == theirs.graph and mine.inputs == theirs.inputs
@@ -414,13 +416,13 @@ def _settle(capture: Capture, result: Any) -> None:
             capture.saw(leaf)
 
 
-def escaped(capture: Capture, moulds: Moulds) -> str | None:
+def escaped(capture: Capture, output_specs: OutputSpecs) -> str | None:
     """The line of a Tensor made inside that something outside holds, besides the result."""
 
     def strays() -> list[Cell]:
         # The chain of a view that is gone holds its indices.
         capture.handles = {key: x for key, x in capture.handles.items() if x[0]() is not None}
-        return [cell for cell in capture.born if cell not in moulds.moulds]
+        return [cell for cell in capture.born if cell not in output_specs.output_specs]
 
     if strays():
         gc.collect()
@@ -429,7 +431,7 @@ def escaped(capture: Capture, moulds: Moulds) -> str | None:
     return None
 
 
-def _constants(program: Program, run: Run) -> list[bytes]:
+def _constants(program: CapturedProgram, run: CapturedRun) -> list[bytes]:
     """The contents of what a run reads that was made inside from Python data."""
     backend: Any = registry.get(run.device)
     found = []
@@ -441,14 +443,14 @@ def _constants(program: Program, run: Run) -> list[bytes]:
 
 
 def _called(call: Call) -> Event:
-    def repeat_call(frame: Frame) -> None:
+    def repeat_call(frame: ReplayFrame) -> None:
         call.function(*call.arguments)
 
     return repeat_call
 
 
 def _prepared(step: Any) -> Event:
-    def prepare(frame: Frame) -> None:
+    def prepare(frame: ReplayFrame) -> None:
         try:
             step.prepare()
         except Stale as stale:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import NamedTuple
 
-from tinygrad_cuda.compile.writes import codes
+from tinygrad_cuda.compile.guard_write_only import codes
 from tinygrad_cuda.core.errors import RawSite
 
 GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})

@@ -18,7 +18,7 @@ Build = Callable[["Fresh"], Any]
 Steps = tuple[Any, ...]
 
 
-class Mould:
+class OutputSpec:
     """A cell that each replay makes anew: everything about its node but the storage.
 
     Args:
@@ -66,7 +66,7 @@ class Fresh:
     Args:
         values: storages, by number.
         given: the Tensors among the arguments.
-        made: cells by their moulds, and Tensors by their keys, as far as they are there.
+        made: cells by their output_specs, and Tensors by their keys, as far as they are there.
     """
 
     __slots__ = ("values", "given", "made")
@@ -77,11 +77,13 @@ class Fresh:
         self.values, self.given = values, given
         self.made = {} if made is None else made
 
-    def cell(self, mould: Mould) -> Cell:
-        """The cell cast in a mould."""
-        found = self.made.get(mould)
+    def cell(self, output_spec: OutputSpec) -> Cell:
+        """The cell cast in a output_spec."""
+        found = self.made.get(output_spec)
         if found is None:
-            found = self.made[mould] = settled(mould.node(self.values[mould.source]))
+            found = self.made[output_spec] = settled(
+                output_spec.node(self.values[output_spec.source])
+            )
         return found
 
 
@@ -90,11 +92,11 @@ def has_history(node: Node) -> bool:
     return node.requires_grad and node.spent is None
 
 
-class History(Exception):
+class ResultHistory(Exception):
     """A result has a history that a gradient could pass through: no replay can give it."""
 
 
-class Moulds:
+class OutputSpecs:
     """Finds how to make anew what a call has returned.
 
     Args:
@@ -103,7 +105,7 @@ class Moulds:
         given: the arguments.
 
     Attributes:
-        moulds: by the cells that a replay makes anew.
+        output_specs: by the cells that a replay makes anew.
         shown: by the number of a storage, the keys of the Tensors made anew that show it.
     """
 
@@ -115,21 +117,21 @@ class Moulds:
     ) -> None:
         self.source, self.known, self.arguments = source, known, given
         self.given = {id(tensor): number for number, tensor in enumerate(given.tensors)}
-        self.moulds: dict[Cell, Mould] = {}
+        self.output_specs: dict[Cell, OutputSpec] = {}
         self.shown: dict[int, set[int]] = {}
 
-    def mould(self, cell: Cell) -> Mould:
-        """The mould of a cell made inside.
+    def output_spec(self, cell: Cell) -> OutputSpec:
+        """The output_spec of a cell made inside.
 
         Raises:
             History: its value has one.
         """
-        found = self.moulds.get(cell)
+        found = self.output_specs.get(cell)
         if found is None:
             node = cell.node
             if has_history(node):
-                raise History
-            found = self.moulds[cell] = Mould(node, self.source(node.storage))
+                raise ResultHistory
+            found = self.output_specs[cell] = OutputSpec(node, self.source(node.storage))
         return found
 
     def of(self, result: Any) -> Build:
@@ -167,10 +169,10 @@ class Moulds:
             return leaf
         tensor: Any = leaf
         given = self.given.get(id(tensor), -1)
-        mould = self.moulds.get(tensor.cell) if given < 0 else None
+        output_spec = self.output_specs.get(tensor.cell) if given < 0 else None
         steps = tuple([step[0] for step in tensor.chain])
         moved = any(map(moves, tensor.chain))
-        source = -1 if mould is None or moved else mould.source
+        source = -1 if output_spec is None or moved else output_spec.source
         node = tensor.cell.node
         requires_grad = bool(tensor.requires_grad)
         return Result(source, given, node.outputs, node.device, requires_grad, steps)
@@ -191,7 +193,7 @@ class Moulds:
                 )
             return lambda fresh: tensor
         if chain and tensor.requires_grad and has_history(tensor.node):
-            raise History
+            raise ResultHistory
         if cell in self.known:
             number = self.arguments.number_of(cell)
             if number is not None:
@@ -199,9 +201,9 @@ class Moulds:
             if not any(isinstance(detail, SelectAt) for _, detail in chain):
                 return lambda fresh: tensor
             return _built(tensor, lambda fresh: (cell, ()), self._fresh_steps(chain))
-        mould = self.mould(cell)
-        self.shown.setdefault(mould.source, set()).add(id(tensor))
-        return _built(tensor, lambda fresh: (fresh.cell(mould), ()), self._fresh_steps(chain))
+        output_spec = self.output_spec(cell)
+        self.shown.setdefault(output_spec.source, set()).add(id(tensor))
+        return _built(tensor, lambda fresh: (fresh.cell(output_spec), ()), self._fresh_steps(chain))
 
     def _of_argument(self, tensor: Any, number: int) -> Build:
         """A view of an argument: of the Tensor that the caller of a replay gives."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.compile.names import PLAIN
+from tinygrad_cuda.compile.guard_values import PLAIN
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.engine.capture import ViewArgument

@@ -20,9 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.compile.names import RAW, Names
-from tinygrad_cuda.compile.reads import reads_of
-from tinygrad_cuda.compile.search import (
+from tinygrad_cuda.compile.guard_discovery import (
     COLLECTED,
     LIBRARIES,
     NO_FIELDS,
@@ -31,6 +29,8 @@ from tinygrad_cuda.compile.search import (
     by_statement,
     fields_of,
 )
+from tinygrad_cuda.compile.guard_values import RAW, Names
+from tinygrad_cuda.compile.reads import reads_of
 from tinygrad_cuda.compile.states import UNKNOWN, state_of
 from tinygrad_cuda.core.errors import PACKAGE_FOLDER, CompileError, RawSite
 from tinygrad_cuda.core.interrupts import uninterrupted

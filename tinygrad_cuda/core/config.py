@@ -36,7 +36,7 @@ def _folder(text: str) -> Path:
         raise ValueError(text) from error
 
 
-class Variable(NamedTuple):
+class EnvironmentVariable(NamedTuple):
     """One environment variable."""
 
     name: str
@@ -56,9 +56,11 @@ def _default_cache() -> str:
     return os.path.join(base, "tinygrad_cuda")
 
 
-VARIABLES: tuple[Variable, ...] = (
-    Variable("TGC_DEVICE", "device", str, "", "default device; empty: cuda if usable, else cpu"),
-    Variable(
+VARIABLES: tuple[EnvironmentVariable, ...] = (
+    EnvironmentVariable(
+        "TGC_DEVICE", "device", str, "", "default device; empty: cuda if usable, else cpu"
+    ),
+    EnvironmentVariable(
         "TGC_DEBUG",
         "debug",
         int,
@@ -68,13 +70,21 @@ VARIABLES: tuple[Variable, ...] = (
         0,
         5,
     ),
-    Variable("TGC_EAGER", "eager", _boolean, "0", "realize each operation as it is called"),
-    Variable("TGC_VALIDATE", "validate", _boolean, "0", "run each kernel against NumPy as well"),
-    Variable("TGC_SYNC", "sync", _boolean, "0", "check for device errors after each launch"),
-    Variable("TGC_CACHE_DIR", "cache_dir", _folder, "", "compiled kernels and data"),
-    Variable("TGC_CACHE", "cache", _boolean, "1", "0 keeps compiled kernels in memory only"),
-    Variable("TGC_DATA", "data", _path, "", "folder that holds data sets such as MNIST"),
-    Variable(
+    EnvironmentVariable(
+        "TGC_EAGER", "eager", _boolean, "0", "realize each operation as it is called"
+    ),
+    EnvironmentVariable(
+        "TGC_VALIDATE", "validate", _boolean, "0", "run each kernel against NumPy as well"
+    ),
+    EnvironmentVariable(
+        "TGC_SYNC", "sync", _boolean, "0", "check for device errors after each launch"
+    ),
+    EnvironmentVariable("TGC_CACHE_DIR", "cache_dir", _folder, "", "compiled kernels and data"),
+    EnvironmentVariable(
+        "TGC_CACHE", "cache", _boolean, "1", "0 keeps compiled kernels in memory only"
+    ),
+    EnvironmentVariable("TGC_DATA", "data", _path, "", "folder that holds data sets such as MNIST"),
+    EnvironmentVariable(
         "TGC_EMU_ORDER",
         "emu_order",
         int,
@@ -82,7 +92,7 @@ VARIABLES: tuple[Variable, ...] = (
         "seed that permutes the order of threads on emu; 0 is 0, 1, 2, ...",
         0,
     ),
-    Variable(
+    EnvironmentVariable(
         "TGC_EMU_LAUNCHES",
         "emu_launches",
         int,
@@ -90,27 +100,27 @@ VARIABLES: tuple[Variable, ...] = (
         "seed that picks an order of launches on emu, of those a plan allows; 0 is the plan's own",
         0,
     ),
-    Variable(
+    EnvironmentVariable(
         "TGC_EMU_OPTIMIZE",
         "emu_optimize",
         _boolean,
         "1",
         "0 has emu's kernels compiled three times as fast, for programs that run only a few steps",
     ),
-    Variable(
+    EnvironmentVariable(
         "TGC_WINOGRAD",
         "winograd",
         _boolean,
         "1",
         "0 sums 3 x 3 convolutions by their definition, not by tiles; read when a plan is made",
     ),
-    Variable(
+    EnvironmentVariable(
         "TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit", 0
     ),
 )
 
 
-def _value(variable: Variable, text: str | None) -> Any:
+def _value(variable: EnvironmentVariable, text: str | None) -> Any:
     """The value of a variable; outside its range the nearest in it, and else the default."""
     default = variable.parse(variable.default)
     if text is None:

@@ -12,7 +12,7 @@ from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.realize import realize
 
 
-def runtime_of(device: Any) -> runtime.Device:
+def runtime_of(device: Any) -> runtime.DeviceHandle:
     """The driver's view of a GPU.
 
     Raises:

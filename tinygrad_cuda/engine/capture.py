@@ -101,7 +101,7 @@ class Made(NamedTuple):
     nbytes: int
 
 
-class Run(NamedTuple):
+class CapturedRun(NamedTuple):
     """One run of a plan; `graph` is what was asked for, whatever the plan makes arguments of it."""
 
     device: Device
@@ -411,12 +411,12 @@ class Capture:
         made: list[Made],
     ) -> None:
         """A plan has run."""
-        run = sum(isinstance(event, Run) for event in self.events)
+        run = sum(isinstance(event, CapturedRun) for event in self.events)
         sources = [self._copied.get(id(x)) or self.settled(x) for x in inputs]
         self._copied = {}
         count = len(outputs)
         self.events.append(
-            Run(device, executable, sources, numbers, overwrites, count, sites, graph, made)
+            CapturedRun(device, executable, sources, numbers, overwrites, count, sites, graph, made)
         )
         for number, storage in enumerate(outputs):
             self._sources[id(storage)] = weakref.ref(storage), ("run", run, number)

@@ -18,13 +18,13 @@ from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.engine.capture import Made, SuppliedFloat, SuppliedInt, capturing
 from tinygrad_cuda.engine.cell import Cell, local
-from tinygrad_cuda.engine.examples import refuse_examples, tracing
 from tinygrad_cuda.engine.finite import check_finite
 from tinygrad_cuda.engine.history import keep_history, release
-from tinygrad_cuda.engine.known import Marks, learn, run_known
 from tinygrad_cuda.engine.overwrite import overwritable
 from tinygrad_cuda.engine.plan import cache, key_numbers
+from tinygrad_cuda.engine.plan_lookup import Marks, learn, run_cached_plan
 from tinygrad_cuda.engine.trace import Trace, storage_of
+from tinygrad_cuda.engine.vmap_trace import refuse_examples, tracing
 from tinygrad_cuda.graph.node import Node, mode, origin_of
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.order import topological
@@ -199,7 +199,7 @@ def _queue_again(cells: Iterable[Cell]) -> None:
 
 def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
     wanted = list(dict.fromkeys([*[cell.node for cell in cells], *nodes]))
-    marks = run_known(device, wanted)
+    marks = run_cached_plan(device, wanted)
     if marks is True:
         return
     multiples: dict[Node, list[Node]] = {}

@@ -12,7 +12,7 @@ from tinygrad_cuda.backend.base import Argument, Number, Program
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, node_made
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.template import Piece, structure
+from tinygrad_cuda.graph.subgraph_template import SharedSubgraph, structure
 
 
 class Trace:
@@ -41,7 +41,7 @@ class Trace:
         self.numbers: list[Number] = []
         self.always: list[int] = []
         self.assigns: dict[int, int] = {}
-        self.pieces: set[Piece] = set()
+        self.pieces: set[SharedSubgraph] = set()
         self._input_of: dict[int, int] = {}
         self._walk(roots)
 
@@ -54,7 +54,7 @@ class Trace:
         numbers, always = self.numbers, self.always
         stack = roots[::-1]
         pop, push = stack.pop, stack.append
-        entered: set[Piece] = set()
+        entered: set[SharedSubgraph] = set()
         while stack:
             node = pop()
             # Down to the first source that is not there yet, and back up by the stack.
@@ -97,7 +97,7 @@ class Trace:
                     singles.append(node)
                     break
 
-    def _take(self, piece: Piece) -> list[Node] | None:
+    def _take(self, piece: SharedSubgraph) -> list[Node] | None:
         """Enters a piece as one; gives what must be there before it."""
         places, nodes = self.places, piece.nodes
         if not nodes:
@@ -189,7 +189,7 @@ class Trace:
         self, device: Device, outputs: list[int], overwrites: dict[int, int], varying: set[int]
     ) -> Program:
         """The plan's own graph: fresh nodes, numbered inputs, numbers at `varying` as arguments."""
-        builder = _Builder(varying)
+        builder = _TraceBuilder(varying)
         fresh: list[Node] = []
         inputs: list[Node] = []
         slots = {self.places[node] for node in self.inputs}
@@ -220,7 +220,7 @@ def _has_parts(node: Node) -> bool:
     return node.storage is None and node.op is not common.custom
 
 
-class _Builder:
+class _TraceBuilder:
     """Turns the numbers at `varying` positions into arguments, in the order of the trace."""
 
     def __init__(self, varying: set[int]) -> None:

@@ -214,11 +214,20 @@ class Group:
         numel: elements of the space the kernel walks.
         sign: of a row or col kernel.
         members: in topological order; `anchors` are its reductions, contraction or scatter.
-        tainted: members that depend on an anchor.
+        reduction_dependent: members that depend on an anchor.
         update: it makes the new values of an optimizer's step.
     """
 
-    __slots__ = ("kind", "numel", "sign", "members", "anchors", "tainted", "update", "why")
+    __slots__ = (
+        "kind",
+        "numel",
+        "sign",
+        "members",
+        "anchors",
+        "reduction_dependent",
+        "update",
+        "why",
+    )
 
     def __init__(self, node: Node, update: bool) -> None:
         self.kind = "map"
@@ -226,7 +235,7 @@ class Group:
         self.sign: Signature = ()
         self.members = [node]
         self.anchors: list[Node] = []
-        self.tainted: set[Node] = set()
+        self.reduction_dependent: set[Node] = set()
         self.update = update
         self.why = ""
         if node.op.kind == "reduction":
@@ -242,7 +251,7 @@ class Group:
             self.kind = "scatter"
         if self.kind != "map":
             self.anchors = [node]
-            self.tainted = {node}
+            self.reduction_dependent = {node}
 
     @property
     def rows(self) -> int:
@@ -262,7 +271,7 @@ class Group:
         )
 
 
-class Space(Protocol):
+class IterationSpace(Protocol):
     """What a `Group` and a kernel that was made of it have in common."""
 
     kind: str
@@ -300,14 +309,14 @@ def merged(
     result.members = sorted(a.members + b.members, key=position.__getitem__)
     result.anchors = [node for node in result.members if node in a.anchors or node in b.anchors]
     inside = set(result.members)
-    result.tainted = set(result.anchors)
+    result.reduction_dependent = set(result.anchors)
     for node in result.members:
         for edge in edges[node]:
             if edge.base in inside:
                 if not lines_up(result, edge, node):
                     return f"{edge.base.op.name} does not line up with {node.op.name}"
-                if edge.base in result.tainted:
-                    result.tainted.add(node)
+                if edge.base in result.reduction_dependent:
+                    result.reduction_dependent.add(node)
                     if result.one_phase and (node in result.anchors or not result.is_line(node)):
                         return f"{node.op.name} needs a finished {edge.base.op.name}"
     return result
@@ -340,7 +349,7 @@ def _spaces_differ(a: Group, b: Group, settled: bool) -> str:
     return "they have different numbers of elements"
 
 
-def lines_up(group: Space, edge: Edge, reader: Node) -> bool:
+def lines_up(group: IterationSpace, edge: Edge, reader: Node) -> bool:
     """Whether a member's value is at hand where another member of the kernel needs it."""
     if group.kind == "map":
         return edge.kind == FLAT

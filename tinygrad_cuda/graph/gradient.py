@@ -11,9 +11,9 @@ from weakref import WeakSet
 
 from tinygrad_cuda.core.errors import GradientError, describe_site, user_site
 from tinygrad_cuda.core.interrupts import uninterrupted
+from tinygrad_cuda.graph.backward_template import Occasion, WholeOccasion, gradient_site
 from tinygrad_cuda.graph.node import Node, gradient_mode, made_by, recorded_at
 from tinygrad_cuda.graph.ops import common, elementwise
-from tinygrad_cuda.graph.pullback import Occasion, WholeOccasion, gradient_site
 from tinygrad_cuda.graph.versions import Check, versions
 
 Cotangents = dict[Node, Any]

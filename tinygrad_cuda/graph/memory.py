@@ -18,14 +18,14 @@ ALIGNMENT = 256
 WORTH_AN_EDGE = 1 << 20
 
 
-class Graph(Protocol):
+class KernelGraph(Protocol):
     """What the planner asks of a kernel DAG; a networkx DiGraph has it, and takes long to load."""
 
     def __iter__(self) -> Iterator[Hashable]: ...
     def predecessors(self, kernel: Hashable, /) -> Iterable[Hashable]: ...
 
 
-class Buffer(NamedTuple):
+class PlannedBuffer(NamedTuple):
     """A value that one kernel writes and others read.
 
     Attributes:
@@ -68,7 +68,7 @@ class MemoryPlan(NamedTuple):
 
 
 def plan_memory(
-    kernels: Graph, buffers: Sequence[Buffer], *, worth_an_edge: int = WORTH_AN_EDGE
+    kernels: KernelGraph, buffers: Sequence[PlannedBuffer], *, worth_an_edge: int = WORTH_AN_EDGE
 ) -> MemoryPlan:
     """Lays buffers out in one arena.
 
@@ -87,7 +87,7 @@ def plan_memory(
         ValueError: a reader does not follow the writer of its buffer.
     """
     planner = _Planner(kernels, worth_an_edge)
-    written: dict[Hashable, list[Buffer]] = {}
+    written: dict[Hashable, list[PlannedBuffer]] = {}
     for buffer in buffers:
         written.setdefault(buffer.writer, []).append(buffer)
     for kernel in planner.order:
@@ -104,7 +104,7 @@ def plan_memory(
     )
 
 
-class _Segment(NamedTuple):
+class _ArenaSegment(NamedTuple):
     """A stretch of the arena and the last buffer that was put there.
 
     Earlier owners need no memory: their users precede the writer of this one, so whoever comes
@@ -113,7 +113,7 @@ class _Segment(NamedTuple):
 
     start: int
     end: int
-    owner: Buffer
+    owner: PlannedBuffer
     users: int
 
 
@@ -123,13 +123,13 @@ class _Gap(NamedTuple):
     growth: int
     size: int
     start: int
-    segments: tuple[_Segment, ...]
+    segments: tuple[_ArenaSegment, ...]
 
 
 class _Planner:
     """Sets of kernels are integers, one bit a kernel, by position in the order."""
 
-    def __init__(self, kernels: Graph, worth_an_edge: int) -> None:
+    def __init__(self, kernels: KernelGraph, worth_an_edge: int) -> None:
         self.kernels = kernels
         self.worth_an_edge = worth_an_edge
         self.order = _topological(kernels)
@@ -137,7 +137,7 @@ class _Planner:
         self.before: list[int] = []
         self.offsets: dict[Hashable, int] = {}
         self.edges: list[OrderingEdge] = []
-        self.segments: list[_Segment] = []
+        self.segments: list[_ArenaSegment] = []
 
     def enter(self, kernel: Hashable) -> None:
         """All kernels on paths to this one: the edges that lead here are complete by now."""
@@ -147,7 +147,7 @@ class _Planner:
             before |= self.before[position] | (1 << position)
         self.before.append(before)
 
-    def place(self, buffer: Buffer) -> None:
+    def place(self, buffer: PlannedBuffer) -> None:
         now = len(self.before) - 1
         size = _aligned(buffer.nbytes)
         if not size:
@@ -166,7 +166,7 @@ class _Planner:
         """The gap that lets the arena grow least; of several the smallest, then the lowest."""
         end = self.segments[-1].end if self.segments else 0
         best = _Gap(size, 0, end, ())
-        run: list[_Segment] = []
+        run: list[_ArenaSegment] = []
         for index, segment in enumerate(self.segments):
             if segment.users & ~finished:
                 run = []
@@ -180,7 +180,7 @@ class _Planner:
                     best = min(best, _Gap(growth, length, run[0].start, tuple(run)), key=_rank)
         return best
 
-    def add_edges(self, buffer: Buffer, gap: _Gap, size: int) -> None:
+    def add_edges(self, buffer: PlannedBuffer, gap: _Gap, size: int) -> None:
         """Lets the writer wait for the last users of what it overwrites."""
         now = len(self.before) - 1
         for segment in gap.segments:
@@ -198,7 +198,7 @@ class _Planner:
                 self.before[now] |= self.before[position] | (1 << position)
                 waiting &= ~self.before[now]
 
-    def occupy(self, buffer: Buffer, start: int, end: int) -> None:
+    def occupy(self, buffer: PlannedBuffer, start: int, end: int) -> None:
         users = 1 << self.position[buffer.writer]
         for reader in buffer.readers:
             users |= 1 << self.position[reader]
@@ -208,11 +208,11 @@ class _Planner:
         last = bisect_left(self.segments, end, key=_start)
         cut = self.segments[first:last]
         kept = [s._replace(end=start) for s in cut[:1] if s.start < start]
-        kept.append(_Segment(start, end, buffer, users))
+        kept.append(_ArenaSegment(start, end, buffer, users))
         kept += [s._replace(start=end) for s in cut[-1:] if s.end > end]
         self.segments[first:last] = kept
 
-    def check_readers(self, buffers: Sequence[Buffer]) -> None:
+    def check_readers(self, buffers: Sequence[PlannedBuffer]) -> None:
         for buffer in buffers:
             writer = self.position[buffer.writer]
             for reader in buffer.readers:
@@ -222,7 +222,7 @@ class _Planner:
                     )
 
 
-def _topological(kernels: Graph) -> list[Hashable]:
+def _topological(kernels: KernelGraph) -> list[Hashable]:
     """Sources first, otherwise as inserted.
 
     Raises:
@@ -250,11 +250,11 @@ def _topological(kernels: Graph) -> list[Hashable]:
     return order
 
 
-def _start(segment: _Segment) -> int:
+def _start(segment: _ArenaSegment) -> int:
     return segment.start
 
 
-def _end(segment: _Segment) -> int:
+def _end(segment: _ArenaSegment) -> int:
     return segment.end
 
 

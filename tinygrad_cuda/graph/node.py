@@ -274,7 +274,7 @@ def made_by(node: Node) -> str:
 NO_ATTRIBUTES: dict[str, Any] = {}
 
 
-def alike(a: Node, b: Node) -> bool:
+def same_spec(a: Node, b: Node) -> bool:
     """Whether two nodes have equal outputs; one object has them from then on, seen at a glance."""
     if a.outputs != b.outputs:
         return False
@@ -355,7 +355,7 @@ class Op:
         return node_made(self, sources, attributes, outputs, device, needs, now.site, 2)
 
 
-class AlikeOp(Op):
+class SameSpecOp(Op):
     """An op of one or two sources that has no attributes, and asks for sources that are alike.
 
     Attributes:

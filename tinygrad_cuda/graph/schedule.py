@@ -48,8 +48,8 @@ class Kernel:
         update: it makes the new values of an optimizer's step.
         room: shared memory that a block of it may have, where that was asked.
         pair: the row kernel and the column kernel of which it was made, if it was.
-        crew: how many blocks run at one time, by those on a multiprocessor, if all of them are to
-            hold its rows together.
+        co_resident: how many blocks run at one time, by those on a multiprocessor, if all of them
+            are to hold its rows together.
         reverse: it begins at the end of its space.
         narrowed: float32 values of the program that its outputs hold only rounded to 16 bits.
     """
@@ -68,7 +68,7 @@ class Kernel:
     before: list[Kernel] = field(default_factory=list)
     room: int = 0
     pair: tuple[Kernel, Kernel] | None = None
-    crew: Mapping[int, int] = field(default_factory=dict)
+    co_resident: Mapping[int, int] = field(default_factory=dict)
     reverse: bool = False
     narrowed: frozenset[Node] = frozenset()
 
@@ -147,7 +147,7 @@ def schedule(outputs: Sequence[Node], overwrites: Mapping[int, Node] | None = No
         overwrites: for an output's position, the input whose storage it shall take if it can.
     """
     wanted = _distinct(outputs)
-    builder = _Builder(wanted)
+    builder = _ScheduleBuilder(wanted)
     builder.grow()
     builder.join_siblings()
     places = {
@@ -196,7 +196,7 @@ def _distinct(outputs: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(found)
 
 
-class _Builder(Groups):
+class _ScheduleBuilder(Groups):
     """Kernels from groups that are grown.
 
     Attributes:

@@ -30,7 +30,7 @@ class Write:
 
     __slots__ = ("unit", "value", "site")
 
-    def __init__(self, unit: Unit, value: str, site: RawSite | None) -> None:
+    def __init__(self, unit: VersionUnit, value: str, site: RawSite | None) -> None:
         self.unit, self.value, self.site = unit, value, site
 
 
@@ -43,7 +43,7 @@ class Version:
         self.write: Write | None = None
 
 
-class Unit:
+class VersionUnit:
     """One call by the user: what it makes inside nobody else can write.
 
     Attributes:
@@ -61,8 +61,8 @@ class Unit:
 
     def __init__(self, name: str | None, arguments: Arguments) -> None:
         self.name = name
-        self.origin: Unit | None = None
-        self._gradient: Unit | None = None
+        self.origin: VersionUnit | None = None
+        self._gradient: VersionUnit | None = None
         self.saved: list[tuple[Version, bool, bool]] = []
         self.results: list[tuple[str, int]] = []
         self._made: dict[str, list[Version]] = {"result": [], "integers": []}
@@ -75,12 +75,12 @@ class Unit:
                 if tensor.requires_grad:
                     self._behind.append(ref(tensor.node))
 
-    def gradient(self) -> Unit:
+    def gradient(self) -> VersionUnit:
         """What the gradient of this call does."""
         if self.origin is not None:
             return self
         if self._gradient is None:
-            self._gradient = Unit(None, {})
+            self._gradient = VersionUnit(None, {})
             self._gradient.origin = self
         return self._gradient
 
@@ -147,11 +147,11 @@ class Versions:
 
     def clear(self) -> None:
         """Forgets all writes: what was recorded before is not checked."""
-        self._units: WeakKeyDictionary[Node, Unit] = WeakKeyDictionary()
+        self._units: WeakKeyDictionary[Node, VersionUnit] = WeakKeyDictionary()
         self._writes: WeakKeyDictionary[Node, Write] = WeakKeyDictionary()
         self._versions: WeakKeyDictionary[Any, Version] = WeakKeyDictionary()
         self._frame: FrameType | None = None
-        self._unit = Unit(None, {})
+        self._unit = VersionUnit(None, {})
 
     # While recording ------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Versions:
                 self._writes[node] = write
         if not mode.now.gradients:
             # Nothing was saved for it.
-            self._units[new] = Unit(None, {})
+            self._units[new] = VersionUnit(None, {})
         # The write itself may read the value before: what it was computed by belongs to it.
         stack = [new] if mode.now.gradients else []
         while stack:
@@ -200,7 +200,7 @@ class Versions:
         """A Tensor has become another view of its memory, or is said to be written."""
         self.written(holder_of(tensor), tensor.cell.node, tensor.cell.node)
 
-    def belongs(self, node: Node, unit: Unit) -> None:
+    def belongs(self, node: Node, unit: VersionUnit) -> None:
         """A node is part of what a call does, or of its gradient."""
         self._units.setdefault(node, unit)
 
@@ -218,7 +218,7 @@ class Versions:
         finally:
             self.on = before
 
-    def _current(self) -> Unit:
+    def _current(self) -> VersionUnit:
         """The call of the user that is under way: the outermost one that the table has."""
         frame: FrameType | None = sys._getframe(2)
         entry, known = None, None
@@ -231,7 +231,7 @@ class Versions:
         if entry is None or entry is not self._frame:
             name = None if known is None else _name(known)
             arguments = {} if known is None else _arguments(known)
-            self._frame, self._unit = entry, Unit(name, arguments)
+            self._frame, self._unit = entry, VersionUnit(name, arguments)
         return self._unit
 
 
@@ -247,10 +247,10 @@ class Check:
 
     def __init__(self, order: Iterable[Node]) -> None:
         self._history = set(order)
-        self._inherited: dict[Node, Unit] = {}
-        self._entered: set[Unit] = set()
+        self._inherited: dict[Node, VersionUnit] = {}
+        self._entered: set[VersionUnit] = set()
 
-    def unit(self, node: Node) -> Unit | None:
+    def unit(self, node: Node) -> VersionUnit | None:
         """The call that has made a node: its own, or that which reads it."""
         return versions._units.get(node) or self._inherited.get(node)
 
@@ -309,7 +309,7 @@ class Check:
         if unit is not None:
             versions.belongs(part, unit.gradient())
 
-    def _demand(self, value: Node, node: Node, unit: Unit | None) -> None:
+    def _demand(self, value: Node, node: Node, unit: VersionUnit | None) -> None:
         """Raises if a value, or one that a user can write and that it was made of, is another."""
         stack, seen = [value], {value}
         while stack:

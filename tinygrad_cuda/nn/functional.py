@@ -154,7 +154,7 @@ from tinygrad_cuda.tensor.opmath import rounded_once
 from tinygrad_cuda.tensor.selecting import (
     one_hot,
 )
-from tinygrad_cuda.tensor.templated import templated
+from tinygrad_cuda.tensor.templated_calls import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 from tinygrad_cuda.tensor.windows import (
     fold,

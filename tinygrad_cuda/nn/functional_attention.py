@@ -15,7 +15,7 @@ from tinygrad_cuda.tensor.exponentials import masked_softmax
 from tinygrad_cuda.tensor.joining import cat
 from tinygrad_cuda.tensor.layout import fresh
 from tinygrad_cuda.tensor.opmath import rounded_once
-from tinygrad_cuda.tensor.templated import templated
+from tinygrad_cuda.tensor.templated_calls import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 

@@ -30,7 +30,7 @@ from tinygrad_cuda.nn.windows import count, padded, per_axis, windows
 from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.layout import fresh
-from tinygrad_cuda.tensor.templated import templated
+from tinygrad_cuda.tensor.templated_calls import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 PHASES = 8  # convolutions that one with a stride may become, backwards
@@ -203,7 +203,7 @@ def _convolution(x: Node, w: Node, at: _Geometry) -> Node:
 
 
 @dataclass(frozen=True)
-class _Gradients(common.Rule):
+class _Gradients(common.GradientRule):
     """Those of a convolution with respect to its input and its kernel."""
 
     at: _Geometry

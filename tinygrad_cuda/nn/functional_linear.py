@@ -11,7 +11,7 @@ from tinygrad_cuda.tensor.autocast import in_half
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.layout import strides_like
 from tinygrad_cuda.tensor.random import keep_mask
-from tinygrad_cuda.tensor.templated import templated
+from tinygrad_cuda.tensor.templated_calls import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 

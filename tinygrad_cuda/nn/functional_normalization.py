@@ -22,7 +22,7 @@ from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.joining import pad
 from tinygrad_cuda.tensor.layout import fresh, gives_fresh, gives_rows
 from tinygrad_cuda.tensor.opmath import rounded_once, rounded_to_input
-from tinygrad_cuda.tensor.templated import templated
+from tinygrad_cuda.tensor.templated_calls import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 

@@ -16,7 +16,7 @@ from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.layout import gives_fresh, gives_fresh_lines, gives_rows
 from tinygrad_cuda.tensor.opmath import rounded_once
-from tinygrad_cuda.tensor.templated import templated
+from tinygrad_cuda.tensor.templated_calls import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 

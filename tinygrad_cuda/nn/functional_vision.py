@@ -24,7 +24,7 @@ from tinygrad_cuda.tensor.autocast import in_float32
 from tinygrad_cuda.tensor.creation import arange
 from tinygrad_cuda.tensor.layout import gives_fresh
 from tinygrad_cuda.tensor.opmath import rounded_once
-from tinygrad_cuda.tensor.templated import templated
+from tinygrad_cuda.tensor.templated_calls import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 _RANKS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}

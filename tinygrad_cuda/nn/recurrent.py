@@ -19,7 +19,7 @@ from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensor.autocast import operands_in_half
 from tinygrad_cuda.tensor.creation import empty, zeros
 from tinygrad_cuda.tensor.joining import cat, stack
-from tinygrad_cuda.tensor.templated import templated
+from tinygrad_cuda.tensor.templated_calls import templated
 from tinygrad_cuda.tensor.tensor import Tensor
 
 State = tuple[Tensor, ...]

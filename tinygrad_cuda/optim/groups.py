@@ -14,9 +14,9 @@ from weakref import ref
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine import overwrite
 from tinygrad_cuda.engine.cell import Cell, local
-from tinygrad_cuda.engine.known import Known, Outline
 from tinygrad_cuda.engine.overwrite import counts_of
 from tinygrad_cuda.engine.plan import cache
+from tinygrad_cuda.engine.plan_lookup import GraphSignature, PlanEntry
 from tinygrad_cuda.engine.realize import lock_of, run_again
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.optim.replay import wide
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
     nodes: list[Node]
 
 
-class Steady:
+class SteadyGroup:
     """What a step has met in a group.
 
     Args:
@@ -152,13 +152,13 @@ class InPlace:
         numbers: which argument takes which number of a step.
     """
 
-    def __init__(self, known: Known, places: list[int], numbers: list[tuple[int, int]]) -> None:
+    def __init__(self, known: PlanEntry, places: list[int], numbers: list[tuple[int, int]]) -> None:
         # Weak: it goes when plans are forgotten.
         self.known = ref(known)
         self.places = places
         self.numbers = numbers
 
-    def run(self, steady: Steady, known: Known, seen: Seen, values: list[float]) -> bool:
+    def run(self, steady: SteadyGroup, known: PlanEntry, seen: Seen, values: list[float]) -> bool:
         """Runs it, if nobody but the cells holds what is overwritten: no node is made then."""
         device, nodes = steady.device, seen.nodes
         if device in overwrite.spared or mode.now.finite:
@@ -183,10 +183,10 @@ class InPlace:
         return True
 
 
-def _in_place(steady: Steady, seen: Seen, scalars: dict[Any, list[Node]]) -> InPlace | None:
+def _in_place(steady: SteadyGroup, seen: Seen, scalars: dict[Any, list[Node]]) -> InPlace | None:
     """The plan of a group's updates, if it is known and overwrites all that they write."""
     wanted = list(map(_node_of, steady.written))
-    outline = Outline(steady.device, wanted)
+    outline = GraphSignature(steady.device, wanted)
     try:
         ways = cache.known.get(outline.key, ())
     except TypeError:

@@ -129,7 +129,7 @@ class LBFGS(Optimizer):
         (device,) = self._devices()
         check_errors(device, wait=False)
         with gradient_mode(False):
-            loss = _Step(self, group, closure).run()
+            loss = _LbfgsStep(self, group, closure).run()
             realize(device)
         self.steps += 1
         self.state[group["params"][0]].update(self.memory().counts())
@@ -170,7 +170,7 @@ def _taken(value: Any, parameter: Tensor) -> Any:
     return loaded(value, parameter, False)
 
 
-class _Step:
+class _LbfgsStep:
     """One call of `LBFGS.step`."""
 
     def __init__(self, optimizer: LBFGS, group: dict[str, Any], closure: Callable[[], Any]) -> None:

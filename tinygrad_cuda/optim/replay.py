@@ -112,7 +112,7 @@ class _Ahead(NamedTuple):
     numbers: list[tuple[_Targets, float]]
 
 
-class _Alike:
+class _SameSpecGroup:
     """Parameters of one group whose host state is the same: they share all numbers of a step."""
 
     def __init__(self, optimizer: Any, number: int, parameter: Tensor, host: dict[str, Any]):
@@ -387,9 +387,9 @@ class StepReplay(StepEvent):
         self.lists = ParameterLists(optimizer)
         # When all was last looked through: the changes, and the optimizer's steps.
         self._seen, self._steps = -1, -1
-        self.alike: list[_Alike] = []
+        self.alike: list[_SameSpecGroup] = []
         # By a later step's parameters: those of this step's, and the states that it leaves alone.
-        self._behind: dict[int, tuple[list[_Alike], list[Any]]] = {}
+        self._behind: dict[int, tuple[list[_SameSpecGroup], list[Any]]] = {}
         self._current = -1
         self._before: dict[int, Any] = {}
 
@@ -422,7 +422,7 @@ class StepReplay(StepEvent):
                 return
         self._current = len(self.alike)
         try:
-            self.alike.append(_Alike(self.optimizer, number, parameter, host))
+            self.alike.append(_SameSpecGroup(self.optimizer, number, parameter, host))
         except KeyError:
             # The state is made by this very step.
             self.unsteady = "the optimizer's state was made"
@@ -505,7 +505,7 @@ class StepReplay(StepEvent):
             else:
                 alike.foresee(group, before.host_behind(alike), 1)
 
-    def host_behind(self, later: _Alike) -> dict[str, Any]:
+    def host_behind(self, later: _SameSpecGroup) -> dict[str, Any]:
         """The host state of a later step's parameters behind this step.
 
         Raises:

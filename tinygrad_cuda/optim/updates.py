@@ -16,13 +16,13 @@ from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import CompileError, TgcError
 from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.cell import Cell, local
-from tinygrad_cuda.engine.examples import Recording, tracing
+from tinygrad_cuda.engine.vmap_trace import Recording, tracing
 from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.template import Deferred, Template, Unfit
+from tinygrad_cuda.graph.subgraph_template import Deferred, SubgraphTemplate, Unfit
 from tinygrad_cuda.graph.versions import versions
-from tinygrad_cuda.optim.groups import Seen, Steady
+from tinygrad_cuda.optim.groups import Seen, SteadyGroup
 from tinygrad_cuda.optim.replay import Absent, dry_run, numeric, wide
 from tinygrad_cuda.tensor import autocast
 from tinygrad_cuda.tensor.base import wrap
@@ -34,7 +34,7 @@ State = dict[str, Any]
 # Updates of single parameters, and the templates of those that are recorded together.
 CAPACITY = 1024
 _updates: dict[Any, _Update | None] = {}
-_templates: dict[tuple[_Update, ...], Template] = {}
+_templates: dict[tuple[_Update, ...], SubgraphTemplate] = {}
 # What stands for a kind of update in keys.
 _kinds: dict[Any, object] = {}
 
@@ -42,7 +42,7 @@ _kinds: dict[Any, object] = {}
 # By optimizer: the numbers of its last steps. Weak, and not an attribute, which would be copied.
 _past: WeakKeyDictionary[Any, dict[Any, _Numbers]] = WeakKeyDictionary()
 # And what its last steps have met in each group.
-_last: WeakKeyDictionary[Any, dict[int, Steady]] = WeakKeyDictionary()
+_last: WeakKeyDictionary[Any, dict[int, SteadyGroup]] = WeakKeyDictionary()
 _missing: Any = object()
 _PARAMETERS = ("params", "param_names")
 
@@ -107,7 +107,7 @@ class Updates:
         self.cells: list[Cell] = []
         self.kinds: list[_Update] = []
         self.fresh: list[tuple[Tensor, State]] = []
-        self.to_learn: tuple[Steady, Seen, dict[Any, list[Node]]] | None = None
+        self.to_learn: tuple[SteadyGroup, Seen, dict[Any, list[Node]]] | None = None
         self._numbers: dict[Any, _Numbers] = {}
 
     @staticmethod
@@ -214,7 +214,7 @@ class Updates:
         if not all(states) and (numbers.names or None in states):
             return  # it is made by this step
         if len(set(map(tuple, states))) == 1 and len({p.device for p in parameters}) == 1:
-            known[number] = Steady(parameters, states, numbers.kind, self.kinds, self.cells)
+            known[number] = SteadyGroup(parameters, states, numbers.kind, self.kinds, self.cells)
 
     def record(self) -> list[tuple[Tensor, State]]:
         """Records the updates of all parameters taken on; what is new in the state of each."""
@@ -311,17 +311,17 @@ class _Update:
             ]
 
 
-def _joined(updates: tuple[_Update, ...]) -> Template:
+def _joined(updates: tuple[_Update, ...]) -> SubgraphTemplate:
     """Several updates as one template; each has inputs of its own."""
     inputs: list[Node] = []
     results: list[Node] = []
     for update in updates:
-        one = Template(update.inputs, update.results)
+        one = SubgraphTemplate(update.inputs, update.results)
         places = [example.leaf(node.shape, node.dtype, node.device) for node in update.inputs]
         nodes = one(places, places[0].device, (None,))
         inputs += places
         results += [nodes[place] for place in one.chosen]
-    return Template(inputs, results)
+    return SubgraphTemplate(inputs, results)
 
 
 def widened(value: Tensor) -> Tensor:

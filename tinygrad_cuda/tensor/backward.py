@@ -11,8 +11,8 @@ from tinygrad_cuda.core.errors import ArgumentError, GradientError, ShapeError, 
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.engine.capture import capturing
 from tinygrad_cuda.engine.cell import Leaf
-from tinygrad_cuda.engine.examples import Recording
 from tinygrad_cuda.engine.realize import begin_backward, end_backward
+from tinygrad_cuda.engine.vmap_trace import Recording
 from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.graph.batching import Rewriting, example
 from tinygrad_cuda.graph.node import Node, gradient_mode, made_by

@@ -22,9 +22,9 @@ from tinygrad_cuda.core.errors import GradientError, RawSite, ShapeError, TgcErr
 from tinygrad_cuda.core.shapes import Shape, contiguous_strides
 from tinygrad_cuda.engine.capture import capturing, structure, watching
 from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, Recorder, detached, local, settled
-from tinygrad_cuda.engine.examples import check_write, tracing
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
 from tinygrad_cuda.engine.shared import exported
+from tinygrad_cuda.engine.vmap_trace import check_write, tracing
 from tinygrad_cuda.graph.node import Node, Op, Outputs, holding, made_by, mode
 from tinygrad_cuda.graph.ops import common, indexing, movement
 from tinygrad_cuda.graph.versions import versions

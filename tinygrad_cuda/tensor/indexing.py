@@ -30,7 +30,7 @@ from tinygrad_cuda.graph.ops import indexing as ops
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.creation import buffer_node, tensor
 from tinygrad_cuda.tensor.promotion import to_dtype, to_shape
-from tinygrad_cuda.tensor.templated import templated
+from tinygrad_cuda.tensor.templated_calls import templated
 from tinygrad_cuda.tensor.transfer import to_device
 from tinygrad_cuda.tensor.views import only_number, shows_repeats
 

@@ -24,7 +24,7 @@ from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.layout import another, fresh, lies_channels_last, strides_like
 from tinygrad_cuda.tensor.promotion import to_dtype
-from tinygrad_cuda.tensor.templated import templated
+from tinygrad_cuda.tensor.templated_calls import templated
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor

@@ -14,7 +14,15 @@ from tinygrad_cuda.core.dtypes import number_of
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.engine.cell import detached, local
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, AlikeOp, Node, Op, alike, node_made, site_of
+from tinygrad_cuda.graph.node import (
+    NO_ATTRIBUTES,
+    Node,
+    Op,
+    SameSpecOp,
+    node_made,
+    same_spec,
+    site_of,
+)
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensor.autocast import in_float32, in_widest
 from tinygrad_cuda.tensor.base import TensorBase, node_of, pending, wrap
@@ -36,7 +44,7 @@ from tinygrad_cuda.tensor.promotion import (
     to_dtype,
     to_shape,
 )
-from tinygrad_cuda.tensor.templated import templated_of_two
+from tinygrad_cuda.tensor.templated_calls import templated_of_two
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -49,7 +57,7 @@ Operand = "Tensor | Scalar"
 
 
 def _of_two(
-    name: str, op: AlikeOp, floating: bool = False, exact: bool = False
+    name: str, op: SameSpecOp, floating: bool = False, exact: bool = False
 ) -> Callable[..., Tensor]:
     """A function that records one op.
 
@@ -69,7 +77,7 @@ def _of_two(
         site = mode.site
         if isinstance(input, TensorBase) and isinstance(other, TensorBase):
             a, b = node_of(input, recorder), node_of(other, recorder)
-            if (a.outputs is not b.outputs and not alike(a, b)) or a.device is not b.device:
+            if (a.outputs is not b.outputs and not same_spec(a, b)) or a.device is not b.device:
                 site = site or site_of(sys._getframe(1))
                 together: Tensor = brought_together(input, other, a, b, recorder, site)
                 return together
@@ -103,7 +111,7 @@ def _of_two(
 
 
 def _binary(
-    op: AlikeOp, name: str, doc: str, floating: bool = False, exact: bool = False
+    op: SameSpecOp, name: str, doc: str, floating: bool = False, exact: bool = False
 ) -> Callable[..., Tensor]:
     function = _of_two(name, op, floating, exact)
     function.__name__ = function.__qualname__ = name
@@ -111,7 +119,7 @@ def _binary(
     return function
 
 
-def _unary(op: AlikeOp, name: str, doc: str, floating: bool = True) -> Callable[..., Tensor]:
+def _unary(op: SameSpecOp, name: str, doc: str, floating: bool = True) -> Callable[..., Tensor]:
     def function(input: Tensor) -> Tensor:
         recorder = local.recorder
         if isinstance(input, TensorBase):
@@ -153,7 +161,7 @@ def sub(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
     return _scaled_sum("sub", elementwise.sub, input, other, alpha)
 
 
-def _scaled_sum(name: str, op: AlikeOp, input: Any, other: Any, alpha: Scalar) -> Tensor:
+def _scaled_sum(name: str, op: SameSpecOp, input: Any, other: Any, alpha: Scalar) -> Tensor:
     """``input`` plus or minus ``alpha * other``, in the common dtype of both."""
     a, b = promote(name, input, other)
     factor = factor_of(name, alpha, b.dtype, "alpha")
@@ -268,7 +276,7 @@ def _floored(input: Any, other: Any) -> Tensor:
     return strides_like(wrap(elementwise.floor_divide(a, b)), input, other)
 
 
-def _logical(op: AlikeOp, name: str) -> Callable[..., Tensor]:
+def _logical(op: SameSpecOp, name: str) -> Callable[..., Tensor]:
     @keeps_layout
     def function(input: Any, other: Any) -> Tensor:
         nodes = [to_dtype(node, dtypes.bool_) for node in promote(name, input, other)]
@@ -325,7 +333,7 @@ sigmoid = _unary(elementwise.sigmoid, "sigmoid", "``1 / (1 + exp(-input))``.")
 erf = _unary(elementwise.erf, "erf", "The error function.")
 
 
-def _rounding(op: AlikeOp, name: str, doc: str) -> Callable[..., Tensor]:
+def _rounding(op: SameSpecOp, name: str, doc: str) -> Callable[..., Tensor]:
     @keeps_layout
     def function(input: Tensor) -> Tensor:
         # Whole numbers are already rounded.
@@ -435,7 +443,9 @@ def _limited(node: Node, min: Any, max: Any) -> Node | None:
 _PLAIN_FLOATS = (dtypes.float32, dtypes.float64)
 
 
-def _bounded(node: Node, bound: Any, inside: AlikeOp, beyond: AlikeOp, farther: AlikeOp) -> Node:
+def _bounded(
+    node: Node, bound: Any, inside: SameSpecOp, beyond: SameSpecOp, farther: SameSpecOp
+) -> Node:
     """The node with one bound; at the bound itself the gradient passes to the node alone.
 
     NaN in either wins, and no gradient passes through it.

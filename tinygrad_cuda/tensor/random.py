@@ -17,8 +17,8 @@ from tinygrad_cuda.core.errors import ArgumentError, CompileError, DTypeError
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.shapes import Shape, as_shape
 from tinygrad_cuda.engine.capture import capturing, repeated, watching
-from tinygrad_cuda.engine.examples import note_draw, tracing
 from tinygrad_cuda.engine.realize import UNIT, register_check
+from tinygrad_cuda.engine.vmap_trace import note_draw, tracing
 from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common, elementwise, philox
 from tinygrad_cuda.graph.ops import random as ops

@@ -27,7 +27,7 @@ from tinygrad_cuda.tensor.math import maximum, minimum
 from tinygrad_cuda.tensor.opmath import rounded, widened
 from tinygrad_cuda.tensor.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensor.shaping import movedim
-from tinygrad_cuda.tensor.templated import templated
+from tinygrad_cuda.tensor.templated_calls import templated
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor

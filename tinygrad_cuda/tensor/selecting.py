@@ -23,7 +23,7 @@ from tinygrad_cuda.tensor.creation import get_default_dtype
 from tinygrad_cuda.tensor.indexing import nonzero, position_node
 from tinygrad_cuda.tensor.layout import keeps_layout, strides_like
 from tinygrad_cuda.tensor.promotion import factor_of, promote, to_dtype, to_shape
-from tinygrad_cuda.tensor.templated import templated
+from tinygrad_cuda.tensor.templated_calls import templated
 from tinygrad_cuda.tensor.transfer import to_device
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ def save(obj: Any, path: str | os.PathLike[str] | IO[bytes]) -> None:
         >>> tc.load(path)["weights"][0].tolist()
         [0, 1, 2]
     """
-    writer = _Writer()
+    writer = _CheckpointWriter()
     try:
         structure = json.dumps(writer.encode(obj, ()))
     except RecursionError:
@@ -97,7 +97,7 @@ def _write(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-class _Writer:
+class _CheckpointWriter:
     """Turns a value into JSON and a table of Tensors.
 
     None, booleans, numbers, strings and lists stand for themselves; an object has one key that

@@ -313,7 +313,7 @@ def fit(
     run = Run(options)
     _begin(run, train_loader, resume)
     losses = Losses(loss, training_step, autocast, model)
-    step = _Step(run, losses, clip_grad_norm, accumulate, scaler)
+    step = _TrainingStep(run, losses, clip_grad_norm, accumulate, scaler)
     board = TensorBoard(run.options["folder"], run.step + 1) if tensorboard else None
 
     def validated() -> dict[str, float]:
@@ -337,7 +337,7 @@ class _Loop:
     """The batches of an epoch, and what is done between them."""
 
     def __init__(
-        self, run: Run, loader: Any, step: _Step, compile: bool,
+        self, run: Run, loader: Any, step: _TrainingStep, compile: bool,
         validated: Callable[[], dict[str, float]], callbacks: Sequence[Callback],
         board: TensorBoard | None, interrupted: list[bool],
     ) -> None:  # fmt: skip
@@ -509,7 +509,7 @@ def _begin(run: Run, loader: Any, resume: bool) -> None:
         (folder / TABLE).unlink(missing_ok=True)
 
 
-class _Step:
+class _TrainingStep:
     """A batch's loss and gradients, and the optimizer's step after the last of a group."""
 
     def __init__(

@@ -30,7 +30,7 @@ class Term:
         return self.key
 
 
-class Leaf(Term):
+class AffineLeaf(Term):
     """A value the kernel has under a C name; `name` is an identifier or any C expression."""
 
     __slots__ = ("name",)
@@ -40,7 +40,7 @@ class Leaf(Term):
         self.name = name
 
 
-class Variable(Leaf):
+class IndexVariable(AffineLeaf):
     """A loop or thread variable: 0 <= v < extent."""
 
     __slots__ = ("extent",)
@@ -50,7 +50,7 @@ class Variable(Leaf):
         self.extent = extent
 
 
-class Symbol(Leaf):
+class Symbol(AffineLeaf):
     """A number known only at launch, such as a slice's start: low <= s <= high."""
 
     __slots__ = ()
@@ -59,7 +59,7 @@ class Symbol(Leaf):
         super().__init__(name, low, high, f"@{low}:{high}")
 
 
-class Opaque(Leaf):
+class Opaque(AffineLeaf):
     """A value loaded by the kernel, such as a gather index: C text with low <= value <= high."""
 
     __slots__ = ()
@@ -213,17 +213,17 @@ class Index:
             result = sum((part * c for c, part in parts), Index((), result.constant))
         return result
 
-    def leaves(self) -> frozenset[Leaf]:
+    def leaves(self) -> frozenset[AffineLeaf]:
         """All variables, symbols and loaded values in it, at any depth."""
-        found: set[Leaf] = set()
+        found: set[AffineLeaf] = set()
         for _, term in self.terms:
-            if isinstance(term, Leaf):
+            if isinstance(term, AffineLeaf):
                 found.add(term)
             elif isinstance(term, Compound):
                 found |= term.operand.leaves()
         return frozenset(found)
 
-    def substitute(self, values: Mapping[Leaf, Index]) -> Index:
+    def substitute(self, values: Mapping[AffineLeaf, Index]) -> Index:
         """Put an index in place of each leaf named in `values`, and simplify again."""
         result = Index((), self.constant)
         for coefficient, term in self.terms:
@@ -234,7 +234,7 @@ class Index:
         """The number (or array), given a number (or integer array) for the name of each leaf."""
         total: Any = self.constant
         for coefficient, term in self.terms:
-            if isinstance(term, Leaf):
+            if isinstance(term, AffineLeaf):
                 value = values[term.name]
             elif isinstance(term, (FloorDiv, Mod)):
                 inner = term.operand.evaluate(values)
@@ -258,7 +258,7 @@ def constant(value: int) -> Index:
 
 def variable(name: str, extent: int) -> Index:
     """A loop variable 0 <= name < extent; of extent 1 it is the constant 0."""
-    return Index((), 0) if extent == 1 else _single(Variable(name, extent))
+    return Index((), 0) if extent == 1 else _single(IndexVariable(name, extent))
 
 
 def symbol(name: str, low: int, high: int) -> Index:
@@ -297,8 +297,8 @@ def _build(sums: dict[Term, int], constant: int) -> Index:
     return Index(tuple(terms), constant)
 
 
-def _substituted(term: Term, values: Mapping[Leaf, Index]) -> Index:
-    if isinstance(term, Leaf):
+def _substituted(term: Term, values: Mapping[AffineLeaf, Index]) -> Index:
+    if isinstance(term, AffineLeaf):
         return values[term] if term in values else _single(term)
     assert isinstance(term, Compound)
     inner = term.operand.substitute(values)

@@ -6,13 +6,13 @@ from collections.abc import Hashable, Iterator, Mapping
 from math import prod
 from typing import Any, NamedTuple, cast
 
-from tinygrad_cuda.backend.cuda.template import Scratch, Stage
-from tinygrad_cuda.graph.memory import Buffer, plan_memory
+from tinygrad_cuda.backend.cuda.skeleton import Scratch, Stage
+from tinygrad_cuda.graph.memory import PlannedBuffer, plan_memory
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.schedule import Kernel, Schedule
 
 
-class Piece(NamedTuple):
+class ArenaPiece(NamedTuple):
     """A part of an arena."""
 
     address: int
@@ -51,13 +51,13 @@ def plan_arena(schedule: Schedule, stages: Mapping[Kernel, list[Stage]]) -> Aren
         for node in kernel.stores:
             if node not in kept:
                 nbytes = prod(node.shape) * node.dtype.itemsize
-                buffers.append(Buffer(node, nbytes, kernel, tuple(readers.get(node, ()))))
+                buffers.append(PlannedBuffer(node, nbytes, kernel, tuple(readers.get(node, ()))))
         scratches = dict.fromkeys(
             word.item for stage in stages[kernel] for word in stage.words if word.kind == "scratch"
         )
         for scratch in scratches:
             assert isinstance(scratch, Scratch)
-            buffers.append(Buffer(scratch, scratch.nbytes, kernel))
+            buffers.append(PlannedBuffer(scratch, scratch.nbytes, kernel))
     if not buffers:
         return Arena({}, 0)
     plan = plan_memory(_Order(schedule.kernels), buffers)

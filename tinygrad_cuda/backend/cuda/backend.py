@@ -12,20 +12,20 @@ import numpy as np
 
 from tinygrad_cuda.backend.base import LINE, BadIndex, Program
 from tinygrad_cuda.backend.cuda import runtime
-from tinygrad_cuda.backend.cuda.arena import Piece
-from tinygrad_cuda.backend.cuda.chain import Chain
+from tinygrad_cuda.backend.cuda.arena import ArenaPiece
+from tinygrad_cuda.backend.cuda.async_copy import SMALLEST, Ferried, Ferry
 from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.ferry import SMALLEST, Ferried, Ferry
-from tinygrad_cuda.backend.cuda.frame import Frame, bad_index
-from tinygrad_cuda.backend.cuda.pack import Launch
+from tinygrad_cuda.backend.cuda.launch_params import LaunchParams, bad_index
+from tinygrad_cuda.backend.cuda.multi_run_graph import MultiRunGraph
+from tinygrad_cuda.backend.cuda.pack import PackedLaunch
 from tinygrad_cuda.backend.cuda.pinned import Pinned
+from tinygrad_cuda.backend.cuda.pinned_ring import Staged, lent
+from tinygrad_cuda.backend.cuda.prefetch import Upload, Uploader
 from tinygrad_cuda.backend.cuda.replay import Label, Replay
 from tinygrad_cuda.backend.cuda.report import LANES, Roof, taken
-from tinygrad_cuda.backend.cuda.staging import Staged, lent
-from tinygrad_cuda.backend.cuda.template import THREADS
+from tinygrad_cuda.backend.cuda.skeleton import THREADS
 from tinygrad_cuda.backend.cuda.timing import times
-from tinygrad_cuda.backend.cuda.uploads import Upload, Uploader
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
@@ -61,9 +61,9 @@ class CudaBackend:
         self.arena = self.gpu.arena
         gpu = self.gpu.properties
         self.shared_bytes = gpu.shared_bytes
-        self.crew: Mapping[int, int] = {}
+        self.co_resident: Mapping[int, int] = {}
         if gpu.capability >= (9, 0):  # which has copies to shared memory that a barrier counts
-            self.crew = {dense: dense * gpu.multiprocessors for dense in (1, 2)}
+            self.co_resident = {dense: dense * gpu.multiprocessors for dense in (1, 2)}
         # A multiplication and an addition a clock in each lane.
         flops = 2.0 * LANES * gpu.multiprocessors * gpu.clock_hz
         self.roof: Roof | None = Roof(gpu.bandwidth, flops)
@@ -108,7 +108,9 @@ class CudaBackend:
                 places.append(found.address)
             return found
 
-    def to_host(self, storage: runtime.Allocation | Piece, shape: Shape, dtype: DType) -> Array:
+    def to_host(
+        self, storage: runtime.Allocation | ArenaPiece, shape: Shape, dtype: DType
+    ) -> Array:
         array = np.empty(shape, dtype.numpy)
         self.gpu.copy_out(storage.address, array.reshape(-1).view(np.uint8))
         return array
@@ -136,10 +138,10 @@ class CudaBackend:
     def reuse(self, nbytes: int, address: int, other: int = 0) -> runtime.Allocation | None:
         return self.gpu.pool.reuse(nbytes, address, other)
 
-    def part(self, memory: runtime.Allocation, offset: int, nbytes: int) -> Piece:
-        return Piece(memory.address + offset, nbytes)
+    def part(self, memory: runtime.Allocation, offset: int, nbytes: int) -> ArenaPiece:
+        return ArenaPiece(memory.address + offset, nbytes)
 
-    def load(self, source: str) -> runtime.Module:
+    def load(self, source: str) -> runtime.LoadedModule:
         report = settings.debug >= 5
         binary = compile_source(source, self.gpu.properties.arch, REPORT if report else ())
         if report:
@@ -149,8 +151,8 @@ class CudaBackend:
 
     def launch(
         self,
-        unit: runtime.Module,
-        launch: Launch,
+        unit: runtime.LoadedModule,
+        launch: PackedLaunch,
         words: bytes,
         touched: list[Any],
         fresh: list[Any],
@@ -166,17 +168,17 @@ class CudaBackend:
 
     def replay(
         self,
-        unit: runtime.Module,
-        launches: Sequence[Launch],
+        unit: runtime.LoadedModule,
+        launches: Sequence[PackedLaunch],
         after: Sequence[tuple[int, ...]],
-        frame: Frame,
+        frame: LaunchParams,
         fetched: Sequence[runtime.Allocation],
         numbers: runtime.Allocation | None,
     ) -> Replay:
         return Replay(self.gpu, unit, launches, after, frame, fetched, numbers)
 
-    def chain(self, programs: Sequence[CudaExecutable], length: int) -> Chain:
-        return Chain(self.gpu, programs, length)
+    def chain(self, programs: Sequence[CudaExecutable], length: int) -> MultiRunGraph:
+        return MultiRunGraph(self.gpu, programs, length)
 
     def copy(self, target: runtime.Allocation, source: runtime.Allocation) -> None:
         self.gpu.copy(target.address, source.address, source.nbytes)
@@ -194,7 +196,7 @@ class _ErrorMirror:
         gpu: whose kernels write it.
     """
 
-    def __init__(self, gpu: runtime.Device) -> None:
+    def __init__(self, gpu: runtime.DeviceHandle) -> None:
         self.gpu = gpu
         self.word = gpu.allocate(ERROR_BYTES)
         self.address = int(gpu.call("cuMemHostAlloc", ERROR_BYTES, HOST_MAPPED))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from tinygrad_cuda.backend.cuda import index as ix
-from tinygrad_cuda.backend.cuda.col import col_stages
+from tinygrad_cuda.backend.cuda.column_reduce import col_stages
 from tinygrad_cuda.backend.cuda.contract import contract_stages
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
-from tinygrad_cuda.backend.cuda.row import row_stages
+from tinygrad_cuda.backend.cuda.kernel_params import Words
+from tinygrad_cuda.backend.cuda.row_reduce import row_stages
 from tinygrad_cuda.backend.cuda.scatter import scatter_stages
+from tinygrad_cuda.backend.cuda.skeleton import THREADS, Stage, fill, wrapped
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem, vector_width
-from tinygrad_cuda.backend.cuda.template import THREADS, Stage, fill, wrapped
-from tinygrad_cuda.backend.cuda.tiles import tile_stages
-from tinygrad_cuda.backend.cuda.words import Words
+from tinygrad_cuda.backend.cuda.winograd_transforms import tile_stages
 from tinygrad_cuda.graph.schedule import Kernel
 
 

@@ -296,7 +296,7 @@ class _SlowNotice:
 # The cache --------------------------------------------------------------------------------------
 
 
-class _Cache:
+class _CubinCache:
     """Compiled code by key: in memory, and in `settings.cache_dir/cuda` where that works."""
 
     def __init__(self) -> None:
@@ -349,7 +349,7 @@ class _Cache:
         )
 
 
-_cache = _Cache()
+_cache = _CubinCache()
 
 
 def _folder() -> Path:

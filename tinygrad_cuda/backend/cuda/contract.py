@@ -5,16 +5,17 @@ from __future__ import annotations
 from math import gcd, prod
 
 from tinygrad_cuda.backend.cuda import index as ix
-from tinygrad_cuda.backend.cuda.correlate import Part, part_of
-from tinygrad_cuda.backend.cuda.correlate import body as correlated_body
-from tinygrad_cuda.backend.cuda.direct import Cut, cut_of, lanes_of, windows_of
-from tinygrad_cuda.backend.cuda.direct import body as direct_body
+from tinygrad_cuda.backend.cuda.contract_loads import Reader, Source, fetched, followed
+from tinygrad_cuda.backend.cuda.conv_direct import Cut, cut_of, lanes_of, windows_of
+from tinygrad_cuda.backend.cuda.conv_direct import body as direct_body
+from tinygrad_cuda.backend.cuda.conv_weight_gradient import ImagePart, part_of
+from tinygrad_cuda.backend.cuda.conv_weight_gradient import body as correlated_body
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.backend.cuda.index import Index
-from tinygrad_cuda.backend.cuda.operand import Reader, Source, fetched, followed
+from tinygrad_cuda.backend.cuda.kernel_params import Words, literal
+from tinygrad_cuda.backend.cuda.skeleton import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
-from tinygrad_cuda.backend.cuda.template import THREADS, Scratch, Stage, fill, wrapped
-from tinygrad_cuda.backend.cuda.tiling import (
+from tinygrad_cuda.backend.cuda.tile_heuristics import (
     FEW_ROWS,
     MULTIPROCESSORS,
     PAD,
@@ -23,7 +24,6 @@ from tinygrad_cuda.backend.cuda.tiling import (
     parted,
     plan,
 )
-from tinygrad_cuda.backend.cuda.words import Words, literal
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
@@ -112,7 +112,7 @@ def _direct_cut(problem: _Problem) -> Cut | None:
     return None if not cut or is_slower(cut, problem) else cut
 
 
-def is_slower(cut: Cut | Part, problem: _Problem) -> bool:
+def is_slower(cut: Cut | ImagePart, problem: _Problem) -> bool:
     """Whether the product of a matrix would take less time, or blocks are too few."""
     usual = clocks(problem.plan, 1, problem.m, problem.n, _bytes(problem.dtype))
     return cut.blocks < MULTIPROCESSORS // 2 or cut.clocks > usual + UNCOUNTED
@@ -136,7 +136,7 @@ def _direct(problem: _Problem, cut: Cut) -> Stage:
     return wrapped(kernel, stem(kernel), body, words.list, cut.blocks, cut.shared, label)
 
 
-def _correlated_part(problem: _Problem) -> Part | None:
+def _correlated_part(problem: _Problem) -> ImagePart | None:
     """How the gradient of a small kernel is made without a matrix, where that takes less time."""
     if problem.batches != 1 or problem.type != "float" or is_wide(problem.kernel):
         return None
@@ -145,7 +145,7 @@ def _correlated_part(problem: _Problem) -> Part | None:
     return None if not part or is_slower(part, problem) else part
 
 
-def _correlated(problem: _Problem, part: Part) -> Stage:
+def _correlated(problem: _Problem, part: ImagePart) -> Stage:
     """The stage that goes over the images; of several blocks it leaves the parts in memory."""
     kernel = problem.kernel
     words = Words()

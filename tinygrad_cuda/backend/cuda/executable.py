@@ -15,24 +15,24 @@ import numpy as np
 
 from tinygrad_cuda.backend.base import NOTHING, Argument, Number, Program
 from tinygrad_cuda.backend.cuda.arena import plan_arena
-from tinygrad_cuda.backend.cuda.carry import carry
-from tinygrad_cuda.backend.cuda.chain import Chain, Singly
 from tinygrad_cuda.backend.cuda.codegen import stages
-from tinygrad_cuda.backend.cuda.frame import (
+from tinygrad_cuda.backend.cuda.fuse_column_sums import fuse_column_sums
+from tinygrad_cuda.backend.cuda.fuse_grid_reduce import fuse_grid_reduce
+from tinygrad_cuda.backend.cuda.launch_params import (
     NUMBERS,
     OWN_CODES,
     WORD,
-    Frame,
+    LaunchParams,
     Numbers,
     Place,
     dependencies,
     first_uses,
 )
-from tinygrad_cuda.backend.cuda.held import Held
-from tinygrad_cuda.backend.cuda.pack import Launch, packed, printed, translation_unit
+from tinygrad_cuda.backend.cuda.multi_run_graph import MultiRunGraph, Singly
+from tinygrad_cuda.backend.cuda.pack import PackedLaunch, packed, printed, translation_unit
+from tinygrad_cuda.backend.cuda.pinned_ring import FETCHED, NUMBERS_WITHIN, Staged
 from tinygrad_cuda.backend.cuda.report import Roof, report
-from tinygrad_cuda.backend.cuda.spans import span
-from tinygrad_cuda.backend.cuda.staging import FETCHED, NUMBERS_WITHIN, Staged
+from tinygrad_cuda.backend.cuda.steady_runs import SteadyRuns
 from tinygrad_cuda.backend.cuda.validate import Validator
 from tinygrad_cuda.backend.cuda.winograd import with_winograd
 from tinygrad_cuda.core.config import settings
@@ -53,7 +53,7 @@ class Machine(Protocol):
 
     error: Any  # four words: a bad index
     shared_bytes: int  # shared memory that a block may have
-    crew: Mapping[int, int]  # blocks that run at one time, by those on a multiprocessor
+    co_resident: Mapping[int, int]  # blocks that run at one time, by those on a multiprocessor
     roof: Roof | None  # what it can do at most, where times mean something
 
     def allocate(self, nbytes: int) -> Any:
@@ -93,7 +93,7 @@ class Machine(Protocol):
         ...
 
     def launch(
-        self, unit: Any, launch: Launch, words: bytes, touched: list[Any], fresh: list[Any]
+        self, unit: Any, launch: PackedLaunch, words: bytes, touched: list[Any], fresh: list[Any]
     ) -> None:
         """Starts one kernel.
 
@@ -113,9 +113,9 @@ class Machine(Protocol):
     def replay(
         self,
         unit: Any,
-        launches: Sequence[Launch],
+        launches: Sequence[PackedLaunch],
         after: Sequence[tuple[int, ...]],
-        frame: Frame,
+        frame: LaunchParams,
         fetched: Sequence[Any],
         numbers: Any | None,
     ) -> Any:
@@ -131,7 +131,7 @@ class Machine(Protocol):
         """
         ...
 
-    def chain(self, programs: Sequence[CudaExecutable], length: int) -> Chain | None:
+    def chain(self, programs: Sequence[CudaExecutable], length: int) -> MultiRunGraph | None:
         """Turns of some runs as one thing to start; None where there is no such thing."""
         ...
 
@@ -182,8 +182,8 @@ class CudaExecutable:
         self.program = program
         self.machine = machine
         self.schedule = _scheduled(program)
-        span(self.schedule, machine.shared_bytes, machine.crew)
-        carry(self.schedule, machine.shared_bytes)
+        fuse_grid_reduce(self.schedule, machine.shared_bytes, machine.co_resident)
+        fuse_column_sums(self.schedule, machine.shared_bytes)
         made = {kernel: stages(kernel) for kernel in self.schedule.kernels}
         self.arena = plan_arena(self.schedule, made)
         self.launches = packed([made[kernel] for kernel in self.schedule.kernels])
@@ -233,7 +233,7 @@ class CudaExecutable:
         self.numbers = Numbers(self.launches)
         for item, number in self.numbers.table.items():
             places[item] = len(items) + 2, WORD * number
-        self.frame = Frame(self.launches, places, len(items) + 3)
+        self.frame = LaunchParams(self.launches, places, len(items) + 3)
         # Where they are, and what has been sent there.
         self.number_memory: Any = None
         self.sent = b""
@@ -309,15 +309,15 @@ class CudaExecutable:
         if self.checks:
             self.machine.watch_error(self.first_code, codes)
 
-    def new_frame(self) -> Frame:
+    def new_frame(self) -> LaunchParams:
         """Parameters of the launches that nobody else writes."""
         return self.frame.twin()
 
-    def held(self, slots: Sequence[int]) -> Held:
+    def held(self, slots: Sequence[int]) -> SteadyRuns:
         """Its runs in a loop where only the inputs in `slots` and some outputs move."""
-        return Held(self, slots)
+        return SteadyRuns(self, slots)
 
-    def chain(self, programs: Sequence[CudaExecutable], length: int) -> Singly | Chain:
+    def chain(self, programs: Sequence[CudaExecutable], length: int) -> Singly | MultiRunGraph:
         """Many turns of some runs, this one among them, behind one another."""
         single = settings.debug >= 2 or settings.sync or settings.validate
         chain = None if single else self.machine.chain(programs, length)
@@ -452,7 +452,7 @@ class CudaExecutable:
         ]
         return Validator(self.program, self.schedule, arrays, arguments)
 
-    def _validate(self, launch: Launch, pieces: dict[Any, Any], validator: Validator) -> None:
+    def _validate(self, launch: PackedLaunch, pieces: dict[Any, Any], validator: Validator) -> None:
         for stage in launch.stages:
             for node in stage.kernel.stores:
                 if node in validator.expected and stage.stores(node):

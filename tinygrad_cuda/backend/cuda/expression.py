@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from tinygrad_cuda.backend.base import Argument
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.index import Index
-from tinygrad_cuda.backend.cuda.moves import Coordinates, Guard, moved
-from tinygrad_cuda.backend.cuda.words import IDENTITIES, Words, literal
+from tinygrad_cuda.backend.cuda.index_rewrites import Coordinates, Guard, moved
+from tinygrad_cuda.backend.cuda.kernel_params import IDENTITIES, Words, literal
 from tinygrad_cuda.core.dtypes import DType, float16
 from tinygrad_cuda.graph.fusion import TRANSPARENT, is_identity_value
 from tinygrad_cuda.graph.narrowing import is_half, is_power_below_one
@@ -94,7 +94,7 @@ class Evaluator:
         self.lines: dict[Node, Coordinates] = {}  # row values: made at the row's own coordinates
         self.floors: dict[Node, int] = {}  # scopes below which a node's operands are unknown
         self.loaded: list[tuple[Node, Index]] = []
-        self.held: Held | None = None
+        self.held: HeldValue | None = None
         self.nearer: Nearer | None = None
         self.stored: set[Node] = set()
         self.unrounded: dict[str, str] = {}  # what a name of a half type was rounded from
@@ -423,7 +423,7 @@ class Evaluator:
         return ix.opaque(name, 0, limit - 1)
 
 
-class Held:
+class HeldValue:
     """Arrays of registers that carry values from one loop over a row to the next.
 
     Args:

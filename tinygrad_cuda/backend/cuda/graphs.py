@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinygrad_cuda.backend.cuda.handles import RECENT, Function, Launch
-from tinygrad_cuda.backend.cuda.runtime import Device
+from tinygrad_cuda.backend.cuda.handles import RECENT, KernelHandle, LaunchAttributes
+from tinygrad_cuda.backend.cuda.runtime import DeviceHandle
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError
 
@@ -33,7 +33,7 @@ class KernelNode:
         label: what stands behind the kernel, for errors.
     """
 
-    function: Function
+    function: KernelHandle
     grid: int
     block: int
     shared_bytes: int
@@ -46,11 +46,13 @@ class KernelNode:
 class _Template:
     """A graph as it was described: executable ones are made from it."""
 
-    def __init__(self, device: Device, nodes: Sequence[KernelNode]) -> None:
+    def __init__(self, device: DeviceHandle, nodes: Sequence[KernelNode]) -> None:
         self.device = device
         self.graph: Any = None
         self.graph = device.call("cuGraphCreate", 0)
-        self.account = [Launch(node.function.name, node.label) for node in nodes[-RECENT:]]
+        self.account = [
+            LaunchAttributes(node.function.name, node.label) for node in nodes[-RECENT:]
+        ]
         self.slots = [_Slot(device, node) for node in nodes]
         self.handles: list[Any] = []
         for node, slot in zip(nodes, self.slots):
@@ -74,7 +76,7 @@ class _Template:
         self.device.destroy("cuGraphDestroy", self.graph)
 
 
-class Graph:
+class CudaGraph:
     """An executable graph of kernels.
 
     Args:
@@ -88,7 +90,7 @@ class Graph:
 
     _executable: Any = None
 
-    def __init__(self, device: Device, nodes: Sequence[KernelNode]) -> None:
+    def __init__(self, device: DeviceHandle, nodes: Sequence[KernelNode]) -> None:
         self.device = device
         self.updates = 0
         self.edges = sum(len(node.after) for node in nodes)
@@ -107,12 +109,12 @@ class Graph:
         self._executable = device.call("cuGraphInstantiate", template.graph, 0)
         device.call("cuGraphUpload", self._executable, device.stream)
 
-    def twin(self) -> Graph:
+    def twin(self) -> CudaGraph:
         """Another executable of the same kernels, with the parameters of the description.
 
         What is updated in one stays as it is in the other.
         """
-        other = Graph.__new__(Graph)
+        other = CudaGraph.__new__(CudaGraph)
         other.updates = 0
         other.edges, other.programmatic_edges = self.edges, self.programmatic_edges
         self.device.enter()
@@ -203,7 +205,7 @@ class _Slot:
 
     __slots__ = ("words", "memory", "parameters", "_pointer")
 
-    def __init__(self, device: Device, node: KernelNode) -> None:
+    def __init__(self, device: DeviceHandle, node: KernelNode) -> None:
         node.function.prepare(len(node.words), node.shared_bytes)
         self.words = node.words
         self.memory = ctypes.create_string_buffer(node.words, len(node.words))

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinygrad_cuda.core.errors import ArgumentError, CudaError
 
 if TYPE_CHECKING:
-    from tinygrad_cuda.backend.cuda.runtime import Device
+    from tinygrad_cuda.backend.cuda.runtime import DeviceHandle
 
 PLAIN_SHARED_BYTES = 48 << 10  # more dynamic shared memory has to be asked for
 RECENT = 16  # launches in the account of a failure
 
 
-class Launch(NamedTuple):
+class LaunchAttributes(NamedTuple):
     """One launch, for the account given when a kernel fails later."""
 
     name: str
@@ -26,12 +26,12 @@ class Launch(NamedTuple):
         return f"{self.name}  {self.label}" if self.label is not None else self.name
 
 
-class Function:
+class KernelHandle:
     """A kernel ready to launch."""
 
     __slots__ = ("handle", "name", "parameter_bytes", "_device", "_shared_bytes")
 
-    def __init__(self, device: Device, handle: Any, name: str) -> None:
+    def __init__(self, device: DeviceHandle, handle: Any, name: str) -> None:
         self.handle = handle
         self.name = name
         self._device = device
@@ -94,15 +94,15 @@ class Function:
             self._shared_bytes = shared_bytes
 
 
-class Module:
+class LoadedModule:
     """Loaded machine code; its kernels by name."""
 
-    def __init__(self, device: Device, cubin: bytes) -> None:
+    def __init__(self, device: DeviceHandle, cubin: bytes) -> None:
         self._device = device
         self._handle = device.call("cuModuleLoadData", cubin)
-        self._functions: dict[str, Function] = {}
+        self._functions: dict[str, KernelHandle] = {}
 
-    def function(self, name: str) -> Function:
+    def function(self, name: str) -> KernelHandle:
         """The kernel of that name.
 
         Raises:
@@ -111,21 +111,21 @@ class Module:
         if name not in self._functions:
             self._device.enter()
             handle = self._device.call("cuModuleGetFunction", self._handle, name.encode())
-            self._functions[name] = Function(self._device, handle, name)
+            self._functions[name] = KernelHandle(self._device, handle, name)
         return self._functions[name]
 
 
-class Event:
+class DriverEvent:
     """A point in a stream's work."""
 
-    def __init__(self, device: Device, timing: bool = True) -> None:
+    def __init__(self, device: DeviceHandle, timing: bool = True) -> None:
         self._device = device
         flags = device.driver.CUevent_flags
         kind = flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING
         device.enter()
         self.handle = device.call("cuEventCreate", int(kind))
 
-    def record(self, stream: Any = None) -> Event:
+    def record(self, stream: Any = None) -> DriverEvent:
         """Marks the end of what the stream was given so far."""
         self._device.enter()
         self._device.call("cuEventRecord", self.handle, stream or self._device.stream)
@@ -152,7 +152,7 @@ class Event:
         self._device.enter()
         self._device.call("cuStreamWaitEvent", stream, self.handle, 0)
 
-    def microseconds_since(self, start: Event) -> float:
+    def microseconds_since(self, start: DriverEvent) -> float:
         """The time between two recorded points; waits for this one."""
         self.synchronize()
         return 1e3 * float(self._device.call("cuEventElapsedTime", start.handle, self.handle))

@@ -10,16 +10,16 @@ from math import gcd
 from typing import Any
 
 from tinygrad_cuda.backend.cuda.affine import (
+    AffineLeaf,
     Bounded,
     Compound,
     FloorDiv,
     Index,
-    Leaf,
+    IndexVariable,
     Mod,
     Opaque,
     Symbol,
     Term,
-    Variable,
     constant,
     divide,
     opaque,
@@ -33,12 +33,12 @@ __all__ = [
     "Condition",
     "FloorDiv",
     "Index",
-    "Leaf",
+    "AffineLeaf",
     "Mod",
     "Opaque",
     "Symbol",
     "Term",
-    "Variable",
+    "IndexVariable",
     "all_of",
     "below",
     "constant",
@@ -149,7 +149,7 @@ class Condition:
     def __repr__(self) -> str:
         return f"Condition({self.index.key} >= 0)"
 
-    def substitute(self, values: Mapping[Leaf, Index]) -> Condition | bool:
+    def substitute(self, values: Mapping[AffineLeaf, Index]) -> Condition | bool:
         return nonnegative(self.index.substitute(values))
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
@@ -256,7 +256,7 @@ def _render_product(
 ) -> str:
     """|c| * term; `bare`: it comes first in its sum, so it must carry the width."""
     scale = f" * {literal(c)}" if c != 1 else ""
-    if isinstance(term, Leaf):
+    if isinstance(term, AffineLeaf):
         text = term.name if _IDENTIFIER.match(term.name) else f"({term.name})"
         return f"(long long){text}" if wide and bare and not scale else text + scale
     assert isinstance(term, Compound)

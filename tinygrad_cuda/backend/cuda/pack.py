@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tinygrad_cuda.backend.cuda.template import FOLDER, THREADS, Stage, Word, fill, named
-from tinygrad_cuda.backend.cuda.tiling import MULTIPROCESSORS
+from tinygrad_cuda.backend.cuda.skeleton import FOLDER, THREADS, Stage, Word, fill, named
+from tinygrad_cuda.backend.cuda.tile_heuristics import MULTIPROCESSORS
 from tinygrad_cuda.core.errors import describe_site
 
 WORDS = 4096 // 8  # of a kernel's parameters
@@ -17,7 +17,7 @@ NAME = "TGC_NAME"
 
 
 @dataclass(eq=False)
-class Launch:
+class PackedLaunch:
     """One kernel launch: a stage, or several that do not depend on each other."""
 
     stages: list[Stage]
@@ -32,7 +32,7 @@ class Launch:
     @property
     def together(self) -> bool:
         """Whether its blocks wait for each other."""
-        return bool(self.stages[0].kernel.crew)
+        return bool(self.stages[0].kernel.co_resident)
 
     @property
     def site(self) -> str:
@@ -57,7 +57,7 @@ class Launch:
         return f"{self.name:<60} {kinds:<24} {self.blocks:>6} x {THREADS}  {shapes}"
 
 
-def packed(kernels: Sequence[list[Stage]]) -> list[Launch]:
+def packed(kernels: Sequence[list[Stage]]) -> list[PackedLaunch]:
     """Launches in an order of execution.
 
     Stages wait for all stages of the kernels before theirs. Those that are ready at the same
@@ -73,7 +73,7 @@ def packed(kernels: Sequence[list[Stage]]) -> list[Launch]:
             start += 1
         last[kernel] = start - 1
     _gather_updates(kernels, level)
-    launches: list[Launch] = []
+    launches: list[PackedLaunch] = []
     for number in sorted(set(level.values())):
         ready = [stage for stage, own in level.items() if own == number]
         launches += _merged(ready)
@@ -89,7 +89,7 @@ def _gather_updates(kernels: Sequence[list[Stage]], level: dict[Stage, int]) -> 
             level[stage] = last
 
 
-def _merged(stages: list[Stage]) -> list[Launch]:
+def _merged(stages: list[Stage]) -> list[PackedLaunch]:
     groups: list[list[Stage]] = []
     for stage in stages:
         if stage.alone or (stage.blocks > SMALL_GRID and not stage.kernel.update):
@@ -115,9 +115,9 @@ def _crowd(stage: Stage) -> int:
     return stage.dense if stage.alone or stage.blocks > MULTIPROCESSORS else 1
 
 
-def _launch(group: list[Stage]) -> Launch:
+def _launch(group: list[Stage]) -> PackedLaunch:
     if len(group) == 1:
-        return Launch(group, group[0].name, group[0].text, list(group[0].words))
+        return PackedLaunch(group, group[0].name, group[0].text, list(group[0].words))
     # Stages of one text stand side by side: the kernel holds it once, however many they are.
     alike: dict[str, list[Stage]] = {}
     for stage in group:
@@ -147,7 +147,7 @@ def _launch(group: list[Stage]) -> Launch:
     stem = "pack_update" if group[0].kernel.update else "pack"
     name, text = named(stem, text)
     text = "\n".join(dict.fromkeys(stage.text for stage in group)) + "\n" + text
-    return Launch(group, name, text, [word for stage in group for word in stage.words])
+    return PackedLaunch(group, name, text, [word for stage in group for word in stage.words])
 
 
 @lru_cache(maxsize=1)
@@ -171,10 +171,10 @@ def special_prelude() -> str:
 @lru_cache(maxsize=1)
 def span_prelude() -> str:
     """What kernels need whose rows all blocks hold together."""
-    return (FOLDER / "span_device.cuh").read_text()
+    return (FOLDER / "grid_reduce_device.cuh").read_text()
 
 
-def translation_unit(launches: Sequence[Launch]) -> str:
+def translation_unit(launches: Sequence[PackedLaunch]) -> str:
     """All that the compiler gets: each stage once, each kernel once."""
     texts: dict[str, None] = {}
     for launch in launches:

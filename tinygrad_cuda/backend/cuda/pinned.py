@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from tinygrad_cuda.backend.cuda.runtime import Device
+    from tinygrad_cuda.backend.cuda.runtime import DeviceHandle
 
 Array = np.ndarray[Any, Any]
 
@@ -21,7 +21,7 @@ class Pinned:
         gpu: which reads them.
     """
 
-    def __init__(self, gpu: Device) -> None:
+    def __init__(self, gpu: DeviceHandle) -> None:
         self._gpu = gpu
         # By identity; the reference takes the entry away.
         self._places: dict[int, tuple[weakref.ref[Array], int]] = {}
@@ -50,7 +50,7 @@ class Pinned:
         return None if entry is None or entry[0]() is not array else entry[1]
 
 
-def _free(gpu: Device, address: int) -> None:
+def _free(gpu: DeviceHandle, address: int) -> None:
     # A copy or a graph may still read it.
     gpu.destroy("cuStreamSynchronize", gpu.stream)
     gpu.destroy("cuMemFreeHost", address)

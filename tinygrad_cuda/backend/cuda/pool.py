@@ -69,7 +69,7 @@ class Allocation:
         return f"Allocation({self.nbytes} bytes at {self.address:#x})"
 
 
-class Pool:
+class DevicePool:
     """Hands out device memory and takes it back.
 
     Args:

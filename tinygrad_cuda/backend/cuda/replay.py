@@ -6,15 +6,15 @@ import sys
 from collections.abc import Sequence
 
 from tinygrad_cuda.backend.cuda.compiler import compile_source
-from tinygrad_cuda.backend.cuda.frame import Frame
-from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
-from tinygrad_cuda.backend.cuda.pack import Launch
-from tinygrad_cuda.backend.cuda.places import ByPlaces, Places
+from tinygrad_cuda.backend.cuda.dependent_launches import DependentLaunches, suits
+from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs_by_address import GraphsByAddress, Places
+from tinygrad_cuda.backend.cuda.launch_params import LaunchParams
+from tinygrad_cuda.backend.cuda.pack import PackedLaunch
+from tinygrad_cuda.backend.cuda.pinned_ring import FetchWords, Staged, fetch_blocks, fetch_source
 from tinygrad_cuda.backend.cuda.pool import Allocation
-from tinygrad_cuda.backend.cuda.runtime import Device, Module
-from tinygrad_cuda.backend.cuda.series import Series, suits
-from tinygrad_cuda.backend.cuda.staging import FetchWords, Staged, fetch_blocks, fetch_source
-from tinygrad_cuda.backend.cuda.template import THREADS
+from tinygrad_cuda.backend.cuda.runtime import DeviceHandle, LoadedModule
+from tinygrad_cuda.backend.cuda.skeleton import THREADS
 from tinygrad_cuda.core.config import settings
 
 PROGRAMMATIC = (9, 0)  # the oldest GPUs whose kernels can wait for each other by themselves
@@ -25,18 +25,18 @@ class Label:
 
     __slots__ = ("launch",)
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: PackedLaunch) -> None:
         self.launch = launch
 
     def __str__(self) -> str:
         return self.launch.site
 
 
-Part = tuple[Module, Launch, tuple[int, ...], bytes]
+Part = tuple[LoadedModule, PackedLaunch, tuple[int, ...], bytes]
 
 
 def kernel_nodes(
-    gpu: Device, parts: Sequence[Part], first: KernelNode | None = None
+    gpu: DeviceHandle, parts: Sequence[Part], first: KernelNode | None = None
 ) -> list[KernelNode]:
     """Generated kernels and their edges, for a graph.
 
@@ -87,20 +87,22 @@ class Replay:
 
     def __init__(
         self,
-        gpu: Device,
-        unit: Module,
-        launches: Sequence[Launch],
+        gpu: DeviceHandle,
+        unit: LoadedModule,
+        launches: Sequence[PackedLaunch],
         after: Sequence[tuple[int, ...]],
-        frame: Frame,
+        frame: LaunchParams,
         fetched: Sequence[Allocation],
         numbers: Allocation | None = None,
     ) -> None:
         self.gpu, self.unit, self.launches, self.after = gpu, unit, launches, after
         self.frame, self.fetched, self.numbers = frame, fetched, numbers
-        self.graph: Graph | Series | None = None  # the one that was started last
-        self._moving: Graph | Series | None = None  # the one that is told of new addresses
+        self.graph: CudaGraph | DependentLaunches | None = None  # the one that was started last
+        self._moving: CudaGraph | DependentLaunches | None = (
+            None  # the one that is told of new addresses
+        )
         self._moved: Places = ()  # those that it was told last
-        self._settled: ByPlaces[Graph] = ByPlaces()
+        self._settled: GraphsByAddress[CudaGraph] = GraphsByAddress()
         self._fetch: FetchWords | None = None
         self.count, self.updated = len(launches), 0
 
@@ -129,7 +131,7 @@ class Replay:
         self._fetch = fetch = self._fetching(staged, numbers)
         graph = self._moving = self._built(None if fetch is None else fetch.tobytes())
         if fetch is not None:
-            assert isinstance(graph, Graph)
+            assert isinstance(graph, CudaGraph)
             fetch.move(graph.parameters(0))
         self.graph = graph
         graph.launch()
@@ -141,13 +143,13 @@ class Replay:
         again get a graph of their own, so that nothing of it is written again.
         """
         settled = self._settled
-        graph: Graph | Series | None = settled.find(places)
+        graph: CudaGraph | DependentLaunches | None = settled.find(places)
         self.updated = 0
         if graph is None:
             graph = self._moving
             assert graph is not None
             if places != self._moved:
-                if isinstance(graph, Graph) and settled.wanted(places):
+                if isinstance(graph, CudaGraph) and settled.wanted(places):
                     graph = self._twin(graph, places)
                     settled.keep(places, graph)
                 else:
@@ -158,7 +160,7 @@ class Replay:
             if self._fetch is not None:
                 self._fetch.changed = True  # this one has been told of another run's
 
-    def _twin(self, graph: Graph, places: Places) -> Graph:
+    def _twin(self, graph: CudaGraph, places: Places) -> CudaGraph:
         """Another graph, with these addresses."""
         twin = graph.twin()
         if self._fetch is not None:
@@ -166,7 +168,9 @@ class Replay:
         self.updated = self._write(twin, self.frame.twin(), places)
         return twin
 
-    def _write(self, graph: Graph | Series, frame: Frame, places: Places) -> int:
+    def _write(
+        self, graph: CudaGraph | DependentLaunches, frame: LaunchParams, places: Places
+    ) -> int:
         """Tells a graph of new addresses; of how many kernels they are."""
         before, first = graph.updates, 0 if self._fetch is None else 1
         for number in frame.fill([*places]):
@@ -181,7 +185,7 @@ class Replay:
             # Nothing is lent: whoever realizes on the GPU is alone with its graphs in any case.
             graph.launch()
             return
-        assert isinstance(graph, Graph)
+        assert isinstance(graph, CudaGraph)
         with self.gpu.lock:
             fetch.fill(staged, numbers)
             graph.launch(None, 0 if fetch.changed else -1)
@@ -196,7 +200,7 @@ class Replay:
         found.fill(staged, numbers)
         return found
 
-    def _built(self, words: bytes | None) -> Graph | Series:
+    def _built(self, words: bytes | None) -> CudaGraph | DependentLaunches:
         gpu = self.gpu
         parts = [
             (self.unit, launch, before, self.frame.words(number))
@@ -205,11 +209,15 @@ class Replay:
         if words is None:
             nodes = kernel_nodes(gpu, parts)
             early = gpu.properties.capability >= PROGRAMMATIC
-            return Series(gpu, nodes) if early and suits(self.launches) else Graph(gpu, nodes)
+            return (
+                DependentLaunches(gpu, nodes)
+                if early and suits(self.launches)
+                else CudaGraph(gpu, nodes)
+            )
         function = gpu.load(compile_source(fetch_source(), gpu.properties.arch).cubin).function(
             "tgc_fetch"
         )
         blocks = fetch_blocks([memory.nbytes for memory in self.fetched])
         label = "what a graph fetches from the host"
         first = KernelNode(function, blocks, THREADS, 0, words, label=label)
-        return Graph(gpu, kernel_nodes(gpu, parts, first))
+        return CudaGraph(gpu, kernel_nodes(gpu, parts, first))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tinygrad_cuda.backend.cuda.compiler import Resources
-from tinygrad_cuda.backend.cuda.pack import Launch
+from tinygrad_cuda.backend.cuda.pack import PackedLaunch
 from tinygrad_cuda.graph.cost import flops
 
 LANES = 128  # float32 units of a multiprocessor
@@ -18,7 +18,7 @@ class Roof(NamedTuple):
     flops: float
 
 
-def report(launch: Launch, microseconds: float | None, roof: Roof | None = None) -> str:
+def report(launch: PackedLaunch, microseconds: float | None, roof: Roof | None = None) -> str:
     """One aligned line; where there is a time, GFLOP/s, GB/s and the share of what is possible."""
     kinds = "+".join(dict.fromkeys(stage.kernel.kind for stage in launch.stages))
     stored = [node for stage in launch.stages for node in stage.kernel.stores]

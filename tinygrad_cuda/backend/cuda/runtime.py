@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from tinygrad_cuda.backend.cuda.handles import (
     RECENT,
-    Event,
-    Function,
-    Launch,
-    Module,
+    DriverEvent,
+    KernelHandle,
+    LaunchAttributes,
+    LoadedModule,
 )
-from tinygrad_cuda.backend.cuda.pool import Allocation, Pool, size_class
-from tinygrad_cuda.backend.cuda.staging import LARGEST, Staged, Staging
+from tinygrad_cuda.backend.cuda.pinned_ring import LARGEST, Staged, Staging
+from tinygrad_cuda.backend.cuda.pool import Allocation, DevicePool, size_class
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError, CudaError, DeviceError, TgcError
 from tinygrad_cuda.core.locks import new_lock
@@ -62,7 +62,7 @@ class _Gate:
         self.count = 0
         self.reason = ""
         self.forked = False
-        self.devices: dict[int, Device] = {}
+        self.devices: dict[int, DeviceHandle] = {}
         self.lock = new_lock()
 
     def open(self) -> None:
@@ -117,7 +117,7 @@ _gate = _Gate()
 class _Current(threading.local):
     """The Device whose context is current in this thread."""
 
-    device: Device | None = None
+    device: DeviceHandle | None = None
 
 
 _current = _Current()
@@ -143,7 +143,7 @@ def device_count() -> int:
     return _gate.count if available() else 0
 
 
-def device(index: int = 0) -> Device:
+def device(index: int = 0) -> DeviceHandle:
     """The GPU of that number; always the same object.
 
     Raises:
@@ -155,7 +155,7 @@ def device(index: int = 0) -> Device:
     _require(index)
     with _gate.lock:
         if index not in _gate.devices:
-            _gate.devices[index] = Device(index, _gate.driver)
+            _gate.devices[index] = DeviceHandle(index, _gate.driver)
         return _gate.devices[index]
 
 
@@ -208,7 +208,7 @@ class Properties(NamedTuple):
         return f"sm_{self.capability[0]}{self.capability[1]}"
 
 
-class Device:
+class DeviceHandle:
     """One GPU: its context, streams, memory, copies and launches. Made by `device`."""
 
     def __init__(self, index: int, driver: Any) -> None:
@@ -218,7 +218,7 @@ class Device:
         self._gate = _gate  # globals may be gone when destructors run at exit
         self._finalizing = sys.is_finalizing
         # Of the last runs, the last launches of each: one thing a run to append.
-        self.launches: deque[Sequence[Launch]] = deque(maxlen=RECENT)
+        self.launches: deque[Sequence[LaunchAttributes]] = deque(maxlen=RECENT)
         self._handle = self.call("cuDeviceGet", index)
         self._context = self.call("cuDevicePrimaryCtxRetain", self._handle)
         self.enter()
@@ -227,13 +227,13 @@ class Device:
         self.stream = self.call("cuStreamCreate", flags)
         self.copy_stream = self.call("cuStreamCreate", flags)
         self._arena: Allocation | None = None
-        self.pool = Pool(self._reserve, self._release, self.memory_info, settings.pool_limit)
+        self.pool = DevicePool(self._reserve, self._release, self.memory_info, settings.pool_limit)
         self._has_pools = self._attribute("MEMORY_POOLS_SUPPORTED")
         self._words = (ctypes.c_uint64 * (PARAMETER_BYTES // 8))()
         self._bytes = memoryview(self._words).cast("B")
         self._pointer = (ctypes.c_void_p * 1)(ctypes.addressof(self._words))
         self._parameters = ctypes.addressof(self._pointer)
-        self._modules: dict[bytes, Module] = {}
+        self._modules: dict[bytes, LoadedModule] = {}
         self._memory_type = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         self.staging: Staging | None = None
         self.lock = new_lock()
@@ -466,17 +466,17 @@ class Device:
 
     # Code
 
-    def load(self, cubin: bytes) -> Module:
+    def load(self, cubin: bytes) -> LoadedModule:
         """Machine code made ready; the same bytes give the same module."""
         module = self._modules.get(cubin)
         if module is None:
             self.enter()
-            module = self._modules[cubin] = Module(self, cubin)
+            module = self._modules[cubin] = LoadedModule(self, cubin)
         return module
 
     def launch(
         self,
-        function: Function,
+        function: KernelHandle,
         grid: int,
         block: int,
         shared_bytes: int,
@@ -503,7 +503,7 @@ class Device:
         parameters = self._parameters
         with self.lock:
             self._bytes[: len(words)] = words
-            self.launches.append((Launch(function.name, label),))
+            self.launches.append((LaunchAttributes(function.name, label),))
             if programmatic:
                 config = self.programmatic_config(grid, block, shared_bytes)
                 (status,) = self.driver.cuLaunchKernelEx(config, function.handle, parameters, 0)
@@ -544,7 +544,7 @@ class Device:
 
     def timed(self, work: Callable[[], None]) -> float:
         """Microseconds of GPU time between the start and the end of what `work` submits."""
-        start, end = Event(self), Event(self)
+        start, end = DriverEvent(self), DriverEvent(self)
         start.record()
         work()
         end.record()
@@ -573,11 +573,11 @@ __all__ = [
     "reason",
     "device_count",
     "device",
-    "Device",
+    "DeviceHandle",
     "Properties",
     "Allocation",
-    "Module",
-    "Function",
-    "Event",
-    "Launch",
+    "LoadedModule",
+    "KernelHandle",
+    "DriverEvent",
+    "LaunchAttributes",
 ]

@@ -6,9 +6,9 @@ from math import prod
 
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Scope
+from tinygrad_cuda.backend.cuda.kernel_params import Words
+from tinygrad_cuda.backend.cuda.skeleton import THREADS, Stage, fill, wrapped
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
-from tinygrad_cuda.backend.cuda.template import THREADS, Stage, fill, wrapped
-from tinygrad_cuda.backend.cuda.words import Words
 from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.graph.schedule import Kernel
 

@@ -8,7 +8,7 @@ from math import prod
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.expression import Evaluator
 from tinygrad_cuda.backend.cuda.index import Index
-from tinygrad_cuda.backend.cuda.template import THREADS
+from tinygrad_cuda.backend.cuda.skeleton import THREADS
 from tinygrad_cuda.graph.narrowing import is_half
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common

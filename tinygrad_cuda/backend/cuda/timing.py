@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from tinygrad_cuda.backend.cuda.compiler import compile_source
-from tinygrad_cuda.backend.cuda.runtime import Device, Event, Function
+from tinygrad_cuda.backend.cuda.runtime import DeviceHandle, DriverEvent, KernelHandle
 
 LAUNCHES = 200  # behind one delay; the driver's queue takes more
 DELAY_PER_LAUNCH = 40_000  # nanoseconds; the host needs about 10,000 for a launch and an event
@@ -24,7 +24,7 @@ extern "C" __global__ void tgc_delay(const __grid_constant__ tgc_delay_params p)
 """
 
 
-def times(gpu: Device, work: Sequence[Callable[[], None]]) -> list[float]:
+def times(gpu: DeviceHandle, work: Sequence[Callable[[], None]]) -> list[float]:
     """Does each piece of work once; the microseconds that the GPU took for each.
 
     The time between two events with nothing between them is taken off.
@@ -36,8 +36,10 @@ def times(gpu: Device, work: Sequence[Callable[[], None]]) -> list[float]:
     return found
 
 
-def _timed(gpu: Device, delay: Function, work: Sequence[Callable[[], None]]) -> list[float]:
-    events = [Event(gpu) for _ in range(len(work) + 3)]
+def _timed(
+    gpu: DeviceHandle, delay: KernelHandle, work: Sequence[Callable[[], None]]
+) -> list[float]:
+    events = [DriverEvent(gpu) for _ in range(len(work) + 3)]
     nanoseconds = FIRST_DELAY + DELAY_PER_LAUNCH * len(work)
     gpu.launch(delay, 1, 1, 0, struct.pack("<q", nanoseconds), "the delay before timed launches")
     for event in events[:3]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.backend.base import BadIndex, Number, Program
-from tinygrad_cuda.backend.cuda.template import Stage
+from tinygrad_cuda.backend.cuda.skeleton import Stage
 from tinygrad_cuda.backend.reference.backend import ReferenceExecutable
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import TgcError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tinygrad_cuda.backend.cuda.direct import MOST_OUTPUTS, Windows, windows_of
-from tinygrad_cuda.backend.cuda.template import THREADS
-from tinygrad_cuda.backend.cuda.tiling import clocks, plan
+from tinygrad_cuda.backend.cuda.conv_direct import MOST_OUTPUTS, Windows, windows_of
+from tinygrad_cuda.backend.cuda.skeleton import THREADS
+from tinygrad_cuda.backend.cuda.tile_heuristics import clocks, plan
 from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.graph.node import Node, gradient_mode, node_made, recorded_at
 from tinygrad_cuda.graph.ops import contraction, movement

@@ -13,12 +13,12 @@ import numpy as np
 
 from tinygrad_cuda.backend.base import BadIndex, Program
 from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.frame import Frame, bad_index
-from tinygrad_cuda.backend.cuda.pack import Launch
+from tinygrad_cuda.backend.cuda.launch_params import LaunchParams, bad_index
+from tinygrad_cuda.backend.cuda.pack import PackedLaunch
 from tinygrad_cuda.backend.cuda.report import Roof
-from tinygrad_cuda.backend.cuda.template import THREADS
+from tinygrad_cuda.backend.cuda.skeleton import THREADS
 from tinygrad_cuda.backend.emulator.compiler import toolchain
-from tinygrad_cuda.backend.emulator.runtime import MAX_SHARED, Module
+from tinygrad_cuda.backend.emulator.runtime import MAX_SHARED, EmulatedModule
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
@@ -60,7 +60,7 @@ class EmuBackend:
         self.device = device
         self.error = new_buffer(64, 0)
         self.shared_bytes = MAX_SHARED
-        self.crew: Mapping[int, int] = {1: 1, 2: 1}  # blocks run one after another
+        self.co_resident: Mapping[int, int] = {1: 1, 2: 1}  # blocks run one after another
         self.roof: Roof | None = None
         self._arena = new_buffer(0)
         self._runs: dict[int, Sequence[int]] = {}  # the one that has set the error word
@@ -118,8 +118,8 @@ class EmuBackend:
         self._arena.bytes[:nbytes].fill(POISON)  # what the last run left must not look right
         return self._arena
 
-    def load(self, source: str) -> Module:
-        return Module(source)
+    def load(self, source: str) -> EmulatedModule:
+        return EmulatedModule(source)
 
     def chain(self, programs: Sequence[CudaExecutable], length: int) -> None:
         """There are no graphs."""
@@ -153,10 +153,10 @@ class EmuBackend:
 
     def replay(
         self,
-        unit: Module,
-        launches: Sequence[Launch],
+        unit: EmulatedModule,
+        launches: Sequence[PackedLaunch],
         after: Sequence[tuple[int, ...]],
-        frame: Frame,
+        frame: LaunchParams,
         fetched: Sequence[EmuBuffer],
         numbers: EmuBuffer | None,
     ) -> None:
@@ -164,8 +164,8 @@ class EmuBackend:
 
     def launch(
         self,
-        unit: Module,
-        launch: Launch,
+        unit: EmulatedModule,
+        launch: PackedLaunch,
         words: bytes,
         touched: list[EmuBuffer],
         fresh: list[EmuBuffer],

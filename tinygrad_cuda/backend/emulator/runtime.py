@@ -31,7 +31,7 @@ class KernelFault(TgcError):
     """A kernel did what on a GPU would corrupt memory, hang or give undefined values."""
 
 
-class Module:
+class EmulatedModule:
     """The kernels of one translation unit, compiled for this machine.
 
     Args:
@@ -52,7 +52,7 @@ class Module:
         ... '''
         >>> x = np.arange(3, dtype=np.float32)
         >>> words = np.array([x.ctypes.data, x.size], np.uint64)
-        >>> Module(source).launch("twice", 1, 32, 0, words, [(x.ctypes.data, x.nbytes)])
+        >>> EmulatedModule(source).launch("twice", 1, 32, 0, words, [(x.ctypes.data, x.nbytes)])
         >>> x
         array([0., 2., 4.], dtype=float32)
     """

@@ -28,7 +28,7 @@ from tinygrad_cuda.graph.order import topological
 Array = np.ndarray[Any, Any]
 
 
-class _Step:
+class _InterpreterStep:
     """One node, bound to its places in the table of values."""
 
     __slots__ = ("node", "place", "sources", "attributes", "call", "free", "dynamic")
@@ -65,13 +65,13 @@ class ReferenceExecutable:
             (node.attributes["slot"], places[node]) for node in order if node.op is common.buffer
         ]
         self.steps = [
-            _Step(node, places[node], tuple(places[source] for source in node.sources))
+            _InterpreterStep(node, places[node], tuple(places[source] for source in node.sources))
             for node in order
             if node.op is not common.buffer
         ]
         self.outputs = [places[node] for node in program.outputs]
         kept = set(self.outputs)
-        last: dict[int, _Step] = {}
+        last: dict[int, _InterpreterStep] = {}
         for step in self.steps:
             for place in (*step.sources, step.place):
                 last[place] = step

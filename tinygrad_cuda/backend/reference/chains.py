@@ -54,7 +54,7 @@ class Member:
         self.dtype, self.result, self.reuses = dtype, result, reuses
 
 
-class Chain:
+class ElementwiseChain:
     """A chain as one step of an executable.
 
     Args:

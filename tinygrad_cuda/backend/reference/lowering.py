@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from tinygrad_cuda.backend.base import Program
-from tinygrad_cuda.backend.reference.chains import SMALLEST, Chain, Member
+from tinygrad_cuda.backend.reference.chains import SMALLEST, ElementwiseChain, Member
 from tinygrad_cuda.backend.reference.forms import Form, Forms
 from tinygrad_cuda.backend.reference.pool import SMALLEST as SMALLEST_POOLED
 from tinygrad_cuda.backend.reference.pool import pool
@@ -30,7 +30,7 @@ Step = Callable[[list[Any]], None]
 ARGUMENTS = 0  # the slot of the numbers that a run supplies
 
 
-class Unit:
+class LoweredUnit:
     """What becomes one step: a node, or a chain of them.
 
     Attributes:
@@ -109,7 +109,7 @@ class Lowered:
                     stack.append((source, False))
         return order
 
-    def _ordered(self, units: list[Unit]) -> list[Unit]:
+    def _ordered(self, units: list[LoweredUnit]) -> list[LoweredUnit]:
         """The units in an order that lets values die early: those of each result in turn."""
         unit_of = {node: unit for unit in units for node in unit.nodes}
         for unit in units:
@@ -119,8 +119,8 @@ class Lowered:
                 if isinstance(source, Node) and source not in inside
             )  # fmt: skip
             unit.reads = list(read)
-        seen: set[Unit] = set()
-        order: list[Unit] = []
+        seen: set[LoweredUnit] = set()
+        order: list[LoweredUnit] = []
         for result in self._roots:
             stack = [(unit_of[result], False)] if result in unit_of else []
             while stack:
@@ -156,7 +156,7 @@ class Lowered:
 
     # Steps ------------------------------------------------------------------------------------
 
-    def _emit(self, units: list[Unit]) -> None:
+    def _emit(self, units: list[LoweredUnit]) -> None:
         lives = _Lives(units, self._forms, self._results)
         for number, unit in enumerate(units):
             if len(unit.nodes) > 1 or _is_blocked(unit.nodes[0], self._forms):
@@ -191,7 +191,7 @@ class Lowered:
                 return _filling(call, read, write, node)
         return _calling(call, read, write)
 
-    def _chain(self, unit: Unit, number: int, lives: _Lives) -> Chain:
+    def _chain(self, unit: LoweredUnit, number: int, lives: _Lives) -> ElementwiseChain:
         """The step of a chain; long arrays that die in it may hold its results."""
         nodes = unit.nodes
         inside = {node: k for k, node in enumerate(nodes)}
@@ -228,7 +228,7 @@ class Lowered:
             members.append(
                 Member(form.call, form.kind == "out", places, node.dtype.numpy, result, reuses)
             )
-        return Chain(nodes[0].shape, list(read), members, sum(whole.values()))
+        return ElementwiseChain(nodes[0].shape, list(read), members, sum(whole.values()))
 
 
 def _may_hold(source: Node | Array, node: Node) -> TypeGuard[Node]:
@@ -250,14 +250,14 @@ def _is_blocked(node: Node, forms: dict[Node, Form]) -> bool:
     return _is_long(node, forms) and not isinstance(forms[node].call, np.ufunc)
 
 
-def _units(order: list[Node], forms: dict[Node, Form]) -> list[Unit]:
+def _units(order: list[Node], forms: dict[Node, Form]) -> list[LoweredUnit]:
     """Single nodes, and connected long elementwise nodes of one shape that nothing comes between.
 
     A stage grows where a path leaves a chain: what has one shape and one stage reads nothing that
     is computed from itself.
     """
     stages: dict[Node, int] = {}
-    unit_of: dict[Node, Unit] = {}
+    unit_of: dict[Node, LoweredUnit] = {}
     for node in order:
         long, stage = _is_long(node, forms), 0
         joined: list[Node] = []
@@ -270,7 +270,7 @@ def _units(order: list[Node], forms: dict[Node, Form]) -> list[Unit]:
             if together:
                 joined.append(source)
         stages[node] = stage
-        unit = unit_of[node] = Unit([node])
+        unit = unit_of[node] = LoweredUnit([node])
         for source in joined:
             other = unit_of[source]
             if stages[source] == stage and other is not unit:
@@ -294,12 +294,14 @@ class _Lives:
         results: what is read after all of them.
     """
 
-    def __init__(self, units: list[Unit], forms: dict[Node, Form], results: Sequence[Node]) -> None:
+    def __init__(
+        self, units: list[LoweredUnit], forms: dict[Node, Form], results: Sequence[Node]
+    ) -> None:
         self._forms = forms
         # Whose memory a value lies in: None for what is the same in each run.
         self._roots: dict[Node, Node | None] = {}
         self._last: dict[Node | None, int] = {}
-        self._readers: dict[Node, set[Unit]] = {}
+        self._readers: dict[Node, set[LoweredUnit]] = {}
         self._results = set(results)
         self._ending: dict[int, list[Node]] = {}
         roots = self._roots
@@ -336,7 +338,7 @@ class _Lives:
         """Values of long arrays, and views of such, that are read here for the last time."""
         return self._ending.get(number, [])
 
-    def read_outside(self, unit: Unit) -> set[Node]:
+    def read_outside(self, unit: LoweredUnit) -> set[Node]:
         """Nodes of a unit that others read, or that are results."""
         return {node for node in unit.nodes if node in self._results or node in self._readers}
 

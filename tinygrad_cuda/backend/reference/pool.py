@@ -24,7 +24,7 @@ SMALLEST = 1 << 17
 Key = tuple[Shape, np.dtype[Any]]
 
 
-class Pool:
+class ArrayPool:
     """Free arrays by shape and dtype.
 
     Attributes:
@@ -86,4 +86,4 @@ def _is_whole(array: Any) -> bool:
     return bool(flags.owndata and flags.c_contiguous and flags.writeable)
 
 
-pool = Pool()
+pool = ArrayPool()

@@ -103,7 +103,7 @@ def full_like(node: Node, value: Any) -> Node:
     return constant.like(node, value=value)
 
 
-class Rule:
+class GradientRule:
     """A `custom` node's function that knows of nothing but the node, which it is called with.
 
     Equal ones do the same: such nodes may be recorded from templates.
@@ -117,7 +117,7 @@ class Rule:
 def function_of(node: Node) -> Callable[..., Sequence[Node | None]]:
     """What maps the cotangents of a `custom` node to those of its sources."""
     function = node.attributes["function"]
-    return partial(function, node) if isinstance(function, Rule) else function
+    return partial(function, node) if isinstance(function, GradientRule) else function
 
 
 def spend(node: Node, line: RawSite | None) -> None:
@@ -139,7 +139,7 @@ def _used_up(*gs: Node) -> tuple[Node | None, ...]:
 
 
 @dataclass(frozen=True)
-class _OtherHistory(Rule):
+class _OtherHistory(GradientRule):
     passes: bool
 
     def __call__(self, node: Node, *gs: Node | None) -> Sequence[Node | None]:
@@ -157,7 +157,7 @@ def with_history(value: Node, history: Node, passes: bool = True) -> Node:
 
 
 @dataclass(frozen=True)
-class _SecondHistory(Rule):
+class _SecondHistory(GradientRule):
     def __call__(self, node: Node, *gs: Node | None) -> Sequence[Node | None]:
         return gs[0], None
 

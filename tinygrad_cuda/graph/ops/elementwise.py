@@ -12,7 +12,7 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import DType, bool_
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
-from tinygrad_cuda.graph.node import AlikeOp, Gradient, Node, Op, Outputs, alike
+from tinygrad_cuda.graph.node import Gradient, Node, Op, Outputs, SameSpecOp, same_spec
 from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.graph.ops.common import DOMAINS, full_like, require_dtype
 
@@ -20,7 +20,7 @@ from tinygrad_cuda.graph.ops.common import DOMAINS, full_like, require_dtype
 def _infer(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
     outputs = sources[0].outputs
     for other in sources:
-        if other.outputs is not outputs and not alike(sources[0], other):
+        if other.outputs is not outputs and not same_spec(sources[0], other):
             if other.shape != sources[0].shape:
                 raise _shape_error(op, sources)
             raise DTypeError(
@@ -60,8 +60,8 @@ def _op(
     domain: str = "any",
     result: DType | None = None,
     cost: int = 1,
-) -> AlikeOp:
-    return AlikeOp(
+) -> SameSpecOp:
+    return SameSpecOp(
         name,
         "elementwise",
         _checked(domain, result),
@@ -74,30 +74,30 @@ def _op(
 
 # Arithmetic ---------------------------------------------------------------------------------
 
-add: AlikeOp = _op(
+add: SameSpecOp = _op(
     "add", np.add, lambda t: "{0} || {1}" if t is bool_ else "{0} + {1}",
     lambda g, out, a, b: g,
     lambda g, out, a, b: g,
 )  # fmt: skip
-sub: AlikeOp = _op(
+sub: SameSpecOp = _op(
     "sub", np.subtract, "{0} - {1}",
     lambda g, out, a, b: g,
     lambda g, out, a, b: neg(g),
     domain="number",
 )  # fmt: skip
-mul: AlikeOp = _op(
+mul: SameSpecOp = _op(
     "mul", np.multiply, lambda t: "{0} && {1}" if t is bool_ else "{0} * {1}",
     lambda g, out, a, b: mul(g, b),
     lambda g, out, a, b: mul(g, a),
 )  # fmt: skip
-div: AlikeOp = _op(
+div: SameSpecOp = _op(
     "div", np.true_divide, "{0} / {1}",
     lambda g, out, a, b: div(g, b),
     lambda g, out, a, b: neg(div(mul(g, out), b)),
     domain="float", cost=4,
 )  # fmt: skip
-neg: AlikeOp = _op("neg", np.negative, "-{0}", lambda g, out, x: neg(g), domain="number")
-reciprocal: AlikeOp = _op(
+neg: SameSpecOp = _op("neg", np.negative, "-{0}", lambda g, out, x: neg(g), domain="number")
+reciprocal: SameSpecOp = _op(
     "reciprocal", numeric.reciprocal, "1 / {0}",
     lambda g, out, x: neg(mul(g, mul(out, out))),
     domain="float", cost=4,
@@ -122,17 +122,17 @@ def _fmod(a: Any, b: Any) -> Any:
     return np.where(b == 0, np.zeros_like(a), np.fmod(a, np.where(b == 0, 1, b)))
 
 
-floor_divide: AlikeOp = _op(
+floor_divide: SameSpecOp = _op(
     "floor_divide", _floor_divide, "tgc_floor_divide({0}, {1})", None, None,
     domain="number", cost=8,
 )  # fmt: skip
-remainder: AlikeOp = _op(
+remainder: SameSpecOp = _op(
     "remainder", _remainder, "tgc_remainder({0}, {1})",
     lambda g, out, a, b: g,
     lambda g, out, a, b: neg(mul(g, floor_divide(a, b))),
     domain="number", cost=8,
 )  # fmt: skip
-fmod: AlikeOp = _op(
+fmod: SameSpecOp = _op(
     "fmod", _fmod, "tgc_fmod({0}, {1})",
     lambda g, out, a, b: g,
     lambda g, out, a, b: neg(mul(g, trunc(div(a, b)))),
@@ -154,7 +154,7 @@ def _power_exponent_gradient(g: Node, out: Node, a: Node, b: Node) -> Node:
     return where(at_zero, zero, mul(g, mul(out, log(safe))))
 
 
-pow: AlikeOp = _op(
+pow: SameSpecOp = _op(
     "pow", numeric.power, "tgc_pow({0}, {1})",
     _power_base_gradient,
     _power_exponent_gradient,
@@ -171,12 +171,12 @@ def _half_at_tie(g: Node, beaten: Node, tie: Node) -> Node:
     return where(tie, half, where(beaten, full_like(g, 0), g))
 
 
-maximum: AlikeOp = _op(
+maximum: SameSpecOp = _op(
     "maximum", numeric.maximum, "tgc_max({0}, {1})",
     lambda g, out, a, b: _half_at_tie(g, lt(a, b), eq(a, b)),
     lambda g, out, a, b: _half_at_tie(g, lt(b, a), eq(a, b)),
 )  # fmt: skip
-minimum: AlikeOp = _op(
+minimum: SameSpecOp = _op(
     "minimum", numeric.minimum, "tgc_min({0}, {1})",
     lambda g, out, a, b: _half_at_tie(g, gt(a, b), eq(a, b)),
     lambda g, out, a, b: _half_at_tie(g, gt(b, a), eq(a, b)),
@@ -184,24 +184,24 @@ minimum: AlikeOp = _op(
 
 # Comparison and logic -------------------------------------------------------------------------
 
-eq: AlikeOp = _op("eq", np.equal, "{0} == {1}", result=bool_)
-ne: AlikeOp = _op("ne", np.not_equal, "{0} != {1}", result=bool_)
-lt: AlikeOp = _op("lt", np.less, "{0} < {1}", result=bool_)
-le: AlikeOp = _op("le", np.less_equal, "{0} <= {1}", result=bool_)
-gt: AlikeOp = _op("gt", np.greater, "{0} > {1}", result=bool_)
-ge: AlikeOp = _op("ge", np.greater_equal, "{0} >= {1}", result=bool_)
-logical_and: AlikeOp = _op("logical_and", np.logical_and, "{0} && {1}", domain="bool")
-logical_or: AlikeOp = _op("logical_or", np.logical_or, "{0} || {1}", domain="bool")
-logical_xor: AlikeOp = _op("logical_xor", np.logical_xor, "{0} != {1}", domain="bool")
-logical_not: AlikeOp = _op("logical_not", np.logical_not, "!{0}", None, domain="bool")
-bitwise_and: AlikeOp = _op("bitwise_and", np.bitwise_and, "{0} & {1}", domain="integral")
-bitwise_or: AlikeOp = _op("bitwise_or", np.bitwise_or, "{0} | {1}", domain="integral")
-bitwise_xor: AlikeOp = _op("bitwise_xor", np.bitwise_xor, "{0} ^ {1}", domain="integral")
-bitwise_not: AlikeOp = _op(
+eq: SameSpecOp = _op("eq", np.equal, "{0} == {1}", result=bool_)
+ne: SameSpecOp = _op("ne", np.not_equal, "{0} != {1}", result=bool_)
+lt: SameSpecOp = _op("lt", np.less, "{0} < {1}", result=bool_)
+le: SameSpecOp = _op("le", np.less_equal, "{0} <= {1}", result=bool_)
+gt: SameSpecOp = _op("gt", np.greater, "{0} > {1}", result=bool_)
+ge: SameSpecOp = _op("ge", np.greater_equal, "{0} >= {1}", result=bool_)
+logical_and: SameSpecOp = _op("logical_and", np.logical_and, "{0} && {1}", domain="bool")
+logical_or: SameSpecOp = _op("logical_or", np.logical_or, "{0} || {1}", domain="bool")
+logical_xor: SameSpecOp = _op("logical_xor", np.logical_xor, "{0} != {1}", domain="bool")
+logical_not: SameSpecOp = _op("logical_not", np.logical_not, "!{0}", None, domain="bool")
+bitwise_and: SameSpecOp = _op("bitwise_and", np.bitwise_and, "{0} & {1}", domain="integral")
+bitwise_or: SameSpecOp = _op("bitwise_or", np.bitwise_or, "{0} | {1}", domain="integral")
+bitwise_xor: SameSpecOp = _op("bitwise_xor", np.bitwise_xor, "{0} ^ {1}", domain="integral")
+bitwise_not: SameSpecOp = _op(
     "bitwise_not", np.invert, lambda t: "!{0}" if t is bool_ else "~{0}", None, domain="integral"
 )
-isnan: AlikeOp = _op("isnan", np.isnan, "tgc_isnan({0})", None, domain="float", result=bool_)
-isfinite: AlikeOp = _op(
+isnan: SameSpecOp = _op("isnan", np.isnan, "tgc_isnan({0})", None, domain="float", result=bool_)
+isfinite: SameSpecOp = _op(
     "isfinite", np.isfinite, "tgc_isfinite({0})", None, domain="float", result=bool_
 )
 
@@ -251,11 +251,11 @@ def _flat(g: Node, out: Node, x: Node) -> Node:
     return full_like(g, 0)
 
 
-floor: AlikeOp = _op("floor", np.floor, "floor({0})", _flat, domain="float")
-ceil: AlikeOp = _op("ceil", np.ceil, "ceil({0})", _flat, domain="float")
-trunc: AlikeOp = _op("trunc", np.trunc, "trunc({0})", _flat, domain="float")
-round: AlikeOp = _op("round", np.rint, "rint({0})", _flat, domain="float")
-abs: AlikeOp = _op(
+floor: SameSpecOp = _op("floor", np.floor, "floor({0})", _flat, domain="float")
+ceil: SameSpecOp = _op("ceil", np.ceil, "ceil({0})", _flat, domain="float")
+trunc: SameSpecOp = _op("trunc", np.trunc, "trunc({0})", _flat, domain="float")
+round: SameSpecOp = _op("round", np.rint, "rint({0})", _flat, domain="float")
+abs: SameSpecOp = _op(
     "abs", np.abs, "tgc_abs({0})",
     lambda g, out, x: mul(g, sign(x)),
     domain="number",
@@ -267,7 +267,7 @@ def _sign(x: Any) -> Any:
 
 
 # 0 for NaN, as in PyTorch; so is the slope of |NaN|.
-sign: AlikeOp = _op("sign", _sign, "tgc_sign({0})", _flat, domain="number")
+sign: SameSpecOp = _op("sign", _sign, "tgc_sign({0})", _flat, domain="number")
 
 # Exponentials, roots, trigonometry ------------------------------------------------------------
 
@@ -282,49 +282,51 @@ def _short(name: str) -> Callable[[DType], str]:
     return lambda t: forms.get(t.name, f"tgc_{name}({{0}})")
 
 
-exp: AlikeOp = _op(
+exp: SameSpecOp = _op(
     "exp", np.exp, _short("exp"),
     lambda g, out, x: mul(g, out),
     domain="float", cost=8,
 )  # fmt: skip
-exp2: AlikeOp = _op(
+exp2: SameSpecOp = _op(
     "exp2", np.exp2, "exp2({0})",
     lambda g, out, x: _times(g, out, 0.6931471805599453),
     domain="float", cost=8,
 )  # fmt: skip
-expm1: AlikeOp = _op(
+expm1: SameSpecOp = _op(
     "expm1", np.expm1, "expm1({0})",
     lambda g, out, x: mul(g, add(out, full_like(out, 1))),
     domain="float", cost=12,
 )  # fmt: skip
-log: AlikeOp = _op("log", np.log, "log({0})", lambda g, out, x: div(g, x), domain="float", cost=8)
-log2: AlikeOp = _op(
+log: SameSpecOp = _op(
+    "log", np.log, "log({0})", lambda g, out, x: div(g, x), domain="float", cost=8
+)
+log2: SameSpecOp = _op(
     "log2", np.log2, "log2({0})",
     lambda g, out, x: div(g, mul(x, full_like(x, 0.6931471805599453))),
     domain="float", cost=8,
 )  # fmt: skip
-log1p: AlikeOp = _op(
+log1p: SameSpecOp = _op(
     "log1p", np.log1p, "log1p({0})",
     lambda g, out, x: div(g, add(x, full_like(x, 1))),
     domain="float", cost=12,
 )  # fmt: skip
-sqrt: AlikeOp = _op(
+sqrt: SameSpecOp = _op(
     "sqrt", np.sqrt, "sqrt({0})",
     lambda g, out, x: div(g, add(out, out)),
     domain="float", cost=6,
 )  # fmt: skip
-rsqrt: AlikeOp = _op(
+rsqrt: SameSpecOp = _op(
     "rsqrt", numeric.rsqrt, "tgc_rsqrt({0})",
     lambda g, out, x: mul(g, div(_times(out, full_like(out, 1), -0.5), x)),
     domain="float", cost=6,
 )  # fmt: skip
-sin: AlikeOp = _op(
+sin: SameSpecOp = _op(
     "sin", np.sin, "sin({0})", lambda g, out, x: mul(g, cos(x)), domain="float", cost=12
 )
-cos: AlikeOp = _op(
+cos: SameSpecOp = _op(
     "cos", np.cos, "cos({0})", lambda g, out, x: neg(mul(g, sin(x))), domain="float", cost=12
 )
-tan: AlikeOp = _op(
+tan: SameSpecOp = _op(
     "tan", np.tan, "tan({0})",
     lambda g, out, x: mul(g, add(mul(out, out), full_like(out, 1))),
     domain="float", cost=16,
@@ -335,17 +337,17 @@ def _one_minus_square(out: Node) -> Node:
     return sub(full_like(out, 1), mul(out, out))
 
 
-asin: AlikeOp = _op(
+asin: SameSpecOp = _op(
     "asin", np.arcsin, "asin({0})",
     lambda g, out, x: mul(g, rsqrt(_one_minus_square(x))),
     domain="float", cost=16,
 )  # fmt: skip
-acos: AlikeOp = _op(
+acos: SameSpecOp = _op(
     "acos", np.arccos, "acos({0})",
     lambda g, out, x: neg(mul(g, rsqrt(_one_minus_square(x)))),
     domain="float", cost=16,
 )  # fmt: skip
-atan: AlikeOp = _op(
+atan: SameSpecOp = _op(
     "atan", np.arctan, "atan({0})",
     lambda g, out, x: div(g, add(mul(x, x), full_like(x, 1))),
     domain="float", cost=16,
@@ -361,19 +363,19 @@ def _over_squares(g: Node, part: Node, a: Node, b: Node) -> Node:
     return where(origin, zero, slope)
 
 
-atan2: AlikeOp = _op(
+atan2: SameSpecOp = _op(
     "atan2", np.arctan2, "atan2({0}, {1})",
     lambda g, out, a, b: _over_squares(g, b, a, b),
     lambda g, out, a, b: neg(_over_squares(g, a, a, b)),
     domain="float", cost=20,
 )  # fmt: skip
-sinh: AlikeOp = _op(
+sinh: SameSpecOp = _op(
     "sinh", np.sinh, "sinh({0})", lambda g, out, x: mul(g, cosh(x)), domain="float", cost=16
 )
-cosh: AlikeOp = _op(
+cosh: SameSpecOp = _op(
     "cosh", np.cosh, "cosh({0})", lambda g, out, x: mul(g, sinh(x)), domain="float", cost=16
 )
-tanh: AlikeOp = _op(
+tanh: SameSpecOp = _op(
     "tanh", np.tanh, "tanh({0})",
     lambda g, out, x: mul(g, _one_minus_square(out)),
     domain="float", cost=12,
@@ -391,7 +393,7 @@ def _special(name: str) -> Callable[..., Any]:
     return reference
 
 
-sigmoid: AlikeOp = _op(
+sigmoid: SameSpecOp = _op(
     "sigmoid", numeric.sigmoid, _short("sigmoid"),
     lambda g, out, x: mul(g, mul(out, sub(full_like(out, 1), out))),
     domain="float", cost=12,
@@ -410,7 +412,7 @@ def _erf(x: Any, out: Any = None) -> Any:
     return out
 
 
-erf: AlikeOp = _op(
+erf: SameSpecOp = _op(
     "erf", _erf, "erf({0})",
     lambda g, out, x: mul(g, _times(exp(neg(mul(x, x))), full_like(x, 1), TWO_OVER_SQRT_PI)),
     domain="float", cost=16,

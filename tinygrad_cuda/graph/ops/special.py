@@ -11,7 +11,7 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import float32, float64, int64
 from tinygrad_cuda.core.errors import DTypeError
-from tinygrad_cuda.graph.node import AlikeOp, Node, Op, Outputs
+from tinygrad_cuda.graph.node import Node, Op, Outputs, SameSpecOp
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.common import full, full_like, require_dtype
 
@@ -20,17 +20,17 @@ def _square_plus(x: Node, number: int) -> Node:
     return ew.add(ew.mul(x, x), full_like(x, number))
 
 
-asinh: AlikeOp = ew._op(
+asinh: SameSpecOp = ew._op(
     "asinh", np.arcsinh, "asinh({0})",
     lambda g, out, x: ew.mul(g, ew.rsqrt(_square_plus(x, 1))),
     domain="float", cost=16,
 )  # fmt: skip
-acosh: AlikeOp = ew._op(
+acosh: SameSpecOp = ew._op(
     "acosh", np.arccosh, "acosh({0})",
     lambda g, out, x: ew.mul(g, ew.rsqrt(_square_plus(x, -1))),
     domain="float", cost=16,
 )  # fmt: skip
-atanh: AlikeOp = ew._op(
+atanh: SameSpecOp = ew._op(
     "atanh", np.arctanh, "atanh({0})",
     lambda g, out, x: ew.div(g, ew.sub(full_like(x, 1), ew.mul(x, x))),
     domain="float", cost=16,
@@ -41,12 +41,12 @@ def _bell(g: Node, exponent: Node, factor: float) -> Node:
     return ew.mul(g, ew.mul(ew.exp(exponent), full_like(exponent, factor)))
 
 
-erfc: AlikeOp = ew._op(
+erfc: SameSpecOp = ew._op(
     "erfc", ew._special("erfc"), "erfc({0})",
     lambda g, out, x: _bell(g, ew.neg(ew.mul(x, x)), -ew.TWO_OVER_SQRT_PI),
     domain="float", cost=20,
 )  # fmt: skip
-erfinv: AlikeOp = ew._op(
+erfinv: SameSpecOp = ew._op(
     "erfinv", ew._special("erfinv"), "erfinv({0})",
     lambda g, out, x: _bell(g, ew.mul(out, out), 1 / ew.TWO_OVER_SQRT_PI),
     domain="float", cost=24,
@@ -61,7 +61,7 @@ def _lgamma(x: Any) -> Any:
     return np.where(tiny, near, np.where(np.isneginf(x), -x, ew._special("gammaln")(x)))
 
 
-lgamma: AlikeOp = ew._op(
+lgamma: SameSpecOp = ew._op(
     "lgamma", _lgamma, "lgamma({0})",
     lambda g, out, x: ew.mul(g, polygamma(full(0, x.shape, x, int64), x)),
     domain="float", cost=40,
@@ -104,7 +104,7 @@ polygamma: Op = Op(
     cost=100,
 )  # fmt: skip
 
-hypot: AlikeOp = ew._op(
+hypot: SameSpecOp = ew._op(
     "hypot", np.hypot, "hypot({0}, {1})",
     lambda g, out, a, b: ew.mul(g, ew.div(a, out)),
     lambda g, out, a, b: ew.mul(g, ew.div(b, out)),
@@ -119,7 +119,7 @@ def _over_or_zero(a: Node, b: Node) -> Node:
 
 
 # The magnitude of a with the sign of b.
-copysign: AlikeOp = ew._op(
+copysign: SameSpecOp = ew._op(
     "copysign", np.copysign, "copysign({0}, {1})",
     lambda g, out, a, b: ew.mul(g, _over_or_zero(out, a)),
     None,
@@ -138,7 +138,7 @@ def _infer_nextafter(op: Op, sources: tuple[Node, ...], attributes: dict[str, An
     return ew._infer(op, sources, attributes)
 
 
-nextafter: AlikeOp = AlikeOp(
+nextafter: SameSpecOp = SameSpecOp(
     "nextafter", "elementwise", _infer_nextafter, numpy=np.nextafter,
     cuda="nextafter({0}, {1})",
     gradient=(lambda g, out, a, b: ew.where(ew.ne(a, b), g, full_like(g, 0)), None),

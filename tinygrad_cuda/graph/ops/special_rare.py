@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.graph.node import AlikeOp, Gradient, Node, Op
+from tinygrad_cuda.graph.node import Gradient, Node, Op, SameSpecOp
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.common import full_like
 from tinygrad_cuda.graph.ops.special import lgamma
@@ -19,7 +19,7 @@ from tinygrad_cuda.graph.ops.special import lgamma
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
-def _row(name: str, scipy: str, *gradient: Gradient | None, arity: int = 1) -> AlikeOp:
+def _row(name: str, scipy: str, *gradient: Gradient | None, arity: int = 1) -> SameSpecOp:
     places = ", ".join(f"{{{k}}}" for k in range(arity))
     return ew._op(
         name, ew._special(scipy), f"tgc_special_{name}({places})", *gradient,
@@ -45,15 +45,15 @@ def _half_near_zero(x: Node, slope: Node) -> Node:
 
 
 # Modified Bessel functions, then times exp(-|x|), or exp(x).
-i0: AlikeOp = _row("i0", "i0", lambda g, out, x: ew.mul(g, i1(x)))
-i1: AlikeOp = _row(
+i0: SameSpecOp = _row("i0", "i0", lambda g, out, x: ew.mul(g, i1(x)))
+i1: SameSpecOp = _row(
     "i1", "i1",
     lambda g, out, x: ew.mul(g, _half_near_zero(x, ew.sub(i0(x), _over(x, out, 0.5)))),
 )  # fmt: skip
-i0e: AlikeOp = _row(
+i0e: SameSpecOp = _row(
     "i0e", "i0e", lambda g, out, x: ew.mul(g, ew.sub(i1e(x), ew.mul(ew.sign(x), out)))
 )
-i1e: AlikeOp = _row(
+i1e: SameSpecOp = _row(
     "i1e", "i1e",
     lambda g, out, x: ew.mul(
         g,
@@ -76,22 +76,22 @@ def _scaled_k(name: str, subnormal: Callable[[Any], Any]) -> Callable[..., Any]:
     return reference
 
 
-k0e: AlikeOp = ew._op(
+k0e: SameSpecOp = ew._op(
     "k0e", _scaled_k("k0e", lambda x: 0.11593151565841245 - np.log(x)), "tgc_special_k0e({0})",
     lambda g, out, x: ew.mul(g, ew.sub(out, k1e(x))), domain="float", cost=100,
 )  # fmt: skip
-k1e: AlikeOp = ew._op(
+k1e: SameSpecOp = ew._op(
     "k1e", _scaled_k("k1e", lambda x: 1 / x), "tgc_special_k1e({0})",
     lambda g, out, x: ew.mul(g, ew.sub(ew.sub(out, ew.div(out, x)), k0e(x))),
     domain="float", cost=100,
 )  # fmt: skip
 # Bessel functions of the first and the second kind.
-j0: AlikeOp = _row("j0", "j0", lambda g, out, x: ew.neg(ew.mul(g, j1(x))))
-j1: AlikeOp = _row("j1", "j1", lambda g, out, x: ew.mul(g, ew.sub(j0(x), _over(x, out, 0.5))))
-y0: AlikeOp = _row("y0", "y0", lambda g, out, x: ew.neg(ew.mul(g, y1(x))))
-y1: AlikeOp = _row("y1", "y1", lambda g, out, x: ew.mul(g, ew.sub(y0(x), ew.div(out, x))))
+j0: SameSpecOp = _row("j0", "j0", lambda g, out, x: ew.neg(ew.mul(g, j1(x))))
+j1: SameSpecOp = _row("j1", "j1", lambda g, out, x: ew.mul(g, ew.sub(j0(x), _over(x, out, 0.5))))
+y0: SameSpecOp = _row("y0", "y0", lambda g, out, x: ew.neg(ew.mul(g, y1(x))))
+y1: SameSpecOp = _row("y1", "y1", lambda g, out, x: ew.mul(g, ew.sub(y0(x), ew.div(out, x))))
 
-erfcx: AlikeOp = _row(
+erfcx: SameSpecOp = _row(
     "erfcx", "erfcx",
     lambda g, out, x: ew.mul(
         g,
@@ -101,7 +101,7 @@ erfcx: AlikeOp = _row(
 
 
 # -x log(x); 0 at 0 and -inf below.
-entr: AlikeOp = _row(
+entr: SameSpecOp = _row(
     "entr", "entr", lambda g, out, x: ew.neg(ew.mul(g, ew.add(ew.log(x), full_like(x, 1))))
 )
 
@@ -118,7 +118,7 @@ def _inverse_density(out: Node) -> Node:
 
 
 # The inverse of the standard normal distribution function.
-ndtri: AlikeOp = ew._op(
+ndtri: SameSpecOp = ew._op(
     "ndtri", _ndtri, "tgc_special_ndtri({0})", lambda g, out, x: ew.mul(g, _inverse_density(out)),
     domain="float", cost=100,
 )  # fmt: skip
@@ -147,11 +147,11 @@ def _incomplete_gamma(name: str, at_zero: float) -> Callable[..., Any]:
     return reference
 
 
-igamma: AlikeOp = ew._op(
+igamma: SameSpecOp = ew._op(
     "igamma", _incomplete_gamma("gammainc", 0), "tgc_special_igamma({0}, {1})",
     None, lambda g, out, a, x: ew.mul(g, _density(a, x)), domain="float", cost=100,
 )  # fmt: skip
-igammac: AlikeOp = ew._op(
+igammac: SameSpecOp = ew._op(
     "igammac", _incomplete_gamma("gammaincc", 1), "tgc_special_igammac({0}, {1})",
     None, lambda g, out, a, x: ew.neg(ew.mul(g, _density(a, x))), domain="float", cost=100,
 )  # fmt: skip
@@ -166,7 +166,7 @@ def _hurwitz(s: Any, q: Any) -> Any:
 
 
 # The sum of (q + k)^-s over k >= 0, for q > -1000 and at poles.
-hurwitz: AlikeOp = ew._op(
+hurwitz: SameSpecOp = ew._op(
     "hurwitz", _hurwitz, "tgc_special_hurwitz({0}, {1})",
     None,
     lambda g, out, s, q: ew.neg(ew.mul(g, ew.mul(s, hurwitz(ew.add(s, full_like(s, 1)), q)))),
@@ -174,7 +174,7 @@ hurwitz: AlikeOp = ew._op(
 )  # fmt: skip
 
 # The greatest common divisor, 0 of two zeros.
-gcd: AlikeOp = ew._op(
+gcd: SameSpecOp = ew._op(
     "gcd", np.gcd, "tgc_special_gcd({0}, {1})", None, None, domain="integer", cost=100
 )
 

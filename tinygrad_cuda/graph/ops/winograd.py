@@ -27,7 +27,7 @@ POINTS: dict[int, tuple[Fraction, ...]] = {
 Matrix = tuple[tuple[float, ...], ...]
 
 
-class Part(NamedTuple):
+class TransformPart(NamedTuple):
     """A transform along one axis.
 
     Attributes:
@@ -68,23 +68,23 @@ def _values(points: Sequence[Fraction], count: int, divided: bool) -> list[list[
     return [*rows, [Fraction(int(power == count - 1)) for power in range(count)]]
 
 
-def _parts(form: int) -> dict[str, Part]:
+def _parts(form: int) -> dict[str, TransformPart]:
     points = POINTS[form]
     others = [[other for other in points if other is not point] for point in points]
     images = [[*_times(rest), Fraction(0)] for rest in others] + [_times(points)]
     results, taps = (list(zip(*_values(points, n, False))) for n in (form, TAPS))
     return {
-        "images": Part(_numbers(images), form),
-        "kernels": Part(_numbers(_values(points, TAPS, True)), TAPS),
-        "cotangents": Part(_numbers(_values(points, form, True)), form),
-        "results": Part(_numbers(results), form),
-        "taps": Part(_numbers(taps), TAPS),
+        "images": TransformPart(_numbers(images), form),
+        "kernels": TransformPart(_numbers(_values(points, TAPS, True)), TAPS),
+        "cotangents": TransformPart(_numbers(_values(points, form, True)), form),
+        "results": TransformPart(_numbers(results), form),
+        "taps": TransformPart(_numbers(taps), TAPS),
     }
 
 
 # By form (results of a tile along an axis) and name. The first three make planes of tiles of a
 # convolution's input, of its kernel and of its result's cotangent; the others tiles of planes.
-PARTS: dict[int, dict[str, Part]] = {form: _parts(form) for form in POINTS}
+PARTS: dict[int, dict[str, TransformPart]] = {form: _parts(form) for form in POINTS}
 
 
 def _require_float32(op: Op, x: Node) -> None:
@@ -138,7 +138,7 @@ winograd: Op = Op(
 )  # fmt: skip
 
 
-def tiles_of(part: Part, height: int, width: int) -> tuple[int, int]:
+def tiles_of(part: TransformPart, height: int, width: int) -> tuple[int, int]:
     """How many tiles cover so many results."""
     return -(-height // part.step), -(-width // part.step)
 

@@ -16,7 +16,7 @@ from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.rewrite import arithmetic as ar
 from tinygrad_cuda.graph.rewrite import shaping as sh
-from tinygrad_cuda.graph.rewrite.pattern import Rule, literal
+from tinygrad_cuda.graph.rewrite.pattern import RewriteRule, literal
 
 _COMPUTED = ("elementwise", "reduction", "movement", "contraction", "kernel")
 _FOLDED = tuple(op for op in TABLE.values() if op.kind == "elementwise" and not op.arguments)
@@ -29,66 +29,66 @@ _COMPARISONS = (ew.eq, ew.ne, ew.lt, ew.le, ew.gt, ew.ge)
 _ROUNDINGS = (ew.floor, ew.ceil, ew.trunc, ew.round)
 
 # Tried in this order at each node, until none holds.
-RULES: tuple[Rule, ...] = (
-    Rule("variable", (common.variable,), ar.erase, early=True),
-    Rule("detach", (common.detach,), ar.erase, early=True),
-    Rule("custom", (common.custom,), ar.erase, early=True),
-    Rule("custom output", (common.output,), ar.erase_output, early=True),
-    Rule("running sums and orders", scan.ROWS, scan.as_nodes, early=True),
-    Rule("empty", tuple(op for op in TABLE.values() if op.kind in _COMPUTED), sh.empty),
-    Rule("fold constants", _FOLDED, ar.fold),
+RULES: tuple[RewriteRule, ...] = (
+    RewriteRule("variable", (common.variable,), ar.erase, early=True),
+    RewriteRule("detach", (common.detach,), ar.erase, early=True),
+    RewriteRule("custom", (common.custom,), ar.erase, early=True),
+    RewriteRule("custom output", (common.output,), ar.erase_output, early=True),
+    RewriteRule("running sums and orders", scan.ROWS, scan.as_nodes, early=True),
+    RewriteRule("empty", tuple(op for op in TABLE.values() if op.kind in _COMPUTED), sh.empty),
+    RewriteRule("fold constants", _FOLDED, ar.fold),
     # Arithmetic
-    Rule("x + 0", (ew.add,), ar.add_zero),
-    Rule("x + -y", (ew.add,), ar.add_negated),
-    Rule("x - 0", (ew.sub,), ar.sub_zero),
-    Rule("0 - x", (ew.sub,), ar.zero_sub),
-    Rule("x - -y", (ew.sub,), ar.sub_negated),
-    Rule("x - x", (ew.sub,), ar.sub_itself),
-    Rule("x * 1", (ew.mul,), ar.mul_one),
-    Rule("x * -1", (ew.mul,), ar.mul_minus_one),
-    Rule("x * 0", (ew.mul,), ar.mul_zero),
-    Rule("-x * -y", (ew.mul, ew.div), ar.both_negated),
-    Rule("-x * c", (ew.mul,), ar.negated_times_constant),
-    Rule("(x + c) + d", (ew.add, ew.mul), ar.associate),
-    Rule("x / 1", (ew.div,), ar.div_one),
-    Rule("x / 2^k", (ew.div,), ar.div_power_of_two),
-    Rule("x ** c", (ew.pow,), ar.pow_literal),
-    Rule("--x", (ew.neg,), ar.neg_neg),
-    Rule("abs", (ew.abs,), ar.abs_sign),
-    Rule("round twice", _ROUNDINGS, ar.round_twice),
-    Rule("max(x, x)", (ew.maximum, ew.minimum), ar.first_if_same),
+    RewriteRule("x + 0", (ew.add,), ar.add_zero),
+    RewriteRule("x + -y", (ew.add,), ar.add_negated),
+    RewriteRule("x - 0", (ew.sub,), ar.sub_zero),
+    RewriteRule("0 - x", (ew.sub,), ar.zero_sub),
+    RewriteRule("x - -y", (ew.sub,), ar.sub_negated),
+    RewriteRule("x - x", (ew.sub,), ar.sub_itself),
+    RewriteRule("x * 1", (ew.mul,), ar.mul_one),
+    RewriteRule("x * -1", (ew.mul,), ar.mul_minus_one),
+    RewriteRule("x * 0", (ew.mul,), ar.mul_zero),
+    RewriteRule("-x * -y", (ew.mul, ew.div), ar.both_negated),
+    RewriteRule("-x * c", (ew.mul,), ar.negated_times_constant),
+    RewriteRule("(x + c) + d", (ew.add, ew.mul), ar.associate),
+    RewriteRule("x / 1", (ew.div,), ar.div_one),
+    RewriteRule("x / 2^k", (ew.div,), ar.div_power_of_two),
+    RewriteRule("x ** c", (ew.pow,), ar.pow_literal),
+    RewriteRule("--x", (ew.neg,), ar.neg_neg),
+    RewriteRule("abs", (ew.abs,), ar.abs_sign),
+    RewriteRule("round twice", _ROUNDINGS, ar.round_twice),
+    RewriteRule("max(x, x)", (ew.maximum, ew.minimum), ar.first_if_same),
     # Logic
-    Rule("x and x", _LOGIC[:2] + _LOGIC[3:5], ar.first_if_same),
-    Rule("x xor x", (ew.logical_xor, ew.bitwise_xor), ar.exclusive_itself),
-    Rule("x and true", _LOGIC, ar.logic_literal),
-    Rule("not not x", (ew.logical_not, ew.bitwise_not), ar.not_not),
-    Rule("not x == y", (ew.logical_not,), ar.not_compared),
-    Rule("x < x", _COMPARISONS, ar.compare_itself),
-    Rule("where(true, x, y)", (ew.where,), ar.where_literal),
-    Rule("where(c, x, x)", (ew.where,), ar.where_same),
-    Rule("where(not c, x, y)", (ew.where,), ar.where_not),
-    Rule("where(c, where(c, x, y), z)", (ew.where,), ar.where_where),
-    Rule("where(c, true, false)", (ew.where,), ar.where_truth),
+    RewriteRule("x and x", _LOGIC[:2] + _LOGIC[3:5], ar.first_if_same),
+    RewriteRule("x xor x", (ew.logical_xor, ew.bitwise_xor), ar.exclusive_itself),
+    RewriteRule("x and true", _LOGIC, ar.logic_literal),
+    RewriteRule("not not x", (ew.logical_not, ew.bitwise_not), ar.not_not),
+    RewriteRule("not x == y", (ew.logical_not,), ar.not_compared),
+    RewriteRule("x < x", _COMPARISONS, ar.compare_itself),
+    RewriteRule("where(true, x, y)", (ew.where,), ar.where_literal),
+    RewriteRule("where(c, x, x)", (ew.where,), ar.where_same),
+    RewriteRule("where(not c, x, y)", (ew.where,), ar.where_not),
+    RewriteRule("where(c, where(c, x, y), z)", (ew.where,), ar.where_where),
+    RewriteRule("where(c, true, false)", (ew.where,), ar.where_truth),
     # Casts
-    Rule("cast to its own dtype", (ew.cast,), ar.cast_same),
-    Rule("widen and cast", (ew.cast,), ar.cast_cast),
+    RewriteRule("cast to its own dtype", (ew.cast,), ar.cast_same),
+    RewriteRule("widen and cast", (ew.cast,), ar.cast_cast),
     # Index rewrites
-    Rule("identity", (*_SHAPE_KEEPING, mv.unwindow), sh.identity),
-    Rule("constant moved", (*_SHAPE_KEEPING, mv.unwindow), sh.of_constant),
-    Rule("reshape twice", (mv.reshape,), sh.reshape_reshape),
-    Rule("permute twice", (mv.permute,), sh.permute_permute),
-    Rule("expand twice", (mv.expand,), sh.expand_expand),
-    Rule("flip twice", (mv.flip,), sh.flip_flip),
-    Rule("slice of pad", (mv.slice_,), sh.slice_of_pad),
-    Rule("slice twice", (mv.slice_,), sh.slice_slice),
-    Rule("pad twice", (mv.pad,), sh.pad_pad),
-    Rule("window of unwindow", (mv.window,), sh.window_of_unwindow),
+    RewriteRule("identity", (*_SHAPE_KEEPING, mv.unwindow), sh.identity),
+    RewriteRule("constant moved", (*_SHAPE_KEEPING, mv.unwindow), sh.of_constant),
+    RewriteRule("reshape twice", (mv.reshape,), sh.reshape_reshape),
+    RewriteRule("permute twice", (mv.permute,), sh.permute_permute),
+    RewriteRule("expand twice", (mv.expand,), sh.expand_expand),
+    RewriteRule("flip twice", (mv.flip,), sh.flip_flip),
+    RewriteRule("slice of pad", (mv.slice_,), sh.slice_of_pad),
+    RewriteRule("slice twice", (mv.slice_,), sh.slice_slice),
+    RewriteRule("pad twice", (mv.pad,), sh.pad_pad),
+    RewriteRule("window of unwindow", (mv.window,), sh.window_of_unwindow),
     # Reductions and contractions
-    Rule("reduce nothing", _REDUCTIONS, sh.reduce_nothing),
-    Rule("reduce one element", _REDUCTIONS, sh.reduce_single),
-    Rule("reduce constant", _REDUCTIONS, sh.reduce_constant),
-    Rule("reduce expanded", _REDUCTIONS, sh.reduce_expanded),
-    Rule("matmul over nothing", (contraction.matmul,), sh.matmul_nothing),
+    RewriteRule("reduce nothing", _REDUCTIONS, sh.reduce_nothing),
+    RewriteRule("reduce one element", _REDUCTIONS, sh.reduce_single),
+    RewriteRule("reduce constant", _REDUCTIONS, sh.reduce_constant),
+    RewriteRule("reduce expanded", _REDUCTIONS, sh.reduce_expanded),
+    RewriteRule("matmul over nothing", (contraction.matmul,), sh.matmul_nothing),
 )
 
 # Never merged with an equal: an input is itself, and each assign asks for a storage of its own.
@@ -96,8 +96,8 @@ _DISTINCT = (common.buffer, common.assign)
 _COMMUTATIVE = (ew.add, ew.mul, ew.eq, ew.ne, *_LOGIC)
 
 
-def _by_op(early: bool) -> dict[Op, list[Rule]]:
-    table: dict[Op, list[Rule]] = {}
+def _by_op(early: bool) -> dict[Op, list[RewriteRule]]:
+    table: dict[Op, list[RewriteRule]] = {}
     for rule in RULES:
         if rule.early is early:
             for op in rule.ops:
@@ -182,7 +182,7 @@ class _Simplifier:
                 stack.append(found)
         return tuple(done[node] for node in outputs)
 
-    def rewritten(self, node: Node, rules: dict[Op, list[Rule]]) -> Node | None:
+    def rewritten(self, node: Node, rules: dict[Op, list[RewriteRule]]) -> Node | None:
         for rule in rules.get(node.op, ()):
             with recorded_at(node.site):
                 found = rule.apply(node)

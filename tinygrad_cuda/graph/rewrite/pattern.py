@@ -18,7 +18,7 @@ from tinygrad_cuda.graph.ops import common
 Number = bool | int | float
 
 
-class Rule(NamedTuple):
+class RewriteRule(NamedTuple):
     """One rewrite.
 
     Attributes:

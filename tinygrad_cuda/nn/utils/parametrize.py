@@ -26,14 +26,14 @@ __all__ = [
 _PLACE = "parametrizations"
 
 
-class _Cache:
+class _ParametrizationCache:
     """Values computed inside `cached`, by module and name."""
 
     depth = 0
     values: dict[tuple[int, str], Tensor]
 
 
-_cache = _Cache()
+_cache = _ParametrizationCache()
 _cache.values = {}
 
 

@@ -1,7 +1,7 @@
 // CONTRACT: C[m, n] = epilogue(sum over k of A(m, k) * B(k, n)), A and B given by their loads.
 // The next tile of A and B comes through registers while this one, in shared memory, is multiplied;
 // a streamed B stays in the registers of the thread that loaded it. What loads need to know of a
-// line stands in a table (operand.py).
+// line stands in a table (contract_loads.py).
 // A warp is `lanes_m` x `lanes_n` threads; a thread owns `rows` x `cols` results in quads of 4 x 4,
 // the quads of a warp interleaved. Where a tile needs fewer threads than a block has, groups of
 // threads take turns at k, and their results meet in shared memory in a fixed order.

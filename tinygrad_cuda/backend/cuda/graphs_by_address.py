@@ -1,0 +1,68 @@
+"""Graphs by the addresses they were made for, of which a loop has few by turns."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+GRAPHS = 8  # of one loop
+SEEN = 8  # combinations of places that are remembered, to know one that comes again
+IDLE = 64  # runs after which a graph makes room for another one
+
+Places = tuple[int, ...]
+G = TypeVar("G")
+
+
+class _Made(Generic[G]):
+    """A graph, and the number of its last run."""
+
+    __slots__ = ("graph", "run")
+
+    def __init__(self, graph: G, run: int) -> None:
+        self.graph, self.run = graph, run
+
+
+class GraphsByAddress(Generic[G]):
+    """What was made for places that came again."""
+
+    def __init__(self) -> None:
+        self._made: dict[Places, _Made[G]] = {}
+        self._runs = 0  # how often one of them has run
+        self._seen: deque[Places] = deque(maxlen=SEEN)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def find(self, places: Places) -> G | None:
+        """The graph of these places, which is about to run; or None."""
+        made = self._made.get(places)
+        if made is None:
+            return None
+        made.run = self._runs = self._runs + 1
+        return made.graph
+
+    def keep(self, places: Places, graph: G) -> None:
+        """Notes the graph of these places, which has been started."""
+        self._runs += 1
+        self._made[places] = _Made(graph, self._runs)
+
+    def wanted(self, places: Places) -> bool:
+        """Whether places that have no graph are to get one: they have come before."""
+        if places in self._seen and self._room():
+            return True
+        self._seen.append(places)
+        return False
+
+    def forget(self) -> None:
+        """Drops what knows addresses that are no longer right."""
+        self._made.clear()
+        self._seen.clear()
+
+    def _room(self) -> bool:
+        """Whether there may be one graph more; one that has not run for long goes."""
+        if len(self._made) >= GRAPHS:
+            oldest = min(self._made, key=lambda places: self._made[places].run)
+            if self._runs - self._made[oldest].run < IDLE:
+                return False
+            del self._made[oldest]
+        return True

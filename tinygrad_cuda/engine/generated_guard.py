@@ -1,0 +1,272 @@
+"""A pending graph that looks as an earlier one did, found by walking over it as it was then.
+
+The walk is a function of its own for each such graph, written once as text: nothing in it is
+looked up and nothing repeats. Each line says where a node was and of which call it was a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinygrad_cuda.backend.base import Number
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.subgraph_template import Deferred, structure
+
+
+class GuardMatch:
+    """The pending graph behind some roots, a call that waits being one thing in it.
+
+    Attributes:
+        inputs: nodes that have a value, each once.
+        slots: of each input the number of its storage.
+        storages: each once; nothing else here refers to them.
+        pending: the other nodes, sources first.
+        calls: those that wait.
+        references: to each of them by this, its results and other calls, as they are counted.
+        numbers: of single nodes.
+        codes: of index checks inside of calls.
+    """
+
+    __slots__ = (
+        "inputs", "slots", "storages", "pending", "calls", "references", "numbers", "codes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        inputs: list[Node],
+        slots: list[int],
+        storages: list[Any],
+        pending: list[Node],
+        calls: list[Deferred],
+        references: list[int],
+        numbers: list[Number],
+        codes: list[Number],
+    ) -> None:
+        self.inputs, self.slots, self.storages = inputs, slots, storages
+        self.pending, self.calls, self.references = pending, calls, references
+        self.numbers, self.codes = numbers, codes
+
+
+def read_by(node: Node) -> tuple[Node, ...]:
+    """What a pending node, or the call that it is a result of, reads for its value."""
+    call = node.piece
+    if call is not None:
+        inputs: tuple[Node, ...] = call.inputs
+        return inputs
+    # The others are there for its gradient alone.
+    return node.sources[: node.attributes["results"]] if node.op is common.custom else node.sources
+
+
+def guard_over(found: GuardMatch, wanted: list[Node]) -> Callable[[list[Node]], GuardMatch | None]:
+    """A function that gives the graph behind other roots, if it is as the one behind these.
+
+    Args:
+        found: the graph.
+        wanted: its roots, each once.
+    """
+    writer = _GuardWriter(found)
+    writer.write(wanted)
+    return writer.made()
+
+
+class _GuardWriter:
+    """Writes the function: a node is ``n7``, a call ``c2``, a storage ``s3``, what is known ``k9``.
+
+    Nodes have numbers in the order in which they are met; in any other graph of this structure
+    one that is met again is the same one, and one that is met first is none of those before.
+    """
+
+    def __init__(self, found: GuardMatch) -> None:
+        self.found = found
+        self.lines: list[str] = []
+        self.known: list[Any] = []
+        self.names: dict[Node, str] = {}
+        self.calls: dict[Deferred, str] = {}
+        self.numbers: dict[Node, str] = {}
+        self.codes: dict[Deferred, list[str]] = {}
+
+    def know(self, thing: Any) -> str:
+        """The name of something that every such graph has in common."""
+        self.known.append(thing)
+        return f"k{len(self.known) - 1}"
+
+    def refuse(self, *conditions: str) -> None:
+        """A graph for which one of these is true is another one."""
+        if conditions:
+            self.lines.append(f"if {' or '.join(conditions)}: return None")
+
+    def take(self, nodes: list[Node] | tuple[Node, ...], source: str) -> None:
+        """Gives names to nodes that are met together."""
+        targets: list[str] = []
+        again: list[tuple[str, str]] = []
+        for node in nodes:
+            if node in self.names:
+                again.append((f"again{len(again)}", self.names[node]))
+                targets.append(again[-1][0])
+            else:
+                self.names[node] = f"n{len(self.names)}"
+                targets.append(self.names[node])
+        if targets:
+            self.lines.append(f"{', '.join(targets)}, = {source}")
+        else:
+            self.refuse(source)
+        self.refuse(*[f"{name} is not {other}" for name, other in again])
+
+    def write(self, wanted: list[Node]) -> None:
+        """The body: from the roots to the inputs, then what is the same for all."""
+        found = self.found
+        self.take(wanted, "wanted")
+        for node in reversed(found.pending):
+            call: Deferred | None = node.piece
+            if call is None:
+                self.single(node)
+            elif call not in self.calls:
+                self.call(call)
+        for call, name in self.calls.items():
+            if call.calls:
+                others = " ".join(f"{self.calls[other]}," for other in call.calls)
+                self.refuse(f"{name}.calls != ({others})")
+        storages: dict[int, str] = {}
+        for node, slot in zip(found.inputs, found.slots):
+            self.input(node, slot, storages)
+        self.apart(found)
+        ordered = [storages[slot] for slot in range(len(storages))]
+        identities = ", ".join(f"id({name})" for name in ordered)
+        self.refuse(*[f"len({{{identities}}}) != {len(ordered)}"] * bool(ordered))
+        calls = ", ".join(self.calls[call] for call in found.calls)
+        self.lines.append(
+            f"return Found({_listed(self.names, found.inputs)}, {self.know(found.slots)}, "
+            f"[{', '.join(ordered)}], {_listed(self.names, found.pending)}, "
+            f"[{calls}], {self.know(found.references)}, "
+            f"[{', '.join(self.numbers[n] for n in found.pending if n in self.numbers)}], "
+            f"[{', '.join(name for call in found.calls for name in self.codes[call])}])"
+        )
+
+    def apart(self, found: GuardMatch) -> None:
+        """Nodes that were several may not be one now, where nothing said of them excludes that.
+
+        Those of other ops, results of other calls or in other places of one, and those with other
+        storages are others.
+        """
+        groups: dict[Any, list[str]] = {}
+        for node in found.pending:
+            if node.piece is None:
+                groups.setdefault(node.op, []).append(self.names[node])
+        for call, name in self.calls.items():
+            groups.setdefault(call.origin, []).append(name)
+        for node, slot in zip(found.inputs, found.slots):
+            groups.setdefault(slot, []).append(self.names[node])
+        for names in groups.values():
+            if len(names) > 1:
+                self.refuse(f"len({{{', '.join(names)}}}) != {len(names)}")
+
+    def call(self, call: Deferred) -> None:
+        """A call by one of its results that has been met, and its other results."""
+        ends = [end for reference in call.ends if (end := reference()) is not None]
+        met = next(self.names[end] for end in ends if end in self.names)
+        name = self.calls[call] = f"c{len(self.calls)}"
+        self.lines.append(f"{name} = {met}.piece")
+        # What is no call has no origin.
+        self.refuse(f"{name}.origin is not {self.know(call.origin)}")
+        del ends
+        if len(call.ends) > 1:
+            self.ends(call, name)
+        self.take(call.inputs, f"{name}.inputs")
+        codes = self.codes[call] = [f"{name}_{k}" for k in range(len(call.codes))]
+        if codes:
+            self.lines.append(" ".join(f"(_, {code})," for code in codes) + f" = {name}.codes")
+
+    def ends(self, call: Deferred, name: str) -> None:
+        """Which results are gone, and what the others are."""
+        references = [f"{name}_end{k}" for k in range(len(call.ends))]
+        self.lines.append(f"{', '.join(references)}, = {name}.ends")
+        for text, reference in zip(references, call.ends):
+            end = reference()
+            if end is None:
+                self.refuse(f"{text}() is not None")
+            elif end in self.names:
+                self.refuse(f"{text}() is not {self.names[end]}")
+            else:
+                new = self.names[end] = f"n{len(self.names)}"
+                self.lines.append(f"{new} = {text}()")
+                self.refuse(f"{new} is None")
+
+    def single(self, node: Node) -> None:
+        """A node that is recorded by itself."""
+        name, op, attributes = self.names[node], node.op, node.attributes
+        conditions = [
+            f"{name}.piece is not None",
+            f"{name}.op is not {self.know(op)}",
+            f"{name}.storage is not None",
+        ]
+        if attributes is NO_ATTRIBUTES:
+            conditions.append(f"{name}.attributes is not NO_ATTRIBUTES")
+        if attributes is not NO_ATTRIBUTES or op.kind != "elementwise":
+            # Otherwise they follow from those of its sources.
+            conditions.append(self.differ(node))
+        self.refuse(*conditions)
+        # Of the others, what an identity refers to besides its source is for gradients.
+        if attributes is not NO_ATTRIBUTES and (op.kind != "identity" or op is common.output):
+            self.attributes(node, name)
+        if op.kind != "leaf":
+            read = read_by(node)
+            self.take(read, f"{name}.sources" if op is not common.custom else f"read_by({name})")
+
+    def attributes(self, node: Node, name: str) -> None:
+        """What is structure must be the same; numbers are noted."""
+        op, attributes = node.op, node.attributes
+        (first, *others), value = attributes, next(iter(attributes.values()))
+        numbers: list[Number] = []
+        kept = structure(op, attributes, numbers, [])
+        number = f"{name}_number"
+        plain = (first in op.literals or first in op.arguments) and type(value) is not tuple
+        if plain and not others:
+            # By far the most frequent: one number and nothing else.
+            self.lines.append(f"{number} = {name}.attributes[{first!r}]")
+            self.refuse(f"type({number}) is tuple", f"len({name}.attributes) != 1")
+            self.numbers[node] = number
+            return
+        self.lines.append(f"{number} = []")
+        arguments = f"{name}.op, {name}.attributes, {number}, []"
+        self.refuse(f"structure({arguments}) != {self.know(kept)}")
+        if numbers:
+            self.numbers[node] = f"*{number}"
+
+    def input(self, node: Node, slot: int, storages: dict[int, str]) -> None:
+        """A node that has a value, and nothing before it."""
+        name = self.names[node]
+        if slot in storages:
+            self.refuse(f"{name}.storage is not {storages[slot]}")
+        else:
+            storage = storages[slot] = f"s{slot}"
+            self.lines.append(f"{storage} = {name}.storage")
+            self.refuse(f"{storage} is None")
+        self.refuse(f"{name}.sources", self.differ(node))
+
+    def differ(self, node: Node) -> str:
+        """Whether shape or dtype are others; mostly they are the same object."""
+        outputs, known = f"{self.names[node]}.outputs", self.know(node.outputs)
+        return f"{outputs} is not {known} and {outputs} != {known}"
+
+    def made(self) -> Callable[[list[Node]], GuardMatch | None]:
+        """The function. Where a call has other numbers of things, a node another attribute, or
+        there is no call, taking them apart fails."""
+        body = "\n        ".join(self.lines)
+        text = (
+            "def walk(wanted):\n    try:\n        " + body + "\n"
+            "    except (ValueError, KeyError, AttributeError):\n        return None\n"
+        )
+        names: dict[str, Any] = {
+            "Found": GuardMatch, "NO_ATTRIBUTES": NO_ATTRIBUTES, "read_by": read_by,
+            "structure": structure,
+        }  # fmt: skip
+        names |= {f"k{number}": thing for number, thing in enumerate(self.known)}
+        exec(compile(text, "<a known graph>", "exec"), names)
+        walk: Callable[[list[Node]], GuardMatch | None] = names["walk"]
+        return walk
+
+
+def _listed(names: dict[Node, str], nodes: list[Node]) -> str:
+    return f"[{', '.join([names[node] for node in nodes])}]"

@@ -1,0 +1,410 @@
+"""Plans found again by the calls that record them, without a look at what is inside.
+
+An outline lists pending calls and single nodes. Where it was seen before, and nobody else holds
+what the plan overwrites, the plan runs as it did then; else it goes the long way (trace, plan).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from operator import attrgetter, le
+from sys import getrefcount
+from typing import Any
+
+from tinygrad_cuda.backend.base import Executable, Number
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.engine import overwrite
+from tinygrad_cuda.engine.capture import capturing
+from tinygrad_cuda.engine.generated_guard import GuardMatch, guard_over, read_by
+from tinygrad_cuda.engine.overwrite import LISTED
+from tinygrad_cuda.engine.plan import Entry, cache, key_numbers
+from tinygrad_cuda.engine.trace import Trace
+from tinygrad_cuda.engine.vmap_trace import tracing
+from tinygrad_cuda.graph.node import Node, mode
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.subgraph_template import Deferred, picking, structure
+
+_sources_of = attrgetter("sources")
+
+
+class GraphSignature(GuardMatch):
+    """The pending graph behind some roots, with what says whether another is the same.
+
+    Attributes:
+        key: equal where the same values are computed of as many storages; None if some node can
+            only be taken by a trace.
+        always: positions in `numbers` that are never part of the key.
+    """
+
+    __slots__ = ("key", "always", "_places", "_tokens", "_count")
+
+    def __init__(self, device: Device, wanted: list[Node]) -> None:
+        super().__init__([], [], [], [], [], [], [], [])
+        self.always: list[int] = []
+        self._places: dict[Node, int] = {}
+        self._tokens: list[Any] = []
+        self._count = 0
+        self.key: Any = None
+        listed = self._walk(wanted) and not any(map(_sources_of, self.inputs))
+        if listed and self._count_calls():
+            places = self._places
+            self.key = (
+                device, tuple(self._tokens), tuple([places[node] for node in wanted])
+            )  # fmt: skip
+        # References to nodes are counted.
+        self._places = {}
+
+    def _walk(self, wanted: list[Node]) -> bool:
+        """Lists all; False where a trace is needed."""
+        places, inputs, slots, storages = self._places, self.inputs, self.slots, self.storages
+        tokens, calls, pending = self._tokens, self.calls, self.pending
+        numbers: dict[int, int] = {}  # of a storage, by its identity
+        stack = wanted[::-1]
+        while stack:
+            node = stack[-1]
+            if node in places:
+                stack.pop()
+                continue
+            piece = node.piece
+            if piece is not None and type(piece) is not Deferred:
+                return False
+            sources = read_by(node)
+            ready = True
+            for source in sources:
+                if source not in places:
+                    storage = source.storage
+                    if storage is None:
+                        stack.append(source)
+                        ready = False
+                        continue
+                    slot = numbers.setdefault(id(storage), len(storages))
+                    if slot == len(storages):
+                        if type(storage) is tuple:
+                            return False
+                        storages.append(storage)
+                    places[source] = ~slot
+                    inputs.append(source)
+                    slots.append(slot)
+            if ready:
+                stack.pop()
+                if piece is None:
+                    self._add_single(node, sources)
+                    continue
+                tokens.append((piece.origin, tuple([places[source] for source in sources])))
+                if piece.codes:
+                    self.codes += [code for _, code in piece.codes]
+                calls.append(piece)
+                if len(piece.ends) == 1:
+                    self.references.append(LISTED + 1)
+                    places[node] = self._count
+                    self._count += 1
+                    pending.append(node)
+                else:
+                    self._add_results(piece)
+        return True
+
+    def _add_single(self, node: Node, sources: tuple[Node, ...]) -> None:
+        places, op = self._places, node.op
+        read: list[Any] = [places[source] for source in sources]
+        if op.kind == "identity" and op is not common.output:
+            # What it refers to besides is for gradients.
+            kept: tuple[Any, ...] = ()
+        else:
+            kept = structure(op, node.attributes, self.numbers, self.always)
+        read += [source.outputs for source in sources]
+        self._tokens.append((op, kept, node.outputs, *read))
+        places[node] = self._count
+        self._count += 1
+        self.pending.append(node)
+
+    def _add_results(self, call: Deferred) -> None:
+        """The results of a call, of which some may be gone."""
+        places, pending, first = self._places, self.pending, self._count
+        self._count += len(call.ends)
+        ends = [reference() for reference in call.ends]
+        alive = [end for end in ends if end is not None]
+        places.update([(end, first + k) for k, end in enumerate(ends) if end is not None])
+        pending += alive
+        self.references.append(LISTED + len(alive))
+        if len(alive) < len(ends):
+            self._tokens.append(tuple([k for k, end in enumerate(ends) if end is None]))
+
+    def _count_calls(self) -> bool:
+        """Adds the calls that read others' inner nodes; False where these have been recorded."""
+        numbers = {call: number for number, call in enumerate(self.calls)}
+        read = [other for call in self.calls for other in call.calls]
+        for other in read:
+            if other in numbers:
+                self.references[numbers[other]] += 1
+        return numbers.keys() >= {*read}
+
+    def read(self) -> Counter[Node]:
+        """How often calls and single nodes refer to each node."""
+        found: Counter[Node] = Counter()
+        for call in self.calls:
+            found.update(call.inputs)
+        for node in self.pending:
+            if node.piece is None:
+                found.update(node.sources)
+        return found
+
+    def starts(self) -> dict[int, tuple[str, int]]:
+        """Where numbers that vary come from: by the identity of a node, recorded if need be."""
+        found: dict[int, tuple[str, int]] = {}
+        single = inside = 0
+        for node in self.pending:
+            if node.piece is None:
+                numbers: list[Number] = []
+                if node.op.kind != "identity":
+                    structure(node.op, node.attributes, numbers, [])
+                if numbers:
+                    found[id(node)] = "single", single
+                    single += len(numbers)
+        for call in self.calls:
+            if call.codes:
+                codes = call.codes
+                nodes = call.expand()
+                for place, _ in codes:
+                    found[id(nodes[place])] = "inside", inside
+                    inside += 1
+        return found
+
+
+class Marks:
+    """What is to be remembered of an outline while a trace of the same graph runs.
+
+    It refers to no node and no storage: the trace counts who does.
+    """
+
+    def __init__(self, outline: GraphSignature, wanted: list[Node]) -> None:
+        self.key = outline.key
+        self.slots = {id(storage): slot for slot, storage in enumerate(outline.storages)}
+        self.input_slots = outline.slots
+        read = outline.read()
+        self.reads = [read[node] for node in outline.inputs]
+        roots = set(wanted)
+        self.inner = [k for k, node in enumerate(outline.pending) if node not in roots]
+        self.inner_reads = [read[outline.pending[k]] for k in self.inner]
+        self.always = set(outline.always)
+        self.numbers = outline.numbers
+        self.starts = outline.starts()
+
+
+class PlanEntry:
+    """How a plan runs for all graphs of one outline.
+
+    Args:
+        marks: of the outline.
+        wanted: what gets a value.
+        trace, outputs, overwrites, executable, entry: of the plan that did it.
+    """
+
+    def __init__(
+        self,
+        marks: Marks,
+        wanted: list[Node],
+        trace: Trace,
+        outputs: list[int],
+        overwrites: dict[int, int],
+        executable: Executable,
+        entry: Entry,
+    ) -> None:
+        self.executable = executable
+        slots = [marks.slots[id(storage)] for storage in trace.storages()]
+        self.slots, self.storages_of = slots, picking(slots)
+        # Results come first, the inputs' storages behind them.
+        places = {place: number for number, place in enumerate(outputs)}
+        for node, slot in zip(trace.inputs, slots):
+            places.setdefault(trace.places[node], len(outputs) + slot)
+        self.results = [places[trace.places[node]] for node in wanted]
+        self._learn_numbers(marks, trace, entry)
+        self._learn_targets(marks, trace, outputs, overwrites)
+        # Pending values that nobody wants: read inside only.
+        self.inner = picking(marks.inner)
+        self.inner_counts = [_PICKED + count for count in marks.inner_reads]
+
+    def _learn_numbers(self, marks: Marks, trace: Trace, entry: Entry) -> None:
+        """Which numbers of a run come from where; the others must be as they were."""
+        origins: list[tuple[str, int] | None] = []
+        for owner in trace.owners:
+            numbers: list[Number] = []
+            if owner.op.kind != "identity" and owner.storage is None:
+                structure(owner.op, owner.attributes, numbers, [])
+            start = marks.starts.get(id(owner))
+            for k in range(len(numbers)):
+                origins.append(None if start is None else (start[0], start[1] + k))
+        self.arguments = [trace.numbers[position] for position in entry.positions]
+        self.single: list[tuple[int, int]] = []
+        self.inside: list[tuple[int, int]] = []
+        for argument, position in enumerate(entry.positions):
+            origin = origins[position]
+            if origin is not None:
+                kind, number = origin
+                (self.single if kind == "single" else self.inside).append((argument, number))
+        free = marks.always.union(number for _, number in self.single)
+        fixed = [k for k in range(len(marks.numbers)) if k not in free]
+        self.fixed = picking(fixed)
+        self.fixed_key = key_numbers([marks.numbers[k] for k in fixed])
+
+    def _learn_targets(
+        self, marks: Marks, trace: Trace, outputs: list[int], overwrites: dict[int, int]
+    ) -> None:
+        """For each assign, how often its old value is referred to if nobody else holds it."""
+        slots = {trace.places[node]: slot for node, slot in zip(trace.inputs, self.slots)}
+        sharing: dict[int, list[int]] = {}
+        for number, slot in enumerate(marks.input_slots):
+            sharing.setdefault(slot, []).append(number)
+        targets: list[int] = []
+        self.target_slots: list[int] = []
+        self.target_counts: list[int] = []
+        self.slot_counts: list[int] = []
+        self.overwritten: list[bool] = []
+        self.ranges: list[tuple[int, int]] = []
+        self.input_slots = marks.input_slots
+        seen: set[int] = set()
+        for position, place in enumerate(outputs):
+            target = trace.assigns.get(place)
+            if target is None or target in seen:
+                continue
+            seen.add(target)
+            slot = slots[target]
+            nodes = sharing[slot]
+            first = len(targets)
+            targets += nodes
+            self.target_counts += [_PICKED + marks.reads[k] for k in nodes]
+            self.target_slots.append(slot)
+            self.slot_counts.append(_PICKED + len(nodes))
+            self.overwritten.append(position in overwrites)
+            self.ranges.append((first, len(targets)))
+        self.targets = picking(targets)
+        self.target_storages = picking(self.target_slots)
+        self.steady = all(self.overwritten)
+
+    def fits(self, outline: GuardMatch, device: Device) -> bool:
+        """Whether numbers and references are such that a trace would find this plan."""
+        numbers = self.fixed(outline.numbers)
+        # Those that a key has as they are need not be made one first.
+        if numbers != self.fixed_key and key_numbers(numbers) != self.fixed_key:
+            return False
+        # Counted from C: no name of a frame refers to a node, call or storage meanwhile.
+        if list(map(getrefcount, self.inner(outline.pending))) != self.inner_counts:
+            return False
+        if list(map(getrefcount, outline.calls)) != outline.references:
+            return False
+        if not self.target_slots or device in overwrite.spared:
+            return True not in self.overwritten
+        if outline.slots != self.input_slots:
+            return False
+        counts = list(map(getrefcount, self.targets(outline.inputs)))
+        in_slots = list(map(getrefcount, self.target_storages(outline.storages)))
+        expected = self.target_counts
+        if self.steady and counts == expected:
+            return in_slots == self.slot_counts or all(map(le, in_slots, self.slot_counts))
+        free = [
+            counts[first:end] == expected[first:end] and count <= most
+            for (first, end), count, most in zip(self.ranges, in_slots, self.slot_counts)
+        ]
+        return free == self.overwritten
+
+    def run(self, outline: GuardMatch, wanted: list[Node]) -> None:
+        """Runs the plan and gives the wanted nodes their values."""
+        arguments = self.arguments.copy()
+        for position, number in self.single:
+            arguments[position] = outline.numbers[number]
+        for position, number in self.inside:
+            arguments[position] = outline.codes[number]
+        storages = outline.storages
+        results = self.executable.run(self.storages_of(storages), arguments)
+        found = [*results, *storages]
+        for node, place in zip(wanted, self.results):
+            node.storage = found[place]
+            node.sources = ()
+            node.piece = None
+
+
+# What is counted of a thing that is in a list of what was found, and in what is picked of that.
+_PICKED = LISTED + 1
+# A path is written for a structure that has come this often: it costs what some 50 walks save.
+STEADY = 16
+
+
+class PlanEntries(list[PlanEntry]):
+    """How the plans of one structure run, the last one first.
+
+    Attributes:
+        found: how often one of them has run.
+    """
+
+    found = 0
+
+
+# Structures kept; all are forgotten when there are more. At first sight only the key is.
+CAPACITY = 1024
+WAYS = 4
+# Wanted nodes whose shapes say which paths are tried.
+_HINTED = 8
+
+
+def run_cached_plan(device: Device, wanted: list[Node]) -> bool | Marks:
+    """Runs the plan for what is wanted if it is known; else gives what is to be learned, or False.
+
+    Args:
+        device: where.
+        wanted: nodes without a value, each once.
+    """
+    if settings.debug or settings.validate or settings.sync or mode.now.finite:
+        return False
+    if tracing.stack or capturing() is not None:
+        return False
+    if [node for node in wanted if node.requires_grad and node.spent is None]:
+        # What a gradient may still pass through is to be kept.
+        return False
+    # A text that grows has another shape in each turn: each has paths of its own.
+    shapes = tuple([node.shape for node in wanted[:_HINTED]])
+    hint = device, len(wanted), _made_by(wanted[0]), _made_by(wanted[-1]), shapes
+    for walk, ways in cache.known.get(hint, ()):
+        found = walk(wanted)
+        if found is not None:
+            for known in ways:
+                if known.fits(found, device):
+                    known.run(found, wanted)
+                    return True
+            del found
+            break
+    outline = GraphSignature(device, wanted)
+    if outline.key is None:
+        return False
+    try:
+        ways = cache.known.get(outline.key)
+    except TypeError:
+        # An attribute that cannot be part of a key.
+        return False
+    if ways is None:
+        if len(cache.known) >= CAPACITY:
+            cache.known.clear()
+        cache.known[outline.key] = PlanEntries()
+        return False
+    for known in ways:
+        if known.fits(outline, device):
+            ways.found += 1
+            if ways.found == STEADY:
+                paths = cache.known.setdefault(hint, [])
+                paths[WAYS - 1 :] = ()
+                paths.insert(0, (guard_over(outline, wanted), ways))
+            known.run(outline, wanted)
+            return True
+    return Marks(outline, wanted)
+
+
+def _made_by(node: Node) -> Any:
+    return node.piece.origin if type(node.piece) is Deferred else node.op
+
+
+def learn(marks: Marks, *plan: Any) -> None:
+    """Keeps how a trace ran what was marked; `plan` is what `Known` takes.
+
+    One structure may have several ways: a value may be held in one turn and free in the next.
+    """
+    ways = cache.known.setdefault(marks.key, PlanEntries())
+    ways[:] = [PlanEntry(marks, *plan), *ways[: WAYS - 1]]
