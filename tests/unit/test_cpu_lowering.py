@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -228,6 +229,34 @@ def test_movements_that_copy_nothing_are_one_step(plans: list[Lowered]) -> None:
     (windows + 1).numpy()
     (steps,) = [plan.steps for plan in plans]
     assert len([step for step in steps if not isinstance(step, ElementwiseChain)]) <= 3
+
+
+@pytest.mark.usefixtures("plans")  # none is there already
+def test_a_plan_is_made_without_memory_of_its_values_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Movements are tried with arrays of the layout alone: those of one plan would add up."""
+    used: list[int] = []
+
+    def noted(self: Any, program: Any) -> CpuExecutable:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        executable = CpuExecutable(program)
+        used.append(tracemalloc.get_traced_memory()[1] - before)
+        return executable
+
+    monkeypatch.setattr(ReferenceBackend, "compile", noted)
+    x = tc.tensor(np.resize(OTHER, (1, 700, 900)))
+    y = x * 2
+    moved = [y.transpose(1, 2), y.flip(1), y.expand(3, 700, 900), y[:, 2::3], y.unfold(2, 9, 4)]
+    sums = [(part.permute(*range(part.ndim)[::-1]).contiguous() + 1).sum() for part in moved]
+    tracemalloc.start()
+    try:
+        total = tc.stack(sums).sum().item()
+    finally:
+        tracemalloc.stop()
+    assert used
+    assert max(used) < OTHER.nbytes
+    expected = sum(float((part.numpy().astype(np.float64) + 1).sum()) for part in moved)
+    assert total == pytest.approx(expected, rel=1e-5)
 
 
 def test_what_small_values_come_between_is_one_chain(plans: list[Lowered]) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from tinygrad_cuda.backend.reference.forms import Form
+from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import movement as mv
 
@@ -23,7 +25,7 @@ class Strided:
 
     Args:
         calls: what makes the view, one after another.
-        base: a contiguous array that stands for those of the runs.
+        base: laid out as a contiguous array of the runs; nothing reads it.
         view: the same of it.
     """
 
@@ -44,11 +46,11 @@ class Strided:
 
 
 class _Path:
-    """Movements from a node on, tried with an array of its shape."""
+    """Movements from a node on, tried with an array that is laid out as its value."""
 
     def __init__(self, start: Node) -> None:
         self.start = start
-        self.base = self.view = np.empty(start.shape, start.dtype.numpy)
+        self.base = self.view = _layout(start.shape, start.dtype.numpy)
         self.nodes: list[Node] = []
         self.calls: list[Callable[..., Any]] = []
 
@@ -100,6 +102,18 @@ def join_movements(
         paths[node] = longer
         if len(longer.nodes) > 1 or node.op not in _QUICK:
             forms[node] = longer.form()
+
+
+def _layout(shape: Shape, dtype: np.dtype[Any]) -> Array:
+    """An array with a contiguous one's strides and the memory of one element: never to be read.
+
+    Memory of the whole size would count against the step for which the plan is made.
+    """
+    strides, stride = [], dtype.itemsize
+    for size in reversed(shape):
+        strides.append(stride)
+        stride *= size
+    return as_strided(np.empty(1, dtype), shape, strides[::-1], writeable=False)
 
 
 def _is_movement(node: Node, form: Form) -> bool:
