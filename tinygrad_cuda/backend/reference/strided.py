@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tinygrad_cuda.backend.reference.forms import Form
-from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.core.shapes import Shape, reshape_strides
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import movement as mv
 
@@ -57,11 +57,10 @@ class _Path:
     def continued(self, node: Node, call: Callable[..., Any]) -> _Path | None:
         """The path with one more movement; None if that copies."""
         if node.op is mv.reshape:
-            try:
-                view = self.view.view()
-                view.shape = node.shape
-            except AttributeError:
+            strides = reshape_strides(self.view.shape, self.view.strides, node.shape)
+            if strides is None:
                 return None
+            view = as_strided(self.view, node.shape, strides, writeable=False)
         else:
             view = call(self.view)
         longer = object.__new__(_Path)
