@@ -8,6 +8,7 @@ import pytest
 from programs import Inputs, scheduled, softmax, spread, times
 
 from tinygrad_cuda.backend.cuda.codegen import stages
+from tinygrad_cuda.backend.cuda.expression import expression
 from tinygrad_cuda.backend.cuda.pack import packed
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.graph.node import Node
@@ -75,3 +76,13 @@ def test_a_cast_that_is_stored_rounds_once() -> None:
     name = cast.split(" = ")[0].split()[-1]
     assert "tgc_rounded<tgc_bfloat16>" in text
     assert text.count(f"{name};") == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "form"),
+    [("float16", "tgc_exp_short"), ("bfloat16", "tgc_exp_bfloat16"), ("float32", "tgc_exp_short")],
+)
+def test_each_dtype_has_its_quick_form(dtype: str, form: str) -> None:
+    """bfloat16 has its own, with subnormal results; float32 takes float16's where it may."""
+    x = Inputs()(3, dtype=getattr(dtypes, dtype))
+    assert expression(ew.exp(x), ["x"], short=True) == f"{form}(x)"

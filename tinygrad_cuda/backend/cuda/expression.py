@@ -500,7 +500,7 @@ def _fits_int(node: Node) -> bool:
 
 
 def expression(node: Node, operands: list[str], short: bool = False) -> str:
-    """The C expression of an elementwise op's row, its operands put in; `short`: as of float16."""
+    """The C expression of an elementwise op's row; `short`: of float32 as of float16."""
     if node.op is ew.cast:
         source, target = node.sources[0].dtype, node.dtype
         if source is target or (source.compute == target.compute and target.name == "float32"):
@@ -508,5 +508,6 @@ def expression(node: Node, operands: list[str], short: bool = False) -> str:
         return f"tgc_cast<{target.c}>({operands[0]})"
     text = node.op.cuda
     if callable(text):
-        text = text(float16 if short else node.sources[0].dtype)
+        dtype = node.sources[0].dtype
+        text = text(float16 if short and not is_half(dtype) else dtype)
     return _CALL.sub(r"tgc_\1(", text).format(*operands)
