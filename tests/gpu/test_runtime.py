@@ -596,13 +596,13 @@ def test_objects_that_outlive_everything_end_quietly() -> None:
     assert (
         script(
             """
-from tinygrad_cuda.backend.cuda.graphs import Graph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
 source = 'extern "C" __global__ void one(const __grid_constant__ unsigned long long p)'
 source += ' { *(float*)p = 1.0f; }'
 one = gpu.load(compiler.compile_source(source, gpu.properties.arch).cubin).function("one")
 memory = gpu.allocate(4)
-event = runtime.Event(gpu).record()
-graph = Graph(gpu, [KernelNode(one, 1, 1, 0, struct.pack("<Q", memory.address))])
+event = runtime.DriverEvent(gpu).record()
+graph = CudaGraph(gpu, [KernelNode(one, 1, 1, 0, struct.pack("<Q", memory.address))])
 graph.launch()
 cycle = [memory, event, graph]
 cycle.append(cycle)

@@ -49,8 +49,8 @@ def permuted_again(lib: Any) -> Any:
 
 
 def many_views(lib: Any) -> Any:
-    x = lib.zeros(1500, 2)
-    views = [x[i] for i in range(1500)]
+    x = lib.zeros(700, 2)
+    views = [x[i] for i in range(700)]
     for i, view in enumerate(views):
         view.add_(i)
     return x
