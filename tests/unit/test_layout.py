@@ -313,3 +313,14 @@ def test_what_torch_refuses(name: str) -> None:
         REFUSED[name](torch)
     with pytest.raises(tc.TgcError):
         REFUSED[name](tc)
+
+
+@pytest.mark.parametrize("name", ["hstack", "vstack"])
+def test_stacks_of_one_channel_lie_as_their_parts(name: str) -> None:
+    """Strides of dimensions of size 1 tell the order, too."""
+
+    def strides(lib: Any) -> Any:
+        x = lib.zeros(1, 1, 1, 5).to(memory_format=lib.channels_last)
+        return getattr(lib, name)([x, x]).stride()
+
+    assert strides(tc) == strides(torch)

@@ -22,7 +22,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.tensor.autocast import in_widest
 from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.layout import another, fresh, lies_channels_last, strides_like
+from tinygrad_cuda.tensor.layout import another, fresh, lies_channels_last
 from tinygrad_cuda.tensor.promotion import to_dtype
 from tinygrad_cuda.tensor.templated_calls import templated
 
@@ -209,13 +209,16 @@ def stack(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -
 
 
 def _at_least(op: str, tensors: Any, rank: int) -> list[Tensor]:
-    nodes = _nodes(op, tensors, rank)
-    return [
-        strides_like(wrap(node), tensor)
-        if len(node.shape) >= rank
-        else wrap(movement.reshape(node, shape=(1,) * (rank - len(node.shape)) + node.shape))
-        for node, tensor in zip(nodes, tensors)
-    ]
+    """The Tensors with their strides, those of a lower rank with leading axes of size 1."""
+    parts = []
+    for node, tensor in zip(_nodes(op, tensors, rank), tensors):
+        missing = rank - len(node.shape)
+        if missing > 0:
+            parts.append(wrap(movement.reshape(node, shape=(1,) * missing + node.shape)))
+        else:
+            parts.append(wrap(node))
+            parts[-1]._strides = tensor._strides
+    return parts
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
