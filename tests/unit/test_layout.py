@@ -324,3 +324,13 @@ def test_stacks_of_one_channel_lie_as_their_parts(name: str) -> None:
         return getattr(lib, name)([x, x]).stride()
 
     assert strides(tc) == strides(torch)
+
+
+def test_means_of_a_line_whose_channels_lie_innermost() -> None:
+    """`interpolate(mode="area")` is adaptive pooling, with its strides."""
+
+    def strides(lib: Any) -> Any:
+        x = lib.zeros(2, 3, 3).permute(0, 2, 1)
+        return lib.nn.functional.interpolate(x, scale_factor=2, mode="area").stride()
+
+    assert strides(tc) == strides(torch) == (18, 1, 3)

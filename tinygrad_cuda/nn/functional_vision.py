@@ -66,9 +66,7 @@ def _sizes(
 
 
 @templated
-@gives_fresh
 @in_float32
-@rounded_once
 def interpolate(
     input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
@@ -105,13 +103,23 @@ def interpolate(
     if mode == "area":
         pools = (adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d)
         return pools[len(sizes) - 1](input, sizes)
+    return _resized(input, sizes, factors, mode, bool(align_corners), antialias)
+
+
+@gives_fresh
+@rounded_once
+def _resized(
+    input: Tensor, sizes: tuple[int, ...], factors: tuple[float | None, ...], mode: str,
+    align_corners: bool, antialias: bool,
+) -> Tensor:  # fmt: skip
+    """Each spatial axis in turn, the innermost first."""
     for axis in reversed(range(2, input.ndim)):
         wanted, factor = sizes[axis - 2], factors[axis - 2]
         if mode.startswith("nearest"):
             input = _nearest(input, axis, wanted, factor, 0.5 if mode == "nearest-exact" else 0.0)
         elif wanted != input.shape[axis] or factor not in (None, 1.0):
             make = _smoothed if antialias else _taps
-            places, weights, inside = make(input, axis, wanted, factor, mode, bool(align_corners))
+            places, weights, inside = make(input, axis, wanted, factor, mode, align_corners)
             input = weighed_taps(input, axis, places, weights, inside)
     return input
 
