@@ -1294,8 +1294,8 @@ def _loss(name: str) -> Function:
         if name == "binary_cross_entropy":
             x = x.tanh() * 0.4 + 0.5
             if lib.__name__ == "torch" and dtype_name(x) == "float64":
-                # torch's second derivative adds 1e-12 to divisors.
-                losses = -(target * x.log() + (1 - target) * (1 - x).log())
+                # torch's second derivative adds 1e-12 to divisors. The input first: its layout.
+                losses = -(x.log() * target + (1 - x).log() * (1 - target))
                 reduction = options["reduction"]
                 return losses if reduction == "none" else getattr(losses, reduction)()
         if name == "kl_div":
