@@ -503,7 +503,10 @@ def _runs(windows: Any, axis: int) -> Any:
 
 
 def turned_product(a: Any, b: Any, out: Array | None = None) -> Array:
-    """``a @ b`` by the product of the transposes: BLAS is quicker with the larger one in front."""
+    """``a @ b`` by the product of the transposes: BLAS is quicker with the larger one in front.
+
+    The same bits at one thread; with more, the library cuts a product by its shape.
+    """
     found: Array = np.matmul(b.swapaxes(-1, -2), a.swapaxes(-1, -2)).swapaxes(-1, -2)
     if out is None:
         return found
