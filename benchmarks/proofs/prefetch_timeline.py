@@ -65,7 +65,7 @@ class Timeline:
 
 def run(ahead: bool, count: int) -> tuple[float, list[Span], list[Span]]:
     """Microseconds a step by the clock, and when copies and steps ran."""
-    gpu: Any = registry.get(as_device("cuda")).gpu  # type: ignore[attr-defined]
+    gpu: Any = registry.get(as_device("cuda")).gpu
     tc.manual_seed(0)
     model = nn.Sequential(nn.Linear(784, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
     optimizer = optim.SGD(model.parameters(), lr=0.01)
@@ -98,12 +98,12 @@ def run(ahead: bool, count: int) -> tuple[float, list[Span], list[Span]]:
         else:
             copy(self, address, slot, nbytes)
 
-    prefetch.Uploader.copy = timed_copy  # type: ignore[method-assign]
+    prefetch.Uploader.copy = timed_copy
     try:
         for x, y in source(given[:10]):
             line.around(line.steps, gpu.stream, lambda x=x, y=y: step(x, y))
     finally:
-        prefetch.Uploader.copy = copy  # type: ignore[method-assign]
+        prefetch.Uploader.copy = copy
     gpu.synchronize()
     return each, line.spans(line.copies), line.spans(line.steps)
 

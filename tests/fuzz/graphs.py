@@ -407,7 +407,7 @@ class Torch:
         # How many derivatives the values in a memory are of leaves.
         self.orders: dict[int, int] = {}
         self.pool: dict[int, Any] = {}
-        self.makers: dict[int, str] = {}
+        self.operations: dict[int, str] = {}
         self.leaves: list[Any] = []
         self.done: list[Done] = []
         self.seen: list[Seen] = []
@@ -513,7 +513,7 @@ class Torch:
         if self.wide and step[3] in FLOATS:
             leaf = leaf.detach().double().requires_grad_(leaf.requires_grad)
         self.pool[step[1] * 16] = leaf
-        self.makers[step[1] * 16] = "leaf"
+        self.operations[step[1] * 16] = "leaf"
         if leaf.requires_grad:
             self.leaves.append(leaf)
 
@@ -627,14 +627,14 @@ class Torch:
         """Gives the new tensors among the results their numbers."""
         for number in made:
             self.pool[step[1] * 16 + number] = results[number]
-            self.makers[step[1] * 16 + number] = step[2] if step[0] == "op" else step[0]
+            self.operations[step[1] * 16 + number] = step[2] if step[0] == "op" else step[0]
 
     def look(self, key: int, what: str = "look at ") -> None:
         x = self.pool[key]
         memory = _memory(x)
         self.seen.append(
             Seen(
-                f"{what}t{key}", self.makers[key], _values(x), memory not in self.unstable,
+                f"{what}t{key}", self.operations[key], _values(x), memory not in self.unstable,
                 memory in self.differing,
             )
         )  # fmt: skip
@@ -682,7 +682,7 @@ class Ours:
             # A look at a view is a plan of its own; together they cost one call of a compiler.
             last = {key: x.detach().clone() for key, x in last.items()}
         for key, x in last.items():
-            difference = self.look(f"t{key}", first.makers[key], x)
+            difference = self.look(f"t{key}", first.operations[key], x)
             if difference:
                 return difference
         for number, leaf in enumerate(self.leaves):

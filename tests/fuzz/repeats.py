@@ -81,7 +81,7 @@ class Run(graphs.Ours):
             if all(key in self.pool for key in done.keys):
                 self.one(done)
         for key, x in list(self.pool.items()):
-            self.write(f"t{key} of {first.makers.get(key)}", x)
+            self.write(f"t{key} of {first.operations.get(key)}", x)
         for number, leaf in enumerate(self.leaves):
             if leaf.grad is not None:
                 self.write(f"gradient of leaf {number}", leaf.grad)

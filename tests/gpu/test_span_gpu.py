@@ -23,7 +23,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
 
     def spied(schedule: Schedule, *machine: object) -> None:
-        fuse_grid_reduce.fuse_grid_reduce(schedule, *machine)  # type: ignore[arg-type]
+        fuse_grid_reduce.fuse_grid_reduce(schedule, *machine)
         found.append(sum(bool(kernel.co_resident) for kernel in schedule.kernels))
 
     monkeypatch.setattr(executable, "fuse_grid_reduce", spied)
@@ -76,7 +76,7 @@ def test_the_same_bits_a_hundred_times(cuda_device: str, held: list[int]) -> Non
     tensors = [[tc.tensor(one, device=cuda_device) for one in these] for these in given]
 
     @tc.compile
-    def step(x, weight, bias):  # type: ignore[no-untyped-def]
+    def step(x, weight, bias):
         return F.batch_norm(x, None, None, weight, bias, training=True)
 
     first = [step(*these).cpu().numpy() for these in tensors]
@@ -97,7 +97,7 @@ def test_two_in_one_plan_run_one_after_the_other(cuda_device: str, held: list[in
     given = arrays(3, SHAPE, SHAPE, (40,), (40,))
 
     @tc.compile
-    def both(x, other, weight, bias):  # type: ignore[no-untyped-def]
+    def both(x, other, weight, bias):
         return [F.batch_norm(one, None, None, weight, bias, training=True) for one in (x, other)]
 
     tensors = [tc.tensor(one, device=cuda_device) for one in given]

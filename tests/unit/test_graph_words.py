@@ -90,11 +90,11 @@ class Function:
 
 
 def node(words: bytes) -> KernelNode:
-    return KernelNode(Function(), 1, 128, 0, words)  # type: ignore[arg-type]
+    return KernelNode(Function(), 1, 128, 0, words)
 
 
 def waiting(place: int, card: Any = None) -> Any:
-    return lent(card, np.zeros(4), place, 32, lambda nbytes: None)  # type: ignore[arg-type, return-value]
+    return lent(card, np.zeros(4), place, 32, lambda nbytes: None)
 
 
 @pytest.fixture
@@ -108,8 +108,8 @@ def replay(card: Card) -> Replay:
     memory: Any = SimpleNamespace(address=4096, nbytes=32)
     numbers: Any = SimpleNamespace(address=8192)
     frame: Any = SimpleNamespace(fill=lambda addresses: [], words=lambda number: bytes(SIZE))
-    made = Replay(card, None, [None], [()], frame, [memory], numbers)  # type: ignore[arg-type, list-item]
-    made._built = lambda words: CudaGraph(card, [node(words), node(bytes(SIZE))])  # type: ignore[method-assign, assignment, arg-type]
+    made = Replay(card, None, [None], [()], frame, [memory], numbers)
+    made._built = lambda words: CudaGraph(card, [node(words), node(bytes(SIZE))])
     return made
 
 
@@ -174,12 +174,12 @@ def test_places_that_come_again_are_not_told_again(card: Card, fetches: bool, pe
     """Each run has its own addresses and what it fetches, whichever graph it is that starts."""
     memory: Any = [SimpleNamespace(address=4096, nbytes=32)] if fetches else []
     frame: Any = Addresses()
-    replay = Replay(card, None, [None], [()], frame, memory)  # type: ignore[arg-type, list-item]
+    replay = Replay(card, None, [None], [()], frame, memory)
 
     def built(words: bytes | None) -> CudaGraph:
-        return CudaGraph(card, [node(w) for w in (words, frame.words(0)) if w is not None])  # type: ignore[arg-type]
+        return CudaGraph(card, [node(w) for w in (words, frame.words(0)) if w is not None])
 
-    replay._built = built  # type: ignore[method-assign]
+    replay._built = built
     turns = [*range(4), *[k % period for k in range(120)], 1000, *range(4), 7, 8, 7]
     for turn, number in enumerate(turns):
         replay.run([number, 5], [waiting(100 + turn)] * fetches)
@@ -193,7 +193,7 @@ def test_places_that_come_again_are_not_told_again(card: Card, fetches: bool, pe
 
 
 def test_words_in_place_are_not_for_update(card: Card) -> None:
-    graph = CudaGraph(card, [node(bytes(16)), node(bytes(16))])  # type: ignore[arg-type]
+    graph = CudaGraph(card, [node(bytes(16)), node(bytes(16))])
     words = graph.parameters(0)
     words[1] = 5
     assert graph.words(0) == struct.pack("<QQ", 0, 5) and graph.words(1) == bytes(16)
@@ -216,7 +216,7 @@ def test_moved_words_are_those_from_before() -> None:
 def test_a_series_launches_kernels_in_order_with_the_latest_parameters(card: Card) -> None:
     """Only what differs is written, and every launch reads what stands there then."""
     first, second = (bytes([k]) * SIZE for k in (1, 2))
-    series = DependentLaunches(card, [node(first), node(second)])  # type: ignore[arg-type]
+    series = DependentLaunches(card, [node(first), node(second)])
     series.launch()
     assert not series.update(1, second) and series.update(0, second) and series.updates == 1
     series.launch()

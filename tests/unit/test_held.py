@@ -67,7 +67,7 @@ class Executable:
         return Memory(self.arena_address, nbytes)
 
     # `executable.arena.nbytes` is the size that it asks for.
-    arena.nbytes = 1  # type: ignore[attr-defined]
+    arena.nbytes = 1
 
     def coded(self, numbers: Any) -> Any:
         return [], numbers
@@ -105,7 +105,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.executable = Executable()
-        self.held = SteadyRuns(self.executable, [0])  # type: ignore[arg-type]
+        self.held = SteadyRuns(self.executable, [0])
         self.fixed = [100]
 
     def turn(self, given: Any, result: int, number: float = 1.0) -> str:
@@ -138,7 +138,7 @@ def test_each_run_of_a_graph_is_watched(loop: Loop) -> None:
     """By the codes of its own checks, which are the same object as long as they are the same."""
     x, executable = Memory(10), loop.executable
     for lines in (1, 1, 1, 2):
-        executable.coded = lambda numbers, lines=lines: ([lines], numbers)  # type: ignore[method-assign]
+        executable.coded = lambda numbers, lines=lines: ([lines], numbers)
         for number in (1.0, 2.0):
             loop.turn(x, 20, number)
     started = [how for how, *_ in executable.log if how != "long way"]

@@ -273,16 +273,16 @@ SHAPES: dict[str, Callable[..., Any]] = {
     "detach_": _index(lambda x: x.detach_()),
     "a view": _index(lambda x: x.t()),
 }
-ALIKE = (
+SAME_AS_TORCH = (
     _overwritten, _set, _flat, _sign, _within_no_grad, _beside_no_grad, _detached,
     *SHAPES.values(),
 )  # fmt: skip
 
 
-NAMES = (*(program.__name__ for program in ALIKE[: -len(SHAPES)]), *SHAPES)
+NAMES = (*(program.__name__ for program in SAME_AS_TORCH[: -len(SHAPES)]), *SHAPES)
 
 
-@pytest.mark.parametrize("program", ALIKE, ids=NAMES)
+@pytest.mark.parametrize("program", SAME_AS_TORCH, ids=NAMES)
 def test_what_a_pass_visits_and_what_counts_as_a_write(program: Any) -> None:
     found = []
     for lib in (torch, tc):
@@ -305,7 +305,7 @@ def test_what_a_pass_visits_and_what_counts_as_a_write(program: Any) -> None:
 def test_the_versions_that_a_function_saved(lib: Any, when: str) -> None:
     """Those after its forward, of its results as well."""
 
-    class Cube(lib.autograd.Function):  # type: ignore[misc, name-defined]
+    class Cube(lib.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any, other: Any) -> Any:
             y = x * x * x
