@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -436,6 +439,22 @@ def test_threads_of_matrix_products() -> None:
     for number in (0, -1, True, 1.0, "2"):
         with pytest.raises(tc.ArgumentError, match="integer of at least 1"):
             tc.set_num_threads(number)
+
+
+def test_threads_are_set_in_the_library_of_numpy() -> None:
+    """SciPy's wheel brings an OpenBLAS too: its number of threads is not that of a product."""
+    folder = Path(np.__file__).parents[1] / "numpy.libs"
+    libraries = [str(path) for path in folder.glob("libscipy_openblas64_*.so")]
+    if not libraries:
+        pytest.skip("this NumPy is not a Linux wheel with OpenBLAS")
+    program = (
+        "import ctypes, sys, scipy.linalg, tinygrad_cuda as tc\n"
+        "count = ctypes.CDLL(sys.argv[1]).scipy_openblas_get_num_threads64_\n"
+        "for number in (2, 1):\n"
+        "    tc.set_num_threads(number)\n"
+        "    assert count() == number == tc.get_num_threads(), count()\n"
+    )
+    subprocess.run([sys.executable, "-c", program, libraries[0]], check=True, timeout=120)
 
 
 SPECIAL = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-45, -2.5], np.float32)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tinygrad_cuda.core.errors import ArgumentError
 
@@ -20,26 +22,23 @@ _NAMES = (
     ("openblas_get_num_threads", "openblas_set_num_threads"),
     ("MKL_Get_Max_Threads", "MKL_Set_Num_Threads"),
 )
-_MAPS = Path("/proc/self/maps")
 
 
 @functools.cache
 def _library() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
-    """What asks and sets the number in the loaded library, if it is one of those known."""
-    if not _MAPS.exists():
+    """What asks and sets the number in the BLAS library that NumPy is linked to.
+
+    A symbol is looked up in NumPy's extension and what it depends on: SciPy loads a library of its
+    own with functions of the same names.
+    """
+    core = "core" if np.__version__.startswith("1.") else "_core"
+    try:
+        library = ctypes.CDLL(sys.modules[f"numpy.{core}._multiarray_umath"].__file__)
+    except OSError:  # linked into the interpreter
         return None
-    lines = (line.split(maxsplit=5) for line in _MAPS.read_text().splitlines())
-    paths = dict.fromkeys(parts[5] for parts in lines if len(parts) == 6)
-    for path in paths:
-        if "blas" not in Path(path).name and "mkl_rt" not in Path(path).name:
-            continue
-        try:
-            library = ctypes.CDLL(path)
-        except OSError:  # not a library, or deleted since
-            continue
-        for asks, sets in _NAMES:
-            if hasattr(library, asks) and hasattr(library, sets):
-                return getattr(library, asks), getattr(library, sets)
+    for asks, sets in _NAMES:
+        if hasattr(library, asks) and hasattr(library, sets):
+            return getattr(library, asks), getattr(library, sets)
     return None
 
 
@@ -58,7 +57,7 @@ def get_num_threads() -> int:
 def set_num_threads(number: int) -> None:
     """Sets the threads of a matrix product on `cpu`.
 
-    It is NumPy's BLAS library that is told. `OMP_NUM_THREADS` (or `OPENBLAS_NUM_THREADS`,
+    It sets those of NumPy's BLAS library. `OMP_NUM_THREADS` (or `OPENBLAS_NUM_THREADS`,
     `MKL_NUM_THREADS`) in the environment sets the same number when the program starts.
 
     Args:
@@ -83,7 +82,7 @@ def set_num_threads(number: int) -> None:
         found[1](number)
     elif number != get_num_threads():
         warnings.warn(
-            "set_num_threads: NumPy's BLAS library is not one that can be told\n"
+            "set_num_threads: NumPy's BLAS library is not one whose threads can be set\n"
             f"  hint:   start the program with OMP_NUM_THREADS={number}",
             RuntimeWarning,
             stacklevel=2,
