@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from emulation import launch
 
-from benchmarks.proofs import mlp
+from lab import mlp
 from tinygrad_cuda.backend.emulator.compiler import toolchain
 from tinygrad_cuda.backend.emulator.runtime import EmulatedModule
 from tinygrad_cuda.core.errors import TgcError

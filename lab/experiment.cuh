@@ -1,4 +1,4 @@
-// What the hand-written proofs add to the device prelude: the two halves of a programmatic graph
+// What the experiments add to the device prelude: the two halves of a programmatic graph
 // edge, streaming accesses, and block reductions whose size is known when they are compiled.
 
 // How a kernel stands to the kernels before and after it. The host sets TGC_EDGE to one of these.

@@ -1,6 +1,6 @@
 """What the host pays per recorded node, and per node to find a known plan again.
 
-Run ``python benchmarks/proofs/recording.py``; it needs no GPU. Each figure is the best of several
+Run ``python lab/recording.py``; it needs no GPU. Each figure is the best of several
 repeats over 1,000 nodes.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.core.device import CPU

@@ -1,11 +1,11 @@
-"""Every hand-written proof compiles without a GPU, without spills, in the form that it claims."""
+"""Every hand-written experiment compiles without a GPU, without spills, in its claimed form."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.proofs import bandwidth, edges, mlp, products
-from benchmarks.proofs.harness import EDGES, PLAIN, WAIT_SIGNAL, source
+from lab import bandwidth, edges, mlp, products
+from lab.harness import EDGES, PLAIN, WAIT_SIGNAL, source
 from tinygrad_cuda.backend.cuda import compiler
 
 ARCH = "sm_90"

@@ -1,4 +1,4 @@
-"""Runs the proofs on the GPU and prints their tables: python -m benchmarks.proofs.hand_step
+"""Runs the experiments on the GPU and prints their tables: python -m lab.hand_step
 followed by any of edges, step, bandwidth, batchnorm, matmul; all of them if none is named."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from benchmarks.proofs import bandwidth, edges, mlp, products
-from benchmarks.proofs.harness import (
+from lab import bandwidth, edges, mlp, products
+from lab.harness import (
     EDGES,
     PLAIN,
     WAIT_SIGNAL,
@@ -366,7 +366,7 @@ def main(arguments: list[str]) -> None:
         PARTS[name](gpu)
         print(f"[{name}: {time.perf_counter() - began:.1f} s]", flush=True)
     if folder := os.environ.get("OUT"):
-        with open(os.path.join(folder, "_".join(["proofs", *arguments]) + ".json"), "w") as file:
+        with open(os.path.join(folder, "_".join(["lab", *arguments]) + ".json"), "w") as file:
             json.dump(RECORD, file, indent=1)
 
 

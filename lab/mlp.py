@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.proofs.harness import PLAIN, Array, Gpu, Shape, node, source, words
+from lab.harness import PLAIN, Array, Gpu, Shape, node, source, words
 from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
 from tinygrad_cuda.backend.cuda.pool import Allocation
 

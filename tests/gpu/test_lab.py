@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.proofs import bandwidth, edges, mlp, products
-from benchmarks.proofs.harness import (
+from lab import bandwidth, edges, mlp, products
+from lab.harness import (
     EDGES,
     NO_SIGNAL,
     PLAIN,

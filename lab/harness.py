@@ -1,4 +1,4 @@
-"""What every proof needs: sources put together and compiled, kernels with their launch shape,
+"""What every experiment needs: sources put together and compiled, kernels with their launch shape,
 chains of them as CUDA graphs, and the median time of a replay."""
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tinygrad_cuda.backend.cuda.runtime import DeviceHandle, DriverEvent, Kernel
 HERE = Path(__file__).parent
 Array = npt.NDArray[Any]
 
-# How kernels stand to their neighbours: the number that proof.cuh calls TGC_EDGE, and whether the
-# graph's edges are programmatic.
+# How kernels stand to their neighbours: the number that experiment.cuh calls TGC_EDGE, and whether
+# the graph's edges are programmatic.
 PLAIN, SIGNAL_WAIT, WAIT_SIGNAL, WAIT_LATE, NO_SIGNAL, SIGNAL_LATE = range(6)
 EDGES = {
     PLAIN: "plain edges",
@@ -35,10 +35,10 @@ EDGES = {
 
 
 def source(*names: str, tail: str = "", edge: int = PLAIN, defines: Sequence[str] = ()) -> str:
-    """One translation unit: the device prelude, proof.cuh, the named files, then `tail`."""
+    """One translation unit: the device prelude, experiment.cuh, the named files, then `tail`."""
     prelude = files("tinygrad_cuda.backend.cuda").joinpath("skeletons/device.cuh").read_text()
     head = [f"#define TGC_EDGE {edge}", *(f"#define {define}" for define in defines)]
-    texts = [(HERE / name).read_text() for name in ("proof.cuh", *names)]
+    texts = [(HERE / name).read_text() for name in ("experiment.cuh", *names)]
     return "\n".join([*head, prelude, *texts, tail])
 
 
@@ -63,7 +63,7 @@ class Shape(NamedTuple):
 
 @dataclass
 class Gpu:
-    """A device with what the proofs do to it."""
+    """A device with what the experiments do to it."""
 
     device: DeviceHandle
 

@@ -1,6 +1,6 @@
 """A perceptron's training step through the public API: launched singly, and replayed as a graph.
 
-Run ``python benchmarks/proofs/replay_step.py`` on a machine with a GPU; with PyTorch there, its
+Run ``python lab/replay_step.py`` on a machine with a GPU; with PyTorch there, its
 eager step and its whole step as one CUDA graph stand beside, same shapes and same numbers.
 """
 
@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim

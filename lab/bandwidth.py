@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from benchmarks.proofs.harness import PLAIN, WAIT_SIGNAL, Array, Gpu, Shape, node, source, words
+from lab.harness import PLAIN, WAIT_SIGNAL, Array, Gpu, Shape, node, source, words
 from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
 
 SIDE = 8192

@@ -1,4 +1,4 @@
-// Small dependent kernels for the cost and the rules of graph edges; TGC_EDGE (proof.cuh) is set
+// Small dependent kernels for the cost and the rules of graph edges; TGC_EDGE (experiment.cuh) is set
 // for the whole program. Any grid, blocks of 256, 1 KB read and written a block.
 //
 //   chain_step   out[i] = in[i + 37 blocks] + 1: reads what another block of its predecessor wrote.

@@ -1,6 +1,6 @@
 """When copies and steps run on the GPU: the copy of batch k + 1 during the work on batch k.
 
-``python -m benchmarks.proofs.prefetch_timeline [--picture FILE]`` trains a small network on batches
+``python -m lab.prefetch_timeline [--picture FILE]`` trains a small network on batches
 from the host, first with copies on the compute stream, then prefetched, and prints a timeline.
 """
 

@@ -1,6 +1,6 @@
 """What the host pays to launch: single kernels, CUDA graphs, and new addresses in a graph.
 
-Run ``python benchmarks/proofs/host_path.py`` on a machine with a GPU; it prints a table. A graph of
+Run ``python lab/host_path.py`` on a machine with a GPU; it prints a table. A graph of
 60 kernels with 200 pointer arguments stands for a training step whose buffers moved.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tinygrad_cuda.backend.cuda import compiler, runtime
 from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode

@@ -1,6 +1,6 @@
 """How long the GPU is idle between the kernels of compiled steps, by a profile of it.
 
-Run ``python -m benchmarks.proofs.gaps unet_train unet_sample`` on a machine with a GPU and PyTorch,
+Run ``python -m lab.gaps unet_train unet_sample`` on a machine with a GPU and PyTorch,
 whose profiler (CUPTI) notes when each kernel of the process begins and ends. A kernel that has been
 started early and waits for the one before it counts as busy; no time in which nothing runs does.
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.proofs.harness import Shape, source
-from benchmarks.proofs.mlp import columns_shared, rows_shared
+from lab.harness import Shape, source
+from lab.mlp import columns_shared, rows_shared
 
 SIDE = 4096
 
