@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, contraction, indexing, scan, winograd
 from tinygrad_cuda.graph.ops import elementwise as ew
-from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.graph.ops.reduction import ReductionOp
 from tinygrad_cuda.graph.order import topological
 
 
@@ -63,8 +63,8 @@ def flops(node: Node) -> int:
         return count(node)
     if node.op.kind == "elementwise":
         return prod(node.shape)
-    if node.op.kind == "reduction":
-        return prod(node.sources[0].shape)
+    if isinstance(node.op, ReductionOp):
+        return node.op.flops * prod(node.sources[0].shape)
     if node.op.kind in ("leaf", "identity", "movement"):
         return 0
     raise AssertionError(f"cost.py has no FLOPs for the row {node.op.name}")
@@ -165,7 +165,7 @@ def _transform(node: Node) -> int:
     return 2 * prod(planes[1:]) * lines * size * (size + lines)
 
 
-# Rows that do not count one for each element of their result or, in reductions, of their source.
+# Rows that do not count one for each element of their result; a reduction's row says its own.
 _FLOPS: dict[Op, Callable[[Node], int]] = {
     ew.cast: _none,
     ew.where: _none,
@@ -174,8 +174,6 @@ _FLOPS: dict[Op, Callable[[Node], int]] = {
     indexing.gather: _none,
     indexing.scatter: _none,
     indexing.scatter_add: lambda node: prod(node.sources[2].shape),
-    # One addition for the mean; a subtraction, a product and an addition for M2.
-    rd.welford: lambda node: 4 * prod(node.sources[0].shape),
     contraction.matmul: _matmul,
     scan.cumsum: lambda node: prod(node.shape),
     # The comparisons of a merge sort of each row.

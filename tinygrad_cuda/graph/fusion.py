@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing, movement, winograd
+from tinygrad_cuda.graph.ops.reduction import ReductionOp
 
 # How an operand's elements line up with those of its reader.
 FLAT = "flat"  # element k of one meets element k of the other, row-major
@@ -150,6 +151,15 @@ def is_identity_value(node: Node) -> bool:
     if node.op.kind == "reduction":
         return prod(node.sources[0].shape) == 0
     return node.op.kind == "contraction" and node.sources[0].shape[-1] == 0
+
+
+def value_of_nothing(node: Node) -> float:
+    """What a reduction or product over nothing is."""
+    if not isinstance(node.op, ReductionOp):
+        return 0
+    value = node.op.cuda.of_nothing
+    assert value is not None, f"{node} refuses an empty operand"
+    return value
 
 
 def inline_values(order: list[Node], stop: set[Node], wanted: set[Node]) -> set[Node]:

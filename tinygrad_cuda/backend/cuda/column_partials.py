@@ -81,7 +81,7 @@ class Columns:
                 value = writer.value(source, unflatten(flat, source.shape))
                 batch = writer.fresh("u")
                 writer.scopes[-2].lines.append(f"{one.ctype} {batch}[{self.width}];")
-                writer.scopes[-1].lines.append(f"{batch}[v] = {value};")
+                writer.scopes[-1].lines.append(f"{batch}[v] = {one.element(value, '')};")
                 where = f"c{number}[k]" if self.trips else f"c{number}, item, {self.items}"
                 stores.after.append(f"tgc_columns_take({where}, {batch}, {one.operator}());")
 

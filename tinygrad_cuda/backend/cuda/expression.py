@@ -15,9 +15,9 @@ from tinygrad_cuda.backend.base import Argument
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.index import Index
 from tinygrad_cuda.backend.cuda.index_rewrites import Coordinates, Guard, moved
-from tinygrad_cuda.backend.cuda.kernel_params import IDENTITIES, Words, literal
+from tinygrad_cuda.backend.cuda.kernel_params import Words, literal
 from tinygrad_cuda.core.dtypes import DType, float16
-from tinygrad_cuda.graph.fusion import TRANSPARENT, is_identity_value
+from tinygrad_cuda.graph.fusion import TRANSPARENT, is_identity_value, value_of_nothing
 from tinygrad_cuda.graph.narrowing import is_half, is_power_below_one
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing
@@ -152,7 +152,7 @@ class Evaluator:
         if node.op.kind == "movement" or node.op in TRANSPARENT or node.op is common.assign:
             return self._moved(node, at, guard)
         if is_identity_value(node):
-            return IDENTITIES[node.op.name](node.dtype)
+            return literal(value_of_nothing(node), node.dtype)
         if node.op.kind == "leaf":
             return self._leaf(node, at, guard)
         if node.op is indexing.gather:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from tinygrad_cuda.backend.cuda.column_partials import WALKERS, columns_bytes
+from tinygrad_cuda.backend.cuda.reduction_accumulators import row_of
 from tinygrad_cuda.backend.cuda.row_reduce import ROW_BYTES, stays_on_chip
 from tinygrad_cuda.graph.fusion import length_of, rows_of
 from tinygrad_cuda.graph.node import Node
@@ -14,9 +15,6 @@ from tinygrad_cuda.graph.schedule import Kernel, Schedule
 
 ENOUGH_ROWS = 8 * WALKERS  # below, what the blocks leave is too much beside the rows
 SUMS = 4  # values of each column that a row kernel carries at most
-
-# The running value of these is one number, and the order of rows matters to rounding alone.
-_CARRIED = ("sum", "prod", "max", "min", "any", "all")
 
 
 def fuse_column_sums(schedule: Schedule, shared_bytes: int) -> None:
@@ -37,10 +35,11 @@ def fuse_column_sums(schedule: Schedule, shared_bytes: int) -> None:
 
 def _fits(rows: Kernel, columns: Kernel, shared_bytes: int) -> bool:
     height, length = rows_of(rows.sign), length_of(rows.sign)
-    ops = [node.op.name for node in columns.anchors]
-    if rows.sign != ((height, False), (length, True)) or len(ops) > SUMS:
+    if rows.sign != ((height, False), (length, True)) or len(columns.anchors) > SUMS:
         return False
-    if columns.sign != ((height, True), (length, False)) or not set(ops) <= set(_CARRIED):
+    if columns.sign != ((height, True), (length, False)):
+        return False
+    if not all(row_of(node).cuda.is_number for node in columns.anchors):
         return False
     if rows.update or columns.update or not set(columns.before) <= {rows, *rows.before}:
         return False

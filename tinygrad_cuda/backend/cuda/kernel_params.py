@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import isinf, isnan
 from typing import Any
 
@@ -88,14 +87,3 @@ def literal(value: Any, dtype: DType) -> str:
 def _short_float(number: float) -> str:
     text = str(np.float32(number))
     return (text if any(mark in text for mark in ".e") else text + ".0") + "f"
-
-
-IDENTITIES: dict[str, Callable[[DType], str]] = {
-    "sum": lambda t: literal(0, t),
-    "prod": lambda t: literal(1, t),
-    "any": lambda t: "false",
-    "all": lambda t: "true",
-    "max": lambda t: f"tgc_lowest<{t.compute}>()",
-    "min": lambda t: f"tgc_highest<{t.compute}>()",
-    "matmul": lambda t: literal(0, t),
-}

@@ -9,6 +9,7 @@ from functools import lru_cache
 from tinygrad_cuda.backend.cuda.skeleton import FOLDER, THREADS, Stage, Word, fill, named
 from tinygrad_cuda.backend.cuda.tile_heuristics import MULTIPROCESSORS
 from tinygrad_cuda.core.errors import describe_site
+from tinygrad_cuda.graph.ops.reduction import ReductionOp
 
 WORDS = 4096 // 8  # of a kernel's parameters
 STAGES = 12  # of different kinds in one launch: the compiler's time grows faster than their number
@@ -192,7 +193,15 @@ def translation_unit(launches: Sequence[PackedLaunch]) -> str:
     before = prelude() + (random_prelude() if "tgc_random" in body else "")
     before += special_prelude() if "tgc_special_" in body else ""
     before += span_prelude() if "tgc_span_" in body else ""
+    before += "".join(_functors(launches))
     return f"{before}\n{body}"
+
+
+def _functors(launches: Sequence[PackedLaunch]) -> dict[str, None]:
+    """What reductions combine with, where their rows bring it along."""
+    kernels = (stage.kernel for launch in launches for stage in launch.stages)
+    ops = (node.op for kernel in kernels for node in kernel.anchors)
+    return {op.cuda.device: None for op in ops if isinstance(op, ReductionOp)}
 
 
 _printed: set[str] = set()

@@ -10,30 +10,18 @@ from typing import NamedTuple
 from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Scope
 from tinygrad_cuda.backend.cuda.index import Index
-from tinygrad_cuda.backend.cuda.kernel_params import IDENTITIES, Words
+from tinygrad_cuda.backend.cuda.kernel_params import Words, literal
 from tinygrad_cuda.backend.cuda.one_hot_gather import Pick, pick_of
 from tinygrad_cuda.backend.cuda.skeleton import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.graph.fusion import TRANSPARENT, Signature, length_of, rows_of
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops.movement import reshape
+from tinygrad_cuda.graph.ops.reduction import ReductionOp
 from tinygrad_cuda.graph.schedule import Kernel
 
 WARP = 32
 ENOUGH_BLOCKS = 528  # of a reduction that is split: four for each multiprocessor of a large GPU
-
-# What combines two values, and what the accumulator holds.
-_OPERATORS = {
-    "sum": "tgc_sum_op",
-    "prod": "tgc_product_op",
-    "max": "tgc_max_op",
-    "min": "tgc_min_op",
-    "any": "tgc_or_op",
-    "all": "tgc_and_op",
-    "argmax": "tgc_argmax_op",
-    "argmin": "tgc_argmin_op",
-    "welford": "tgc_welford_op",
-}
 
 
 class Accumulator(NamedTuple):
@@ -52,42 +40,46 @@ class Accumulator(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        itemsize: int = max(self.node.sources[0].dtype.itemsize, 4)
-        return {"argmax": 16, "argmin": 16, "welford": 3 * itemsize}.get(
-            self.node.op.name, itemsize
-        )
+        return row_of(self.node).cuda.nbytes(max(self.node.sources[0].dtype.itemsize, 4))
+
+    @property
+    def takes_vectors(self) -> bool:
+        """Whether `take` may be given an array."""
+        return row_of(self.node).cuda.vectors
+
+    def element(self, value: str, position: str) -> str:
+        """The running value of one element."""
+        element = self.node.sources[0].dtype.compute
+        return row_of(self.node).cuda.element.format(T=element, x=value, at=position)
 
     def take(self, value: str, position: str) -> str:
         """The statement that adds one element."""
-        name = self.node.op.name
-        if name == "welford":
-            return f"{self.name} = tgc_welford_add({self.name}, {value});"
-        if name in ("argmax", "argmin"):
-            value = f"{self.ctype}{{{value}, {position}}}"
-        return f"{self.name} = {self.operator}()({self.name}, {value});"
+        text = row_of(self.node).cuda.take.format(r=self.name, x=value)
+        text = text or f"{self.operator}()({self.name}, {self.element(value, position)})"
+        return f"{self.name} = {text};"
 
     def results(self) -> tuple[str, ...]:
         """The reduction's outputs, once the accumulator is final."""
-        if self.node.op.name == "welford":
-            return f"{self.name}.mean", f"{self.name}.m2"
-        if self.node.op.name in ("argmax", "argmin"):
-            return (f"{self.name}.index",)
-        return (self.name,)
+        element = self.node.sources[0].dtype.compute
+        return tuple(text.format(T=element, r=self.name) for text in row_of(self.node).cuda.results)
+
+
+def row_of(node: Node) -> ReductionOp:
+    """The row of a reduction."""
+    assert isinstance(node.op, ReductionOp), node
+    return node.op
 
 
 def accumulator(node: Node, number: int) -> Accumulator:
     """The accumulator of a reduction."""
-    operator, element = _OPERATORS[node.op.name], node.sources[0].dtype
-    ctype = element.compute
-    if node.op.name in ("argmax", "argmin"):
-        start = "tgc_lowest" if node.op.name == "argmax" else "tgc_highest"
-        identity = f"{{{start}<{ctype}>(), 9223372036854775807LL}}"
-        ctype = f"tgc_pair<{ctype}>"
-    elif node.op.name == "welford":
-        identity, ctype = "{0, 0, 0}", f"tgc_welford<{ctype}>"
+    row, element = row_of(node).cuda, node.sources[0].dtype
+    identity = row.identity
+    if isinstance(identity, str):
+        start = identity.format(T=element.compute)
     else:
-        identity = IDENTITIES[node.op.name](element)
-    return Accumulator(node, f"r{number}", ctype, operator, identity)
+        start = literal(identity, element)
+    ctype = row.state.format(T=element.compute)
+    return Accumulator(node, f"r{number}", ctype, row.functor, start)
 
 
 class ReductionSpace:
@@ -189,7 +181,7 @@ class Lines:
             source = one.node.sources[0]
             value = writer.value(source, ix.unflatten(flat, source.shape))
             lane = writer.lane
-            if one.node.op.name == "welford" and lane is not None and 1 < lane.width > self.width:
+            if one.takes_vectors and lane is not None and 1 < lane.width > self.width:
                 batch = writer.fresh("w")
                 writer.scopes[-2].lines.append(f"{one.node.dtype.compute} {batch}[{lane.width}];")
                 writer.scopes[-1].lines.append(f"{batch}[{lane.name}] = {value};")

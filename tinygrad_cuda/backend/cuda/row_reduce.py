@@ -19,13 +19,13 @@ from tinygrad_cuda.backend.cuda.reduction_accumulators import (
     ReductionSpace,
     join_stage,
     keep,
+    row_of,
 )
 from tinygrad_cuda.backend.cuda.row_pipeline import Ring, worth_a_ring
 from tinygrad_cuda.backend.cuda.skeleton import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.backend.cuda.store import Stores, comment, stem, vector_width
 from tinygrad_cuda.graph.fusion import FEW_ROWS, LONG_ROW, length_of, rows_of
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import reduction
 from tinygrad_cuda.graph.schedule import Kernel, large_values
 
 HELD = 32  # values of each operand that a thread keeps in registers
@@ -171,8 +171,8 @@ def _crowd(kernel: Kernel, held: HeldValue | None, blocks: int) -> int:
     if blocks < ENOUGH_BLOCKS or held is None:
         return 1
     least = 2 if held.trips * held.lanes > HELD else 1
-    ops = {node.op for node in kernel.nodes}
-    if reduction.welford in ops or any(op.cost > DEAR for op in ops):
+    vectors = any(row_of(node).cuda.vectors for node in kernel.anchors)
+    if vectors or any(node.op.cost > DEAR for node in kernel.nodes):
         return least  # the compiler knows better how many temporaries these take
     return next((crowd for crowd, room in CROWDS if held.registers + SPARE <= room), least)
 

@@ -424,18 +424,13 @@ def _short_rows(forms: Forms, node: Node) -> Form | None:
         if apart.shape[: rank - 1] == source.shape[:-1]:
             source = apart
     tail = source.shape[rank - 1 :]
-    call = partial(_SHORT[node.op], tail)
+    assert isinstance(node.op, rd.ReductionOp) and node.op.by_slices is not None
+    call = partial(node.op.by_slices, tail)
     return Form((forms.full(source),), call, "new")
 
 
 # The longest row that is reduced slice by slice, and from how many rows on.
 SHORT, MANY_ROWS = 32, 256
-_SHORT: dict[Any, Callable[..., Any]] = {
-    rd.max: partial(numeric.short_extreme, np.maximum),
-    rd.min: partial(numeric.short_extreme, np.minimum),
-    rd.argmax: partial(numeric.short_position, np.maximum),
-    rd.argmin: partial(numeric.short_position, np.minimum),
-}
 
 
 def _reshape(forms: Forms, node: Node) -> Form:
@@ -523,10 +518,7 @@ _SPECIAL: dict[Any, Callable[[Forms, Node], Form | None]] = {
     mv.pad: _placed,
     mv.unwindow: _placed,
     contraction.matmul: _matmul,
-    rd.max: _short_rows,
-    rd.min: _short_rows,
-    rd.argmax: _short_rows,
-    rd.argmin: _short_rows,
+    **{row: _short_rows for row in rd.ROWS if row.by_slices is not None},
     indexing.check_index: _check,
     indexing.check_unit: _check,
 }

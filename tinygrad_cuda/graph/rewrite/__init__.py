@@ -20,7 +20,6 @@ from tinygrad_cuda.graph.rewrite.pattern import RewriteRule, literal
 
 _COMPUTED = ("elementwise", "reduction", "movement", "contraction", "kernel")
 _FOLDED = tuple(op for op in TABLE.values() if op.kind == "elementwise" and not op.arguments)
-_REDUCTIONS = (rd.sum, rd.prod, rd.max, rd.min, rd.any, rd.all, rd.argmax, rd.argmin)
 _SHAPE_KEEPING = (mv.reshape, mv.permute, mv.expand, mv.slice_, mv.pad, mv.flip, mv.window)
 _LOGIC = (
     ew.logical_and, ew.logical_or, ew.logical_xor, ew.bitwise_and, ew.bitwise_or, ew.bitwise_xor,
@@ -84,10 +83,10 @@ RULES: tuple[RewriteRule, ...] = (
     RewriteRule("pad twice", (mv.pad,), sh.pad_pad),
     RewriteRule("window of unwindow", (mv.window,), sh.window_of_unwindow),
     # Reductions and contractions
-    RewriteRule("reduce nothing", _REDUCTIONS, sh.reduce_nothing),
-    RewriteRule("reduce one element", _REDUCTIONS, sh.reduce_single),
-    RewriteRule("reduce constant", _REDUCTIONS, sh.reduce_constant),
-    RewriteRule("reduce expanded", _REDUCTIONS, sh.reduce_expanded),
+    RewriteRule("reduce nothing", rd.ROWS, sh.reduce_nothing),
+    RewriteRule("reduce one element", rd.ROWS, sh.reduce_single),
+    RewriteRule("reduce constant", rd.ROWS, sh.reduce_constant),
+    RewriteRule("reduce expanded", rd.ROWS, sh.reduce_expanded),
     RewriteRule("matmul over nothing", (contraction.matmul,), sh.matmul_nothing),
 )
 

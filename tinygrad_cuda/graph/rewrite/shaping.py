@@ -137,23 +137,23 @@ def window_of_unwindow(node: Node) -> Node | None:
 
 # Reductions ----------------------------------------------------------------------------------
 
-_EMPTY = {rd.sum: 0, rd.prod: 1, rd.any: False, rd.all: True}
-
 
 def reduce_nothing(node: Node) -> Node | None:
     """A sum, product, ... of no elements at all."""
-    x = node.sources[0]
-    if node.op not in _EMPTY or prod(x.shape[axis] for axis in node.attributes["axes"]):
+    x, value = node.sources[0], _row(node).cuda.of_nothing
+    if value is None or prod(x.shape[axis] for axis in node.attributes["axes"]):
         return None
-    return constant_like(_EMPTY[node.op], node)
+    return constant_like(value, node)
 
 
 def reduce_single(node: Node) -> Node | None:
     """Reducing axes of size 1."""
-    x = node.sources[0]
+    x, row = node.sources[0], _row(node)
     if any(x.shape[axis] != 1 for axis in node.attributes["axes"]):
         return None
-    return constant_like(0, node) if node.op in (rd.argmax, rd.argmin) else x
+    if row.extreme is not None:
+        return constant_like(0, node)
+    return x if row.cuda.keeps_one else None
 
 
 def reduce_constant(node: Node) -> Node | None:
@@ -161,20 +161,27 @@ def reduce_constant(node: Node) -> Node | None:
     if x.op is not common.constant and x.op is not common.scalar:
         return None
     assert isinstance(x.op, LeafOp)
-    if node.op in (rd.argmax, rd.argmin):
+    if _row(node).extreme is not None:
         return constant_like(0, node)
-    if node.op in (rd.max, rd.min, rd.any, rd.all):
-        return x.op.leaf(node.shape, node.dtype, node.device, **x.attributes)
+    one = x.op.leaf(node.shape, node.dtype, node.device, **x.attributes)
+    if _row(node).idempotent:
+        return one
     count = prod(x.shape[axis] for axis in axes)
     value = literal(x)
-    if value is None:
-        one = x.op.leaf(node.shape, node.dtype, node.device, **x.attributes)
-        return _times_count(one, count) if node.op is rd.sum else None
     if node.op is rd.sum:
+        if value is None:
+            return _times_count(one, count)
         return constant_like(_wrapped(value * count, node), node)
+    if node.op is not rd.prod or value is None:
+        return None
     if node.dtype.is_floating:
         return constant_like(1, node) if value == 1 else None
     return constant_like(_wrapped(pow(int(value), count, 1 << 64), node), node)
+
+
+def _row(node: Node) -> rd.ReductionOp:
+    assert isinstance(node.op, rd.ReductionOp), node
+    return node.op
 
 
 def _wrapped(value: Any, node: Node) -> Any:
@@ -190,7 +197,7 @@ def _wrapped(value: Any, node: Node) -> Any:
 def reduce_expanded(node: Node) -> Node | None:
     """Expanded axes hold copies: their sum is one product, and axes that stay expand later."""
     x = inner(node, mv.expand)
-    if x is None or node.op not in (rd.sum, rd.max, rd.min, rd.any, rd.all):
+    if x is None or (node.op is not rd.sum and not _row(node).idempotent):
         return None
     sizes, axes = node.sources[0].shape, node.attributes["axes"]
     rest = tuple(axis for axis in axes if x.shape[axis] != 1)
