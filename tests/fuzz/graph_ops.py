@@ -913,7 +913,11 @@ pick(
     lambda lib, k, x, m, y: x.masked_scatter(m, resized(kind_like(x, y), x.numel() or 1))
     if y.numel() else None,
 )  # fmt: skip
-pick("select_scatter", "a", lambda lib, k, x: lib.select_scatter(x, x.select(0, 0) * 0, 0, -1))
+pick(
+    "select_scatter", "a",
+    # torch's copy of windows that overlap does so too: writing one slice changes others.
+    lambda lib, k, x: lib.select_scatter(suited(not overlapping(x), x), x[0] * 0, 0, -1),
+)  # fmt: skip
 pick(
     "one_hot", "i",
     lambda lib, k, i: lib.nn.functional.one_hot(places(i, 5), k.choice((5, 7))),
@@ -1225,6 +1229,16 @@ def _interpolated(lib: Any, k: Numbers, x: Any) -> Any:
     return lib.nn.functional.interpolate(a, **options)
 
 
+def _bytes_interpolated(lib: Any, k: Numbers, x: Any) -> Any:
+    a = resized(x, 1, k.choice((1, 2, 4)), k.choice((2, 4, 5)), k.choice((3, 5, 8)))
+    size = [k.choice((n, 2, 3, 9)) for n in a.shape[2:]]
+    # The remainder of a negative integer is positive in both libraries.
+    return lib.nn.functional.interpolate(
+        a.remainder(100).to(lib.uint8), size=size, mode=k.choice(("bilinear", "bicubic")),
+        align_corners=k.choice((None, False, True)), antialias=k.flip(),
+    )  # fmt: skip
+
+
 def _padded(lib: Any, k: Numbers, x: Any) -> Any:
     mode = k.choice(("constant", "constant", "reflect", "replicate", "circular"))
     if mode == "constant":
@@ -1273,6 +1287,7 @@ def _windows(lib: Any, k: Numbers, x: Any) -> Any:
 
 
 op("interpolate", "f", _interpolated, "vision")
+op("interpolate bytes", "i", _bytes_interpolated, "vision", False)
 op("pad", "a", _padded, "vision", False)
 op("grid_sample", "ff", _sampled, "vision")
 op("shuffle", "a", _shuffled, "vision", False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -132,11 +134,62 @@ def test_half_precision_finds_far_positions(dtype: tc.dtype) -> None:
     np.testing.assert_allclose(scaled, [[6 / 50**0.5, -8 / 50**0.5]], rtol=1e-2)
 
 
+BYTES: list[dict[str, Any]] = [
+    {"size": (9, 20)}, {"size": (3, 2)}, {"size": (7, 3)}, {"size": (1, 4)},
+    {"size": (20, 9), "align_corners": True}, {"size": (4, 5), "align_corners": True},
+    {"scale_factor": (1.01, 1.7)}, {"scale_factor": (0.3, 2.0)},
+]  # fmt: skip
+
+
+def images() -> Iterator[np.ndarray[Any, Any]]:
+    """Bytes of shapes down to one row, half of them the extremes alone."""
+    random = np.random.default_rng(5)
+    for shape in ((2, 3, 7, 11), (1, 1, 4, 5), (2, 4, 16, 3)):
+        yield random.integers(0, 256, shape).astype(np.uint8)
+        yield random.choice([0, 255], shape).astype(np.uint8)
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_bytes_are_resized_in_fixed_point(mode: str, antialias: bool) -> None:
+    """Bit by bit and with the strides of PyTorch's CPU, row-major and channels-last."""
+    torch = pytest.importorskip("torch")
+    for image, options, last in itertools.product(images(), BYTES, (False, True)):
+        ours, theirs = tc.tensor(image, device="cpu"), torch.from_numpy(image)
+        if last:
+            ours = ours.contiguous(memory_format=tc.channels_last)
+            theirs = theirs.contiguous(memory_format=torch.channels_last)
+        found = nn.functional.interpolate(ours, mode=mode, antialias=antialias, **options)
+        expected = torch.nn.functional.interpolate(
+            theirs, mode=mode, antialias=antialias, **options
+        )
+        np.testing.assert_array_equal(found.numpy(), expected.numpy(), strict=True)
+        assert found.stride() == expected.stride()
+
+
+def test_kernels_resize_bytes_in_fixed_point() -> None:
+    image = next(images())
+    for mode, antialias in (("bilinear", False), ("bicubic", True)):
+        resize = functools.partial(
+            nn.functional.interpolate, size=(3, 20), mode=mode, antialias=antialias
+        )
+        expected = resize(tc.tensor(image, device="cpu")).numpy()
+        found = resize(tc.tensor(image, device="emu"))
+        np.testing.assert_array_equal(found.numpy(), expected, strict=True)
+        compiled = tc.compile(resize)
+        for _ in range(2):
+            again = compiled(tc.tensor(image, device="cpu"))
+            np.testing.assert_array_equal(again.numpy(), expected, strict=True)
+
+
 def test_integers_are_not_weighed() -> None:
+    """But bytes of images, as in PyTorch."""
     image = tc.zeros(1, 1, 4, 4, device="cpu", dtype=tc.uint8)
     assert nn.functional.interpolate(image, size=2).dtype is tc.uint8
     with pytest.raises(tc.DTypeError, match="needs a floating dtype"):
-        nn.functional.interpolate(image, size=2, mode="bilinear")
+        nn.functional.interpolate(image.int(), size=2, mode="bilinear")
+    with pytest.raises(tc.DTypeError, match="needs a floating dtype"):
+        nn.functional.interpolate(image[0], size=2, mode="linear")
 
 
 REFUSED: dict[str, Callable[[], Any]] = {

@@ -334,3 +334,11 @@ def test_means_of_a_line_whose_channels_lie_innermost() -> None:
         return lib.nn.functional.interpolate(x, scale_factor=2, mode="area").stride()
 
     assert strides(tc) == strides(torch) == (18, 1, 3)
+
+
+def test_a_written_copy_of_windows_repeats_no_element() -> None:
+    """PyTorch copies the overlap too, so that one slice written changes its neighbours."""
+    windows = tc.arange(7.0, device="cpu").unfold(0, 5, 2)
+    written = tc.select_scatter(windows, tc.zeros(5, device="cpu"), 0, 1)
+    assert written.tolist() == [[0, 1, 2, 3, 4], [0, 0, 0, 0, 0]]
+    assert written.stride() == (5, 1)

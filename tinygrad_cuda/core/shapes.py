@@ -155,6 +155,16 @@ def is_dense(shape: Shape, strides: Shape) -> bool:
     return True
 
 
+def may_overlap(shape: Shape, strides: Shape) -> bool:
+    """Whether two indices may name one element: expansions and windows that overlap do."""
+    reach = 0
+    for stride, size in sorted((abs(t), n) for n, t in zip(shape, strides) if n > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
 def strides_in_order(shape: Shape, inner_first: Sequence[int]) -> Shape:
     """Strides without gaps for dimensions listed from the innermost to the outermost."""
     strides, step = [0] * len(shape), 1

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.core.dtypes import DType, float32, float64, int64
+from tinygrad_cuda.core.dtypes import DType, float32, float64, int64, uint8
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.nn.fixed_point import resized_bytes
 from tinygrad_cuda.nn.functional_pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -85,10 +86,13 @@ def interpolate(
         antialias: for ``bilinear`` and ``bicubic``: where the output is smaller, each element
             is a mean over as much of the input as it covers.
 
+    The input is floating; ``nearest`` takes every dtype, ``bilinear`` and ``bicubic`` take uint8
+    too, with weights of 16 bits and each axis rounded to bytes, as PyTorch's CPU does.
+
     Raises:
         ArgumentError: an argument is unknown or does not fit the mode.
         ShapeError: the mode does not fit the number of spatial axes.
-        DTypeError: the mode weighs elements, and the input is not floating.
+        DTypeError: the mode weighs elements, and the input is neither floating nor uint8.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -117,6 +121,9 @@ def _resized(
         wanted, factor = sizes[axis - 2], factors[axis - 2]
         if mode.startswith("nearest"):
             input = _nearest(input, axis, wanted, factor, 0.5 if mode == "nearest-exact" else 0.0)
+        elif input.dtype is uint8:
+            if wanted != input.shape[axis]:
+                input = resized_bytes(input, axis, wanted, factor, mode, align_corners, antialias)
         elif wanted != input.shape[axis] or factor not in (None, 1.0):
             make = _smoothed if antialias else _taps
             places, weights, inside = make(input, axis, wanted, factor, mode, align_corners)
@@ -139,7 +146,7 @@ def _check(input: Tensor, mode: str, align_corners: bool | None, antialias: bool
             "interpolate", f"align_corners means nothing to mode {mode!r}",
             expect="None", actual=str(align_corners),
         )  # fmt: skip
-    if mode in _RANKS and not input.dtype.is_floating:
+    if mode in _RANKS and not (input.dtype.is_floating or _takes_bytes(input, mode)):
         raise DTypeError(
             "interpolate", f"mode {mode!r} needs a floating dtype", expect="a floating input",
             actual=input.dtype.name, hint="interpolate(x.float(), ...).round()",
@@ -151,6 +158,10 @@ def _check(input: Tensor, mode: str, align_corners: bool | None, antialias: bool
             expect=f"(N, C) and {_RANKS.get(mode, '1 to 3')} spatial axes",
             actual=str(tuple(input.shape)),
         )  # fmt: skip
+
+
+def _takes_bytes(input: Tensor, mode: str) -> bool:
+    return input.dtype is uint8 and _RANKS[mode] == 2
 
 
 def _nearest(input: Tensor, axis: int, wanted: int, factor: float | None, shift: float) -> Tensor:

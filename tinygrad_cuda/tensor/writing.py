@@ -10,7 +10,7 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import bool_, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
-from tinygrad_cuda.core.shapes import Shape, broadcast, normalize_axis
+from tinygrad_cuda.core.shapes import Shape, broadcast, may_overlap, normalize_axis
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, elementwise, movement, reduction
@@ -401,8 +401,8 @@ def _through(op: str, input: Tensor, view: Any, src: Tensor) -> Tensor:
             op, "src does not fit", expect=str(shown.node.shape), actual=str(src.node.shape)
         )
     shown.write(to_dtype(src.node, input.dtype), op)
-    # The copy has the strides of the input, gaps included, but no repeated elements.
-    if not any(n > 1 and t == 0 for n, t in zip(input.node.shape, input.strides)):
+    # The copy has the strides of the input, gaps included, but no element lies in two places.
+    if not may_overlap(input.node.shape, input.strides):
         result._strides = input._strides
     return result
 
