@@ -1151,13 +1151,12 @@ _LATE_NAMES |= dict.fromkeys(
     (
         "adaptive_max_pool1d", "alpha_dropout", "alpha_dropout_", "batch_norm",
         "binary_cross_entropy_with_logits", "cosine_embedding_loss", "ctc_loss", "dropout",
-        "dropout_", "embedding", "feature_alpha_dropout", "feature_alpha_dropout_",
-        "hinge_embedding_loss", "instance_norm", "kl_div", "margin_ranking_loss",
-        "poisson_nll_loss", "triplet_margin_loss",
+        "dropout_", "embedding", "embedding_bag", "feature_alpha_dropout",
+        "feature_alpha_dropout_", "hinge_embedding_loss", "instance_norm", "kl_div",
+        "margin_ranking_loss", "poisson_nll_loss", "triplet_margin_loss",
     ),
     "nn.positional",
 )  # fmt: skip
-_LATE_NAMES["embedding_bag"] = "nn.functional"
 
 if TYPE_CHECKING:
     from tinygrad_cuda import (
@@ -1191,7 +1190,6 @@ if TYPE_CHECKING:
         conv_transpose1d,
         conv_transpose2d,
         conv_transpose3d,
-        embedding_bag,
         group_norm,
         hardshrink,
         layer_norm,
@@ -1222,6 +1220,7 @@ if TYPE_CHECKING:
         dropout,
         dropout_,
         embedding,
+        embedding_bag,
         feature_alpha_dropout,
         feature_alpha_dropout_,
         hinge_embedding_loss,

@@ -673,13 +673,34 @@ def test_functional_names_at_the_top() -> None:
             t.kl_div(x, y.sigmoid(), 2), t.margin_ranking_loss(x[:, 0], y[:, 0], one, 0.2),
             t.ctc_loss(x.reshape(2, 2, 3), k[:2].reshape(2, 1), [2, 2], [1, 1], 2),
             t.triplet_margin_loss(x, y, x + 1), t.poisson_nll_loss(x, y.exp(), True, False, 0.0, 0),
-            t.embedding_bag(x, k, t.tensor([0, 2]))[0] if t is torch
-            else t.embedding_bag(k, x, t.tensor([0, 2]), mode="sum"),
         ])  # fmt: skip
     for number, (expected, found) in enumerate(zip(*results)):
         np.testing.assert_allclose(found.numpy(), expected.numpy(), atol=1e-5, err_msg=str(number))
     x = tc.ones(100)
     assert tc.dropout_(x, 0.5, True) is x and set(x.tolist()) == {0.0, 2.0}
+
+
+@pytest.mark.parametrize("padding", [None, 2, -1])
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_embedding_bag_at_the_top(dtype: str, mode: int, padding: int | None) -> None:
+    """The table first and four results, unlike that of nn.functional."""
+    torch = pytest.importorskip("torch")
+    table = np.random.default_rng(7).standard_normal((5, 3)).astype(dtype)
+    results = []
+    for t in (torch, tc):
+        weight = t.tensor(table, requires_grad=True)
+        rows, begins = t.tensor([0, 2, 4, 4, 1]), t.tensor([0, 2, 2])
+        several = t.embedding_bag(weight, rows, begins, False, mode, False, None, False, padding)
+        again = t.embedding_bag(
+            weight, rows, t.tensor([0, 2, 2, 5]), mode=mode, include_last_offset=True
+        )
+        (several[0] * again[0]).sum().backward()
+        results.append([x.detach().numpy() for x in (*several, *again, weight.grad)])
+    for expected, found in zip(*results):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, strict=True)
+    with pytest.raises(tc.ArgumentError, match="unknown mode"):
+        tc.embedding_bag(weight, rows, begins, mode=3)
 
 
 # Printing -----------------------------------------------------------------------------------------

@@ -136,13 +136,13 @@ def embedding_bag(
     )  # fmt: skip
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
-    counts = _counting(op, input, padding_idx, weight.shape[0])
+    counts = counting(op, input, padding_idx, weight.shape[0])
     if offsets is None:
         if mode == "max":
             return _largest(rows, counts.unsqueeze(1)).squeeze(1)
         total = where(counts.unsqueeze(-1), rows, 0.0).sum(1)
         return _mean_or_sum(total, counts, mode)
-    inside = _bags(offsets, input.shape[0], include_last_offset) & counts
+    inside = belonging(offsets, input.shape[0], include_last_offset) & counts
     if mode == "max":
         return _largest(rows, inside)
     # One row after the last bag takes those of no bag.
@@ -151,13 +151,14 @@ def embedding_bag(
     return _mean_or_sum(total.index_add(0, number, rows)[:-1], inside, mode)
 
 
-def _counting(op: str, input: Tensor, padding_idx: int | None, count: int) -> Tensor:
+def counting(op: str, input: Tensor, padding_idx: int | None, count: int) -> Tensor:
+    """Which elements are not the padding: shape (L,), or (B, L)."""
     padding = padding_row(op, padding_idx, count)
     counts: Tensor = input >= 0 if padding is None else input != padding
     return counts
 
 
-def _bags(offsets: Tensor, length: int, last: bool) -> Tensor:
+def belonging(offsets: Tensor, length: int, last: bool) -> Tensor:
     """Which elements belong to which bag: shape (B, L)."""
     place = arange(length, device=offsets.device)
     first = offsets[:-1] if last else offsets
@@ -171,6 +172,13 @@ def _bags(offsets: Tensor, length: int, last: bool) -> Tensor:
         next_begun = begun.roll(-1, 0) & ~final
         inside = inside & ~next_begun
     return inside
+
+
+def largest_rows(weight: Tensor, indices: Tensor, inside: Tensor) -> Tensor:
+    """For each bag and column the row number of the maximum, (B, D); zeros for an empty bag."""
+    chosen = where(inside.unsqueeze(-1), weight[indices], -float("inf"))
+    found = indices[chosen.argmax(1)]
+    return where(inside.any(1, keepdim=True), found, 0)
 
 
 def _largest(rows: Tensor, inside: Tensor) -> Tensor:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tinygrad_cuda.core.dtypes import float64
 from tinygrad_cuda.nn import functional as F
+from tinygrad_cuda.nn.functional_embedding import belonging, counting, largest_rows
 from tinygrad_cuda.tensor.tensor import Tensor
 
 REDUCTIONS = ("none", "mean", "sum")
+BAGS = ("sum", "mean", "max")
 
 
 def _word(reduction: Any) -> str:
@@ -25,7 +28,57 @@ def embedding(
 ) -> Tensor:  # fmt: skip
     """`nn.functional.embedding` with the table first; a `padding_idx` of -1 means none."""
     padding = None if padding_idx == -1 else padding_idx
-    return F.embedding(indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq)
+    return F.embedding(
+        indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse
+    )
+
+
+def embedding_bag(
+    weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False,
+    mode: Any = 0, sparse: bool = False, per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False, padding_idx: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """`nn.functional.embedding_bag` with the table first, and what its gradient needs.
+
+    Args:
+        weight: shape (V, D).
+        indices: row numbers, shape (L,).
+        offsets: where each of B bags begins.
+        mode: 0 or ``sum``, 1 or ``mean``, 2 or ``max``.
+
+    Returns:
+        The bags (B, D); the bag of each index (L,), none for sums of single precision or less;
+        how many rows count in each bag (B,), zeros for sums; and for ``max`` the rows of the
+        maxima (B, D), otherwise the counts again.
+
+    Raises:
+        ArgumentError: the mode is unknown, or the arguments exclude each other.
+        ShapeError: the indices have not one dimension.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> table = tc.tensor([[1.0], [2.0], [5.0]], device="cpu")
+        >>> rows, begins = (tc.tensor(x, device="cpu") for x in ([0, 2, 1], [0, 2]))
+        >>> tc.embedding_bag(table, rows, begins)[0].tolist()
+        [[6.0], [2.0]]
+    """
+    word = mode if isinstance(mode, str) else dict(enumerate(BAGS)).get(mode, mode)
+    bags = F.embedding_bag(
+        indices, weight, offsets, None, 2.0, scale_grad_by_freq, word, sparse,
+        per_sample_weights, include_last_offset, padding_idx,
+    )  # fmt: skip
+    inside = belonging(offsets, indices.shape[0], include_last_offset)
+    of_bag = inside.long().argmax(0).to(indices.dtype)
+    if word == "sum":
+        # PyTorch's quick sums keep no bag numbers: float64 and padding have none such.
+        quick = weight.dtype is not float64 and padding_idx is None
+        sizes = indices.new_zeros(bags.shape[0])
+        return bags, indices.new_zeros(0) if quick else of_bag, sizes, sizes.clone()
+    inside = inside & counting("embedding_bag", indices, padding_idx, weight.shape[0])
+    sizes = inside.sum(1).to(indices.dtype)
+    if word == "mean":
+        return bags, of_bag, sizes, sizes.clone()
+    return bags, of_bag, sizes, largest_rows(weight.detach(), indices, inside)
 
 
 def _dropping(function: Callable[..., Tensor], inplace: bool, name: str) -> Callable[..., Tensor]:
