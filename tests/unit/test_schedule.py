@@ -25,7 +25,7 @@ from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.pack import packed
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.graph.fusion import signature
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, contraction, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -332,17 +332,20 @@ def test_an_update_joins_a_long_product_if_nothing_else_waits_for_the_old_value(
     assert len(found.kernels) == (4 if again else 2)
 
 
-def test_the_place_of_a_maximum_is_found_with_it_and_not_when_its_gradient_comes() -> None:
+@pytest.mark.parametrize(("extreme", "position"), [(rd.max, rd.argmax), (rd.min, rd.argmin)])
+def test_the_place_of_an_extreme_is_found_with_it_and_not_when_its_gradient_comes(
+    extreme: Op, position: Op
+) -> None:
     """So whoever needs the gradient makes it from the place, and the windows are read once."""
     new = Inputs()
     wide = mv.permute(new(8, 6, 4, 10), axes=(0, 1, 3, 2))
-    pooled, place = rd.max(wide, axes=(3,)), rd.argmax(wide, axes=(3,))
+    pooled, place = extreme(wide, axes=(3,)), position(wide, axes=(3,))
     back = contraction.matmul(new(8, 6, 10, 10), pooled)
     chosen = ew.eq(spread(place, wide.shape), new(8, 6, 10, 4, dtype=dtypes.int64))
     gradient = ew.where(chosen, spread(back, wide.shape), common.full_like(wide, 0.0))
     found = scheduled(new.program(pooled, rd.sum(gradient, axes=(0, 2, 3))))
     (first,) = [kernel for kernel in found.kernels if pooled in kernel.anchors]
-    assert {node.op for node in first.anchors} == {rd.max, rd.argmax}
+    assert {node.op for node in first.anchors} == {extreme, position}
     assert len([k for k in found.kernels if any(n.shape == (8, 6, 4, 10) for n in k.reads)]) == 1
 
 

@@ -18,8 +18,9 @@ from tinygrad_cuda.graph.fusion import (
     merged,
     works,
 )
-from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, elementwise, indexing, reduction
+from tinygrad_cuda.graph.node import Node, Op
+from tinygrad_cuda.graph.ops import common, elementwise, indexing
+from tinygrad_cuda.graph.ops.reduction import ReductionOp
 from tinygrad_cuda.graph.order import topological
 
 FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
@@ -86,8 +87,8 @@ class Groups:
         """Each node joins the kernel of an operand if it can; that which waits longest first."""
         for node in self.order:
             group = self._add(node)
-            if node.op is reduction.argmax:
-                group = self._with_maximum(node, group)
+            if isinstance(node.op, ReductionOp) and node.op.extreme is not None:
+                group = self._with_extreme(node, node.op.extreme, group)
             tried: set[Group] = set()
             while True:
                 candidates = sorted(
@@ -101,10 +102,10 @@ class Groups:
                 if node in self._adjacent(candidates[0], node):
                     group = self._join(candidates[0], group) or group
 
-    def _with_maximum(self, node: Node, group: Group) -> Group:
-        """The place of a row's maximum is found with the maximum, not when its gradient comes."""
+    def _with_extreme(self, node: Node, extreme: Op, group: Group) -> Group:
+        """The position of a row's extreme joins the extreme, rather than its gradient's kernel."""
         for reader in self.readers[self.edges[node][0].base]:
-            same = reader.op is reduction.max and reader.sources == node.sources
+            same = reader.op is extreme and reader.sources == node.sources
             if same and reader in self.owner and self.owner[reader].sign == group.sign:
                 return self._join(self.owner[reader], group, True) or group
         return group
