@@ -15,6 +15,7 @@ from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import elementwise
 from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.graph.subgraph_template import Deferred
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim.updates import Updates
 
@@ -161,6 +162,22 @@ def test_functions_and_gradients_from_templates_are_the_same_graphs() -> None:
     assert graphs(F) == expected
     del watched
     assert [graphs(F) for _ in range(3)] == [expected] * 3
+
+
+@pytest.mark.parametrize("join", [tc.cat, tc.stack])
+def test_what_joins_many_tensors_is_one_call(join: Any) -> None:
+    """A pad, a mask and a choice for each Tensor are not recorded one by one at each call."""
+    parts = operands(*[(2, 3)] * 5)
+
+    def recorded(function: Any) -> tc.Tensor:
+        result: tc.Tensor = function(parts, 1)
+        return result
+
+    expected = described(recorded(join.__wrapped__).node)
+    recorded(join)
+    again = recorded(join)
+    assert type(again.node.piece) is Deferred
+    assert described(again.node) == expected
 
 
 def test_a_rule_that_changes_is_called() -> None:
