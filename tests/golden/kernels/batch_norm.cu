@@ -1,7 +1,7 @@
 // SPAN, 64 rows of 802816 in 256 tiles, held by all blocks: welford output output mul add rsqrt mul sub mul add mul div sub mul add sum mul mul mul sum mul add mul mul mul add mul mul mul add add.
 // Stores add (256, 64, 56, 56) float32; sum (1, 64, 1, 1) float32; mul (1, 64, 1, 1) float32; add (256, 64, 56, 56) float32.
 // Grid 132 x 256 threads, 822084608 bytes moved at least.
-struct row_welford_sum_mul_add_rsqrt_95df461b8d_params {
+struct row_welford_sum_mul_add_rsqrt_3f8976f9d9_params {
   unsigned long long* words0;
   const float* in0;
   const float* in1;
@@ -12,7 +12,7 @@ struct row_welford_sum_mul_add_rsqrt_95df461b8d_params {
   float* out2;
   float* out3;
 };
-__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_95df461b8d_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_95df461b8d_params& p,
+__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_3f8976f9d9_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_3f8976f9d9_params& p,
                                              char* smem) {
   const int warp = tgc_warp(), lane = tgc_lane();
   const int makers = virtual_block < 64 ? 8 - 2 : 8 - 1;
@@ -103,15 +103,15 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_95df461b8d_stage(i
       if (lane == 0) {
         tgc_span_tell(p.words0, 2 + line * 4 + 0, sum[0], sum[1], turn);
         tgc_span_tell(p.words0, 2 + line * 4 + 2, sum[2], sum[3], turn);
-        const float x7 = sum[0] - sum[0];
-        const float x8 = sum[2] * x7;
-        const float x9 = sum[3] + x8;
-        const float x10 = sum[1] * 1.2456154e-06f;
-        const float x11 = x10 + 1e-05f;
-        const float x12 = tgc_rsqrt(x11);
-        const float x13 = x9 * x12;
+        const float sub1 = sum[0] - sum[0];
+        const float mul1 = sum[2] * sub1;
+        const float add0 = sum[3] + mul1;
+        const float var = sum[1] * 1.2456154e-06f;
+        const float add1 = var + 1e-05f;
+        const float rstd = tgc_rsqrt(add1);
+        const float mul2 = add0 * rstd;
         tgc_store(p.out0, line, sum[2]);
-        tgc_store(p.out1, line, x13);
+        tgc_store(p.out1, line, mul2);
       }
     }
     return;
@@ -131,19 +131,19 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_95df461b8d_stage(i
       for (int k = 0; k < 25; k++) {
         const int item = k * 32 + lane;
         if (item < 784) {
-          const tgc_vector<float, 4> a1 = tile0[item];
-          const tgc_vector<float, 4> a3 = tile1[item];
+          const tgc_vector<float, 4> in0x4 = tile0[item];
+          const tgc_vector<float, 4> in1x4 = tile1[item];
 #pragma unroll
           for (int v = 0; v < 4; v++) {
-            const float x2 = tgc_element(a1, v);
-            const float away = x2 - shift;
-            const float x4 = tgc_element(a3, v);
-            const float x5 = x2 - shift;
-            const float x6 = x4 * x5;
+            const float in0 = tgc_element(in0x4, v);
+            const float away = in0 - shift;
+            const float in1 = tgc_element(in1x4, v);
+            const float sub0 = in0 - shift;
+            const float mul0 = in1 * sub0;
             s0[v & 1] = s0[v & 1] + away;
             s1[v & 1] = tgc_fma(away, away, s1[v & 1]);
-            s2[v & 1] = s2[v & 1] + x4;
-            s3[v & 1] = s3[v & 1] + x6;
+            s2[v & 1] = s2[v & 1] + in1;
+            s3[v & 1] = s3[v & 1] + mul0;
           }
         }
       }
@@ -202,19 +202,19 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_95df461b8d_stage(i
         for (int k = 0; k < 25; k++) {
           const int item = k * 32 + lane;
           if (item < 784) {
-            const tgc_vector<float, 4> a1 = tile0[item];
-            const tgc_vector<float, 4> a3 = tile1[item];
+            const tgc_vector<float, 4> in0x4 = tile0[item];
+            const tgc_vector<float, 4> in1x4 = tile1[item];
 #pragma unroll
             for (int v = 0; v < 4; v++) {
-              const float x2 = tgc_element(a1, v);
-              const float away = x2 - shift;
-              const float x4 = tgc_element(a3, v);
-              const float x5 = x2 - shift;
-              const float x6 = x4 * x5;
+              const float in0 = tgc_element(in0x4, v);
+              const float away = in0 - shift;
+              const float in1 = tgc_element(in1x4, v);
+              const float sub0 = in0 - shift;
+              const float mul0 = in1 * sub0;
               s0[v & 1] = s0[v & 1] + away;
               s1[v & 1] = tgc_fma(away, away, s1[v & 1]);
-              s2[v & 1] = s2[v & 1] + x4;
-              s3[v & 1] = s3[v & 1] + x6;
+              s2[v & 1] = s2[v & 1] + in1;
+              s3[v & 1] = s3[v & 1] + mul0;
             }
           }
         }
@@ -236,49 +236,49 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_95df461b8d_stage(i
     const int outer = tile % 256;
     float totals[4];
     tgc_span_await(known + line * 4, totals, turn);
-    const float x17 = totals[1] * 1.2456154e-06f;
-    const float x18 = x17 + 1e-05f;
-    const float x19 = tgc_rsqrt(x18);
-    const float x20 = tgc_load(p.in2, line);
-    const float x21 = x19 * x20;
-    const float x23 = totals[0] - totals[0];
-    const float x24 = x23 * x21;
-    const float x25 = tgc_load(p.in3, line);
-    const float x26 = x24 + x25;
-    const float x32 = totals[2] * x21;
-    const float x33 = x32 * (-1.2456154e-06f);
-    const float x34 = totals[2] * x23;
-    const float x35 = totals[3] + x34;
-    const float x36 = x35 * x20;
-    const float x37 = x19 * (-0.5f);
-    const float x38 = x37 / x18;
-    const float x39 = x36 * x38;
-    const float x40 = x39 * 1.2456154e-06f;
-    const float x41 = x40 + x40;
+    const float var_1 = totals[1] * 1.2456154e-06f;
+    const float add2 = var_1 + 1e-05f;
+    const float rstd_1 = tgc_rsqrt(add2);
+    const float in2 = tgc_load(p.in2, line);
+    const float mul3 = rstd_1 * in2;
+    const float sub3 = totals[0] - totals[0];
+    const float mul5 = sub3 * mul3;
+    const float in3 = tgc_load(p.in3, line);
+    const float add3 = mul5 + in3;
+    const float mul7 = totals[2] * mul3;
+    const float mul8 = mul7 * (-1.2456154e-06f);
+    const float mul9 = totals[2] * sub3;
+    const float add5 = totals[3] + mul9;
+    const float mul10 = add5 * in2;
+    const float mul11 = rstd_1 * (-0.5f);
+    const float div0 = mul11 / add2;
+    const float mul12 = mul10 * div0;
+    const float mul13 = mul12 * 1.2456154e-06f;
+    const float add6 = mul13 + mul13;
 #pragma unroll
     for (int k = 0; k < 25; k++) {
       const int item = k * 32 + lane;
       if (item < 784) {
-        const tgc_vector<float, 4> a14 = held0[k];
-        tgc_vector<float, 4> y28;
-        const tgc_vector<float, 4> a29 = held1[k];
-        tgc_vector<float, 4> y45;
+        const tgc_vector<float, 4> in0x4_1 = held0[k];
+        tgc_vector<float, 4> out2x4;
+        const tgc_vector<float, 4> in1x4_1 = held1[k];
+        tgc_vector<float, 4> out3x4;
 #pragma unroll
         for (int v = 0; v < 4; v++) {
-          const float x15 = tgc_element(a14, v);
-          const float x16 = x15 - totals[0];
-          const float x22 = x16 * x21;
-          const float x27 = x22 + x26;
-          y28.at[v] = tgc_to_storage<float>(x27);
-          const float x30 = tgc_element(a29, v);
-          const float x31 = x30 * x21;
-          const float x42 = x41 * x16;
-          const float x43 = x33 + x42;
-          const float x44 = x31 + x43;
-          y45.at[v] = tgc_to_storage<float>(x44);
+          const float in0_1 = tgc_element(in0x4_1, v);
+          const float sub2 = in0_1 - totals[0];
+          const float mul4 = sub2 * mul3;
+          const float add4 = mul4 + add3;
+          out2x4.at[v] = tgc_to_storage<float>(add4);
+          const float in1_1 = tgc_element(in1x4_1, v);
+          const float mul6 = in1_1 * mul3;
+          const float mul14 = add6 * sub2;
+          const float add7 = mul8 + mul14;
+          const float add8 = mul6 + add7;
+          out3x4.at[v] = tgc_to_storage<float>(add8);
         }
-        tgc_store_vector(p.out2, outer * 200704 + line * 3136 + item * 4, y28);
-        tgc_store_vector(p.out3, outer * 200704 + line * 3136 + item * 4, y45);
+        tgc_store_vector(p.out2, outer * 200704 + line * 3136 + item * 4, out2x4);
+        tgc_store_vector(p.out3, outer * 200704 + line * 3136 + item * 4, out3x4);
       }
     }
   }

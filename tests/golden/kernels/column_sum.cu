@@ -1,11 +1,11 @@
 // COL, 96 lines of 5000, each in 39 parts: sum.
 // Stores sum (1, 96) float32.
 // Grid 117 x 256 threads, 1979904 bytes moved at least.
-struct col_sum_parts_b6d657c28f_params {
+struct col_sum_parts_acb09565fa_params {
   const float* in0;
   float* partial0;
 };
-__device__ __forceinline__ void col_sum_parts_b6d657c28f_stage(int virtual_block, const col_sum_parts_b6d657c28f_params& p,
+__device__ __forceinline__ void col_sum_parts_acb09565fa_stage(int virtual_block, const col_sum_parts_acb09565fa_params& p,
                                              char* smem) {
   const int across = threadIdx.x % 32;
   const int down = threadIdx.x / 32;
@@ -14,32 +14,32 @@ __device__ __forceinline__ void col_sum_parts_b6d657c28f_stage(int virtual_block
   const int wanted = tile * 32 + across;
   const bool live = wanted < 96;
   const int strip = live ? wanted : 96 - 1;  // a spare thread repeats the last, stores nothing
-  float r0[1];
+  float sum0[1];
 #pragma unroll
   for (int v = 0; v < 1; v++) {
-    r0[v] = 0.0f;
+    sum0[v] = 0.0f;
   }
   const int first = (int)part * 129;
   const int last = first + 129 < 5000 ? first + 129 : 5000;
 #pragma unroll 4
   for (int item = first + down; item < last; item += 8) {
-    const float x1 = tgc_load(p.in0, item * 96 + strip);
+    const float in0 = tgc_load(p.in0, item * 96 + strip);
 #pragma unroll
     for (int v = 0; v < 1; v++) {
-      r0[v] = tgc_sum_op()(r0[v], x1);
+      sum0[v] = tgc_sum_op()(sum0[v], in0);
     }
   }
   {
     float* shared = reinterpret_cast<float*>(smem);
 #pragma unroll
-    for (int v = 0; v < 1; v++) shared[v * 256 + threadIdx.x] = r0[v];
+    for (int v = 0; v < 1; v++) shared[v * 256 + threadIdx.x] = sum0[v];
     __syncthreads();
     for (int half = 8 / 2; half > 0; half /= 2) {
       if (down < half) {
 #pragma unroll
         for (int v = 0; v < 1; v++) {
           float* own = shared + v * 256 + threadIdx.x;
-          *own = r0[v] = tgc_sum_op()(r0[v], own[half * 32]);
+          *own = sum0[v] = tgc_sum_op()(sum0[v], own[half * 32]);
         }
       }
       __syncthreads();
@@ -48,7 +48,7 @@ __device__ __forceinline__ void col_sum_parts_b6d657c28f_stage(int virtual_block
   if (down == 0 && live) {
 #pragma unroll
     for (int v = 0; v < 1; v++) {
-      tgc_store(p.partial0, (strip * 1 + v) * 39 + part, r0[v]);
+      tgc_store(p.partial0, (strip * 1 + v) * 39 + part, sum0[v]);
     }
   }
 }
@@ -56,22 +56,22 @@ __device__ __forceinline__ void col_sum_parts_b6d657c28f_stage(int virtual_block
 // Second stage, 96 lines of 39 parts: sum.
 // Stores sum (1, 96) float32.
 // Grid 12 x 256 threads, 60288 bytes moved at least.
-struct col_sum_join_1ccac470ea_params {
+struct col_sum_join_810123116f_params {
   float* partial0;
   float* out0;
 };
-__device__ __forceinline__ void col_sum_join_1ccac470ea_stage(int virtual_block, const col_sum_join_1ccac470ea_params& p,
+__device__ __forceinline__ void col_sum_join_810123116f_stage(int virtual_block, const col_sum_join_810123116f_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 32;
   const int line = virtual_block * (256 / 32) + threadIdx.x / 32;
   if (line >= 96) return;
-  float r0 = 0.0f;
+  float sum0 = 0.0f;
 #pragma unroll 4
   for (int part = thread; part < 39; part += 32) {
-    r0 = tgc_sum_op()(r0, tgc_load(p.partial0, line * 39 + part));
+    sum0 = tgc_sum_op()(sum0, tgc_load(p.partial0, line * 39 + part));
   }
-  r0 = tgc_warp_reduce(r0, tgc_sum_op());
+  sum0 = tgc_warp_reduce(sum0, tgc_sum_op());
   if (thread == 0) {
-    tgc_store(p.out0, line, r0);
+    tgc_store(p.out0, line, sum0);
   }
 }

@@ -1,25 +1,25 @@
 // MAP over 65536 elements, 4 a thread: add exp.
 // Stores exp (64, 1024) float32.
 // Grid 64 x 256 threads, 528384 bytes moved at least.
-struct map_add_exp_cff3f9a328_params {
+struct map_add_exp_c38194abac_params {
   const float* in0;
   const float* in1;
   float* out0;
 };
-__device__ __forceinline__ void map_add_exp_cff3f9a328_stage(int virtual_block, const map_add_exp_cff3f9a328_params& p,
+__device__ __forceinline__ void map_add_exp_c38194abac_stage(int virtual_block, const map_add_exp_c38194abac_params& p,
                                              char* smem) {
   const int item = (int)virtual_block * 256 + threadIdx.x;
   if (item >= 16384) return;
-  const tgc_vector<float, 4> a1 = tgc_load_vector<4>(p.in0, item * 4);
-  const tgc_vector<float, 4> a3 = tgc_load_vector<4>(p.in1, item % 256 * 4);
-  tgc_vector<float, 4> y7;
+  const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, item * 4);
+  const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, item % 256 * 4);
+  tgc_vector<float, 4> out0x4;
 #pragma unroll
   for (int v = 0; v < 4; v++) {
-    const float x2 = tgc_element(a1, v);
-    const float x4 = tgc_element(a3, v);
-    const float x5 = x2 + x4;
-    const float x6 = tgc_exp(x5);
-    y7.at[v] = tgc_to_storage<float>(x6);
+    const float in0 = tgc_element(in0x4, v);
+    const float in1 = tgc_element(in1x4, v);
+    const float add0 = in0 + in1;
+    const float exp0 = tgc_exp(add0);
+    out0x4.at[v] = tgc_to_storage<float>(exp0);
   }
-  tgc_store_vector(p.out0, item * 4, y7);
+  tgc_store_vector(p.out0, item * 4, out0x4);
 }

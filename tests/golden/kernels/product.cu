@@ -1,12 +1,12 @@
 // CONTRACT 1 x 300 x 170 x 200, tiles of 16 x 32 x 64, k in 1 parts, 20400000 FLOPs: matmul.
 // Stores matmul (300, 170) float32.
 // Grid 114 x 256 threads, 580000 bytes moved at least.
-struct contract_matmul_66e4a4d8fb_params {
+struct contract_matmul_e28515cd9f_params {
   const float* in0;
   const float* in1;
   float* out0;
 };
-__device__ __forceinline__ void contract_matmul_66e4a4d8fb_stage(int virtual_block, const contract_matmul_66e4a4d8fb_params& p,
+__device__ __forceinline__ void contract_matmul_e28515cd9f_stage(int virtual_block, const contract_matmul_e28515cd9f_params& p,
                                              char* smem) {
   const int tile_number = virtual_block % 114;
   const int batch = virtual_block / 114 % 1;
@@ -27,12 +27,12 @@ __device__ __forceinline__ void contract_matmul_66e4a4d8fb_stage(int virtual_blo
   const int k_begin = part * 256;
   const int k_last = k_begin + 256 < 200 ? k_begin + 256 : 200;
   const int step_b = (tile_n * 32) / 2 + threadIdx.x % 16;
-  const int x4 = step_b * 2;
+  const int offset1 = step_b * 2;
 
   auto fetch = [&](int k_first) {
     {
       const int step_a = (k_first) / 4 + (threadIdx.x % 4 + threadIdx.x / 64 * 4);
-      const int x1 = step_a * 4;
+      const int offset0 = step_a * 4;
 #pragma unroll
       for (int i = 0; i < 1; i++) {
         const int row = i * 16 + threadIdx.x / 4 % 16;
@@ -40,11 +40,11 @@ __device__ __forceinline__ void contract_matmul_66e4a4d8fb_stage(int virtual_blo
 #pragma unroll
         for (int v = 0; v < 4; v++) hold_a[i * 4 + v] = 0.0f;
         if (m < 300 && step_a * 4 < k_last) {
-          const tgc_vector<float, 4> a2 = tgc_load_vector<4>(p.in0, m * 200 + x1);
+          const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 200 + offset0);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
-            const float x3 = tgc_element(a2, v);
-            hold_a[i * 4 + v] = x3;
+            const float in0 = tgc_element(in0x4, v);
+            hold_a[i * 4 + v] = in0;
           }
         }
       }
@@ -57,11 +57,11 @@ __device__ __forceinline__ void contract_matmul_66e4a4d8fb_stage(int virtual_blo
 #pragma unroll
         for (int v = 0; v < 2; v++) hold_b[i * 2 + v] = 0.0f;
         if (k < k_last && step_b < 85) {
-          const tgc_vector<float, 2> a5 = tgc_load_vector<2>(p.in1, k * 170 + x4);
+          const tgc_vector<float, 2> in1x2 = tgc_load_vector<2>(p.in1, k * 170 + offset1);
 #pragma unroll
           for (int v = 0; v < 2; v++) {
-            const float x6 = tgc_element(a5, v);
-            hold_b[i * 2 + v] = x6;
+            const float in1 = tgc_element(in1x2, v);
+            hold_b[i * 2 + v] = in1;
           }
         }
       }
@@ -150,7 +150,7 @@ __device__ __forceinline__ void contract_matmul_66e4a4d8fb_stage(int virtual_blo
     const int m = tile_m * 16 + e / (32 / 2);
     const int strip = tile_n * (32 / 2) + e % (32 / 2);
     if (m >= 300 || strip >= 85) continue;
-    tgc_vector<float, 2> y7;
+    tgc_vector<float, 2> out0x2;
 #pragma unroll
     for (int v = 0; v < 2; v++) {
       float total = shared_sum[e * 2 + v];
@@ -159,8 +159,8 @@ __device__ __forceinline__ void contract_matmul_66e4a4d8fb_stage(int virtual_blo
         const float more = shared_sum[other * 16 * 32 + e * 2 + v];
         total = (float)(total + more);
       }
-      y7.at[v] = tgc_to_storage<float>(total);
+      out0x2.at[v] = tgc_to_storage<float>(total);
     }
-    tgc_store_vector(p.out0, m * 170 + strip * 2, y7);
+    tgc_store_vector(p.out0, m * 170 + strip * 2, out0x2);
   }
 }

@@ -1,13 +1,13 @@
 // SCATTER of 30 entries of 16 elements: scatter_add.
 // Stores scatter_add (50, 16) float32.
 // Grid 4 x 256 threads, 8560 bytes moved at least.
-struct scatter_scatter_add_ce4bfebd17_params {
+struct scatter_scatter_add_05a09f9b60_params {
   const float* in0;
   const long long* in1;
   const float* in2;
   float* out0;
 };
-__device__ __forceinline__ void scatter_scatter_add_ce4bfebd17_stage(int virtual_block, const scatter_scatter_add_ce4bfebd17_params& p,
+__device__ __forceinline__ void scatter_scatter_add_05a09f9b60_stage(int virtual_block, const scatter_scatter_add_05a09f9b60_params& p,
                                              char* smem) {
   const int item = (int)virtual_block * 256 + threadIdx.x;
   const bool live = item < 800;
@@ -15,15 +15,15 @@ __device__ __forceinline__ void scatter_scatter_add_ce4bfebd17_stage(int virtual
   int* const targets = reinterpret_cast<int*>(smem);
   float result = 0;
   if (live) {
-    const float x1 = tgc_load(p.in0, item);
-    result = x1;
+    const float in0 = tgc_load(p.in0, item);
+    result = in0;
   }
   for (int first = 0; first < 30; first += 256) {
     const int own = first + threadIdx.x;
     int found = -1;
     if (own < 30) {
-      const long long x2 = tgc_load(p.in1, own);
-      found = (int)x2;
+      const long long in1 = tgc_load(p.in1, own);
+      found = (int)in1;
     }
     targets[threadIdx.x] = found;
     __syncthreads();
@@ -31,8 +31,8 @@ __device__ __forceinline__ void scatter_scatter_add_ce4bfebd17_stage(int virtual
     for (int other = 0; other < here; other++) {
       if (targets[other] == target) {
         const int entry = first + other;
-        const float x3 = tgc_load(p.in2, entry * 16 + item % 16);
-        result = (float)(result + x3);
+        const float in2 = tgc_load(p.in2, entry * 16 + item % 16);
+        result = (float)(result + in2);
       }
     }
     __syncthreads();

@@ -1,62 +1,62 @@
 // ROW, 64 rows of 1000, 256 threads each, 3 loops, in registers: max sub exp sum div.
 // Stores div (64, 1000) float32.
 // Grid 64 x 256 threads, 512000 bytes moved at least.
-struct row_max_sum_sub_exp_div_42ea9d35ff_params {
+struct row_max_sum_sub_exp_div_4c2dc09f2b_params {
   const float* in0;
   float* out0;
 };
-__device__ __forceinline__ void row_max_sum_sub_exp_div_42ea9d35ff_stage(int virtual_block, const row_max_sum_sub_exp_div_42ea9d35ff_params& p,
+__device__ __forceinline__ void row_max_sum_sub_exp_div_4c2dc09f2b_stage(int virtual_block, const row_max_sum_sub_exp_div_4c2dc09f2b_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 256;
   const int line = virtual_block * 1 + threadIdx.x / 256;
   if (line >= 64) return;
-  tgc_vector<float, 4> h1[1];
-  float h5[1][4];
-  float r0 = tgc_lowest<float>();
+  tgc_vector<float, 4> in0x4[1];
+  float exp0[1][4];
+  float max0 = tgc_lowest<float>();
 #pragma unroll 1
   for (int k = 0; k < 1; k++) {
     const int item = k * 256 + thread;
     if (item < 250) {
-      h1[k] = tgc_load_vector<4>(p.in0, line * 1000 + item * 4);
+      in0x4[k] = tgc_load_vector<4>(p.in0, line * 1000 + item * 4);
 #pragma unroll
       for (int v = 0; v < 4; v++) {
-        const float x2 = tgc_element(h1[k], v);
-        r0 = tgc_max_op()(r0, x2);
+        const float in0 = tgc_element(in0x4[k], v);
+        max0 = tgc_max_op()(max0, in0);
       }
     }
   }
-  tgc_block_send(r0, tgc_max_op(), smem);
+  tgc_block_send(max0, tgc_max_op(), smem);
   __syncthreads();
-  tgc_block_receive<8>(r0, tgc_max_op(), smem);
-  float r1 = 0.0f;
+  tgc_block_receive<8>(max0, tgc_max_op(), smem);
+  float sum0 = 0.0f;
 #pragma unroll 1
   for (int k = 0; k < 1; k++) {
     const int item = k * 256 + thread;
     if (item < 250) {
 #pragma unroll
       for (int v = 0; v < 4; v++) {
-        const float x3 = tgc_element(h1[k], v);
-        const float x4 = x3 - r0;
-        h5[k][v] = tgc_exp(x4);
-        r1 = tgc_sum_op()(r1, h5[k][v]);
+        const float in0_1 = tgc_element(in0x4[k], v);
+        const float sub0 = in0_1 - max0;
+        exp0[k][v] = tgc_exp(sub0);
+        sum0 = tgc_sum_op()(sum0, exp0[k][v]);
       }
     }
   }
-  tgc_block_send(r1, tgc_sum_op(), smem + 128);
+  tgc_block_send(sum0, tgc_sum_op(), smem + 128);
   __syncthreads();
-  tgc_block_receive<8>(r1, tgc_sum_op(), smem + 128);
-  const tgc_divisor x6 = tgc_divisor_of(r1);
+  tgc_block_receive<8>(sum0, tgc_sum_op(), smem + 128);
+  const tgc_divisor divisor0 = tgc_divisor_of(sum0);
 #pragma unroll 1
   for (int k = 0; k < 1; k++) {
     const int item = k * 256 + thread;
     if (item < 250) {
-      tgc_vector<float, 4> y8;
+      tgc_vector<float, 4> out0x4;
 #pragma unroll
       for (int v = 0; v < 4; v++) {
-        const float x7 = tgc_divide(h5[k][v], x6);
-        y8.at[v] = tgc_to_storage<float>(x7);
+        const float div0 = tgc_divide(exp0[k][v], divisor0);
+        out0x4.at[v] = tgc_to_storage<float>(div0);
       }
-      tgc_store_vector(p.out0, line * 1000 + item * 4, y8);
+      tgc_store_vector(p.out0, line * 1000 + item * 4, out0x4);
     }
   }
 }

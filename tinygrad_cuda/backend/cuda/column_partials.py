@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tinygrad_cuda.backend.cuda.expression import Scope
 from tinygrad_cuda.backend.cuda.index import Index, unflatten
+from tinygrad_cuda.backend.cuda.names import value_stem
 from tinygrad_cuda.backend.cuda.reduction_accumulators import WARP, Lines
 from tinygrad_cuda.backend.cuda.skeleton import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.backend.cuda.store import Stores, comment, stem
@@ -45,8 +46,10 @@ class Columns:
         self.declare: list[str] = []
         self.start: list[str] = []
         self.last: list[str] = []
-        for number, one in enumerate(self.own.accumulators):
-            name = f"c{number}"
+        self.names: list[str] = []
+        for one in self.own.accumulators:
+            name = row.words.names.fresh(f"column_{value_stem(one.node)}")
+            self.names.append(name)
             if trips:
                 self.declare.append(f"{one.ctype} {name}[{trips}][{width}];")
                 self.start.append(f"tgc_columns_start({name}[k], {one.start});")
@@ -59,11 +62,10 @@ class Columns:
         self.scratches = {
             one: Scratch(self.blocks * self.own.lines * one.bytes) for one in self.own.accumulators
         }
-        for number, (one, scratch) in enumerate(self.scratches.items()):
+        for name, (one, scratch) in zip(self.names, self.scratches.items()):
             pointer = row.words.scratch(scratch, one.ctype, True)
             place = f"(virtual_block * {items} + item) * {width}"
-            named = f"<{width}>(c{number}, item, {items}"
-            where = f"(c{number}[k]" if trips else named
+            where = f"({name}[k]" if trips else f"<{width}>({name}, item, {items}"
             self.last.append(f"tgc_columns_keep{where}, {pointer}, {place});")
         self.shared = offset
 
@@ -75,14 +77,14 @@ class Columns:
     def take(self, loop: int, flat: Index, stores: Stores) -> None:
         """Adds the elements of a row, in the loop that has them."""
         writer = self.row.writer
-        for number, (one, phase) in enumerate(self.phase.items()):
+        for name, (one, phase) in zip(self.names, self.phase.items()):
             if phase + 1 == loop:
                 source = one.node.sources[0]
                 value = writer.value(source, unflatten(flat, source.shape))
-                batch = writer.fresh("u")
+                batch = writer.fresh("batch")
                 writer.scopes[-2].lines.append(f"{one.ctype} {batch}[{self.width}];")
                 writer.scopes[-1].lines.append(f"{batch}[v] = {one.element(value, '')};")
-                where = f"c{number}[k]" if self.trips else f"c{number}, item, {self.items}"
+                where = f"{name}[k]" if self.trips else f"{name}, item, {self.items}"
                 stores.after.append(f"tgc_columns_take({where}, {batch}, {one.operator}());")
 
     def join(self, kernel: Kernel, first: Stage) -> Stage:

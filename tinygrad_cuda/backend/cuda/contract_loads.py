@@ -89,7 +89,7 @@ class Reader(Evaluator):
             leaf.name == self.step or self._home(leaf.name) < 2 for leaf in rest.leaves()
         ):
             depth = 1
-        return self._named(depth, ("rest", rest), "int", super().index_text(rest))
+        return self._named(depth, ("rest", rest), "int", super().index_text(rest), "offset")
 
 
 @dataclass

@@ -16,6 +16,7 @@ from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.index import Index
 from tinygrad_cuda.backend.cuda.index_rewrites import Coordinates, Guard, moved
 from tinygrad_cuda.backend.cuda.kernel_params import Words, literal
+from tinygrad_cuda.backend.cuda.names import value_stem
 from tinygrad_cuda.core.dtypes import DType, float16
 from tinygrad_cuda.graph.fusion import TRANSPARENT, is_identity_value, value_of_nothing
 from tinygrad_cuda.graph.narrowing import is_half, is_power_below_one
@@ -101,13 +102,11 @@ class Evaluator:
         self.lasting: set[Node] = set()  # operands that leave the GPU's cache last
         self._homes: dict[str, int] = {}
         self._made: dict[str, int] = {}  # the depth at which a name was made
-        self._count = 0
 
     # Scopes
 
-    def fresh(self, stem: str = "x") -> str:
-        self._count += 1
-        return f"{stem}{self._count}"
+    def fresh(self, stem: str) -> str:
+        return self.words.names.fresh(stem)
 
     def _depth(self, parts: Sequence[Index], guard: Guard) -> int:
         """The outermost scope where all leaves of these indices are known."""
@@ -125,7 +124,7 @@ class Evaluator:
                 return depth
         return 0
 
-    def emit(self, depth: int, ctype: str, text: str, stem: str = "x") -> str:
+    def emit(self, depth: int, ctype: str, text: str, stem: str) -> str:
         name = self.fresh(stem)
         self._made[name] = depth
         self.scopes[depth].lines.append(f"const {ctype} {name} = {text};")
@@ -171,9 +170,13 @@ class Evaluator:
         """A value as its half type holds it; a store of it rounds the value before."""
         memo = self.scopes[depth].memo
         if key not in memo:
+            name = value_stem(node)
             if node in self.stored and not text.isidentifier():
-                text = self.emit(depth, node.dtype.compute, text)
-            memo[key] = self.emit(depth, node.dtype.compute, f"tgc_cast<{node.dtype.c}>({text})")
+                text = self.emit(depth, node.dtype.compute, text, name)
+            if text.isidentifier():
+                name = "rounded"
+            rounded = f"tgc_cast<{node.dtype.c}>({text})"
+            memo[key] = self.emit(depth, node.dtype.compute, rounded, name)
             self.unrounded[memo[key]] = text
         return memo[key]
 
@@ -193,9 +196,8 @@ class Evaluator:
         other = self._fill(fill, node)
         depth = self._depth(inner, both)
         key = ("guarded", node, at, guard)
-        return self._named(
-            depth, key, node.dtype.compute, f"{self.guard_text(both)} ? {value} : {other}"
-        )
+        text = f"{self.guard_text(both)} ? {value} : {other}"
+        return self._named(depth, key, node.dtype.compute, text, value_stem(node))
 
     def _fill(self, fill: Any, node: Node) -> str:
         if isinstance(fill, Argument):
@@ -207,10 +209,10 @@ class Evaluator:
         name = self.words.argument(argument, "long long")
         return ix.symbol(name if self.wide else f"(int){name}", low, high)
 
-    def _named(self, depth: int, key: Any, ctype: str, text: str) -> str:
+    def _named(self, depth: int, key: Any, ctype: str, text: str, stem: str) -> str:
         memo = self.scopes[depth].memo
         if key not in memo:
-            memo[key] = self.emit(depth, ctype, text)
+            memo[key] = self.emit(depth, ctype, text, stem)
         return memo[key]
 
     # Leaves
@@ -225,7 +227,8 @@ class Evaluator:
         if node.op in (common.constant, common.scalar):
             value = attributes["value"]
             if isinstance(value, Argument):
-                return self._named(0, node, dtype.compute, self._argument(value, dtype))
+                text = self._argument(value, dtype)
+                return self._named(0, node, dtype.compute, text, node.op.name)
             return literal(value, dtype)
         if node.op is common.buffer:
             return self.load(node, ix.flatten(at, node.shape), guard)
@@ -240,7 +243,7 @@ class Evaluator:
             text = self._random(node, position)
         if is_half(dtype) and node.op is not common.arange:
             text = f"tgc_cast<{dtype.c}>({text})"
-        return self._named(depth, (node, at), dtype.compute, text)
+        return self._named(depth, (node, at), dtype.compute, text, value_stem(node))
 
     def _random(self, node: Node, position: str) -> str:
         names = ("seed", "number", "low", "high")
@@ -268,7 +271,8 @@ class Evaluator:
         if key not in memo:
             vector = self._vector(node, index, guard, depth)
             if vector is not None:
-                memo[key] = self.emit(depth, ctype, f"tgc_element({vector})")
+                name = self.words.name(node)
+                memo[key] = self.emit(depth, ctype, f"tgc_element({vector})", name)
             else:
                 if self.nearer is not None:
                     self.nearer.single(depth)
@@ -276,8 +280,9 @@ class Evaluator:
                 if guard:
                     text = f"{self.guard_text(guard)} ? {text} : {literal(0, node.dtype)}"
                 early = node if self._known(index, guard) else None
-                kept = self._hold(key, depth, ctype, text, early)
-                memo[key] = kept or self.emit(depth, ctype, text)
+                name = self.words.name(node)
+                kept = self._hold(key, depth, ctype, text, name, early)
+                memo[key] = kept or self.emit(depth, ctype, text, name)
         return memo[key]
 
     def _vector(self, node: Node, index: Index, guard: Guard, depth: int) -> str | None:
@@ -311,10 +316,10 @@ class Evaluator:
                 text = f"{load}<{lane.width}>({self.words.read(node)}, {place})"
             if guard:
                 text = f"{self.guard_text(guard)} ? {text} : {vector}{{}}"
-            kept = None
+            kept, name = None, f"{self.words.name(node)}x{lane.width}"
             if self.nearer is None or self.nearer.holds(node):
-                kept = self._hold(key, outer, vector, text, early)
-            memo[key] = kept or self.emit(outer, vector, text, "a")
+                kept = self._hold(key, outer, vector, text, name, early)
+            memo[key] = kept or self.emit(outer, vector, text, name)
         return f"{memo[key]}, {lane.name}"
 
     def _known(self, index: Index, guard: Guard) -> bool:
@@ -322,14 +327,14 @@ class Evaluator:
         return not guard and all(leaf.name not in self._homes for leaf in index.leaves())
 
     def _hold(
-        self, key: Any, depth: int, ctype: str, text: str, loaded: Node | None = None
+        self, key: Any, depth: int, ctype: str, text: str, stem: str, loaded: Node | None = None
     ) -> str | None:
         """Keeps a value of the row loop in registers for the phases to come."""
         if self.held is None or depth < self.held.depth:
             return None
         if loaded is not None and prod(loaded.shape) < self.held.least:
             return None
-        return self.held.keep(self, key, depth, ctype, text, loaded)
+        return self.held.keep(self, key, depth, ctype, text, stem, loaded)
 
     # Elementwise and gather
 
@@ -354,13 +359,13 @@ class Evaluator:
         rounds = is_half(node.dtype) and node.op not in _EXACT
         if node.op.cost >= DEAR:
             whole = f"tgc_cast<{node.dtype.c}>({text})" if rounds else text
-            kept = self._hold(key, depth, ctype, whole)
+            kept = self._hold(key, depth, ctype, whole, value_stem(node))
             if kept:
                 memo[key] = kept
                 return kept
         if rounds:
             return self._rounded(node, depth, key, text)
-        memo[key] = self.emit(depth, ctype, text)
+        memo[key] = self.emit(depth, ctype, text, value_stem(node))
         if node.op is ew.cast and is_half(node.dtype) and node.sources[0].dtype.compute == "float":
             self.unrounded[memo[key]] = operands[0]
         return memo[key]
@@ -385,7 +390,8 @@ class Evaluator:
         home = floor if settled else self._made.get(divisor, depth)
         if home >= depth:
             return expression(node, operands)
-        name = self._named(home, ("divisor", divisor), "tgc_divisor", f"tgc_divisor_of({divisor})")
+        key, text = ("divisor", divisor), f"tgc_divisor_of({divisor})"
+        name = self._named(home, key, "tgc_divisor", text, "divisor")
         short = "_short" if self._short(node) else ""
         return f"tgc_divide{short}({dividend}, {name})"
 
@@ -416,9 +422,9 @@ class Evaluator:
         floor = max(self.floors.values(), default=0)
         depth = max(self._depth(at, guard), self._made.get(name, floor))
         if not name.isidentifier():
-            name = self._named(depth, ("position", name), index.dtype.compute, name)
+            name = self._named(depth, ("position", name), index.dtype.compute, name, "index")
         if index.dtype.itemsize == 8 and not self.wide:
-            name = self._named(depth, ("int", name), "int", f"(int){name}")
+            name = self._named(depth, ("int", name), "int", f"(int){name}", "index")
         self._homes[name] = depth
         return ix.opaque(name, 0, limit - 1)
 
@@ -441,10 +447,17 @@ class HeldValue:
         self.registers = 0  # for what lasts from one loop to another, once `count` knows
 
     def keep(
-        self, writer: Evaluator, key: Any, depth: int, ctype: str, text: str, loaded: Node | None
+        self,
+        writer: Evaluator,
+        key: Any,
+        depth: int,
+        ctype: str,
+        text: str,
+        stem: str,
+        loaded: Node | None,
     ) -> str:
         if key not in self.names:
-            name = writer.fresh("h")
+            name = writer.fresh(stem)
             inner = depth > self.depth
             size = f"[{self.trips}][{self.lanes}]" if inner else f"[{self.trips}]"
             place = f"{name}[k][v]" if inner else f"{name}[k]"
@@ -464,7 +477,7 @@ class HeldValue:
     def count(self, loops: Sequence[str]) -> None:
         """Finds out what more than one loop names, from their texts."""
         for name, size in self._sizes.items():
-            if sum(f"{name}[" in loop for loop in loops) > 1:
+            if sum(re.search(rf"\b{name}\[", loop) is not None for loop in loops) > 1:
                 self.registers += size
 
     def load_early(self, numel: int, outer: list[str], inner: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.backend.base import Argument
+from tinygrad_cuda.backend.cuda.names import Names
 from tinygrad_cuda.backend.cuda.skeleton import Exchange, Scratch, Word
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
@@ -18,6 +19,7 @@ class Words:
 
     def __init__(self) -> None:
         self.list: list[Word] = []
+        self.names = Names()
         self._names: dict[Any, str] = {}
         self._counts: dict[str, int] = {}
 
@@ -33,13 +35,17 @@ class Words:
     def read(self, node: Node) -> str:
         return self._add(("in", node), "in", "value", node, f"const {node.dtype.c}*", False)
 
+    def name(self, node: Node) -> str:
+        """What an operand is called: its parameter's name."""
+        return self.read(node).removeprefix("p.")
+
     def write(self, node: Node) -> str:
         return self._add(("out", node), "out", "value", node, f"{node.dtype.c}*", True)
 
     def argument(self, argument: Argument, ctype: str) -> str:
         """A number of the program, which lies in memory; see `template.wrapped`."""
         item = argument.position, ctype
-        place = self._add((argument, ctype), "s", "argument", item, f"const {ctype}*", False)
+        place = self._add((argument, ctype), "number", "argument", item, f"const {ctype}*", False)
         return place.removeprefix("p.")
 
     def number(self, value: Any, ctype: str) -> str:

@@ -11,6 +11,7 @@ from tinygrad_cuda.backend.cuda import index as ix
 from tinygrad_cuda.backend.cuda.expression import Evaluator, Scope
 from tinygrad_cuda.backend.cuda.index import Index
 from tinygrad_cuda.backend.cuda.kernel_params import Words, literal
+from tinygrad_cuda.backend.cuda.names import value_stem
 from tinygrad_cuda.backend.cuda.one_hot_gather import Pick, pick_of
 from tinygrad_cuda.backend.cuda.skeleton import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.backend.cuda.store import Stores, comment, is_wide, stem
@@ -70,7 +71,7 @@ def row_of(node: Node) -> ReductionOp:
     return node.op
 
 
-def accumulator(node: Node, number: int) -> Accumulator:
+def accumulator(node: Node, name: str) -> Accumulator:
     """The accumulator of a reduction."""
     row, element = row_of(node).cuda, node.sources[0].dtype
     identity = row.identity
@@ -79,7 +80,7 @@ def accumulator(node: Node, number: int) -> Accumulator:
     else:
         start = literal(identity, element)
     ctype = row.state.format(T=element.compute)
-    return Accumulator(node, f"r{number}", ctype, row.functor, start)
+    return Accumulator(node, name, ctype, row.functor, start)
 
 
 class ReductionSpace:
@@ -119,7 +120,9 @@ class Lines:
             self.line = ix.variable(name, self.lines)
         self.picks = self._picks() if whole else {}
         anchors = [node for node in kernel.anchors if node not in self.picks]
-        self.accumulators = [accumulator(node, i) for i, node in enumerate(anchors)]
+        self.accumulators = [
+            accumulator(node, self.words.names.fresh(value_stem(node))) for node in anchors
+        ]
         self.phase: dict[Node, int] = {}  # the loop in which each node can first be made
         self._known: dict[Node, int] = {}
         self.phase |= {node: self.ready(node) for node in kernel.nodes}
@@ -182,7 +185,7 @@ class Lines:
             value = writer.value(source, ix.unflatten(flat, source.shape))
             lane = writer.lane
             if one.takes_vectors and lane is not None and 1 < lane.width > self.width:
-                batch = writer.fresh("w")
+                batch = writer.fresh("batch")
                 writer.scopes[-2].lines.append(f"{one.node.dtype.compute} {batch}[{lane.width}];")
                 writer.scopes[-1].lines.append(f"{batch}[{lane.name}] = {value};")
                 stores.after.append(one.take(batch, ""))
@@ -201,7 +204,8 @@ class Lines:
         for node, pick in self.picks.items():
             if self.phase[node] == loop:
                 value = writer.value(pick.value, ix.unflatten(self._flat(pick), pick.value.shape))
-                writer.anchored[node] = writer.emit(0, node.dtype.compute, f"0 + {value}")
+                text = f"0 + {value}"
+                writer.anchored[node] = writer.emit(0, node.dtype.compute, text, "picked")
 
     def fetch_picks(self, loop: int) -> None:
         """Loads, while a row is reduced, the elements that `pick` is to find after this loop."""

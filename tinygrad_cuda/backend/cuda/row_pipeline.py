@@ -67,7 +67,9 @@ class Ring:
             return f"tgc_load_vector<{width}>({pointer}, {place})"
         shared = "line" not in names
         if key not in self.names:
-            name = self.row.writer.fresh("near" if shared else "row")
+            name = self.row.writer.fresh(
+                f"{'shared' if shared else 'rows'}_{self.row.words.name(node)}"
+            )
             self.names[key] = name
             vector = f"tgc_vector<{node.dtype.c}, {width}>"
             self.declare.append(

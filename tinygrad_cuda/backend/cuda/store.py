@@ -49,7 +49,7 @@ class Stores:
             split = ix.split_lane(index, lane.variable)
             fits = lane.width * node.dtype.itemsize <= 16
             if fits and split and split[0] == 1 and ix.divisible(split[1], lane.width):
-                name = writer.fresh("y")
+                name = writer.fresh(f"{pointer.removeprefix('p.')}x{lane.width}")
                 ctype = node.dtype.c
                 if is_half(node.dtype):  # rounded in pairs
                     writer.scopes[-2].lines.append(f"float {name}[{lane.width}];")
