@@ -27,7 +27,7 @@ from benchmarks.peers import MODULES, installed
 from benchmarks.worker import Job, made
 from benchmarks.workload import Function
 from benchmarks.workloads import WORKLOADS
-from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda import driver as runtime
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRA = ("host", "start")

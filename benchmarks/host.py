@@ -15,7 +15,7 @@ from benchmarks.peers.ours import Plain
 from benchmarks.quick import QuickCpu
 from benchmarks.report import ADDITION
 from benchmarks.workloads import WORKLOADS
-from tinygrad_cuda.backend.cuda.graphs import CudaGraph
+from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.engine import realize
 from tinygrad_cuda.engine.overwrite import overwritable

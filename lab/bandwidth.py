@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from lab.harness import PLAIN, WAIT_SIGNAL, Array, Gpu, Shape, node, source, words
-from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
 
 SIDE = 8192
 COUNT = SIDE * SIDE

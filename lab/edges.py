@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lab.harness import PLAIN, Gpu, Shape, node, source, words
-from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
 
 KERNELS = [
     "chain_step",

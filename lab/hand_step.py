@@ -23,7 +23,8 @@ from lab.harness import (
     table,
     words,
 )
-from tinygrad_cuda.backend.cuda import compiler, runtime
+from tinygrad_cuda.backend.cuda import compiler
+from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.core.errors import CudaError
 
 RECORD: dict[str, Any] = {}

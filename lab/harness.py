@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tinygrad_cuda.backend.cuda import compiler
-from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
+from tinygrad_cuda.backend.cuda.driver import DeviceHandle, DriverEvent, KernelHandle
+from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
 from tinygrad_cuda.backend.cuda.pool import Allocation
-from tinygrad_cuda.backend.cuda.runtime import DeviceHandle, DriverEvent, KernelHandle
 
 HERE = Path(__file__).parent
 Array = npt.NDArray[Any]
@@ -36,7 +36,7 @@ EDGES = {
 
 def source(*names: str, tail: str = "", edge: int = PLAIN, defines: Sequence[str] = ()) -> str:
     """One translation unit: the device prelude, experiment.cuh, the named files, then `tail`."""
-    prelude = files("tinygrad_cuda.backend.cuda").joinpath("skeletons/device.cuh").read_text()
+    prelude = files("tinygrad_cuda.lowering").joinpath("skeletons/device.cuh").read_text()
     head = [f"#define TGC_EDGE {edge}", *(f"#define {define}" for define in defines)]
     texts = [(HERE / name).read_text() for name in ("experiment.cuh", *names)]
     return "\n".join([*head, prelude, *texts, tail])

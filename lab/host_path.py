@@ -19,8 +19,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tinygrad_cuda.backend.cuda import compiler, runtime
-from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
+from tinygrad_cuda.backend.cuda import compiler
+from tinygrad_cuda.backend.cuda import driver as runtime
+from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
 
 KERNELS, REPEATS = 60, 25
 POINTERS = [4 if number % 3 == 0 else 3 for number in range(KERNELS)]  # 200 in all

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lab.harness import PLAIN, Array, Gpu, Shape, node, source, words
-from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
 from tinygrad_cuda.backend.cuda.pool import Allocation
 
 BATCH, INPUTS, HIDDEN, CLASSES = 64, 784, 128, 10

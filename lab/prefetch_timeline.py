@@ -17,8 +17,8 @@ import numpy as np
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda import prefetch
 from tinygrad_cuda.backend.cuda.handles import DriverEvent
+from tinygrad_cuda.backend.cuda.transfer import prefetch
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.data.prefetch import prefetched
 from tinygrad_cuda.nn import functional as F

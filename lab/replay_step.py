@@ -23,15 +23,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.backend import CudaBackend
-from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
-from tinygrad_cuda.backend.cuda.launch_params import LaunchParams
-from tinygrad_cuda.backend.cuda.replay import Replay
-from tinygrad_cuda.backend.cuda.skeleton import THREADS
+from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs.replay import Replay
+from tinygrad_cuda.backend.launch.executable import CudaExecutable
+from tinygrad_cuda.backend.launch.launch_params import LaunchParams
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine.plan import cache as plans
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.nn import functional as F
 
 BATCH, SIZES, RATE, MOMENTUM = 64, (784, 128, 10), 0.01, 0.9

@@ -94,7 +94,7 @@ def architectures(request: pytest.FixtureRequest) -> list[str]:
 @pytest.fixture(scope="session")
 def cuda_device(request: pytest.FixtureRequest) -> str:
     """The name of a usable GPU's device; skips without one, fails under --require-cuda."""
-    from tinygrad_cuda.backend.cuda import runtime
+    from tinygrad_cuda.backend.cuda import driver as runtime
 
     if not runtime.available():
         if request.config.getoption("--require-cuda"):

@@ -25,7 +25,7 @@ from tinygrad_cuda.autograd import (
     set_grad_enabled,
 )
 from tinygrad_cuda.autograd.batched import vmap
-from tinygrad_cuda.backend.reference.threads import get_num_threads, set_num_threads
+from tinygrad_cuda.backend.cpu.threads import get_num_threads, set_num_threads
 from tinygrad_cuda.backends import (
     are_deterministic_algorithms_enabled,
     get_float32_matmul_precision,

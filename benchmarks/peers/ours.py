@@ -14,7 +14,7 @@ import tinygrad_cuda.autograd
 from benchmarks.peers.program import Program, Variant, host_data
 from benchmarks.peers.torchlike import Work
 from benchmarks.workload import Array, Repetition, Training, Workload
-from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.handles import DriverEvent
 from tinygrad_cuda.backend.cuda.timing import SOURCE

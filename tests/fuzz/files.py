@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend.cuda import compiler as nvrtc
-from tinygrad_cuda.backend.emulator import compiler as emulator
+from tinygrad_cuda.backend.emu import compiler as emulator
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.data import CIFAR10
 from tinygrad_cuda.data.cifar import unpack

@@ -16,8 +16,8 @@ sys.path.insert(0, str(HERE.parent / "unit"))
 
 from programs import family, scheduled  # noqa: E402
 
-from tinygrad_cuda.backend.cuda.codegen import stages  # noqa: E402
-from tinygrad_cuda.backend.cuda.pack import packed  # noqa: E402
+from tinygrad_cuda.lowering.codegen.pack import packed  # noqa: E402
+from tinygrad_cuda.lowering.emit import stages  # noqa: E402
 
 NAMES = (
     "map", "softmax", "layer_norm", "layer_norm_gradients", "batch_norm", "column_sum", "product",

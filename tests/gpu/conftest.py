@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from pretended_gpu import pretended_gpu
 
-from tinygrad_cuda.backend.cuda import runtime
-from tinygrad_cuda.backend.emulator.compiler import toolchain
+from tinygrad_cuda.backend.cuda import driver as runtime
+from tinygrad_cuda.backend.emu.compiler import toolchain
 from tinygrad_cuda.core.errors import DeviceError
 
 

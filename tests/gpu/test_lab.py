@@ -23,7 +23,7 @@ from lab.harness import (
     source,
     words,
 )
-from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda import driver as runtime
 
 pytestmark = pytest.mark.usefixtures("cuda_device")
 STEPS = 20

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.data import DataLoader, Dataset
 from tinygrad_cuda.data.prefetch import prefetched

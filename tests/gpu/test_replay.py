@@ -12,10 +12,10 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda import runtime
-from tinygrad_cuda.backend.cuda.dependent_launches import DependentLaunches
-from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.graphs import CudaGraph
+from tinygrad_cuda.backend.cuda import driver as runtime
+from tinygrad_cuda.backend.cuda.graphs.dependent_launches import DependentLaunches
+from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph
+from tinygrad_cuda.backend.launch.executable import CudaExecutable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import CudaError

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tinygrad_cuda.backend.cuda import compiler, runtime
-from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
+from tinygrad_cuda.backend.cuda import compiler
+from tinygrad_cuda.backend.cuda import driver as runtime
+from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError, CudaError, OutOfMemoryError
 
@@ -496,7 +497,7 @@ def script(body: str) -> str:
     """Runs a program of its own, since it loses its context; returns what it printed."""
     program = (
         "import os, sys, struct\n"
-        "from tinygrad_cuda.backend.cuda import compiler, runtime\n"
+        "from tinygrad_cuda.backend.cuda import compiler, driver as runtime\n"
         "from tinygrad_cuda.core.errors import CudaError, DeviceError\n"
         "gpu = runtime.device(0)\n" + body
     )
@@ -596,7 +597,7 @@ def test_objects_that_outlive_everything_end_quietly() -> None:
     assert (
         script(
             """
-from tinygrad_cuda.backend.cuda.graphs import CudaGraph, KernelNode
+from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
 source = 'extern "C" __global__ void one(const __grid_constant__ unsigned long long p)'
 source += ' { *(float*)p = 1.0f; }'
 one = gpu.load(compiler.compile_source(source, gpu.properties.arch).cubin).function("one")

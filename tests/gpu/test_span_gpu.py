@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.cuda import executable, fuse_grid_reduce
+from tinygrad_cuda.backend.launch import executable
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
-from tinygrad_cuda.graph.schedule import Schedule
+from tinygrad_cuda.lowering.schedule import fuse_grid_reduce
+from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule
 from tinygrad_cuda.nn import functional as F
 
 SHAPE = (96, 40, 64, 64)  # 63 MB of float32

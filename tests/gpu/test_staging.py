@@ -10,9 +10,9 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda.async_copy import SMALLEST, TURNS
-from tinygrad_cuda.backend.cuda.graphs import CudaGraph
-from tinygrad_cuda.backend.cuda.pinned_ring import FETCHED, PART, PARTS, Staged, Staging
+from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph
+from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, TURNS
+from tinygrad_cuda.backend.cuda.transfer.pinned_ring import FETCHED, PART, PARTS, Staged, Staging
 from tinygrad_cuda.core.device import as_device
 
 # What a pretended GPU can run in a few seconds.

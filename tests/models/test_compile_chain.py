@@ -15,7 +15,7 @@ from compiled_task import BATCH, SIZES, Task, value_bytes
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda import graphs
+from tinygrad_cuda.backend.cuda.graphs import graph as graphs
 
 chain = sys.modules["tinygrad_cuda.compile.multi_step_replay"]
 

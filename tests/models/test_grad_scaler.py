@@ -170,6 +170,6 @@ def test_disabled() -> None:
 def test_bad_factors_and_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(tc.ArgumentError, match="wrong side of 1"):
         tc.amp.GradScaler("cpu", growth_factor=0.5)
-    monkeypatch.setattr("tinygrad_cuda.amp.grad_scaler.runtime.available", lambda: False)
+    monkeypatch.setattr("tinygrad_cuda.amp.grad_scaler.driver.available", lambda: False)
     with pytest.warns(UserWarning, match="no usable GPU"):
         assert not tc.cuda.amp.GradScaler().is_enabled()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.reference.forms import MERGED_BYTES
-from tinygrad_cuda.backend.reference.pool import pool
+from tinygrad_cuda.backend.cpu.forms import MERGED_BYTES
+from tinygrad_cuda.backend.cpu.pool import pool
 
 torch = pytest.importorskip("torch")
 

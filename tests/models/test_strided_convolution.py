@@ -8,8 +8,8 @@ import pytest
 from layers import compare, real
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.graph.cost import flops
 from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.lowering.schedule.cost import flops
 from tinygrad_cuda.nn import functional as F
 
 # Kernel, stride, padding, dilation, groups: kernels below and above their stride, strides and

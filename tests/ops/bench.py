@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.base import Program
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.core.dtypes import DType
@@ -16,6 +15,7 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.graph.program import Program
 
 Array = np.ndarray[Any, Any]
 

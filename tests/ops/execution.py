@@ -10,13 +10,13 @@ import pytest
 from sampling import Array, Sample, Source
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.base import Argument, Program
 from tinygrad_cuda.core.device import CPU, Device, as_device
 from tinygrad_cuda.core.dtypes import from_numpy
 from tinygrad_cuda.core.errors import DeviceError
 from tinygrad_cuda.graph.node import LeafOp, Node, node_made
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.graph.program import Argument, Program
 
 Results = dict[str, list[Array]]
 # Makes a program's outputs from recorded nodes.

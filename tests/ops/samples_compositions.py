@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from sampling import Array, Sample, Source, cast, generator, plain, sliced, some, transposed
 
-from tinygrad_cuda.backend.base import Argument
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
@@ -17,6 +16,7 @@ from tinygrad_cuda.graph.ops import common, contraction, indexing, random
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as red
+from tinygrad_cuda.graph.program import Argument
 
 Build = Callable[..., tuple[Node, ...]]
 

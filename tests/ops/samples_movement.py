@@ -19,12 +19,12 @@ from sampling import (
     some,
 )
 
-from tinygrad_cuda.backend.base import Argument
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as red
+from tinygrad_cuda.graph.program import Argument
 
 Position = tuple[int, ...]
 Rule = Callable[..., Position | None]

@@ -21,13 +21,13 @@ from sampling import (
     some,
 )
 
-from tinygrad_cuda.backend.base import Argument
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import LeafOp, Node
 from tinygrad_cuda.graph.ops import common, indexing, random
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import reduction as red
+from tinygrad_cuda.graph.program import Argument
 
 # Leaves -------------------------------------------------------------------------------------
 

@@ -12,8 +12,7 @@ import pytest
 from bench import Bench, softmax, spread
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.base import Argument
-from tinygrad_cuda.backend.emulator.backend import EmuBackend
+from tinygrad_cuda.backend.emu.backend import EmuBackend
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
@@ -23,6 +22,7 @@ from tinygrad_cuda.graph.ops import common, contraction, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.graph.program import Argument
 
 # Views --------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from derivatives import record
 from execution import Batch, collected
 
 from tinygrad_cuda.backend.cuda.compiler import compile_source
-from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.pinned_ring import fetch_source
+from tinygrad_cuda.backend.cuda.transfer.pinned_ring import fetch_source
+from tinygrad_cuda.backend.launch.executable import CudaExecutable
 from tinygrad_cuda.core.device import as_device
 
 # Stages that fit share a kernel, and the time of a compilation grows faster than a kernel does.

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from execution import Batch, device_or_skip
 
-from tinygrad_cuda.backend.cuda import contract
-from tinygrad_cuda.backend.cuda.conv_direct import Cut, Windows, cut_of, cuts_of, windows_of
-from tinygrad_cuda.backend.cuda.conv_weight_gradient import ImagePart, parts_of
-from tinygrad_cuda.backend.cuda.skeleton import THREADS
-from tinygrad_cuda.backend.cuda.tile_heuristics import BLOCK_SHARED
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS
+from tinygrad_cuda.lowering.skeletons.contract import contract
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import BLOCK_SHARED
+from tinygrad_cuda.lowering.skeletons.conv.direct import Cut, Windows, cut_of, cuts_of, windows_of
+from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import ImagePart, parts_of
 from tinygrad_cuda.nn.windows import padded, windows
 
 Array = np.ndarray[Any, Any]

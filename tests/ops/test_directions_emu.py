@@ -11,7 +11,7 @@ from execution import device_or_skip
 import tinygrad_cuda as tc
 from tinygrad_cuda import Tensor
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.graph import schedule
+from tinygrad_cuda.lowering.schedule import kernel_dag as schedule
 from tinygrad_cuda.nn import functional as F
 
 

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from bench import Bench, softmax, spread
 
-from tinygrad_cuda.backend.cuda import column_partials, fuse_column_sums, row_pipeline
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.graph import schedule
 from tinygrad_cuda.graph.ops import common, contraction, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.lowering.schedule import fuse_column_sums
+from tinygrad_cuda.lowering.schedule import kernel_dag as schedule
+from tinygrad_cuda.lowering.skeletons import column_partials, row_pipeline
 
 
 @pytest.mark.parametrize(

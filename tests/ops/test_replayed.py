@@ -7,7 +7,7 @@ import samples
 from execution import Results, collected, device_or_skip
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda.executable import CudaExecutable
+from tinygrad_cuda.backend.launch.executable import CudaExecutable
 from tinygrad_cuda.core.config import settings
 
 CHUNKS = samples.chunks(300)

@@ -14,12 +14,13 @@ import pytest
 from execution import device_or_skip
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.cuda import executable, fuse_grid_reduce
-from tinygrad_cuda.backend.cuda import grid_reduce as texts
-from tinygrad_cuda.backend.cuda.skeleton import Exchange
+from tinygrad_cuda.backend.launch import executable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine.plan import cache
-from tinygrad_cuda.graph.schedule import Kernel, Schedule
+from tinygrad_cuda.lowering.codegen.skeleton import Exchange
+from tinygrad_cuda.lowering.schedule import fuse_grid_reduce
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
+from tinygrad_cuda.lowering.skeletons import grid_reduce as texts
 from tinygrad_cuda.nn import functional as F
 
 Tensor = tc.Tensor
@@ -33,7 +34,7 @@ def small_is_large(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     device_or_skip("emu", request)
-    fusion = importlib.import_module("tinygrad_cuda.graph.fusion")
+    fusion = importlib.import_module("tinygrad_cuda.lowering.schedule.fusion")
     monkeypatch.setattr(fusion, "LONG_ROW", 1 << 10)
     monkeypatch.setattr(fuse_grid_reduce, "ENOUGH", 0)
     cache.clear()

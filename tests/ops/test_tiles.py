@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 from execution import Batch, device_or_skip
 
-from tinygrad_cuda.backend.cuda import contract
-from tinygrad_cuda.backend.cuda.contract_loads import Source, followed
-from tinygrad_cuda.backend.cuda.skeleton import THREADS
-from tinygrad_cuda.backend.cuda.tile_heuristics import (
+from tinygrad_cuda.core.device import CPU
+from tinygrad_cuda.core.dtypes import float32
+from tinygrad_cuda.graph.ops import common, contraction
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS
+from tinygrad_cuda.lowering.schedule.kernel_dag import schedule
+from tinygrad_cuda.lowering.skeletons.contract import contract
+from tinygrad_cuda.lowering.skeletons.contract.loads import Source, followed
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     BLOCK_SHARED,
     TILES,
     Plan,
@@ -20,12 +26,6 @@ from tinygrad_cuda.backend.cuda.tile_heuristics import (
     parted,
     plan,
 )
-from tinygrad_cuda.core.device import CPU
-from tinygrad_cuda.core.dtypes import float32
-from tinygrad_cuda.graph.ops import common, contraction
-from tinygrad_cuda.graph.ops import elementwise as ew
-from tinygrad_cuda.graph.ops import movement as mv
-from tinygrad_cuda.graph.schedule import schedule
 from tinygrad_cuda.nn.windows import padded, windows
 
 

@@ -15,13 +15,13 @@ from execution import Batch, collected, device_or_skip, located, read, values
 from sampling import Array, Sample, difference
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.base import Program
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import DTypeError
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import TABLE, common, elementwise, movement, random
+from tinygrad_cuda.graph.program import Program
 
 
 def rows(keep: Callable[[Op], bool]) -> pytest.MarkDecorator:

@@ -11,11 +11,6 @@ import pytest
 from execution import device_or_skip
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.cuda import winograd
-from tinygrad_cuda.backend.cuda.conv_direct import windows_of
-from tinygrad_cuda.backend.cuda.skeleton import THREADS
-from tinygrad_cuda.backend.cuda.winograd import form_of
-from tinygrad_cuda.backend.cuda.winograd_transforms import block_of
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import float32
@@ -24,6 +19,11 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops.winograd import PARTS, TransformPart
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS
+from tinygrad_cuda.lowering.skeletons.conv import winograd
+from tinygrad_cuda.lowering.skeletons.conv.direct import windows_of
+from tinygrad_cuda.lowering.skeletons.conv.winograd import form_of
+from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import block_of
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.nn.windows import padded, windows
 

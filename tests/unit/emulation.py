@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tinygrad_cuda.backend.emulator.runtime import EmulatedModule, prelude
+from tinygrad_cuda.backend.emu.runtime import EmulatedModule, prelude
 
 C_NAMES = {
     "float32": "float",

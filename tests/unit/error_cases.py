@@ -16,12 +16,14 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda import codegen, compiler, runtime
-from tinygrad_cuda.backend.cuda.skeleton import fill
+from tinygrad_cuda.backend.cuda import compiler
+from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.data import idx
 from tinygrad_cuda.graph.node import Op
 from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.lowering import emit as codegen
+from tinygrad_cuda.lowering.codegen.skeleton import fill
 from tinygrad_cuda.tensor.base import wrap
 
 CASES: dict[str, Callable[..., Any]] = {}

@@ -6,9 +6,6 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from tinygrad_cuda.backend.base import Argument, Program
-from tinygrad_cuda.backend.cuda.fuse_column_sums import fuse_column_sums
-from tinygrad_cuda.backend.cuda.fuse_grid_reduce import fuse_grid_reduce
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType
@@ -18,9 +15,12 @@ from tinygrad_cuda.graph.ops import common, contraction, indexing, winograd
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.graph.program import Argument, Program
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.graph.rewrite.products import turn_products
-from tinygrad_cuda.graph.schedule import Schedule, schedule
+from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
+from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
+from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule, schedule
 
 EMU = as_device("emu")
 SHARED = 227 << 10  # bytes that a block may have on a large GPU

@@ -12,7 +12,7 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.backend.reference.pool import pool
+from tinygrad_cuda.backend.cpu.pool import pool
 from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.rewrite import simplify

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from programs import family, scheduled
 
-from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources
-from tinygrad_cuda.backend.cuda.pack import packed, translation_unit
+from tinygrad_cuda.lowering.codegen.pack import packed, translation_unit
+from tinygrad_cuda.lowering.emit import stages
 
 pytest.importorskip("cuda.bindings.nvrtc")
 

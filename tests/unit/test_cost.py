@@ -8,12 +8,12 @@ import pytest
 
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import DType, bfloat16, bool_, float32, float64, int64
-from tinygrad_cuda.graph.cost import _FLOPS, Cost, flops, kernel_cost, node_cost
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import TABLE, common, contraction, indexing, random
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.lowering.schedule.cost import _FLOPS, Cost, flops, kernel_cost, node_cost
 
 R, N = 8, 100
 FULL = R * N

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.base import NOTHING, Number
-from tinygrad_cuda.backend.reference.backend import (
+from tinygrad_cuda.backend.cpu.backend import (
     CpuExecutable,
     ReferenceBackend,
     ReferenceExecutable,
 )
-from tinygrad_cuda.backend.reference.chains import ElementwiseChain
-from tinygrad_cuda.backend.reference.lowering import Lowered
-from tinygrad_cuda.backend.reference.pool import CAPACITY, pool
+from tinygrad_cuda.backend.cpu.chains import ElementwiseChain
+from tinygrad_cuda.backend.cpu.lowering import Lowered
+from tinygrad_cuda.backend.cpu.pool import CAPACITY, pool
 from tinygrad_cuda.graph.ops import numeric
+from tinygrad_cuda.graph.program import NOTHING, Number
 from tinygrad_cuda.nn import functional as F
 
 RNG = np.random.default_rng(0)

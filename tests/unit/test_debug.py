@@ -7,8 +7,8 @@ import re
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.cuda import pack
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.lowering.codegen import pack
 
 
 def test_level_2_times_each_operation_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import scipy.special
 from emulation import C_NAMES, apply, elementwise, kernel, launch, module, numpy_dtype
 
 from tinygrad_cuda.backend.cuda.compiler import compile_source
-from tinygrad_cuda.backend.emulator.runtime import EmulatedModule, prelude
+from tinygrad_cuda.backend.emu.runtime import EmulatedModule, prelude
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from emulation import kernel, launch, module
 
-from tinygrad_cuda.backend.emulator.runtime import EmulatedModule
+from tinygrad_cuda.backend.emu.runtime import EmulatedModule
 
 REDUCTIONS = {
     "sum_f": ("float", "tgc_sum_op()"),

@@ -8,12 +8,12 @@ import programs
 import pytest
 from programs import Inputs, scheduled
 
-from tinygrad_cuda.backend.cuda.codegen import stages
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.lowering.emit import stages
 
 
 def normalized(x: Node, passes: int) -> Node:

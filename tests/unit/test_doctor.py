@@ -12,7 +12,7 @@ import pytest
 
 from tinygrad_cuda.__main__ import main
 from tinygrad_cuda.backend.cuda import compiler as nvrtc
-from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.utils import doctor

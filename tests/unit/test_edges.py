@@ -10,7 +10,7 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import distributions, nn
-from tinygrad_cuda.backend.emulator.compiler import toolchain
+from tinygrad_cuda.backend.emu.compiler import toolchain
 from tinygrad_cuda.core.errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from tinygrad_cuda.nn import functional as F
 

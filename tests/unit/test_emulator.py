@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emulation import apply, elementwise, kernel, launch, module
 
-from tinygrad_cuda.backend.emulator.runtime import EmulatedModule, KernelFault
+from tinygrad_cuda.backend.emu.runtime import EmulatedModule, KernelFault
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from emulation import apply, elementwise, kernel, launch, module
 
-from tinygrad_cuda.backend.emulator import compiler
-from tinygrad_cuda.backend.emulator.runtime import EmulatedModule, KernelFault, prelude
+from tinygrad_cuda.backend.emu import compiler
+from tinygrad_cuda.backend.emu.runtime import EmulatedModule, KernelFault, prelude
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, DeviceError
 

@@ -11,7 +11,7 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.reference.backend import CpuExecutable, ReferenceBackend
+from tinygrad_cuda.backend.cpu.backend import CpuExecutable, ReferenceBackend
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine import overwrite
 from tinygrad_cuda.engine.plan import cache

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad_cuda.backend.cuda import async_copy
-from tinygrad_cuda.backend.cuda.async_copy import LARGEST, TURNS, Ferry
+from tinygrad_cuda.backend.cuda.transfer import async_copy
+from tinygrad_cuda.backend.cuda.transfer.async_copy import LARGEST, TURNS, Ferry
 
 
 class Stream:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.base import Program
-from tinygrad_cuda.backend.reference.backend import ReferenceBackend
+from tinygrad_cuda.backend.cpu.backend import ReferenceBackend
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import DType, float32, float64, int64
 from tinygrad_cuda.core.errors import GradientError
@@ -22,6 +21,7 @@ from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.graph.rewrite import simplify
 
 SHAPE = (2, 3)

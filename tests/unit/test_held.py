@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tinygrad_cuda.backend.cuda.graphs_by_address import GRAPHS, IDLE
-from tinygrad_cuda.backend.cuda.pinned_ring import Staged
-from tinygrad_cuda.backend.cuda.steady_runs import SteadyRuns
+from tinygrad_cuda.backend.cuda.transfer.pinned_ring import Staged
+from tinygrad_cuda.backend.launch.graphs_by_address import GRAPHS, IDLE
+from tinygrad_cuda.backend.launch.steady_runs import SteadyRuns
 from tinygrad_cuda.core.config import settings
 
 
@@ -57,8 +57,9 @@ class Executable:
         self.number_memory = Memory(7)
         self.arena_address = 5
         self.nbytes = 1
+        self.staged = Staged
         self.graphs = self.few = True
-        self.staged: list[bytes] = []
+        self.sent_bytes: list[bytes] = []
         self.graphs_made: list[Graph] = []
         self.checks, self.first_code = True, 1 << 20
         self.watched: list[Any] = []
@@ -76,7 +77,7 @@ class Executable:
         return numbers if self.few else b""
 
     def stage(self, data: bytes) -> Any:
-        self.staged.append(data)
+        self.sent_bytes.append(data)
         return waiting()
 
     def memory(self, inputs: Any, results: Any) -> list[Any]:
@@ -200,7 +201,7 @@ def test_many_numbers_wait_to_be_fetched(loop: Loop) -> None:
     for turn in range(8):
         loop.turn(x, 20, float(turn))
     assert loop.executable.log[-1] == ("again", [10, 100, 20, 5, 7], b"")
-    assert loop.executable.staged[-1] == Numbers().packed([7.0])
+    assert loop.executable.sent_bytes[-1] == Numbers().packed([7.0])
     assert len(loop.executable.graphs_made[-1].fetched) == 1
 
 

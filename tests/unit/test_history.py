@@ -29,7 +29,7 @@ def nodes() -> int:
 
 def contractions(monkeypatch: pytest.MonkeyPatch, look: str) -> list[int]:
     """How many products each turn of a training loop computes."""
-    from tinygrad_cuda.backend.reference.backend import CpuExecutable
+    from tinygrad_cuda.backend.cpu.backend import CpuExecutable
 
     counts = [0]
     run = CpuExecutable.run

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 
-from tinygrad_cuda.backend.cuda import index as ix
-from tinygrad_cuda.backend.cuda.index import Condition, Index
+from tinygrad_cuda.lowering.codegen import index as ix
+from tinygrad_cuda.lowering.codegen.index import Condition, Index
 
 Conditions = list[Condition | bool]
 

@@ -9,8 +9,8 @@ import pytest
 from emulation import launch
 
 from lab import mlp
-from tinygrad_cuda.backend.emulator.compiler import toolchain
-from tinygrad_cuda.backend.emulator.runtime import EmulatedModule
+from tinygrad_cuda.backend.emu.compiler import toolchain
+from tinygrad_cuda.backend.emu.runtime import EmulatedModule
 from tinygrad_cuda.core.errors import TgcError
 
 STEPS = 2

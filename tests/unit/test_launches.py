@@ -11,23 +11,28 @@ import pytest
 from programs import Inputs, family, layer_norm, mlp_step, scheduled, softmax
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.base import Program
-from tinygrad_cuda.backend.cuda.codegen import stages
-from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.fuse_column_sums import fuse_column_sums
-from tinygrad_cuda.backend.cuda.launch_params import LaunchParams, Numbers, dependencies, first_uses
-from tinygrad_cuda.backend.cuda.pack import PackedLaunch, packed
-from tinygrad_cuda.backend.cuda.row_reduce import ROW_BYTES
-from tinygrad_cuda.backend.cuda.skeleton import Word
+from tinygrad_cuda.backend.launch.executable import CudaExecutable
+from tinygrad_cuda.backend.launch.launch_params import (
+    LaunchParams,
+    Numbers,
+    dependencies,
+    first_uses,
+)
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import DeviceError
 from tinygrad_cuda.graph.ops import contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.graph.rewrite.products import turn_products
-from tinygrad_cuda.graph.schedule import schedule
+from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, packed
+from tinygrad_cuda.lowering.codegen.skeleton import Word
+from tinygrad_cuda.lowering.emit import stages
+from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
+from tinygrad_cuda.lowering.schedule.kernel_dag import schedule
+from tinygrad_cuda.lowering.skeletons.row_reduce import ROW_BYTES
 
 EMU = as_device("emu")
 RATE = 0.05

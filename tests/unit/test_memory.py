@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinygrad_cuda.graph.memory import ALIGNMENT, MemoryPlan, PlannedBuffer, plan_memory
+from tinygrad_cuda.lowering.schedule.memory import ALIGNMENT, MemoryPlan, PlannedBuffer, plan_memory
 
 MIB = 1 << 20
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 from programs import Inputs, scheduled, softmax, spread, times
 
-from tinygrad_cuda.backend.cuda.codegen import stages
-from tinygrad_cuda.backend.cuda.expression import expression
-from tinygrad_cuda.backend.cuda.pack import packed
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.lowering.codegen.expression import expression
+from tinygrad_cuda.lowering.codegen.pack import packed
+from tinygrad_cuda.lowering.emit import stages
 
 HALF = dtypes.bfloat16
 

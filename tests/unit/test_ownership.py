@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tinygrad_cuda.backend.cuda import compiler as nvrtc
-from tinygrad_cuda.backend.emulator import compiler as emulator
-from tinygrad_cuda.backend.emulator.runtime import prelude
+from tinygrad_cuda.backend.emu import compiler as emulator
+from tinygrad_cuda.backend.emu.runtime import prelude
 from tinygrad_cuda.core.config import Settings, settings
 from tinygrad_cuda.core.errors import CompileError, DeviceError
 from tinygrad_cuda.core.ownership import distrust, own_folder, read_own

@@ -20,8 +20,8 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.graph.ops import philox
 
 PACKAGE = Path(philox.__file__).resolve().parents[2]
-SKELETONS = PACKAGE / "backend" / "cuda" / "skeletons"
-TWIN = PACKAGE / "backend" / "emulator" / "device_twin.h"
+SKELETONS = PACKAGE / "lowering" / "skeletons"
+TWIN = PACKAGE / "backend" / "emu" / "device_twin.h"
 N = 200_000
 
 

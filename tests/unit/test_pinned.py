@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.cuda.pinned import Pinned
+from tinygrad_cuda.backend.cuda.transfer.pinned import Pinned
 
 
 class Card:

@@ -14,9 +14,10 @@ from pretended_gpu import MEMORY, Driver, pretended_gpu
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda import dependent_launches, runtime
-from tinygrad_cuda.backend.cuda.executable import REPLAYS, CudaExecutable
-from tinygrad_cuda.backend.emulator.compiler import toolchain
+from tinygrad_cuda.backend.cuda import driver as runtime
+from tinygrad_cuda.backend.cuda.graphs import dependent_launches
+from tinygrad_cuda.backend.emu.compiler import toolchain
+from tinygrad_cuda.backend.launch.executable import REPLAYS, CudaExecutable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import (

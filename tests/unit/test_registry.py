@@ -8,7 +8,7 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.core.device import as_device
 
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinygrad_cuda.backend.base import Argument, Program
-from tinygrad_cuda.backend.reference.backend import ReferenceBackend
+from tinygrad_cuda.backend.cpu.backend import ReferenceBackend
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import (
     ALL,
@@ -33,6 +32,7 @@ from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.graph.program import Argument, Program
 from tinygrad_cuda.graph.rewrite import RULES, simplify
 
 NAN, INF = math.nan, math.inf

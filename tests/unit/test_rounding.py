@@ -9,11 +9,11 @@ import pytest
 from programs import family, scheduled
 
 from tinygrad_cuda.backend.cuda import compiler
-from tinygrad_cuda.backend.cuda.codegen import stages
-from tinygrad_cuda.backend.cuda.pack import packed, translation_unit
-from tinygrad_cuda.backend.emulator import compiler as emulator
+from tinygrad_cuda.backend.emu import compiler as emulator
+from tinygrad_cuda.lowering.codegen.pack import packed, translation_unit
+from tinygrad_cuda.lowering.codegen.skeleton import FOLDER
+from tinygrad_cuda.lowering.emit import stages
 
-SKELETONS = Path(compiler.__file__).parent / "skeletons"
 # A running float value that takes something: `sum[q] += a * b`, `t1 = t1 - a * b`.
 TAKEN = re.compile(r"\b(?:sum|total|mean|m2|half|to|[rst]\d+)(?:\.\w+)? *([+-]?=) *(.+)", re.DOTALL)
 
@@ -63,7 +63,7 @@ ZETA = ("total += tgc_pow / (s - 1.0) + 0.5 * power", "total += terms * factor")
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in sorted(SKELETONS.glob("*.cuh")) if p.stem not in SERIES],
+    [p for p in sorted(FOLDER.rglob("*.cuh")) if p.stem not in SERIES],
     ids=lambda p: p.stem,
 )
 def test_skeletons_have_no_bare_product_in_a_sum(path: Path) -> None:

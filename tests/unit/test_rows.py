@@ -16,16 +16,16 @@ from programs import (
     variable,
 )
 
-from tinygrad_cuda.backend.cuda.codegen import stages
-from tinygrad_cuda.backend.cuda.pack import packed
-from tinygrad_cuda.backend.cuda.skeleton import Stage
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
-from tinygrad_cuda.graph.schedule import Kernel
+from tinygrad_cuda.lowering.codegen.pack import packed
+from tinygrad_cuda.lowering.codegen.skeleton import Stage
+from tinygrad_cuda.lowering.emit import stages
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 
 
 def only_stage(new: Inputs, *outputs: Node) -> Stage:

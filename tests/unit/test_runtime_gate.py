@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.handles import RECENT, LaunchAttributes
 from tinygrad_cuda.core.errors import CudaError, DeviceError
 
@@ -69,7 +69,7 @@ def install(monkeypatch: pytest.MonkeyPatch, driver: Any) -> None:
 def test_importing_the_modules_loads_no_cuda() -> None:
     program = (
         "import sys\n"
-        "from tinygrad_cuda.backend.cuda import compiler, graphs, handles, pool, runtime\n"
+        "from tinygrad_cuda.backend.cuda import compiler, driver, graphs, handles, pool\n"
         "print([name for name in sys.modules if name.split('.')[0] == 'cuda'])"
     )
     result = subprocess.run(

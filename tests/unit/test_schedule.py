@@ -21,16 +21,16 @@ from programs import (
     variable,
 )
 
-from tinygrad_cuda.backend.cuda.codegen import stages
-from tinygrad_cuda.backend.cuda.pack import packed
 from tinygrad_cuda.core import dtypes
-from tinygrad_cuda.graph.fusion import signature
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, contraction, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
-from tinygrad_cuda.graph.schedule import Schedule, schedule
+from tinygrad_cuda.lowering.codegen.pack import packed
+from tinygrad_cuda.lowering.emit import stages
+from tinygrad_cuda.lowering.schedule.fusion import signature
+from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule, schedule
 
 
 def kinds(found: Schedule) -> list[str]:

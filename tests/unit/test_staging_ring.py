@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad_cuda.backend.cuda import pinned_ring
-from tinygrad_cuda.backend.cuda.pinned_ring import (
+from tinygrad_cuda.backend.cuda.transfer import pinned_ring
+from tinygrad_cuda.backend.cuda.transfer.pinned_ring import (
     KEPT,
     LARGEST,
     PART,

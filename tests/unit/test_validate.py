@@ -11,10 +11,10 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn
-from tinygrad_cuda.backend.cuda import skeleton
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.plan import cache
+from tinygrad_cuda.lowering.codegen import skeleton
 
 pytestmark = pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
 
@@ -131,7 +131,10 @@ def test_a_broken_column_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_broken_product(monkeypatch: pytest.MonkeyPatch) -> None:
     break_skeleton(
-        monkeypatch, "contract.cuh", "k_begin + @chunk@ < @k@", "k_begin + @chunk@ < @k@ - 1"
+        monkeypatch,
+        "contract.cuh",
+        "k_begin + @chunk@ < @k@",
+        "k_begin + @chunk@ < @k@ - 1",
     )
     break_skeleton(monkeypatch, "contract.cuh", ": @k@;", ": @k@ - 1;")
     a, b = random(9, 21), random(21, 7)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType, float16, float32
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, user_site
@@ -79,7 +79,7 @@ class GradScaler:
         enabled: bool = True,
     ) -> None:
         self._device = known_kind("GradScaler", device)
-        if enabled and device == "cuda" and not runtime.available():
+        if enabled and device == "cuda" and not driver.available():
             warnings.warn(
                 "GradScaler is enabled, but there is no usable GPU: disabled. "
                 "GradScaler('cpu') scales on the CPU.",

@@ -1,13 +1,9 @@
-"""What the engine hands to a backend, and what a backend must offer.
-
-A Program is a plan's own graph: fresh nodes whose leaves are numbered inputs, free of storages.
-"""
+"""What the engine hands to a backend, and what a backend must offer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,16 +11,7 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
-
-
-class Argument(NamedTuple):
-    """Stands in an attribute for a number that each run of the program supplies."""
-
-    position: int
-
-
-Number = bool | int | float
-NOTHING: Mapping[int, Any] = {}
+from tinygrad_cuda.graph.program import NOTHING, Number, Program
 
 
 class NoMemory(MemoryError):
@@ -33,26 +20,6 @@ class NoMemory(MemoryError):
     def __init__(self, node: Node, reason: str) -> None:
         super().__init__(reason)
         self.node = node
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """A graph to run many times.
-
-    Attributes:
-        device: where it runs.
-        outputs: the values wanted, in order; an input may itself be wanted.
-        inputs: ``buffer`` nodes; number k has the attribute ``slot`` = k.
-        overwrites: for an output's position, the input slot whose storage it shall take: nobody
-            reads that input after the run. The output is then the node of an ``assign``.
-
-    A run supplies numbers too, to which attributes refer by `Argument`.
-    """
-
-    device: Device
-    outputs: tuple[Node, ...]
-    inputs: tuple[Node, ...]
-    overwrites: dict[int, int] = field(default_factory=dict)
 
 
 class Storage(Protocol):

@@ -11,11 +11,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tinygrad_cuda.backend.base import NOTHING, BadIndex, Number, Program
+from tinygrad_cuda.backend.base import BadIndex
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import DeviceError
 from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.program import NOTHING, Number, Program
 
 
 class Nothing:

@@ -16,10 +16,10 @@ _lock = new_lock()
 # Module and class of each kind. A backend is imported when its device is first used: the code
 # generator alone is half of the package.
 BACKENDS = {
-    "cpu": ("tinygrad_cuda.backend.reference.backend", "ReferenceBackend"),
+    "cpu": ("tinygrad_cuda.backend.cpu.backend", "ReferenceBackend"),
     "cuda": ("tinygrad_cuda.backend.cuda.backend", "CudaBackend"),
     "meta": ("tinygrad_cuda.backend.meta", "MetaBackend"),
-    "emu": ("tinygrad_cuda.backend.emulator.backend", "EmuBackend"),
+    "emu": ("tinygrad_cuda.backend.emu.backend", "EmuBackend"),
 }
 
 
@@ -49,7 +49,7 @@ def _imported_beside_driver(module: str, index: int) -> Any:
 
     What goes wrong there is raised again when the backend asks for the GPU.
     """
-    runtime = importlib.import_module("tinygrad_cuda.backend.cuda.runtime")
+    runtime = importlib.import_module("tinygrad_cuda.backend.cuda.driver")
     beginning = threading.Thread(target=runtime.begin, args=(index,))
     beginning.start()
     try:
@@ -62,5 +62,5 @@ def usable(kind: str) -> bool:
     """Whether a device of this kind can be used here; the driver is asked once."""
     if kind != "cuda":
         return True
-    runtime = importlib.import_module("tinygrad_cuda.backend.cuda.runtime")
+    runtime = importlib.import_module("tinygrad_cuda.backend.cuda.driver")
     return bool(runtime.available())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.core.errors import ArgumentError
 
 _PRECISIONS = ("highest", "high", "medium")
@@ -61,7 +61,7 @@ matmul = _Matmul()
 
 def is_built() -> bool:
     """Whether there is a usable GPU: kernels are compiled at run time, not when this is built."""
-    return runtime.available()
+    return driver.available()
 
 
 def flash_sdp_enabled() -> bool:

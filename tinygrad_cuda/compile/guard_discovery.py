@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tinygrad_cuda.amp.grad_scaler import GradScaler
-from tinygrad_cuda.backend.reference.threads import get_num_threads
+from tinygrad_cuda.backend.cpu.threads import get_num_threads
 from tinygrad_cuda.backends.cuda import get_float32_matmul_precision
 from tinygrad_cuda.compile.guard_values import (
     FUNCTION,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.names import missing_from
@@ -39,12 +39,12 @@ __all__ = [
 
 def is_available() -> bool:
     """Whether a GPU can be used; never raises."""
-    return runtime.available()
+    return driver.available()
 
 
 def device_count() -> int:
     """The number of usable GPUs."""
-    return runtime.device_count() if runtime.available() else 0
+    return driver.device_count() if driver.available() else 0
 
 
 def is_initialized() -> bool:
@@ -120,7 +120,7 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
 class _Properties:
     """What `get_device_properties` gives, by PyTorch's names."""
 
-    def __init__(self, found: runtime.Properties) -> None:
+    def __init__(self, found: driver.Properties) -> None:
         self.name = found.name
         self.major, self.minor = found.capability
         self.total_memory = found.memory_bytes
@@ -147,7 +147,7 @@ def get_device_properties(device: Any = None) -> _Properties:
 
 def get_arch_list() -> list[str]:
     """The architectures of the GPUs here: kernels are compiled for them at run time."""
-    return sorted({runtime.device(k).properties.arch for k in range(device_count())})
+    return sorted({driver.device(k).properties.arch for k in range(device_count())})
 
 
 # Random numbers -----------------------------------------------------------------------------------

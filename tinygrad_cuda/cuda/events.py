@@ -6,13 +6,13 @@ from time import perf_counter
 from typing import Any
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cuda import runtime
+from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.core.device import Device, as_device
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.realize import realize
 
 
-def runtime_of(device: Any) -> runtime.DeviceHandle:
+def runtime_of(device: Any) -> driver.DeviceHandle:
     """The driver's view of a GPU.
 
     Raises:
@@ -20,7 +20,7 @@ def runtime_of(device: Any) -> runtime.DeviceHandle:
     """
     place = as_device("cuda" if device is None else device)
     registry.get(place)
-    return runtime.device(place.index)
+    return driver.device(place.index)
 
 
 class Event:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import BadIndex
-from tinygrad_cuda.backend.reference.rows import evaluate
+from tinygrad_cuda.backend.cpu.rows import evaluate
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import NonFiniteError, Site
 from tinygrad_cuda.engine.trace import Trace

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tinygrad_cuda.backend.base import Number
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
 from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.program import Number
 from tinygrad_cuda.graph.subgraph_template import Deferred, structure
 
 

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.base import Executable, Number
+from tinygrad_cuda.backend.base import Executable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.engine.trace import Trace
+from tinygrad_cuda.graph.program import Number
 
 # Traces kept; the least recently used goes first.
 CAPACITY = 2048

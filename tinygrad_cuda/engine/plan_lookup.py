@@ -11,7 +11,7 @@ from operator import attrgetter, le
 from sys import getrefcount
 from typing import Any
 
-from tinygrad_cuda.backend.base import Executable, Number
+from tinygrad_cuda.backend.base import Executable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.engine import overwrite
@@ -23,6 +23,7 @@ from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.engine.vmap_trace import tracing
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.program import Number
 from tinygrad_cuda.graph.subgraph_template import Deferred, picking, structure
 
 _sources_of = attrgetter("sources")

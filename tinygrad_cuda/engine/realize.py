@@ -11,7 +11,7 @@ from operator import call
 from typing import Any
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.base import LINE, BadIndex, Executable, NoMemory, Number
+from tinygrad_cuda.backend.base import LINE, BadIndex, Executable, NoMemory
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import ArgumentError, IndexError, OutOfMemoryError, RawSite
 from tinygrad_cuda.core.interrupts import uninterrupted
@@ -28,6 +28,7 @@ from tinygrad_cuda.engine.vmap_trace import refuse_examples, tracing
 from tinygrad_cuda.graph.node import Node, mode, origin_of
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.graph.program import Number
 
 _locks: dict[Device, threading.RLock] = {}
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinygrad_cuda.backend.base import Argument, Number, Program
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, node_made
 from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.program import Argument, Number, Program
 from tinygrad_cuda.graph.subgraph_template import SharedSubgraph, structure
 
 

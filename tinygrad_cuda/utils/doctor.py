@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tinygrad_cuda.backend.cuda import compiler as nvrtc
-from tinygrad_cuda.backend.cuda import runtime
-from tinygrad_cuda.backend.emulator import compiler as emulator
+from tinygrad_cuda.backend.cuda import driver
+from tinygrad_cuda.backend.emu import compiler as emulator
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.core.ownership import own_folder
@@ -141,10 +141,10 @@ def _nvrtc() -> Finding:
 
 
 def _gpu() -> Finding:
-    if not runtime.available():
-        text = f"{runtime.reason()}; the devices cpu and emu do without"
+    if not driver.available():
+        text = f"{driver.reason()}; the devices cpu and emu do without"
         return Finding("note", "GPU", text, DRIVER if _has_nvidia_card() else None)
-    properties = runtime.device(0).properties
+    properties = driver.device(0).properties
     text = f"{properties.name}, {properties.arch}, {properties.memory_bytes / 2**30:.0f} GiB"
     try:
         archs = nvrtc.supported_archs()

@@ -10,27 +10,28 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.backend.base import LINE, BadIndex, Program
-from tinygrad_cuda.backend.cuda import runtime
-from tinygrad_cuda.backend.cuda.arena import ArenaPiece
-from tinygrad_cuda.backend.cuda.async_copy import SMALLEST, Ferried, Ferry
-from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources
-from tinygrad_cuda.backend.cuda.executable import CudaExecutable
-from tinygrad_cuda.backend.cuda.launch_params import LaunchParams, bad_index
-from tinygrad_cuda.backend.cuda.multi_run_graph import MultiRunGraph
-from tinygrad_cuda.backend.cuda.pack import PackedLaunch
-from tinygrad_cuda.backend.cuda.pinned import Pinned
-from tinygrad_cuda.backend.cuda.pinned_ring import Staged, lent
-from tinygrad_cuda.backend.cuda.prefetch import Upload, Uploader
-from tinygrad_cuda.backend.cuda.replay import Label, Replay
-from tinygrad_cuda.backend.cuda.report import LANES, Roof, taken
-from tinygrad_cuda.backend.cuda.skeleton import THREADS
+from tinygrad_cuda.backend.base import LINE, BadIndex
+from tinygrad_cuda.backend.cuda import driver
+from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources, taken
+from tinygrad_cuda.backend.cuda.graphs.multi_run_graph import MultiRunGraph
+from tinygrad_cuda.backend.cuda.graphs.replay import Label, Replay
 from tinygrad_cuda.backend.cuda.timing import times
+from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, Ferried, Ferry
+from tinygrad_cuda.backend.cuda.transfer.pinned import Pinned
+from tinygrad_cuda.backend.cuda.transfer.pinned_ring import Staged, lent
+from tinygrad_cuda.backend.cuda.transfer.prefetch import Upload, Uploader
+from tinygrad_cuda.backend.launch.executable import CudaExecutable
+from tinygrad_cuda.backend.launch.launch_params import LaunchParams, bad_index
+from tinygrad_cuda.backend.launch.report import LANES, Roof
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.program import Program
+from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS
+from tinygrad_cuda.lowering.schedule.arena import ArenaPiece
 
 ERROR_BYTES = 64
 HOST_MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP: kernels may write it
@@ -47,9 +48,11 @@ class CudaBackend:
         DeviceError: there is no usable GPU of this number.
     """
 
+    staged: type = Staged
+
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.gpu = runtime.device(device.index)
+        self.gpu = driver.device(device.index)
         self._lock = new_lock()
         self._uploads: dict[int, deque[int]] = {}  # by size, where recent ones were, oldest first
         self._uploader: Uploader | None = None
@@ -70,7 +73,7 @@ class CudaBackend:
 
     # The backend
 
-    def from_host(self, array: Array) -> runtime.Allocation | Staged | Ferried:
+    def from_host(self, array: Array) -> driver.Allocation | Staged | Ferried:
         entry = self.pinned.entry(id(array))
         if entry is None or entry[0]() is not array:
             return self.gpu.stage(np.ascontiguousarray(array), self._for_upload)
@@ -86,7 +89,7 @@ class CudaBackend:
             self._uploader = Uploader(self.gpu)
         return self._uploader.start(array)
 
-    def _for_upload(self, nbytes: int) -> runtime.Allocation:
+    def _for_upload(self, nbytes: int) -> driver.Allocation:
         """Memory where an earlier upload of that size was, if it is free: graphs know its address.
 
         The oldest first, so that several arrays of one size keep their places from step to step.
@@ -108,9 +111,7 @@ class CudaBackend:
                 places.append(found.address)
             return found
 
-    def to_host(
-        self, storage: runtime.Allocation | ArenaPiece, shape: Shape, dtype: DType
-    ) -> Array:
+    def to_host(self, storage: driver.Allocation | ArenaPiece, shape: Shape, dtype: DType) -> Array:
         array = np.empty(shape, dtype.numpy)
         self.gpu.copy_out(storage.address, array.reshape(-1).view(np.uint8))
         return array
@@ -123,25 +124,25 @@ class CudaBackend:
 
     # The machine under the executable
 
-    def allocate(self, nbytes: int) -> runtime.Allocation:
+    def allocate(self, nbytes: int) -> driver.Allocation:
         return self.gpu.allocate(nbytes)
 
-    def write(self, memory: runtime.Allocation, data: bytes) -> None:
+    def write(self, memory: driver.Allocation, data: bytes) -> None:
         self.gpu.copy_in(memory.address, np.frombuffer(data, np.uint8))
 
-    def stage(self, data: bytes) -> Staged | runtime.Allocation:
+    def stage(self, data: bytes) -> Staged | driver.Allocation:
         return self.gpu.stage(np.frombuffer(data, np.uint8), self.gpu.allocate)
 
-    def take(self, nbytes: int, address: int) -> runtime.Allocation:
+    def take(self, nbytes: int, address: int) -> driver.Allocation:
         return self.gpu.pool.take(nbytes, address)
 
-    def reuse(self, nbytes: int, address: int, other: int = 0) -> runtime.Allocation | None:
+    def reuse(self, nbytes: int, address: int, other: int = 0) -> driver.Allocation | None:
         return self.gpu.pool.reuse(nbytes, address, other)
 
-    def part(self, memory: runtime.Allocation, offset: int, nbytes: int) -> ArenaPiece:
+    def part(self, memory: driver.Allocation, offset: int, nbytes: int) -> ArenaPiece:
         return ArenaPiece(memory.address + offset, nbytes)
 
-    def load(self, source: str) -> runtime.LoadedModule:
+    def load(self, source: str) -> driver.LoadedModule:
         report = settings.debug >= 5
         binary = compile_source(source, self.gpu.properties.arch, REPORT if report else ())
         if report:
@@ -151,7 +152,7 @@ class CudaBackend:
 
     def launch(
         self,
-        unit: runtime.LoadedModule,
+        unit: driver.LoadedModule,
         launch: PackedLaunch,
         words: bytes,
         touched: list[Any],
@@ -168,19 +169,19 @@ class CudaBackend:
 
     def replay(
         self,
-        unit: runtime.LoadedModule,
+        unit: driver.LoadedModule,
         launches: Sequence[PackedLaunch],
         after: Sequence[tuple[int, ...]],
         frame: LaunchParams,
-        fetched: Sequence[runtime.Allocation],
-        numbers: runtime.Allocation | None,
+        fetched: Sequence[driver.Allocation],
+        numbers: driver.Allocation | None,
     ) -> Replay:
         return Replay(self.gpu, unit, launches, after, frame, fetched, numbers)
 
     def chain(self, programs: Sequence[CudaExecutable], length: int) -> MultiRunGraph:
         return MultiRunGraph(self.gpu, programs, length)
 
-    def copy(self, target: runtime.Allocation, source: runtime.Allocation) -> None:
+    def copy(self, target: driver.Allocation, source: driver.Allocation) -> None:
         self.gpu.copy(target.address, source.address, source.nbytes)
 
     def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[float]:
@@ -196,7 +197,7 @@ class _ErrorMirror:
         gpu: whose kernels write it.
     """
 
-    def __init__(self, gpu: runtime.DeviceHandle) -> None:
+    def __init__(self, gpu: driver.DeviceHandle) -> None:
         self.gpu = gpu
         self.word = gpu.allocate(ERROR_BYTES)
         self.address = int(gpu.call("cuMemHostAlloc", ERROR_BYTES, HOST_MAPPED))

@@ -62,6 +62,14 @@ class Resources(NamedTuple):
     shared: int
 
 
+def taken(name: str, used: Resources) -> str:
+    """What TGC_DEBUG=5 prints of a kernel: what the assembler gave it."""
+    return (
+        f"{name:<56} {used.registers:>4} registers {used.shared:>7} bytes shared "
+        f"{used.stack:>6} stack  spills {used.spill_stores} stored, {used.spill_loads} loaded"
+    )
+
+
 def compile_source(source: str, arch: str, options: tuple[str, ...] = ()) -> Binary:
     """Compiles one translation unit, of one kernel or many, to a cubin.
 

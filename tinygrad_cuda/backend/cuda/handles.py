@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinygrad_cuda.core.errors import ArgumentError, CudaError
 
 if TYPE_CHECKING:
-    from tinygrad_cuda.backend.cuda.runtime import DeviceHandle
+    from tinygrad_cuda.backend.cuda.driver import DeviceHandle
 
 PLAIN_SHARED_BYTES = 48 << 10  # more dynamic shared memory has to be asked for
 RECENT = 16  # launches in the account of a failure

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from math import prod
 
-from tinygrad_cuda.graph.fusion import TRANSPARENT
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, reduction
 from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT
 
 STATISTICS = frozenset(("mean", "var", "mean_square", "rstd", "rrms"))  # they need no number
 

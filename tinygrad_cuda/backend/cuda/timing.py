@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from tinygrad_cuda.backend.cuda.compiler import compile_source
-from tinygrad_cuda.backend.cuda.runtime import DeviceHandle, DriverEvent, KernelHandle
+from tinygrad_cuda.backend.cuda.driver import DeviceHandle, DriverEvent, KernelHandle
 
 LAUNCHES = 200  # behind one delay; the driver's queue takes more
 DELAY_PER_LAUNCH = 40_000  # nanoseconds; the host needs about 10,000 for a launch and an event

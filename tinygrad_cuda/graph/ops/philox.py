@@ -1,5 +1,5 @@
 """Random numbers as a function of (seed, node number, element index): Philox4x32-10, in NumPy.
-The same numbers, bit for bit, come from backend/cuda/skeletons/random.cuh; change both or neither.
+The same numbers, bit for bit, come from lowering/skeletons/random.cuh; change both or neither.
 
 Counter of a block of four words: (block low, block high, node number low, node number high), key:
 the seed's two words. What an element draws:

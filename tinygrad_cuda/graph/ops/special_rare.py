@@ -1,6 +1,6 @@
 """Elementwise rows that few programs meet: Bessel functions, incomplete gamma, zeta, erfcx, gcd.
 
-SciPy is the reference; the device functions stand in backend/cuda/skeletons/special.cuh.
+SciPy is the reference; the device functions stand in lowering/skeletons/special.cuh.
 """
 
 from __future__ import annotations

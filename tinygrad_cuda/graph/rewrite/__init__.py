@@ -119,7 +119,7 @@ def simplify(
     and ``x * 0`` stays for floating dtypes. Two kinds of rule give the better rounded value
     instead: ``x ** 2`` is ``x * x``, and a sum of equal numbers is one product. The sign of a
     sum that is zero is not defined. Constants fold to what the NumPy reference gives. A check is
-    dropped with the last reader of its value; see `graph.checks`.
+    dropped with the last reader of its value; see `lowering.schedule.checks`.
 
     Args:
         outputs: the wanted values of one plan. Nodes without storages; ``buffer`` nodes are kept

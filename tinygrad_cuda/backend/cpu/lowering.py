@@ -1,0 +1,439 @@
+"""From a program to what the cpu device runs: steps over a table of values.
+
+Forms are chosen (forms.py), long elementwise values are gathered into chains (chains.py), and
+each value gets a slot; a value that nobody reads any more gives its memory to the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from math import prod
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from tinygrad_cuda.backend.cpu.chains import SMALLEST, ElementwiseChain, Member
+from tinygrad_cuda.backend.cpu.forms import Form, Forms
+from tinygrad_cuda.backend.cpu.pool import SMALLEST as SMALLEST_POOLED
+from tinygrad_cuda.backend.cpu.pool import pool
+from tinygrad_cuda.backend.cpu.rows import check, resolved
+from tinygrad_cuda.backend.cpu.strided import join_movements
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, indexing
+from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.graph.program import Program
+
+Array = np.ndarray[Any, Any]
+Step = Callable[[list[Any]], None]
+
+ARGUMENTS = 0  # the slot of the numbers that a run supplies
+
+
+class LoweredUnit:
+    """What becomes one step: a node, or a chain of them.
+
+    Attributes:
+        nodes: sources first.
+        reads: nodes computed by other units.
+    """
+
+    __slots__ = ("nodes", "reads")
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+        self.reads: list[Node] = []
+
+
+class Lowered:
+    """The steps of a program.
+
+    Attributes:
+        initial: the table of values with what is the same in each run.
+        inputs: (slot of the program, slot of the table).
+        steps: in their order.
+        owners: the last node of each step; None of one that only lets values go.
+        nodes: what is computed, in that order.
+        outputs: slots of the results.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.initial: list[Any] = [None]
+        self.steps: list[Step] = []
+        self.owners: list[Node | None] = []
+        self.nodes: list[Node] = []
+        self._slots: dict[Node, int] = {}
+        self._arrays: dict[int, int] = {}
+        order = topological(program.outputs)
+        forms = Forms(order, program.outputs)
+        self._forms: dict[Node, Form] = {}
+        for node in order:
+            if node.op is not common.buffer and forms.canonical(node) is node:
+                form = forms.of(node)
+                if form is not None:
+                    self._forms[node] = form
+        self._forms |= forms.added
+        full = [forms.full(node) for node in program.outputs]
+        self._results = [source for source in full if isinstance(source, Node)]
+        self._roots = list(self._results)
+        # A check is made even if what it guards is not read.
+        self._roots += [node for node in self._forms if node.op in indexing.CHECKS]
+        join_movements(self._needed(), self._forms, self._roots)
+        units = self._ordered(_units(self._needed(), self._forms))
+        self._emit(units)
+        self.outputs = [self._slot_of(source) for source in full]
+        # Results must not be what other runs use.
+        self.static = {id(array) for array in self.initial if array is not None}
+        self.inputs = [
+            (node.attributes["slot"], slot)
+            for node, slot in self._slots.items()
+            if node.op is common.buffer
+        ]
+
+    def _needed(self) -> list[Node]:
+        """Nodes that some result is computed from, sources first."""
+        seen: set[Node] = set()
+        order: list[Node] = []
+        stack = [(node, False) for node in reversed(self._roots)]
+        while stack:
+            node, done = stack.pop()
+            if done:
+                order.append(node)
+                continue
+            if node in seen or node.op is common.buffer:
+                continue
+            seen.add(node)
+            stack.append((node, True))
+            for source in reversed(self._forms[node].sources):
+                if isinstance(source, Node) and source not in seen:
+                    stack.append((source, False))
+        return order
+
+    def _ordered(self, units: list[LoweredUnit]) -> list[LoweredUnit]:
+        """The units in an order that lets values die early: those of each result in turn."""
+        unit_of = {node: unit for unit in units for node in unit.nodes}
+        for unit in units:
+            inside = set(unit.nodes)
+            read = dict.fromkeys(
+                source for node in unit.nodes for source in self._forms[node].sources
+                if isinstance(source, Node) and source not in inside
+            )  # fmt: skip
+            unit.reads = list(read)
+        seen: set[LoweredUnit] = set()
+        order: list[LoweredUnit] = []
+        for result in self._roots:
+            stack = [(unit_of[result], False)] if result in unit_of else []
+            while stack:
+                unit, done = stack.pop()
+                if done:
+                    order.append(unit)
+                    continue
+                if unit in seen:
+                    continue
+                seen.add(unit)
+                stack.append((unit, True))
+                stack += [
+                    (unit_of[source], False) for source in reversed(unit.reads)
+                    if source in unit_of and unit_of[source] not in seen
+                ]  # fmt: skip
+        return order
+
+    # Slots ------------------------------------------------------------------------------------
+
+    def _slot_of(self, source: Node | Array) -> int:
+        """Where a value stands in the table."""
+        if isinstance(source, Node):
+            slot = self._slots.get(source)
+            if slot is None:
+                slot = self._slots[source] = len(self.initial)
+                self.initial.append(None)
+            return slot
+        slot = self._arrays.get(id(source))
+        if slot is None:
+            slot = self._arrays[id(source)] = len(self.initial)
+            self.initial.append(source)
+        return slot
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def _emit(self, units: list[LoweredUnit]) -> None:
+        lives = _Lives(units, self._forms, self._results)
+        for number, unit in enumerate(units):
+            if len(unit.nodes) > 1 or _is_blocked(unit.nodes[0], self._forms):
+                step: Step = self._chain(unit, number, lives)
+            else:
+                step = self._single(unit.nodes[0], number, lives)
+            self.steps.append(step)
+            dead = [self._slot_of(node) for node in lives.ending(number)]
+            if dead:
+                self.steps.append(_forgetting(dead))
+            self.nodes += unit.nodes
+            self.owners += [unit.nodes[-1], None][: len(self.steps) - len(self.owners)]
+
+    def _single(self, node: Node, number: int, lives: _Lives) -> Step:
+        form = self._forms[node]
+        read = [self._slot_of(source) for source in form.sources]
+        write, call = self._slot_of(node), form.call
+        if form.dynamic is not None:
+            is_check = node.op in indexing.CHECKS
+            return _dynamic(call, read, write, form.dynamic, is_check)
+        if form.kind == "fill" and _bytes_of(node) >= SMALLEST_POOLED:
+            return _filling(call, read, write, node)
+        if form.kind == "update":
+            target = form.sources[0]
+            free = isinstance(target, Node) and lives.free_at(target, number)
+            return _updating(call, read, write, not free)
+        if form.kind == "out" and node.shape:
+            for slot, source in zip(read, form.sources):
+                if _may_hold(source, node) and lives.free_at(source, number):
+                    return _into(call, read, write, slot)
+            if _bytes_of(node) >= SMALLEST_POOLED:
+                return _filling(call, read, write, node)
+        return _calling(call, read, write)
+
+    def _chain(self, unit: LoweredUnit, number: int, lives: _Lives) -> ElementwiseChain:
+        """The step of a chain; long arrays that die in it may hold its results."""
+        nodes = unit.nodes
+        inside = {node: k for k, node in enumerate(nodes)}
+        read: dict[int, int] = {}
+        whole: dict[int, int] = {}
+        last_read: dict[Node, int] = {}
+        sources: list[list[Any]] = []
+        for k, node in enumerate(nodes):
+            row: list[Any] = []
+            for source in self._forms[node].sources:
+                if isinstance(source, Node) and source in inside:
+                    row.append(source)
+                else:
+                    slot = self._slot_of(source)
+                    row.append(read.setdefault(slot, len(read)))
+                    if source.shape == node.shape:
+                        whole[slot] = source.dtype.itemsize
+                    if isinstance(source, Node):
+                        last_read[source] = k
+            sources.append(row)
+        reusable = {k: source for source, k in last_read.items() if lives.free_at(source, number)}
+        outside = lives.read_outside(unit)
+        members = []
+        for k, (node, row) in enumerate(zip(nodes, sources)):
+            form = self._forms[node]
+            places = tuple(
+                len(read) + inside[source] if isinstance(source, Node) else source for source in row
+            )
+            result = self._slot_of(node) if node in outside else -1
+            reuses = -1
+            given = reusable.get(k)
+            if result >= 0 and form.kind == "out" and given and _may_hold(given, node):
+                reuses = read[self._slot_of(given)]
+            members.append(
+                Member(form.call, form.kind == "out", places, node.dtype.numpy, result, reuses)
+            )
+        return ElementwiseChain(nodes[0].shape, list(read), members, sum(whole.values()))
+
+
+def _may_hold(source: Node | Array, node: Node) -> TypeGuard[Node]:
+    """Whether a value's memory is as large as another's."""
+    return isinstance(source, Node) and source.outputs[0] == node.outputs[0]
+
+
+def _is_long(node: Node, forms: dict[Node, Form]) -> bool:
+    """Whether a node is computed a block at a time."""
+    form = forms[node]
+    return (
+        form.kind in ("out", "map") and form.dynamic is None
+        and prod(node.shape) >= SMALLEST
+    )  # fmt: skip
+
+
+def _is_blocked(node: Node, forms: dict[Node, Form]) -> bool:
+    """Whether a long node alone gains by blocks: one call goes over memory once anyway."""
+    return _is_long(node, forms) and not isinstance(forms[node].call, np.ufunc)
+
+
+def _units(order: list[Node], forms: dict[Node, Form]) -> list[LoweredUnit]:
+    """Single nodes, and connected long elementwise nodes of one shape that nothing comes between.
+
+    A stage grows where a path leaves a chain: what has one shape and one stage reads nothing that
+    is computed from itself.
+    """
+    stages: dict[Node, int] = {}
+    unit_of: dict[Node, LoweredUnit] = {}
+    for node in order:
+        long, stage = _is_long(node, forms), 0
+        joined: list[Node] = []
+        for source in forms[node].sources:
+            if not isinstance(source, Node) or source not in stages:
+                continue
+            leaves = _is_long(source, forms)
+            together = long and leaves and source.shape == node.shape
+            stage = max(stage, stages[source] + (leaves and not together))
+            if together:
+                joined.append(source)
+        stages[node] = stage
+        unit = unit_of[node] = LoweredUnit([node])
+        for source in joined:
+            other = unit_of[source]
+            if stages[source] == stage and other is not unit:
+                # The smaller one into the larger one.
+                small, large = sorted((unit, other), key=lambda unit: len(unit.nodes))
+                large.nodes += small.nodes
+                unit_of.update(zip(small.nodes, repeat(large)))
+                unit = large
+    numbers = {node: k for k, node in enumerate(order)}
+    units = list(dict.fromkeys(unit_of.values()))
+    for unit in units:
+        unit.nodes.sort(key=numbers.__getitem__)
+    return units
+
+
+class _Lives:
+    """When values are read for the last time, views of the same memory together.
+
+    Args:
+        units: in the order of execution.
+        results: what is read after all of them.
+    """
+
+    def __init__(
+        self, units: list[LoweredUnit], forms: dict[Node, Form], results: Sequence[Node]
+    ) -> None:
+        self._forms = forms
+        # Whose memory a value lies in: None for what is the same in each run.
+        self._roots: dict[Node, Node | None] = {}
+        self._last: dict[Node | None, int] = {}
+        self._readers: dict[Node, set[LoweredUnit]] = {}
+        self._results = set(results)
+        self._ending: dict[int, list[Node]] = {}
+        roots = self._roots
+        for number, unit in enumerate(units):
+            for node in unit.nodes:
+                form = forms[node]
+                root: Node | None = node
+                if form.kind == "view":
+                    first = form.sources[0]
+                    root = roots.get(first, first) if isinstance(first, Node) else None
+                roots[node] = root
+                for read in (node, *form.sources):
+                    if isinstance(read, Node):
+                        self._last[roots.get(read, read)] = number
+            for read in unit.reads:
+                self._readers.setdefault(read, set()).add(unit)
+        kept = {roots.get(node, node) for node in results}
+        for root in kept:
+            self._last[root] = len(units)
+        for node, found in roots.items():
+            if found in forms and found not in kept and _bytes_of(found) >= SMALLEST_POOLED:
+                self._ending.setdefault(self._last[found], []).append(node)
+
+    def free_at(self, node: Node, number: int) -> bool:
+        """Whether a value owns its memory and nothing reads that after this unit."""
+        forms = self._forms
+        if node not in forms or self._roots[node] is not node or self._last[node] != number:
+            return False
+        return forms[node].kind in ("out", "map") or (
+            forms[node].kind in ("new", "update", "fill") and len(node.outputs) == 1
+        )
+
+    def ending(self, number: int) -> list[Node]:
+        """Values of long arrays, and views of such, that are read here for the last time."""
+        return self._ending.get(number, [])
+
+    def read_outside(self, unit: LoweredUnit) -> set[Node]:
+        """Nodes of a unit that others read, or that are results."""
+        return {node for node in unit.nodes if node in self._results or node in self._readers}
+
+
+def _bytes_of(node: Node) -> int:
+    return node.dtype.itemsize * prod(node.shape)
+
+
+# Steps --------------------------------------------------------------------------------------------
+
+
+def _calling(call: Callable[..., Any], read: list[int], write: int) -> Step:
+    if len(read) == 1:
+        (a,) = read
+
+        def one(values: list[Any]) -> None:
+            values[write] = call(values[a])
+
+        return one
+    if len(read) == 2:
+        a, b = read
+
+        def two(values: list[Any]) -> None:
+            values[write] = call(values[a], values[b])
+
+        return two
+
+    def many(values: list[Any]) -> None:
+        values[write] = call(*[values[slot] for slot in read])
+
+    return many
+
+
+def _into(call: Callable[..., Any], read: list[int], write: int, target: int) -> Step:
+    """The result takes the memory of an operand."""
+    if len(read) == 1:
+
+        def one(values: list[Any]) -> None:
+            array = values[target]
+            values[write] = call(array, out=array)
+
+        return one
+    if len(read) == 2:
+        a, b = read
+
+        def two(values: list[Any]) -> None:
+            values[write] = call(values[a], values[b], out=values[target])
+
+        return two
+
+    def many(values: list[Any]) -> None:
+        values[write] = call(*[values[slot] for slot in read], out=values[target])
+
+    return many
+
+
+def _updating(call: Callable[..., Any], read: list[int], write: int, copies: bool) -> Step:
+    target, *rest = read
+
+    def update(values: list[Any]) -> None:
+        array = values[target]
+        if copies or not array.flags.owndata or not array.flags.writeable:
+            array = array.copy()
+        values[write] = call(array, *[values[slot] for slot in rest])
+
+    return update
+
+
+def _dynamic(
+    call: Callable[..., Any], read: list[int], write: int, attributes: dict[str, Any], checks: bool
+) -> Step:
+    def dynamic(values: list[Any]) -> None:
+        arguments = values[ARGUMENTS]
+        given = {name: resolved(value, arguments) for name, value in attributes.items()}
+        arrays = [values[slot] for slot in read]
+        if checks:
+            check(arrays[0], **given)
+        values[write] = call(*arrays, **given)
+
+    return dynamic
+
+
+def _filling(call: Callable[..., Any], read: list[int], write: int, node: Node) -> Step:
+    """The call writes to an array of the pool."""
+    shape, dtype = node.shape, node.dtype.numpy
+
+    def fill(values: list[Any]) -> None:
+        out = pool.take(shape, dtype)
+        values[write] = call(*[values[slot] for slot in read], out=out)
+
+    return fill
+
+
+def _forgetting(slots: list[int]) -> Step:
+    def forget(values: list[Any]) -> None:
+        pool.release(values, slots)
+
+    return forget

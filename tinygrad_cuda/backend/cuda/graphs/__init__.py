@@ -1,0 +1,1 @@
+"""Plans as CUDA graphs: capture, update, replay and dependent launches."""

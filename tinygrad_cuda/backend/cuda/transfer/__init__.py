@@ -1,0 +1,1 @@
+"""Arrays from host to device: pinned slots, asynchronous copies, prefetching."""

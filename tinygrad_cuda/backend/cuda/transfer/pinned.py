@@ -1,0 +1,56 @@
+"""Arrays in page-locked memory of the host: the GPU reads them where they are."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.backend.cuda.driver import DeviceHandle
+
+Array = np.ndarray[Any, Any]
+
+
+class Pinned:
+    """The pinned arrays that there are; their memory goes back with them.
+
+    Args:
+        gpu: which reads them.
+    """
+
+    def __init__(self, gpu: DeviceHandle) -> None:
+        self._gpu = gpu
+        # By identity; the reference takes the entry away.
+        self._places: dict[int, tuple[weakref.ref[Array], int]] = {}
+        # What may be an array's entry, by its identity: every step of a loop asks for its batch.
+        self.entry = self._places.get
+
+    def copy_of(self, array: Array) -> Array:
+        """A copy in pinned memory, as long as it is not empty."""
+        source = np.ascontiguousarray(array).reshape(array.shape)
+        if not source.nbytes:
+            return source.copy()
+        self._gpu.enter()
+        address = int(self._gpu.call("cuMemHostAlloc", source.nbytes, 0))
+        memory: Any = (ctypes.c_char * source.nbytes).from_address(address)
+        weakref.finalize(memory, _free, self._gpu, address).atexit = False
+        found: Array = np.frombuffer(memory, np.uint8).view(source.dtype).reshape(source.shape)
+        found[...] = source
+        key = id(found)
+        known = weakref.ref(found, lambda _: self._places.pop(key, None))
+        self._places[key] = known, address
+        return found
+
+    def place(self, array: Array) -> int | None:
+        """The address of an array that `copy_of` has made; None for another one."""
+        entry = self.entry(id(array))
+        return None if entry is None or entry[0]() is not array else entry[1]
+
+
+def _free(gpu: DeviceHandle, address: int) -> None:
+    # A copy or a graph may still read it.
+    gpu.destroy("cuStreamSynchronize", gpu.stream)
+    gpu.destroy("cuMemFreeHost", address)

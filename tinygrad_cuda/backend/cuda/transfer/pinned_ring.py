@@ -1,0 +1,295 @@
+"""Pinned memory through which small arrays go to the GPU: the host copies them, and does not wait.
+
+A copy from pageable memory is staged by the driver, at about twice the time of this. An array that
+only a replayed graph reads goes without a copy by the driver: a kernel of the graph fetches it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinygrad_cuda.backend.cuda.handles import DriverEvent
+from tinygrad_cuda.backend.launch.launch_params import FETCHED, NUMBERS_WITHIN
+from tinygrad_cuda.lowering.codegen.skeleton import FOLDER, THREADS
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.backend.cuda.driver import DeviceHandle
+    from tinygrad_cuda.backend.cuda.pool import Allocation
+
+LARGEST = 512 << 10  # bytes; of larger arrays the driver's own staging overlaps with the copy
+PARTS = 4
+PART = LARGEST  # bytes of one part of the ring, which is small so that it stays in the cache
+ALIGNMENT = 256
+KEPT = 64  # references to arrays of a part after which dead ones are dropped
+FETCH_BYTES = 16  # a thread's at a time
+
+
+class Sent:
+    """A small array that has been sent from the host to the GPU: behind the work so far.
+
+    Attributes:
+        nbytes: how long it is.
+        waits: it is not on the GPU, and no graph has read it.
+        address: where it is on the GPU.
+    """
+
+    __slots__ = (
+        "nbytes", "waits", "address", "_staging", "_part", "_place", "_room", "_memory", "_source",
+        "__weakref__",
+    )  # fmt: skip
+
+    nbytes: int
+    waits: bool
+    address: int
+    _staging: Staging
+    _part: _Part | None
+    _place: int
+    _room: Callable[[int], Allocation]
+    _memory: Allocation | None
+    _source: object  # whose memory it is, if it is not the ring's
+
+    def settle(self) -> bool:
+        """Nothing is to be done."""
+        return False
+
+    def lend(self) -> int:
+        """Where it can be read."""
+        return self.address
+
+
+class Staged(Sent):
+    """A small array that waits in pinned memory until it is needed on the GPU.
+
+    Whoever asks for its `address` has it copied there, and it is a `Sent` from then on; a graph may
+    read it where it waits, once: what is read again had better be there.
+
+    Args:
+        staging: the ring.
+        part: of the ring, in which it waits.
+        place: where it waits.
+        nbytes: how long it is.
+        room: gives memory on the GPU.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        staging: Staging,
+        part: _Part,
+        place: int,
+        nbytes: int,
+        room: Callable[[int], Allocation],
+    ) -> None:
+        self.nbytes, self.waits = nbytes, True
+        self._source = None
+        self._part = part
+        self._staging, self._place, self._room = staging, place, room
+        self._memory = None
+
+    if not TYPE_CHECKING:
+
+        @property
+        def address(self) -> int:
+            """Where it is on the GPU, behind the work so far of the compute stream."""
+            self.settle()
+            return _address.__get__(self)
+
+    def settle(self) -> bool:
+        """Has it copied, if it has not been; says whether."""
+        with self._staging.device.lock:
+            if self._memory is not None:  # another thread was faster
+                return False
+            memory = self._room(self.nbytes)
+            self._staging.send(memory.address, self.lend(), self.nbytes)
+            self._memory = memory
+            _address.__set__(self, memory.address)
+            self.__class__ = Sent  # type: ignore[assignment]
+            return True
+
+    def lend(self) -> int:
+        """Where it can be read by what is enqueued before anything else is staged."""
+        if self._memory is not None:  # another thread has needed its place meanwhile
+            return self._memory.address
+        self.waits = False
+        if self._part is not None and self._part is not self._staging.part:
+            self._part.late = True
+        return self._place
+
+
+_new = object.__new__
+_address: Any = vars(Sent)["address"]
+
+
+def lent(
+    staging: Staging, source: object, place: int, nbytes: int, room: Callable[[int], Allocation]
+) -> Staged:
+    """An array that waits in pinned memory of its own, at `place`, where nobody changes it."""
+    piece = _new(Staged)
+    piece.nbytes, piece.waits, piece._source = nbytes, nbytes <= LARGEST, source
+    piece._staging, piece._part, piece._place, piece._room = staging, None, place, room
+    piece._memory = None
+    return piece
+
+
+class _Part:
+    """A part of the ring.
+
+    Attributes:
+        read: behind the work that reads it, unless `late` says that there was more since.
+        pieces: arrays in it.
+    """
+
+    def __init__(self, device: DeviceHandle, number: int) -> None:
+        self.number = number
+        self.read = DriverEvent(device, timing=False)
+        self.late = False
+        self.pieces: list[weakref.ref[Staged]] = []
+
+
+class Staging:
+    """A ring of pinned memory in parts; a part is written again when the GPU has read it.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: DeviceHandle) -> None:
+        self.device = device
+        self._memory = int(device.call("cuMemHostAlloc", PARTS * PART, 0))
+        self._bytes = memoryview((ctypes.c_char * (PARTS * PART)).from_address(self._memory))
+        self._bytes = self._bytes.cast("B")
+        self._parts = [_Part(device, number) for number in range(PARTS)]
+        self.part = self._parts[0]
+        self._used = 0  # bytes of the part
+
+    def copy_in(self, address: int, source: npt.NDArray[Any]) -> None:
+        """Copies at most `LARGEST` bytes of host memory, which may be changed afterwards."""
+        self.send(address, self._put(source, source.nbytes), source.nbytes)
+
+    def stage(self, source: npt.NDArray[Any], room: Callable[[int], Allocation]) -> Staged:
+        """Takes a copy of at most `LARGEST` bytes, for which `room` gives memory on the GPU."""
+        nbytes = source.nbytes
+        place = self._put(source, nbytes)
+        piece = Staged(self, self.part, place, nbytes, room)
+        pieces = self.part.pieces
+        if len(pieces) % KEPT == KEPT - 1:
+            pieces[:] = [reference for reference in pieces if reference() is not None]
+        pieces.append(weakref.ref(piece))
+        return piece
+
+    def send(self, address: int, place: int, nbytes: int) -> None:
+        """Copies from the ring to the GPU, behind the work so far."""
+        device = self.device
+        (status,) = device.driver.cuMemcpyHtoDAsync(address, place, nbytes, device.stream)
+        if status:
+            raise device.error("cuMemcpyHtoDAsync", status)
+
+    def _put(self, source: npt.NDArray[Any], nbytes: int) -> int:
+        """The place of a contiguous array's bytes in the ring."""
+        if self._used + nbytes > PART:
+            self._turn()
+        start = self.part.number * PART + self._used
+        self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        self._bytes[start : start + nbytes] = _bytes_of(source)
+        return self._memory + start
+
+    def _turn(self) -> None:
+        """Makes the next part free: what still waits there goes to the GPU."""
+        self.part.read.record()
+        self.part.late = False
+        self.part = part = self._parts[(self.part.number + 1) % PARTS]
+        self._used = PART  # nothing fits until it is free
+        for reference in part.pieces:
+            piece = reference()
+            if piece is not None and piece.settle():
+                part.late = True
+        part.pieces.clear()
+        if part.late:
+            part.read.record()
+            part.late = False
+        part.read.synchronize()
+        self._used = 0
+
+    def __del__(self) -> None:
+        self.device.destroy("cuMemFreeHost", getattr(self, "_memory", None))
+
+
+def _bytes_of(source: Any) -> memoryview:
+    """A contiguous array's memory."""
+    try:
+        return memoryview(source).cast("B")
+    except ValueError:  # a dtype of which buffers know nothing, such as bfloat16
+        return memoryview(source.reshape(-1).view(np.uint8))
+
+
+def fetch_source() -> str:
+    """The text of the kernel that fetches arrays."""
+    prelude = (FOLDER / "device.cuh").read_text()
+    return f"{prelude}\n{(FOLDER / 'fetch.cuh').read_text()}"
+
+
+class FetchWords:
+    """Parameters of the kernel, of which only what differs from run to run is written.
+
+    Args:
+        targets: for each array where it goes, and its bytes.
+        numbers: where the numbers go that come with the parameters, or 0.
+
+    Attributes:
+        changed: they differ from what the driver was told last.
+    """
+
+    def __init__(self, targets: Sequence[tuple[int, int]], numbers: int) -> None:
+        words = array("Q", bytes(8 * (3 * FETCHED + 2) + NUMBERS_WITHIN))
+        for k, (to, nbytes) in enumerate(targets):
+            words[3 * k + 1 : 3 * k + 3] = array("Q", [to, -(-nbytes // FETCH_BYTES)])
+        words[3 * FETCHED] = numbers
+        self._count = 0  # bytes of the numbers
+        self._words = self._numbers = memoryview(words)
+        self.move(self._words)
+        self.changed = True
+
+    def move(self, words: memoryview) -> None:
+        """Keeps the parameters there from now on."""
+        words[:] = self._words
+        self._words = words
+        self._numbers = words.cast("B")[8 * (3 * FETCHED + 2) :]
+        self.changed = False
+
+    def tobytes(self) -> bytes:
+        """The parameters."""
+        return self._words.tobytes()
+
+    def fill(self, staged: Sequence[Staged], numbers: bytes) -> None:
+        """Writes the parameters of a run.
+
+        Args:
+            staged: the arrays, each of which is lent.
+            numbers: at most `NUMBERS_WITHIN` bytes, 8 each.
+        """
+        words, place = self._words, 0
+        for piece in staged:
+            address = piece.lend()
+            if words[place] != address:
+                words[place] = address
+                self.changed = True
+            place += 3
+        count = len(numbers)
+        if count or self._count:
+            self._count = count
+            words[3 * FETCHED + 1] = count // 8
+            self._numbers[:count] = numbers
+            self.changed = True
+
+
+def fetch_blocks(sizes: Sequence[int]) -> int:
+    """Blocks of the kernel: a thread has one access to the longest array."""
+    return max(1, -(-max(sizes, default=0) // (FETCH_BYTES * THREADS)))

@@ -1,0 +1,181 @@
+"""The emulator as a device: generated CUDA text, compiled and executed on the CPU.
+
+For correctness, never for speed: every access is checked, fresh memory is poisoned.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.backend.base import BadIndex
+from tinygrad_cuda.backend.emu.compiler import toolchain
+from tinygrad_cuda.backend.emu.runtime import MAX_SHARED, EmulatedModule
+from tinygrad_cuda.backend.launch.executable import CudaExecutable
+from tinygrad_cuda.backend.launch.launch_params import LaunchParams, bad_index
+from tinygrad_cuda.backend.launch.report import Roof
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.program import Program
+from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS
+
+ALIGNMENT = 256  # as a GPU's allocator gives it
+POISON = 0xFF
+
+Array = np.ndarray[Any, Any]
+
+
+class EmuBuffer:
+    """Memory of the emulated device, or a part of it."""
+
+    __slots__ = ("bytes", "address", "nbytes", "__weakref__")
+
+    def __init__(self, memory: Array) -> None:
+        self.bytes = memory
+        self.address = memory.ctypes.data
+        self.nbytes = memory.nbytes
+
+
+def new_buffer(nbytes: int, fill: int = POISON) -> EmuBuffer:
+    """Fresh memory, every byte of it `fill`."""
+    room = np.full(nbytes + ALIGNMENT, fill, np.uint8)
+    offset = -room.ctypes.data % ALIGNMENT
+    return EmuBuffer(room[offset : offset + nbytes])
+
+
+class EmuBackend:
+    """A device that runs CUDA text on the CPU.
+
+    Raises:
+        DeviceError: the machine has no C++ compiler.
+    """
+
+    staged: type = type(None)  # nothing waits on the host
+
+    def __init__(self, device: Device) -> None:
+        toolchain()
+        self.device = device
+        self.error = new_buffer(64, 0)
+        self.shared_bytes = MAX_SHARED
+        self.co_resident: Mapping[int, int] = {1: 1, 2: 1}  # blocks run one after another
+        self.roof: Roof | None = None
+        self._arena = new_buffer(0)
+        self._runs: dict[int, Sequence[int]] = {}  # the one that has set the error word
+
+    # The backend
+
+    def from_host(self, array: Array) -> EmuBuffer:
+        buffer = new_buffer(array.nbytes)
+        buffer.bytes[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return buffer
+
+    def to_host(self, storage: EmuBuffer, shape: Shape, dtype: DType) -> Array:
+        array: Array = storage.bytes.copy().view(dtype.numpy).reshape(shape)
+        return array
+
+    def compile(self, program: Program) -> CudaExecutable:
+        return CudaExecutable(program, self)
+
+    def synchronize(self) -> None:
+        """A launch has ended when it returns."""
+
+    def take_error(self, wait: bool = True) -> BadIndex | None:
+        words = self.error.bytes.view(np.int64).tolist()
+        if not words[0]:
+            return None
+        self.error.bytes.fill(0)
+        runs, self._runs = self._runs, {}
+        return bad_index(words[:4], runs)
+
+    # The machine under the executable
+
+    def allocate(self, nbytes: int) -> EmuBuffer:
+        return new_buffer(nbytes)
+
+    def write(self, memory: EmuBuffer, data: bytes) -> None:
+        memory.bytes[: len(data)] = np.frombuffer(data, np.uint8)
+
+    def stage(self, data: bytes) -> EmuBuffer:
+        """Memory with these bytes: nothing waits on the host."""
+        return self.from_host(np.frombuffer(data, np.uint8))
+
+    def take(self, nbytes: int, address: int) -> EmuBuffer:
+        """Outputs are always new memory, every byte of it poisoned."""
+        return new_buffer(nbytes)
+
+    def reuse(self, nbytes: int, address: int, other: int = 0) -> None:
+        """Nothing is ever given out again."""
+
+    def part(self, memory: EmuBuffer, offset: int, nbytes: int) -> EmuBuffer:
+        return EmuBuffer(memory.bytes[offset : offset + nbytes])
+
+    def arena(self, nbytes: int) -> EmuBuffer:
+        if self._arena.nbytes < nbytes:
+            self._arena = new_buffer(nbytes)
+        self._arena.bytes[:nbytes].fill(POISON)  # what the last run left must not look right
+        return self._arena
+
+    def load(self, source: str) -> EmulatedModule:
+        return EmulatedModule(source)
+
+    def chain(self, programs: Sequence[CudaExecutable], length: int) -> None:
+        """There are no graphs."""
+
+    def copy(self, target: EmuBuffer, source: EmuBuffer) -> None:
+        target.bytes[:] = source.bytes
+
+    def watch_error(self, first: int, codes: Sequence[int]) -> None:
+        """The word is looked at directly; its codes are those of the run that wrote it."""
+        if not self._runs and self.error.bytes.any():
+            self._runs[first] = codes
+
+    def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[None]:
+        """Does the work; the emulator's times say nothing about a GPU."""
+        for launch in work:
+            launch()
+        return [None] * len(work)
+
+    def order(self, after: Sequence[tuple[int, ...]]) -> Sequence[int]:
+        """The plan's order; under TGC_EMU_LAUNCHES any other that its edges allow."""
+        if not settings.emu_launches:
+            return range(len(after))
+        chance = random.Random(settings.emu_launches)
+        waiting = list(range(len(after)))
+        order: list[int] = []
+        while waiting:
+            ready = [number for number in waiting if set(after[number]).issubset(order)]
+            order.append(chance.choice(ready))
+            waiting.remove(order[-1])
+        return order
+
+    def replay(
+        self,
+        unit: EmulatedModule,
+        launches: Sequence[PackedLaunch],
+        after: Sequence[tuple[int, ...]],
+        frame: LaunchParams,
+        fetched: Sequence[EmuBuffer],
+        numbers: EmuBuffer | None,
+    ) -> None:
+        """Every run launches anew: what a launch costs here is the kernel itself."""
+
+    def launch(
+        self,
+        unit: EmulatedModule,
+        launch: PackedLaunch,
+        words: bytes,
+        touched: list[EmuBuffer],
+        fresh: list[EmuBuffer],
+    ) -> None:
+        for piece in fresh:
+            piece.bytes.fill(POISON)
+        ranges = [(piece.address, piece.nbytes) for piece in touched if piece.nbytes]
+        numbers = np.frombuffer(words, np.uint64)
+        site = launch.stages[0].kernel.stores[0].site
+        unit.launch(launch.name, launch.blocks, THREADS, launch.shared, numbers, ranges, site=site)

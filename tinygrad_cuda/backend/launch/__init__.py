@@ -1,0 +1,1 @@
+"""Running lowered programs: what the GPU and the emulator share."""

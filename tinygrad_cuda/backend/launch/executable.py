@@ -1,0 +1,478 @@
+"""A program as launches: rewritten, scheduled, generated, compiled as one translation unit, run.
+
+The machine below (a GPU, or the emulator) only has memory, a compiler and launches.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from operator import attrgetter
+from typing import Any, Protocol
+
+import numpy as np
+
+from tinygrad_cuda.backend.launch.launch_params import (
+    FETCHED,
+    NUMBERS,
+    NUMBERS_WITHIN,
+    OWN_CODES,
+    WORD,
+    LaunchParams,
+    Numbers,
+    Place,
+    dependencies,
+    first_uses,
+)
+from tinygrad_cuda.backend.launch.report import Roof, report
+from tinygrad_cuda.backend.launch.run_chain import RunChain, SingleRuns
+from tinygrad_cuda.backend.launch.steady_runs import SteadyRuns
+from tinygrad_cuda.backend.launch.validate import Validator
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import describe_site
+from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import indexing
+from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.graph.program import NOTHING, Argument, Number, Program
+from tinygrad_cuda.graph.rewrite import simplify
+from tinygrad_cuda.graph.rewrite.products import turn_products
+from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, packed, printed, translation_unit
+from tinygrad_cuda.lowering.emit import stages
+from tinygrad_cuda.lowering.schedule.arena import plan_arena
+from tinygrad_cuda.lowering.schedule.checks import unread_checks, with_checks
+from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
+from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule, schedule
+from tinygrad_cuda.lowering.skeletons.conv.winograd import with_winograd
+
+
+class Machine(Protocol):
+    """What runs generated CUDA text."""
+
+    error: Any  # four words: a bad index
+    staged: type  # memory whose content waits on the host until a replay fetches it
+    shared_bytes: int  # shared memory that a block may have
+    co_resident: Mapping[int, int]  # blocks that run at one time, by those on a multiprocessor
+    roof: Roof | None  # what it can do at most, where times mean something
+
+    def allocate(self, nbytes: int) -> Any:
+        """Memory with undefined content."""
+        ...
+
+    def reuse(self, nbytes: int, address: int, other: int = 0) -> Any:
+        """The memory at that address, or else at the other, if it is free, or None."""
+        ...
+
+    def write(self, memory: Any, data: bytes) -> None:
+        """Copies bytes of the host to the beginning of a piece of memory, after the work so far."""
+        ...
+
+    def stage(self, data: bytes) -> Any:
+        """Bytes of the host that wait for a `replay` to fetch them."""
+        ...
+
+    def take(self, nbytes: int, address: int) -> Any:
+        """Memory as from `allocate`, at that address if it is free there."""
+        ...
+
+    def part(self, memory: Any, offset: int, nbytes: int) -> Any:
+        """A part of allocated memory."""
+        ...
+
+    def arena(self, nbytes: int) -> Any:
+        """Memory that all programs share; what it holds lasts for one run."""
+        ...
+
+    def to_host(self, storage: Any, shape: Shape, dtype: DType) -> np.ndarray[Any, Any]:
+        """The value of a piece of memory."""
+        ...
+
+    def load(self, source: str) -> Any:
+        """A compiled translation unit."""
+        ...
+
+    def launch(
+        self, unit: Any, launch: PackedLaunch, words: bytes, touched: list[Any], fresh: list[Any]
+    ) -> None:
+        """Starts one kernel.
+
+        Args:
+            unit: what `load` returned.
+            launch: the kernel and its grid.
+            words: its parameters.
+            touched: the memory that it may use.
+            fresh: the part of the arena that it is the first to use.
+        """
+        ...
+
+    def order(self, after: Sequence[tuple[int, ...]]) -> Sequence[int]:
+        """An order of launches in which each follows those that it waits for."""
+        ...
+
+    def replay(
+        self,
+        unit: Any,
+        launches: Sequence[PackedLaunch],
+        after: Sequence[tuple[int, ...]],
+        frame: LaunchParams,
+        fetched: Sequence[Any],
+        numbers: Any | None,
+    ) -> Any:
+        """All launches as one thing to `run` again and again; None where there is no such thing.
+
+        Args:
+            unit: what `load` returned.
+            launches: in order of execution.
+            after: for each, the earlier ones that it waits for.
+            frame: their parameters, its own.
+            fetched: memory of inputs that are fetched from the host each time.
+            numbers: that of numbers, if they come with each run.
+        """
+        ...
+
+    def chain(self, programs: Sequence[CudaExecutable], length: int) -> RunChain | None:
+        """Turns of some runs as one thing to start; None where there is no such thing."""
+        ...
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copies memory after the work so far."""
+        ...
+
+    def watch_error(self, first: int, codes: Sequence[int]) -> None:
+        """A run that may set the error word has begun.
+
+        Args:
+            first: the program's first code.
+            codes: what this one and the next ones stand for in this run.
+        """
+        ...
+
+    def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[float | None]:
+        """Does each piece of work; its microseconds, where the machine can tell."""
+        ...
+
+
+CODES = 1 << 16  # a program has fewer checks than that
+REPLAYS = 4  # graphs of a program, by which inputs they fetch
+_first_codes = itertools.count(OWN_CODES, CODES)
+address_of = attrgetter("address")
+
+
+def _scheduled(program: Program) -> Schedule:
+    """A program's kernels, which run each of its checks."""
+    places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
+    checks: list[Node] = []
+    simplified = simplify(program.outputs, checks=checks)
+    made = schedule(_arranged(simplified), places)
+    unread = unread_checks(checks, made)
+    return schedule(_arranged(with_checks(simplified, unread)), places) if unread else made
+
+
+def _arranged(outputs: Sequence[Node]) -> Sequence[Node]:
+    """The same values, products and convolutions in the form that is computed."""
+    outputs = turn_products(outputs)
+    return with_winograd(outputs) if settings.winograd else outputs
+
+
+class CudaExecutable:
+    """A compiled program of generated kernels."""
+
+    def __init__(self, program: Program, machine: Machine) -> None:
+        self.program = program
+        self.machine = machine
+        self.schedule = _scheduled(program)
+        fuse_grid_reduce(self.schedule, machine.shared_bytes, machine.co_resident)
+        fuse_column_sums(self.schedule, machine.shared_bytes)
+        made = {kernel: stages(kernel) for kernel in self.schedule.kernels}
+        self.arena = plan_arena(self.schedule, made)
+        self.launches = packed([made[kernel] for kernel in self.schedule.kernels])
+        self.source = translation_unit(self.launches)
+        self.unit = machine.load(self.source) if self.launches else None
+        self.places = {
+            node: buffer
+            for kernel in self.schedule.kernels
+            for node, buffer in kernel.places.items()
+        }
+        self.checks = any(word.kind == "error" for launch in self.launches for word in launch.words)
+        # Arguments that name a check differ from run to run; kernels get names of this program.
+        self.codes = [
+            node.attributes["code"].position
+            for node in topological(program.outputs)
+            if node.op in indexing.CHECKS and isinstance(node.attributes["code"], Argument)
+        ]
+        self.first_code = next(_first_codes)
+        # Where an output could not be written in place, its value is copied there at the end.
+        self.copies = [
+            (number, slot)
+            for number, slot in program.overwrites.items()
+            if self.schedule.outputs[number] not in self.places
+        ]
+        self._lay_out()
+        if settings.debug >= 3:
+            print(self.explain())
+        if settings.debug >= 4:
+            print(printed(self.source))
+
+    def _lay_out(self) -> None:
+        """Where each word of the launches comes from, in the order of addresses of a run."""
+        nodes = self.schedule.outputs
+        items = [*self.program.inputs, *nodes, "error"]
+        places: dict[Any, Place] = {item: (number, 0) for number, item in enumerate(items)}
+        for item, (offset, _) in self.arena.places.items():
+            places[item] = len(items), offset
+        slots = {node: slot for slot, node in enumerate(self.program.inputs)}
+        self.results = [slots[self.places[node]] if node in self.places else None for node in nodes]
+        self.sizes = [prod(node.shape) * node.dtype.itemsize for node in nodes]
+        exchanges = [w.item for one in self.launches for w in one.words if w.kind == "exchange"]
+        self.exchange_bytes = 0
+        for item in dict.fromkeys(exchanges):
+            places[item] = len(items) + 1, self.exchange_bytes
+            self.exchange_bytes += -(-item.nbytes // 16) * 16
+        self.exchange_memory: Any = None
+        self.numbers = Numbers(self.launches)
+        for item, number in self.numbers.table.items():
+            places[item] = len(items) + 2, WORD * number
+        self.frame = LaunchParams(self.launches, places, len(items) + 3)
+        # Where they are, and what has been sent there.
+        self.number_memory: Any = None
+        self.sent = b""
+        self.after = dependencies(self.launches)
+        self.first = first_uses(self.launches, self.arena.places)
+        self.fresh = [number for number, slot in enumerate(self.results) if slot is None]
+        # Addresses of outputs in memory of their own, in the last run and in the one before.
+        self._last = dict.fromkeys(self.fresh, 0)
+        self._before = dict.fromkeys(self.fresh, 0)
+        self.runs = 0
+        # By which inputs they fetch from the host themselves: graphs, the latest at the end.
+        self.replays: dict[tuple[int, ...], Any] = {}
+        written = set(self.program.overwrites.values())
+        self.readable = set(range(len(self.program.inputs))) - written
+        self._fetched: dict[int, Any] = {}  # memory for inputs that are fetched
+
+    def run(
+        self,
+        inputs: Sequence[Any],
+        arguments: Sequence[Number],
+        spare: Mapping[int, Any] = NOTHING,
+    ) -> list[Any]:
+        results = self._outputs(inputs, spare)
+        self.start(inputs, results, arguments)
+        for number, slot in self.copies:
+            self.machine.copy(inputs[slot], results[number])
+            results[number] = inputs[slot]
+        return results
+
+    def start(
+        self, inputs: Sequence[Any], results: Sequence[Any], arguments: Sequence[Number]
+    ) -> None:
+        """Runs it with outputs in memory that was chosen outside."""
+        codes, arguments = self.coded(arguments) if self.codes else ((), arguments)
+        numbers = self.numbers.packed(arguments)
+        self.runs += 1
+        single = settings.debug >= 2 or settings.sync or settings.validate or self.runs < 2
+        if single or not self._replayed(inputs, results, numbers):
+            validator = self._validator(inputs, arguments) if settings.validate else None
+            memory = self.memory(inputs, results)
+            self.frame.fill(list(map(address_of, memory)))
+            if numbers != self.sent:
+                self.machine.write(self.number_memory, numbers)
+                self.sent = numbers
+            self._launch_singly(memory, validator)
+        if self.checks:
+            self.machine.watch_error(self.first_code, codes)
+
+    def memory(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """All memory of a run, in the order of the frame's addresses."""
+        machine = self.machine
+        arena = machine.arena(self.arena.nbytes)
+        if self.number_memory is None:
+            self.number_memory = machine.allocate(self.numbers.nbytes)
+        if self.exchange_memory is None:
+            self.exchange_memory = machine.allocate(self.exchange_bytes)
+            machine.write(self.exchange_memory, bytes(self.exchange_bytes))
+        own = self.exchange_memory, self.number_memory
+        return [*inputs, *results, machine.error, arena, *own]
+
+    def coded(self, arguments: Sequence[Number]) -> tuple[list[int], Sequence[Number]]:
+        """The codes of the checks, and the numbers of the run with the same codes in every run."""
+        if not self.codes:
+            return [], arguments
+        numbers = list(arguments)
+        codes = [*map(int, map(numbers.__getitem__, self.codes))]
+        for number, position in enumerate(self.codes):
+            numbers[position] = self.first_code + number
+        return codes, numbers
+
+    def watch(self, codes: Sequence[int]) -> None:
+        """A run with these codes has been started."""
+        if self.checks:
+            self.machine.watch_error(self.first_code, codes)
+
+    def new_frame(self) -> LaunchParams:
+        """Parameters of the launches that nobody else writes."""
+        return self.frame.twin()
+
+    def held(self, slots: Sequence[int]) -> SteadyRuns:
+        """Its runs in a loop where only the inputs in `slots` and some outputs move."""
+        return SteadyRuns(self, slots)
+
+    def chain(self, programs: Sequence[CudaExecutable], length: int) -> RunChain:
+        """Many turns of some runs, this one among them, behind one another."""
+        single = settings.debug >= 2 or settings.sync or settings.validate
+        chain = None if single else self.machine.chain(programs, length)
+        return SingleRuns(programs) if chain is None else chain
+
+    def _outputs(self, inputs: Sequence[Any], spare: Mapping[int, Any]) -> list[Any]:
+        """Memory for the outputs, that of an earlier run where it is free again."""
+        results = [None if slot is None else inputs[slot] for slot in self.results]
+        for number, piece in spare.items():
+            results[number] = piece
+        missing = [number for number in self.fresh if results[number] is None]
+        if len(missing) > 1:  # first each its own, before another one takes it
+            for number in missing:
+                last, before = self._last[number], self._before[number]
+                piece = self.machine.reuse(self.sizes[number], last, before)
+                if piece is not None:
+                    results[number] = self._taken(number, piece)
+        for number in missing:
+            if results[number] is None:
+                results[number] = self.room(number)
+        return results
+
+    def room(self, number: int) -> Any:
+        """Memory for an output, the same as in the last run if it is free again."""
+        return self._taken(number, self.machine.take(self.sizes[number], self._last[number]))
+
+    def _taken(self, number: int, piece: Any) -> Any:
+        """Notes where an output is: by turns in two places if the caller holds the last one."""
+        last = self._last[number]
+        if piece.address != last:
+            self._before[number] = last
+            self._last[number] = piece.address
+        return piece
+
+    def _replayed(self, inputs: Sequence[Any], results: Sequence[Any], numbers: bytes) -> bool:
+        """Runs all launches as one; says whether it did."""
+        if not self.launches:
+            return False
+        memory = self.memory(inputs, results)
+        staged: tuple[int, ...] = ()
+        if self.machine.staged in map(type, inputs):
+            staged = self._waiting(inputs)
+            for slot in staged:
+                memory[slot] = self.fetch_room(slot, inputs[slot].nbytes)
+        waiting = [inputs[slot] for slot in staged]
+        within = self.sent_within(numbers)
+        if numbers != self.sent:
+            staged += (NUMBERS,)
+            if not within:
+                waiting.append(self.machine.stage(numbers))
+        # A failure leaves none, so that the next is new.
+        replay = self.replays.pop(staged, None)
+        if replay is None:
+            replay = self.new_replay(memory, staged)
+            if replay is None:
+                return False
+        addresses = list(map(address_of, memory))
+        self.sent = b""  # until it is under way
+        replay.run(addresses, waiting, within)
+        self.sent = numbers
+        self.replays[staged] = replay
+        if len(self.replays) > REPLAYS:
+            del self.replays[next(iter(self.replays))]
+        return True
+
+    def sent_within(self, numbers: bytes) -> bytes:
+        """The numbers if they are new and few enough to be parameters; else nothing."""
+        few = self.numbers.nbytes <= NUMBERS_WITHIN
+        return numbers if few and numbers != self.sent else b""
+
+    def new_replay(self, memory: Sequence[Any], fetched: Sequence[int]) -> Any:
+        """Its launches as a graph, which first fetches what goes to these places of the memory."""
+        within = NUMBERS in fetched and self.numbers.nbytes <= NUMBERS_WITHIN
+        return self.machine.replay(
+            self.unit,
+            self.launches,
+            self.after,
+            self.new_frame(),
+            [memory[place] for place in fetched if not (within and place == NUMBERS)],
+            memory[NUMBERS] if within else None,
+        )
+
+    def _waiting(self, inputs: Sequence[Any]) -> tuple[int, ...]:
+        """Inputs that wait on the host and are not written to: the graph fetches them."""
+        staged = self.machine.staged
+        found = sorted(k for k in self.readable if type(inputs[k]) is staged and inputs[k].waits)
+        return tuple(found[: FETCHED - 1])  # the last are the numbers
+
+    def fetch_room(self, slot: int, nbytes: int) -> Any:
+        """Memory on the GPU for an input that its graph fetches from the host."""
+        found = self._fetched.get(slot)
+        if found is None:
+            found = self._fetched[slot] = self.machine.allocate(nbytes)
+        return found
+
+    def _launch_singly(self, memory: list[Any], validator: Validator | None) -> None:
+        own = ("error", "arena", "exchange", "argument")
+        pieces: dict[Any, Any] = dict(
+            zip([*self.program.inputs, *self.schedule.outputs, *own], memory)
+        )
+        for item, place in self.arena.places.items():
+            pieces[item] = self.machine.part(pieces["arena"], *place)
+
+        def starter(number: int) -> Callable[[], None]:
+            return lambda: self._launch(number, pieces)
+
+        order = self.machine.order(self.after)
+        if settings.debug >= 2 and validator is None:
+            times = self.machine.timed([starter(number) for number in order])
+            for number, time in zip(order, times):
+                print(report(self.launches[number], time, self.machine.roof))
+            return
+        for number in order:
+            self._launch(number, pieces)
+            if validator is not None:
+                self._validate(self.launches[number], pieces, validator)
+
+    def _launch(self, number: int, pieces: dict[Any, Any]) -> None:
+        launch = self.launches[number]
+        touched = [
+            pieces[word.kind if word.kind in ("error", "exchange", "argument") else word.item]
+            for word in launch.words
+            if word.kind != "unused"
+        ]
+        fresh = [pieces[item] for item in self.first[number]]
+        self.machine.launch(self.unit, launch, self.frame.words(number), touched, fresh)
+
+    def _validator(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> Validator:
+        """What each stored value should be, by NumPy."""
+        arrays = [
+            self.machine.to_host(storage, node.shape, node.dtype)
+            for storage, node in zip(inputs, self.program.inputs)
+        ]
+        return Validator(self.program, self.schedule, arrays, arguments)
+
+    def _validate(self, launch: PackedLaunch, pieces: dict[Any, Any], validator: Validator) -> None:
+        for stage in launch.stages:
+            for node in stage.kernel.stores:
+                if node in validator.expected and stage.stores(node):
+                    found = self.machine.to_host(pieces[node], node.shape, node.dtype)
+                    validator.compare(stage, node, found)
+
+    def describe(self) -> str:
+        """One line a launch."""
+        return "\n".join(str(launch) for launch in self.launches)
+
+    def explain(self) -> str:
+        """Why each kernel exists, what it fuses, and the user's lines behind it."""
+        return "\n".join(_explained(kernel) for kernel in self.schedule.kernels)
+
+
+def _explained(kernel: Kernel) -> str:
+    sites = dict.fromkeys(describe_site(node.site) for node in kernel.nodes)
+    return "\n".join(
+        [repr(kernel), f"  why:   {kernel.reason}", *(f"  line:  {site}" for site in sites)]
+    )

@@ -1,0 +1,168 @@
+"""The parameters of a program's launches: written once, and from then on only what moved.
+
+Also the numbers that they read from memory, and which launches wait for which.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from tinygrad_cuda.backend.base import BadIndex
+from tinygrad_cuda.graph.program import Number
+from tinygrad_cuda.graph.subgraph_template import picking
+from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
+
+OWN_CODES = 1 << 62  # from here on, a check's code is a number that its program has for it
+WORD = 8  # bytes
+FETCHED = 8  # arrays that the first kernel of a replay fetches from the host
+NUMBERS_WITHIN = 32 * WORD  # bytes of numbers that come with that kernel's parameters
+NUMBERS = -1  # the place of the numbers' memory in that of a run
+_MASK = 2**64 - 1
+
+# Where the address of a word comes from: which of a run's values, and the bytes beyond it.
+Place = tuple[int, int]
+
+
+def bad_index(words: Sequence[int], runs: Mapping[int, Sequence[int]]) -> BadIndex:
+    """What an error word says.
+
+    Args:
+        words: the first four of it.
+        runs: for the first code of each program that has run, what its codes stand for.
+    """
+    code, index, limit, position = words
+    code -= 1
+    for first, codes in runs.items():
+        if first <= code < first + len(codes):
+            code = codes[code - first]
+            break
+    return BadIndex(code, position, index, limit)
+
+
+class Numbers:
+    """The numbers of a program that its launches read, in the order in which they lie in memory.
+
+    Args:
+        launches: in order of execution.
+    """
+
+    def __init__(self, launches: Sequence[PackedLaunch]) -> None:
+        items = [w.item for launch in launches for w in launch.words if w.kind == "argument"]
+        # Of each: the argument's position and how it is written.
+        self.table: dict[tuple[int, str], int] = {}
+        for item in items:
+            self.table.setdefault(item, len(self.table))
+        self.positions = [position for position, _ in self.table]
+        self.format = "<" + "".join("d" if ctype == "double" else "Q" for _, ctype in self.table)
+        self.nbytes = WORD * len(self.table)
+        self._pack = struct.Struct(self.format).pack
+        self._pick = picking(self.positions)
+
+    def packed(self, arguments: Sequence[Number]) -> bytes:
+        """The bytes of a run's numbers."""
+        numbers = self._pick(arguments)
+        try:
+            return self._pack(*numbers)
+        except struct.error:  # a negative integer, or one that came as a float
+            kinds = self.format[1:]
+            whole = [n if kind == "d" else int(n) & _MASK for n, kind in zip(numbers, kinds)]
+            return self._pack(*whole)
+
+
+class LaunchParams:
+    """All words of a program's launches in one buffer: addresses.
+
+    Only those that differ from the last run's are written.
+
+    Args:
+        launches: in order of execution.
+        places: of each value or scratch memory that the launches use, of ``"error"``, and of each
+            number by its word's item.
+        count: how many addresses a run has.
+    """
+
+    def __init__(
+        self, launches: Sequence[PackedLaunch], places: dict[Any, Place], count: int
+    ) -> None:
+        self._starts = [0]
+        self._spots: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        self._users: list[set[int]] = [set() for _ in range(count)]
+        self._values: list[int] | None = None
+        for number, launch in enumerate(launches):
+            start = self._starts[-1]
+            for position, word in enumerate(launch.words, start):
+                if word.kind != "unused":
+                    value, offset = places["error" if word.kind == "error" else word.item]
+                    self._spots[value].append((position, offset))
+                    self._users[value].add(number)
+            self._starts.append(start + len(launch.words))
+        self._words = array("Q", bytes(8 * self._starts[-1]))
+        self._bytes = memoryview(self._words).cast("B")
+
+    def twin(self) -> LaunchParams:
+        """Parameters of the same launches that change apart from these."""
+        other = LaunchParams.__new__(LaunchParams)
+        other._starts, other._spots, other._users = self._starts, self._spots, self._users
+        other._values = None
+        other._words = array("Q", bytes(self._bytes.nbytes))
+        other._bytes = memoryview(other._words).cast("B")
+        return other
+
+    def fill(self, addresses: list[int]) -> set[int]:
+        """Writes what differs from the last run; the launches whose words changed."""
+        old = self._values
+        if addresses == old:
+            return set()
+        changed: set[int] = set()
+        self._values = None  # so that an interruption lets the next run write everything
+        for number, value in enumerate(addresses):
+            if old is None or value != old[number]:
+                for position, offset in self._spots[number]:
+                    self._words[position] = value + offset
+                changed |= self._users[number]
+        self._values = addresses
+        return changed if old is not None else set(range(len(self._starts) - 1))
+
+    def words(self, launch: int) -> bytes:
+        """The parameters of a launch."""
+        return bytes(self._bytes[8 * self._starts[launch] : 8 * self._starts[launch + 1]])
+
+
+def dependencies(launches: Sequence[PackedLaunch]) -> list[tuple[int, ...]]:
+    """For each launch the earlier ones that it waits for, without those that others imply.
+
+    These are the edges between kernels (data, overwriting, memory taken over, checks that come
+    first), and those from the first to the second stage of a split kernel.
+    """
+    homes: dict[object, list[int]] = {}
+    for number, launch in enumerate(launches):
+        for stage in launch.stages:
+            homes.setdefault(stage.kernel, []).append(number)
+    complete: list[int] = []  # a bit for each launch behind one
+    result = []
+    for number, launch in enumerate(launches):
+        wanted = {home for stage in launch.stages for k in stage.kernel.before for home in homes[k]}
+        wanted |= {home for stage in launch.stages for home in homes[stage.kernel] if home < number}
+        assert all(home < number for home in wanted), f"{launch.name} stands before its sources"
+        before, direct = 0, []
+        for home in sorted(wanted, reverse=True):
+            if not before >> home & 1:
+                direct.append(home)
+                before |= complete[home] | 1 << home
+        complete.append(before)
+        result.append(tuple(sorted(direct)))
+    return result
+
+
+def first_uses(launches: Sequence[PackedLaunch], items: Collection[Any]) -> list[list[Any]]:
+    """For each launch those of the values and scratch memories that no earlier one uses."""
+    seen: set[Any] = set()
+    found = []
+    for launch in launches:
+        used = dict.fromkeys(w.item for w in launch.words if w.kind in ("value", "scratch"))
+        found.append([item for item in used if item in items and item not in seen])
+        seen.update(used)
+    return found

@@ -1,0 +1,38 @@
+"""What TGC_DEBUG=2 prints of kernels: their times and shares of the roof."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
+from tinygrad_cuda.lowering.schedule.cost import flops
+
+LANES = 128  # float32 units of a multiprocessor
+
+
+class Roof(NamedTuple):
+    """What a machine can do at most: bytes and float32 operations a second."""
+
+    bandwidth: float
+    flops: float
+
+
+def report(launch: PackedLaunch, microseconds: float | None, roof: Roof | None = None) -> str:
+    """One aligned line; where there is a time, GFLOP/s, GB/s and the share of what is possible."""
+    kinds = "+".join(dict.fromkeys(stage.kernel.kind for stage in launch.stages))
+    stored = [node for stage in launch.stages for node in stage.kernel.stores]
+    shape = str(stored[0].shape) + (f" +{len(stored) - 1}" if len(stored) > 1 else "")
+    line = f"{launch.name:<56} {kinds:<18} {launch.blocks:>6} blocks  {shape:<24}"
+    if microseconds is None:
+        return line.rstrip()
+    nodes = {n for s in launch.stages if not s.second for n in s.kernel.nodes}
+    work = sum(flops(node) for node in nodes)
+    moved = launch.moved
+    text = (
+        f"{line} {microseconds:>9.1f} us {work / microseconds / 1e3:>9.1f} GFLOP/s "
+        f"{moved / microseconds / 1e3:>8.1f} GB/s"
+    )
+    if roof is None:
+        return text
+    fastest = 1e6 * max(moved / roof.bandwidth, work / roof.flops)
+    return f"{text} {100 * fastest / microseconds:>5.1f} % of roof"

@@ -1,0 +1,141 @@
+"""The runs of a steady loop: memory as the last run had it, but for arguments and results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter, is_
+from typing import TYPE_CHECKING, Any
+
+from tinygrad_cuda.backend.launch.graphs_by_address import GraphsByAddress
+from tinygrad_cuda.backend.launch.launch_params import FETCHED, NUMBERS
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.graph.program import Number
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.backend.launch.executable import CudaExecutable
+
+_address_of = attrgetter("address")
+
+
+class SteadyRuns:
+    """Starts a program on memory that it has seen, as graphs whose parameters stay as they are.
+
+    The arguments and results of a loop lie in few places by turns. Each combination that comes
+    again gets a graph of its own, so that nothing of it is written again but what it fetches.
+
+    Args:
+        executable: the program.
+        slots: the inputs that are arguments of the call, in its order.
+    """
+
+    def __init__(self, executable: CudaExecutable, slots: Sequence[int]) -> None:
+        self.executable = executable
+        self.slots = slots
+        self.readable = set(slots) <= executable.readable and len(slots) < FETCHED
+        self.places: GraphsByAddress[Any] = GraphsByAddress()
+        self._fixed: list[int] = []  # addresses of everything else
+        self._arena = 0
+        self._key: tuple[int, ...] = ()
+        self._waiting: list[Any] = []
+        self._numbers: list[Number] = []
+        self._zeros = False
+        self._codes: Sequence[int] = ()
+        self._packed = b""
+        machine = executable.machine
+        self._staged: Any = machine.staged
+        self._arena_of, self._scratch = machine.arena, executable.arena.nbytes
+        self._watch = machine.watch_error if executable.checks else None
+
+    def start(
+        self,
+        given: Sequence[Any],
+        fresh: Sequence[Any],
+        fixed: list[int],
+        numbers: Sequence[Number],
+    ) -> bool:
+        """Runs it if a graph knows these places; otherwise `run` is to be called.
+
+        Args:
+            given: the arguments' memory.
+            fresh: the results' memory.
+            fixed: addresses of the other inputs and outputs.
+            numbers: of the run.
+        """
+        executable = self.executable
+        self._key = ()
+        if not self.readable or settings.debug or settings.sync or settings.validate:
+            return False
+        arena = self._arena_of(self._scratch).address
+        if arena != self._arena or fixed is not self._fixed:
+            if arena != self._arena or fixed != self._fixed:
+                self.places.forget()
+            self._fixed, self._arena = fixed, arena
+        # Zeros by identity, since 0.0 == -0.0.
+        if numbers != self._numbers or (self._zeros and not all(map(is_, numbers, self._numbers))):
+            self._take(numbers)
+        send = self._packed != executable.sent
+        key: list[int] = [send]
+        staged = self._staged
+        waiting: list[Any] = []
+        self._waiting = waiting
+        for piece in given:
+            if type(piece) is staged and piece.waits:
+                waiting.append(piece)
+                key.append(0)
+            else:
+                key.append(piece.address)
+        for piece in fresh:
+            key.append(piece.address)
+        found = self._key = tuple(key)
+        graph = self.places.find(found)
+        if graph is None:
+            return False
+        if send:
+            graph.again(waiting, self._send())
+            executable.sent = self._packed
+        else:
+            graph.again(waiting, b"")
+        if self._watch is not None:
+            self._watch(executable.first_code, self._codes)
+        return True
+
+    def run(self, inputs: Sequence[Any], results: Sequence[Any], numbers: Sequence[Number]) -> None:
+        """Runs it on these inputs and outputs, which `start` did not know."""
+        executable = self.executable
+        if not self._key or not self.places.wanted(self._key):
+            executable.start(inputs, results, numbers)
+            return
+        memory = executable.memory(inputs, results)
+        places = [inputs.index(piece) for piece in self._waiting]
+        for slot in places:
+            memory[slot] = executable.fetch_room(slot, inputs[slot].nbytes)
+        if self._key[0]:
+            places.append(NUMBERS)
+        graph = executable.new_replay(memory, places)
+        if graph is None:
+            self.readable = False
+            executable.start(inputs, results, numbers)
+            return
+        within = self._send() if self._key[0] else b""
+        graph.run(list(map(_address_of, memory)), self._waiting, within)
+        executable.sent = self._packed
+        executable.watch(self._codes)
+        self.places.keep(self._key, graph)
+
+    def _take(self, numbers: Sequence[Number]) -> None:
+        """Has the numbers' bytes and codes ready."""
+        codes, plain = self.executable.coded(numbers)
+        if codes != self._codes:
+            self._codes = codes  # otherwise they are known by identity
+        self._packed = self.executable.numbers.packed(plain)
+        self._numbers = list(numbers)
+        self._zeros = 0 in self._numbers
+
+    def _send(self) -> bytes:
+        """The numbers as parameters of the graph; none where they wait to be fetched."""
+        executable = self.executable
+        within = executable.sent_within(self._packed)
+        if not within:
+            self._waiting.append(executable.machine.stage(self._packed))
+        executable.sent = b""  # until it is under way
+        return within

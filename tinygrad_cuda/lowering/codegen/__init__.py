@@ -1,0 +1,1 @@
+"""Expressions, indices and parameters of a kernel as CUDA text."""

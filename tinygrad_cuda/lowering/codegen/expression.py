@@ -1,0 +1,526 @@
+"""Values as text: a node at symbolic coordinates becomes statements of a kernel's body.
+
+Movement ops change coordinates, loads and elementwise ops become named temporaries, and each
+statement stands in the outermost loop that knows all it needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Protocol
+
+from tinygrad_cuda.backend.cuda.names import value_stem
+from tinygrad_cuda.core.dtypes import DType, float16
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, indexing
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.program import Argument
+from tinygrad_cuda.lowering.codegen import index as ix
+from tinygrad_cuda.lowering.codegen.index import Index
+from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates, Guard, moved
+from tinygrad_cuda.lowering.codegen.params import Words, literal
+from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, is_identity_value, value_of_nothing
+from tinygrad_cuda.lowering.schedule.narrowing import is_half, is_power_below_one
+
+EARLY = 48  # registers of a thread for operands that are loaded before the first loop needs them
+DEAR = 8  # cost from which a value is held for later phases instead of being made again
+_CALL = re.compile(r"\b(?!tgc_)([a-z]\w*)\(")
+_INTEGER = re.compile(r"\(?(?:\([a-z ]+\))?(-?\d+)(?:LL)?\)?")  # as `literal` writes it
+
+
+# Of half types these give a value that needs no rounding, or, as a cast, round it themselves.
+_EXACT = frozenset((
+    ew.where, ew.maximum, ew.minimum, ew.neg, ew.abs, ew.sign, ew.floor, ew.ceil, ew.trunc,
+    ew.round, ew.cast, indexing.check_unit,
+))  # fmt: skip
+
+
+class Nearer(Protocol):
+    """Where a kernel finds operands that are on their way to shared memory."""
+
+    missed: bool
+
+    def holds(self, node: Node) -> bool: ...
+
+    def single(self, depth: int) -> None: ...
+
+    def vector(self, node: Node, key: Any, width: int, place: str, names: set[str]) -> str: ...
+
+
+class Scope:
+    """Statements of one loop body, and the values that are named in it."""
+
+    def __init__(self, *variables: str) -> None:
+        self.variables = set(variables)
+        self.lines: list[str] = []
+        self.memo: dict[Any, str] = {}
+
+
+class Lane:
+    """The innermost, unrolled loop over `width` neighbouring elements, and where it stands."""
+
+    def __init__(self, variable: Index, width: int) -> None:
+        self.variable = variable
+        self.width = width
+        self.name = next(iter(variable.leaves())).name if variable.terms else ""
+
+
+class Evaluator:
+    """Turns nodes into statements of the scopes that stand open.
+
+    Args:
+        words: receives the parameters.
+        memory: nodes that this kernel finds in memory.
+        wide: whether indices need 64 bits.
+        narrowed: float32 nodes that reach memory for good only as half values.
+    """
+
+    def __init__(
+        self,
+        words: Words,
+        memory: set[Node],
+        wide: bool,
+        narrowed: frozenset[Node] = frozenset(),
+    ) -> None:
+        self.words = words
+        self.memory = memory
+        self.wide = wide
+        self.narrowed = narrowed
+        self.scopes: list[Scope] = []
+        self.lane: Lane | None = None
+        self.anchored: dict[Node, str] = {}
+        self.fields: dict[tuple[Node, int], str] = {}
+        self.lines: dict[Node, Coordinates] = {}  # row values: made at the row's own coordinates
+        self.floors: dict[Node, int] = {}  # scopes below which a node's operands are unknown
+        self.loaded: list[tuple[Node, Index]] = []
+        self.held: HeldValue | None = None
+        self.nearer: Nearer | None = None
+        self.stored: set[Node] = set()
+        self.unrounded: dict[str, str] = {}  # what a name of a half type was rounded from
+        self.lasting: set[Node] = set()  # operands that leave the GPU's cache last
+        self._homes: dict[str, int] = {}
+        self._made: dict[str, int] = {}  # the depth at which a name was made
+
+    # Scopes
+
+    def fresh(self, stem: str) -> str:
+        return self.words.names.fresh(stem)
+
+    def _depth(self, parts: Sequence[Index], guard: Guard) -> int:
+        """The outermost scope where all leaves of these indices are known."""
+        depth = 0
+        for part in (*parts, *(condition.index for condition in guard)):
+            for leaf in part.leaves():
+                depth = max(depth, self._home(leaf.name))
+        return depth
+
+    def _home(self, name: str) -> int:
+        if name in self._homes:
+            return self._homes[name]
+        for depth in range(len(self.scopes) - 1, -1, -1):
+            if name in self.scopes[depth].variables:
+                return depth
+        return 0
+
+    def emit(self, depth: int, ctype: str, text: str, stem: str) -> str:
+        name = self.fresh(stem)
+        self._made[name] = depth
+        self.scopes[depth].lines.append(f"const {ctype} {name} = {text};")
+        return name
+
+    def index_text(self, index: Index) -> str:
+        return ix.render(index, self.wide)
+
+    def guard_text(self, guard: Guard) -> str:
+        return " && ".join(condition.render(self.wide) for condition in guard)
+
+    # Values
+
+    def value(self, node: Node, at: Coordinates, guard: Guard = ()) -> str:
+        """C text (a name or a literal) of a node's element, in its compute type."""
+        if node in self.anchored:
+            return self._settled(node, self.anchored[node])
+        if node.op is common.output and (node.sources[0], node.attributes["index"]) in self.fields:
+            return self._settled(node, self.fields[node.sources[0], node.attributes["index"]])
+        if node in self.lines:
+            at, guard = self.lines[node], ()
+        if node in self.memory:
+            return self.load(node, ix.flatten(at, node.shape), guard)
+        if node.op.kind == "movement" or node.op in TRANSPARENT or node.op is common.assign:
+            return self._moved(node, at, guard)
+        if is_identity_value(node):
+            return literal(value_of_nothing(node), node.dtype)
+        if node.op.kind == "leaf":
+            return self._leaf(node, at, guard)
+        if node.op is indexing.gather:
+            return self._gather(node, at, guard)
+        assert node.op.kind == "elementwise", f"{node} cannot be evaluated inside a kernel"
+        return self._elementwise(node, at, guard)
+
+    def _settled(self, node: Node, text: str) -> str:
+        """The result of a skeleton, whose float32 accumulator a half type rounds."""
+        if not is_half(node.dtype):
+            return text
+        depth = max(self.floors.values(), default=0)
+        return self._rounded(node, depth, ("settled", node, text), text)
+
+    def _rounded(self, node: Node, depth: int, key: Any, text: str) -> str:
+        """A value as its half type holds it; a store of it rounds the value before."""
+        memo = self.scopes[depth].memo
+        if key not in memo:
+            name = value_stem(node)
+            if node in self.stored and not text.isidentifier():
+                text = self.emit(depth, node.dtype.compute, text, name)
+            if text.isidentifier():
+                name = "rounded"
+            rounded = f"tgc_cast<{node.dtype.c}>({text})"
+            memo[key] = self.emit(depth, node.dtype.compute, rounded, name)
+            self.unrounded[memo[key]] = text
+        return memo[key]
+
+    def _moved(self, node: Node, at: Coordinates, guard: Guard) -> str:
+        source = node.sources[1] if node.op is common.assign else node.sources[0]
+        if node.op.kind != "movement":
+            return self.value(source, at, guard)
+        inner, conditions, fill = moved(node, at, self._symbol)
+        if conditions is True:
+            return self.value(source, inner, guard)
+        if conditions is False or not prod(source.shape):
+            return self._fill(fill, node)
+        assert not isinstance(conditions, bool)
+        both = ix.all_of((*guard, *conditions))
+        assert not isinstance(both, bool)
+        value = self.value(source, inner, both)
+        other = self._fill(fill, node)
+        depth = self._depth(inner, both)
+        key = ("guarded", node, at, guard)
+        text = f"{self.guard_text(both)} ? {value} : {other}"
+        return self._named(depth, key, node.dtype.compute, text, value_stem(node))
+
+    def _fill(self, fill: Any, node: Node) -> str:
+        if isinstance(fill, Argument):
+            return self._argument(fill, node.dtype)
+        return literal(fill, node.dtype)
+
+    def _symbol(self, argument: Argument, low: int, high: int) -> Index:
+        """A slice's start that runs may change."""
+        name = self.words.argument(argument, "long long")
+        return ix.symbol(name if self.wide else f"(int){name}", low, high)
+
+    def _named(self, depth: int, key: Any, ctype: str, text: str, stem: str) -> str:
+        memo = self.scopes[depth].memo
+        if key not in memo:
+            memo[key] = self.emit(depth, ctype, text, stem)
+        return memo[key]
+
+    # Leaves
+
+    def _argument(self, value: Argument, dtype: DType) -> str:
+        if dtype.is_floating:
+            return f"tgc_cast<{dtype.c}>({self.words.argument(value, 'double')})"
+        return f"({dtype.compute})({self.words.argument(value, 'long long')})"
+
+    def _leaf(self, node: Node, at: Coordinates, guard: Guard) -> str:
+        attributes, dtype = node.attributes, node.dtype
+        if node.op in (common.constant, common.scalar):
+            value = attributes["value"]
+            if isinstance(value, Argument):
+                text = self._argument(value, dtype)
+                return self._named(0, node, dtype.compute, text, node.op.name)
+            return literal(value, dtype)
+        if node.op is common.buffer:
+            return self.load(node, ix.flatten(at, node.shape), guard)
+        depth = self._depth(at, guard)
+        position = ix.render(ix.flatten(at, node.shape), True)
+        if node.op is common.arange:
+            wide = "double" if dtype.is_floating else "long long"
+            start = self.words.number(attributes["start"], wide)
+            step = self.words.number(attributes["step"], wide)
+            text = f"tgc_cast<{dtype.c}>({start} + {step} * ({wide})({position}))"
+        else:
+            text = self._random(node, position)
+        if is_half(dtype) and node.op is not common.arange:
+            text = f"tgc_cast<{dtype.c}>({text})"
+        return self._named(depth, (node, at), dtype.compute, text, value_stem(node))
+
+    def _random(self, node: Node, position: str) -> str:
+        names = ("seed", "number", "low", "high")
+        numbers = [
+            self.words.number(node.attributes[name], "long long")
+            for name in names
+            if name in node.attributes
+        ]
+        if node.op.name == "random_integer":
+            seed, number, low, high = numbers
+            draw = f"tgc_random_integer({seed}, {number}, {position}, {low}, {high})"
+            return f"({node.dtype.compute}){draw}"
+        return f"tgc_{node.op.name}<{node.dtype.c}>({', '.join(numbers)}, {position})"
+
+    # Loads
+
+    def load(self, node: Node, index: Index, guard: Guard) -> str:
+        self.loaded.append((node, index))
+        ctype = node.dtype.compute
+        if prod(node.shape) == 0:
+            return literal(0, node.dtype)
+        depth = self._depth((index,), guard)
+        key = (node, index, guard)
+        memo = self.scopes[depth].memo
+        if key not in memo:
+            vector = self._vector(node, index, guard, depth)
+            if vector is not None:
+                name = self.words.name(node)
+                memo[key] = self.emit(depth, ctype, f"tgc_element({vector})", name)
+            else:
+                if self.nearer is not None:
+                    self.nearer.single(depth)
+                text = f"tgc_load({self.words.read(node)}, {self.index_text(index)})"
+                if guard:
+                    text = f"{self.guard_text(guard)} ? {text} : {literal(0, node.dtype)}"
+                early = node if self._known(index, guard) else None
+                name = self.words.name(node)
+                kept = self._hold(key, depth, ctype, text, name, early)
+                memo[key] = kept or self.emit(depth, ctype, text, name)
+        return memo[key]
+
+    def _vector(self, node: Node, index: Index, guard: Guard, depth: int) -> str | None:
+        """A vector loaded outside the lane loop, and which element; where the index allows it."""
+        lane = self.lane
+        if lane is None or lane.width == 1 or depth != len(self.scopes) - 1:
+            return None
+        if lane.width * node.dtype.itemsize > 16:
+            return None
+        split = ix.split_lane(index, lane.variable)
+        if split is None or split[0] != 1 or not ix.divisible(split[1], lane.width):
+            return None
+        if any(self._home(leaf.name) == depth for c in guard for leaf in c.index.leaves()):
+            return None
+        rest = split[1]
+        outer = self._depth((rest,), guard)
+        if outer >= depth:
+            return None
+        vector = f"tgc_vector<{node.dtype.c}, {lane.width}>"
+        key = ("vector", node, rest, guard)
+        memo = self.scopes[outer].memo
+        if key not in memo and self.held is not None and key in self.held.names:
+            memo[key] = self.held.names[key]
+        elif key not in memo:
+            place, early = self.index_text(rest), node if self._known(rest, guard) else None
+            if self.nearer is not None:
+                names = {leaf.name for leaf in rest.leaves()} if early else set[str]()
+                text = self.nearer.vector(node, key, lane.width, place, names)
+            else:
+                load = "tgc_load_vector" + "_lasting" * (node in self.lasting)
+                text = f"{load}<{lane.width}>({self.words.read(node)}, {place})"
+            if guard:
+                text = f"{self.guard_text(guard)} ? {text} : {vector}{{}}"
+            kept, name = None, f"{self.words.name(node)}x{lane.width}"
+            if self.nearer is None or self.nearer.holds(node):
+                kept = self._hold(key, outer, vector, text, name, early)
+            memo[key] = kept or self.emit(outer, vector, text, name)
+        return f"{memo[key]}, {lane.name}"
+
+    def _known(self, index: Index, guard: Guard) -> bool:
+        """Whether a load needs nothing that the kernel finds out."""
+        return not guard and all(leaf.name not in self._homes for leaf in index.leaves())
+
+    def _hold(
+        self, key: Any, depth: int, ctype: str, text: str, stem: str, loaded: Node | None = None
+    ) -> str | None:
+        """Keeps a value of the row loop in registers for the phases to come."""
+        if self.held is None or depth < self.held.depth:
+            return None
+        if loaded is not None and prod(loaded.shape) < self.held.least:
+            return None
+        return self.held.keep(self, key, depth, ctype, text, stem, loaded)
+
+    # Elementwise and gather
+
+    def _elementwise(self, node: Node, at: Coordinates, guard: Guard) -> str:
+        depth = max(self._depth(at, guard), self.floors.get(node, 0))
+        key = (node, at, guard)
+        if key in self.scopes[depth].memo:
+            return self.scopes[depth].memo[key]
+        if self.held is not None and depth >= self.held.depth and key in self.held.names:
+            return self.held.names[key]
+        operands = [self.value(source, at, guard) for source in node.sources]
+        if node.op in indexing.CHECKS:
+            text = self._check(node, operands[0], at, guard)
+        elif node.op is ew.div and node.dtype.compute == "float":
+            text = self._quotient(node, operands, depth)
+        elif node.op is ew.eq and all(map(_fits_int, node.sources)):
+            text = " == ".join(f"(int){operand}" for operand in operands)
+        else:
+            text = expression(node, operands, self._short(node))
+        memo = self.scopes[depth].memo
+        ctype = node.dtype.compute
+        rounds = is_half(node.dtype) and node.op not in _EXACT
+        if node.op.cost >= DEAR:
+            whole = f"tgc_cast<{node.dtype.c}>({text})" if rounds else text
+            kept = self._hold(key, depth, ctype, whole, value_stem(node))
+            if kept:
+                memo[key] = kept
+                return kept
+        if rounds:
+            return self._rounded(node, depth, key, text)
+        memo[key] = self.emit(depth, ctype, text, value_stem(node))
+        if node.op is ew.cast and is_half(node.dtype) and node.sources[0].dtype.compute == "float":
+            self.unrounded[memo[key]] = operands[0]
+        return memo[key]
+
+    def _short(self, node: Node) -> bool:
+        """Whether errors of a few parts in a million are lost when a half type rounds.
+
+        A quotient's are those of any float32 operation. A power's grow with its exponent, and a
+        difference would show them: of float32 only those take part that no difference cancels.
+        """
+        if is_half(node.dtype):
+            return True
+        return node in self.narrowed and (node.op is ew.div or is_power_below_one(node))
+
+    def _quotient(self, node: Node, operands: list[str], depth: int) -> str:
+        """A division; by the same number in a whole loop it costs a few multiplications."""
+        dividend, divisor = operands
+        settled = divisor in self.anchored.values() or divisor in self.fields.values()
+        settled = settled and "[" not in divisor  # an accumulator of each lane
+        # A skeleton's result is known from its floor on, anything else where it was made.
+        floor = max(self.floors.values(), default=0)
+        home = floor if settled else self._made.get(divisor, depth)
+        if home >= depth:
+            return expression(node, operands)
+        key, text = ("divisor", divisor), f"tgc_divisor_of({divisor})"
+        name = self._named(home, key, "tgc_divisor", text, "divisor")
+        short = "_short" if self._short(node) else ""
+        return f"tgc_divide{short}({dividend}, {name})"
+
+    def _check(self, node: Node, operand: str, at: Coordinates, guard: Guard) -> str:
+        limit = f"{int(node.attributes['limit'])}LL, " if "limit" in node.attributes else ""
+        code = self.words.number(node.attributes["code"], "long long")
+        position = ix.render(ix.flatten(at, node.shape), True)
+        text = f"{node.op.cuda}({operand}, {limit}{self.words.error()}, {code}, {position})"
+        text = f"({node.dtype.compute}){text}"
+        return f"{self.guard_text(guard)} ? {text} : 0" if guard else text
+
+    def _gather(self, node: Node, at: Coordinates, guard: Guard) -> str:
+        source, index = node.sources
+        rank = len(index.shape)
+        if not source.shape[0]:
+            self.value(index, at[:rank], guard)  # its check reports that nothing can be read
+            return literal(0, node.dtype)
+        place = self.position(index, at[:rank], guard, source.shape[0])
+        return self.value(source, (place, *at[rank:]), guard)
+
+    def position(self, index: Node, at: Coordinates, guard: Guard, limit: int) -> Index:
+        """A loaded index, 0 <= index < limit, as a coordinate."""
+        name = self.value(index, at, guard)
+        number = _INTEGER.fullmatch(name)
+        if number:
+            return ix.constant(int(number[1]))
+        # What the kernel computes is declared in the scope of its result, not of its coordinates.
+        floor = max(self.floors.values(), default=0)
+        depth = max(self._depth(at, guard), self._made.get(name, floor))
+        if not name.isidentifier():
+            name = self._named(depth, ("position", name), index.dtype.compute, name, "index")
+        if index.dtype.itemsize == 8 and not self.wide:
+            name = self._named(depth, ("int", name), "int", f"(int){name}", "index")
+        self._homes[name] = depth
+        return ix.opaque(name, 0, limit - 1)
+
+
+class HeldValue:
+    """Arrays of registers that carry values from one loop over a row to the next.
+
+    Args:
+        depth: of the row loop's scope.
+        trips: of that loop; `lanes` of the one inside it.
+        least: elements of an operand from which on it is kept.
+    """
+
+    def __init__(self, depth: int, trips: int, lanes: int, least: int = 0) -> None:
+        self.depth, self.trips, self.lanes, self.least = depth, trips, lanes, least
+        self.names: dict[Any, str] = {}
+        self.declarations: list[str] = []
+        self.loads: list[tuple[Node, int, Scope, str]] = []  # their registers, place and text
+        self._sizes: dict[str, int] = {}  # registers of a thread for each
+        self.registers = 0  # for what lasts from one loop to another, once `count` knows
+
+    def keep(
+        self,
+        writer: Evaluator,
+        key: Any,
+        depth: int,
+        ctype: str,
+        text: str,
+        stem: str,
+        loaded: Node | None,
+    ) -> str:
+        if key not in self.names:
+            name = writer.fresh(stem)
+            inner = depth > self.depth
+            size = f"[{self.trips}][{self.lanes}]" if inner else f"[{self.trips}]"
+            place = f"{name}[k][v]" if inner else f"{name}[k]"
+            self.declarations.append(f"{ctype} {name}{size};")
+            line = f"{place} = {text};"
+            writer.scopes[depth].lines.append(line)
+            nbytes = 8 if ctype in ("double", "long long") else 4
+            if loaded is not None:
+                nbytes = max(loaded.dtype.itemsize, 4 if inner else 0)
+            registers = self.trips * self.lanes * nbytes // 4
+            self._sizes[name] = registers
+            if loaded is not None:
+                self.loads.append((loaded, registers, writer.scopes[depth], line))
+            self.names[key] = place
+        return self.names[key]
+
+    def count(self, loops: Sequence[str]) -> None:
+        """Finds out what more than one loop names, from their texts."""
+        for name, size in self._sizes.items():
+            if sum(re.search(rf"\b{name}\[", loop) is not None for loop in loops) > 1:
+                self.registers += size
+
+    def load_early(self, numel: int, outer: list[str], inner: list[str]) -> None:
+        """Moves loads of later loops to the first one, so that they are on their way together.
+
+        Args:
+            numel: of the kernel's space: smaller operands are read by all rows and lie near.
+            outer, inner: statements of the first loop, and of the one inside it.
+        """
+        room = EARLY
+        for node, registers, scope, line in self.loads:
+            place = inner if "[k][v] =" in line else outer
+            room -= registers
+            if prod(node.shape) >= numel and room >= 0 and scope.lines is not place:
+                scope.lines.remove(line)
+                place.append(line)
+
+
+def _fits_int(node: Node) -> bool:
+    """Whether an integer is a position: it takes 32 bits, whatever its type."""
+    walked = ("reshape", "permute", "expand")
+    while node.op in TRANSPARENT or node.op.name in walked:
+        node = node.sources[0]
+    attributes = node.attributes
+    if node.op is indexing.check_index:
+        return int(attributes["limit"]) <= ix.INT_MAX
+    if node.op is not common.arange or not node.dtype.is_integer:
+        return False
+    start, step = attributes["start"], attributes["step"]
+    if isinstance(start, Argument) or isinstance(step, Argument):
+        return False
+    return all(abs(end) <= ix.INT_MAX for end in (start, start + step * prod(node.shape)))
+
+
+def expression(node: Node, operands: list[str], short: bool = False) -> str:
+    """The C expression of an elementwise op's row; `short`: of float32 as of float16."""
+    if node.op is ew.cast:
+        source, target = node.sources[0].dtype, node.dtype
+        if source is target or (source.compute == target.compute and target.name == "float32"):
+            return operands[0]
+        return f"tgc_cast<{target.c}>({operands[0]})"
+    text = node.op.cuda
+    if callable(text):
+        dtype = node.sources[0].dtype
+        text = text(float16 if short and not is_half(dtype) else dtype)
+    return _CALL.sub(r"tgc_\1(", text).format(*operands)

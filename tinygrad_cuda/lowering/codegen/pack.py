@@ -1,0 +1,218 @@
+"""Stages to launches: independent small stages share one, a block's number picks the stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tinygrad_cuda.core.errors import describe_site
+from tinygrad_cuda.graph.ops.reduction import ReductionOp
+from tinygrad_cuda.lowering.codegen.skeleton import FOLDER, THREADS, Stage, Word, fill, named
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import MULTIPROCESSORS
+
+WORDS = 4096 // 8  # of a kernel's parameters
+STAGES = 12  # of different kinds in one launch: the compiler's time grows faster than their number
+SMALL_GRID = 264  # blocks up to which a stage leaves multiprocessors idle
+NAME = "TGC_NAME"
+
+
+@dataclass(eq=False)
+class PackedLaunch:
+    """One kernel launch: a stage, or several that do not depend on each other."""
+
+    stages: list[Stage]
+    name: str
+    text: str
+    words: list[Word]
+
+    @property
+    def blocks(self) -> int:
+        return sum(stage.blocks for stage in self.stages)
+
+    @property
+    def together(self) -> bool:
+        """Whether its blocks wait for each other."""
+        return bool(self.stages[0].kernel.co_resident)
+
+    @property
+    def site(self) -> str:
+        """The user's lines behind it."""
+        sites = dict.fromkeys(
+            describe_site(node.site) for stage in self.stages for node in stage.kernel.stores
+        )
+        return "; ".join(sites)
+
+    @property
+    def moved(self) -> int:
+        """Bytes between it and memory at least."""
+        return sum(stage.moved for stage in self.stages)
+
+    @property
+    def shared(self) -> int:
+        return max(stage.shared for stage in self.stages)
+
+    def __str__(self) -> str:
+        kinds = "+".join(stage.kernel.kind for stage in self.stages)
+        shapes = ", ".join(str(node.shape) for stage in self.stages for node in stage.kernel.stores)
+        return f"{self.name:<60} {kinds:<24} {self.blocks:>6} x {THREADS}  {shapes}"
+
+
+def packed(kernels: Sequence[list[Stage]]) -> list[PackedLaunch]:
+    """Launches in an order of execution.
+
+    Stages wait for all stages of the kernels before theirs. Those that are ready at the same
+    time, and too small to fill a GPU, go into one launch.
+    """
+    level: dict[Stage, int] = {}
+    last: dict[object, int] = {}
+    for stages in kernels:
+        kernel = stages[0].kernel
+        start = max((last[before] + 1 for before in kernel.before), default=0)
+        for stage in stages:
+            level[stage] = start
+            start += 1
+        last[kernel] = start - 1
+    _gather_updates(kernels, level)
+    launches: list[PackedLaunch] = []
+    for number in sorted(set(level.values())):
+        ready = [stage for stage, own in level.items() if own == number]
+        launches += _merged(ready)
+    return launches
+
+
+def _gather_updates(kernels: Sequence[list[Stage]], level: dict[Stage, int]) -> None:
+    """The updates that nobody waits for move to the end, where one launch takes them all."""
+    needed = {before for stages in kernels for before in stages[0].kernel.before}
+    last = max(level.values(), default=0)
+    for stage in level:
+        if stage.kernel.update and stage.kernel not in needed:
+            level[stage] = last
+
+
+def _merged(stages: list[Stage]) -> list[PackedLaunch]:
+    groups: list[list[Stage]] = []
+    for stage in stages:
+        if stage.alone or (stage.blocks > SMALL_GRID and not stage.kernel.update):
+            groups.append([stage])
+            continue
+        for group in groups:
+            fits = sum(len(s.words) for s in (*group, stage)) <= WORDS
+            kinds = {s.name for s in (*group, stage)}
+            fits = fits and (stage.kernel.update or len(kinds) <= STAGES)
+            of_a_sort = group[0].kernel.update == stage.kernel.update
+            small = stage.kernel.update or (group[0].blocks <= SMALL_GRID and not group[0].alone)
+            small = small and (stage.kernel.update or _crowd(group[0]) == _crowd(stage))
+            if fits and of_a_sort and small:
+                group.append(stage)
+                break
+        else:
+            groups.append([stage])
+    return [_launch(group) for group in groups]
+
+
+def _crowd(stage: Stage) -> int:
+    """How many of its blocks share a multiprocessor: those of others must leave them registers."""
+    return stage.dense if stage.alone or stage.blocks > MULTIPROCESSORS else 1
+
+
+def _launch(group: list[Stage]) -> PackedLaunch:
+    if len(group) == 1:
+        return PackedLaunch(group, group[0].name, group[0].text, list(group[0].words))
+    # Stages of one text stand side by side: the kernel holds it once, however many they are.
+    alike: dict[str, list[Stage]] = {}
+    for stage in group:
+        alike.setdefault(stage.name, []).append(stage)
+    params, choices, start = [], [], 0
+    for number, stages in enumerate(alike.values()):
+        stage, count = stages[0], len(stages)
+        block = f"virtual_block - {start}" if start else "virtual_block"
+        start += stage.blocks * count
+        test = f"if (virtual_block < {start}) " if number < len(alike) - 1 else ""
+        place = f"p.stage{number}"
+        if count > 1:
+            place += f"[({block}) / {stage.blocks}]"
+            block = f"({block}) % {stage.blocks}"
+        params.append(f"{stage.name}_params stage{number}{f'[{count}]' if count > 1 else ''};")
+        prefix = "else " if number else ""
+        choices.append(f"{prefix}{test}{stage.name}_stage({block}, {place}, smem);")
+    group = [stage for stages in alike.values() for stage in stages]
+    text = fill(
+        "stage.cuh",
+        "pack",
+        comment=f"{len(group)} independent stages in one launch of {start} x {THREADS} threads.",
+        name=NAME,
+        params=params,
+        choices=choices,
+    )
+    stem = "pack_update" if group[0].kernel.update else "pack"
+    name, text = named(stem, text)
+    text = "\n".join(dict.fromkeys(stage.text for stage in group)) + "\n" + text
+    return PackedLaunch(group, name, text, [word for stage in group for word in stage.words])
+
+
+@lru_cache(maxsize=1)
+def prelude() -> str:
+    """The text before the kernels of every translation unit."""
+    return (FOLDER / "device.cuh").read_text()
+
+
+@lru_cache(maxsize=1)
+def random_prelude() -> str:
+    """What kernels with random numbers need besides."""
+    return (FOLDER / "random.cuh").read_text()
+
+
+@lru_cache(maxsize=1)
+def special_prelude() -> str:
+    """What kernels with rare special functions need besides."""
+    return (FOLDER / "special.cuh").read_text()
+
+
+@lru_cache(maxsize=1)
+def span_prelude() -> str:
+    """What kernels need whose rows all blocks hold together."""
+    return (FOLDER / "grid_reduce_device.cuh").read_text()
+
+
+def translation_unit(launches: Sequence[PackedLaunch]) -> str:
+    """All that the compiler gets: each stage once, each kernel once."""
+    texts: dict[str, None] = {}
+    for launch in launches:
+        for stage in launch.stages:
+            texts[stage.text] = None
+    wrappers: dict[str, None] = {}
+    for launch in launches:
+        if len(launch.stages) > 1:
+            head = "\n".join(dict.fromkeys(stage.text for stage in launch.stages)) + "\n"
+            texts[launch.text.removeprefix(head)] = None
+        dense = min(map(_crowd, launch.stages))
+        text = fill("stage.cuh", "kernel", name=launch.name, threads=THREADS, dense=dense)
+        wrappers[text] = None
+    body = "\n".join((*texts, *wrappers))
+    before = prelude() + (random_prelude() if "tgc_random" in body else "")
+    before += special_prelude() if "tgc_special_" in body else ""
+    before += span_prelude() if "tgc_span_" in body else ""
+    before += "".join(_functors(launches))
+    return f"{before}\n{body}"
+
+
+def _functors(launches: Sequence[PackedLaunch]) -> dict[str, None]:
+    """What reductions combine with, where their rows bring it along."""
+    kernels = (stage.kernel for launch in launches for stage in launch.stages)
+    ops = (node.op for kernel in kernels for node in kernel.anchors)
+    return {op.cuda.device: None for op in ops if isinstance(op, ReductionOp)}
+
+
+_printed: set[str] = set()
+
+
+def printed(source: str) -> str:
+    """A unit for TGC_DEBUG=4: a prelude that was printed before is one line."""
+    for make in (prelude, random_prelude, special_prelude, span_prelude):
+        text = make()
+        if text in source:
+            if text in _printed:
+                source = source.replace(text, f"// {make.__name__}: as printed before\n", 1)
+            _printed.add(text)
+    return source

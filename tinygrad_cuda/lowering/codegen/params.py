@@ -1,0 +1,95 @@
+"""The parameters of a stage, and numbers as C text."""
+
+from __future__ import annotations
+
+from math import isinf, isnan
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.backend.cuda.names import Names
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.program import Argument
+from tinygrad_cuda.lowering.codegen.skeleton import Exchange, Scratch, Word
+
+
+class Words:
+    """The parameters of a stage, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self.list: list[Word] = []
+        self.names = Names()
+        self._names: dict[Any, str] = {}
+        self._counts: dict[str, int] = {}
+
+    def _add(self, key: Any, stem: str, kind: str, item: Any, ctype: str, write: bool) -> str:
+        if key not in self._names:
+            number = self._counts.get(stem, 0)
+            self._counts[stem] = number + 1
+            name = stem if stem == "error" else f"{stem}{number}"
+            self.list.append(Word(kind, item, f"{ctype} {name}", write))
+            self._names[key] = f"p.{name}"
+        return self._names[key]
+
+    def read(self, node: Node) -> str:
+        return self._add(("in", node), "in", "value", node, f"const {node.dtype.c}*", False)
+
+    def name(self, node: Node) -> str:
+        """What an operand is called: its parameter's name."""
+        return self.read(node).removeprefix("p.")
+
+    def write(self, node: Node) -> str:
+        return self._add(("out", node), "out", "value", node, f"{node.dtype.c}*", True)
+
+    def argument(self, argument: Argument, ctype: str) -> str:
+        """A number of the program, which lies in memory; see `template.wrapped`."""
+        item = argument.position, ctype
+        place = self._add((argument, ctype), "number", "argument", item, f"const {ctype}*", False)
+        return place.removeprefix("p.")
+
+    def number(self, value: Any, ctype: str) -> str:
+        """A number of a node's attribute: a word if runs may change it, else a literal."""
+        if isinstance(value, Argument):
+            return self.argument(value, ctype)
+        return str(float(value)) if ctype == "double" else f"{int(value)}LL"
+
+    def scratch(self, scratch: Scratch, ctype: str, write: bool) -> str:
+        return self._add(scratch, "partial", "scratch", scratch, f"{ctype}*", write)
+
+    def exchange(self, memory: Exchange) -> str:
+        return self._add(memory, "words", "exchange", memory, "unsigned long long*", True)
+
+    def error(self) -> str:
+        return self._add("error", "error", "error", None, "unsigned long long*", True)
+
+
+def literal(value: Any, dtype: DType) -> str:
+    """A number as C text of the dtype's compute type."""
+    with np.errstate(all="ignore"):
+        item = np.asarray(value).astype(dtype.numpy)
+    if dtype.name == "bool":
+        return "true" if item else "false"
+    if dtype.category == 1:
+        number = int(item)
+        if number == -(2**63):
+            return "(-9223372036854775807LL - 1)"
+        text = str(number) + ("LL" if dtype.itemsize == 8 else "")
+        if number == -(2**31) and dtype.itemsize == 4:
+            return "(-2147483647 - 1)"
+        if dtype.itemsize < 4:  # C has no literals of these types, and templates compare types
+            return f"({dtype.compute}){text}"
+        return f"({text})" if number < 0 else text
+    real = float(item)
+    cast = "" if dtype.compute == "float" else "(double)"
+    if isnan(real):
+        return f"({cast}NAN)"
+    if isinf(real):
+        return f"({cast}{'-' if real < 0 else ''}INFINITY)"
+    text = repr(real) if dtype.compute == "double" else _short_float(real)
+    return f"({text})" if text.startswith("-") else text
+
+
+def _short_float(number: float) -> str:
+    text = str(np.float32(number))
+    return (text if any(mark in text for mark in ".e") else text + ".0") + "f"

@@ -1,0 +1,155 @@
+"""Skeletons with holes, filled: text in, text out; and what a filled one is to a launch."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+
+FOLDER = Path(__file__).resolve().parents[1] / "skeletons"
+THREADS = 256  # of every generated kernel, so that any two can share a launch
+_HOLE = re.compile(r"^([ \t]*)@(\w+)@[ \t]*\n", re.MULTILINE)
+_WORD = re.compile(r"@(\w+)@")
+_NAME = "TGC_NAME"
+
+
+class Word(NamedTuple):
+    """Eight bytes of a kernel's parameters.
+
+    Attributes:
+        kind: ``value`` (address of a value in memory), ``argument`` (of a number of the program),
+            ``scratch`` (of memory between two stages), ``exchange`` (of memory between blocks),
+            ``error`` (of the error word) or ``unused``.
+        item: the node, the argument's position and C type, the `Scratch` or the `Exchange`.
+        text: how the field is declared.
+        write: whether the kernel writes there.
+    """
+
+    kind: str
+    item: Any
+    text: str
+    write: bool = False
+
+
+@dataclass(eq=False)
+class Scratch:
+    """Memory between the two stages of a split kernel."""
+
+    nbytes: int
+
+
+@dataclass(eq=False)
+class Exchange:
+    """Memory in which blocks of one kernel tell each other values: zeros before the first run, and
+    nobody else's."""
+
+    nbytes: int
+
+
+@dataclass(eq=False)
+class Stage:
+    """One generated device function and how it is launched, alone or packed with others."""
+
+    kernel: Kernel
+    name: str
+    text: str
+    blocks: int
+    shared: int
+    words: list[Word]
+    label: str
+    second: bool = False
+    after: list[Stage] = field(default_factory=list)
+    dense: int = 1  # blocks that a multiprocessor should hold
+    alone: bool = False  # its blocks take a multiprocessor each, though they are few
+
+    @property
+    def moved(self) -> int:
+        """Bytes between it and memory at least."""
+        return _bytes_of(self.words)
+
+    def stores(self, node: Node) -> bool:
+        """Whether this stage of its kernel is the one that stores a node."""
+        return any(word.write and word.item is node for word in self.words)
+
+
+def _bytes_of(words: list[Word]) -> int:
+    """Bytes of what a stage reads and writes, each value once."""
+    values: list[Node] = [word.item for word in words if word.kind == "value"]
+    parts: list[Scratch] = [word.item for word in words if word.kind == "scratch"]
+    found = [prod(node.shape) * node.dtype.itemsize for node in values]
+    return sum(found) + sum(part.nbytes for part in parts)
+
+
+@lru_cache(maxsize=16)
+def _sections(file: str) -> dict[str, str]:
+    """The parts of a skeleton file; each begins with a line `//@ name`."""
+    (path,) = FOLDER.rglob(file)
+    parts = re.split(r"^//@ (\w+)\n", path.read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def fill(file: str, section: str, **holes: object) -> str:
+    """A section of a skeleton with its holes filled.
+
+    A hole alone on its line takes any number of lines, indented as it is; none removes the line.
+    """
+    text = _sections(file)[section]
+
+    def lines(match: re.Match[str]) -> str:
+        value: Any = holes[match[2]]
+        body = value if isinstance(value, str) else "\n".join(map(str, value))
+        return "".join(
+            f"{match[1] if line and not line.startswith('#') else ''}{line}\n"
+            for line in body.splitlines()
+        )
+
+    text = _HOLE.sub(lines, text)
+    return _WORD.sub(lambda match: str(holes[match[1]]), text)
+
+
+def named(stem: str, text: str) -> tuple[str, str]:
+    """The name of a stage by its structure, and its text with the name put in."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    name = f"{stem}_{digest}"
+    return name, text.replace(_NAME, name)
+
+
+def wrapped(
+    kernel: Kernel,
+    stem: str,
+    body: str,
+    words: list[Word],
+    blocks: int,
+    shared: int,
+    label: str,
+    second: bool = False,
+) -> Stage:
+    """A stage around a body: its comment, its parameter structure and its device function.
+
+    Numbers of the program are loaded before anything else, each into a variable of its own. A
+    kernel that begins at the end of its space has its blocks the other way round.
+    """
+    numbers = [word.text for word in words if word.kind == "argument"]
+    loads = [f"{text.replace('*', '')} = tgc_load(p.{text.split()[-1]}, 0);" for text in numbers]
+    if kernel.reverse and kernel.pair is None and not second:
+        loads.insert(0, f"virtual_block = {blocks - 1} - virtual_block;")
+    about = f"{label}, {_bytes_of(words)} bytes moved at least."
+    text = fill(
+        "stage.cuh",
+        "stage",
+        comment=[f"// {line}" for line in about.splitlines()],
+        name=_NAME,
+        params=[f"{word.text};" for word in words] or ["long long unused;"],
+        body="\n".join([*loads, body]),
+    )
+    if not words:
+        words = [Word("unused", None, "long long unused")]
+    name, text = named(stem, text)
+    return Stage(kernel, name, text, blocks, shared, words, label, second)

@@ -1,0 +1,1 @@
+"""Which nodes share a kernel, in which order kernels run, and where values lie."""

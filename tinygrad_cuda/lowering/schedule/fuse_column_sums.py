@@ -1,0 +1,89 @@
+"""Which row kernels carry a column kernel: one that reads no more than they have at hand, such as
+the gradients of a normalization's weight and bias beside that of its input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.lowering.schedule.fusion import length_of, rows_of
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
+from tinygrad_cuda.lowering.skeletons.column_partials import WALKERS, columns_bytes
+from tinygrad_cuda.lowering.skeletons.reduction_accumulators import row_of
+from tinygrad_cuda.lowering.skeletons.row_reduce import ROW_BYTES, stays_on_chip
+
+ENOUGH_ROWS = 8 * WALKERS  # below, what the blocks leave is too much beside the rows
+SUMS = 4  # values of each column that a row kernel carries at most
+
+
+def fuse_column_sums(schedule: Schedule, shared_bytes: int) -> None:
+    """Makes one kernel of each row kernel and the column kernel that it can carry.
+
+    Args:
+        schedule: its kernels are replaced.
+        shared_bytes: shared memory that a block of the device may have.
+    """
+    for rows in list(schedule.kernels):
+        if rows.kind != "row" or rows_of(rows.sign) < ENOUGH_ROWS or not stays_on_chip(rows):
+            continue
+        for columns in schedule.kernels:
+            if columns.kind == "col" and _fits(rows, columns, shared_bytes):
+                _join(schedule, rows, columns, shared_bytes)
+                break
+
+
+def _fits(rows: Kernel, columns: Kernel, shared_bytes: int) -> bool:
+    height, length = rows_of(rows.sign), length_of(rows.sign)
+    if rows.sign != ((height, False), (length, True)) or len(columns.anchors) > SUMS:
+        return False
+    if columns.sign != ((height, True), (length, False)):
+        return False
+    if not all(row_of(node).cuda.is_number for node in columns.anchors):
+        return False
+    if rows.update or columns.update or not set(columns.before) <= {rows, *rows.before}:
+        return False
+    if rows.waits_for(columns):
+        return False
+    if any(not columns.is_line(node) for node in columns.stores):
+        return False  # it stores its elements too, which the row kernel knows nothing of
+    wide = [node for node in columns.reads if prod(node.shape) >= columns.numel]
+    if not wide or not set(wide) <= {*rows.reads, *rows.nodes}:
+        return False
+    return columns_bytes(columns) + ROW_BYTES <= shared_bytes
+
+
+def _join(schedule: Schedule, rows: Kernel, columns: Kernel, shared_bytes: int) -> None:
+    others = [kernel for kernel in schedule.kernels if kernel not in (rows, columns)]
+    needed = {*schedule.outputs, *(node for kernel in others for node in kernel.reads)}
+    needed |= _read_behind(columns)
+    own = replace(rows, stores=[node for node in rows.stores if node in needed])
+    joined = replace(
+        own,
+        nodes=list(dict.fromkeys([*rows.nodes, *columns.nodes])),
+        anchors=rows.anchors + columns.anchors,
+        stores=own.stores + columns.stores,
+        reads=[
+            node for node in dict.fromkeys([*rows.reads, *columns.reads]) if node not in rows.nodes
+        ],
+        places={**rows.places, **columns.places},
+        reason=f"{rows.reason}; it carries the columns that it has at hand",
+        pair=(own, columns),
+        room=shared_bytes,
+    )
+    schedule.replace({rows, columns}, joined)
+
+
+def _read_behind(columns: Kernel) -> set[Node]:
+    """What the second stage reads: all that a column's value meets once it is known."""
+    found, stack, seen = set[Node](), list(columns.stores), set[Node]()
+    while stack:
+        node = stack.pop()
+        if node in seen or node in columns.anchors:
+            continue
+        seen.add(node)
+        if node in columns.reads:
+            found.add(node)
+        else:
+            stack.extend(node.sources)
+    return found

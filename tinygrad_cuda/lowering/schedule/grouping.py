@@ -1,0 +1,275 @@
+"""Which nodes share a kernel: groups grow along the graph, producers first.
+
+Each keeps the reason why it did not grow further.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tinygrad_cuda.graph.node import Node, Op
+from tinygrad_cuda.graph.ops import common, elementwise, indexing
+from tinygrad_cuda.graph.ops.reduction import ReductionOp
+from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.lowering.schedule.fusion import (
+    FLAT,
+    Edge,
+    Group,
+    edges_of,
+    inline_values,
+    is_identity_value,
+    merged,
+    works,
+)
+
+FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
+SIBLINGS = 64  # neighbouring groups of one space that are compared with each other
+
+
+class Groups:
+    """The groups, the edges between them, and the rules for joining two."""
+
+    def __init__(self, wanted: tuple[Node, ...]) -> None:
+        self.wanted = set(wanted)
+        order = topological(wanted)
+        self.position = {node: place for place, node in enumerate(order)}
+        self.stop = {node for node in wanted if not works(node)}
+        self.inline = inline_values(order, self.stop, self.wanted)
+        self.edges: dict[Node, list[Edge]] = {
+            node: edges_of(node, self.stop)
+            for node in order
+            if (works(node) and not is_identity_value(node)) or node in self.stop
+        }
+        self.order = [
+            node for node in order if node in self.edges and node not in self.inline
+            and 0 not in node.shape
+        ]  # fmt: skip
+        self.readers: dict[Node, list[Node]] = {}
+        for node, edges in self.edges.items():
+            for edge in edges:
+                self.readers.setdefault(edge.base, []).append(node)
+        self.owner: dict[Node, Group] = {}
+        self.after: dict[Group, set[Group]] = {}
+        self.before: dict[Group, set[Group]] = {}
+        self.depth: dict[Group, int] = {}  # kernels that a group waits for, one after another
+        self.overwritten = {node.sources[0] for node in order if node.op is common.assign}
+        self.updates = self._find_updates(order)
+
+    def _find_updates(self, order: list[Node]) -> set[Node]:
+        """Elementwise nodes between the old value of an assign and the assign."""
+        reaches = set(self.overwritten)
+        for node in order:
+            if node.op.kind in ("elementwise", "movement") or node.op is common.assign:
+                values = node.sources[1:] if node.op is common.assign else node.sources
+                if any(source in reaches for source in values):
+                    reaches.add(node)
+        readers: dict[Node, list[Node]] = {}
+        for node in self.order:
+            for edge in self.edges[node]:
+                readers.setdefault(edge.base, []).append(node if edge.kind == FLAT else edge.base)
+        found: set[Node] = set()
+        for node in reversed(self.order):
+            if node.op is common.assign:
+                # An assign of a value that has nothing to do with the old one is a store.
+                if node in reaches:
+                    found.add(node)
+            elif node.op.kind == "elementwise" and node not in self.wanted:
+                own = node in reaches or all(
+                    edge.base in self.wanted or edge.base not in self.edges
+                    for edge in self.edges[node]
+                )
+                if own and all(reader in found for reader in readers.get(node, [])):
+                    found.add(node)
+        return found
+
+    def grow(self) -> None:
+        """Each node joins the kernel of an operand if it can; that which waits longest first."""
+        for node in self.order:
+            group = self._add(node)
+            if isinstance(node.op, ReductionOp) and node.op.extreme is not None:
+                group = self._with_extreme(node, node.op.extreme, group)
+            tried: set[Group] = set()
+            while True:
+                candidates = sorted(
+                    self.before[group] - tried,
+                    key=lambda other: (self.depth[other], self.position[other.members[-1]]),
+                    reverse=True,
+                )
+                if not candidates:
+                    break
+                tried.add(candidates[0])
+                if node in self._adjacent(candidates[0], node):
+                    group = self._join(candidates[0], group) or group
+
+    def _with_extreme(self, node: Node, extreme: Op, group: Group) -> Group:
+        """The position of a row's extreme joins the extreme, rather than its gradient's kernel."""
+        for reader in self.readers[self.edges[node][0].base]:
+            same = reader.op is extreme and reader.sources == node.sources
+            if same and reader in self.owner and self.owner[reader].sign == group.sign:
+                return self._join(self.owner[reader], group, True) or group
+        return group
+
+    def _adjacent(self, group: Group, node: Node) -> list[Node]:
+        """The node itself if it reads from the group (a group that grew has more producers)."""
+        return [node] if any(self.owner.get(e.base) is group for e in self.edges[node]) else []
+
+    def _add(self, node: Node) -> Group:
+        group = Group(node, node in self.updates)
+        self.owner[node] = group
+        self.after[group] = set()
+        self.before[group] = {
+            self.owner[edge.base] for edge in self.edges[node] if edge.base in self.owner
+        }
+        for other in self.before[group]:
+            self.after[other].add(group)
+        self.depth[group] = 1 + max((self.depth[other] for other in self.before[group]), default=0)
+        return group
+
+    def _join(self, a: Group, b: Group, alike: bool = False) -> Group | None:
+        """Makes the two one, if their spaces agree and no third kernel stands between them.
+
+        `alike`: they reduce the same value.
+        """
+        settled = b.update and a.kind == "contract" and self._settled(a)
+        result = merged(a, b, self.edges, self.position, settled)
+        if isinstance(result, str):
+            b.why = b.why or result
+            return None
+        # A few sums take longer to launch than to make.
+        alike = alike or not (a.anchors and b.anchors) or result.numel <= FEW_ELEMENTS
+        if not (alike or self._share(a, b) or self._feeds(a, b)):
+            b.why = b.why or "it reduces other values"
+            return None
+        if self._delays(a, b) or self._delays(b, a):
+            b.why = b.why or "others need its values before"
+            return None
+        if self.reaches(a, b, directly=False) or self.reaches(b, a, directly=False):
+            b.why = b.why or "another kernel stands between it and its operand"
+            return None
+        for member in result.members:
+            self.owner[member] = result
+        self.after[result] = (self.after.pop(a) | self.after.pop(b)) - {a, b}
+        self.before[result] = (self.before.pop(a) | self.before.pop(b)) - {a, b}
+        for other in self.after[result]:
+            self.before[other] = (self.before[other] - {a, b}) | {result}
+        for other in self.before[result]:
+            self.after[other] = (self.after[other] - {a, b}) | {result}
+        result.why = a.why or b.why
+        self.depth[result] = 1 + max(
+            (self.depth[other] for other in self.before[result]), default=0
+        )
+        return result
+
+    def _settled(self, product: Group) -> bool:
+        """Whether all that reads the old values of a gradient's updates comes before it."""
+        stack, seen = list(product.anchors), set[Node]()
+        while stack:
+            for reader in self.readers.get(stack.pop(), ()):
+                follows = reader.op.kind in ("elementwise", "movement") or reader in self.updates
+                if follows and reader not in seen:
+                    seen.add(reader)
+                    stack.append(reader)
+        old = {edge.base for node in seen for edge in self.edges[node]} & self.overwritten
+        others = {
+            self.owner.get(reader)
+            for buffer in old
+            for reader in self.readers[buffer]
+            if reader not in self.updates
+        }
+        return all(other is not None and self.reaches(other, product) for other in others)
+
+    def _delays(self, early: Group, late: Group) -> bool:
+        """Whether a few sums or gathered values would come later than others could use them.
+
+        By themselves they cost little: a launch takes them along with whatever runs at that time.
+        """
+        few = early.numel <= FEW_ELEMENTS and self.depth[early] < self.depth[late]
+        sums = early.kind in ("row", "col")
+        if not few or not (sums or any(node.op is indexing.gather for node in early.members)):
+            return False
+        others = (self.before[early] | self.before[late]) - {early, late}
+        if max((self.depth[other] for other in others), default=0) < self.depth[early]:
+            return False
+        inside = {*early.members, *late.members}
+        return any(
+            reader not in inside and not self._follows(reader, late)
+            for member in early.members
+            for reader in self.readers.get(member, ())
+        )
+
+    def _follows(self, node: Node, group: Group) -> bool:
+        """Whether a node's value depends on the group's."""
+        first = self.position[group.members[0]]
+        members, stack, seen = set(group.members), [node], {node}
+        while stack:
+            for edge in self.edges.get(stack.pop(), ()):
+                base = edge.base
+                if base in members:
+                    return True
+                if base not in seen and self.position[base] > first:
+                    seen.add(base)
+                    stack.append(base)
+        return False
+
+    def reaches(self, a: Group, b: Group, directly: bool = True) -> bool:
+        """Whether b depends on a, by a way that is more than one edge unless `directly`."""
+        # Positions cannot end the search: a group of early and late nodes leads back.
+        stack = [group for group in self.after[a] if directly or group is not b]
+        seen = set(stack)
+        while stack:
+            group = stack.pop()
+            if group is b:
+                return True
+            new = self.after[group] - seen
+            seen |= new
+            stack.extend(new)
+        return False
+
+    def join_siblings(self) -> None:
+        """Groups that walk one space and read the same value read it once."""
+        buckets: dict[Any, list[Group]] = {}
+        for group in sorted(self.after, key=lambda g: self.position[g.members[0]]):
+            key = (group.kind, group.numel, group.sign, group.update)
+            buckets.setdefault(key, []).append(group)
+        for (kind, *_), groups in buckets.items():
+            if kind in ("map", "row", "col"):
+                for first in range(0, len(groups), SIBLINGS):
+                    self._join_those_that_share(groups[first : first + SIBLINGS])
+
+    def _join_those_that_share(self, groups: list[Group]) -> None:
+        while groups:
+            group = groups.pop(0)
+            for other in list(groups):
+                if self._share(group, other) and (joined := self._join(group, other)):
+                    groups.remove(other)
+                    group = joined
+
+    def _feeds(self, a: Group, b: Group) -> bool:
+        """Whether a's values enter b's loop, rather than what b makes of its results."""
+        return any(
+            edge.base in a.members
+            for node in b.members
+            if node in b.anchors or not b.is_line(node)
+            for edge in self.edges[node]
+        )
+
+    def _share(self, a: Group, b: Group) -> bool:
+        """Whether both read one value, or what the other may make of it again."""
+
+        def flat(group: Group) -> set[Node]:
+            found, nodes = set[Node](), list(group.members)
+            for node in nodes:
+                for edge in self.edges[node]:
+                    base = edge.base
+                    if edge.kind != FLAT or prod(base.shape) != group.numel or base in found:
+                        continue
+                    if base in self.inline and base.op is elementwise.cast:
+                        nodes.append(base)  # it costs nothing: what it casts is what is read
+                    elif base.op is common.buffer or base in self.owner:
+                        found.add(base)
+                        if base.op.kind == "elementwise" and self.owner.get(base) is not group:
+                            nodes.append(base)
+            return found
+
+        return not flat(a).isdisjoint(flat(b))

@@ -1,0 +1,400 @@
+"""From nodes to kernels: what each group of them stores and reads, and in which order they run."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, indexing, movement
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.lowering.schedule.fusion import (
+    CHEAP_COST,
+    FLAT,
+    OTHER,
+    TRANSPARENT,
+    Edge,
+    Group,
+    Signature,
+    is_identity_value,
+)
+from tinygrad_cuda.lowering.schedule.grouping import Groups
+from tinygrad_cuda.lowering.schedule.narrowing import is_half, narrowed_values
+
+REMAKE_COST = 24  # of a value that its readers make again from others in memory
+LARGE = 16 << 20  # bytes of a value of which a GPU's cache keeps the last part only
+EACH = ("map", "contract", "tile")  # kinds of kernels that store each element where they walk
+SMALL_SHARE = 64  # a value with this many times fewer elements is stored for a reader at no cost
+
+
+@dataclass(eq=False)
+class Kernel:
+    """Nodes that one kernel computes, and what it stores.
+
+    Attributes:
+        kind: ``map``, ``row``, ``col``, ``contract``, ``tile`` or ``scatter``.
+        nodes: what it evaluates, in topological order (movement ops stay unnamed).
+        anchors: those of them that the skeleton itself computes: reductions, the contraction.
+        stores: those that end up in memory.
+        reads: values in memory that it reads: inputs of the program or stores of other kernels.
+        places: for a stored assign, the input whose storage it takes.
+        sign: how kept and reduced axes alternate, of a row or col kernel.
+        numel: elements of the space it walks.
+        reason: why it is a kernel of its own.
+        before: kernels that must be done first.
+        update: it makes the new values of an optimizer's step.
+        room: shared memory that a block of it may have, where that was asked.
+        pair: the row kernel and the column kernel of which it was made, if it was.
+        co_resident: how many blocks run at one time, by those on a multiprocessor, if all of them
+            are to hold its rows together.
+        reverse: it begins at the end of its space.
+        narrowed: float32 values of the program that its outputs hold only rounded to 16 bits.
+    """
+
+    kind: str
+    nodes: list[Node]
+    anchors: list[Node]
+    stores: list[Node]
+    sign: Signature
+    numel: int
+    reason: str
+    one_phase: bool
+    update: bool
+    reads: list[Node] = field(default_factory=list)
+    places: dict[Node, Node] = field(default_factory=dict)
+    before: list[Kernel] = field(default_factory=list)
+    room: int = 0
+    pair: tuple[Kernel, Kernel] | None = None
+    co_resident: Mapping[int, int] = field(default_factory=dict)
+    reverse: bool = False
+    narrowed: frozenset[Node] = frozenset()
+
+    def is_line(self, node: Node) -> bool:
+        """Whether a node of a row or col kernel has one value a row."""
+        rows = prod(size for size, reduced in self.sign if not reduced)
+        return self.kind in ("row", "col") and (node in self.anchors or prod(node.shape) == rows)
+
+    def waits_for(self, other: Kernel) -> bool:
+        """Whether it runs after another one, by any number of steps."""
+        stack, seen = [self], {self}
+        while stack:
+            new = set(stack.pop().before) - seen
+            seen |= new
+            stack.extend(new)
+        return other in seen
+
+    def __repr__(self) -> str:
+        names = " ".join(node.op.name for node in self.nodes)
+        shapes = ", ".join(str(node.shape) for node in self.stores)
+        return f"<{self.kind} kernel: {names} -> {shapes}>"
+
+
+@dataclass(eq=False)
+class Schedule:
+    """Kernels in an order of execution; `outputs` name the stored node of each program output."""
+
+    kernels: list[Kernel]
+    outputs: tuple[Node, ...]
+
+    @property
+    def stored(self) -> dict[Node, Kernel]:
+        """The kernel that stores each value."""
+        return {node: kernel for kernel in self.kernels for node in kernel.stores}
+
+    def replace(self, parts: set[Kernel], joined: Kernel) -> None:
+        """Puts one kernel in the place of the first of some others that it was made of."""
+        place = next(number for number, kernel in enumerate(self.kernels) if kernel in parts)
+        self.kernels = [kernel for kernel in self.kernels if kernel not in parts]
+        self.kernels.insert(place, joined)
+        for kernel in self.kernels:
+            before = (joined if other in parts else other for other in kernel.before)
+            kernel.before = [other for other in dict.fromkeys(before) if other is not kernel]
+
+    def put_before(self, pairs: Iterable[tuple[Kernel, Kernel]]) -> None:
+        """Adds edges of order, which must close no circle, and keeps `kernels` in an order."""
+        for earlier, later in pairs:
+            if earlier not in later.before:
+                later.before.append(earlier)
+        order: list[Kernel] = []
+        done: set[Kernel] = set()
+        waiting = list(self.kernels)
+        while waiting:
+            ready = next(k for k in waiting if done.issuperset(k.before))
+            waiting.remove(ready)
+            done.add(ready)
+            order.append(ready)
+        self.kernels = order
+
+    def graph(self) -> Any:
+        """The kernels as a networkx DiGraph; an edge leads from a kernel to those after it."""
+        import networkx
+
+        graph = networkx.DiGraph()
+        graph.add_nodes_from(self.kernels)
+        for kernel in self.kernels:
+            graph.add_edges_from((earlier, kernel) for earlier in kernel.before)
+        return graph
+
+
+def schedule(outputs: Sequence[Node], overwrites: Mapping[int, Node] | None = None) -> Schedule:
+    """Cuts a graph into kernels.
+
+    Args:
+        outputs: the values wanted.
+        overwrites: for an output's position, the input whose storage it shall take if it can.
+    """
+    wanted = _distinct(outputs)
+    builder = _ScheduleBuilder(wanted)
+    builder.grow()
+    builder.join_siblings()
+    places = {
+        wanted[number]: buffer
+        for number, buffer in (overwrites or {}).items()
+        if wanted[number].op is common.assign
+    }
+    made = Schedule(builder.kernels(places), wanted)
+    narrowed = narrowed_values(wanted)
+    for kernel in made.kernels:
+        kernel.narrowed = narrowed
+    _turn(made.kernels)
+    return made
+
+
+def _turn(kernels: Sequence[Kernel]) -> None:
+    """Lets kernels begin where the one before them ended, if both touch the same large value.
+
+    What that one touched last is still in the GPU's cache; what it began with no longer is.
+    """
+    last: Kernel | None = None
+    for kernel in kernels:
+        large = large_values(kernel)
+        again = last is not None and not large.isdisjoint(large_values(last))
+        if last is not None and again and kernel.kind in ("map", "row") and not last.reverse:
+            kernel.reverse = True
+            kernel.reason += "; it begins at the end, which is still in the cache"
+        if large:
+            last = kernel
+
+
+def large_values(kernel: Kernel) -> set[Node]:
+    """What it touches that a cache cannot hold beside what else there is."""
+    nodes = {*kernel.reads, *kernel.stores}
+    return {node for node in nodes if prod(node.shape) * node.dtype.itemsize >= LARGE}
+
+
+def _distinct(outputs: Sequence[Node]) -> tuple[Node, ...]:
+    """Each output as a node that some kernel can store: copies of inputs, constants, doubles."""
+    found: dict[Node, None] = {}
+    for node in outputs:
+        leaf = node.op.kind == "leaf" or node.op in TRANSPARENT or is_identity_value(node)
+        if leaf or node in found:
+            node = movement.reshape(node, shape=node.shape)
+        found[node] = None
+    return tuple(found)
+
+
+class _ScheduleBuilder(Groups):
+    """Kernels from groups that are grown.
+
+    Attributes:
+        kept: values that end up in memory.
+    """
+
+    def __init__(self, wanted: tuple[Node, ...]) -> None:
+        super().__init__(wanted)
+        self.kept: set[Node] = set()
+
+    def kernels(self, places: dict[Node, Node]) -> list[Kernel]:
+        """Kernels in an order of execution, assigns in place where that is safe."""
+        self._find_kept()
+        living = [g for g in self.after if any(node in self.kept for node in g.members)]
+        reads = {group: self._reads(group) for group in living}
+        self.after = {group: set() for group in living}
+        self.before = {group: set() for group in living}
+        for group, found in reads.items():
+            for _, edge in found:
+                if edge.base in self.owner:
+                    self._put_before(self.owner[edge.base], group)
+        made = {
+            group: Kernel(
+                kind=group.kind,
+                nodes=group.members,
+                anchors=group.anchors,
+                stores=[node for node in group.members if node in self.kept],
+                sign=group.sign,
+                numel=group.numel,
+                reason=group.why or "it reads inputs only",
+                one_phase=group.one_phase,
+                update=group.update,
+                reads=list(dict.fromkeys(edge.base for _, edge in reads[group])),
+            )
+            for group in living
+        }
+        for node, buffer in places.items():
+            if node in self.owner and self._order_in_place(node, buffer, reads):
+                made[self.owner[node]].places[node] = buffer
+        self._order_checks()
+        for group, kernel in made.items():
+            kernel.before = [made[other] for other in self._sorted(self.before[group])]
+        return [made[group] for group in self._execution_order()]
+
+    def _find_kept(self) -> None:
+        """Values that need memory: wanted, or read by another kernel and dear to make again."""
+        readers: dict[Node, list[Node]] = {}
+        for node in self.order:
+            for edge in self.edges[node]:
+                if self.owner.get(edge.base) is not self.owner[node]:
+                    readers.setdefault(edge.base, []).append(node)
+        self.kept = {node for node in self.order if node in self.wanted or node in readers}
+        needed = set[Node]()
+        for group in self._sorted(set(self.after)):
+            for node in reversed(group.members):
+                if node not in self.kept or node in self.wanted or node in group.anchors:
+                    continue
+                narrow = self._widened_from(node)
+                if narrow is not None:
+                    self.kept.remove(node)
+                    needed.add(narrow)
+                    continue
+                # A tile of an operand is loaded by many blocks, a gathered element by chance.
+                often = any(r.op.kind in ("contraction", "kernel") for r in readers[node])
+                limit, loads = (CHEAP_COST, 1) if often else (REMAKE_COST, 2)
+                self.kept.remove(node)
+                small = self._remade_from(node, limit, loads)
+                if small is None:
+                    self.kept.add(node)
+                else:
+                    needed |= small
+        self.kept |= needed
+
+    def _widened_from(self, node: Node) -> Node | None:
+        """The value of 16 bits in the same kernel that a float32 node only widens, or None."""
+        if node.op is not ew.cast or not is_half(node.sources[0].dtype):
+            return None
+        (edge,) = self.edges[node]
+        own = self.owner.get(edge.base) is self.owner[node] and edge.base not in self.inline
+        return edge.base if own and edge.kind == FLAT and is_half(edge.base.dtype) else None
+
+    def _remade_from(self, node: Node, limit: int, most: int) -> set[Node] | None:
+        """The small values to store beside it so that readers can make a value again, or None.
+
+        It must follow from `most` full-sized values in memory at a cost within `limit`.
+        """
+        stack, seen, cost, loads = [Edge(node, FLAT)], {node}, 0, 0
+        small = set[Node]()
+        while stack:
+            edge = stack.pop()
+            base = edge.base
+            if edge.kind == OTHER or base in self.overwritten:
+                return None
+            few = prod(base.shape) * SMALL_SHARE <= prod(node.shape)
+            if few and base not in self.inline and self.owner.get(base) is self.owner[node]:
+                small.add(base)
+            elif base in self.inline or (base in self.owner and base not in self.kept):
+                if base.op.kind != "elementwise":
+                    return None
+                cost += base.op.cost
+                fresh = [inner for inner in self.edges[base] if inner.base not in seen]
+                seen.update(inner.base for inner in fresh)
+                stack.extend(fresh)
+            elif base.op is common.buffer or base in self.kept:
+                loads += prod(base.shape) == prod(node.shape)
+        return small if cost <= limit and loads <= most else None
+
+    def _reads(self, group: Group) -> list[tuple[Node, Edge]]:
+        """What the kernel loads: (the member that needs it, the value in memory)."""
+        found: list[tuple[Node, Edge]] = []
+        for member in group.members:
+            stack = list(self.edges[member])
+            seen: set[Edge] = set()
+            while stack:
+                edge = stack.pop()
+                if edge in seen:
+                    continue
+                seen.add(edge)
+                owner = self.owner.get(edge.base)
+                again = owner is not None and owner is not group and edge.base not in self.kept
+                if again or (owner is None and edge.base.op is not common.buffer):
+                    for inner in self.edges.get(edge.base, []):
+                        kind = FLAT if edge.kind == inner.kind == FLAT else OTHER
+                        stack.append(Edge(inner.base, kind))
+                elif owner is not group:
+                    found.append((member, edge))
+        return found
+
+    def _order_in_place(
+        self, node: Node, buffer: Node, reads: dict[Group, list[tuple[Node, Edge]]]
+    ) -> bool:
+        """Whether `node` may be written over `buffer`; puts the other readers before it."""
+        own = self.owner[node]
+        # Each element of a contraction, each line of a col kernel is stored by who computes it.
+        size = own.rows if own.kind == "col" else own.numel if own.kind in EACH else None
+        for member, edge in reads[own]:
+            same_place = edge.kind == FLAT and prod(member.shape) == size
+            if edge.base is buffer and not same_place:
+                return False
+            if edge.base is buffer and member in own.anchors:
+                return False
+        readers = [
+            group
+            for group, found in reads.items()
+            if group is not own and any(edge.base is buffer for _, edge in found)
+        ]
+        if any(self.reaches(own, group) for group in readers):
+            return False
+        for group in readers:
+            self._put_before(group, own)
+        return True
+
+    def _order_checks(self) -> None:
+        """A kernel that finds a bad index comes before those that must then change nothing."""
+        checks, assigns = [], []
+        for group in self._sorted(set(self.after)):
+            if any(node.op is common.assign for node in group.members):
+                assigns.append(group)
+            if self._checks(group):
+                checks.append(group)
+        for group in checks:
+            for later in assigns:
+                if group is not later and not self.reaches(later, group):
+                    self._put_before(group, later)
+
+    def _checks(self, group: Group) -> bool:
+        stack = [edge.base for node in group.members for edge in self.edges[node]]
+        seen: set[Node] = set()
+        while stack:
+            node = stack.pop()
+            again = node in self.inline or (node in self.owner and node not in self.kept)
+            if again and node not in seen:
+                seen.add(node)
+                stack.extend(edge.base for edge in self.edges[node])
+        return any(node.op in indexing.CHECKS for node in (*group.members, *seen))
+
+    def _put_before(self, a: Group, b: Group) -> None:
+        self.after[a].add(b)
+        self.before[b].add(a)
+
+    def _sorted(self, groups: set[Group]) -> list[Group]:
+        return sorted(groups, key=lambda group: self.position[group.members[0]])
+
+    def _execution_order(self) -> list[Group]:
+        waiting = {group: len(self.before[group]) for group in self.after}
+        ready = [
+            (self.position[group.members[0]], id(group), group)
+            for group, count in waiting.items()
+            if count == 0
+        ]
+        heapq.heapify(ready)
+        found: list[Group] = []
+        while ready:
+            group = heapq.heappop(ready)[2]
+            found.append(group)
+            for other in self.after[group]:
+                waiting[other] -= 1
+                if waiting[other] == 0:
+                    heapq.heappush(ready, (self.position[other.members[0]], id(other), other))
+        assert len(found) == len(waiting), "kernels depend on each other in a circle"
+        return found

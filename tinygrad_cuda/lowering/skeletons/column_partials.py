@@ -1,0 +1,148 @@
+"""Columns that a row kernel reduces along the way: its blocks walk over many rows each and keep
+the columns' running values in shared memory; a second stage joins theirs, in order."""
+
+from __future__ import annotations
+
+from tinygrad_cuda.backend.cuda.names import value_stem
+from tinygrad_cuda.lowering.codegen.expression import Scope
+from tinygrad_cuda.lowering.codegen.index import Index, unflatten
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
+from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.skeletons.reduction_accumulators import WARP, Lines
+
+WALKERS = 264  # blocks that walk over rows: two for each multiprocessor of a large GPU
+
+
+class Columns:
+    """What a row kernel does for the columns that it carries.
+
+    Args:
+        row: the row kernel, whose values at a row and a column are at hand.
+        kernel: the column kernel.
+        width: neighbouring columns that a thread takes at once, `items` times in a row.
+        offset: where shared memory is free.
+        trips: turns of a thread's loop over a row, if its columns are to stay in registers.
+        walkers: blocks that walk over rows.
+    """
+
+    def __init__(
+        self,
+        row: Lines,
+        kernel: Kernel,
+        width: int,
+        items: int,
+        offset: int,
+        trips: int = 0,
+        walkers: int = 0,
+    ) -> None:
+        self.row, self.kernel, self.width, self.items = row, kernel, width, items
+        self.trips = trips
+        self.own = Lines(kernel)
+        row.writer.memory |= set(kernel.reads) - set(row.kernel.nodes)
+        self.phase = {one: row.ready(one.node.sources[0]) for one in self.own.accumulators}
+        each = -(-row.lines // (walkers or WALKERS))
+        self.blocks = -(-row.lines // each)  # of which each has as many rows, or one less
+        self.declare: list[str] = []
+        self.start: list[str] = []
+        self.last: list[str] = []
+        self.names: list[str] = []
+        for one in self.own.accumulators:
+            name = row.words.names.fresh(f"column_{value_stem(one.node)}")
+            self.names.append(name)
+            if trips:
+                self.declare.append(f"{one.ctype} {name}[{trips}][{width}];")
+                self.start.append(f"tgc_columns_start({name}[k], {one.start});")
+                continue
+            self.declare.append(
+                f"{one.ctype}* {name} = reinterpret_cast<{one.ctype}*>(smem + {offset});"
+            )
+            self.start.append(f"tgc_columns_start<{width}>({name}, item, {items}, {one.start});")
+            offset += _aligned(self.own.lines * one.bytes)
+        self.scratches = {
+            one: Scratch(self.blocks * self.own.lines * one.bytes) for one in self.own.accumulators
+        }
+        for name, (one, scratch) in zip(self.names, self.scratches.items()):
+            pointer = row.words.scratch(scratch, one.ctype, True)
+            place = f"(virtual_block * {items} + item) * {width}"
+            where = f"({name}[k]" if trips else f"<{width}>({name}, item, {items}"
+            self.last.append(f"tgc_columns_keep{where}, {pointer}, {place});")
+        self.shared = offset
+
+    @property
+    def loops(self) -> int:
+        """Loops over a row until all is taken."""
+        return max(self.phase.values()) + 1
+
+    def take(self, loop: int, flat: Index, stores: Stores) -> None:
+        """Adds the elements of a row, in the loop that has them."""
+        writer = self.row.writer
+        for name, (one, phase) in zip(self.names, self.phase.items()):
+            if phase + 1 == loop:
+                source = one.node.sources[0]
+                value = writer.value(source, unflatten(flat, source.shape))
+                batch = writer.fresh("batch")
+                writer.scopes[-2].lines.append(f"{one.ctype} {batch}[{self.width}];")
+                writer.scopes[-1].lines.append(f"{batch}[v] = {one.element(value, '')};")
+                where = f"{name}[k]" if self.trips else f"{name}, item, {self.items}"
+                stores.after.append(f"tgc_columns_take({where}, {batch}, {one.operator}());")
+
+    def join(self, kernel: Kernel, first: Stage) -> Stage:
+        """The second stage: the blocks' values of each column in a fixed order."""
+        own = Lines(self.kernel)
+        own.outer = Scope("line")
+        names = [one.name for one in own.accumulators]
+        pointers = [own.words.scratch(s, a.ctype, False) for a, s in self.scratches.items()]
+        own.accumulators = [one._replace(name=f"{one.name}[0]") for one in own.accumulators]
+        taken = own.accumulators
+        own.settle(taken)
+        made, stored = own.finish()
+        place = f"part * {own.lines} + line"
+        body = fill(
+            "column_reduce.cuh",
+            "columns",
+            across=WARP,
+            down=THREADS // WARP,
+            lines=own.lines,
+            parts=self.blocks,
+            before=[
+                line
+                for one, name in zip(taken, names)
+                for line in (f"{one.ctype} {name}[1];", f"{one.name} = {one.start};")
+            ],
+            load=[
+                f"{a.name} = {a.operator}()({a.name}, tgc_load({pointer}, {place}));"
+                for a, pointer in zip(taken, pointers)
+            ],
+            combine=[
+                line
+                for a, name in zip(taken, names)
+                for line in fill(
+                    "column_reduce.cuh", "combine", ctype=a.ctype, name=name,
+                    operator=f"{a.operator}()",
+                    down=THREADS // WARP, across=WARP, width=1, threads=THREADS,
+                ).splitlines()
+            ],
+            epilogue=made,
+            store=stored,
+        )  # fmt: skip
+        blocks = -(-own.lines // WARP)
+        shared = max(one.bytes for one in taken) * THREADS
+        about = f"Second stage, {own.lines} columns of {self.blocks} parts"
+        label, name = comment(self.kernel, about, blocks), stem(self.kernel) + "_join"
+        stage = wrapped(kernel, name, body, own.words.list, blocks, shared, label, second=True)
+        stage.after.append(first)
+        return stage
+
+
+def columns_bytes(kernel: Kernel) -> int:
+    """Shared memory for the running values of a column kernel's columns."""
+    own = Lines(kernel)
+    return sum(_aligned(own.lines * one.bytes) for one in own.accumulators)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // 16) * 16
+
+
+__all__ = ["WALKERS", "Columns", "columns_bytes"]

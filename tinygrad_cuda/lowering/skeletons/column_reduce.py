@@ -1,0 +1,135 @@
+"""COL: reductions that leave the innermost axis alone, by tiles of neighbouring lines."""
+
+from __future__ import annotations
+
+from tinygrad_cuda.lowering.codegen import index as ix
+from tinygrad_cuda.lowering.codegen.expression import Lane, Scope
+from tinygrad_cuda.lowering.codegen.index import Index
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
+from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem, vector_width
+from tinygrad_cuda.lowering.schedule.fusion import rows_of
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
+    ENOUGH_BLOCKS,
+    WARP,
+    Accumulator,
+    Lines,
+    ReductionSpace,
+    join_stage,
+    keep,
+)
+
+AHEAD = 4  # elements of a line that a thread takes before the next block's threads had better
+
+
+def col_stages(kernel: Kernel) -> list[Stage]:
+    """Tiles of lines; where these are few, each line in several parts with a second stage."""
+    width = _col_width(kernel)
+    col = Lines(kernel, width, "strip")
+    strips = col.lines // width
+    across = _across(strips, col.length)
+    down = THREADS // across
+    tiles = -(-strips // across)
+    parts = max(1, min(ENOUGH_BLOCKS // tiles, col.length // (down * 16)))
+    chunk = -(-col.length // parts)
+    parts = -(-col.length // chunk)
+    writer = col.writer
+    col.outer = Scope("strip")
+    item, v = ix.variable("item", col.length), ix.variable("v", width)
+    space = ReductionSpace(kernel.sign, col.line, item)
+    writer.scopes = [col.outer, Scope("item"), Scope("v")]
+    writer.lane = Lane(v, width)
+    accumulators = [one._replace(name=f"{one.name}[v]") for one in col.accumulators]
+    names = [one.name for one in col.accumulators]
+    col.accumulators = accumulators
+    stores = Stores(writer, kernel)
+    taken = col.loop(1, space.flat, item, stores)
+    load, map_ = writer.scopes[1].lines, writer.scopes[2].lines
+    before = [*col.outer.lines, *(f"{a.ctype} {n}[{width}];" for a, n in zip(taken, names))]
+    col.outer.lines = []
+    combine = [
+        line
+        for a, n in zip(taken, names)
+        if down > 1
+        for line in fill(
+            "column_reduce.cuh", "combine", ctype=a.ctype, name=n, operator=f"{a.operator}()",
+            down=down, across=across, width=width, threads=THREADS,
+        ).splitlines()
+    ]  # fmt: skip
+    scratches = {a: Scratch(col.lines * parts * max(a.bytes, 16)) for a in taken}
+    made: list[str] = []
+    after: list[str] = []
+    if parts > 1:
+        finish = keep(col, taken, scratches, parts, f"(strip * {width} + v)")
+    else:
+        made, finish, after = _col_finish(col, taken, v)
+    body = fill(
+        "column_reduce.cuh",
+        "body",
+        across=across,
+        down=down,
+        parts=parts,
+        strips=strips,
+        width=width,
+        length=col.length,
+        chunk=chunk,
+        index=col.index_type,
+        before=before,
+        start=[f"{a.name} = {a.start};" for a in taken],
+        load=load,
+        map=map_,
+        store=stores.after,
+        combine=combine,
+        epilogue=made,
+        finish=finish,
+        after=after,
+    )
+    blocks = tiles * parts
+    shared = max(a.bytes for a in taken) * THREADS * width if down > 1 else 0
+    label = comment(
+        kernel, f"COL, {col.lines} lines of {col.length}, each in {parts} parts", blocks
+    )
+    name = stem(kernel) + ("_parts" if parts > 1 else "")
+    first = wrapped(kernel, name, body, col.words.list, blocks, shared, label)
+    if parts == 1:
+        return [first]
+    plain = {a._replace(name=n): scratches[a] for a, n in zip(taken, names)}
+    return [first, join_stage(kernel, plain, parts, first)]
+
+
+def _across(strips: int, length: int) -> int:
+    """Neighbouring strips of a block: the shorter the lines, the fewer threads share one."""
+    across = WARP
+    while across > 8 and across // 2 >= strips:
+        across //= 2
+    while across < THREADS and strips > across:
+        down = THREADS // across
+        plenty = strips // across >= ENOUGH_BLOCKS and length < down * AHEAD
+        if down // 2 < length and not plenty:
+            break
+        across *= 2
+    return across
+
+
+def _col_width(kernel: Kernel) -> int:
+    """Neighbouring lines that a thread takes: a vector, if enough threads are left."""
+    inner = kernel.sign[-1][0]
+    width = min(4, vector_width(kernel, inner))
+    enough = inner // width >= WARP or rows_of(kernel.sign) // width >= ENOUGH_BLOCKS * THREADS
+    return width if enough else 1
+
+
+def _col_finish(
+    col: Lines, taken: list[Accumulator], v: Index
+) -> tuple[list[str], list[str], list[str]]:
+    """The epilogue: statements before, in and after the loop over a thread's lines."""
+    col.settle(taken)
+    writer = col.writer
+    writer.scopes = [Scope("strip"), Scope("v")]
+    writer.scopes[0].memo = col.outer.memo
+    writer.floors = dict.fromkeys(col.kernel.nodes, 1)
+    stores = Stores(writer, col.kernel)
+    for node in col.line_stores:
+        value = writer.value(node, ix.unflatten(col.line, node.shape))
+        stores.put(node, col.line, value)
+    return writer.scopes[0].lines, writer.scopes[1].lines, stores.after

@@ -1,0 +1,173 @@
+"""What a block of a matrix product makes, and how many share a sum: the least time by a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS
+
+MULTIPROCESSORS = 132  # of the largest GPUs
+LANES = 128  # multiply-adds of a multiprocessor in a clock
+PAD = 4  # elements between the lines of a tile in shared memory, against bank conflicts
+PART_K = 32  # products that a part has at least when the sum over k is split
+FEW_ROWS = 8  # that a thread may have all of
+STREAMED = 4  # blocks of a multiprocessor whose threads wait for memory more than they compute
+BLOCK_SHARED = 64 << 10  # bytes of shared memory that a block has on every GPU
+SHARED = 200 << 10  # bytes of shared memory that the blocks of a multiprocessor may take
+
+# Clocks, fitted to 1500 measurements on an H200.
+STEP = 390  # a step of the loop over k takes at least: a trip to memory and a barrier
+SHOWN = 0.41  # the share of a step's arithmetic that comes on top of that
+ALONE = 1.08  # how much longer a block takes for itself than its share of a full multiprocessor
+JOIN = 4150  # a second launch
+JOIN_BYTES = 875  # of parts that go to memory and back in a clock
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block makes: m x n results, k products at a time.
+
+    A thread makes rows x cols of them; a warp has lanes_m x lanes_n threads. `speed` is the
+    share of a multiprocessor's multiply-adds that keeps the model closest to measurements.
+    `streamed`: each thread has a column of B, and B goes from memory to its registers only.
+    """
+
+    m: int
+    n: int
+    k: int
+    rows: int
+    cols: int
+    speed: float
+    lanes_m: int = 4
+    streamed: bool = False
+
+    @property
+    def lanes_n(self) -> int:
+        return min(32, self.places) // self.lanes_m
+
+    @property
+    def places(self) -> int:
+        """Threads that the results need; the block's others take turns at k."""
+        return self.m * self.n // (self.rows * self.cols)
+
+    @property
+    def groups(self) -> int:
+        return THREADS // self.places
+
+    def shared(self, itemsize: int) -> int:
+        """Bytes of shared memory: two tiles of both operands, or the sums of all groups."""
+        elements = 2 * self.k * (self.m + PAD + (0 if self.streamed else self.n + PAD))
+        if self.groups > 1:
+            elements = max(elements, self.groups * self.m * self.n)
+        return elements * itemsize
+
+    def resident(self, itemsize: int) -> int:
+        """Blocks that a multiprocessor holds at once."""
+        return max(1, min(STREAMED if self.streamed else 2, SHARED // self.shared(itemsize)))
+
+
+TILES = (
+    Tile(128, 128, 16, 8, 8, 0.81),
+    Tile(64, 256, 16, 8, 8, 0.76),
+    Tile(256, 64, 16, 8, 8, 0.78),
+    Tile(128, 64, 16, 8, 4, 0.63),
+    Tile(64, 128, 32, 8, 4, 0.65),
+    Tile(64, 128, 16, 8, 4, 0.63),
+    Tile(32, 256, 16, 8, 4, 0.6),
+    Tile(256, 32, 16, 8, 4, 0.59),
+    Tile(64, 64, 16, 4, 4, 0.48),
+    Tile(32, 128, 16, 4, 4, 0.465),
+    Tile(128, 32, 16, 4, 4, 0.455, 8),
+    Tile(16, 256, 16, 4, 4, 0.385),
+    Tile(256, 16, 16, 4, 4, 0.41, 8),
+    Tile(16, 128, 32, 8, 4, 0.38, 2),
+    Tile(128, 16, 32, 4, 4, 0.34, 8),
+    Tile(32, 32, 32, 4, 4, 0.335),
+    Tile(64, 16, 32, 4, 4, 0.29, 8),
+    Tile(8, 256, 16, 8, 4, 0.27, 1),
+    Tile(8, 128, 16, 8, 4, 0.21, 1),
+    Tile(8, 128, 32, 4, 4, 0.24, 2),
+    Tile(8, 64, 32, 4, 4, 0.22, 2),
+    Tile(16, 32, 64, 4, 4, 0.255),
+    Tile(32, 16, 64, 4, 4, 0.235, 8),
+    Tile(8, 32, 64, 4, 4, 0.19, 2),
+    Tile(16, 16, 128, 4, 4, 0.215),
+    Tile(8, 16, 128, 4, 4, 0.14, 2),
+    Tile(4, 256, 32, 4, 1, 0.255, 1, True),
+    Tile(4, 256, 16, 4, 1, 0.235, 1, True),
+    Tile(8, 256, 32, 8, 1, 0.27, 1, True),
+    Tile(8, 256, 16, 8, 1, 0.27, 1, True),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a matrix product is cut: the tile of a block, and the parts of the sum over k."""
+
+    tile: Tile
+    chunk: int
+    parts: int
+
+    def halved(self, k: int) -> Plan:
+        """Half as much of the sum for a block."""
+        return parted(self.tile, k, 2 * -(-k // self.chunk))
+
+
+@lru_cache(maxsize=1 << 12)
+def plan(batches: int, m: int, n: int, k: int, itemsize: int, streams: bool = False) -> Plan:
+    """The tile and the number of parts that take the least time.
+
+    Args:
+        batches, m, n, k: of the product.
+        itemsize: bytes of a value in shared memory.
+        streams: neighbouring columns of B are neighbours in memory.
+    """
+    tiles = [
+        tile
+        for tile in TILES
+        if (streams and m <= FEW_ROWS) >= tile.streamed
+        and (itemsize <= 4 or tile.rows * tile.cols <= 16)
+        and tile.shared(itemsize) <= BLOCK_SHARED
+    ]
+    plans = [found for tile in tiles for found in _parted(tile, _blocks(tile, batches, m, n), k)]
+    return min(plans, key=lambda found: clocks(found, batches, m, n, itemsize))
+
+
+def parted(tile: Tile, k: int, parts: int) -> Plan:
+    """About so many parts, of whole steps."""
+    steps = max(1, -(-k // tile.k))
+    each = -(-steps // parts)
+    return Plan(tile, each * tile.k, -(-steps // each))
+
+
+def _blocks(tile: Tile, batches: int, m: int, n: int) -> int:
+    return -(-m // tile.m) * -(-n // tile.n) * batches
+
+
+def _parted(tile: Tile, blocks: int, k: int) -> list[Plan]:
+    """The whole sum, and cuts of it that fill all multiprocessors a few times at most."""
+    found = {}
+    for turns in range(1, 9):
+        parts = min(max(1, MULTIPROCESSORS * turns // blocks), k // PART_K or 1)
+        for count in (1, parts):
+            cut = parted(tile, k, count)
+            found[cut.parts] = cut
+    return list(found.values())
+
+
+def clocks(found: Plan, batches: int, m: int, n: int, itemsize: int) -> float:
+    """An estimate of a product's time, in clocks of a multiprocessor."""
+    tile = found.tile
+    blocks = _blocks(tile, batches, m, n) * found.parts
+    steps = found.chunk // tile.k
+    each = -(-blocks // MULTIPROCESSORS)
+    resident = tile.resident(itemsize)
+    work = tile.m * tile.n * tile.k / LANES / tile.speed * (itemsize / 4)
+    alone = steps * max(work * ALONE, STEP + work * SHOWN)
+    rounds, rest = divmod(each, resident)
+    time = rounds * max(resident * steps * work, alone)
+    time += max(rest * steps * work, alone) if rest else 0
+    if found.parts > 1:
+        time += JOIN + found.parts * batches * m * n * itemsize / JOIN_BYTES
+    return time

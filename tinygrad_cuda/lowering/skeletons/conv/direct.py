@@ -1,0 +1,482 @@
+"""Convolutions of few channels without a matrix: how an image is cut among threads, as text.
+
+Such a product reads each element of its input many times; here that happens in shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import movement
+from tinygrad_cuda.graph.program import Argument
+from tinygrad_cuda.lowering.codegen import index as ix
+from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
+from tinygrad_cuda.lowering.codegen.index import Index
+from tinygrad_cuda.lowering.codegen.index_rewrites import moved
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
+    BLOCK_SHARED,
+    LANES,
+    MULTIPROCESSORS,
+    SHARED,
+)
+
+MOST_OUTPUTS = 16  # channels of the result
+LOADS = 8  # vectors of the input that a thread has on their way together
+MOST_WEIGHTS = 12  # weights likewise
+BUSY = 64  # threads of a block at least
+SPREAD = 8  # shares of the channels at most
+BANKS = 32  # of shared memory
+WARP = 32
+SCHEDULERS = 4  # of a multiprocessor
+RESIDENT = 4  # blocks of a multiprocessor at most
+
+# Clocks, fitted to 100 measurements on an H200: 9 % from them at the mean.
+TRIP = 1600  # to memory and back, with a barrier
+ELEMENT = 13  # of 128 threads: to bring an element of the input into shared memory
+WEIGHT = 63  # a weight likewise
+SUM = 10  # a share of a result through shared memory
+SLOWER = 1.17  # than its instructions a warp's loop is
+READ = 1.34  # of a warp from shared memory
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Columns of windows: element (k, n) is ``input[image, channel, y sy + u dy, x sx + v dx]``,
+    with k = (channel, u, v) and n = (image, y, x).
+
+    Attributes:
+        input: with as many elements as (image, channel, row, column), rows and columns by `size`.
+        inner: what it is inside its padding with zeros; `top` and `left` of it.
+    """
+
+    input: Node
+    size: tuple[int, int]
+    images: int
+    channels: int
+    taps: tuple[int, int]
+    places: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    inner: Node
+    top: int
+    left: int
+
+    def height(self, rows: int) -> int:
+        """Rows of the input that so many rows of the result need."""
+        return (rows - 1) * self.stride[0] + (self.taps[0] - 1) * self.dilation[0] + 1
+
+    def width(self, run: int) -> int:
+        """Columns of the input that so many neighbours need."""
+        return (run - 1) * self.stride[1] + (self.taps[1] - 1) * self.dilation[1] + 1
+
+
+def windows_of(b: Node, turned: bool = False) -> Windows | None:
+    """The windows of which the matrix (.., k, n) is made, or (.., n, k) if `turned`; or None."""
+    node, found = b, list[Node]()
+    while node.op.kind == "movement" and len(found) < 2:
+        if node.op is movement.window:
+            found.append(node)
+        elif node.op not in (movement.reshape, movement.permute, movement.expand):
+            return None
+        node = node.sources[0]
+    if len(found) < 2 or found[0].attributes["axis"] != 3 or found[1].attributes["axis"] != 2:
+        return None
+    whole, (across, down) = found[0].shape, found
+    if len(whole) != 6 or len(down.sources[0].shape) < 4:
+        return None
+    shape = (*whole[:2], down.sources[0].shape[2], across.sources[0].shape[3])
+    while node.op in (movement.expand, movement.reshape) and node.shape != shape:
+        node = node.sources[0]
+    if prod(node.shape) != prod(shape):
+        return None
+    images, channels, *rest = whole
+    y, x = down.attributes, across.attributes
+    windows = Windows(
+        node, shape[2:], images, channels, (rest[2], rest[3]), (rest[0], rest[1]),
+        (y["stride"], x["stride"]), (y["dilation"], x["dilation"]), *_unpadded(node, shape),
+    )  # fmt: skip
+    return windows if _holds(b, windows, turned) else None
+
+
+def _unpadded(node: Node, shape: Shape) -> tuple[Node, int, int]:
+    """A value without the zeros around its last two axes, and how many are above and left."""
+    if node.shape != shape:
+        return movement.reshape(node, shape=shape), 0, 0
+    if node.op is not movement.pad or node.attributes["value"] != 0:
+        return node, 0, 0
+    starts, steps = node.attributes["starts"], node.attributes["steps"]
+    (inner,) = node.sources
+    if starts[:2] != (0, 0) or inner.shape[:2] != node.shape[:2] or any(s != 1 for s in steps):
+        return node, 0, 0
+    return inner, starts[2], starts[3]
+
+
+def _holds(b: Node, windows: Windows, turned: bool) -> bool:
+    """Whether b is made of these windows, in this order."""
+    k, n = windows.channels * prod(windows.taps), windows.images * prod(windows.places)
+    if b.shape[-2:] != ((n, k) if turned else (k, n)):
+        return False
+    names = ("image", "channel", "y", "x", "u", "v")
+    sizes = (windows.images, windows.channels, *windows.places, *windows.taps)
+    shape = (windows.images, windows.channels, *windows.size)
+    image, channel, y, x, u, v = map(ix.variable, names, sizes)
+    line = ix.flatten((channel, u, v), (windows.channels, *windows.taps))
+    place = ix.flatten((image, y, x), (windows.images, *windows.places))
+    pair = (place, line) if turned else (line, place)
+    node, at = b, (*(ix.constant(0) for _ in b.shape[:-2]), *pair)
+    while node is not windows.input:
+        at, conditions, _ = moved(node, at, _no_symbol)
+        if conditions is not True:
+            return False
+        node = node.sources[0]
+    at = ix.unflatten(ix.flatten(at, node.shape), shape)
+    (sy, sx), (dy, dx) = windows.stride, windows.dilation
+    wanted = (image, channel, y * sy + u * dy, x * sx + v * dx)
+    return all(a.expanded() == c for a, c in zip(at, wanted, strict=True))
+
+
+def _no_symbol(argument: Argument, low: int, high: int) -> Index:
+    """Windows are cut at fixed places; a slice that moves lies behind their input."""
+    raise AssertionError(f"a movement between windows and product depends on {argument}")
+
+
+@dataclass(frozen=True)
+class Bands:
+    """Rows of the result of windows, so many a block, and what of the input they need.
+
+    Attributes:
+        windows, m: the problem: of what, and how many channels the result has.
+        rows: of an image's result, a block's at once.
+        run: neighbours of a row, a thread's at once; `outputs`: channels of the result, a thread's.
+        shares: threads that share the work on what one of them could make.
+    """
+
+    windows: Windows
+    m: int
+    rows: int
+    run: int
+    outputs: int
+    shares: int
+
+    @property
+    def teams(self) -> int:
+        """Threads along the channels of the result."""
+        return -(-self.m // self.outputs)
+
+    @property
+    def bands(self) -> int:
+        """Of an image."""
+        return -(-self.windows.places[0] // self.rows)
+
+    @property
+    def height(self) -> int:
+        """Rows of the input that a block needs at once."""
+        return self.windows.height(self.rows)
+
+    @property
+    def lines(self) -> int:
+        """Rows of each channel of the input that a block may have to load."""
+        windows = self.windows
+        if self.bands > 1:
+            return self.height
+        return min(windows.inner.shape[2], self.height - windows.top)
+
+    @property
+    def wide(self) -> int:
+        """Neighbours of the input that are loaded at once."""
+        return vector_of(self.windows.inner.shape[3])
+
+    @property
+    def loads(self) -> int:
+        """Of all threads together, for the input."""
+        return self.windows.channels * self.lines * self.windows.inner.shape[3] // self.wide
+
+
+class Cut(Bands):
+    """What a block and its threads make; `shares` are of the channels of the input."""
+
+    @property
+    def runs(self) -> int:
+        """Threads along a row."""
+        return -(-self.windows.places[1] // self.run)
+
+    @property
+    def threads(self) -> int:
+        return self.rows * self.runs * self.teams * self.shares
+
+    @property
+    def blocks(self) -> int:
+        return self.windows.images * self.bands
+
+    @property
+    def lanes_m(self) -> int:
+        """Weights of a thread with what fills the last vector of them."""
+        return -(-self.outputs // self.fragment) * self.fragment
+
+    @property
+    def fragment(self) -> int:
+        """Weights that are read at once."""
+        return 1 if self.outputs == 1 else 2 if self.outputs == 2 else 4
+
+    @property
+    def width(self) -> int:
+        """Columns of the input that a block needs."""
+        return self.windows.width(self.windows.places[1])
+
+    @property
+    def cleared(self) -> bool:
+        """Whether shared memory holds zeros around what is loaded."""
+        return self.windows.inner.shape[2:] != self.windows.size or self.bands > 1
+
+    @property
+    def pitch(self) -> int:
+        """Elements from row to row of shared memory: the fewest that meet in one bank."""
+        windows = self.windows
+        inner = windows.left + windows.inner.shape[3]
+        least = max(self.width, windows.width(self.runs * self.run), inner)
+        return _pitch(least, self.rows, self.runs, windows.stride[0], self.run * windows.stride[1])
+
+    @property
+    def plane(self) -> int:
+        """Elements of a channel in shared memory."""
+        return self.height * self.pitch
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        windows = self.windows
+        weights = windows.channels * prod(windows.taps) * self.teams * self.lanes_m
+        patch = -(-windows.channels * self.plane // 4) * 4
+        sums = self.shares * self.m * self.rows * windows.places[1]
+        return 4 * max(patch + weights, sums)
+
+    @property
+    def clocks(self) -> float:
+        """An estimate of the time, in clocks of a multiprocessor."""
+        windows = self.windows
+        loads = windows.width(self.run) + windows.taps[1] * self.lanes_m // self.fragment
+        lines = windows.channels // self.shares * windows.taps[0]
+        own = lines * (windows.taps[1] * self.run * self.outputs + loads) * SLOWER
+        warps = -(-self.threads // WARP)
+        weights = self.m * windows.channels * prod(windows.taps)
+        sums = self.shares * self.m * self.rows * windows.places[1]
+        staged = ELEMENT * self.loads * self.wide + WEIGHT * weights + SUM * sums
+        trips = -(-self.loads // (LOADS * THREADS)) - (-weights // (MOST_WEIGHTS * THREADS))
+        each = -(-self.blocks // MULTIPROCESSORS)
+        waves = -(-each // max(1, min(SHARED // self.shared, RESIDENT)))
+        full = each * max(-(-warps // SCHEDULERS) * own, warps * lines * loads * READ)
+        alone = waves * -(-warps // SCHEDULERS) * own
+        return waves * trips * TRIP + each * staged / LANES + max(full, alone)
+
+
+@lru_cache(maxsize=1 << 14)
+def _pitch(least: int, rows: int, runs: int, down: int, step: int) -> int:
+    """The distance of rows at which the fewest threads of a warp meet in one bank."""
+
+    def meeting(pitch: int) -> int:
+        worst = 0
+        for first in range(0, min(rows * runs, 2 * WARP), WARP):
+            spots = range(first, min(first + WARP, rows * runs))
+            banks = [(at // runs * down * pitch + at % runs * step) % BANKS for at in spots]
+            worst = max(worst, *(banks.count(bank) for bank in set(banks)))
+        return worst
+
+    return min(range(least, least + 9), key=meeting)
+
+
+def cut_of(windows: Windows, m: int) -> Cut | None:
+    """The cut of least time, or None where none fits."""
+    if m > MOST_OUTPUTS or min(windows.places) < 1:
+        return None
+    return min(cuts_of(windows, m), key=lambda cut: cut.clocks, default=None)
+
+
+def cuts_of(windows: Windows, m: int) -> Iterator[Cut]:
+    """All cuts that keep enough threads of a block busy and fit its shared memory."""
+    shares = [s for s in range(1, SPREAD + 1) if windows.channels % s == 0]
+    bands = {-(-windows.places[0] // parts) for parts in range(1, windows.places[0] + 1)}
+    for rows in sorted(bands):
+        for run in range(2, 9):
+            for outputs in sorted({min(m, size) for size in (1, 2, 3, 4, 6, 8)}):
+                for share in shares:
+                    cut = Cut(windows, m, rows, run, outputs, share)
+                    if BUSY <= cut.threads <= THREADS and cut.shared <= BLOCK_SHARED:
+                        yield cut
+
+
+def lanes_of(cut: Cut, most: int) -> int:
+    """Neighbouring results that are stored together."""
+    lanes = most
+    while cut.windows.places[1] % lanes:
+        lanes //= 2
+    return lanes
+
+
+def body(
+    cut: Cut,
+    a: Node,
+    writer: Evaluator,
+    outer: Scope,
+    lanes: int,
+    epilogue: tuple[list[str], list[str], list[str], list[str]],
+) -> str:
+    """The text of the stage.
+
+    Args:
+        cut: of the problem.
+        a: the weights, shape (.., m, k).
+        writer: with what the epilogue has put into `outer`.
+        lanes: results that the epilogue makes at once.
+        epilogue: statements for each row, each strip before and in its lanes, and after them.
+    """
+    windows = cut.windows
+    k = windows.channels * prod(windows.taps)
+    image = image_text(cut, writer, outer, ("channel", "y", "x"), (cut.pitch, cut.plane))
+    load_weight = Scope("m", "k")
+    writer.scopes = [outer, load_weight]
+    none = tuple(ix.constant(0) for _ in a.shape[:-2])
+    weight = writer.value(a, (*none, ix.variable("m", cut.m), ix.variable("k", k)))
+    row, strip_load, map_, store = epilogue
+    block_places = cut.rows * windows.places[1]
+    weights = cut.teams * cut.outputs * k
+    patch = -(-windows.channels * cut.plane // 4)
+    weight_loads = min(MOST_WEIGHTS, -(-weights // THREADS))
+    return fill(
+        "direct.cuh",
+        "body",
+        threads=THREADS,
+        bands=cut.bands,
+        rows=cut.rows,
+        patch=4 * patch,
+        outer=outer.lines,
+        image=image,
+        others=others("patch", cut.loads),
+        stride_y=windows.stride[0],
+        stride_x=windows.stride[1],
+        dilation_y=windows.dilation[0],
+        dilation_x=windows.dilation[1],
+        clear=fill("direct.cuh", "clear", vectors=patch, threads=THREADS) if cut.cleared else [],
+        cleared=["__syncthreads();"] if cut.cleared else [],
+        pitch=cut.pitch,
+        plane_pitch=cut.plane,
+        weight_loads=weight_loads,
+        weight_loop=loop_of(weights, weight_loads),
+        some_weights=some_of(weights, weight_loads),
+        weight_pitch=cut.teams * cut.lanes_m,
+        lanes_m=cut.lanes_m,
+        fragment=cut.fragment,
+        m=cut.m,
+        k=k,
+        load_weight=load_weight.lines,
+        weight=weight,
+        outputs=cut.outputs,
+        spots=cut.rows * cut.runs,
+        runs=cut.runs,
+        run=cut.run,
+        teams=cut.teams,
+        shares=cut.shares,
+        channels=windows.channels // cut.shares,
+        taps=prod(windows.taps),
+        taps_y=windows.taps[0],
+        taps_x=windows.taps[1],
+        reach=windows.width(cut.run),
+        row_length=windows.places[1],
+        block_places=block_places,
+        image_places=prod(windows.places),
+        lanes=lanes,
+        turns=min(4, -(-cut.m * block_places // (lanes * THREADS))),
+        row=row,
+        strip_load=strip_load,
+        map=map_,
+        store=store,
+    )
+
+
+def vector_of(size: int) -> int:
+    """Neighbours of a row of this length that are loaded at once."""
+    return next(wide for wide in (4, 2, 1) if size % wide == 0)
+
+
+def image_text(
+    cut: Bands,
+    writer: Evaluator,
+    outer: Scope,
+    names: tuple[str, ...],
+    pitches: tuple[int, int],
+    again: bool = False,
+) -> list[str]:
+    """How a block brings rows of an image into shared memory: `fetch_patch`, then `put_patch`.
+
+    Args:
+        cut: the rows.
+        writer: with what the epilogue has put into `outer`.
+        outer: what is known before.
+        names: what changes from load to load.
+        pitches: elements from row to row of shared memory, and from channel to channel.
+        again: rows outside of the image are stored as zeros, since others have been there.
+    """
+    windows, wide = cut.windows, cut.wide
+    height, size = windows.inner.shape[2:]
+    v, strip = ix.variable("v", wide), ix.variable("x", size // wide)
+    load, each = Scope(*names), Scope("v")
+    writer.scopes, writer.lane = [outer, load, each], Lane(v, wide)
+    at = (
+        *map(ix.variable, ("image", "channel", "y"), windows.inner.shape[:3]), strip * wide + v
+    )  # fmt: skip
+    each.lines.append(f"hold_patch[i * {wide} + v] = {writer.value(windows.inner, at)};")
+    writer.lane = None
+    inside = f" && y >= 0 && y < {height}" if cut.bands > 1 else ""
+    loads = loads_a_trip(cut.loads)
+    return fill(
+        "direct.cuh",
+        "image",
+        threads=THREADS,
+        loads=loads,
+        some=f"({some_of(cut.loads, loads)})",
+        wide=wide,
+        plane=cut.lines * (size // wide),
+        strips=size // wide,
+        lines=cut.lines,
+        first_line=0 if cut.bands > 1 else windows.top,
+        top=windows.top,
+        left=windows.left,
+        stride_y=windows.stride[0],
+        inside=inside,
+        put_inside="" if again else inside,
+        zero=fill("direct.cuh", "zero", wide=wide) if again else [],
+        load=load.lines,
+        value=each.lines,
+        pitch=pitches[0],
+        plane_pitch=pitches[1],
+    ).splitlines()
+
+
+def loads_a_trip(count: int) -> int:
+    """Loads of a thread in one trip to memory."""
+    return min(LOADS, -(-count // THREADS))
+
+
+def others(what: str, count: int) -> list[str]:
+    """What is loaded in further trips to memory."""
+    step = loads_a_trip(count) * THREADS
+    holes = {"what": what, "elements": count, "step": step}
+    return fill("direct.cuh", "others", **holes).splitlines() if count > step else []
+
+
+def some_of(count: int, loads: int) -> str:
+    """Whether a thread's load is one of `count`: known but for the last, where one trip is all."""
+    test = f"e < {count}"
+    return test if count > loads * THREADS else f"(i + 1) * {THREADS} <= {count} || {test}"
+
+
+def loop_of(count: int, loads: int) -> str:
+    """Over `count` elements, so many loads of a thread at a time."""
+    if count > loads * THREADS:
+        return f"int first = threadIdx.x; first < {count}; first += {loads * THREADS}"
+    return "int first = threadIdx.x, once = 1; once; once = 0"

@@ -1,0 +1,343 @@
+"""Reductions in a kernel: their accumulators, the loops they need, values with one element a line.
+
+ROW and COL share this; so does the second stage of a reduction that is split into parts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tinygrad_cuda.backend.cuda.names import value_stem
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops.movement import reshape
+from tinygrad_cuda.graph.ops.reduction import ReductionOp
+from tinygrad_cuda.lowering.codegen import index as ix
+from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
+from tinygrad_cuda.lowering.codegen.index import Index
+from tinygrad_cuda.lowering.codegen.one_hot_gather import Pick, pick_of
+from tinygrad_cuda.lowering.codegen.params import Words, literal
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
+from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
+from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, Signature, length_of, rows_of
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+
+WARP = 32
+ENOUGH_BLOCKS = 528  # of a reduction that is split: four for each multiprocessor of a large GPU
+
+
+class Accumulator(NamedTuple):
+    """A reduction's running value in a thread: its C type, operator, identity and name."""
+
+    node: Node
+    name: str
+    ctype: str
+    operator: str
+    identity: str
+
+    @property
+    def start(self) -> str:
+        """The identity as an expression."""
+        return (self.ctype if self.identity.startswith("{") else "") + self.identity
+
+    @property
+    def bytes(self) -> int:
+        return row_of(self.node).cuda.nbytes(max(self.node.sources[0].dtype.itemsize, 4))
+
+    @property
+    def takes_vectors(self) -> bool:
+        """Whether `take` may be given an array."""
+        return row_of(self.node).cuda.vectors
+
+    def element(self, value: str, position: str) -> str:
+        """The running value of one element."""
+        element = self.node.sources[0].dtype.compute
+        return row_of(self.node).cuda.element.format(T=element, x=value, at=position)
+
+    def take(self, value: str, position: str) -> str:
+        """The statement that adds one element."""
+        text = row_of(self.node).cuda.take.format(r=self.name, x=value)
+        text = text or f"{self.operator}()({self.name}, {self.element(value, position)})"
+        return f"{self.name} = {text};"
+
+    def results(self) -> tuple[str, ...]:
+        """The reduction's outputs, once the accumulator is final."""
+        element = self.node.sources[0].dtype.compute
+        return tuple(text.format(T=element, r=self.name) for text in row_of(self.node).cuda.results)
+
+
+def row_of(node: Node) -> ReductionOp:
+    """The row of a reduction."""
+    assert isinstance(node.op, ReductionOp), node
+    return node.op
+
+
+def accumulator(node: Node, name: str) -> Accumulator:
+    """The accumulator of a reduction."""
+    row, element = row_of(node).cuda, node.sources[0].dtype
+    identity = row.identity
+    if isinstance(identity, str):
+        start = identity.format(T=element.compute)
+    else:
+        start = literal(identity, element)
+    ctype = row.state.format(T=element.compute)
+    return Accumulator(node, name, ctype, row.functor, start)
+
+
+class ReductionSpace:
+    """Where element `column` of line `line` stands, row-major over all axes."""
+
+    def __init__(self, sign: Signature, line: Index, column: Index) -> None:
+        kept = iter(ix.unflatten(line, [size for size, reduced in sign if not reduced]))
+        inner = iter(ix.unflatten(column, [size for size, reduced in sign if reduced]))
+        places = [next(inner) if reduced else next(kept) for _, reduced in sign]
+        self.flat = ix.flatten(places, [size for size, _ in sign])
+        self.line = line
+
+
+class Lines:
+    """What ROW and COL share: accumulators, phases, and values with one element a line.
+
+    Args:
+        width: neighbouring lines that a thread takes, as a strip called `name`.
+        whole: each line is one block's, which can load any element of it.
+    """
+
+    def __init__(
+        self, kernel: Kernel, width: int = 1, name: str = "line", whole: bool = False
+    ) -> None:
+        self.kernel = kernel
+        self.width = width
+        self.lines = rows_of(kernel.sign)
+        self.length = length_of(kernel.sign)
+        self.slots = "smem"  # where a block's reductions have their memory
+        self.spare = kernel.kind == "col"  # some threads may repeat a line, and store nothing
+        self.words = Words()
+        self.writer = Evaluator(self.words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
+        if width > 1:
+            strip = ix.variable(name, self.lines // width)
+            self.line = strip * width + ix.variable("v", width)
+        else:
+            self.line = ix.variable(name, self.lines)
+        self.picks = self._picks() if whole else {}
+        anchors = [node for node in kernel.anchors if node not in self.picks]
+        self.accumulators = [
+            accumulator(node, self.words.names.fresh(value_stem(node))) for node in anchors
+        ]
+        self.phase: dict[Node, int] = {}  # the loop in which each node can first be made
+        self._known: dict[Node, int] = {}
+        self.phase |= {node: self.ready(node) for node in kernel.nodes}
+        for node in kernel.nodes:
+            if kernel.is_line(node):
+                self.writer.lines[node] = ix.unflatten(self.line, node.shape)
+
+    def _picks(self) -> dict[Node, Pick]:
+        """The sums that take one element of their row."""
+        column = ix.variable("column", self.length)
+        found = {}
+        for node in self.kernel.anchors:
+            flat = ReductionSpace(self.kernel.sign, self.line, column).flat
+            at = ix.unflatten(flat, node.sources[0].shape)
+            pick = pick_of(node, at, column, self.writer.memory)
+            if pick is not None:
+                found[node] = pick
+        return found
+
+    def ready(self, node: Node) -> int:
+        """How many loops must be done before a node can be made: those of reductions it needs."""
+        phase, known, stack = self.phase, self._known, [node]
+        while stack:
+            top = stack[-1]
+            sources = () if top in self.writer.memory else top.sources
+            missing = [s for s in sources if s not in known and s not in phase]
+            if top in known or not missing:
+                stack.pop()
+                value = max((phase.get(s, known.get(s, 0)) for s in sources), default=0)
+                known[top] = value
+                if top in self.kernel.anchors:
+                    phase[top] = value if top in self.picks else value + 1
+            else:
+                stack.extend(missing)
+        return phase.get(node, known[node])
+
+    @property
+    def wide_stores(self) -> list[Node]:
+        return [node for node in self.kernel.stores if not self.kernel.is_line(node)]
+
+    @property
+    def line_stores(self) -> list[Node]:
+        return [node for node in self.kernel.stores if self.kernel.is_line(node)]
+
+    @property
+    def index_type(self) -> str:
+        return "long long" if self.writer.wide else "int"
+
+    def loop(self, loop: int, flat: Index, column: Index, stores: Stores) -> list[Accumulator]:
+        """Fills the open scopes with loop number `loop` (the first is 1)."""
+        writer = self.writer
+        if loop == 1:
+            for pick in self.picks.values():
+                if self.ready(pick.first) == 0:
+                    writer.value(pick.first, pick.at)
+        self.pick(loop - 1)
+        taken = [a for a in self.accumulators if self.phase[a.node] == loop]
+        for one in taken:
+            source = one.node.sources[0]
+            value = writer.value(source, ix.unflatten(flat, source.shape))
+            lane = writer.lane
+            if one.takes_vectors and lane is not None and 1 < lane.width > self.width:
+                batch = writer.fresh("batch")
+                writer.scopes[-2].lines.append(f"{one.node.dtype.compute} {batch}[{lane.width}];")
+                writer.scopes[-1].lines.append(f"{batch}[{lane.name}] = {value};")
+                stores.after.append(one.take(batch, ""))
+                continue
+            writer.scopes[-1].lines.append(one.take(value, ix.render(column, True)))
+        for node in self.wide_stores:
+            if self.phase[node] + 1 == loop:
+                value = writer.value(node, ix.unflatten(flat, node.shape))
+                live = "live" if self.spare else ""
+                stores.put(node, flat, value, live)
+        return taken
+
+    def pick(self, loop: int) -> None:
+        """Loads what those sums pick that can be made after loop number `loop`."""
+        writer = self.writer
+        for node, pick in self.picks.items():
+            if self.phase[node] == loop:
+                value = writer.value(pick.value, ix.unflatten(self._flat(pick), pick.value.shape))
+                text = f"0 + {value}"
+                writer.anchored[node] = writer.emit(0, node.dtype.compute, text, "picked")
+
+    def fetch_picks(self, loop: int) -> None:
+        """Loads, while a row is reduced, the elements that `pick` is to find after this loop."""
+        for node, pick in self.picks.items():
+            if self.phase[node] == loop and self.ready(pick.place) < loop:
+                flat = self._flat(pick)
+                for stored in self._elements(pick.value):
+                    self.writer.value(stored, ix.unflatten(flat, stored.shape))
+
+    def _elements(self, node: Node) -> list[Node]:
+        """Values in memory of which an element of this one needs the same element."""
+        found, stack = [], [node]
+        while stack:
+            top = stack.pop()
+            if top in self.writer.memory:
+                found.append(top)
+            elif top.op.kind == "elementwise" or top.op in TRANSPARENT or top.op is reshape:
+                stack.extend(top.sources)
+        return found
+
+    def _flat(self, pick: Pick) -> Index:
+        """Where the element is that a sum picks; checks its position."""
+        place = self.writer.position(pick.place, pick.at, (), self.length)
+        return ReductionSpace(self.kernel.sign, self.line, place).flat
+
+    def start(self, taken: list[Accumulator]) -> list[str]:
+        return [f"{a.ctype} {a.name} = {a.identity};" for a in taken]
+
+    def settle(self, taken: list[Accumulator]) -> None:
+        """From here on the reductions' values can be used."""
+        for one in taken:
+            results = one.results()
+            self.writer.anchored[one.node] = results[0]
+            for number, text in enumerate(results):
+                self.writer.fields[one.node, number] = text
+
+    def finish(self) -> tuple[list[str], list[str]]:
+        """Statements that make the values with one element a line, and those that store them."""
+        writer = self.writer
+        writer.scopes, writer.lane, writer.held = [Scope("line")], None, None
+        writer.scopes[0].memo = self.outer.memo
+        texts = [
+            (node, writer.value(node, ix.unflatten(self.line, node.shape)))
+            for node in self.line_stores
+        ]
+        made = writer.scopes[0].lines
+        writer.scopes.append(Scope())
+        stores = Stores(writer, self.kernel)
+        for node, text in texts:
+            stores.put(node, self.line, text)
+        return made, writer.scopes[1].lines
+
+    outer: Scope
+
+    def reductions(self, taken: list[Accumulator], group: int) -> list[str]:
+        """Statements that combine the threads of a row; those of a block meet once for all."""
+        if group <= WARP:
+            size = f"<{group}>" if group < WARP else ""
+            return [
+                f"{one.name} = tgc_warp_reduce{size}({one.name}, {one.operator}());"
+                for one in taken
+            ]
+        places = {}
+        offset = 0
+        for one in self.accumulators:  # each has its own memory
+            places[one.name] = f"{self.slots} + {offset}" if offset else self.slots
+            offset += one.bytes * WARP
+        calls = [(one, f"{one.name}, {one.operator}(), {places[one.name]}") for one in taken]
+        if not calls:
+            return []
+        return [
+            *(f"tgc_block_send({arguments});" for _, arguments in calls),
+            "__syncthreads();",
+            *(f"tgc_block_receive<{group // WARP}>({arguments});" for _, arguments in calls),
+        ]
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Shared memory for the block reductions of a row."""
+        return sum(a.bytes for a in self.accumulators) * WARP
+
+
+def keep(
+    row: Lines,
+    taken: list[Accumulator],
+    scratches: dict[Accumulator, Scratch],
+    parts: int,
+    line: str = "line",
+) -> list[str]:
+    """Statements that leave a part's results in memory."""
+    found = []
+    for one in taken:
+        pointer = row.words.scratch(scratches[one], one.ctype, True)
+        found.append(f"tgc_store({pointer}, {line} * {parts} + part, {one.name});")
+    return found
+
+
+def join_stage(
+    kernel: Kernel, scratches: dict[Accumulator, Scratch], parts: int, first: Stage
+) -> Stage:
+    """The second stage of a split reduction."""
+    row = Lines(kernel)
+    row.outer = Scope("line")
+    taken = list(scratches)
+    load = []
+    for one in taken:
+        pointer = row.words.scratch(scratches[one], one.ctype, False)
+        load.append(
+            f"{one.name} = {one.operator}()({one.name}, tgc_load({pointer}, "
+            f"line * {parts} + part));"
+        )
+    row.settle(taken)
+    made, stored = row.finish()
+    group = THREADS if parts > 2 * WARP and row.lines <= ENOUGH_BLOCKS else WARP
+    body = fill(
+        "row_reduce.cuh",
+        "join_body",
+        threads=THREADS,
+        lines=row.lines,
+        parts=parts,
+        before=row.start(taken),
+        load=load,
+        group=group,
+        combine=row.reductions(taken, group),
+        epilogue=made,
+        store=stored,
+    )
+    blocks = -(-row.lines // (THREADS // group))
+    shared = row.scratch_bytes if group == THREADS else 0
+    label = comment(kernel, f"Second stage, {row.lines} lines of {parts} parts", blocks)
+    stage = wrapped(
+        kernel, stem(kernel) + "_join", body, row.words.list, blocks, shared, label, second=True
+    )
+    stage.after.append(first)
+    return stage

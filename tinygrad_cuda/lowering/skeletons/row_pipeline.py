@@ -1,0 +1,134 @@
+"""Rows that are on their way to shared memory while a block makes those before them: for kernels
+that carry columns, whose blocks walk over many rows and would else wait for each one's loads."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
+from tinygrad_cuda.lowering.codegen.store import comment, stem
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.skeletons.column_partials import Columns
+from tinygrad_cuda.lowering.skeletons.reduction_accumulators import Lines
+
+WALKERS = 132  # blocks, one for each multiprocessor of a large GPU
+DEPTH = 2  # rows of a block that are in shared memory, or on their way there
+LEAST = 32  # values of a row for each thread: less does not keep memory busy from one block
+COLUMN_REGISTERS = 64  # of a thread, for the columns that it carries
+
+
+class Ring:
+    """What a block that walks over rows keeps in shared memory.
+
+    Args:
+        row: the row kernel.
+        columns: the column kernel that it carries.
+        items: vectors of `width` elements in a row; a thread has every `THREADS`th, `trips` in all.
+
+    Attributes:
+        carried: the columns, in registers.
+        missed: something is loaded in some other way, so that each row would wait after all.
+        loop: the loop that is being written; `last` is the one that reads the ring last.
+    """
+
+    def __init__(self, row: Lines, columns: Kernel, width: int, items: int, trips: int) -> None:
+        self.row, self.items, self.trips = row, items, trips
+        self.carried = Columns(row, columns, width, items, 0, trips, WALKERS)
+        self.offset = -(-2 * row.scratch_bytes // 16) * 16  # where shared memory is free
+        self.missed = False
+        self.loop = self.last = 0
+        self.nodes: set[Node] = set()
+        self.names: dict[Any, str] = {}
+        self.declare: list[str] = []
+        self.start: list[str] = []
+        self.copies: list[str] = []
+
+    def holds(self, node: Node) -> bool:
+        """Whether values stay in registers once read: 16-bit ones are as soon read again."""
+        return node.dtype.itemsize >= 4
+
+    def single(self, depth: int) -> None:
+        """An element is loaded by itself."""
+        self.missed = True
+
+    def vector(self, node: Node, key: Any, width: int, place: str, names: set[str]) -> str:
+        """The text that reads a vector: of a row that has arrived, or of what all rows share.
+
+        Args:
+            key: what distinguishes it from others.
+            place: where it lies in memory, which depends on the variables `names`.
+        """
+        pointer = self.row.words.read(node)
+        nbytes = width * node.dtype.itemsize
+        if "item" not in names or not names <= {"line", "item"} or nbytes < 4:
+            self.missed = True
+            return f"tgc_load_vector<{width}>({pointer}, {place})"
+        shared = "line" not in names
+        if key not in self.names:
+            name = self.row.writer.fresh(
+                f"{'shared' if shared else 'rows'}_{self.row.words.name(node)}"
+            )
+            self.names[key] = name
+            vector = f"tgc_vector<{node.dtype.c}, {width}>"
+            self.declare.append(
+                f"{vector}* const {name} = reinterpret_cast<{vector}*>(smem + {self.offset});"
+            )
+            rows = 1 if shared else DEPTH
+            self.offset += rows * -(-self.items * nbytes // 16) * 16
+            if shared:
+                self.start.append(f"{name}[item] = tgc_load_vector<{width}>({pointer}, {place});")
+            else:
+                copy = "tgc_copy_ahead" + "_lasting" * (node in self.row.writer.lasting)
+                target = f"{name} + (turn * {self.items} + item)"
+                self.copies.append(f"{copy}({target}, {pointer}, {place});")
+        if shared:
+            return f"{self.names[key]}[item]"
+        self.last = self.loop
+        self.nodes.add(node)
+        return f"{self.names[key]}[turn * {self.items} + item]"
+
+    def refill(self) -> list[str]:
+        """The statements that send for the row after the next, once this one has been read."""
+        ahead = DEPTH * self.carried.blocks
+        return fill("row_pipeline.cuh", "refill", ahead=ahead, fetch=self.fetch()).splitlines()
+
+    def fetch(self) -> list[str]:
+        """The statements that send for a row."""
+        text = fill(
+            "row_pipeline.cuh", "fetch", lines=self.row.lines, trips=self.trips, items=self.items,
+            index=self.row.index_type, group=THREADS, copies=self.copies,
+        )  # fmt: skip
+        return text.splitlines()
+
+    def stages(self, kernel: Kernel, text: list[str], about: str) -> list[Stage]:
+        """The blocks that walk over rows, and the second stage of their columns."""
+        row, carried = self.row, self.carried
+        body = fill(
+            "row_pipeline.cuh", "ring_body", declare=carried.declare + self.declare,
+            start=self.start,
+            columns=carried.start, last=carried.last, fetch=self.fetch(), phases=text,
+            lines=row.lines, items=self.items, trips=self.trips, blocks=carried.blocks,
+            index=row.index_type, group=THREADS, scratch=row.scratch_bytes,
+        )  # fmt: skip
+        name = stem(kernel) + "_parts"
+        label = comment(kernel, f"{about}, the next on its way, with its columns", carried.blocks)
+        words = row.words.list
+        first = wrapped(kernel, name, body, words, carried.blocks, self.offset, label)
+        first.alone = True
+        return [first, carried.join(kernel, first)]
+
+    def serves(self, kernel: Kernel) -> bool:
+        """Whether it has all that the rows need, and room for it."""
+        wide = {node for node in kernel.reads if prod(node.shape) >= kernel.numel}
+        return not self.missed and wide <= self.nodes and self.offset <= kernel.room
+
+
+def worth_a_ring(kernel: Kernel, columns: Kernel, values: int) -> bool:
+    """Whether `values` of a row keep a thread busy, which has registers for its columns."""
+    registers = values * sum(one.bytes for one in Lines(columns).accumulators) // 4
+    return kernel.room > 0 and values >= LEAST and registers <= COLUMN_REGISTERS
+
+
+__all__ = ["Ring", "worth_a_ring"]

@@ -1,0 +1,337 @@
+"""ROW: a warp or a block for each row, or several blocks and a second stage for few long rows."""
+
+from __future__ import annotations
+
+from itertools import chain
+from math import prod
+from typing import Any
+
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.lowering.codegen import index as ix
+from tinygrad_cuda.lowering.codegen.expression import DEAR, HeldValue, Lane, Scope
+from tinygrad_cuda.lowering.codegen.index import Index
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
+from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem, vector_width
+from tinygrad_cuda.lowering.schedule.fusion import FEW_ROWS, LONG_ROW, length_of, rows_of
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, large_values
+from tinygrad_cuda.lowering.skeletons.column_partials import Columns
+from tinygrad_cuda.lowering.skeletons.grid_reduce import span_stage
+from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
+    ENOUGH_BLOCKS,
+    WARP,
+    Accumulator,
+    Lines,
+    ReductionSpace,
+    join_stage,
+    keep,
+    row_of,
+)
+from tinygrad_cuda.lowering.skeletons.row_pipeline import Ring, worth_a_ring
+
+HELD = 32  # values of each operand that a thread keeps in registers
+HELD_ALONE = 64  # of an operand of at most 4 bytes, if there is no other
+UNROLLED = 4  # turns of a loop over a longer row that are made at once
+STORING = 8  # and of one that stores, whose loads must be on their way before the first store,
+ON_THEIR_WAY = 256  # while they take no more bytes of a thread's registers than this
+PLENTY = ENOUGH_BLOCKS * THREADS  # threads from which each had better load more
+AHEAD = 4  # loads of a thread that may be on their way for one row of a sub-warp
+PART = 2048  # elements that a block takes at least, of a row that is split
+ROW_BYTES = 4096  # of shared memory, for the reductions of a row that carries columns
+WORTH_PARTS = 96 << 10  # bytes of a row, among few, that are worth a second stage
+CROWDS = ((5, 32), (4, 64), (3, 80), (2, 128))  # blocks on a multiprocessor, threads' registers
+SPARE = 16  # registers that a thread needs beside what it holds of a row
+
+
+def row_stages(kernel: Kernel) -> list[Stage]:
+    """A warp or a block for each row; several blocks and a second stage for few long rows."""
+    if kernel.co_resident:
+        stage = span_stage(kernel)
+        assert stage is not None, "it was made once before"
+        return [stage]
+    if kernel.pair is not None:
+        return _row(kernel, ahead=True) or _row(kernel)
+    parts = _parts(kernel)
+    single = all(phase <= 1 for phase in Lines(kernel).phase.values())
+    reduction_dependent_wide = any(Lines(kernel).phase[node] for node in Lines(kernel).wide_stores)
+    if parts > 1 and single and not reduction_dependent_wide:
+        return _split_row(kernel, parts)
+    return _row(kernel)
+
+
+def _parts(kernel: Kernel) -> int:
+    """How many blocks had better share a row, if the kernel needs one loop over it."""
+    lines, length = rows_of(kernel.sign), length_of(kernel.sign)
+    wide = [n for n in (*kernel.stores, *kernel.reads) if prod(n.shape) >= kernel.numel]
+    few = lines < FEW_ROWS and length * sum(n.dtype.itemsize for n in wide) > WORTH_PARTS
+    if not few and length <= LONG_ROW:
+        return 1
+    return min(-(-length // PART), max(1, ENOUGH_BLOCKS // lines))
+
+
+def _row_width(kernel: Kernel, group: int) -> int:
+    last = kernel.sign[-1][0] if kernel.sign else 1
+    width = vector_width(kernel, last, rows_of(kernel.sign) * group)
+    while group > WARP and width > 1 and length_of(kernel.sign) // width * 4 < group * 3:
+        width //= 2
+    return width
+
+
+def _row_group(kernel: Kernel) -> int:
+    """Threads that share a row: of a short one as few as have something to load."""
+    lines, length = rows_of(kernel.sign), length_of(kernel.sign)
+    if length > 1024 or (length > 256 and lines < 1024):
+        return THREADS
+    group, items = WARP, length // _row_width(kernel, WARP)
+    while group > 1 and group // 2 >= items:
+        group //= 2
+    while group > 1 and lines * group > PLENTY and -(-items // (group // 2)) <= AHEAD:
+        group //= 2
+    return group
+
+
+def stays_on_chip(kernel: Kernel) -> bool:
+    """Whether a row is one block's, which holds it in registers."""
+    lines = Lines(kernel)
+    if _parts(kernel) > 1 or _row_group(kernel) != THREADS or 2 * lines.scratch_bytes > ROW_BYTES:
+        return False
+    width = _row_width(kernel, THREADS)
+    return -(-lines.length // width // THREADS) * width <= HELD
+
+
+def _held(kernel: Kernel) -> int:
+    """How many values of a row a thread may keep."""
+    wide = [node for node in kernel.reads if prod(node.shape) >= kernel.numel]
+    return HELD_ALONE if len(wide) == 1 and wide[0].dtype.itemsize <= 4 else HELD
+
+
+def _lasting(kernel: Kernel) -> set[Node]:
+    """Large operands that are to leave the GPU's cache after what the kernel stores.
+
+    Not for their own sake: what the kernel stores then leaves the cache in order, which gains 2 to
+    8 % of its time (docs/measurements.md). Where nothing large is stored there is nothing to gain,
+    what all rows read, such as a weight, stays in any case, and what is read again in each phase
+    had better stay no longer than that.
+    """
+    large = large_values(kernel)
+    if large.isdisjoint(kernel.stores):
+        return set()
+    return {node for node in large.intersection(kernel.reads) if prod(node.shape) >= kernel.numel}
+
+
+def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
+    """A kernel whose rows are whole; nothing if they had to be sent for `ahead`, and cannot be."""
+    own, columns = kernel.pair or (kernel, None)
+    row = Lines(own, whole=True)
+    group = _row_group(own)
+    per_block = THREADS // group
+    row.spare = 1 < group < WARP and row.lines % per_block > 0
+    width = _row_width(own, group)
+    items = row.length // width
+    trips = -(-items // group)
+    free = 2 * row.scratch_bytes
+    ring = carried = None
+    if ahead and columns is not None:
+        if not worth_a_ring(kernel, columns, trips * width):
+            return []
+        ring = row.writer.nearer = Ring(row, columns, width, items, trips)
+        carried = ring.carried
+    elif columns is not None:
+        carried = Columns(row, columns, width, items, free)
+    row.slots = "slots" if carried else "smem"
+    loops = max([*row.phase.values(), *(row.phase[n] + 1 for n in row.wide_stores)])
+    loops = max(loops, carried.loops) if carried else loops
+    fits = trips * width <= _held(own)
+    least = own.numel if carried else 0  # beside the columns there is no room for what is near
+    row.writer.held = HeldValue(1, trips, width, least) if fits and loops > 1 else None
+    if fits or loops == 1:
+        row.writer.lasting = _lasting(kernel)
+    text = _phases(row, carried, loops, group, width, fits, ring)
+    held = row.writer.held if fits else None
+    if row.line_stores:
+        text += _finish(row, loops)
+    where = "in registers" if fits else "read again in each phase" if loops > 1 else "read once"
+    about = f"ROW, {row.lines} rows of {row.length}, {group} threads each, {loops} loops, {where}"
+    if ring:
+        return ring.stages(kernel, text, about) if ring.serves(kernel) else []
+    if carried:
+        return _walk(kernel, carried, text, about)
+    section = "spare_body" if row.spare else "body"
+    body = fill(
+        "row_reduce.cuh", section, group=group, per_block=per_block, lines=row.lines, phases=text
+    )
+    blocks = -(-row.lines // per_block)
+    label, shared = comment(kernel, about, blocks), row.scratch_bytes
+    stage = wrapped(kernel, stem(kernel), body, row.words.list, blocks, shared, label)
+    stage.dense = _crowd(kernel, held, blocks)
+    return [stage]
+
+
+def _crowd(kernel: Kernel, held: HeldValue | None, blocks: int) -> int:
+    """Blocks that share a multiprocessor, so that some load while others wait or store."""
+    if blocks < ENOUGH_BLOCKS or held is None:
+        return 1
+    least = 2 if held.trips * held.lanes > HELD else 1
+    vectors = any(row_of(node).cuda.vectors for node in kernel.anchors)
+    if vectors or any(node.op.cost > DEAR for node in kernel.nodes):
+        return least  # the compiler knows better how many temporaries these take
+    return next((crowd for crowd, room in CROWDS if held.registers + SPARE <= room), least)
+
+
+def _phases(
+    row: Lines,
+    carried: Columns | None,
+    loops: int,
+    group: int,
+    width: int,
+    fits: bool,
+    ring: Ring | None = None,
+) -> list[str]:
+    """The loops over a row."""
+    writer, kept = row.writer, row.writer.held
+    row.outer = Scope("line")
+    items = row.length // width
+    item, v = ix.variable("item", items), ix.variable("v", width)
+    space = ReductionSpace(row.kernel.sign, row.line, item * width + v)
+    sizes = {"items": items, "width": width, "index": row.index_type, "group": group}
+    trips = -(-items // group)
+    phases: list[dict[str, Any]] = []
+    text: list[str] = []
+    for loop in range(1, loops + 1):
+        ahead = None if fits else _ahead(row, loop, width)
+        writer.held = kept or ahead
+        if ring:
+            ring.loop = loop
+        stores = _open(row, item, v, width)
+        taken = row.loop(loop, space.flat, item * width + v, stores)
+        if carried:
+            carried.take(loop, space.flat, stores)
+        phases.append(_holes(row, stores, taken, group))
+        row.outer.lines = []
+        row.fetch_picks(loop)
+        phases[-1]["combine"][:0] = row.outer.lines
+        if not fits:
+            back = row.kernel.reverse == bool(loop % 2)
+            ends = {"first": "0", "stride": group, "unroll": UNROLLED}
+            text += _long(row, ahead, phases[-1], back, items, **ends, **sizes)
+        row.outer.lines = []
+        row.settle(taken)
+    if kept is not None:
+        kept.load_early(row.kernel.numel, phases[0]["load"], phases[0]["map"])
+        kept.count(["\n".join(chain(*phase.values())) for phase in phases])
+        text = kept.declarations
+    for loop, phase in enumerate(phases if fits else [], 1):
+        filled = fill("row_reduce.cuh", "phase", trips=trips, unroll=trips, **sizes, **phase)
+        text += filled.splitlines()
+        if ring and loop == ring.last:
+            text += ring.refill()
+    return text
+
+
+def _open(row: Lines, item: Index, v: Index, width: int) -> Stores:
+    """Begins a loop."""
+    row.writer.scopes = [row.outer, Scope("item"), Scope("v")]
+    row.writer.lane = Lane(v, width)
+    return Stores(row.writer, row.kernel)
+
+
+def _ahead(row: Lines, loop: int, width: int) -> HeldValue | None:
+    """What a loop over a long row loads for some turns at once: behind a store none could begin."""
+    storing = any(row.phase[node] + 1 == loop for node in row.wide_stores)
+    if not storing:
+        return None
+    wide = [node for node in row.kernel.reads if prod(node.shape) >= row.kernel.numel]
+    nbytes = width * sum(node.dtype.itemsize for node in wide)
+    return HeldValue(1, STORING if STORING * nbytes <= ON_THEIR_WAY else UNROLLED, width)
+
+
+def _holes(row: Lines, stores: Stores, taken: list[Accumulator], group: int) -> dict[str, Any]:
+    """What fills the holes of a loop."""
+    return {
+        "before": row.outer.lines + row.start(taken),
+        "load": row.writer.scopes[1].lines,
+        "map": row.writer.scopes[2].lines,
+        "store": stores.after,
+        "combine": row.reductions(taken, group),
+    }
+
+
+def _long(
+    row: Lines,
+    ahead: HeldValue | None,
+    holes: dict[str, Any],
+    back: bool,
+    last: int,
+    **sizes: object,
+) -> list[str]:
+    """A loop over a row that does not fit, `back` from its end: in turns, or in some at once."""
+    place = [f"const {sizes['index']} item = {last - 1} - turn;"] if back else []
+    sizes |= {"last": last, "turn": "turn" if back else "item", "place": place}
+    if ahead is None:
+        return fill("row_reduce.cuh", "long_phase", **sizes, **holes).splitlines()
+    first = [line for *_, line in ahead.loads if line in holes["load"]]
+    holes = holes | {"load": [line for line in holes["load"] if line not in first]}
+    sizes |= {"unroll": ahead.trips}
+    declared = ahead.declarations
+    text = fill("row_reduce.cuh", "storing_phase", declare=declared, ahead=first, **sizes, **holes)
+    return text.splitlines()
+
+
+def _finish(row: Lines, loops: int) -> list[str]:
+    """The text behind the loops: values with one element a row."""
+    row.writer.scopes = [row.outer]
+    row.pick(loops)
+    made, stored = row.finish()
+    made = row.outer.lines + made
+    first = "thread == 0 && live" if row.spare else "thread == 0"
+    return fill("row_reduce.cuh", "finish", first=first, epilogue=made, store=stored).splitlines()
+
+
+def _walk(kernel: Kernel, carried: Columns, text: list[str], about: str) -> list[Stage]:
+    """Blocks that walk over many rows each, with the columns that they carry."""
+    row = carried.row
+    body = fill(
+        "row_reduce.cuh",
+        "walk_body",
+        start=carried.declare,
+        first=carried.start,
+        last=carried.last,
+        items=carried.items,
+        group=THREADS,
+        blocks=carried.blocks,
+        lines=row.lines,
+        phases=text,
+        scratch=row.scratch_bytes,
+    )
+    words, name = row.words.list, stem(kernel) + "_parts"
+    label = comment(kernel, f"{about}, with its columns", carried.blocks)
+    first = wrapped(kernel, name, body, words, carried.blocks, carried.shared, label)
+    first.dense = 2
+    return [first, carried.join(kernel, first)]
+
+
+def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
+    row = Lines(kernel)
+    row.writer.lasting = _lasting(kernel)
+    width = _row_width(kernel, THREADS)
+    items = row.length // width
+    row.outer = Scope("line", "part")
+    item, v = ix.variable("item", items), ix.variable("v", width)
+    space = ReductionSpace(kernel.sign, row.line, item * width + v)
+    ahead = row.writer.held = _ahead(row, 1, width)
+    stores = _open(row, item, v, width)
+    taken = row.loop(1, space.flat, item * width + v, stores)
+    scratches = {a: Scratch(row.lines * parts * max(a.bytes, 16)) for a in taken}
+    stride = parts * THREADS
+    narrow = items + STORING * stride <= ix.INT_MAX
+    sizes = {"index": row.index_type if narrow else "long long", "stride": stride, "width": width}
+    ends = {"first": f"part * {THREADS}", "unroll": UNROLLED}
+    holes = _holes(row, stores, taken, THREADS)
+    phase = _long(row, ahead, holes, kernel.reverse, items, **ends, **sizes)
+    kept = keep(row, taken, scratches, parts)
+    phase += fill("row_reduce.cuh", "keep", keep=kept).splitlines()
+    body = fill("row_reduce.cuh", "part_body", parts=parts, phases=phase)
+    blocks = row.lines * parts
+    label = comment(kernel, f"ROW, {row.lines} rows of {row.length}, each in {parts} parts", blocks)
+    shared = row.scratch_bytes
+    first = wrapped(kernel, stem(kernel) + "_parts", body, row.words.list, blocks, shared, label)
+    return [first, join_stage(kernel, scratches, parts, first)]
