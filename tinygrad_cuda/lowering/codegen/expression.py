@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, Protocol
 
-from tinygrad_cuda.backend.cuda.names import value_stem
 from tinygrad_cuda.core.dtypes import DType, float16
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing
@@ -20,6 +19,7 @@ from tinygrad_cuda.graph.program import Argument
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates, Guard, moved
+from tinygrad_cuda.lowering.codegen.names import value_stem
 from tinygrad_cuda.lowering.codegen.params import Words, literal
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, is_identity_value, value_of_nothing
 from tinygrad_cuda.lowering.schedule.narrowing import is_half, is_power_below_one

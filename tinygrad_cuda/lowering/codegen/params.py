@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.backend.cuda.names import Names
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.program import Argument
+from tinygrad_cuda.lowering.codegen.names import Names
 from tinygrad_cuda.lowering.codegen.skeleton import Exchange, Scratch, Word
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tinygrad_cuda.backend.cuda.names import value_stem
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops.movement import reshape
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
 from tinygrad_cuda.lowering.codegen.index import Index
+from tinygrad_cuda.lowering.codegen.names import value_stem
 from tinygrad_cuda.lowering.codegen.one_hot_gather import Pick, pick_of
 from tinygrad_cuda.lowering.codegen.params import Words, literal
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
