@@ -7,10 +7,11 @@ ARGS ?=
 TEST_ARGS ?=
 FUZZ_DEVICES ?= cpu emu
 
-.PHONY: help setup mnist test fuzz-long lint format clean
+.PHONY: help setup mnist smoke test fuzz-long lint format clean
 
 help:
 	@echo "make mnist   train a perceptron on MNIST  (ARGS='--epochs 3 --device cuda')"
+	@echo "make smoke   some tests of every room, under a minute"
 	@echo "make test    run the tests                (TEST_ARGS='-k matmul')"
 	@echo "make fuzz-long   random programs by the thousand   (FUZZ_DEVICES='cpu emu cuda')"
 	@echo "make lint    ruff and mypy"
@@ -29,6 +30,9 @@ $(STAMP): pyproject.toml
 
 mnist: $(STAMP)
 	$(BIN)/python examples/mlp.py --synthetic $(ARGS)
+
+smoke: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m smoke $$(grep -rl 'mark\.smoke(' tests --include='test_*.py') $(TEST_ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n auto --dist loadfile $(TEST_ARGS)

@@ -19,6 +19,8 @@ from programs import family, scheduled  # noqa: E402
 from tinygrad_cuda.lowering.codegen.pack import packed  # noqa: E402
 from tinygrad_cuda.lowering.emit import stages  # noqa: E402
 
+pytestmark = pytest.mark.smoke("lowering")
+
 NAMES = (
     "map", "softmax", "layer_norm", "layer_norm_gradients", "batch_norm", "column_sum", "product",
     "scatter",

@@ -32,6 +32,7 @@ def on_cpu() -> Iterator[None]:
 # Whole steps --------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke("capture")
 @pytest.mark.parametrize(
     "kind",
     ["SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad", "Adadelta", "ASGD",
@@ -79,6 +80,7 @@ def test_muon() -> None:
     assert train(False) == train(True)
 
 
+@pytest.mark.smoke("capture")
 @pytest.mark.parametrize("name", ["emu", "cuda"])
 def test_steps_on_devices(name: str, request: pytest.FixtureRequest) -> None:
     """State is overwritten in place, by the very plans of the plain program."""
@@ -214,6 +216,7 @@ def test_arrays_are_no_arguments() -> None:
         tc.compile(lambda x: tc.tensor(x))(np.ones(2))
 
 
+@pytest.mark.smoke("capture")
 def test_python_values() -> None:
     """Arguments make programs of their own; globals and variables of a closure are looked at."""
     scale = 2.0

@@ -53,6 +53,7 @@ def train(model: Any, optimizer: Any, loss_function: Any, make: Any, steps: int)
         yield loss.detach()
 
 
+@pytest.mark.smoke("nn")
 def test_trains_as_torch(device: str) -> None:
     """Losses of all steps, then the state, running values included, and evaluation."""
     torch = pytest.importorskip("torch")

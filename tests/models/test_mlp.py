@@ -94,6 +94,7 @@ def test_two_runs_are_identical(kind: str, device: str) -> None:
     assert trained(steps, kind) == trained(steps, kind)
 
 
+@pytest.mark.smoke("engine")
 def test_losses_are_those_of_torch(device: str) -> None:
     """From the same initial values, with a rate that changes at every step."""
     torch = pytest.importorskip("torch")

@@ -123,6 +123,7 @@ def assert_close(found: Any, wanted: Any, rtol: float, atol: float) -> None:
             np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, err_msg=f"step {step}")
 
 
+@pytest.mark.smoke("optim")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_fifty_steps_as_torch(name: str) -> None:
     kind, options = VARIANTS[name]
@@ -416,6 +417,7 @@ def test_failed_step_keeps_values_on_devices_that_run_ahead(fails_at: int, devic
     assert run(True) == run(False)
 
 
+@pytest.mark.smoke("optim")
 def test_refusals() -> None:
     x = tc.ones(2, device="cpu", requires_grad=True)
     cases: list[tuple[Callable[[], Any], str]] = [

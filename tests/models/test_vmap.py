@@ -183,6 +183,7 @@ def test_gradients_to_captured_tensors_are_summed() -> None:
     np.testing.assert_allclose(found, w.grad.numpy(), rtol=1e-12)
 
 
+@pytest.mark.smoke("autograd")
 @pytest.mark.parametrize(
     ("in_dims", "out_dims"),
     [(0, 0), ((0, None), 0), ((2, 0), 1), ((-1, None), -1), ((None, 1), 2), ([1, 0], 0)],

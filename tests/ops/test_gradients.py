@@ -38,6 +38,7 @@ def test_first_and_second_derivatives_are_the_slopes(op: Op) -> None:
         Check(sample).run()
 
 
+@pytest.mark.smoke("graph")
 @BY_ROW
 def test_small_jacobians_entry_by_entry(op: Op) -> None:
     """Rows recorded by the rule, columns by differences: no error can cancel in a sum."""

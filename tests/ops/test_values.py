@@ -33,8 +33,12 @@ ROWS = rows(lambda op: True)
 TYPED = rows(lambda op: op.kind in ("elementwise", "reduction", "contraction"))
 IN_TORCH = rows(lambda op: any(sample.torch for sample in samples.of(op)))
 CHUNKS = samples.chunks(300)
+IN_SMOKE = ("elementwise-0", "movement-0", "reduction-0", "indexing-0")
+SMOKE = pytest.mark.smoke("backend")
+BY_CHUNK = [pytest.param(name, marks=[SMOKE] if name in IN_SMOKE else []) for name in CHUNKS]
 
 
+@pytest.mark.smoke("graph")
 @ROWS
 def test_row_has_samples(op: Op) -> None:
     """An op without samples is an op that nothing checks."""
@@ -60,6 +64,7 @@ def test_every_dtype_that_a_row_takes_has_a_sample(op: Op) -> None:
         assert dtype.numpy in seen, f"{op.name} takes {dtype.name} but no sample has it"
 
 
+@pytest.mark.smoke("backend")
 @ROWS
 def test_reference_agrees_with_a_formula(op: Op) -> None:
     """NumPy's results against one-line formulas on Python numbers, and dtypes as inferred."""
@@ -147,7 +152,7 @@ def array(value: Any) -> Array:
 
 
 @pytest.mark.parametrize("kind", ["emu", "cuda"])
-@pytest.mark.parametrize("chunk", list(CHUNKS))
+@pytest.mark.parametrize("chunk", BY_CHUNK)
 def test_device_agrees_with_reference(
     kind: str, chunk: str, request: pytest.FixtureRequest
 ) -> None:

@@ -244,6 +244,7 @@ class Run:
         tc.set_rng_state(state["random"])
 
 
+@pytest.mark.smoke("utils")
 def test_training_goes_on_byte_for_byte(path: Path) -> None:
     """Model, optimizer, schedule and random numbers, before and after a change of rules."""
     tc.manual_seed(3)

@@ -7,6 +7,8 @@ import pytest
 
 from tinygrad_cuda.data.digits import GLYPH, GLYPHS, _glyph, generated_digits
 
+pytestmark = pytest.mark.smoke("data")
+
 
 def test_same_seed_same_images() -> None:
     images, labels = generated_digits(300, seed=5)

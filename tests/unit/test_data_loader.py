@@ -159,6 +159,7 @@ def test_random_split_refuses(lengths: list[float]) -> None:
 # DataLoader -------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke("data")
 @pytest.mark.parametrize("workers", [0, 3])
 @pytest.mark.parametrize("kind", [numbers, Items])
 def test_batches(kind: Any, workers: int) -> None:
@@ -380,6 +381,7 @@ def resumable(**order: Any) -> DataLoader:
     return DataLoader(Items(23), num_workers=order.pop("num_workers", 0), **order)
 
 
+@pytest.mark.smoke("data")
 @pytest.mark.parametrize(
     "order",
     [

@@ -88,6 +88,7 @@ def test_text(
     assert text == expected, "\n".join(difference)
 
 
+@pytest.mark.smoke("core")
 def test_recorded_texts_are_those_of_the_cases() -> None:
     """Nothing in the file is stale, and there are as many as promised."""
     assert list(golden()) == list(CASES)

@@ -11,6 +11,8 @@ import pytest
 
 import tinygrad_cuda as tc
 
+pytestmark = pytest.mark.smoke("autograd")
+
 
 def leaf(*values: float) -> Any:
     return tc.tensor(list(values), dtype=tc.float64, device="cpu", requires_grad=True)

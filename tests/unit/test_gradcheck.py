@@ -11,6 +11,8 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda.autograd import gradcheck, gradgradcheck
 
+pytestmark = pytest.mark.smoke("autograd")
+
 DEVICES = ["cpu"] + (["emu"] if shutil.which("c++") else [])
 
 

@@ -76,6 +76,7 @@ def node_for(function: Callable[..., Any], *sources: Node, results: int = 1) -> 
 # Values ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke("graph")
 def test_every_path_adds_up() -> None:
     """d/dx of x*x + sin(x)*y, by hand."""
     x, y = leaf(0), leaf(1)
@@ -385,6 +386,7 @@ def test_an_untouched_branch_stays_usable() -> None:
 # Higher orders ---------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke("graph")
 def test_derivatives_of_any_order() -> None:
     """exp(x) * sin(x): each derivative is the gradient of the one before."""
     x = leaf()

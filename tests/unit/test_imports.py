@@ -156,6 +156,7 @@ def internal(name: str, known: dict[str, Path]) -> str | None:
     return ""
 
 
+@pytest.mark.smoke("core")
 def test_ranks() -> None:
     """No module imports a higher rank, nor a sibling that is not written down."""
     known = modules()

@@ -12,6 +12,8 @@ from twins import compare, errors, values
 import tinygrad_cuda as tc
 from tinygrad_cuda.engine.plan import cache
 
+pytestmark = pytest.mark.smoke("tensors")
+
 Program = Callable[..., Any]
 Key = Callable[[Any], Any]
 

@@ -15,7 +15,7 @@ from tinygrad_cuda import nn
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.realize import realize_all
 
-pytestmark = pytest.mark.usefixtures("on_cpu")
+pytestmark = [pytest.mark.usefixtures("on_cpu"), pytest.mark.smoke("nn")]
 
 
 class Block(nn.Module):

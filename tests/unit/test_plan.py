@@ -15,6 +15,8 @@ from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.ops import movement
 from tinygrad_cuda.tensor.base import wrap
 
+pytestmark = pytest.mark.smoke("engine")
+
 
 @pytest.fixture(autouse=True)
 def on_cpu() -> Iterator[None]:

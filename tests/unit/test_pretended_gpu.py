@@ -103,6 +103,7 @@ def test_training_has_the_bits_of_the_emulator(how: str, optimizer: str) -> None
 # Replay -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke("backend")
 def test_a_steady_loop_updates_nothing(driver: Driver) -> None:
     """Outputs take turns in two places, and no plan, graph or memory is made any more."""
     net, x = nn.Linear(5, 3), tc.ones(4, 5)
@@ -222,6 +223,7 @@ def test_a_weight_that_nobody_else_reads_is_overwritten_in_place(
 # What goes wrong ----------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke("backend")
 def test_each_bad_index_is_reported_and_changes_nothing(driver: Driver) -> None:
     table = tc.ones(3, 2)
     for bad in (3, 5, 7):

@@ -40,6 +40,7 @@ def kinds(found: Schedule) -> list[str]:
 # Counts -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke("lowering")
 def test_softmax_is_one_kernel() -> None:
     new = Inputs()
     assert kinds(scheduled(new.program(softmax(new(64, 1000), (1,))))) == ["row"]
@@ -115,6 +116,7 @@ def test_few_elements_of_other_values_are_summed_with_those_that_they_divide(
     assert kinds(scheduled(new.program(mean))) == ["row"] * kernels
 
 
+@pytest.mark.smoke("lowering")
 def test_mlp_step_needs_few_launches_and_none_for_the_update() -> None:
     """Each parameter is updated, in place, where its gradient is computed."""
     found = scheduled(mlp_step())
@@ -447,6 +449,7 @@ def test_what_is_made_from_a_wanted_value_waits_for_it() -> None:
         assert all(n.op is common.buffer or stored[n] in kernel.before for n in kernel.reads)
 
 
+@pytest.mark.smoke("lowering")
 def test_random_graphs_make_no_circles() -> None:
     """Fusion of random diamonds: every schedule has an order, every read a writer before it.
 

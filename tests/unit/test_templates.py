@@ -143,6 +143,7 @@ class Undecorated:
         return getattr(F, name).__wrapped__
 
 
+@pytest.mark.smoke("replay")
 def test_functions_and_gradients_from_templates_are_the_same_graphs() -> None:
     """Node by node, with history and lines, as the functions and the rules record them."""
     x, w, b = operands((3, 5), (4, 5), (4,))
