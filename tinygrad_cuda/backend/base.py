@@ -14,6 +14,22 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.program import NOTHING, Number, Program
 
 
+class Replays:
+    """What a backend may recognise of earlier runs; the replay room switches it.
+
+    Attributes:
+        cuda_graphs: a program that runs again is replayed as a graph.
+        graphs_by_address: addresses that come again have graphs of their own.
+        steady_runs: a loop's runs look at nothing but the memory of its arguments and results.
+        multi_run_graphs: many runs behind one another are one graph.
+    """
+
+    cuda_graphs = graphs_by_address = steady_runs = multi_run_graphs = False
+
+
+replays = Replays()
+
+
 class NoMemory(MemoryError):
     """There was no room on the host for the value of a node of a program."""
 

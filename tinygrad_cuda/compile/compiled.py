@@ -43,11 +43,24 @@ from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.graph.versions import versions
+from tinygrad_cuda.replay.switches import switches
 
 SIGNATURES = 64  # kept for one function; the least recently used goes first
 PROGRAMS = 8  # kept for one signature: training and evaluation, frozen and not, ...
 MET = 200  # values that calls meet while they are traced and that no name leads to
 ATTEMPTS = 3  # calls in a row that leave something new behind
+
+
+_all: weakref.WeakSet[Compiled] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    """Has every compiled function traced again."""
+    for compiled in [*_all]:
+        compiled.forget()
+
+
+switches.listen(_forget)
 
 
 class Ready(NamedTuple):
@@ -82,6 +95,7 @@ class Compiled:
         self._steady: FastReplay | None = None  # of the program that was replayed last
         self._extra = Extra([], set(), [], [], [])  # what calls have met that no name leads to
         self._lock = new_lock()
+        _all.add(self)
         if not hasattr(function, "parameters"):
             functools.update_wrapper(self, function)
         self.__wrapped__ = function
@@ -295,10 +309,18 @@ class Compiled:
         return result
 
     def _keep(self, key: Any, programs: list[CapturedProgram]) -> None:
+        if not switches.compiled_replay:
+            return
         self._programs[key] = programs
         self._programs.move_to_end(key)
         if len(self._programs) > SIGNATURES:
             self._programs.popitem(last=False)
+
+    def forget(self) -> None:
+        """Drops all programs."""
+        with self._lock:
+            self._programs.clear()
+            self._steady = None
 
     def _report(self, text: str) -> None:
         if settings.debug >= 1:

@@ -13,7 +13,7 @@ from operator import attrgetter, is_, itemgetter
 from sys import getrefcount
 from typing import Any
 
-from tinygrad_cuda.compile.guard_codegen import looking
+from tinygrad_cuda.compile.guard_codegen import compared, looking
 from tinygrad_cuda.compile.multi_step_replay import can_chain
 from tinygrad_cuda.compile.output_recycling import RecycledOutputs
 from tinygrad_cuda.compile.program import CapturedProgram
@@ -32,6 +32,7 @@ from tinygrad_cuda.engine.dirty_tracking import (
 from tinygrad_cuda.engine.overwrite import LISTED
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.graph.subgraph_template import picking
+from tinygrad_cuda.replay.switches import switches
 from tinygrad_cuda.tensor.autocast import state as autocast
 from tinygrad_cuda.tensor.tensor import Tensor
 
@@ -54,7 +55,7 @@ class FastReplay:
     def __init__(self, program: CapturedProgram, given: Given) -> None:
         self.program = program
         self.gradients = mode.now.gradients
-        self.look = looking(program, given)
+        self.look = (looking if switches.argument_guards else compared)(program, given)
         (self.event,) = (e for e in program.events if type(e) is RunEvent)
         number = program.events.index(self.event)
         self.before, self.after = program.events[:number], program.events[number + 1 :]
@@ -110,7 +111,8 @@ class FastReplay:
         self.new = []
         for number, source in zip(new, self.sources):
             keys = program.shown.get(source, set())
-            key = next(iter(keys)) if len(keys) == 1 else None
+            alone = switches.output_recycling and len(keys) == 1
+            key = next(iter(keys)) if alone else None
             self.new.append(RecycledOutputs(partial(executable.room, number), key))
         self.rebuild = self._rebuilding()
         self.outputs = picking(
@@ -210,9 +212,10 @@ class FastReplay:
         cells = self._cells()
         self.fixed = [node_under(cell).storage.address for cell in cells]
         self.fixed += [spare[number].address for number in self.hidden]
-        track_writes(cells, [*self.leaves, *self.dropped])
-        # As it was before: what was broken meanwhile may be among these.
-        self.broken = broken
+        if switches.dirty_tracking:
+            track_writes(cells, [*self.leaves, *self.dropped])
+            # As it was before: what was broken meanwhile may be among these.
+            self.broken = broken
         return True
 
     def _alone(self) -> bool:
@@ -243,7 +246,8 @@ class FastReplay:
 def fast_replay(program: CapturedProgram, given: Given) -> FastReplay | None:
     """The short way for later calls like this one, which has just been replayed; or None."""
     if program.steady is None:
-        program.steady = FastReplay(program, given) if can_replay_fast(program, given) else False
+        possible = switches.fast_replay and can_replay_fast(program, given)
+        program.steady = FastReplay(program, given) if possible else False
     return program.steady or None
 
 

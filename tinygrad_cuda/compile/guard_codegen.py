@@ -27,7 +27,7 @@ from tinygrad_cuda.compile.guard_values import (
 )
 from tinygrad_cuda.compile.program import CapturedProgram
 from tinygrad_cuda.compile.signature import Given
-from tinygrad_cuda.engine.capture import structure, watching
+from tinygrad_cuda.engine.capture import Stale, structure, watching
 from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.tensor.autocast import state as autocast
 from tinygrad_cuda.tensor.creation import defaults, get_default_device, get_default_dtype
@@ -74,6 +74,25 @@ def looking(program: CapturedProgram, given: Given) -> Look:
     text = "def look(args):\n    " + "\n    ".join(lines)
     exec(compile(text, "<a known call>", "exec"), known)
     look: Look = known["look"]
+    return look
+
+
+def compared(program: CapturedProgram, given: Given) -> Look:
+    """The same without a function of its own: a key is made of each call."""
+
+    key = given.key
+
+    def look(args: tuple[Any, ...]) -> list[Any] | None:
+        now = Given(args, {})
+        if now.key != key or now.views or not program.known.isdisjoint(now.cells):
+            return None
+        try:
+            program.check(now)
+        except Stale:
+            return None
+        storages = [cell.node.storage for cell in now.cells]
+        return None if any(storage is None for storage in storages) else storages
+
     return look
 
 

@@ -21,6 +21,7 @@ from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.engine.capture import Stale
 from tinygrad_cuda.engine.realize import lock_of
+from tinygrad_cuda.replay.switches import switches
 
 LENGTH = 32  # turns in one graph; even, since a loop's results change between two places
 SEGMENTS, WAYS = 64, 3  # of a call's turns that are known by sight; variants of each
@@ -234,7 +235,8 @@ class MultiStepReplay:
 def multi_step_replay(program: CapturedProgram) -> MultiStepReplay | None:
     """How a program's replays follow one another; None if they must be single calls."""
     if program.chained is None:
-        program.chained = MultiStepReplay(program) if can_chain(program) else False
+        possible = switches.multi_step and can_chain(program)
+        program.chained = MultiStepReplay(program) if possible else False
     return program.chained or None
 
 

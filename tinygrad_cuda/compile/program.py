@@ -294,7 +294,7 @@ class CapturedProgram:
         Raises:
             Stale: it may not; the text says why.
         """
-        self._check(given)
+        self.check(given)
         cells = self.cells
         if self.leaf_places:
             cells = list(cells)
@@ -330,7 +330,12 @@ class CapturedProgram:
             return Change(f"the Python value {name}", site, new and all(new for _, new in found))
         return None
 
-    def _check(self, given: Given) -> None:
+    def check(self, given: Given) -> None:
+        """Compares all but the values of Tensors.
+
+        Raises:
+            Stale: a replay would do something else.
+        """
         version = structure.version
         if self.version != version:
             for module, known in self.modules:

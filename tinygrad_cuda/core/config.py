@@ -36,6 +36,10 @@ def _folder(text: str) -> Path:
         raise ValueError(text) from error
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple([name.strip() for name in text.split(",") if name.strip()])
+
+
 class EnvironmentVariable(NamedTuple):
     """One environment variable."""
 
@@ -75,6 +79,21 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
     ),
     EnvironmentVariable(
         "TGC_VALIDATE", "validate", _boolean, "0", "run each kernel against NumPy as well"
+    ),
+    EnvironmentVariable(
+        "TGC_SLOW",
+        "slow",
+        _boolean,
+        "0",
+        "switch off all that recognises what was seen before; read at import",
+    ),
+    EnvironmentVariable(
+        "TGC_FAST",
+        "fast",
+        _names,
+        "",
+        "fast paths that are on, by commas, or with -name those that are off; empty: all; "
+        "read at import",
     ),
     EnvironmentVariable(
         "TGC_SYNC", "sync", _boolean, "0", "check for device errors after each launch"
@@ -153,6 +172,8 @@ class Settings:
     debug: int
     eager: bool
     validate: bool
+    slow: bool
+    fast: tuple[str, ...]
     sync: bool
     cache_dir: Path
     cache: bool

@@ -63,8 +63,12 @@ class PlanCache:
     """Finds or makes the executable of a trace.
 
     Attributes:
-        made: how many plans were made so far; constant in a steady loop.
+        made: how many plans were made so far that were new; constant in a steady loop.
+        keeps: whether a trace that was seen before runs what was compiled then. Otherwise it is
+            scheduled anew; which of its numbers are arguments follows from the earlier ones.
     """
+
+    keeps = False
 
     def __init__(self) -> None:
         self.entries: OrderedDict[Any, Entry] = OrderedDict()
@@ -98,18 +102,19 @@ class PlanCache:
                 self.entries.move_to_end(structure)
             key = entry.key(trace)
             executable = entry.plans.get(key)
-            if executable is None:
+            if executable is None or not self.keeps:
                 program = trace.program(device, outputs, overwrites, entry.varying)
-                executable = registry.get(device).compile(program)
+                new, executable = executable is None, registry.get(device).compile(program)
                 entry.plans[key] = executable
-                self.made += 1
-                if settings.debug >= 1:
-                    print(
-                        f"plan {self.made} on {device}: {len(trace.owners)} nodes, "
-                        f"{len(trace.inputs)} inputs, {len(outputs)} outputs",
-                        file=sys.stderr,
-                    )
+                if new:
+                    self._count(f"{device}: {len(trace.owners)} nodes, {len(trace.inputs)} inputs, "
+                                f"{len(outputs)} outputs")  # fmt: skip
             return executable, [trace.numbers[i] for i in entry.positions], entry
+
+    def _count(self, text: str) -> None:
+        self.made += 1
+        if settings.debug >= 1:
+            print(f"plan {self.made} on {text}", file=sys.stderr)
 
     def clear(self) -> None:
         """Forgets all plans."""

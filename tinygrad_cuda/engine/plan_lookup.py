@@ -191,6 +191,14 @@ class Marks:
         self.numbers = outline.numbers
         self.starts = outline.starts()
 
+    def learn(self, *plan: Any) -> None:
+        """Keeps how a trace ran what was marked; `plan` is what `PlanEntry` takes.
+
+        One structure may have several ways: a value may be held in one turn and free in the next.
+        """
+        ways = cache.known.setdefault(self.key, PlanEntries())
+        ways[:] = [PlanEntry(self, *plan), *ways[: WAYS - 1]]
+
 
 class PlanEntry:
     """How a plan runs for all graphs of one outline.
@@ -326,8 +334,17 @@ class PlanEntry:
 
 # What is counted of a thing that is in a list of what was found, and in what is picked of that.
 _PICKED = LISTED + 1
-# A path is written for a structure that has come this often: it costs what some 50 walks save.
+# A guard is written for a structure that has come this often: it costs what some 50 walks save.
 STEADY = 16
+
+
+class _Guards:
+    """Whether guards are written."""
+
+    on = True
+
+
+guards = _Guards()
 
 
 class PlanEntries(list[PlanEntry]):
@@ -389,7 +406,7 @@ def run_cached_plan(device: Device, wanted: list[Node]) -> bool | Marks:
     for known in ways:
         if known.fits(outline, device):
             ways.found += 1
-            if ways.found == STEADY:
+            if ways.found == STEADY and guards.on:
                 paths = cache.known.setdefault(hint, [])
                 paths[WAYS - 1 :] = ()
                 paths.insert(0, (guard_over(outline, wanted), ways))
@@ -400,12 +417,3 @@ def run_cached_plan(device: Device, wanted: list[Node]) -> bool | Marks:
 
 def _made_by(node: Node) -> Any:
     return node.piece.origin if type(node.piece) is Deferred else node.op
-
-
-def learn(marks: Marks, *plan: Any) -> None:
-    """Keeps how a trace ran what was marked; `plan` is what `Known` takes.
-
-    One structure may have several ways: a value may be held in one turn and free in the next.
-    """
-    ways = cache.known.setdefault(marks.key, PlanEntries())
-    ways[:] = [PlanEntry(marks, *plan), *ways[: WAYS - 1]]

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from operator import call
-from typing import Any
+from typing import Any, Protocol
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import LINE, BadIndex, Executable, NoMemory
@@ -21,8 +21,7 @@ from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.finite import check_finite
 from tinygrad_cuda.engine.history import keep_history, release
 from tinygrad_cuda.engine.overwrite import overwritable
-from tinygrad_cuda.engine.plan import cache, key_numbers
-from tinygrad_cuda.engine.plan_lookup import Marks, learn, run_cached_plan
+from tinygrad_cuda.engine.plan import Entry, cache, key_numbers
 from tinygrad_cuda.engine.trace import Trace, storage_of
 from tinygrad_cuda.engine.vmap_trace import refuse_examples, tracing
 from tinygrad_cuda.graph.node import Node, mode, origin_of
@@ -198,10 +197,48 @@ def _queue_again(cells: Iterable[Cell]) -> None:
             cell.wait(cell.node)
 
 
+class Lesson(Protocol):
+    """What a lookup that has failed keeps of how a trace runs the same graph; it holds no node."""
+
+    def learn(
+        self,
+        wanted: list[Node],
+        trace: Trace,
+        outputs: list[int],
+        overwrites: dict[int, int],
+        executable: Executable,
+        entry: Entry,
+    ) -> None:
+        """Called after the run, before its results are there."""
+        ...
+
+
+class PlanLookup(Protocol):
+    """What may run a plan without a trace."""
+
+    def __call__(self, device: Device, wanted: list[Node]) -> bool | Lesson:
+        """True if it has run all that is wanted; else what is to be learned, or False.
+
+        Args:
+            device: where.
+            wanted: nodes without a value, each once.
+        """
+        ...
+
+
+def trace_always(device: Device, wanted: list[Node]) -> bool:
+    """The slow way: nothing is found without a trace."""
+    return False
+
+
+# The hook of what has seen such graphs before.
+run_cached_plan: PlanLookup = trace_always
+
+
 def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
     wanted = list(dict.fromkeys([*[cell.node for cell in cells], *nodes]))
-    marks = run_cached_plan(device, wanted)
-    if marks is True:
+    lesson = run_cached_plan(device, wanted)
+    if lesson is True:
         return
     multiples: dict[Node, list[Node]] = {}
     for node in keep_history(wanted):
@@ -235,8 +272,8 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
             capture.ran(
                 device, executable, storages, numbers, overwrites, results, sites, graph, made
             )
-        if isinstance(marks, Marks):
-            learn(marks, wanted, trace, outputs, overwrites, executable, entry)
+        if lesson is not False:
+            lesson.learn(wanted, trace, outputs, overwrites, executable, entry)
     else:
         found = {}
     for node, place in zip(wanted, map(place_of, wanted)):

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinygrad_cuda.core.errors import RawSite
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
+from tinygrad_cuda.core.errors import RawSite, user_site
+from tinygrad_cuda.core.interrupts import uninterrupted
+from tinygrad_cuda.graph.gradient import gradient_site, history, recorded, spend
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, gradient_mode
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.subgraph_template import Deferred, SubgraphTemplate, Unfit
 
@@ -20,10 +22,40 @@ _known: dict[Any, BackwardTemplate | None] = {}
 _whole: dict[Any, WholeBackwardTemplate | None] = {}
 
 
-def gradient_site(node: Node) -> RawSite | None:
-    """Nodes of the gradient carry the line of the forward node, and its name."""
-    site = node.site
-    return site if site is None or len(site) == 3 else (*site, node.label)
+def templated_pass(
+    outputs: Sequence[Node],
+    seeds: Sequence[Node],
+    wanted: Sequence[Node] | None,
+    retain_graph: bool,
+) -> dict[Node, Node]:
+    """`gradient.plain_pass` for passes of which most have come before."""
+    whole = WholeOccasion(outputs, seeds, wanted)
+    if (whole_pass := whole.known()) is not None:
+        return whole_pass(whole, retain_graph, None if retain_graph else user_site())
+    order = history(outputs)
+    occasion = Occasion(order, outputs, seeds, wanted) if order else None
+    known = None if occasion is None else occasion.known()
+    if known is None:
+        if occasion is not None and occasion.key is None:
+            occasion = None
+        at = gradient_site if occasion is None else occasion.at
+        with uninterrupted, gradient_mode(False):
+            result, passed = recorded(order, outputs, seeds, wanted, at)
+        known = None if occasion is None else occasion.made(result, passed)
+    if occasion is not None and known is not None:
+        # The first pass as all that follow: a plan sees from which templates its nodes are.
+        result, passed = known(occasion.inputs)
+        if whole.key is not None:
+            whole.learn(occasion, known)
+    if not retain_graph:
+        spend(passed)
+    return result
+
+
+def forget() -> None:
+    """Drops all templates."""
+    _known.clear()
+    _whole.clear()
 
 
 class Occasion:

@@ -6,12 +6,11 @@ A gradient rule builds nodes from nodes, so higher derivatives need nothing more
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakSet
 
-from tinygrad_cuda.core.errors import GradientError, describe_site, user_site
+from tinygrad_cuda.core.errors import GradientError, RawSite, describe_site, user_site
 from tinygrad_cuda.core.interrupts import uninterrupted
-from tinygrad_cuda.graph.backward_template import Occasion, WholeOccasion, gradient_site
 from tinygrad_cuda.graph.node import Node, gradient_mode, made_by, recorded_at
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.versions import Check, versions
@@ -84,49 +83,85 @@ def backward(
     Raises:
         GradientError: an op on the way has no gradient, or its history is spent.
     """
-    plain = not (create_graph or _watched or versions.on)
-    whole = WholeOccasion(outputs, seeds, wanted) if plain else None
-    if whole is not None and (pass_ := whole.known()) is not None:
-        return pass_(whole, retain_graph, None if retain_graph else user_site())
+    if not (create_graph or _watched or versions.on):
+        return plain_pass(outputs, seeds, wanted, retain_graph)
     order = history(outputs)
-    occasion = Occasion(order, outputs, seeds, wanted) if plain and order else None
-    known = None if occasion is None else occasion.known()
-    if known is None:
-        if occasion is not None and occasion.key is None:
-            occasion = None
-        with uninterrupted, gradient_mode(create_graph):
-            result, passed = _recorded(order, outputs, seeds, wanted, occasion)
-        known = None if occasion is None else occasion.made(result, passed)
-    if occasion is not None and known is not None:
-        # The first pass as all that follow: a plan sees from which templates its nodes are.
-        result, passed = known(occasion.inputs)
-        if whole is not None and whole.key is not None:
-            whole.learn(occasion, known)
+    with uninterrupted, gradient_mode(create_graph):
+        result, passed = recorded(order, outputs, seeds, wanted)
     if not retain_graph:
-        line = user_site()
+        spend(passed)
         for node in passed:
-            common.spend(node, line)
-            if not plain and node in _watched:
+            if node in _watched:
                 # Nothing more will come; a hook that refers to its own Tensor lets go of it.
                 node.watchers.clear()
     return result
 
 
-def _recorded(
+class PlainPass(Protocol):
+    """A pass that records no history, which no hook watches."""
+
+    def __call__(
+        self,
+        outputs: Sequence[Node],
+        seeds: Sequence[Node],
+        wanted: Sequence[Node] | None,
+        retain_graph: bool,
+    ) -> dict[Node, Node]:
+        """As `backward`."""
+        ...
+
+
+def pass_by_rules(
+    outputs: Sequence[Node],
+    seeds: Sequence[Node],
+    wanted: Sequence[Node] | None,
+    retain_graph: bool,
+) -> dict[Node, Node]:
+    """A plain pass in which each node's rule is called."""
+    with uninterrupted, gradient_mode(False):
+        result, passed = recorded(history(outputs), outputs, seeds, wanted)
+    if not retain_graph:
+        spend(passed)
+    return result
+
+
+# The hook of what has seen such passes before.
+plain_pass: PlainPass = pass_by_rules
+
+
+def spend(passed: Iterable[Node]) -> None:
+    """Notes that a pass has used the history of these nodes."""
+    line = user_site()
+    for node in passed:
+        common.spend(node, line)
+
+
+def gradient_site(node: Node) -> RawSite | None:
+    """Nodes of the gradient carry the line of the forward node, and its name."""
+    site = node.site
+    return site if site is None or len(site) == 3 else (*site, node.label)
+
+
+def recorded(
     order: list[Node],
     outputs: Sequence[Node],
     seeds: Sequence[Node],
     wanted: Sequence[Node] | None,
-    occasion: Occasion | None,
+    at: Callable[[Node], RawSite | None] = gradient_site,
 ) -> tuple[dict[Node, Node], list[Node]]:
-    """The cotangents that are asked for, by the rules, and the nodes whose rules were called."""
+    """The cotangents that are asked for, by the rules, and the nodes whose rules were called.
+
+    Args:
+        order: the history, sources first.
+        outputs, seeds, wanted: as `backward` takes them.
+        at: gives the line of what is recorded for a node.
+    """
     needed = _needed(order, wanted)
     cotangents: Cotangents = {}
     passed: list[Node] = []
     result: dict[Node, Node] = {}
     keep = set(wanted or ())
     watching = bool(_watched)
-    at = gradient_site if occasion is None else occasion.at
     check = Check(order) if versions.on else None
     for node, seed in zip(outputs, seeds):
         _accumulate(cotangents, node, seed)

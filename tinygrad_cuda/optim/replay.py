@@ -19,6 +19,7 @@ from tinygrad_cuda.engine.capture import Stale, StepEvent, supplied
 from tinygrad_cuda.engine.plan import key_numbers
 from tinygrad_cuda.engine.realize import value_error
 from tinygrad_cuda.optim.watched import States, Watched, WatchedList, changes
+from tinygrad_cuda.replay.switches import switches
 from tinygrad_cuda.tensor.tensor import Tensor
 
 _drain: Callable[[Any], None] = deque(maxlen=0).extend  # runs an iterator to its end
@@ -147,7 +148,8 @@ class _SameSpecGroup:
         self.then: dict[str, Any] | None = None
         _, self.new = self.compute(self.group, host)
         self.log_kept = list(self.log)
-        self.progress = _progress_of(optimizer)
+        self.progress = _progress_of(optimizer) if switches.steps_ahead else None
+        self.steps = AHEAD if switches.steps_ahead else 1
 
     def compute(self, group: Any, host: dict[str, Any]) -> tuple[list[float], Any]:
         """The numbers of a step in the order in which they are asked for, and the new state."""
@@ -192,7 +194,7 @@ class _SameSpecGroup:
         if not same:
             self._compare(group, whole)
         if not (same and self.ahead and self.ahead[0].host == now):
-            self._look_ahead(group, now, AHEAD if same else 1)
+            self._look_ahead(group, now, self.steps if same else 1)
         self._take()
         if not same:
             self.group = dict(group)
@@ -215,7 +217,7 @@ class _SameSpecGroup:
             self.then = self._after(host, self.new)
             return
         if not (same and self.ahead and self.ahead[0].host == host):
-            self._look_ahead(group, host, count if same else 1)
+            self._look_ahead(group, host, min(count, self.steps) if same else 1)
         self.then = self._after(host, self.ahead[0].new)
         if not same:
             self.ahead.clear()
@@ -253,7 +255,7 @@ class _SameSpecGroup:
             Stale: the step would be another graph.
         """
         if not self.ahead:
-            self._look_ahead(self.group, self._after(self.host, self.new), AHEAD)
+            self._look_ahead(self.group, self._after(self.host, self.new), self.steps)
         self._take()
 
     def _compare(self, group: Any, whole: bool) -> None:
@@ -347,7 +349,7 @@ class ParameterLists(StepEvent):
         number = changes.number
         self.compare()
         self.groups = self.optimizer.param_groups
-        self._seen = number if counted(self.groups) else -1
+        self._seen = number if switches.watched_options and counted(self.groups) else -1
 
     def compare(self) -> None:
         """Compares all lists by the identity of what they hold.
@@ -541,7 +543,11 @@ class StepReplay(StepEvent):
 
     def _watched(self) -> bool:
         """Whether all changes would be counted."""
-        if type(self.mapping) is not States or not counted(self.groups):
+        if (
+            not switches.watched_options
+            or type(self.mapping) is not States
+            or not counted(self.groups)
+        ):
             return False
         states = [state for alike in self.alike for state in alike.states]
         return all(type(state) is Watched or state is None for state in states)

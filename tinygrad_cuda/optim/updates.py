@@ -24,6 +24,7 @@ from tinygrad_cuda.graph.subgraph_template import Deferred, SubgraphTemplate, Un
 from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.optim.groups import Seen, SteadyGroup
 from tinygrad_cuda.optim.replay import Absent, dry_run, numeric, wide
+from tinygrad_cuda.replay.switches import switches
 from tinygrad_cuda.tensor import autocast
 from tinygrad_cuda.tensor.base import wrap
 from tinygrad_cuda.tensor.promotion import to_dtype
@@ -45,6 +46,18 @@ _past: WeakKeyDictionary[Any, dict[Any, _Numbers]] = WeakKeyDictionary()
 _last: WeakKeyDictionary[Any, dict[int, SteadyGroup]] = WeakKeyDictionary()
 _missing: Any = object()
 _PARAMETERS = ("params", "param_names")
+
+
+def _forget() -> None:
+    """Drops all templates, and what steps have met."""
+    _updates.clear()
+    _templates.clear()
+    _kinds.clear()
+    _past.clear()
+    _last.clear()
+
+
+switches.listen(_forget)
 
 
 class _Numbers:
@@ -114,7 +127,8 @@ class Updates:
     def possible(optimizer: Any) -> bool:
         """Whether templates may be used now: updates of ours, recorded without casts or cuts."""
         return (
-            type(optimizer).__module__.startswith("tinygrad_cuda.optim.")
+            switches.update_templates
+            and type(optimizer).__module__.startswith("tinygrad_cuda.optim.")
             and not tracing.stack
             and not autocast.state.on
             and not settings.eager
@@ -207,7 +221,12 @@ class Updates:
         """Keeps what `take_all` compares, after all parameters have been taken on one by one."""
         known = _last.setdefault(self.optimizer, {})
         known.pop(number, None)
-        if self.by_shape or len(self.kinds) != len(parameters) or len(self._numbers) != 1:
+        if (
+            not switches.group_updates
+            or self.by_shape
+            or len(self.kinds) != len(parameters)
+            or len(self._numbers) != 1
+        ):
             return
         states = list(map(self.optimizer.state.get, parameters))
         (numbers,) = self._numbers.values()

@@ -20,6 +20,7 @@ from tinygrad_cuda.engine.vmap_trace import Recording, tracing
 from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.node import Node, site_of
 from tinygrad_cuda.graph.subgraph_template import SubgraphTemplate, waiting
+from tinygrad_cuda.replay.switches import switches
 from tinygrad_cuda.tensor import autocast
 from tinygrad_cuda.tensor.base import TensorBase, node_of, pending, wrap
 from tinygrad_cuda.tensor.creation import defaults
@@ -51,13 +52,41 @@ class _TemplatedCall:
         self.head = None if template.heads is None else template.heads[0]
 
 
+_Known = dict[Any, _TemplatedCall | None]
+
+
+class _Calls:
+    """The calls that have been seen, of all functions, and how one is made of a new call."""
+
+    def __init__(self) -> None:
+        self._all: list[_Known] = []
+
+    def dictionary(self) -> _Known:
+        """The calls of one function, by what decides their graphs."""
+        self._all.append({})
+        return self._all[-1]
+
+    def made(self, function: Any, args: Any, options: dict[str, Any]) -> _TemplatedCall | None:
+        """A call that has not come before; None if it is to run its function each time."""
+        return _made(function, args, options) if switches.templated_calls else None
+
+    def forget(self) -> None:
+        """Drops all."""
+        for known in self._all:
+            known.clear()
+
+
+calls = _Calls()
+switches.listen(calls.forget)
+
+
 def templated(function: F) -> F:
     """For functions of Tensors and options whose graph follows from shapes, dtypes and options.
 
     They return one Tensor, write to none, draw no random numbers and look at no value.
     """
 
-    known: dict[Any, _TemplatedCall | None] = {}
+    known = calls.dictionary()
     declared = _declared(function)
 
     @functools.wraps(function)
@@ -98,7 +127,7 @@ def templated(function: F) -> F:
         call = known.get(whole := tuple(key), _missing)
         if call is _missing:
             _check_tensors(function, declared, args, options)
-            call = _remember(known, whole, _made(function, args, options))
+            call = _remember(known, whole, calls.made(function, args, options))
         if call is None:
             return function(*args, **options)
         return _repeated(call, tuple(nodes), recorder, mode.site or site_of(sys._getframe(1)))
@@ -134,7 +163,7 @@ OfTwo = Callable[[Any, Any, Node, Node, Recorder, RawSite | None], Any]
 
 def templated_of_two(function: F) -> OfTwo:
     """`templated` for functions of two Tensors, whose nodes and line are at hand."""
-    known: dict[Any, _TemplatedCall | None] = {}
+    known = calls.dictionary()
 
     def wrapper(
         a: Any, b: Any, first: Node, second: Node, recorder: Recorder, site: RawSite | None
@@ -147,7 +176,7 @@ def templated_of_two(function: F) -> OfTwo:
         )  # fmt: skip
         call = known.get(key, _missing)
         if call is _missing:
-            call = _remember(known, key, _made(function, (a, b), {}))
+            call = _remember(known, key, calls.made(function, (a, b), {}))
         return function(a, b) if call is None else _repeated(call, (first, second), recorder, site)
 
     return wrapper

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tinygrad_cuda.backend.base import replays
 from tinygrad_cuda.backend.launch.launch_params import (
     FETCHED,
     NUMBERS,
@@ -156,6 +157,7 @@ class Machine(Protocol):
 
 
 CODES = 1 << 16  # a program has fewer checks than that
+NEVER = 1 << 62
 REPLAYS = 4  # graphs of a program, by which inputs they fetch
 _first_codes = itertools.count(OWN_CODES, CODES)
 address_of = attrgetter("address")
@@ -246,6 +248,8 @@ class CudaExecutable:
         self._last = dict.fromkeys(self.fresh, 0)
         self._before = dict.fromkeys(self.fresh, 0)
         self.runs = 0
+        # Runs whose launches are started one by one: one that comes again is worth a graph.
+        self.singly = 1 if replays.cuda_graphs else NEVER
         # By which inputs they fetch from the host themselves: graphs, the latest at the end.
         self.replays: dict[tuple[int, ...], Any] = {}
         written = set(self.program.overwrites.values())
@@ -272,7 +276,9 @@ class CudaExecutable:
         codes, arguments = self.coded(arguments) if self.codes else ((), arguments)
         numbers = self.numbers.packed(arguments)
         self.runs += 1
-        single = settings.debug >= 2 or settings.sync or settings.validate or self.runs < 2
+        single = (
+            settings.debug >= 2 or settings.sync or settings.validate or self.runs <= self.singly
+        )
         if single or not self._replayed(inputs, results, numbers):
             validator = self._validator(inputs, arguments) if settings.validate else None
             memory = self.memory(inputs, results)
@@ -322,6 +328,7 @@ class CudaExecutable:
     def chain(self, programs: Sequence[CudaExecutable], length: int) -> RunChain:
         """Many turns of some runs, this one among them, behind one another."""
         single = settings.debug >= 2 or settings.sync or settings.validate
+        single = single or not replays.multi_run_graphs
         chain = None if single else self.machine.chain(programs, length)
         return SingleRuns(programs) if chain is None else chain
 

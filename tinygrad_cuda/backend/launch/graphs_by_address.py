@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, TypeVar
 
+from tinygrad_cuda.backend.base import replays
+
 GRAPHS = 8  # of one loop
 SEEN = 8  # combinations of places that are remembered, to know one that comes again
 IDLE = 64  # runs after which a graph makes room for another one
@@ -28,7 +30,7 @@ class GraphsByAddress(Generic[G]):
     def __init__(self) -> None:
         self._made: dict[Places, _Made[G]] = {}
         self._runs = 0  # how often one of them has run
-        self._seen: deque[Places] = deque(maxlen=SEEN)
+        self._seen: deque[Places] = deque(maxlen=SEEN if replays.graphs_by_address else 0)
 
     def __len__(self) -> int:
         return len(self._made)

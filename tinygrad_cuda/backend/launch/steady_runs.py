@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any
 
+from tinygrad_cuda.backend.base import replays
 from tinygrad_cuda.backend.launch.graphs_by_address import GraphsByAddress
 from tinygrad_cuda.backend.launch.launch_params import FETCHED, NUMBERS
 from tinygrad_cuda.core.config import settings
@@ -31,7 +32,8 @@ class SteadyRuns:
     def __init__(self, executable: CudaExecutable, slots: Sequence[int]) -> None:
         self.executable = executable
         self.slots = slots
-        self.readable = set(slots) <= executable.readable and len(slots) < FETCHED
+        readable = set(slots) <= executable.readable and len(slots) < FETCHED
+        self.readable = readable and replays.steady_runs and replays.cuda_graphs
         self.places: GraphsByAddress[Any] = GraphsByAddress()
         self._fixed: list[int] = []  # addresses of everything else
         self._arena = 0

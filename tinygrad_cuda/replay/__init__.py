@@ -1,0 +1,8 @@
+"""What makes the second time cheaper than the first; without it every room does its work anew."""
+
+from __future__ import annotations
+
+from tinygrad_cuda.replay.hooks import fill
+from tinygrad_cuda.replay.switches import switches
+
+switches.listen(fill)
