@@ -199,7 +199,7 @@ from tinygrad_cuda.tensor.histograms import (
     histogram,
     histogramdd,
 )
-from tinygrad_cuda.tensor.indexing import masked_select, nonzero
+from tinygrad_cuda.tensor.indexing import masked_select, nonzero, select
 from tinygrad_cuda.tensor.inspection import draw, explain, graph
 from tinygrad_cuda.tensor.joining import (
     cat,
@@ -395,7 +395,6 @@ from tinygrad_cuda.tensor.shaping import (
     narrow,
     permute,
     reshape,
-    select,
     split,
     squeeze,
     swapaxes,

@@ -80,6 +80,15 @@ def of_windows(lib: Any, x: Any) -> Any:
     return x
 
 
+def selected(lib: Any, x: Any) -> Any:
+    """`select` is an index, whatever holds the number."""
+    t = lib.tensor([1])
+    y = x.select(2, t)
+    t += 1
+    y.add_(100)
+    return x, lib.select(x, -2, t.reshape(())), x.select(0, -t.sum() + 1)
+
+
 def written_elsewhere(lib: Any, x: Any) -> Any:
     """The view shows what is written to the tensor later."""
     y = x[lib.tensor(1)]
@@ -101,7 +110,7 @@ def masks(lib: Any, x: Any) -> Any:
 
 PROGRAMS = [
     fill, column, index_changes, several, beside_arrays, new_dimensions, augmented, view_of_view,
-    of_an_expansion, of_windows, written_elsewhere, small_integers, masks,
+    of_an_expansion, of_windows, selected, written_elsewhere, small_integers, masks,
 ]  # fmt: skip
 
 
@@ -206,6 +215,21 @@ def test_one_plan_for_every_index() -> None:
         assert (table[tc.tensor(n)] * 2).item() == 2 * n + 2
         plans.append(cache.made)
     assert plans[2:] == plans[2:3] * 7
+
+
+def test_select_follows_the_index_through_replays() -> None:
+    x = tc.arange(12.0).reshape(3, 4)
+    column = tc.compile(lambda t: x.select(1, t) * 1)
+    for number in (0, 3, -2, 1):
+        assert column(tc.tensor(number)).tolist() == x[:, number].tolist()
+    with pytest.raises(tc.IndexError, match=r"\[select\]"):
+        column(tc.tensor(4)).tolist()
+    with pytest.raises(tc.DTypeError, match="not an integer"):
+        x.select(0, tc.tensor(1.0))
+    with pytest.raises(tc.IndexError, match="out of range"):
+        x.select(0, 3)
+    with pytest.raises(tc.IndexError, match="no dimension"):
+        tc.tensor(1.0).select(0, 0)
 
 
 def test_vmap() -> None:

@@ -68,9 +68,14 @@ def as_int(op: str, value: Any, what: str) -> int:
         ) from error
 
 
+def is_several(value: Any) -> bool:
+    """Whether sizes or dims are a sequence of them: a 0-d array is one number."""
+    return isinstance(value, Iterable) and getattr(value, "ndim", 1) != 0
+
+
 def as_shape(op: str, sizes: Sequence[Any]) -> Shape:
     """A shape from ``(2, 3)`` or ``((2, 3),)``, with sizes checked."""
-    if len(sizes) == 1 and isinstance(sizes[0], Iterable):
+    if len(sizes) == 1 and is_several(sizes[0]):
         sizes = tuple(sizes[0])
     shape = tuple(as_int(op, size, "a size") for size in sizes)
     if any(size < 0 for size in shape):
@@ -95,9 +100,9 @@ def normalize_axis(op: str, axis: Any, rank: int) -> int:
 
 def normalize_axes(op: str, axes: Any, rank: int) -> tuple[int, ...]:
     """Sorted non-negative axes; None and () mean all."""
-    if axes is None or (isinstance(axes, Iterable) and not tuple(axes)):
+    if axes is None or (is_several(axes) and not tuple(axes)):
         return tuple(range(rank))
-    if not isinstance(axes, Iterable):
+    if not is_several(axes):
         axes = (axes,)
     if rank == 0:
         for axis in axes:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
 
+from tinygrad_cuda.core.shapes import is_several
+
 
 def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple[Any, ...]]:
     def parse(x: Any) -> tuple[Any, ...]:
-        return tuple(x) if isinstance(x, Iterable) else tuple(repeat(x, n))
+        return tuple(x) if is_several(x) else tuple(repeat(x, n))
 
     parse.__name__ = name
     return parse

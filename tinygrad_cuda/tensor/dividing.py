@@ -5,7 +5,7 @@ Compositions of the functions that view, join and rearrange.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations as _combinations
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from tinygrad_cuda.core.shapes import (
     broadcast,
     contiguous_strides,
     elementwise_strides,
+    is_several,
     normalize_axis,
 )
 from tinygrad_cuda.graph.node import Node
@@ -69,7 +70,7 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
     cuts = indices_or_sections
     if isinstance(cuts, TensorBase):
         cuts = cuts.array().tolist()
-    if isinstance(cuts, Iterable):
+    if is_several(cuts):
         ends = [*(int(cut) for cut in cuts), size]
         ends = [max(end + size, 0) if end < 0 else min(end, size) for end in ends]
         starts = [0, *ends[:-1]]

@@ -17,9 +17,11 @@ from tinygrad_cuda.core.dtypes import bool_, int32, int64, number_of, uint8
 from tinygrad_cuda.core.errors import DTypeError, IndexError, ShapeError
 from tinygrad_cuda.core.shapes import (
     Shape,
+    as_int,
     broadcast,
     contiguous_strides,
     elementwise_strides,
+    normalize_axis,
     reshape_strides,
     slice_bounds,
 )
@@ -243,6 +245,40 @@ def _selected(op: str, key: _Key, selects: list[tuple[int, Any]]) -> _Key:
     return _Key(view, arrays)
 
 
+def select(input: Tensor, dim: int, index: Any) -> Tensor:
+    """A view of the slice at `index` along `dim`, without that dimension.
+
+    Args:
+        index: an integer, or an integer Tensor of one element, whose value stays on the device.
+
+    Raises:
+        IndexError: the index is out of range; for a Tensor when the value is computed.
+    """
+    shape, strides = input.node.shape, input.strides
+    if not shape:
+        raise IndexError(
+            "select", "a 0-d tensor has no dimension to select", expect="at least 1-d", actual="0-d"
+        )
+    dim = normalize_axis("select", dim, len(shape))
+    if isinstance(index, TensorBase) and prod(index.node.shape) == 1 and not _is_mask(index):
+        number = wrap(movement.reshape(index.node, shape=()))
+        return input.select_at(dim, _position("select", number, shape[dim], input.device))
+    start, _, _ = _range("select", index, shape[dim], dim)
+    rank = len(shape)
+    part = input.alias(
+        movement.slice_,
+        strides=strides,
+        starts=tuple(start if axis == dim else 0 for axis in range(rank)),
+        shape=shape[:dim] + (1,) + shape[dim + 1 :],
+        steps=(1,) * rank,
+    )
+    return part.alias(
+        movement.reshape,
+        strides=strides[:dim] + strides[dim + 1 :],
+        shape=shape[:dim] + shape[dim + 1 :],
+    )
+
+
 def _position(op: str, index: Any, size: int, device: Device) -> Tensor:
     """A checked 0-d position as a Tensor of its own, which no later write to `index` changes."""
     here = index if index.device is device else wrap(to_device(index.node, device))
@@ -257,7 +293,7 @@ def _checked_position(op: str, index: Tensor, size: int) -> Tensor:
 def _range(op: str, item: Any, size: int, axis: int) -> tuple[int, int, int]:
     """Start, length and step of an integer or a slice."""
     if isinstance(item, slice):
-        bounds = slice(*(_plain(part) for part in (item.start, item.stop, item.step)))
+        bounds = slice(*(_plain(op, part) for part in (item.start, item.stop, item.step)))
         start, length, step = slice_bounds(op, bounds, size)
         if step < 0:
             raise ShapeError(
@@ -287,8 +323,8 @@ def _range(op: str, item: Any, size: int, axis: int) -> tuple[int, int, int]:
     return index % size, 1, 1
 
 
-def _plain(value: Any) -> Any:
-    return int(value.array()) if isinstance(value, TensorBase) else value
+def _plain(op: str, value: Any) -> Any:
+    return as_int(op, value, "a bound") if isinstance(value, TensorBase) else value
 
 
 def _mask_checked(op: str, item: Any, shape: Shape) -> Any:

@@ -15,6 +15,7 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import (
     as_int,
     as_shape,
+    is_several,
     normalize_axes,
     normalize_axis,
     reshape_strides,
@@ -22,6 +23,7 @@ from tinygrad_cuda.core.shapes import (
 )
 from tinygrad_cuda.graph.ops import movement
 from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensor.indexing import select
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensor.tensor import Tensor
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 def integers(op: str, values: tuple[Any, ...], what: str) -> tuple[int, ...]:
     """Integers given as ``f(x, 2, 3)`` or ``f(x, (2, 3))``."""
-    if len(values) == 1 and isinstance(values[0], Iterable):
+    if len(values) == 1 and is_several(values[0]):
         values = tuple(values[0])
     return tuple([as_int(op, value, what) for value in values])
 
@@ -216,8 +218,8 @@ def t(input: Tensor) -> Tensor:
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     """The dimensions `source` moved to the places `destination`; the others keep their order."""
     rank = len(input.node.shape)
-    sources = source if isinstance(source, Iterable) else (source,)
-    destinations = destination if isinstance(destination, Iterable) else (destination,)
+    sources = source if is_several(source) else (source,)
+    destinations = destination if is_several(destination) else (destination,)
     from_axes = [normalize_axis("movedim", axis, rank) for axis in sources]
     to_axes = [normalize_axis("movedim", axis, rank) for axis in destinations]
     if len(set(from_axes)) != len(from_axes) or sorted(set(to_axes)) != sorted(to_axes):
@@ -361,7 +363,7 @@ def split(input: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Ten
         )
     dim = normalize_axis("split", dim, len(shape))
     size = shape[dim]
-    if isinstance(split_size_or_sections, Iterable):
+    if is_several(split_size_or_sections):
         sizes = as_shape("split", tuple(split_size_or_sections) or ((),))
         if sum(sizes) != size:
             raise ShapeError(
@@ -383,7 +385,8 @@ def split(input: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Ten
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of at most `chunks` pieces of equal size along `dim`; the last may be shorter."""
-    if as_int("chunk", chunks, "chunks") < 1:
+    chunks = as_int("chunk", chunks, "chunks")
+    if chunks < 1:
         raise ArgumentError(
             "chunk",
             "the number of chunks is not positive",
@@ -406,19 +409,6 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
         )
     dim = normalize_axis("unbind", dim, len(shape))
     return tuple(select(input, dim, index) for index in range(shape[dim]))
-
-
-def select(input: Tensor, dim: int, index: int) -> Tensor:
-    """A view of the slice at `index` along `dim`, without that dimension."""
-    shape = input.node.shape
-    dim = normalize_axis("select", dim, len(shape))
-    part = narrow(input, dim, index, 1)
-    strides = part.strides
-    return part.alias(
-        movement.reshape,
-        strides=strides[:dim] + strides[dim + 1 :],
-        shape=shape[:dim] + shape[dim + 1 :],
-    )
 
 
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
@@ -465,6 +455,7 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """
     shape, strides = input.node.shape, input.strides
     axis = normalize_axis("unfold", dimension, len(shape))
+    size, step = as_int("unfold", size, "size"), as_int("unfold", step, "step")
     if not 0 <= size <= (shape[axis] if shape else 1) or step < 1:
         raise ShapeError(
             "unfold",

@@ -17,7 +17,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import indexing as ops
 from tinygrad_cuda.graph.versions import versions
-from tinygrad_cuda.tensor import creation, dividing, rearranging, shaping
+from tinygrad_cuda.tensor import creation, dividing, indexing, rearranging, shaping
 from tinygrad_cuda.tensor.base import TensorBase, wrap
 from tinygrad_cuda.tensor.selecting import along_axis
 from tinygrad_cuda.tensor.views import first_position, moves
@@ -244,7 +244,7 @@ diagonal_copy = _copying("diagonal_copy", shaping.diagonal)
 expand_copy = _copying("expand_copy", _expanded)
 narrow_copy = _copying("narrow_copy", shaping.narrow)
 permute_copy = _copying("permute_copy", shaping.permute)
-select_copy = _copying("select_copy", shaping.select)
+select_copy = _copying("select_copy", indexing.select)
 split_copy = _copying("split_copy", shaping.split)
 split_with_sizes_copy = _copying("split_with_sizes_copy", dividing.split_with_sizes)
 squeeze_copy = _copying("squeeze_copy", shaping.squeeze)

@@ -698,7 +698,7 @@ class Tensor(
     chunk = shaping.chunk
     unbind = shaping.unbind
     narrow = shaping.narrow
-    select = shaping.select
+    select = indexing.select
     flip = rearranging.flip
     roll = rearranging.roll
     diagonal = shaping.diagonal

@@ -409,7 +409,7 @@ def _through(op: str, input: Tensor, view: Any, src: Tensor) -> Tensor:
 
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """A copy with the slice that `select` shows replaced by `src`."""
-    return _through("select_scatter", input, lambda x: shaping.select(x, dim, index), src)
+    return _through("select_scatter", input, lambda x: indexing.select(x, dim, index), src)
 
 
 def slice_scatter(
