@@ -15,7 +15,7 @@ import numpy as np
 
 from tinygrad_cuda.backend.cpu.pool import pool
 from tinygrad_cuda.backend.cpu.rows import HALF, has_argument, reference_of
-from tinygrad_cuda.graph.node import Node, node_made
+from tinygrad_cuda.graph.node import Node, Op, node_made
 from tinygrad_cuda.graph.ops import common, contraction, indexing, numeric
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -28,7 +28,6 @@ STATIC_BYTES = 1 << 16
 # Bytes of rearranged values that are kept for a second reader instead of being made anew.
 MERGED_BYTES = 1 << 26
 _ERASED = (common.variable, common.detach)
-_COPIES = (mv.reshape, mv.pad, mv.unwindow)
 
 
 class Form(NamedTuple):
@@ -94,7 +93,7 @@ class Forms:
                 )
                 key = (op, tuple([same[source] for source in node.sources]), kept, node.outputs)
                 first = found.setdefault(key, node)
-                if first is not node and op in _COPIES:
+                if first is not node and (op is mv.reshape or _copies(op)):
                     # It would be kept in memory between its readers.
                     room -= prod(node.shape) * node.dtype.itemsize
                     first = first if room >= 0 else node
@@ -153,7 +152,7 @@ class Forms:
                 return Form(operands, row, "out")
             return Form(tuple(map(self.full, node.sources)), call, "map")
         # A view, or what may be one.
-        view = op.kind in ("movement", "identity") and op not in (mv.pad, mv.unwindow)
+        view = op.kind in ("movement", "identity") and not _copies(op)
         return Form(tuple(map(self.full, node.sources)), call, "view" if view else "new")
 
     def _of_number(self, node: Node) -> Form:
@@ -207,7 +206,7 @@ class Forms:
     def _is_uniform(self, node: Node, sources: list[Node]) -> bool:
         """Computes a function or rearrangement of uniform values."""
         op = node.op
-        if op.kind not in ("elementwise", "movement") or op in (mv.pad, mv.unwindow):
+        if op.kind not in ("elementwise", "movement") or _fills(op):
             return False
         if 0 in node.shape or not all(source in self.uniform for source in sources):
             return False
@@ -219,6 +218,14 @@ class Forms:
                 found = reference_of(node)(*values, **node.attributes)
             self.uniform[node] = np.asarray(found).reshape(())
         return True
+
+
+def _copies(op: Op) -> bool:
+    return isinstance(op, mv.MovementOp) and not op.view
+
+
+def _fills(op: Op) -> bool:
+    return isinstance(op, mv.MovementOp) and op.fills
 
 
 def _is_sliced(node: Node, operands: Sequence[Node | Array]) -> bool:

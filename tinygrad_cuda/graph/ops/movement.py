@@ -6,15 +6,63 @@ of each is one other row.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tinygrad_cuda.core.errors import IndexError, ShapeError
+from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, Op, Outputs
 from tinygrad_cuda.graph.ops import reduction
+
+
+class Reading(Protocol):
+    """What a kernel offers a row that says where its elements come from.
+
+    Coordinates are integer expressions: they add, subtract, multiply by and divide by numbers.
+    """
+
+    def number(self, value: Any, low: int, high: int) -> Any:
+        """A number of an attribute, which runs may change inside these bounds."""
+
+    def inside(self, coordinate: Any, limit: int) -> Any:
+        """The coordinate, and the condition that it is below `limit` and not negative."""
+
+    def divided(self, coordinate: Any, step: int) -> Any:
+        """The quotient, and the condition that nothing remains."""
+
+
+class MovementOp(Op):
+    """A row of a movement.
+
+    Attributes:
+        cuda: ``(at, reading, shape, **attributes) -> coordinates`` of the source of that shape,
+            for the coordinates `at` of the result. Where a condition fails stands the attribute
+            `value`, or 0.
+        fills: whether there are such elements.
+        view: whether NumPy's result shares the source's memory.
+        whole: whether each element of the source is somewhere in the result.
+    """
+
+    __slots__ = ("fills", "view", "whole")
+
+    cuda: Callable[..., Sequence[Any]]
+
+    def __init__(
+        self,
+        *row: Any,
+        fills: bool = False,
+        view: bool = False,
+        whole: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(*row, **options)
+        self.fills = fills
+        self.view = view
+        self.whole = whole
 
 
 def _infer_reshape(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
@@ -29,9 +77,21 @@ def _infer_reshape(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]
     return ((shape, sources[0].dtype),)
 
 
-reshape: Op = Op(
+def _reshaped(at: Any, reading: Reading, size: Shape, shape: Shape) -> list[Any]:
+    """The same row-major position."""
+    flat: Any = 0
+    for coordinate, extent in zip(at, shape, strict=True):
+        flat = flat * extent + coordinate
+    found: list[Any] = []
+    for extent in size[:0:-1]:
+        flat, coordinate = divmod(flat, extent)
+        found.append(coordinate)
+    return [flat if size[0] > 1 else 0, *found[::-1]] if size else []
+
+
+reshape: MovementOp = MovementOp(
     "reshape", "movement", _infer_reshape,
-    numpy=lambda x, shape: x.reshape(shape),
+    numpy=lambda x, shape: x.reshape(shape), cuda=_reshaped, view=True, whole=True,
     gradient=(lambda g, out, x, shape: reshape(g, shape=x.shape),),
     batch=lambda size, shape: {"shape": (size, *shape)},
 )  # fmt: skip
@@ -56,9 +116,10 @@ def _inverse(axes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(inverse)
 
 
-permute: Op = Op(
+permute: MovementOp = MovementOp(
     "permute", "movement", _infer_permute,
-    numpy=lambda x, axes: x.transpose(axes),
+    numpy=lambda x, axes: x.transpose(axes), view=True, whole=True,
+    cuda=lambda at, reading, size, axes: [at[place] for place in _inverse(axes)],
     gradient=(lambda g, out, x, axes: permute(g, axes=_inverse(axes)),),
     batch=lambda size, axes: {"axes": (0, *(axis + 1 for axis in axes))},
 )  # fmt: skip
@@ -80,9 +141,10 @@ def _expanded_axes(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int,
     return tuple(axis for axis, (a, b) in enumerate(zip(small, large)) if a != b)
 
 
-expand: Op = Op(
+expand: MovementOp = MovementOp(
     "expand", "movement", _infer_expand,
-    numpy=lambda x, shape: np.broadcast_to(x, shape),
+    numpy=lambda x, shape: np.broadcast_to(x, shape), view=True, whole=True,
+    cuda=lambda at, reading, size, shape: [c if n > 1 else 0 for c, n in zip(at, size)],
     gradient=(
         lambda g, out, x, shape: reduction.sum(g, axes=_expanded_axes(x.shape, shape)),
     ),
@@ -113,9 +175,13 @@ def slice_key(
     ])  # fmt: skip
 
 
-slice_: Op = Op(
+slice_: MovementOp = MovementOp(
     "slice", "movement", _infer_slice,
-    numpy=lambda x, starts, shape, steps: x[slice_key(starts, shape, steps)],
+    numpy=lambda x, starts, shape, steps: x[slice_key(starts, shape, steps)], view=True,
+    cuda=lambda at, reading, size, starts, shape, steps: [
+        c * step + reading.number(start, 0, max(n - 1 - (length - 1) * step, 0))
+        for c, n, start, length, step in zip(at, size, starts, shape, steps)
+    ],
     gradient=(
         lambda g, out, x, starts, shape, steps: pad(
             g, starts=starts, shape=x.shape, steps=steps, value=0
@@ -150,9 +216,20 @@ def _pad(x: Any, starts: Any, shape: Any, steps: Any, value: Any, out: Any = Non
     return result
 
 
+def _padded(
+    at: Any, reading: Reading, size: Shape, starts: Any, shape: Shape, steps: Any, value: Any
+) -> list[Any]:
+    found = []
+    for c, n, start, outer, step in zip(at, size, starts, shape, steps, strict=True):
+        reach = (n - 1) * step
+        start = reading.number(start, 0, max(outer - 1 - reach, 0))
+        found.append(reading.divided(reading.inside(c - start, reach + 1), step))
+    return found
+
+
 # Places the input at `starts` with `steps` between its elements in a tensor full of `value`.
-pad: Op = Op(
-    "pad", "movement", _infer_pad, numpy=_pad,
+pad: MovementOp = MovementOp(
+    "pad", "movement", _infer_pad, numpy=_pad, cuda=_padded, fills=True, whole=True,
     gradient=(
         lambda g, out, x, starts, shape, steps, value: slice_(
             g, starts=starts, shape=x.shape, steps=steps
@@ -169,9 +246,12 @@ def _infer_flip(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -
     return sources[0].outputs
 
 
-flip: Op = Op(
+flip: MovementOp = MovementOp(
     "flip", "movement", _infer_flip,
-    numpy=lambda x, axes: np.flip(x, axes),
+    numpy=lambda x, axes: np.flip(x, axes), view=True, whole=True,
+    cuda=lambda at, reading, size, axes: [
+        n - 1 - c if axis in axes else c for axis, (c, n) in enumerate(zip(at, size))
+    ],
     gradient=(lambda g, out, x, axes: flip(g, axes=axes),),
     batch=lambda size, axes: {"axes": tuple(axis + 1 for axis in axes)},
 )  # fmt: skip
@@ -201,8 +281,11 @@ def _window(x: Any, axis: int, over: int, length: int, stride: int, dilation: in
 
 # out[.., o, .., k, ..] = x[.., o * stride + k * dilation, .., k, ..] with o along `axis` and k
 # along `over`: a sliding window, once x has been expanded over k.
-window: Op = Op(
-    "window", "movement", _infer_window, numpy=_window,
+window: MovementOp = MovementOp(
+    "window", "movement", _infer_window, numpy=_window, view=True,
+    cuda=lambda at, reading, size, axis, over, length, stride, dilation: [
+        c * stride + at[over] * dilation if k == axis else c for k, c in enumerate(at)
+    ],
     gradient=(
         lambda g, out, x, axis, over, length, stride, dilation: unwindow(
             g, axis=axis, over=over, length=x.shape[axis], stride=stride, dilation=dilation
@@ -236,10 +319,20 @@ def _unwindow(
     return result
 
 
+def _unwound(
+    at: Any, reading: Reading, size: Shape, axis: int, over: int, length: int, stride: int,
+    dilation: int,
+) -> list[Any]:  # fmt: skip
+    found = list(at)
+    start = reading.inside(at[axis] - at[over] * dilation, (size[axis] - 1) * stride + 1)
+    found[axis] = reading.divided(start, stride)
+    return found
+
+
 # The adjoint: out[.., i, .., k, ..] = x[.., o, .., k, ..] where i = o * stride + k * dilation for
 # some o, and 0 elsewhere.
-unwindow: Op = Op(
-    "unwindow", "movement", _infer_unwindow, numpy=_unwindow,
+unwindow: MovementOp = MovementOp(
+    "unwindow", "movement", _infer_unwindow, numpy=_unwindow, cuda=_unwound, fills=True,
     gradient=(
         lambda g, out, x, axis, over, length, stride, dilation: window(
             g, axis=axis, over=over, length=x.shape[axis], stride=stride, dilation=dilation
@@ -248,7 +341,7 @@ unwindow: Op = Op(
     batch=lambda size, axis, over, **rest: {"axis": axis + 1, "over": over + 1, **rest},
 )  # fmt: skip
 
-ROWS: tuple[Op, ...] = (reshape, permute, expand, slice_, pad, flip, window, unwindow)
+ROWS: tuple[MovementOp, ...] = (reshape, permute, expand, slice_, pad, flip, window, unwindow)
 
 
 def batched(x: Node, size: int) -> Node:
@@ -259,7 +352,7 @@ def batched(x: Node, size: int) -> Node:
 def shifted(x: Node, axis: int, by: int, value: Any) -> Node:
     """x moved `by` places along `axis` (towards higher positions if positive), `value` behind."""
     size = x.shape[axis]
-    kept = max(size - builtin_abs(by), 0)
+    kept = max(size - abs(by), 0)
     starts = [0] * len(x.shape)
     shape = list(x.shape)
     shape[axis] = kept
@@ -268,6 +361,3 @@ def shifted(x: Node, axis: int, by: int, value: Any) -> Node:
     part = slice_(x, starts=tuple(starts), shape=tuple(shape), steps=ones)
     starts[axis] = min(max(by, 0), size)
     return pad(part, starts=tuple(starts), shape=x.shape, steps=ones, value=value)
-
-
-builtin_abs = abs

@@ -194,6 +194,9 @@ class Index:
     def __mod__(self, divisor: int) -> Index:
         return divide(self, divisor)[1]
 
+    def __divmod__(self, divisor: int) -> tuple[Index, Index]:
+        return divide(self, divisor)
+
     def within(self, low: int, high: int) -> Index:
         """The same value, known to lie in [low, high] wherever it is used (a guard saw to it)."""
         if low <= self.low and self.high <= high:

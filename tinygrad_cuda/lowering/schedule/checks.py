@@ -16,8 +16,6 @@ from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, is_identity_value
 from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule
 
-_WHOLE = (movement.reshape, movement.permute, movement.flip, movement.expand, movement.pad)
-
 
 def unread_checks(checks: Sequence[Node], schedule: Schedule) -> list[Node]:
     """Those of a program's checks of which no kernel evaluates every element."""
@@ -48,7 +46,7 @@ def _whole_sources(node: Node) -> Sequence[Node]:
         return node.sources[:1]
     if node.op in (common.assign, indexing.gather):
         return node.sources[1:]
-    if node.op.kind == "movement" and node.op not in _WHOLE:
+    if isinstance(node.op, movement.MovementOp) and not node.op.whole:
         return ()
     return node.sources
 

@@ -1,4 +1,5 @@
-"""A reduction that the package has never heard of: its row is all that a kernel needs."""
+"""Rows that the package has never heard of: a reduction's and a movement's row are all that kernels
+and NumPy's backend need."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from bench import Array, Bench
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.gradient import backward
+from tinygrad_cuda.graph.node import Node, Op, Outputs, node_made
+from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
@@ -67,6 +69,37 @@ NEAREST = rd._op(
     None, rd._checked("float"),
 )  # fmt: skip
 NEW = (MAX_ABS, LOG_SUM, NEAREST)
+
+
+def _same(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    return sources[0].outputs
+
+
+def _repeated(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:
+    ((shape, dtype),) = sources[0].outputs
+    return (((*shape[:-1], shape[-1] * attributes["times"]), dtype),)
+
+
+# Every element has a source, which is another one.
+ROLL = mv.MovementOp(
+    "roll", "movement", _same,
+    numpy=lambda x, axis, by: np.roll(x, by, axis),
+    cuda=lambda at, reading, size, axis, by: [
+        (c - by) % n if k == axis else c for k, (c, n) in enumerate(zip(at, size))
+    ],
+    whole=True, gradient=(lambda g, out, x, axis, by: ROLL(g, axis=axis, by=-by),),
+)  # fmt: skip
+REPEAT = mv.MovementOp(
+    "repeat", "movement", _repeated,
+    numpy=lambda x, times: np.repeat(x, times, -1),
+    cuda=lambda at, reading, size, times: [*at[:-1], at[-1] // times], whole=True,
+)  # fmt: skip
+# The lower triangle; a condition on two coordinates, zeros above.
+LOWER = mv.MovementOp(
+    "lower", "movement", _same, numpy=lambda x: np.tril(x),
+    cuda=lambda at, reading, size: [*at[:-1], at[-2] - reading.inside(at[-2] - at[-1], size[-2])],
+    fills=True,
+)  # fmt: skip
 SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((7, 13), (1,)), ((33, 300), (1,)), ((33, 300), (0,)), ((2, 40001), (1,)), ((40001, 3), (0,)),
     ((3, 5, 7), (0, 2)), ((6,), ()), ((4, 1), (1,)), ((2, 0), (1,)), ((600, 8), (1,)),
@@ -105,3 +138,31 @@ def test_constants_and_single_elements_are_left_to_it(bench: Bench) -> None:
     x = bench.given(np.full((3, 1), -2, np.float32), dtypes.float32)
     filled = common.full(-3.0, (2, 5), x)
     bench.check(MAX_ABS(x, axes=(1,)), MAX_ABS(filled, axes=(1,)), LOG_SUM(filled, axes=(1,)))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16, dtypes.int64])
+def test_a_movement_is_its_row(bench: Bench, dtype: DType) -> None:
+    """Alone, one behind another, inside elementwise values and reductions, and read twice."""
+    x = bench(6, 9, 11, dtype=dtype)
+    rolled = ROLL(x, axis=1, by=4)
+    twice = ROLL(mv.permute(rolled, axes=(0, 2, 1)), axis=2, by=-3)
+    repeated = REPEAT(LOWER(rolled), times=3)
+    outputs = [
+        rolled, twice, repeated, ew.add(rolled, x), rd.sum(twice, axes=(2,)), LOWER(x),
+        ew.mul(LOWER(ew.add(x, x)), x), rd.max(repeated, axes=(0, 1)), mv.flip(repeated, axes=(2,)),
+        mv.reshape(LOWER(mv.reshape(x, shape=(18, 33))), shape=(6, 9, 11)),
+    ]  # fmt: skip
+    bench.check(*outputs, tolerance=1e-5 if dtype is dtypes.float32 else 2e-2)
+
+
+def test_a_movement_is_part_of_a_product(bench: Bench) -> None:
+    x, y = bench(40, 32), bench(32, 48)
+    bench.check(contraction.matmul(ROLL(x, axis=0, by=7), LOWER(y)), tolerance=1e-4)
+
+
+def test_a_movement_has_its_gradient(bench: Bench) -> None:
+    x, g = bench(5, 7), bench(5, 7)
+    leaf = node_made(common.variable, (x,), {}, x.outputs, x.device, True, None)
+    found = backward([ew.mul(ROLL(leaf, axis=1, by=2), g)], [g])[leaf]
+    bench.check(found)
+    np.testing.assert_allclose(bench.run(found)[0], np.roll(bench.arrays[1] ** 2, -2, 1))
