@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from samples_elementwise import stored
@@ -81,39 +81,42 @@ def _squares(row: Row) -> float:
     return math.fsum((x - center) ** 2 for x in row)
 
 
-EXPECTED: dict[Op, Callable[..., Any]] = {
-    red.sum: by_row(_sum),
-    red.prod: by_row(math.prod),
-    red.max: by_row(_or_nan(max)),
-    red.min: by_row(_or_nan(min)),
-    red.any: by_row(any),
-    red.all: by_row(all),
-    red.argmax: by_row(_position(max), result=dtypes.int64),
-    red.argmin: by_row(_position(min), result=dtypes.int64),
-    red.welford: by_row(_mean, _squares),
+class Spec(NamedTuple):
+    """One row: a formula on Python numbers for each result, and what it takes.
+
+    Attributes:
+        result: the dtype of the results, where it is not that of the operand.
+        nonempty: no elements at all are refused.
+        exact: it selects, so that nothing is rounded.
+    """
+
+    formulas: tuple[Callable[[Row], Any], ...]
+    accepts: tuple[DType, ...]
+    torch: Callable[..., Any] | None = None
+    result: DType | None = None
+    nonempty: bool = False
+    exact: bool = False
+
+
+def _extreme(pick: Callable[[Row], Any], torch: Any = None, result: DType | None = None) -> Spec:
+    return Spec((pick,), ALL, torch, result, nonempty=True, exact=True)
+
+
+_BOOL = (dtypes.bool_,)
+
+SPECS: dict[Op, Spec] = {
+    red.sum: Spec((_sum,), NUMBERS, lambda t, x, axes: t.sum(x, axes, keepdim=True, dtype=x.dtype)),
+    red.prod: Spec((math.prod,), NUMBERS, lambda t, x, axes: _torch_prod(t, x, axes)),
+    red.max: _extreme(_or_nan(max), lambda t, x, axes: t.amax(x, axes, keepdim=True)),
+    red.min: _extreme(_or_nan(min), lambda t, x, axes: t.amin(x, axes, keepdim=True)),
+    red.any: Spec((any,), _BOOL, lambda t, x, axes: t.any(x, dim=axes, keepdim=True), exact=True),
+    red.all: Spec((all,), _BOOL, lambda t, x, axes: t.all(x, dim=axes, keepdim=True), exact=True),
+    red.argmax: _extreme(_position(max), result=dtypes.int64),
+    red.argmin: _extreme(_position(min), result=dtypes.int64),
+    red.welford: Spec(
+        (_mean, _squares), FLOATS, lambda t, x, axes: _torch_welford(t, x, axes), nonempty=True
+    ),
 }
-TORCH: dict[Op, Callable[..., Any]] = {
-    red.sum: lambda t, x, axes: t.sum(x, axes, keepdim=True, dtype=x.dtype) if axes else x,
-    red.max: lambda t, x, axes: t.amax(x, axes, keepdim=True) if axes else x,
-    red.min: lambda t, x, axes: t.amin(x, axes, keepdim=True) if axes else x,
-    red.prod: lambda t, x, axes: _torch_prod(t, x, axes),
-    red.any: lambda t, x, axes: t.any(x, dim=axes, keepdim=True) if axes else x,
-    red.all: lambda t, x, axes: t.all(x, dim=axes, keepdim=True) if axes else x,
-    red.welford: lambda t, x, axes: _torch_welford(t, x, axes),
-}
-ACCEPTS: dict[Op, tuple[DType, ...]] = {
-    red.sum: NUMBERS,
-    red.prod: NUMBERS,
-    red.max: ALL,
-    red.min: ALL,
-    red.any: (dtypes.bool_,),
-    red.all: (dtypes.bool_,),
-    red.argmax: ALL,
-    red.argmin: ALL,
-    red.welford: FLOATS,
-}
-NONEMPTY = (red.max, red.min, red.argmax, red.argmin, red.welford)
-SELECTING = (red.max, red.min, red.any, red.all, red.argmax, red.argmin)
 
 # Innermost, outermost, both, middle, all, non-adjacent, none; primes; long and wide.
 AXES = (
@@ -137,33 +140,37 @@ def _torch_prod(t: Any, x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _torch_welford(t: Any, x: Any, axes: tuple[int, ...]) -> Any:
-    if not axes:
-        return x, x - x
     mean = t.mean(x, axes, keepdim=True)
     return mean, t.sum((x - mean) ** 2, axes, keepdim=True)
 
 
 def samples() -> Iterator[Sample]:
-    for op in EXPECTED:
+    for op in SPECS:
         yield from _reductions(op)
     yield from _products()
 
 
 def _build(op: Op) -> Callable[..., tuple[Node, ...]] | None:
-    if op is not red.welford:
+    count = len(SPECS[op].formulas)
+    if count == 1:
         return None
 
-    def both(x: Node, axes: tuple[int, ...]) -> tuple[Node, ...]:
+    def each(x: Node, axes: tuple[int, ...]) -> tuple[Node, ...]:
         node = op(x, axes=axes)
-        return common.output(node, index=0), common.output(node, index=1)
+        return tuple(common.output(node, index=number) for number in range(count))
 
-    return both
+    return each
 
 
 def _make(op: Op, label: str, source: Source, axes: tuple[int, ...], **more: Any) -> Sample:
+    spec = SPECS[op]
+    # No axes are all axes in torch; the formula knows better.
     return Sample(
         op, f"{label} axes={axes}", (source,), {"axes": axes}, build=_build(op),
-        **{"expected": EXPECTED[op], "exact": op in SELECTING, "torch": TORCH.get(op), **more},
+        **{
+            "expected": by_row(*spec.formulas, result=spec.result), "exact": spec.exact,
+            "torch": spec.torch if axes else None, **more,
+        },
     )  # fmt: skip
 
 
@@ -178,10 +185,10 @@ def _values(op: Op, key: Any, shape: tuple[int, ...], dtype: DType) -> Array:
 
 
 def _reductions(op: Op) -> Iterator[Sample]:
-    accepts = ACCEPTS[op]
-    first = accepts[0]
+    spec = SPECS[op]
+    accepts, first = spec.accepts, spec.accepts[0]
     for shape, axes in AXES:
-        if op in NONEMPTY and math.prod(shape[axis] for axis in axes) == 0:
+        if spec.nonempty and math.prod(shape[axis] for axis in axes) == 0:
             continue
         yield _make(op, f"{shape}", plain(_values(op, "axes", shape, first)), axes)
     for shape, axes in LONG:
