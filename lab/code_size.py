@@ -1,8 +1,9 @@
-"""How much code the package has: `python lab/code_size.py [FOLDER]`.
+"""How much code the package has: `python lab/code_size.py [FOLDER]`; `--long` lists functions.
 
 Docstrings, comments and blank lines do not count. Python is counted twice: in lines as formatted at
 a width of 100, and in statements of its syntax tree, which no way of breaking lines changes. CUDA
-C++ (.cuh, .h) is counted in lines.
+C++ (.cuh, .h) is counted in lines. `--long` lists the functions of more than 40 code lines with the
+reasons that lab/long_functions.txt gives, and the entries there that are none any more.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ LAYOUT = {
     tokenize.DEDENT,
     tokenize.ENDMARKER,
 }
+SCREEN = 40
+REASONS = Path(__file__).with_name("long_functions.txt")
 _CPP_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
 
@@ -38,18 +41,58 @@ def docstrings(tree: ast.AST) -> list[ast.Expr]:
     ]
 
 
-def python_size(source: str) -> tuple[int, int]:
-    """Code lines, and statements."""
-    tree = ast.parse(source)
-    texts = docstrings(tree)
+def code_lines(source: str, tree: ast.AST) -> set[int]:
+    """The numbers of the lines that hold code."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in LAYOUT:
             lines.update(range(token.start[0], token.end[0] + 1))
-    for text in texts:
+    for text in docstrings(tree):
         lines.difference_update(range(text.lineno, (text.end_lineno or text.lineno) + 1))
+    return lines
+
+
+def python_size(source: str) -> tuple[int, int]:
+    """Code lines, and statements."""
+    tree = ast.parse(source)
     statements = sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
-    return len(lines), statements - len(texts)
+    return len(code_lines(source, tree)), statements - len(docstrings(tree))
+
+
+def long_functions(source: str, limit: int = SCREEN) -> dict[str, int]:
+    """Functions of more code lines than the limit, by qualified name."""
+    tree = ast.parse(source)
+    lines = code_lines(source, tree)
+    found: dict[str, int] = {}
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            name = prefix
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                name = f"{prefix}{child.name}."
+                size = sum(child.lineno <= n <= (child.end_lineno or 0) for n in lines)
+                if size > limit and not isinstance(child, ast.ClassDef):
+                    found[name[:-1]] = size
+            visit(child, name)
+
+    visit(tree, "")
+    return found
+
+
+def list_long(root: Path) -> None:
+    """Prints the long functions, longest first, each with its reason."""
+    entries = (line.split(maxsplit=1) for line in REASONS.read_text().splitlines())
+    reasons = {name: reason for name, reason in entries if name != "#"}
+    sizes = {
+        f"{path.stem}.{name}": (size, path.relative_to(root))
+        for path in sorted(root.rglob("*.py"))
+        for name, size in long_functions(path.read_text(encoding="utf-8")).items()
+    }
+    for name, (size, path) in sorted(sizes.items(), key=lambda entry: -entry[1][0]):
+        function = name.partition(".")[2]
+        print(f"{size:4} {path}: {function}: {reasons.pop(name, 'NO REASON')}")
+    for name in reasons:
+        print(f"     {name} fits on a screen or is gone")
 
 
 def cpp_size(source: str) -> int:
@@ -59,7 +102,11 @@ def cpp_size(source: str) -> int:
 
 
 def main() -> None:
-    root = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else PACKAGE
+    folders = [argument for argument in sys.argv[1:] if argument != "--long"]
+    root = Path(folders[0]).resolve() if folders else PACKAGE
+    if "--long" in sys.argv:
+        list_long(root)
+        return
     lines: Counter[str] = Counter()
     statements: Counter[str] = Counter()
     cpp: Counter[str] = Counter()

@@ -1,0 +1,55 @@
+"""The counts of lab: files of a first call, code lines, long functions."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from lab.code_size import cpp_size, long_functions, python_size
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = '''"""A docstring."""
+# A comment.
+class Thing:
+    def short(self):
+        return 1
+
+    def long(self):
+        """Not counted."""
+        a = 1  # counted
+
+        # Not counted.
+        def inner():
+            return (
+                a
+            )
+        return inner
+'''
+
+
+def test_code_is_counted_without_texts_and_comments() -> None:
+    assert python_size(SOURCE) == (10, 8)
+    assert cpp_size("// no\nint a; /* b\n c */ int d;\n\n") == 2
+
+
+def test_long_functions_have_qualified_names() -> None:
+    assert long_functions(SOURCE, 3) == {"Thing.long": 7, "Thing.long.inner": 4}
+    assert long_functions(SOURCE, 4) == {"Thing.long": 7}
+    assert long_functions(SOURCE) == {}
+
+
+def test_a_trace_counts_the_files_up_to_the_launch() -> None:
+    """CONTRIBUTING names the command; the CPU's way is shorter than the emulator's."""
+    command = [sys.executable, str(ROOT / "lab" / "trace_files.py"), "cpu", "--show"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    first, *files = printed.splitlines()
+    found = re.fullmatch(r"cpu: (\d+) files, (\d+) changes of file, (\d+) calls", first)
+    assert found is not None, first
+    distinct, changes, calls = map(int, found.groups())
+    names = [line.split(":")[0].strip() for line in files]
+    assert len(set(names)) == distinct
+    assert len(names) == changes + 1 <= calls
+    assert names[0].startswith("tensor")
+    assert names[-1] == "backend/cpu/backend.py"
