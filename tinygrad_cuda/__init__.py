@@ -32,7 +32,7 @@ from tinygrad_cuda.backends import (
     set_float32_matmul_precision,
     use_deterministic_algorithms,
 )
-from tinygrad_cuda.compile import compile, loop
+from tinygrad_cuda.capture import compile, loop
 from tinygrad_cuda.core import version as __version__
 from tinygrad_cuda.core.device import Device as device
 from tinygrad_cuda.core.dtypes import (
@@ -84,14 +84,14 @@ from tinygrad_cuda.core.layouts import (
     strided,
 )
 from tinygrad_cuda.core.names import unknown_name
-from tinygrad_cuda.tensor.autocast import (
+from tinygrad_cuda.tensors.autocast import (
     autocast,
     get_autocast_dtype,
     is_autocast_enabled,
     set_autocast_dtype,
 )
-from tinygrad_cuda.tensor.base import Size
-from tinygrad_cuda.tensor.creation import (
+from tinygrad_cuda.tensors.base import Size
+from tinygrad_cuda.tensors.creation import (
     arange,
     as_tensor,
     empty,
@@ -112,9 +112,9 @@ from tinygrad_cuda.tensor.creation import (
     zeros,
     zeros_like,
 )
-from tinygrad_cuda.tensor.creation import as_tensor as asarray
-from tinygrad_cuda.tensor.cumulative import cumprod, cumsum
-from tinygrad_cuda.tensor.decomposing import (
+from tinygrad_cuda.tensors.creation import as_tensor as asarray
+from tinygrad_cuda.tensors.cumulative import cumprod, cumsum
+from tinygrad_cuda.tensors.decomposing import (
     geqrf,
     lu_unpack,
     ormqr,
@@ -122,14 +122,14 @@ from tinygrad_cuda.tensor.decomposing import (
     svd_lowrank,
     triangular_solve,
 )
-from tinygrad_cuda.tensor.decomposing import householder_product as orgqr
-from tinygrad_cuda.tensor.decomposing import lu_packed as lu
-from tinygrad_cuda.tensor.decomposing import lu_solve_of as lu_solve
-from tinygrad_cuda.tensor.distributions import (
+from tinygrad_cuda.tensors.decomposing import householder_product as orgqr
+from tinygrad_cuda.tensors.decomposing import lu_packed as lu
+from tinygrad_cuda.tensors.decomposing import lu_solve_of as lu_solve
+from tinygrad_cuda.tensors.distributions import (
     multinomial,
     poisson,
 )
-from tinygrad_cuda.tensor.dividing import (
+from tinygrad_cuda.tensors.dividing import (
     atleast_1d,
     atleast_2d,
     atleast_3d,
@@ -157,9 +157,9 @@ from tinygrad_cuda.tensor.dividing import (
     vander,
     vsplit,
 )
-from tinygrad_cuda.tensor.dividing import split_with_sizes as unsafe_split_with_sizes
-from tinygrad_cuda.tensor.exponentials import log_softmax, logsumexp, softmax
-from tinygrad_cuda.tensor.factorizing import (
+from tinygrad_cuda.tensors.dividing import split_with_sizes as unsafe_split_with_sizes
+from tinygrad_cuda.tensors.exponentials import log_softmax, logsumexp, softmax
+from tinygrad_cuda.tensors.factorizing import (
     cholesky_inverse,
     cholesky_solve,
     det,
@@ -168,12 +168,12 @@ from tinygrad_cuda.tensor.factorizing import (
     matrix_power,
     slogdet,
 )
-from tinygrad_cuda.tensor.factorizing import cholesky_of as cholesky
-from tinygrad_cuda.tensor.factorizing import inv as inverse
-from tinygrad_cuda.tensor.factorizing import pinv as pinverse
-from tinygrad_cuda.tensor.factorizing import qr_of as qr
-from tinygrad_cuda.tensor.factorizing import svd_v as svd
-from tinygrad_cuda.tensor.facts import (
+from tinygrad_cuda.tensors.factorizing import cholesky_of as cholesky
+from tinygrad_cuda.tensors.factorizing import inv as inverse
+from tinygrad_cuda.tensors.factorizing import pinv as pinverse
+from tinygrad_cuda.tensors.factorizing import qr_of as qr
+from tinygrad_cuda.tensors.factorizing import svd_v as svd
+from tinygrad_cuda.tensors.facts import (
     adjoint,
     conj,
     conj_physical,
@@ -195,13 +195,13 @@ from tinygrad_cuda.tensor.facts import (
     resolve_neg,
     result_type,
 )
-from tinygrad_cuda.tensor.histograms import (
+from tinygrad_cuda.tensors.histograms import (
     histogram,
     histogramdd,
 )
-from tinygrad_cuda.tensor.indexing import masked_select, nonzero, select
-from tinygrad_cuda.tensor.inspection import draw, explain, graph
-from tinygrad_cuda.tensor.joining import (
+from tinygrad_cuda.tensors.indexing import masked_select, nonzero, select
+from tinygrad_cuda.tensors.inspection import draw, explain, to_networkx
+from tinygrad_cuda.tensors.joining import (
     cat,
     concat,
     concatenate,
@@ -211,11 +211,11 @@ from tinygrad_cuda.tensor.joining import (
     stack,
     vstack,
 )
-from tinygrad_cuda.tensor.joining import vstack as row_stack
-from tinygrad_cuda.tensor.keywords import creates, takes_out
-from tinygrad_cuda.tensor.legacy import ON_HOST, set_default_tensor_type, typename
-from tinygrad_cuda.tensor.linalg import addmm, bmm, dot, einsum, matmul, mm, mv, outer
-from tinygrad_cuda.tensor.math import (
+from tinygrad_cuda.tensors.joining import vstack as row_stack
+from tinygrad_cuda.tensors.keywords import creates, takes_out
+from tinygrad_cuda.tensors.legacy import ON_HOST, set_default_tensor_type, typename
+from tinygrad_cuda.tensors.linalg import addmm, bmm, dot, einsum, matmul, mm, mv, outer
+from tinygrad_cuda.tensors.math import (
     abs,
     acos,
     add,
@@ -283,24 +283,24 @@ from tinygrad_cuda.tensor.math import (
     tanh,
     trunc,
 )
-from tinygrad_cuda.tensor.math import abs as absolute
-from tinygrad_cuda.tensor.math import acos as arccos
-from tinygrad_cuda.tensor.math import asin as arcsin
-from tinygrad_cuda.tensor.math import atan as arctan
-from tinygrad_cuda.tensor.math import atan2 as arctan2
-from tinygrad_cuda.tensor.math import div as divide
-from tinygrad_cuda.tensor.math import div as true_divide
-from tinygrad_cuda.tensor.math import ge as greater_equal
-from tinygrad_cuda.tensor.math import gt as greater
-from tinygrad_cuda.tensor.math import le as less_equal
-from tinygrad_cuda.tensor.math import lt as less
-from tinygrad_cuda.tensor.math import mul as multiply
-from tinygrad_cuda.tensor.math import ne as not_equal
-from tinygrad_cuda.tensor.math import neg as negative
-from tinygrad_cuda.tensor.math import sub as subtract
-from tinygrad_cuda.tensor.math import trunc as fix
-from tinygrad_cuda.tensor.ordering import argsort, cummax, cummin, kthvalue, msort, sort, topk
-from tinygrad_cuda.tensor.products import (
+from tinygrad_cuda.tensors.math import abs as absolute
+from tinygrad_cuda.tensors.math import acos as arccos
+from tinygrad_cuda.tensors.math import asin as arcsin
+from tinygrad_cuda.tensors.math import atan as arctan
+from tinygrad_cuda.tensors.math import atan2 as arctan2
+from tinygrad_cuda.tensors.math import div as divide
+from tinygrad_cuda.tensors.math import div as true_divide
+from tinygrad_cuda.tensors.math import ge as greater_equal
+from tinygrad_cuda.tensors.math import gt as greater
+from tinygrad_cuda.tensors.math import le as less_equal
+from tinygrad_cuda.tensors.math import lt as less
+from tinygrad_cuda.tensors.math import mul as multiply
+from tinygrad_cuda.tensors.math import ne as not_equal
+from tinygrad_cuda.tensors.math import neg as negative
+from tinygrad_cuda.tensors.math import sub as subtract
+from tinygrad_cuda.tensors.math import trunc as fix
+from tinygrad_cuda.tensors.ordering import argsort, cummax, cummin, kthvalue, msort, sort, topk
+from tinygrad_cuda.tensors.products import (
     addbmm,
     addmv,
     addr,
@@ -317,8 +317,8 @@ from tinygrad_cuda.tensor.products import (
     tensordot,
     vdot,
 )
-from tinygrad_cuda.tensor.quantiles import median, mode, nanmedian, nanquantile, quantile
-from tinygrad_cuda.tensor.random import (
+from tinygrad_cuda.tensors.quantiles import median, mode, nanmedian, nanquantile, quantile
+from tinygrad_cuda.tensors.random import (
     Generator,
     bernoulli,
     default_generator,
@@ -336,7 +336,7 @@ from tinygrad_cuda.tensor.random import (
     seed,
     set_rng_state,
 )
-from tinygrad_cuda.tensor.rearranging import (
+from tinygrad_cuda.tensors.rearranging import (
     clone,
     diag,
     flip,
@@ -346,7 +346,7 @@ from tinygrad_cuda.tensor.rearranging import (
     tril,
     triu,
 )
-from tinygrad_cuda.tensor.reductions import (
+from tinygrad_cuda.tensors.reductions import (
     all,
     amax,
     amin,
@@ -364,8 +364,14 @@ from tinygrad_cuda.tensor.reductions import (
     var,
     var_mean,
 )
-from tinygrad_cuda.tensor.searching import bucketize, isin, searchsorted, unique, unique_consecutive
-from tinygrad_cuda.tensor.selecting import (
+from tinygrad_cuda.tensors.searching import (
+    bucketize,
+    isin,
+    searchsorted,
+    unique,
+    unique_consecutive,
+)
+from tinygrad_cuda.tensors.selecting import (
     gather,
     index_add,
     index_copy,
@@ -378,14 +384,14 @@ from tinygrad_cuda.tensor.selecting import (
     take_along_dim,
     where,
 )
-from tinygrad_cuda.tensor.settings import (
+from tinygrad_cuda.tensors.settings import (
     get_num_interop_threads,
     set_flush_denormal,
     set_num_interop_threads,
     set_printoptions,
     set_warn_always,
 )
-from tinygrad_cuda.tensor.shaping import (
+from tinygrad_cuda.tensors.shaping import (
     broadcast_to,
     chunk,
     diagonal,
@@ -405,9 +411,9 @@ from tinygrad_cuda.tensor.shaping import (
     unflatten,
     unsqueeze,
 )
-from tinygrad_cuda.tensor.shaping import chunk as unsafe_chunk
-from tinygrad_cuda.tensor.shaping import split as unsafe_split
-from tinygrad_cuda.tensor.special import (
+from tinygrad_cuda.tensors.shaping import chunk as unsafe_chunk
+from tinygrad_cuda.tensors.shaping import split as unsafe_split
+from tinygrad_cuda.tensors.special import (
     acosh,
     angle,
     arccosh,
@@ -451,14 +457,14 @@ from tinygrad_cuda.tensor.special import (
     sinc,
     xlogy,
 )
-from tinygrad_cuda.tensor.special_rare import (
+from tinygrad_cuda.tensors.special_rare import (
     gcd,
     i0,
     igamma,
     igammac,
     lcm,
 )
-from tinygrad_cuda.tensor.statistics import (
+from tinygrad_cuda.tensors.statistics import (
     aminmax,
     bincount,
     corrcoef,
@@ -475,7 +481,7 @@ from tinygrad_cuda.tensor.statistics import (
     trapezoid,
     trapz,
 )
-from tinygrad_cuda.tensor.strided import (
+from tinygrad_cuda.tensors.strided import (
     alias_copy,
     as_strided,
     as_strided_,
@@ -503,8 +509,8 @@ from tinygrad_cuda.tensor.strided import (
     view_copy,
     zero_,
 )
-from tinygrad_cuda.tensor.tensor import Tensor
-from tinygrad_cuda.tensor.writing import (
+from tinygrad_cuda.tensors.tensor import Tensor
+from tinygrad_cuda.tensors.writing import (
     argwhere,
     diagonal_scatter,
     index_put,
@@ -761,7 +767,6 @@ __all__ = [
     "get_num_threads",
     "get_rng_state",
     "gradient",
-    "graph",
     "greater",
     "greater_equal",
     "group_norm",
@@ -1037,6 +1042,7 @@ __all__ = [
     "threshold",
     "threshold_",
     "tile",
+    "to_networkx",
     "topk",
     "trace",
     "transpose",

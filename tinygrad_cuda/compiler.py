@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tinygrad_cuda.compile import compile
+from tinygrad_cuda.capture import compile
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.engine.capture import capturing
 

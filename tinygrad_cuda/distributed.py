@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.names import missing_from
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = [
     "ReduceOp", "all_gather", "all_gather_into_tensor", "all_reduce", "barrier", "broadcast",

@@ -14,11 +14,11 @@ import numpy as np
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
-from tinygrad_cuda.tensor import math, products, reductions
-from tinygrad_cuda.tensor.autocast import in_float32
-from tinygrad_cuda.tensor.base import wrap
-from tinygrad_cuda.tensor.creation import DTypeLike, buffer_node
-from tinygrad_cuda.tensor.decomposing import (
+from tinygrad_cuda.tensors import math, products, reductions
+from tinygrad_cuda.tensors.autocast import in_float32
+from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.creation import DTypeLike, buffer_node
+from tinygrad_cuda.tensors.decomposing import (
     householder_product,
     ldl_factor,
     ldl_factor_ex,
@@ -28,8 +28,8 @@ from tinygrad_cuda.tensor.decomposing import (
     lu_factor_ex,
     lu_solve,
 )
-from tinygrad_cuda.tensor.dividing import vander as _vander
-from tinygrad_cuda.tensor.factorizing import (
+from tinygrad_cuda.tensors.dividing import vander as _vander
+from tinygrad_cuda.tensors.factorizing import (
     cholesky,
     det,
     eigh,
@@ -45,10 +45,10 @@ from tinygrad_cuda.tensor.factorizing import (
     svd,
     svdvals,
 )
-from tinygrad_cuda.tensor.linalg import matmul
-from tinygrad_cuda.tensor.products import multi_dot, vecdot
-from tinygrad_cuda.tensor.shaping import diagonal as _diagonal
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.linalg import matmul
+from tinygrad_cuda.tensors.products import multi_dot, vecdot
+from tinygrad_cuda.tensors.shaping import diagonal as _diagonal
+from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = [
     "cholesky",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.names import missing_from
-from tinygrad_cuda.tensor.random import (
+from tinygrad_cuda.tensors.random import (
     default_generator,
     get_rng_state,
     initial_seed,

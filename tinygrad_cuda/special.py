@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tinygrad_cuda.core.names import missing_from
-from tinygrad_cuda.tensor.exponentials import log_softmax, logsumexp, softmax
-from tinygrad_cuda.tensor.math import erf, exp2, expm1, log1p, round
-from tinygrad_cuda.tensor.special import (
+from tinygrad_cuda.tensors.exponentials import log_softmax, logsumexp, softmax
+from tinygrad_cuda.tensors.math import erf, exp2, expm1, log1p, round
+from tinygrad_cuda.tensors.special import (
     digamma,
     erfc,
     erfinv,
@@ -19,9 +19,9 @@ from tinygrad_cuda.tensor.special import (
     xlog1py,
     xlogy,
 )
-from tinygrad_cuda.tensor.special import lgamma as gammaln
-from tinygrad_cuda.tensor.special import mvlgamma as multigammaln
-from tinygrad_cuda.tensor.special_rare import (
+from tinygrad_cuda.tensors.special import lgamma as gammaln
+from tinygrad_cuda.tensors.special import mvlgamma as multigammaln
+from tinygrad_cuda.tensors.special_rare import (
     bessel_j0,
     bessel_j1,
     bessel_y0,

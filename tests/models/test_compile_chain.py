@@ -17,7 +17,7 @@ from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda.graphs import graph as graphs
 
-chain = sys.modules["tinygrad_cuda.compile.multi_step_replay"]
+chain = sys.modules["tinygrad_cuda.capture.multi_step_replay"]
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.engine.dirty_tracking import UnseenCell
 
-steady = sys.modules["tinygrad_cuda.compile.fast_replay"]
+steady = sys.modules["tinygrad_cuda.capture.fast_replay"]
 
 
 pytestmark = pytest.mark.usefixtures("kernel_device")

@@ -14,7 +14,7 @@ from compiled_task import value_bytes
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 
-steady = sys.modules["tinygrad_cuda.compile.fast_replay"]
+steady = sys.modules["tinygrad_cuda.capture.fast_replay"]
 
 
 pytestmark = pytest.mark.usefixtures("kernel_device")

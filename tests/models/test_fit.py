@@ -18,7 +18,7 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.data import DataLoader, TensorDataset
-from tinygrad_cuda.tensor.base import TensorBase
+from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.utils.metrics import accuracy
 from tinygrad_cuda.utils.training import Callback, History, fit
 

@@ -24,7 +24,7 @@ from tinygrad_cuda.graph.node import Op
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.lowering import emit as codegen
 from tinygrad_cuda.lowering.codegen.skeleton import fill
-from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensors.base import wrap
 
 CASES: dict[str, Callable[..., Any]] = {}
 

@@ -11,8 +11,8 @@ import tinygrad_cuda as tc
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.node import holding
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.tensor import base
-from tinygrad_cuda.tensor.base import arrived, wrap
+from tinygrad_cuda.tensors import base
+from tinygrad_cuda.tensors.base import arrived, wrap
 
 
 def slots(thing: Any) -> dict[str, Any]:

@@ -248,7 +248,7 @@ def test_a_long_account_of_the_compiler_says_how_much_is_left_out(count: int) ->
 def test_a_loop_stops_looking_for_a_program_that_it_does_not_find(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from tinygrad_cuda.compile import multi_step
+    from tinygrad_cuda.capture import multi_step
 
     tried = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 import subprocess
@@ -40,7 +41,7 @@ RANKS = {
     "backend.cuda": 10,
     "engine": 11,
     "replay": 12,
-    "tensor": 13,
+    "tensors": 13,
     "amp": 14,
     "autograd": 14,
     "backends": 14,
@@ -56,7 +57,7 @@ RANKS = {
     "optim": 15,
     "data": 15,
     "accelerator": 15,
-    "compile": 16,
+    "capture": 16,
     "compiler": 16,
     "einops_support": 16,
     "fx": 16,
@@ -75,8 +76,8 @@ SIBLINGS = {
     ("__main__", ""),
     ("cuda", "amp"),  # the older name
     ("optim", "nn"),  # averages of a Module's weights
-    ("compiler", "compile"),
-    ("utils", "compile"),  # the training loop's compiled steps
+    ("compiler", "capture"),
+    ("utils", "capture"),  # the training loop's compiled steps
 }
 # The op table is one table in several files: the gradient of a sum is an expand, and the reverse.
 MUTUAL = {"graph.ops"}
@@ -92,8 +93,8 @@ LATE = {
     "graph.ops.elementwise": {"scipy"},
     "graph.ops.numeric": {"scipy"},
     "lowering.schedule.kernel_dag": {"networkx"},
-    "tensor.decomposing": {"scipy"},
-    "tensor.factorizing": {"scipy"},
+    "tensors.decomposing": {"scipy"},
+    "tensors.factorizing": {"scipy"},
     "utils.compat": {"torch"},
     "utils.safetensors_file": {"safetensors"},
     "utils.tensorboard": {"tensorboardX"},
@@ -181,7 +182,7 @@ def test_ranks() -> None:
 
 
 def test_no_cycles() -> None:
-    """Within one part, such as backend or tensor, modules import each other one way only."""
+    """Within one part, such as backend or tensors, modules import each other one way only."""
     known = modules()
     edges = {
         module: {
@@ -207,6 +208,14 @@ def test_no_cycles() -> None:
 
     for module in edges:
         visit(module, ())
+
+
+def test_no_package_hides_a_function() -> None:
+    """`import tinygrad_cuda.x` must not turn the function `x` of the same name into a module."""
+    import tinygrad_cuda as tc
+
+    parts = {module.split(".")[0] for module in modules() if module}
+    assert not [name for name in sorted(parts) if inspect.isroutine(getattr(tc, name, None))]
 
 
 def test_nothing_is_imported_inside_functions() -> None:

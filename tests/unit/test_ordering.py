@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.tensor import ordering
+from tinygrad_cuda.tensors import ordering
 
 ROWS = np.array(
     [[2.0, np.nan, -0.0, 0.0, 2.0, -np.inf], [np.nan, 1.0, np.nan, np.inf, 1.0, -3.0]], np.float32

@@ -13,7 +13,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.ops import movement
-from tinygrad_cuda.tensor.base import wrap
+from tinygrad_cuda.tensors.base import wrap
 
 pytestmark = pytest.mark.smoke("engine")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.tensor import representation
+from tinygrad_cuda.tensors import representation
 
 NAN, INF = float("nan"), float("inf")
 SPREAD = np.random.default_rng(0).standard_normal

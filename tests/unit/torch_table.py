@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.tensor import windows
+from tinygrad_cuda.tensors import windows
 
 Program = Callable[..., Any]
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tinygrad_cuda.amp.grad_scaler import GradScaler
 from tinygrad_cuda.amp.within_function import custom_bwd, custom_fwd
 from tinygrad_cuda.core.names import missing_from
-from tinygrad_cuda.tensor.autocast import autocast, is_autocast_available
+from tinygrad_cuda.tensors.autocast import autocast, is_autocast_available
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_available"]
 

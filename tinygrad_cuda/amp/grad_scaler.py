@@ -18,9 +18,9 @@ from tinygrad_cuda.core.dtypes import DType, float16, float32
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, user_site
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.tensor.autocast import known_kind
-from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.autocast import known_kind
+from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.tensor import Tensor
 
 READY, UNSCALED, STEPPED = range(3)
 

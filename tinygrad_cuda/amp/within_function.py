@@ -6,8 +6,8 @@ import functools
 from typing import Any
 
 from tinygrad_cuda.core.dtypes import DType, as_dtype, float64
-from tinygrad_cuda.tensor.autocast import autocast, get_autocast_dtype, is_autocast_enabled
-from tinygrad_cuda.tensor.base import TensorBase
+from tinygrad_cuda.tensors.autocast import autocast, get_autocast_dtype, is_autocast_enabled
+from tinygrad_cuda.tensors.base import TensorBase
 
 
 def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: Any = None) -> Any:

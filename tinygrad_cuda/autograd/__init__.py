@@ -21,7 +21,7 @@ from tinygrad_cuda.autograd.modes import (
 from tinygrad_cuda.autograd.variable import Variable
 from tinygrad_cuda.autograd.versioning import check_versions
 from tinygrad_cuda.core.names import missing_from
-from tinygrad_cuda.tensor.backward import backward, grad
+from tinygrad_cuda.tensors.backward import backward, grad
 
 __all__ = [
     "Function",

@@ -14,9 +14,9 @@ from tinygrad_cuda.core.trees import leaves, rebuilt, spread
 from tinygrad_cuda.engine.vmap_trace import Recording
 from tinygrad_cuda.graph.batching import Rewriting, example, leading, placed
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.joining import cat
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.joining import cat
+from tinygrad_cuda.tensors.tensor import Tensor
 
 RANDOMNESS = ("error", "different", "same")
 

@@ -12,7 +12,7 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError, 
 from tinygrad_cuda.graph.node import Node, gradient_mode, mode
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.versions import Version, holder_of, version_of, versions
-from tinygrad_cuda.tensor.base import TensorBase, wrap
+from tinygrad_cuda.tensors.base import TensorBase, wrap
 
 
 class _Packed(NamedTuple):

@@ -11,11 +11,11 @@ from typing import Any
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, GradientError, ShapeError
 from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.creation import arange, ones_like, zeros, zeros_like
-from tinygrad_cuda.tensor.joining import stack
-from tinygrad_cuda.tensor.math import eq
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.creation import arange, ones_like, zeros, zeros_like
+from tinygrad_cuda.tensors.joining import stack
+from tinygrad_cuda.tensors.math import eq
+from tinygrad_cuda.tensors.tensor import Tensor
 
 Tensors = tuple[Tensor, ...]
 Function = Callable[..., Any]

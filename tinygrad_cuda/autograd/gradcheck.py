@@ -10,9 +10,9 @@ import numpy as np
 from tinygrad_cuda.core.dtypes import float64
 from tinygrad_cuda.core.errors import DTypeError, GradientError
 from tinygrad_cuda.graph.node import made_by
-from tinygrad_cuda.tensor.backward import as_list, grad
-from tinygrad_cuda.tensor.base import TensorBase
-from tinygrad_cuda.tensor.creation import tensor
+from tinygrad_cuda.tensors.backward import as_list, grad
+from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.tensors.creation import tensor
 
 Array = np.ndarray[Any, Any]
 SWEEP = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)

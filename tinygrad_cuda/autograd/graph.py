@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tinygrad_cuda.graph.versions import versions
-from tinygrad_cuda.tensor.base import TensorBase
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = [
     "disable_saved_tensors_hooks",

@@ -17,9 +17,9 @@ from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.graph.batching import Rewriting, begins_only_at, marked
 from tinygrad_cuda.graph.node import Node, gradient_mode, mode
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.creation import eye
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.creation import eye
+from tinygrad_cuda.tensors.tensor import Tensor
 
 Function = Callable[..., Any]
 Argnums = int | tuple[int, ...]

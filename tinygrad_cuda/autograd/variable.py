@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.tensor.base import TensorBase
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class _Every(type):

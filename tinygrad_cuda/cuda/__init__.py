@@ -15,9 +15,9 @@ from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.cuda import amp
 from tinygrad_cuda.cuda.events import Event, Stream, runtime_of
-from tinygrad_cuda.tensor import random
-from tinygrad_cuda.tensor.legacy import ON_GPU
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors import random
+from tinygrad_cuda.tensors.legacy import ON_GPU
+from tinygrad_cuda.tensors.tensor import Tensor
 
 globals().update(ON_GPU)
 

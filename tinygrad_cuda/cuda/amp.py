@@ -8,7 +8,7 @@ from typing import Any
 from tinygrad_cuda.amp.grad_scaler import GradScaler as _GradScaler
 from tinygrad_cuda.amp.within_function import custom_bwd as _custom_bwd
 from tinygrad_cuda.amp.within_function import custom_fwd as _custom_fwd
-from tinygrad_cuda.tensor.autocast import autocast as _autocast
+from tinygrad_cuda.tensors.autocast import autocast as _autocast
 
 
 class autocast(_autocast):

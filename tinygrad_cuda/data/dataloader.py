@@ -14,8 +14,8 @@ from tinygrad_cuda.data.dataset import IterableDataset, collate
 from tinygrad_cuda.data.prefetch import prefetched
 from tinygrad_cuda.data.sampler import BatchSampler, RandomSampler, SequentialSampler, Shuffler
 from tinygrad_cuda.data.workers import Recipe, Workers
-from tinygrad_cuda.tensor.creation import tensor
-from tinygrad_cuda.tensor.random import Generator
+from tinygrad_cuda.tensors.creation import tensor
+from tinygrad_cuda.tensors.random import Generator
 
 AHEAD = 2  # batches that each worker prepares ahead
 

@@ -15,9 +15,9 @@ from tinygrad_cuda.core.errors import ArgumentError, IndexError, ShapeError
 from tinygrad_cuda.data.randomness import sample
 from tinygrad_cuda.data.sampler import Shuffler
 from tinygrad_cuda.data.transforms import works_on_batches
-from tinygrad_cuda.tensor.joining import stack
-from tinygrad_cuda.tensor.random import Generator
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.joining import stack
+from tinygrad_cuda.tensors.random import Generator
+from tinygrad_cuda.tensors.tensor import Tensor
 
 Array = NDArray[Any]
 

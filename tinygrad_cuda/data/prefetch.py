@@ -11,8 +11,8 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.tensor.base import wrap
-from tinygrad_cuda.tensor.creation import get_default_device, tensor
+from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.creation import get_default_device, tensor
 
 
 def prefetched(batches: Iterable[Any]) -> Iterator[Any]:

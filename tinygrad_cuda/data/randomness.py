@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from tinygrad_cuda.tensor.random import default_generator
+from tinygrad_cuda.tensors.random import default_generator
 
 
 class _Stream:

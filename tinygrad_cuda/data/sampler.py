@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.tensor.random import Generator, default_generator
+from tinygrad_cuda.tensors.random import Generator, default_generator
 
 T = TypeVar("T")
 DRAWN_AT_ONCE = 1 << 16  # indices that one call draws

@@ -27,9 +27,9 @@ from tinygrad_cuda.core.errors import ArgumentError, DataError
 from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.data.dataset import IterableDataset, collate, fetch, gather
 from tinygrad_cuda.data.randomness import loading, sample
-from tinygrad_cuda.tensor.base import TensorBase
-from tinygrad_cuda.tensor.creation import set_default_device, tensor
-from tinygrad_cuda.tensor.random import manual_seed
+from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.tensors.creation import set_default_device, tensor
+from tinygrad_cuda.tensors.random import manual_seed
 
 _THREAD = threading.local()
 

@@ -10,7 +10,7 @@ from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.distributions.distribution import Distribution, together, uniform
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 def _one_of(op: str, probs: Any, logits: Any) -> None:

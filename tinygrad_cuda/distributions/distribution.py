@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.tensor.creation import tensor
-from tinygrad_cuda.tensor.random import rand
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import tensor
+from tinygrad_cuda.tensors.random import rand
+from tinygrad_cuda.tensors.tensor import Tensor
 
 Shape = tuple[int, ...]
 T = TypeVar("T", bound="Distribution")

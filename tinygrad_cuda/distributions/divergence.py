@@ -23,8 +23,8 @@ from tinygrad_cuda.distributions.multivariate_normal import (
     MultivariateNormal,
     normal_divergence,
 )
-from tinygrad_cuda.tensor.selecting import where
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.selecting import where
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 def kl_divergence(p: Distribution, q: Distribution) -> Tensor:

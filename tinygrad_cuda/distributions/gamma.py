@@ -13,11 +13,11 @@ import numpy as np
 
 from tinygrad_cuda.distributions.distribution import Distribution, Shape, together, uniform
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.tensor.creation import tensor
-from tinygrad_cuda.tensor.random import randn
-from tinygrad_cuda.tensor.selecting import where
-from tinygrad_cuda.tensor.special import digamma, lgamma, xlogy
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import tensor
+from tinygrad_cuda.tensors.random import randn
+from tinygrad_cuda.tensors.selecting import where
+from tinygrad_cuda.tensors.special import digamma, lgamma, xlogy
+from tinygrad_cuda.tensors.tensor import Tensor
 
 # One proposal is accepted with probability 0.95 or more: that all are refused has 2e-16.
 PROPOSALS = 12

@@ -7,8 +7,8 @@ from typing import Any
 from einops._backends import AbstractBackend
 
 from tinygrad_cuda.core.dtypes import int64
-from tinygrad_cuda.tensor import creation, joining, linalg, rearranging, shaping
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors import creation, joining, linalg, rearranging, shaping
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class TinygradCudaBackend(AbstractBackend):

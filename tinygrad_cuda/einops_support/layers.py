@@ -9,9 +9,9 @@ from einops.layers._einmix import _EinmixMixin
 
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
-from tinygrad_cuda.tensor import linalg
-from tinygrad_cuda.tensor.creation import zeros
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors import linalg
+from tinygrad_cuda.tensors.creation import zeros
+from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = ["EinMix", "Rearrange", "Reduce"]
 

@@ -8,8 +8,8 @@ from tinygrad_cuda.nn import functional
 from tinygrad_cuda.nn import init as initial
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
-from tinygrad_cuda.tensor.creation import full
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import full
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class _InPlace(Module):

@@ -11,10 +11,10 @@ from tinygrad_cuda.nn.container import ModuleList, Sequential
 from tinygrad_cuda.nn.linear import Linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.smooth import where
-from tinygrad_cuda.tensor.base import wrap
-from tinygrad_cuda.tensor.indexing import position_node
-from tinygrad_cuda.tensor.joining import cat
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.indexing import position_node
+from tinygrad_cuda.tensors.joining import cat
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class ASMoutput(NamedTuple):

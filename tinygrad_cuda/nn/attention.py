@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.nn import functional_attention as F
 from tinygrad_cuda.nn import init
+from tinygrad_cuda.nn.functional import attention as F
 from tinygrad_cuda.nn.linear import Linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
-from tinygrad_cuda.tensor.creation import empty
-from tinygrad_cuda.tensor.layout import fresh
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import empty
+from tinygrad_cuda.tensors.layout import fresh
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class MultiheadAttention(Module):

@@ -6,14 +6,14 @@ import math
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.nn import functional_conv as F
 from tinygrad_cuda.nn import init
+from tinygrad_cuda.nn.functional import convolutions as F
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.nn.windows import per_axis
-from tinygrad_cuda.tensor.creation import empty
-from tinygrad_cuda.tensor.joining import pad
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import empty
+from tinygrad_cuda.tensors.joining import pad
+from tinygrad_cuda.tensors.tensor import Tensor
 
 _MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate",
           "circular": "circular"}  # fmt: skip

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tinygrad_cuda.nn import functional_activation as F
+from tinygrad_cuda.nn.functional import activations as F
 from tinygrad_cuda.nn.module import Module
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class CosineSimilarity(Module):

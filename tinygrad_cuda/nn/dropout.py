@@ -5,7 +5,7 @@ from __future__ import annotations
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.nn import functional
 from tinygrad_cuda.nn.module import Module
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class _Dropout(Module):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Self
 
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.nn import functional_embedding as F
 from tinygrad_cuda.nn import init
+from tinygrad_cuda.nn.functional import embeddings as F
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
-from tinygrad_cuda.tensor.creation import empty
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import empty
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class _Table(Module):

@@ -12,9 +12,9 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import int32, uint8
 from tinygrad_cuda.graph.ops import indexing
-from tinygrad_cuda.tensor.base import wrap
-from tinygrad_cuda.tensor.creation import tensor
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.creation import tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 # PyTorch tries no more bits than these for the fraction of a weight.

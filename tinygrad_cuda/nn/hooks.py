@@ -13,8 +13,8 @@ from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.tensor import RemovableHandle, entered
+from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.tensor import RemovableHandle, entered
 
 _numbers = itertools.count()
 Hooks = list[Callable[..., Any]]

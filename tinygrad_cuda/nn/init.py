@@ -16,11 +16,11 @@ from tinygrad_cuda.core.dtypes import float32, float64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.names import missing_from, public
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.tensor import creation
-from tinygrad_cuda.tensor.creation import empty
-from tinygrad_cuda.tensor.factorizing import qr
-from tinygrad_cuda.tensor.special import erfinv
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors import creation
+from tinygrad_cuda.tensors.creation import empty
+from tinygrad_cuda.tensors.factorizing import qr
+from tinygrad_cuda.tensors.special import erfinv
+from tinygrad_cuda.tensors.tensor import Tensor
 
 _GAINS = {
     "linear": 1.0,

@@ -11,7 +11,7 @@ from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn import conv, linear, normalization
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class LazyModuleMixin(Module):

@@ -8,8 +8,8 @@ from typing import Any
 from tinygrad_cuda.nn import functional, init
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
-from tinygrad_cuda.tensor.creation import empty
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import empty
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class Identity(Module):

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
-from tinygrad_cuda.nn import losses, losses_more
 from tinygrad_cuda.nn.distance import PairwiseDistance
+from tinygrad_cuda.nn.functional import losses, losses_more
 from tinygrad_cuda.nn.linear import Linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.size_average import accepts_size_average, reduction_of
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class _Loss(Module):

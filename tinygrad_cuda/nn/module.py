@@ -21,10 +21,10 @@ from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.hooks import GradientHooks, add_hook
 from tinygrad_cuda.nn.parameter import Buffer, Parameter, place
 from tinygrad_cuda.nn.state_hooks import KINDS, StateHooks
-from tinygrad_cuda.tensor.backward import clear
-from tinygrad_cuda.tensor.base import TensorBase
-from tinygrad_cuda.tensor.creation import empty_like
-from tinygrad_cuda.tensor.tensor import RemovableHandle, Tensor
+from tinygrad_cuda.tensors.backward import clear
+from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.tensors.creation import empty_like
+from tinygrad_cuda.tensors.tensor import RemovableHandle, Tensor
 
 
 class _Calls(threading.local):

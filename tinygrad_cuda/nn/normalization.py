@@ -1,4 +1,4 @@
-"""Normalization layers; the functions themselves stand in `functional_normalization`."""
+"""Normalization layers; the functions themselves stand in `nn.functional`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.nn import functional_normalization as F
 from tinygrad_cuda.nn import init
+from tinygrad_cuda.nn.functional import normalizations as F
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
-from tinygrad_cuda.tensor.creation import empty, ones, zeros
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import empty, ones, zeros
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class _Norm(Module):

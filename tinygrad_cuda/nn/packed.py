@@ -12,9 +12,9 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
-from tinygrad_cuda.tensor.creation import tensor
-from tinygrad_cuda.tensor.joining import cat, stack
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import tensor
+from tinygrad_cuda.tensors.joining import cat, stack
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class PackedSequence(NamedTuple):

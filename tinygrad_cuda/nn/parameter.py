@@ -13,9 +13,9 @@ from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.capture import structure
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.tensor.base import TensorBase
-from tinygrad_cuda.tensor.creation import empty, tensor
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.tensors.creation import empty, tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class Parameter(Tensor):

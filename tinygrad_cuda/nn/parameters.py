@@ -8,7 +8,7 @@ from typing import Any, Self
 from tinygrad_cuda.core.errors import IndexError
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
-from tinygrad_cuda.tensor.base import TensorBase
+from tinygrad_cuda.tensors.base import TensorBase
 
 
 def _as_parameter(value: Any) -> Any:

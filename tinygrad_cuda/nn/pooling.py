@@ -1,4 +1,4 @@
-"""Pooling layers; the functions themselves stand in `functional_pooling`."""
+"""Pooling layers; the functions themselves stand in `nn.functional`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.nn import functional_fractional, functional_sampling
-from tinygrad_cuda.nn import functional_pooling as F
+from tinygrad_cuda.nn.functional import fractional_pooling, sampling
+from tinygrad_cuda.nn.functional import pooling as F
 from tinygrad_cuda.nn.module import Module
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class _MaxPool(Module):
@@ -209,7 +209,7 @@ class MaxUnpool1d(Module):
     """`max_unpool1d`: values put back where `MaxPool1d` found them."""
 
     rank = 1
-    function: Callable[..., Tensor] = staticmethod(functional_sampling.max_unpool1d)
+    function: Callable[..., Tensor] = staticmethod(sampling.max_unpool1d)
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
         super().__init__()
@@ -229,14 +229,14 @@ class MaxUnpool2d(MaxUnpool1d):
     """`max_unpool2d`: values put back where `MaxPool2d` found them."""
 
     rank = 2
-    function = staticmethod(functional_sampling.max_unpool2d)
+    function = staticmethod(sampling.max_unpool2d)
 
 
 class MaxUnpool3d(MaxUnpool1d):
     """`max_unpool3d`: values put back where `MaxPool3d` found them."""
 
     rank = 3
-    function = staticmethod(functional_sampling.max_unpool3d)
+    function = staticmethod(sampling.max_unpool3d)
 
 
 class AdaptiveMaxPool3d(AdaptiveMaxPool1d):
@@ -265,7 +265,7 @@ class FractionalMaxPool2d(Module):
     """
 
     rank = 2
-    function: Callable[..., Any] = staticmethod(functional_fractional.fractional_max_pool2d)
+    function: Callable[..., Any] = staticmethod(fractional_pooling.fractional_max_pool2d)
 
     def __init__(
         self, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
@@ -303,7 +303,7 @@ class FractionalMaxPool3d(FractionalMaxPool2d):
     """`FractionalMaxPool2d` over three axes."""
 
     rank = 3
-    function = staticmethod(functional_fractional.fractional_max_pool3d)
+    function = staticmethod(fractional_pooling.fractional_max_pool3d)
 
 
 _MaxPoolNd = _MaxPool  # PyTorch's name, which programs import

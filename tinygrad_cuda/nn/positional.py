@@ -10,8 +10,8 @@ from typing import Any
 
 from tinygrad_cuda.core.dtypes import float64
 from tinygrad_cuda.nn import functional as F
-from tinygrad_cuda.nn.functional_embedding import belonging, counting, largest_rows
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.nn.functional.embeddings import belonging, counting, largest_rows
+from tinygrad_cuda.tensors.tensor import Tensor
 
 REDUCTIONS = ("none", "mean", "sum")
 BAGS = ("sum", "mean", "max")

@@ -12,15 +12,15 @@ from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn import init
-from tinygrad_cuda.nn.functional_linear import dropout, linear
+from tinygrad_cuda.nn.functional.linears import dropout, linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.packed import PackedSequence
 from tinygrad_cuda.nn.parameter import Parameter
-from tinygrad_cuda.tensor.autocast import operands_in_half
-from tinygrad_cuda.tensor.creation import empty, zeros
-from tinygrad_cuda.tensor.joining import cat, stack
-from tinygrad_cuda.tensor.templated_calls import templated
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.autocast import operands_in_half
+from tinygrad_cuda.tensors.creation import empty, zeros
+from tinygrad_cuda.tensors.joining import cat, stack
+from tinygrad_cuda.tensors.templated_calls import templated
+from tinygrad_cuda.tensors.tensor import Tensor
 
 State = tuple[Tensor, ...]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinygrad_cuda.tensor import selecting
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors import selecting
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 def where(condition: Tensor, input: Any, other: Any) -> Tensor:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.parameter import place
-from tinygrad_cuda.tensor.creation import tensor
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class IncompatibleKeys(NamedTuple):

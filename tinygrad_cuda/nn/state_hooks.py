@@ -8,7 +8,7 @@ from typing import Any
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.nn.hooks import add_hook
 from tinygrad_cuda.nn.state import IncompatibleKeys, load
-from tinygrad_cuda.tensor.tensor import RemovableHandle, Tensor
+from tinygrad_cuda.tensors.tensor import RemovableHandle, Tensor
 
 Hook = Callable[..., Any]
 KINDS = ("save_pre", "save_post", "load_pre", "load_post")

@@ -8,8 +8,8 @@ from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.nn.module import Module
-from tinygrad_cuda.tensor.joining import stack
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.joining import stack
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 def functional_call(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinygrad_cuda.nn import functional_vision as F
+from tinygrad_cuda.nn.functional import vision as F
 from tinygrad_cuda.nn.module import Module
-from tinygrad_cuda.tensor.joining import pad
-from tinygrad_cuda.tensor.tensor import Tensor
-from tinygrad_cuda.tensor.windows import fold, unfold
+from tinygrad_cuda.tensors.joining import pad
+from tinygrad_cuda.tensors.tensor import Tensor
+from tinygrad_cuda.tensors.windows import fold, unfold
 
 
 class Upsample(Module):

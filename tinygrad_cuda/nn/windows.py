@@ -12,9 +12,9 @@ from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import indexing, movement
-from tinygrad_cuda.tensor import selecting
-from tinygrad_cuda.tensor.base import wrap
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors import selecting
+from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 def per_axis(op: str, name: str, value: Any, rank: int, least: int = 0) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 from tinygrad_cuda.optim.choices import check_choices
 from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options, zeros
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class Adam(Optimizer):

@@ -19,7 +19,7 @@ from tinygrad_cuda.optim.optimizer import (
     decayed,
     zeros,
 )
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class Adamax(Optimizer):

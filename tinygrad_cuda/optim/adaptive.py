@@ -18,7 +18,7 @@ from tinygrad_cuda.optim.optimizer import (
     filled,
     zeros,
 )
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class RMSprop(Optimizer):

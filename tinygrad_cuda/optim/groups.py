@@ -20,7 +20,7 @@ from tinygrad_cuda.engine.plan_lookup import GraphSignature, PlanEntry
 from tinygrad_cuda.engine.realize import lock_of, run_again
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.optim.replay import wide
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 State = dict[str, Any]
 # How often the plan of a step is looked for that has nothing else in it.

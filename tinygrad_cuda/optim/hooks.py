@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.tensor.tensor import RemovableHandle
+from tinygrad_cuda.tensors.tensor import RemovableHandle
 
 Hook = Callable[..., Any]
 KINDS = ("step_pre", "step_post", "state_pre", "state_post", "load_pre", "load_post")

@@ -16,11 +16,11 @@ from tinygrad_cuda.optim.lbfgs_memory import Memory
 from tinygrad_cuda.optim.line_search import Trial, strong_wolfe
 from tinygrad_cuda.optim.optimizer import Optimizer, Scalars, check_options, loaded
 from tinygrad_cuda.optim.updates import widened
-from tinygrad_cuda.tensor.creation import tensor
-from tinygrad_cuda.tensor.creation import zeros as zeros_of
-from tinygrad_cuda.tensor.joining import cat
-from tinygrad_cuda.tensor.promotion import to_dtype
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import tensor
+from tinygrad_cuda.tensors.creation import zeros as zeros_of
+from tinygrad_cuda.tensors.joining import cat
+from tinygrad_cuda.tensors.promotion import to_dtype
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class LBFGS(Optimizer):

@@ -26,11 +26,11 @@ from tinygrad_cuda.optim.hooks import Hooked
 from tinygrad_cuda.optim.replay import ParameterLists, StepReplay
 from tinygrad_cuda.optim.updates import Updates, widened
 from tinygrad_cuda.optim.watched import States, Watched, WatchedList, changed
-from tinygrad_cuda.tensor.backward import clear
-from tinygrad_cuda.tensor.base import wrap
-from tinygrad_cuda.tensor.creation import tensor
-from tinygrad_cuda.tensor.promotion import to_dtype
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.backward import clear
+from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.creation import tensor
+from tinygrad_cuda.tensors.promotion import to_dtype
+from tinygrad_cuda.tensors.tensor import Tensor
 
 Group = dict[str, Any]
 State = dict[str, Any]

@@ -13,7 +13,7 @@ from tinygrad_cuda.core.dtypes import bfloat16, float64
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.optim.adam import check_betas
 from tinygrad_cuda.optim.optimizer import Group, Optimizer, State, check_options, zeros
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class Lion(Optimizer):

@@ -20,7 +20,7 @@ from tinygrad_cuda.engine.plan import key_numbers
 from tinygrad_cuda.engine.realize import value_error
 from tinygrad_cuda.optim.watched import States, Watched, WatchedList, changes
 from tinygrad_cuda.replay.switches import switches
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 _drain: Callable[[Any], None] = deque(maxlen=0).extend  # runs an iterator to its end
 AHEAD = 16  # steps whose numbers are computed together

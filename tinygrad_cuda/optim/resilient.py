@@ -22,8 +22,8 @@ from tinygrad_cuda.optim.optimizer import (
     filled,
     zeros,
 )
-from tinygrad_cuda.tensor.creation import tensor
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class Rprop(Optimizer):

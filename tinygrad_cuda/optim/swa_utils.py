@@ -14,9 +14,9 @@ from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from tinygrad_cuda.optim.lr_scheduler.base import LRScheduler, per_group, rate_of
 from tinygrad_cuda.optim.optimizer import Optimizer
-from tinygrad_cuda.tensor.creation import tensor
-from tinygrad_cuda.tensor.selecting import where
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import tensor
+from tinygrad_cuda.tensors.selecting import where
+from tinygrad_cuda.tensors.tensor import Tensor
 
 Average = Callable[[Tensor, Tensor, Tensor], Tensor]
 MultiAverage = Callable[[list[Tensor], list[Tensor], Tensor], None]

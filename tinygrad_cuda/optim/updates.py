@@ -25,10 +25,10 @@ from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.optim.groups import Seen, SteadyGroup
 from tinygrad_cuda.optim.replay import Absent, dry_run, numeric, wide
 from tinygrad_cuda.replay.switches import switches
-from tinygrad_cuda.tensor import autocast
-from tinygrad_cuda.tensor.base import wrap
-from tinygrad_cuda.tensor.promotion import to_dtype
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors import autocast
+from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.promotion import to_dtype
+from tinygrad_cuda.tensors.tensor import Tensor
 
 State = dict[str, Any]
 

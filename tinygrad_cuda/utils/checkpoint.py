@@ -11,10 +11,10 @@ from tinygrad_cuda.engine.cell import Leaf, detached
 from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.graph.node import Node, gradient_mode, mode
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.tensor.base import TensorBase, wrap
-from tinygrad_cuda.tensor.random import default_generator
-from tinygrad_cuda.tensor.selecting import where
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.random import default_generator
+from tinygrad_cuda.tensors.selecting import where
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 def checkpoint(

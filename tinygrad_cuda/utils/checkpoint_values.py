@@ -21,7 +21,7 @@ from tinygrad_cuda.core.device import Device, as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype
 from tinygrad_cuda.core.errors import DataError
 from tinygrad_cuda.nn.module import Module
-from tinygrad_cuda.tensor.base import Size
+from tinygrad_cuda.tensors.base import Size
 
 NAMESPACES = {"argparse": argparse.Namespace, "types": types.SimpleNamespace}
 

@@ -19,10 +19,10 @@ import numpy as np
 from tinygrad_cuda.core.device import CPU, Device, as_device
 from tinygrad_cuda.core.errors import ArgumentError, DataError, MissingFileError
 from tinygrad_cuda.nn.parameter import Parameter
-from tinygrad_cuda.tensor.base import Size, TensorBase, wrap
-from tinygrad_cuda.tensor.creation import buffer_node
-from tinygrad_cuda.tensor.tensor import Tensor
-from tinygrad_cuda.tensor.views import moves
+from tinygrad_cuda.tensors.base import Size, TensorBase, wrap
+from tinygrad_cuda.tensors.creation import buffer_node
+from tinygrad_cuda.tensors.tensor import Tensor
+from tinygrad_cuda.tensors.views import moves
 from tinygrad_cuda.utils.checkpoint_values import decoded, encoded
 from tinygrad_cuda.utils.safetensors_file import pack, unpack
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tinygrad_cuda.tensor.tensor import RemovableHandle
+from tinygrad_cuda.tensors.tensor import RemovableHandle
 
 __all__ = ["RemovableHandle"]

@@ -10,8 +10,8 @@ from typing import Any
 from tinygrad_cuda.core.dtypes import float32, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.tensor.creation import arange, ones, zeros
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import arange, ones, zeros
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 def accuracy(input: Tensor, target: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.trees import leaves, rebuilt
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = ["SummaryWriter"]
 

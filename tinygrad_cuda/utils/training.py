@@ -12,13 +12,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from tinygrad_cuda.compile import compile as compiled
+from tinygrad_cuda.capture import compile as compiled
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError, DataError
 from tinygrad_cuda.nn.utils import clip_grad_norm_
 from tinygrad_cuda.optim.lr_scheduler import ReduceLROnPlateau
-from tinygrad_cuda.tensor.joining import stack
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.joining import stack
+from tinygrad_cuda.tensors.tensor import Tensor
 from tinygrad_cuda.utils.checkpoints import load, save
 from tinygrad_cuda.utils.training_logs import History, TensorBoard
 from tinygrad_cuda.utils.training_losses import Loss, Losses, Step, evaluate

@@ -9,8 +9,8 @@ from typing import Any
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import DataError
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.tensor.autocast import autocast
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.autocast import autocast
+from tinygrad_cuda.tensors.tensor import Tensor
 
 Loss = Callable[[Any, Any], Tensor]  # of an output and a target
 Step = Callable[[Any, Any], Tensor]  # of a model and a batch

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.core.errors import DataError
-from tinygrad_cuda.tensor.random import get_rng_state, set_rng_state
+from tinygrad_cuda.tensors.random import get_rng_state, set_rng_state
 from tinygrad_cuda.utils.checkpoints import load, save
 
 VERSION = 1

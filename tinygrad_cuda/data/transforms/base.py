@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.data.randomness import randomness
-from tinygrad_cuda.tensor.base import TensorBase
-from tinygrad_cuda.tensor.creation import tensor
+from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.tensors.creation import tensor
 
 Array = NDArray[Any]
 

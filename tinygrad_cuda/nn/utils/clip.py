@@ -8,11 +8,11 @@ from typing import Any
 
 from tinygrad_cuda.core.errors import GradientError
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.tensor import reductions
-from tinygrad_cuda.tensor.base import TensorBase
-from tinygrad_cuda.tensor.creation import zeros
-from tinygrad_cuda.tensor.joining import stack
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors import reductions
+from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.tensors.creation import zeros
+from tinygrad_cuda.tensors.joining import stack
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 def _gradients(parameters: Any) -> list[Tensor]:

@@ -12,14 +12,14 @@ import numpy as np
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from tinygrad_cuda.nn.functional_normalization import normalize
+from tinygrad_cuda.nn.functional.normalizations import normalize
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.utils.parametrize import register_parametrization
 from tinygrad_cuda.nn.utils.reparametrize import lengths
-from tinygrad_cuda.tensor.creation import empty, eye, tensor
-from tinygrad_cuda.tensor.factorizing import matrix_exp, qr, solve
-from tinygrad_cuda.tensor.joining import cat
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.creation import empty, eye, tensor
+from tinygrad_cuda.tensors.factorizing import matrix_exp, qr, solve
+from tinygrad_cuda.tensors.joining import cat
+from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = ["orthogonal", "spectral_norm", "weight_norm"]
 

@@ -16,7 +16,7 @@ from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.container import ModuleDict, ModuleList
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter, place
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = [
     "ParametrizationList", "cached", "is_parametrized", "register_parametrization",

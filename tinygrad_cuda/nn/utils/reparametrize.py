@@ -10,12 +10,12 @@ from typing import Any
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from tinygrad_cuda.nn.functional_normalization import normalize
+from tinygrad_cuda.nn.functional.normalizations import normalize
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
-from tinygrad_cuda.tensor import reductions
-from tinygrad_cuda.tensor.creation import empty
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors import reductions
+from tinygrad_cuda.tensors.creation import empty
+from tinygrad_cuda.tensors.tensor import Tensor
 
 _KEPT = "_reparametrized"
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from tinygrad_cuda.core.errors import ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.tensor.joining import cat
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.joining import cat
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:

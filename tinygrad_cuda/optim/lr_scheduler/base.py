@@ -14,7 +14,7 @@ from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.engine.capture import repeated
 from tinygrad_cuda.optim.optimizer import Group, Optimizer
-from tinygrad_cuda.tensor.tensor import Tensor
+from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class LRScheduler:

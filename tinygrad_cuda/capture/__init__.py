@@ -1,0 +1,11 @@
+"""tc.compile: a function is recorded once a signature and from then on replayed."""
+
+from __future__ import annotations
+
+from tinygrad_cuda.capture.compiled import Compiled
+from tinygrad_cuda.capture.multi_step import Steps, compile, loop
+from tinygrad_cuda.nn.module import compiler
+
+compiler.function = compile
+
+__all__ = ["Compiled", "Steps", "compile", "loop"]

@@ -1,0 +1,373 @@
+"""tc.compile: the first calls of a signature are recorded, the later ones replayed."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tinygrad_cuda.capture.fast_replay import MISS, FastReplay, fast_replay
+from tinygrad_cuda.capture.guard_discovery import Extra, home_of, names_of
+from tinygrad_cuda.capture.guard_values import Names
+from tinygrad_cuda.capture.multi_step_replay import MultiStepReplay, multi_step_replay
+from tinygrad_cuda.capture.program import CapturedProgram, Change
+from tinygrad_cuda.capture.replay_frame import ReplayFrame
+from tinygrad_cuda.capture.results import ResultHistory
+from tinygrad_cuda.capture.signature import (
+    Given,
+    difference,
+    owner_module,
+    snapshot,
+)
+from tinygrad_cuda.capture.watch import Watch, refuse
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.errors import CompileError, OutOfMemoryError
+from tinygrad_cuda.core.interrupts import SIGINT, SIGTERM, getsignal, indivisible
+from tinygrad_cuda.core.locks import new_lock
+from tinygrad_cuda.core.trees import leaves
+from tinygrad_cuda.engine.capture import (
+    Capture,
+    Stale,
+    StepEvent,
+    begin,
+    capturing,
+    end,
+    structure,
+    watching,
+)
+from tinygrad_cuda.engine.cell import local
+from tinygrad_cuda.engine.realize import realize_all
+from tinygrad_cuda.graph.node import mode
+from tinygrad_cuda.graph.versions import versions
+from tinygrad_cuda.replay.switches import switches
+
+SIGNATURES = 64  # kept for one function; the least recently used goes first
+PROGRAMS = 8  # kept for one signature: training and evaluation, frozen and not, ...
+MET = 200  # values that calls meet while they are traced and that no name leads to
+ATTEMPTS = 3  # calls in a row that leave something new behind
+
+
+_all: weakref.WeakSet[Compiled] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    """Has every compiled function traced again."""
+    for compiled in [*_all]:
+        compiled.forget()
+
+
+switches.listen(_forget)
+
+
+class Ready(NamedTuple):
+    """A program to run many times, the first call's arguments, and that call under way."""
+
+    turns: MultiStepReplay
+    given: Given
+    frame: ReplayFrame
+
+
+class Compiled:
+    """A function or Module whose calls are replayed; `tc.compile` makes it.
+
+    Attributes that it does not have are those of what it was made from.
+
+    Args:
+        function: what is compiled.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._programs: OrderedDict[Any, list[CapturedProgram]] = OrderedDict()
+        # Signatures that cannot be replayed, and the version of structure at which that was so.
+        self._recorded: dict[Any, int] = {}
+        self._attempts: Counter[Any] = Counter()  # of each signature
+        # Signatures whose calls write to a view among the arguments; tensors that calls have
+        # written while a view of them was an argument.
+        self._writing: set[Any] = set()
+        self._written_bases: weakref.WeakSet[Any] = weakref.WeakSet()
+        # What the last of them left: what changes it later is not the call.
+        self._left: dict[Any, tuple[int, Names]] = {}
+        self._steady: FastReplay | None = None  # of the program that was replayed last
+        self._extra = Extra([], set(), [], [], [])  # what calls have met that no name leads to
+        self._lock = new_lock()
+        _all.add(self)
+        if not hasattr(function, "parameters"):
+            functools.update_wrapper(self, function)
+        self.__wrapped__ = function
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        recorder = local.recorder
+        now = recorder.mode
+        if (watching.on and capturing() is not None) or settings.eager or now.finite or versions.on:
+            return self.function(*args, **options)
+        with self._lock:
+            if recorder.pending:
+                realize_all()
+            steady_way = self._steady
+            if steady_way is not None and not options and not settings.validate:
+                signals = recorder.signals
+                handlers = signals.installed
+                if getsignal(SIGINT) is not handlers[0] or getsignal(SIGTERM) is not handlers[1]:
+                    signals.install()
+                signals.firm += 1
+                try:
+                    result = steady_way.replay(args, now.gradients)
+                except OutOfMemoryError as error:
+                    raise steady_way.program.named(error) from None
+                finally:
+                    signals.firm -= 1
+                    if signals.arrived:
+                        signals.end()
+                if result is not MISS:
+                    return result
+            given = self._given(args, options)
+            if given.history:
+                return self.function(*args, **options)
+            key = given.key
+            programs = self._programs.get(key, [])
+            if self._recorded and self._recorded.get(key) == structure.version:
+                return self.function(*args, **options)
+            reason = ""
+            for program in programs:
+                try:
+                    return self._replayed(given, program, programs)
+                except Stale as stale:
+                    reason = reason or str(stale)
+            return self._trace(given, reason or self._why(key))[0]
+
+    def _replayed(
+        self, given: Given, program: CapturedProgram, programs: list[CapturedProgram]
+    ) -> Any:
+        """The call done again by a program of its signature.
+
+        Raises:
+            Stale: the program does not fit any more; nothing has happened.
+        """
+        if settings.validate:
+            program.frame(given)  # it holds values, which a plan then would not overwrite
+            return self._validated(given, program)
+        with indivisible:
+            try:
+                result = program.run(given, program.frame(given))
+            except OutOfMemoryError as error:
+                raise program.named(error) from None
+            if programs[0] is not program:
+                programs.remove(program)
+                programs.insert(0, program)
+            self._steady = fast_replay(program, given)
+        return result
+
+    def ready(self, args: tuple[Any, ...], options: dict[str, Any]) -> Ready | None:
+        """A program that many calls like this one can repeat behind one another, if there is one.
+
+        The caller holds the lock, and runs at least one turn.
+        """
+        inside = watching.on and capturing() is not None
+        if inside or settings.eager or settings.validate or mode.now.finite or versions.on:
+            return None
+        if local.recorder.pending:
+            realize_all()
+        given = self._given(args, options)
+        if given.history:
+            return None
+        for program in self._programs.get(given.key, ()):
+            turns = multi_step_replay(program)
+            if turns is not None:
+                try:
+                    return Ready(turns, given, program.frame(given))
+                except Stale:
+                    continue
+        return None
+
+    def _given(self, args: tuple[Any, ...], options: dict[str, Any]) -> Given:
+        """The arguments of a call; views by what they show if such a call has written to it."""
+        given = Given(args, options)
+        if given.views and (
+            given.key in self._writing
+            or any(view.base in self._written_bases for view in given.views)
+        ):
+            return Given(args, options, by_chain=True)
+        return given
+
+    def _why(self, key: Any) -> str:
+        """Why there is no program for a key."""
+        if not self._programs:
+            return "its first call"
+        return difference(key, next(reversed(self._programs)))
+
+    def _trace(self, given: Given, reason: str) -> tuple[Any, CapturedProgram | None]:
+        """Calls the function as it is, and keeps what it did if another call can repeat it."""
+        version, left = self._left.get(given.key, (-1, None))
+        if version != structure.version or (left is not None and left.changed() is not None):
+            self._attempts.pop(given.key, None)
+        names = names_of(self.function, leaves((given.args, given.options)), self._extra)
+        gradients = mode.now.gradients
+        self._report(f"is traced: {reason}")
+        for remark in names.remarks():
+            self._report(remark)
+        refuse(names)
+        result, capture, watch = self._captured(given, names)
+        returned = result  # as the function sees its arguments
+        if given.views:
+            result = given.restored(result)
+        if capture.written_bases:
+            self._written_bases.update(capture.written_bases)
+            if capture.written_views:
+                self._writing.add(given.key)
+            self._report("is traced again: it writes to what a view among its arguments shows")
+            return result, None
+        missed = watch.missed(self._extra)
+        arguments = leaves((given.args, given.options))
+        watch.narrowed(lambda ran: names_of(self.function, arguments, self._extra, ran))
+        names.seen.clear()  # what is weakly referred to may go
+        try:
+            program = CapturedProgram(capture, given, returned, names)
+        except ResultHistory:
+            self._recorded[given.key] = structure.version
+            self._report("is recorded each time: a gradient may still pass through what it returns")
+            return result, None
+        change = _unsteady(capture, program)
+        if gradients is not mode.now.gradients:
+            change = Change("gradient mode", None, False)
+        change = change or program.changed()
+        if change is None and missed:
+            what = "which functions it calls that no name leads to"
+            # Each such call has met something new: not for ever.
+            change = Change(what, None, sum(map(len, self._extra)) < MET)
+        if change is not None:
+            self._count(given.key, change, names)
+            return result, None
+        self._attempts.pop(given.key, None)
+        self._left.pop(given.key, None)
+        self._recorded.pop(given.key, None)
+        programs = self._programs.get(given.key, [])
+        self._keep(given.key, [program, *programs][:PROGRAMS])
+        return result, program
+
+    def _count(self, key: Any, change: Change, names: Names) -> None:
+        """Notes that a call has left behind what a replay would not.
+
+        Raises:
+            CompileError: so have all those before it.
+        """
+        self._attempts[key] += not change.new
+        if len(self._left) >= SIGNATURES:
+            self._left.clear()
+        self._left[key] = structure.version, names.later()
+        self._report(f"is traced again: its call has changed {change.text}")
+        if self._attempts[key] >= ATTEMPTS:
+            raise _never_steady(change)
+
+    def _captured(self, given: Given, names: Names) -> tuple[Any, Capture, Watch]:
+        """What a call returns, what it did to Tensors, and what else it read.
+
+        Raises:
+            CompileError: it has looked at a value, or at what cannot be followed.
+        """
+        watch = Watch(names, home_of(self.function))
+        capture = Capture(given.cells, snapshot, given.views)
+        try:
+            begin(capture)
+            watch.begin()
+            for module in filter(None, (owner_module(self.function), *names.modules)):
+                capture.saw_module(module)
+            result = self.function(*given.args, **given.options)
+            watch.end()
+            realize_all()
+        finally:
+            try:
+                watch.end()
+                end()
+            except KeyboardInterrupt:
+                watch.end()
+                end()  # it had come before anything was done
+                raise
+        # The function may have caught them.
+        for error in (watch.error, capture.refused):
+            if error is not None:
+                raise error
+        watch.moved()
+        return result, capture, watch
+
+    def _validated(self, given: Given, known: CapturedProgram) -> Any:
+        """Traces the call although a program is known, and compares."""
+        result, program = self._trace(given, "TGC_VALIDATE compares")
+        line = None if program is None else known.departs(program)
+        if line is not None:
+            raise CompileError(
+                "compile",
+                "the function does something else than when it was traced",
+                expect="the same operations with the same Python values",
+                actual=f"another graph from here on: {line}",
+                hint="Python values that change are read once; pass them as tensors",
+            )
+        return result
+
+    def _keep(self, key: Any, programs: list[CapturedProgram]) -> None:
+        if not switches.compiled_replay:
+            return
+        self._programs[key] = programs
+        self._programs.move_to_end(key)
+        if len(self._programs) > SIGNATURES:
+            self._programs.popitem(last=False)
+
+    def forget(self) -> None:
+        """Drops all programs."""
+        with self._lock:
+            self._programs.clear()
+            self._steady = None
+
+    def _report(self, text: str) -> None:
+        if settings.debug >= 1:
+            name = getattr(self.function, "__qualname__", type(self.function).__name__)
+            print(f"compile: {name} {text}", file=sys.stderr)
+
+    # As what it was made from ---------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "function" or (name.startswith("__") and name.endswith("__")):
+            raise AttributeError(name)
+        return getattr(self.function, name)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __reduce__(self) -> Any:
+        return Compiled, (self.function,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        return Compiled(copy.deepcopy(self.function, memo))
+
+    def __repr__(self) -> str:
+        return f"compiled {self.function!r}"
+
+
+def _unsteady(capture: Capture, program: CapturedProgram) -> Change | None:
+    """What the call has made or replaced that a replay would not; or None."""
+    for event in capture.events:
+        if isinstance(event, StepEvent) and event.unsteady is not None:
+            return Change(event.unsteady, None, False)
+    for reference, cell, chain in capture.handles.values():
+        handle = reference()
+        if handle is not None and (handle.cell is not cell or handle.chain != chain):
+            what = f"what a tensor of shape {tuple(handle.shape)} refers to"
+            return Change(what, None, False)
+    if program.escaped is not None:
+        return Change(f"what holds a tensor made inside: {program.escaped}", None, False)
+    return None
+
+
+def _never_steady(change: Change) -> CompileError:
+    return CompileError(
+        "compile",
+        "each call leaves something behind that a replay would not",
+        expect="tensors written in place, results returned, and Python values left alone",
+        actual=f"{ATTEMPTS} calls in a row have changed {change.text}",
+        site=change.site,
+        hint="return tensors instead of keeping them, write state with copy_(), count outside",
+    )

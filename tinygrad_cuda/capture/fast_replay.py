@@ -1,0 +1,274 @@
+"""A replay that finds everything as the last one left it: what it looks at, it looks at in bulk.
+
+It does what `Program.frame` and `Program.run` do, for programs and states where nothing has to be
+copied, replaced or made anew but the results. Where that is not so, those two do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import chain, islice, repeat
+from operator import attrgetter, is_, itemgetter
+from sys import getrefcount
+from typing import Any
+
+from tinygrad_cuda.capture.guard_codegen import compared, looking
+from tinygrad_cuda.capture.multi_step_replay import can_chain
+from tinygrad_cuda.capture.output_recycling import RecycledOutputs
+from tinygrad_cuda.capture.program import CapturedProgram
+from tinygrad_cuda.capture.replay_frame import ReplayFrame, RunEvent, outputs_of, storage_of
+from tinygrad_cuda.capture.results import Fresh, Result
+from tinygrad_cuda.capture.signature import Given
+from tinygrad_cuda.engine.capture import Stale
+from tinygrad_cuda.engine.dirty_tracking import (
+    SEALABLE_CELLS,
+    SEALABLE_LEAVES,
+    grad_under,
+    node_under,
+    seals,
+    track_writes,
+)
+from tinygrad_cuda.engine.overwrite import LISTED
+from tinygrad_cuda.graph.node import mode
+from tinygrad_cuda.graph.subgraph_template import picking
+from tinygrad_cuda.replay.switches import switches
+from tinygrad_cuda.tensors.autocast import state as autocast
+from tinygrad_cuda.tensors.tensor import Tensor
+
+MISS: Any = object()  # what a call gives that must go the long way
+NOBODY = ReplayFrame([])  # for events of the host, which look at no cell
+OWN = LISTED + 1  # references to a thing in a list, if one other thing refers to it
+
+cell_of, chain_of = attrgetter("cell"), attrgetter("chain")
+aliases_of, needs_grad = attrgetter("aliases"), attrgetter("requires_grad")
+
+
+class FastReplay:
+    """The replay of a program for which `steadiable` holds.
+
+    Args:
+        program: which has just been replayed.
+        given: the arguments of that call.
+    """
+
+    def __init__(self, program: CapturedProgram, given: Given) -> None:
+        self.program = program
+        self.gradients = mode.now.gradients
+        self.look = (looking if switches.argument_guards else compared)(program, given)
+        (self.event,) = (e for e in program.events if type(e) is RunEvent)
+        number = program.events.index(self.event)
+        self.before, self.after = program.events[:number], program.events[number + 1 :]
+        self.prepares = [step.prepare for step in program.early]
+        self._find_gradients()
+        self._find_cells(len(given.cells))
+        self._find_outputs()
+        self.broken = -1  # how many seals had been broken when all was well
+
+    def _find_gradients(self) -> None:
+        """Leaves whose gradients are made anew, and those that have none."""
+        program = self.program
+        kept = [gradient for gradient in program.gradients if not gradient.none]
+        self.leaves = [gradient.leaf for gradient in kept]
+        self.tensors = [Tensor] * len(kept)
+        self.dropped = [gradient.leaf for gradient in program.gradients if gradient.none]
+        self.dropped += program.without_gradient
+
+    def _find_cells(self, arguments: int) -> None:
+        """State that is overwritten, then gradients, then state that is only read."""
+        program = self.program
+        own = [place - arguments for place in program.overwritten]
+        rest = [place for place in range(len(program.cells)) if place not in own]
+        self.own_cells = [program.cells[place] for place in own]
+        self.read_cells = [program.cells[place] for place in rest]
+        kept = [gradient for gradient in program.gradients if not gradient.none]
+        output_specs = [gradient.output_spec.outputs for gradient in kept if gradient.output_spec]
+        self.cell_outputs = [program.outputs[place] for place in own]
+        self.cell_outputs += [*output_specs, *(program.outputs[place] for place in rest)]
+        self.first, self.last = len(own), len(own) + len(output_specs)  # of the gradients
+        numbers = [*range(arguments), *(arguments + place for place in own)]
+        numbers += [-1] * len(output_specs)
+        numbers += [arguments + place for place in rest]
+        numbers += range(program.offsets[0] - len(program.constants), program.offsets[0])
+        places = [numbers.index(number) for number in self.event.inputs]
+        self.inputs = picking(places)
+        # Which arguments the plan reads, and as which of its inputs.
+        self.used = [number for number in range(arguments) if number in places]
+        self.all_used = len(self.used) == arguments
+        slots = [places.index(number) for number in self.used]
+        self.held = self.event.executable.held(slots)
+
+    def _find_outputs(self) -> None:
+        """Where the memory of each output comes from: inputs, gradients, hidden, new."""
+        program, executable = self.program, self.event.executable
+        start, count = program.offsets[0], len(self.event.inputs)
+        gradients = [gradient.output for gradient in program.gradients if not gradient.none]
+        self.hidden = self.event.unused
+        known = {*gradients, *self.hidden}
+        new = [n for n, slot in enumerate(executable.results) if slot is None and n not in known]
+        others = [*gradients, *self.hidden, *new]
+        self.sources = [start + number for number in new]
+        self.new = []
+        for number, source in zip(new, self.sources):
+            keys = program.shown.get(source, set())
+            alone = switches.output_recycling and len(keys) == 1
+            key = next(iter(keys)) if alone else None
+            self.new.append(RecycledOutputs(partial(executable.room, number), key))
+        self.rebuild = self._rebuilding()
+        self.outputs = picking(
+            [
+                count + others.index(number) if slot is None else slot
+                for number, slot in enumerate(executable.results)
+            ]
+        )
+        self.values: list[Any] = [None] * program.offsets[-1]
+
+    def _rebuilding(self) -> Callable[[list[Any]], Any] | None:
+        """How the results of `new` make up what the call returns; None if not by themselves."""
+        program = self.program
+        places = {result.key: place for place, result in enumerate(self.new)}
+        if not all(key in places for key in program.keys):
+            return None
+        wanted = [places[key] for key in program.keys]
+        if program.structure is None:
+            return itemgetter(*wanted)
+        if type(program.structure) is tuple and program.structure == (None,) * len(wanted):
+            return picking(wanted)
+        return None
+
+    def replay(self, args: tuple[Any, ...], gradients: bool) -> Any:
+        """What the call returns; or `MISS`, and nothing has happened.
+
+        Args:
+            args: of the call.
+            gradients: whether they are recorded in this thread.
+        """
+        program, event = self.program, self.event
+        given = self.look(args)
+        if given is None or gradients is not self.gradients:
+            return MISS
+        if self.broken != seals.broken and not self._under_seal(args):
+            return MISS
+        try:
+            for prepare in self.prepares:
+                prepare()
+        except Stale:
+            return MISS
+        new: list[Any] = []
+        tensors: list[Any] = []
+        missing: list[Any] = []
+        with event.lock:
+            for before in self.before:
+                before(NOBODY)
+            for result in self.new:
+                entry = result.free()
+                if entry is None:
+                    new.append(result.room())
+                    tensors.append(None)
+                    missing.append(result)
+                else:
+                    tensors.append(entry[0])
+                    new.append(entry[3])
+            arguments = given if self.all_used else [given[number] for number in self.used]
+            if not self.held.start(arguments, new, self.fixed, event.numbers):
+                self._run(given, new)
+        for after in self.after:
+            after(NOBODY)
+        if self.rebuild is not None and not missing:
+            return self.rebuild(tensors)
+        values = self.values
+        if missing:
+            values = values.copy()
+            for source, piece in zip(self.sources, new):
+                values[source] = piece
+        made = {result.key: x for result, x in zip(self.new, tensors) if x is not None}
+        found = program.build(Fresh(values, args, made))
+        for result in missing:
+            if result.key is not None:
+                result.keep(made[result.key])
+        return found
+
+    def _run(self, given: list[Any], new: list[Any]) -> None:
+        """Starts the plan on memory in places that it has not had before."""
+        state = list(map(storage_of, map(node_under, self._cells())))
+        inputs = self.inputs([*given, *state, *self.program.constants])
+        kept = state[self.first : self.last]
+        hidden = [self.event.spare[number] for number in self.hidden]
+        outputs = self.outputs([*inputs, *kept, *hidden, *new])
+        self.held.run(inputs, outputs, self.event.numbers)
+
+    def _cells(self) -> list[Any]:
+        """State that is overwritten, gradients, state that is only read."""
+        gradients = map(cell_of, map(grad_under, self.leaves))
+        return [*self.own_cells, *gradients, *self.read_cells]
+
+    def _under_seal(self, args: tuple[Any, ...]) -> bool:
+        """Whether nobody else can read what will be overwritten; then this stays under seal."""
+        broken, spare = seals.broken, self.event.spare
+        if not self.program.known.isdisjoint(map(cell_of, args)):
+            return False
+        if not self._alone() or any(number not in spare for number in self.hidden):
+            return False
+        cells = self._cells()
+        self.fixed = [node_under(cell).storage.address for cell in cells]
+        self.fixed += [spare[number].address for number in self.hidden]
+        if switches.dirty_tracking:
+            track_writes(cells, [*self.leaves, *self.dropped])
+            # As it was before: what was broken meanwhile may be among these.
+            self.broken = broken
+        return True
+
+    def _alone(self) -> bool:
+        first, last = self.first, self.last
+        gradients = list(map(grad_under, self.leaves))
+        if list(map(type, gradients)) != self.tensors or any(map(chain_of, gradients)):
+            return False
+        if not all(map(is_, map(grad_under, self.dropped), repeat(None))):
+            return False
+        cells = [*self.own_cells, *map(cell_of, gradients), *self.read_cells]
+        kinds, leaf_kinds = set(map(type, cells)), {*map(type, self.leaves)}
+        leaf_kinds.update(map(type, self.dropped))
+        if not (kinds <= SEALABLE_CELLS and leaf_kinds <= SEALABLE_LEAVES):
+            return False
+        nodes = list(map(node_under, cells))
+        storages = list(map(storage_of, nodes))
+        if list(map(outputs_of, nodes)) != self.cell_outputs:
+            return False
+        if any(map(is_, storages, repeat(None))) or any(map(aliases_of, islice(cells, last))):
+            return False
+        changing = chain(islice(nodes, last), islice(storages, last))
+        holders = chain(gradients, islice(cells, first, last))
+        if max(map(getrefcount, chain(changing, holders)), default=0) > OWN:
+            return False
+        return not any(map(needs_grad, islice(nodes, first, last)))
+
+
+def fast_replay(program: CapturedProgram, given: Given) -> FastReplay | None:
+    """The short way for later calls like this one, which has just been replayed; or None."""
+    if program.steady is None:
+        possible = switches.fast_replay and can_replay_fast(program, given)
+        program.steady = FastReplay(program, given) if possible else False
+    return program.steady or None
+
+
+def can_replay_fast(program: CapturedProgram, given: Given) -> bool:
+    """Whether a replay's checks and its effects can be done in bulk."""
+    plain = not given.options and not given.views and not autocast.on
+    plain = plain and len(given.args) == len(given.tensors) == len(given.cells)
+    if not plain or any(x.chain or x.cell.node.requires_grad for x in given.args):
+        return False
+    if program.bound or program.leaf_places or program.hooked_before or not can_chain(program):
+        return False
+    if sum(type(event) is RunEvent for event in program.events) != 1:
+        return False
+    if not all(type(cell) in SEALABLE_CELLS for cell in program.cells):
+        return False
+    kept = [gradient for gradient in program.gradients if not gradient.none]
+    if any(gradient.run is None for gradient in kept):
+        return False
+    changed = {id(gradient.leaf) for gradient in program.gradients}
+    others = [*program.with_gradient, *program.without_gradient]
+    if any(id(leaf) in changed for leaf in others) or program.with_gradient:
+        return False
+    results = [leaf for leaf in program.leaves if isinstance(leaf, Result)]
+    return all(result.given < 0 for result in results)

@@ -1,0 +1,227 @@
+"""Whether a call's arguments and the Python values around it are as its program knows them.
+
+A function of its own asks this for each program, written once as text: a loop over arguments and
+names would take twice as long as what it looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import is_
+from typing import Any
+
+import numpy as np
+
+from tinygrad_cuda.capture.guard_values import (
+    MAPPINGS,
+    NOTHING,
+    RAW,
+    Contents,
+    Fields,
+    Inside,
+    Names,
+    Stable,
+    bytes_of,
+    items_of,
+    same,
+)
+from tinygrad_cuda.capture.program import CapturedProgram
+from tinygrad_cuda.capture.signature import Given
+from tinygrad_cuda.engine.capture import Stale, structure, watching
+from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.tensors.autocast import state as autocast
+from tinygrad_cuda.tensors.creation import defaults, get_default_device, get_default_dtype
+
+TOGETHER = 200  # containers from which on they are looked at in a loop
+FEW = 3  # cells or names that are compared singly: a set or a tuple costs as much as three
+SINGLY = 32  # items of a container that are looked at by an instruction each
+Look = Callable[[tuple[Any, ...]], list[Any] | None]
+
+
+def looking(program: CapturedProgram, given: Given) -> Look:
+    """A function that gives the storages of a call's arguments, or None if anything differs.
+
+    Args:
+        program: as it has just been replayed.
+        given: the arguments of that call, Tensors without a history.
+    """
+    known: dict[str, Any] = {
+        "Cell": Cell, "structure": structure, "program": program, "state": program.known,
+        "defaults": defaults, "device": get_default_device(), "dtype": get_default_dtype(),
+        "watching": watching, "autocast": autocast, "same": is_,
+        "bytes_of": bytes_of, "items_of": items_of, "nothing": NOTHING,
+    }  # fmt: skip
+    count = len(given.args)
+    # Of another count of arguments ValueError is raised.
+    lines = [f"{_each('a{}', count)}, = args" if count else _refuse("args")]
+    for number, tensor in enumerate(given.args):
+        lines += _argument(number, tensor, known)
+    if count > 1:
+        lines.append(_refuse(*_repeated(count)))
+    lines += _names(program.names, known)
+    lines.append(
+        _refuse(
+            "structure.version != program.version",
+            "defaults.device is not device",
+            "defaults.dtype is not dtype",
+            "watching.on and autocast.on",
+        )
+    )
+    lines.append(f"return [{_each('s{}', count)}]")
+    # A variable of a closure or an attribute that has been deleted.
+    lines = ["try:", *(f"    {line}" for line in lines)]
+    lines += ["except (ValueError, AttributeError, KeyError, TypeError):", "    return None"]
+    text = "def look(args):\n    " + "\n    ".join(lines)
+    exec(compile(text, "<a known call>", "exec"), known)
+    look: Look = known["look"]
+    return look
+
+
+def compared(program: CapturedProgram, given: Given) -> Look:
+    """The same without a function of its own: a key is made of each call."""
+
+    key = given.key
+
+    def look(args: tuple[Any, ...]) -> list[Any] | None:
+        now = Given(args, {})
+        if now.key != key or now.views or not program.known.isdisjoint(now.cells):
+            return None
+        try:
+            program.check(now)
+        except Stale:
+            return None
+        storages = [cell.node.storage for cell in now.cells]
+        return None if any(storage is None for storage in storages) else storages
+
+    return look
+
+
+def _argument(number: int, tensor: Any, known: dict[str, Any]) -> list[str]:
+    """An argument must be another Tensor like this one, and not the function's state."""
+    a, c, n, s = (f"{letter}{number}" for letter in "acns")
+    kind, outputs, device = f"kind{number}", f"outputs{number}", f"device{number}"
+    node = tensor.cell.node
+    known |= {
+        kind: type(tensor), outputs: node.outputs, device: node.device,
+        f"strides{number}": tensor._strides,
+    }  # fmt: skip
+    return [
+        _refuse(
+            f"type({a}) is not {kind}",
+            f"{a}.chain",
+            f"{a}._strides != strides{number}" if tensor._strides else f"{a}._strides",
+        ),
+        f"{c} = {a}.cell",
+        # As long as no seal is broken, the function's own state is under seal.
+        _refuse(f"type({c}) is not Cell and {c} in state"),
+        f"{n} = {c}.node",
+        f"{s} = {n}.storage",
+        _refuse(
+            f"{s} is None",
+            f"{n}.device is not {device}",
+            f"{n}.requires_grad",
+            f"{n}.outputs is not {outputs} and {n}.outputs != {outputs}",
+        ),
+    ]
+
+
+def _repeated(count: int) -> list[str]:
+    """Conditions that two of the arguments' cells are one."""
+    if count > FEW:
+        return [f"len({{{_each('c{}', count)}}}) != {count}"]
+    return [f"c{a} is c{b}" for b in range(count) for a in range(b)]
+
+
+def _names(names: Names, known: dict[str, Any]) -> list[str]:
+    """What the function names must be what it was."""
+    lines = []
+    for number, named in enumerate(names.values):
+        known |= {f"place{number}": named.place, f"value{number}": named.value}
+        lines.append(_refuse(named.differs(f"place{number}", f"value{number}")))
+    for number, group in enumerate(names.stable):
+        lines += _stable(number, group, known)
+    for number, (place, missing) in enumerate(names.absent):
+        lines += _absent(number, place, missing, known)
+    if len(names.contents) > TOGETHER:
+        known |= {"contents": names.contents, "items_same": items_same}
+        return [*lines, _refuse("not all(map(items_same, contents))")]
+    for number, contents in enumerate(names.contents):
+        known[f"holder{number}"] = contents.container
+        lines += _holds(number, contents, known)
+    return lines
+
+
+def _stable(number: int, group: Stable, known: dict[str, Any]) -> list[str]:
+    """Functions, classes and modules that globals must name: of many at once."""
+    held = f"dict{number}"
+    known[held] = group.place
+    if len(group.names) <= FEW:
+        known |= {f"stable{number}_{k}": value for k, value in enumerate(group.values)}
+        pairs = enumerate(group.names)
+        return [_refuse(*(f"{held}[{name!r}] is not stable{number}_{k}" for k, name in pairs))]
+    known |= {f"get{number}": group.get, f"all{number}": group.values}
+    return [_refuse(f"get{number}({held}) != all{number}")]
+
+
+def _absent(number: int, place: Any, missing: frozenset[str], known: dict[str, Any]) -> list[str]:
+    """Names that a dictionary, or an object's own, must not have."""
+    if not missing:
+        return []
+    held = f"fields{number}"
+    fields = type(place) is Fields
+    known[held] = place.thing if fields else place
+    lines = [f"held = {held}.__dict__" if fields else f"held = {held}"]
+    if len(missing) <= SINGLY:
+        return [*lines, _refuse(*(f"{name!r} in held" for name in sorted(missing)))]
+    known[f"gone{number}"] = missing
+    return [*lines, _refuse(f"not held.keys().isdisjoint(gone{number})")]
+
+
+def items_same(contents: Contents) -> bool:
+    """Whether a container holds the same things."""
+    now = items_of(contents.container)
+    return len(now) == len(contents.items) and all(map(same, now, contents.items))
+
+
+def _holds(number: int, contents: Contents, known: dict[str, Any]) -> list[str]:
+    """A container must hold the same things, a dictionary by the same keys."""
+    holder, items = f"holder{number}", contents.items
+    if isinstance(contents.container, RAW):
+        known[f"items{number}"] = items
+        if isinstance(contents.container, np.ndarray) and contents.container.dtype.hasobject:
+            return _are(f"bytes_of({holder})[1:]", f"item{number}", items[1:], known)
+        return [_refuse(f"bytes_of({holder}) != items{number}")]
+    if type(contents.container) is Inside:
+        return _are(f"items_of({holder})", f"item{number}", items, known)
+    if isinstance(contents.container, MAPPINGS):
+        keys, values = items[: len(items) // 2], items[len(items) // 2 :]
+        lines = _are(holder, f"key{number}", keys, known)
+        return [*lines, *_are(f"{holder}.values()", f"item{number}", values, known)]
+    return _are(holder, f"item{number}", items, known)
+
+
+def _are(now: str, name: str, items: list[Any], known: dict[str, Any]) -> list[str]:
+    """What can be iterated must give these things; ValueError says that it gives more or less."""
+    if not items:
+        return [_refuse(f"len({now})")]
+    if len(items) > SINGLY:
+        known[name] = items
+        return [_refuse(f"len({now}) != {len(items)}", f"not all(map(same, {now}, {name}))")]
+    known |= {f"{name}_{place}": item for place, item in enumerate(items)}
+    places = range(len(items))
+    return [
+        f"{_each('i{}', len(items))}, = {now}",
+        _refuse(*(f"i{place} is not {name}_{place}" for place in places)),
+    ]
+
+
+def _refuse(*conditions: str) -> str:
+    """Another call, if one of these is true."""
+    return f"if {' or '.join(conditions)}: return None"
+
+
+def _each(pattern: str, count: int) -> str:
+    return ", ".join(pattern.format(number) for number in range(count))
+
+
+__all__ = ["Look", "looking"]

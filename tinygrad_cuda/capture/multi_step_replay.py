@@ -1,0 +1,282 @@
+"""Replays of one program behind one another: what steps=n and tc.loop do once a program is known.
+
+The guards are checked once, the memory of all replays is laid out before the first, and the host
+writes only the parameters in which one replay differs from the one that stood in its place before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.capture.program import CapturedProgram
+from tinygrad_cuda.capture.replay_frame import ReplayFrame, RunEvent
+from tinygrad_cuda.capture.results import Fresh, Result
+from tinygrad_cuda.capture.signature import Given
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import CPU
+from tinygrad_cuda.core.errors import TgcError
+from tinygrad_cuda.engine.capture import Stale
+from tinygrad_cuda.engine.realize import lock_of
+from tinygrad_cuda.replay.switches import switches
+
+LENGTH = 32  # turns in one graph; even, since a loop's results change between two places
+SEGMENTS, WAYS = 64, 3  # of a call's turns that are known by sight; variants of each
+ALIGNMENT = 16  # bytes that kernels may read at once
+
+
+class _ReplaySegment:
+    """Turns of a call as they were, and the graph for when they come again."""
+
+    __slots__ = ("mark", "chain")
+
+    def __init__(self, mark: Any) -> None:
+        self.mark = mark
+        self.chain: Any = None
+
+
+class MultiStepReplay:
+    """What is the same in all replays of a program that follow one another.
+
+    Args:
+        program: one for which `chainable` holds.
+    """
+
+    def __init__(self, program: CapturedProgram) -> None:
+        self.program = program
+        self.events = [event for event in program.events if isinstance(event, RunEvent)]
+        self.device = self.events[0].device
+        backend: Any = registry.get(self.device)
+        self.backend = backend
+        self.executables = [event.executable for event in self.events]
+        # An output that overwrites an input is that input, also where a later run reads it.
+        same: dict[int, int] = {}
+        self.inputs: dict[RunEvent, list[int]] = {}
+        self.outputs: dict[RunEvent, list[int]] = {}
+        self.sizes: dict[int, int] = {}
+        for event, start in zip(self.events, program.offsets):
+            inputs = self.inputs[event] = [same.get(number, number) for number in event.inputs]
+            for output, slot in enumerate(event.executable.results):
+                if slot is not None:
+                    same[start + output] = inputs[slot]
+                else:
+                    self.sizes[start + output] = event.executable.sizes[output]
+            places = range(start, start + len(event.executable.results))
+            self.outputs[event] = [same.get(number, number) for number in places]
+        self.gradients = {
+            g.output_spec.source for g in program.gradients if g.output_spec is not None
+        }
+        self.results = [x for x in program.leaves if isinstance(x, Result)]
+        returned = {result.source for result in self.results}
+        hidden = [k for k in self.sizes if k not in returned and k not in self.gradients]
+        self.hidden = {k: backend.allocate(self.sizes[k]) for k in hidden}
+        self.chains: dict[tuple[int, bool], Any] = {}
+        self.segments: dict[tuple[int, int], deque[_ReplaySegment]] = {}  # the latest first
+        self.last: dict[int, deque[int]] = {}  # where memory that went outside was, by number
+
+    def _chain(self, length: int) -> Any:
+        key = length, settings.debug >= 2 or settings.sync
+        if key not in self.chains:
+            self.chains[key] = self.executables[0].chain(self.executables, length)
+        return self.chains[key]
+
+    def memory(self, number: int, nbytes: int) -> Any:
+        """Memory that a caller keeps; where it was in an earlier call, if that is free."""
+        last = self.last.setdefault(number, deque(maxlen=2))
+        for address in last:
+            found = self.backend.reuse(nbytes, address)
+            if found is not None:
+                return found
+        found = self.backend.allocate(nbytes)
+        last.append(found.address)
+        return found
+
+    def run(
+        self, frame: ReplayFrame, count: int, place: Callable[[int, list[Any]], None]
+    ) -> tuple[int, list[Any]]:
+        """Runs up to `count` turns.
+
+        Args:
+            frame: from ``program.frame``, which has prepared the first turn.
+            count: at least 1.
+            place: given a turn's number and the list of values, puts there the memory of the
+                arguments and of what is returned.
+
+        Returns:
+            how many turns ran: fewer if the next one would be another program; the values.
+        """
+        program = self.program
+        for gradient in program.gradients:
+            gradient.drop()
+        if program.overwritten:
+            frame.own(program.overwritten)
+        values = frame.values + program.constants
+        values += [None] * (program.offsets[-1] - len(values))
+        for number, memory in self.hidden.items():
+            values[number] = memory
+        for event, start in zip(self.events, program.offsets):
+            for output, memory in event.spare.items():
+                values[start + output] = memory
+            event.spare = {}
+        for number in self.gradients:
+            if values[number] is None:
+                values[number] = self.memory(number, self.sizes[number])
+        with lock_of(self.device):
+            return self._turns(frame, count, place, values), values
+
+    def _turns(
+        self,
+        frame: ReplayFrame,
+        count: int,
+        place: Callable[[int, list[Any]], None],
+        values: list[Any],
+    ) -> int:
+        done = 0
+        while done < count:
+            length = min(count - done, LENGTH)
+            numbers: list[list[Sequence[Any]]] = []
+            try:
+                for turn in range(done, done + length):
+                    numbers.append(self._host(frame, turn))
+            except Stale:
+                count = done + len(numbers)
+            except TgcError as error:
+                # Who took the report has cleared the word that keeps these turns from writing.
+                if error.reported:
+                    numbers.clear()
+                raise
+            finally:
+                self._start(done, length, numbers, place, values)
+            done += len(numbers)
+        return done
+
+    def _host(self, frame: ReplayFrame, turn: int) -> list[Sequence[Any]]:
+        """What the host does in a turn; the numbers of its runs."""
+        program = self.program
+        found: list[Sequence[Any]] = []
+        if turn:
+            for step in program.early:
+                step.prepare()
+        for event in program.events:
+            if type(event) is RunEvent:
+                found.append(tuple(event.numbers))
+            else:
+                event(frame)
+        return found
+
+    def _start(
+        self,
+        done: int,
+        length: int,
+        numbers: list[list[Sequence[Any]]],
+        place: Callable[[int, list[Any]], None],
+        values: list[Any],
+    ) -> None:
+        """Starts the turns whose numbers are known, of a segment of this length.
+
+        Where all memory is where it was in an earlier call, they are a graph of their own, which
+        from the next such call on is launched as it stands.
+        """
+        if not numbers:
+            return
+        chain, mark = self._chain(length), None
+        if len(numbers) == length and done < SEGMENTS * LENGTH and settings.debug < 2:
+            mark = self._mark(done, len(numbers), place, values)
+            chain = self._known(done // LENGTH, length, mark) or chain
+            if chain.again(mark, [run for runs in numbers for run in runs]):
+                place(done + length - 1, values)
+                return
+        for turn, runs in enumerate(numbers, done):
+            place(turn, values)
+            for event, run in zip(self.events, runs):
+                inputs = [values[number] for number in self.inputs[event]]
+                outputs = [values[number] for number in self.outputs[event]]
+                chain.add(inputs, outputs, run)
+        chain.flush(mark)
+
+    def _known(self, number: int, length: int, mark: Any) -> Any:
+        """The chain of a segment that was seen before, if it was."""
+        ways = self.segments.setdefault((number, length), deque(maxlen=WAYS))
+        for segment in ways:
+            if segment.mark == mark:
+                ways.remove(segment)
+                ways.appendleft(segment)
+                if segment.chain is None:
+                    segment.chain = self._chain(length).twin()
+                return segment.chain
+        ways.appendleft(_ReplaySegment(mark))
+        return None
+
+    def _mark(
+        self,
+        done: int,
+        count: int,
+        place: Callable[[int, list[Any]], None],
+        values: list[Any],
+    ) -> list[Any]:
+        """All addresses of a segment; its first two turns tell those of the others."""
+        found: list[list[Any]] = [executable.memory((), ()) for executable in self.executables]
+        for turn in range(done, done + min(count, 2)):
+            place(turn, values)
+            found.append(list(values))
+        return [[None if v is None else v.address for v in pieces] for pieces in found]
+
+    def finish(self, given: Given, values: list[Any]) -> Fresh:
+        """Leaves the last turn's gradients."""
+        fresh = Fresh(values, given.originals)
+        for gradient in self.program.gradients:
+            gradient.leave(fresh)
+        return fresh
+
+
+def multi_step_replay(program: CapturedProgram) -> MultiStepReplay | None:
+    """How a program's replays follow one another; None if they must be single calls."""
+    if program.chained is None:
+        possible = switches.multi_step and can_chain(program)
+        program.chained = MultiStepReplay(program) if possible else False
+    return program.chained or None
+
+
+def can_chain(program: CapturedProgram) -> bool:
+    """Whether all that a replay leaves behind is written in place, returned, or a gradient."""
+    events = [event for event in program.events if isinstance(event, RunEvent)]
+    if not events or program.late or program.last or program.drawn:
+        return False
+    device = events[0].device
+    if device is CPU or any(e.device is not device or e.copies for e in events):
+        return False
+    if any(event.executable.copies for event in events):
+        return False
+    if any(place < program.arguments for place in program.overwritten):
+        return False
+    for event, run, start in zip(events, program.runs, program.offsets):
+        for place, output_spec in event.writes:
+            slot = run.overwrites.get(output_spec.source - start)
+            if slot is None or run.inputs[slot] != ("place", place):
+                return False
+    results = [x for x in program.leaves if isinstance(x, Result)]
+    sources = {result.source for result in results if result.given < 0}
+    gradients = {g.output_spec.source for g in program.gradients if g.output_spec is not None}
+    fresh = _fresh_outputs(program, events)
+    simple = all(
+        gradient.none or gradient.output_spec is not None for gradient in program.gradients
+    )
+    return simple and sources | gradients <= fresh and sources.isdisjoint(gradients)
+
+
+def _fresh_outputs(program: CapturedProgram, events: list[RunEvent]) -> set[int]:
+    """The values that are in memory of their own."""
+    return {
+        start + output
+        for event, start in zip(events, program.offsets)
+        for output, slot in enumerate(event.executable.results)
+        if slot is None
+    }
+
+
+def whole_words(shape: tuple[int, ...], itemsize: int) -> bool:
+    """Whether one value after another keeps the alignment that kernels count on."""
+    return prod(shape) == 1 or prod(shape) * itemsize % ALIGNMENT == 0

@@ -1,0 +1,213 @@
+"""One replay under way: the cells it touches, the plans it runs, the gradients it leaves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from itertools import repeat
+from operator import attrgetter, is_
+from sys import getrefcount
+from typing import Any
+
+from tinygrad_cuda.backend import registry
+from tinygrad_cuda.capture.results import Fresh, OutputSpec
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import CPU
+from tinygrad_cuda.core.errors import describe_site
+from tinygrad_cuda.engine.capture import CapturedRun, Draws, HostDraw, duplicate
+from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.engine.overwrite import LISTED
+from tinygrad_cuda.engine.realize import lock_of, realize_cell, run_again
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, node_made
+from tinygrad_cuda.graph.ops import common
+
+node_of = attrgetter("node")
+storage_of = attrgetter("storage")
+outputs_of = attrgetter("outputs")
+
+
+class ReplayFrame:
+    """One replay under way.
+
+    Attributes:
+        places: the cells of all places.
+        nodes: what they held at the beginning.
+        values: their storages, the constants, then the outputs of each run.
+    """
+
+    __slots__ = ("places", "nodes", "values")
+
+    def __init__(self, places: list[Cell]) -> None:
+        self.places = places
+        self.nodes: list[Node] = list(map(node_of, places))
+        self.values: list[Any] = list(map(storage_of, self.nodes))
+        if any(map(is_, self.values, repeat(None))):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Some value is another thread's, or could not be computed."""
+        for cell in self.places:
+            if cell.node.storage is None:
+                if cell.error is not None:
+                    raise cell.error.anew()
+                realize_cell(cell)
+        self.nodes = list(map(node_of, self.places))
+        self.values = list(map(storage_of, self.nodes))
+
+    def own(self, places: list[int]) -> None:
+        """Gives places storages that nobody else can read, since they will be overwritten."""
+        for place in places:
+            if self.places[place].aliases is not None:
+                self.places[place].forget_aliases()
+        nodes = list(map(getrefcount, self.nodes))
+        storages = list(map(getrefcount, self.values))
+        for place in places:
+            # Besides the lists: the cell refers to the node, the node to the storage.
+            if nodes[place] - LISTED > 1 or storages[place] - LISTED > 1:
+                self._copy(place)
+
+    def _copy(self, place: int) -> None:
+        old = self.nodes[place]
+        storage = duplicate(old.device, old.storage)
+        node = node_made(common.buffer, (), NO_ATTRIBUTES, old.outputs, old.device, False, old.site)
+        node.storage = storage
+        self.places[place].node = self.nodes[place] = node
+        self.values[place] = storage
+        if settings.debug >= 3:
+            line = describe_site(old.site)
+            print(f"compile: copied before it is overwritten: {line}", file=sys.stderr)
+
+    def write(self, writes: list[tuple[int, OutputSpec]]) -> None:
+        """Puts new values into cells that were there before."""
+        places, nodes, values = self.places, self.nodes, self.values
+        for place, output_spec in writes:
+            new, node = values[output_spec.source], nodes[place]
+            if new is node.storage:
+                continue
+            cell = places[place]
+            if cell.aliases is not None:
+                cell.forget_aliases()
+            # The list, the cell, this variable and the argument: nobody else has this node.
+            alone = getrefcount(node) == 4 and type(cell) is Cell
+            if alone and output_spec.plain and not node.requires_grad:
+                node.storage = new
+            else:
+                cell.put(output_spec.node(new))
+
+
+class RunEvent:
+    """Runs one plan, and writes what it computed for cells."""
+
+    __slots__ = (
+        "device", "lock", "executable", "inputs", "numbers", "writes", "copies", "unused", "spare",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        run: CapturedRun,
+        inputs: list[int],
+        writes: list[tuple[int, OutputSpec]],
+        unused: list[int],
+    ) -> None:
+        self.device, self.lock, self.executable = run.device, lock_of(run.device), run.executable
+        self.copies = [slot for slot, source in enumerate(run.inputs) if source[0] == "copy"]
+        self.inputs, self.numbers, self.writes = inputs, run.numbers, writes
+        # Outputs that nobody sees, such as gradients dropped by zero_grad(): their memory stays
+        # with the program, which spares asking for it in each call. That of gradients which are
+        # replaced comes here just before the run.
+        self.unused = [] if run.device is CPU else unused
+        self.spare: dict[int, Any] = {}
+
+    def __call__(self, frame: ReplayFrame) -> None:
+        values = frame.values
+        storages = [values[number] for number in self.inputs]
+        for slot in self.copies:
+            storages[slot] = duplicate(self.device, storages[slot])
+        found = run_again(self.lock, self.executable, storages, self.numbers, self.spare)
+        values += found
+        if self.spare:
+            self.spare = {}
+        if self.unused:
+            self.spare = {output: found[output] for output in self.unused}
+        frame.write(self.writes)
+
+
+class DrawsEvent:
+    """Takes numbers of random nodes from a Generator."""
+
+    __slots__ = ("generator", "count", "targets")
+
+    def __init__(self, draws: Draws) -> None:
+        self.generator, self.count = draws.generator, draws.count
+        self.targets: list[tuple[list[Any], int, int | None]] = []
+
+    def target(self, numbers: list[Any], position: int, offset: int | None) -> None:
+        """Has the seed (offset None) or a number written to ``numbers[position]``."""
+        self.targets.append((numbers, position, offset))
+
+    def __call__(self, frame: ReplayFrame) -> None:
+        seed, first = self.generator.reserve(self.count)
+        for numbers, position, offset in self.targets:
+            numbers[position] = seed if offset is None else first + offset
+
+
+class HostDrawEvent:
+    """Has NumPy draw a constant anew."""
+
+    __slots__ = ("device", "draw", "numbers", "place")
+
+    def __init__(self, host: HostDraw, first: int) -> None:
+        self.device, self.draw, self.numbers = host.device, host.draw, host.numbers
+        self.place = first + host.constant
+
+    def __call__(self, frame: ReplayFrame) -> None:
+        backend: Any = registry.get(self.device)
+        frame.values[self.place] = backend.from_host(self.draw(*self.numbers))
+
+
+class GradientPlace:
+    """A leaf whose gradient a call leaves as a fresh Tensor, or drops.
+
+    Attributes:
+        none: the call leaves no gradient.
+        run, output: what computes the new gradient, if its memory may be the old one's.
+    """
+
+    __slots__ = ("leaf", "output_spec", "build", "none", "kept", "run", "output")
+
+    def __init__(
+        self, leaf: Any, output_spec: OutputSpec | None, build: Callable[[Fresh], Any], none: bool
+    ) -> None:
+        self.leaf, self.output_spec, self.build, self.none = leaf, output_spec, build, none
+        self.kept: Any = None
+        self.run: RunEvent | None = None
+        self.output = 0
+
+    def drop(self) -> None:
+        """Frees the old gradient's memory before the plan wants it, if nobody else holds it."""
+        leaf, output_spec = self.leaf, self.output_spec
+        old, leaf.grad = leaf.grad, None
+        if old is None or output_spec is None or old.chain:
+            return
+        cell = old.cell
+        node = cell.node
+        # This variable and the argument; for the others the attribute besides.
+        if getrefcount(old) != 2 or getrefcount(cell) != 3 or getrefcount(node) != 3:
+            return
+        if type(cell) is Cell and node.outputs == output_spec.outputs and not node.requires_grad:
+            if cell.aliases is not None:
+                cell.forget_aliases()
+            storage, node.storage = node.storage, None
+            self.kept = old
+            # This variable and the argument.
+            if self.run is not None and getrefcount(storage) == 2:
+                self.run.spare[self.output] = storage
+
+    def leave(self, fresh: Fresh) -> None:
+        """Sets the new gradient."""
+        kept, self.kept = self.kept, None
+        if kept is None or self.output_spec is None:
+            self.leaf.grad = self.build(fresh)
+        else:
+            kept.cell.node.storage = fresh.values[self.output_spec.source]
+            self.leaf.grad = kept

@@ -1,0 +1,274 @@
+"""Scaled dot-product attention, and the multi-head attention built on it (Vaswani et al., 2017)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tinygrad_cuda.core.dtypes import bool_
+from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.nn.functional.linears import dropout, linear
+from tinygrad_cuda.nn.smooth import where
+from tinygrad_cuda.tensors.autocast import in_half, is_autocast_enabled
+from tinygrad_cuda.tensors.creation import arange, zeros
+from tinygrad_cuda.tensors.exponentials import masked_softmax
+from tinygrad_cuda.tensors.joining import cat
+from tinygrad_cuda.tensors.layout import fresh
+from tinygrad_cuda.tensors.opmath import rounded_once
+from tinygrad_cuda.tensors.templated_calls import templated
+from tinygrad_cuda.tensors.tensor import Tensor
+
+
+def _causal(queries: int, keys: int, like: Tensor) -> Tensor:
+    """Which keys each query may see: those not after it."""
+    device = like.device
+    seen: Tensor = arange(keys, device=device) <= arange(queries, device=device).unsqueeze(1)
+    return seen
+
+
+def _plain_weights(
+    query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None
+) -> Tensor:
+    factor = 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
+    scores = (query * factor) @ key.transpose(-2, -1)
+    if is_causal:
+        scores = where(_causal(query.shape[-2], key.shape[-2], query), scores, -float("inf"))
+    if attn_mask is not None and attn_mask.dtype is bool_:
+        scores = where(attn_mask, scores, -float("inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return scores.softmax(-1) if attn_mask is None else masked_softmax(scores)
+
+
+# A score of a half type has an error of its own size's last place: the exponential shows it.
+_attention_weights = rounded_once(_plain_weights)
+
+
+@templated
+@in_half
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    r"""``softmax(query key.T * scale + mask) value``.
+
+    Args:
+        query: shape (\*, L, E).
+        key: shape (\*, S, E).
+        value: shape (\*, S, V).
+        attn_mask: broadcasts to (\*, L, S); bool: True where a key is seen; else added.
+        dropout_p: the probability with which a weight is dropped, also in evaluation.
+        is_causal: a query sees keys up to its own position; excludes attn_mask.
+        scale: ``1 / sqrt(E)`` when left out.
+        enable_gqa: queries have a multiple of the heads of keys and values; heads are repeated.
+
+    Returns:
+        Shape (\*, L, V); a query that sees no key gives zeros.
+
+    Raises:
+        ArgumentError: both is_causal and attn_mask.
+        ShapeError: the last sizes of query and key differ.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> q = tc.zeros(1, 2, 4, device="cpu")
+        >>> v = tc.tensor([[[0.0], [1.0]]], device="cpu")
+        >>> scaled_dot_product_attention(q, q, v, is_causal=True).tolist()
+        [[[0.0], [0.5]]]
+    """
+    op = "scaled_dot_product_attention"
+    if is_causal and attn_mask is not None:
+        raise ArgumentError(
+            op, "is_causal and attn_mask exclude each other", expect="one of them", actual="both"
+        )
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise ShapeError(
+            op, "query, key and value do not fit", expect="(*, L, E), (*, S, E), (*, S, V)",
+            actual=f"{tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}",
+        )  # fmt: skip
+    if enable_gqa:
+        times = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
+    weights = _attention_weights(query, key, attn_mask, is_causal, scale)
+    result: Tensor = dropout(weights, dropout_p) @ value
+    return result
+
+
+class Heads:
+    """Multi-head attention on batch-first inputs with the projections already made.
+
+    Args:
+        query, key, value: shapes (N, L, E), (N, S, E), (N, S, E), projected.
+        num_heads: how many heads share E.
+    """
+
+    def __init__(self, query: Tensor, key: Tensor, value: Tensor, num_heads: int) -> None:
+        self.batch, self.queries, self.width = query.shape
+        self.heads, self.each = num_heads, self.width // num_heads
+        self.query = self._apart(query)
+        self.key, self.value = self._apart(key), self._apart(value)
+
+    def _apart(self, x: Tensor) -> Tensor:
+        return x.reshape(self.batch, x.shape[1], self.heads, self.each).transpose(1, 2)
+
+    def with_zero(self) -> None:
+        """A key and a value of zeros at the end."""
+        nothing = zeros(
+            self.batch, self.heads, 1, self.each, device=self.key.device, dtype=self.key.dtype
+        )
+        self.key = cat([self.key, nothing], 2)
+        self.value = cat([self.value, nothing], 2)
+
+    def attend(
+        self, mask: Tensor | None, dropout_p: float, training: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Values of shape (N, L, E), and the weights (N, heads, L, S)."""
+        # Under autocast the product is in a half type, and the weights in float32.
+        cast = is_autocast_enabled(self.query.device.kind)
+        made = _plain_weights if cast else _attention_weights
+        weights = made(self.query, self.key, mask, False, None)
+        weights = dropout(weights, dropout_p, training)
+        mixed = weights @ self.value
+        return mixed.transpose(1, 2).reshape(self.batch, self.queries, self.width), weights
+
+
+def as_added(mask: Tensor | None, like: Tensor) -> Tensor | None:
+    """A mask of hidden places (bool, True is hidden) as numbers to add."""
+    if mask is None or mask.dtype is not bool_:
+        return mask
+    nothing = zeros((), device=like.device, dtype=like.dtype)
+    return where(mask, -float("inf"), nothing)
+
+
+def joint_mask(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, heads: Heads, extra: int
+) -> Tensor | None:
+    """Both masks as one, to add to (N, heads, L, S); `extra` keys at the end are always seen."""
+    like = heads.query
+    mask = as_added(attn_mask, like)
+    if mask is not None:
+        if mask.ndim == 3:
+            mask = mask.reshape(heads.batch, heads.heads, *mask.shape[1:])
+        mask = _widened(mask, extra)
+    padding = as_added(key_padding_mask, like)
+    if padding is None:
+        return mask
+    padding = _widened(padding, extra).reshape(heads.batch, 1, 1, -1)
+    return padding if mask is None else mask + padding
+
+
+def _widened(mask: Tensor, extra: int) -> Tensor:
+    if not extra:
+        return mask
+    seen = zeros(*mask.shape[:-1], extra, device=mask.device, dtype=mask.dtype)
+    return cat([mask, seen], -1)
+
+
+def in_projection(
+    query: Tensor, key: Tensor, value: Tensor, weights: Any, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value through their own linear maps."""
+    if not isinstance(weights, tuple):
+        width = weights.shape[0] // 3
+        if query is key and key is value:
+            whole = linear(query, weights, bias)
+            first, second, third = whole.split(width, -1)
+            return first, second, third
+        weights = weights.split(width, 0)
+    width = weights[0].shape[0]
+    shifts = (None, None, None) if bias is None else bias.split(width, 0)
+    parts = [linear(x, w, b) for x, w, b in zip((query, key, value), weights, shifts)]
+    return parts[0], parts[1], parts[2]
+
+
+def attend_heads(
+    query: Tensor, key: Tensor, value: Tensor, num_heads: int, weights: Any, bias: Tensor | None,
+    extra: tuple[Tensor | None, Tensor | None], add_zero_attn: bool, attn_mask: Tensor | None,
+    key_padding_mask: Tensor | None, dropout_p: float, training: bool,
+    static: tuple[Tensor | None, Tensor | None] = (None, None),
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """What all heads see of batch-first inputs, side by side, and the weights (N, heads, L, S)."""
+    query, key, value = in_projection(query, key, value, weights, bias)
+    added = 0
+    more_key, more_value = extra
+    if more_key is not None and more_value is not None:
+        shape = (key.shape[0], 1, key.shape[-1])
+        key = cat([key, more_key.expand(shape)], 1)
+        value = cat([value, more_value.expand(shape)], 1)
+        added += 1
+    heads = Heads(query, key, value, num_heads)
+    for name, given in zip(("key", "value"), static):
+        if given is not None:
+            setattr(heads, name, given.reshape(heads.batch, num_heads, -1, heads.each))
+    if add_zero_attn:
+        heads.with_zero()
+        added += 1
+    mask = joint_mask(attn_mask, key_padding_mask, heads, added)
+    return heads.attend(mask, dropout_p, training)
+
+
+def multi_head_attention_forward(
+    query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int,
+    in_proj_weight: Tensor | None, in_proj_bias: Tensor | None, bias_k: Tensor | None,
+    bias_v: Tensor | None, add_zero_attn: bool, dropout_p: float, out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None, training: bool = True, key_padding_mask: Tensor | None = None,
+    need_weights: bool = True, attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False, q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None, v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None, static_v: Tensor | None = None,
+    average_attn_weights: bool = True, is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Attention by several heads with the parameters of `MultiheadAttention` as arguments.
+
+    Args:
+        query, key, value: shapes (L, N, E), (S, N, kdim), (S, N, vdim), or without N.
+        embed_dim_to_check: E.
+        num_heads: must divide E.
+        in_proj_weight, in_proj_bias: (3 E, E) and (3 E,): of queries, keys and values.
+        bias_k, bias_v: one trained key and value more, (1, 1, E).
+        add_zero_attn: one key and value of zeros more.
+        dropout_p: the probability with which a weight is dropped if `training`.
+        out_proj_weight, out_proj_bias: of the last linear map.
+        use_separate_proj_weight: take q_proj_weight, k_proj_weight and v_proj_weight instead.
+        static_k, static_v: keys and values of all heads, (N * heads, S, E / heads), to be taken
+            instead of the projected ones.
+        key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal: as for the
+            call of `MultiheadAttention`.
+
+    Raises:
+        ArgumentError: E is not embed_dim_to_check, or num_heads does not divide it; or is_causal
+            without attn_mask.
+    """
+    op = "multi_head_attention_forward"
+    if query.shape[-1] != embed_dim_to_check or embed_dim_to_check % num_heads:
+        raise ArgumentError(
+            op, "the width does not fit",
+            expect=f"queries of width {embed_dim_to_check}, divisible by {num_heads} heads",
+            actual=str(query.shape[-1]),
+        )  # fmt: skip
+    if is_causal and attn_mask is None:
+        raise ArgumentError(
+            op, "is_causal is a hint about attn_mask", expect="attn_mask too", actual="None"
+        )
+    single = query.ndim == 2
+    same = query is key and key is value
+    query, key, value = (
+        x.unsqueeze(0) if single else x.transpose(0, 1) for x in (query, key, value)
+    )
+    if same:
+        key = value = query
+    if single and key_padding_mask is not None:
+        key_padding_mask = key_padding_mask.unsqueeze(0)
+    separate = (q_proj_weight, k_proj_weight, v_proj_weight)
+    mixed, shares = attend_heads(
+        query, key, value, num_heads, separate if use_separate_proj_weight else in_proj_weight,
+        in_proj_bias, (bias_k, bias_v), add_zero_attn, attn_mask, key_padding_mask, dropout_p,
+        training, (static_k, static_v),
+    )  # fmt: skip
+    output = linear(mixed, out_proj_weight, out_proj_bias)
+    output = output.squeeze(0) if single else fresh(output.transpose(0, 1))
+    if not need_weights:
+        return output, None
+    shares = shares.squeeze(0) if single else shares
+    return output, shares.mean(-3) if average_attn_weights else shares

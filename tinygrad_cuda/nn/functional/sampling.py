@@ -1,0 +1,253 @@
+"""Images read at computed places: grid_sample and affine_grid; and unpooling, which writes there.
+
+Reference: Jaderberg et al. (2015), spatial transformer networks.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tinygrad_cuda.core.dtypes import int64
+from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.graph.ops.common import with_history, with_second_history
+from tinygrad_cuda.nn.smooth import where
+from tinygrad_cuda.nn.windows import per_axis
+from tinygrad_cuda.tensors.autocast import in_widest
+from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.creation import arange, ones, zeros
+from tinygrad_cuda.tensors.joining import stack
+from tinygrad_cuda.tensors.layout import fresh
+from tinygrad_cuda.tensors.opmath import rounded_once
+from tinygrad_cuda.tensors.tensor import Tensor
+
+MODES = ("bilinear", "nearest", "bicubic")
+PADDINGS = ("zeros", "border", "reflection")
+
+
+def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> Tensor:
+    """Where the pixels of an output lie in an input that is mapped affinely.
+
+    Args:
+        theta: shape (N, 2, 3), the maps of (x, y, 1).
+        size: (N, C, H, W) of the output.
+        align_corners: -1 and 1 are the centres of the corner pixels, not their outer edges.
+
+    Returns:
+        Shape (N, H, W, 2), for `grid_sample`.
+
+    Raises:
+        ShapeError: theta and size do not fit.
+    """
+    sizes = tuple(size)
+    if len(sizes) != 4 or tuple(theta.shape) != (sizes[0], 2, 3):
+        raise ShapeError(
+            "affine_grid", "theta and size do not fit", expect="(N, 2, 3) and (N, C, H, W)",
+            actual=f"{tuple(theta.shape)} and {sizes}",
+        )  # fmt: skip
+    batch, _, height, width = sizes
+    x, y = (_centres(n, bool(align_corners), theta) for n in (width, height))
+    x = x.reshape(1, width).expand(height, width)
+    y = y.reshape(height, 1).expand(height, width)
+    one = ones(height, width, device=theta.device, dtype=theta.dtype)
+    base = stack([x, y, one], -1).reshape(1, height * width, 3).expand(batch, -1, -1)
+    return (base @ theta.transpose(1, 2)).reshape(batch, height, width, 2)
+
+
+def _centres(count: int, aligned: bool, like: Tensor) -> Tensor:
+    """Coordinates between -1 and 1 of pixels in a row."""
+    place = arange(count, device=like.device, dtype=like.dtype)
+    if aligned:
+        return place * (2.0 / max(count - 1, 1)) - (1.0 if count > 1 else 0.0)
+    return (place * 2.0 + 1.0) / count - 1.0
+
+
+@in_widest
+@rounded_once
+def grid_sample(
+    input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
+    align_corners: bool | None = None,
+) -> Tensor:  # fmt: skip
+    """The input read at the places of a grid.
+
+    Args:
+        input: shape (N, C, H, W).
+        grid: shape (N, h, w, 2), x and y between -1 (left, top) and 1.
+        mode: ``bilinear``, ``nearest`` or ``bicubic``.
+        padding_mode: what lies outside: ``zeros``, ``border`` (the nearest pixel) or
+            ``reflection`` (the image mirrored at its border, again and again).
+        align_corners: -1 and 1 are the centres of the corner pixels, not their outer edges.
+
+    Returns:
+        Shape (N, C, h, w).
+
+    Raises:
+        ArgumentError: a mode is unknown.
+        ShapeError: input and grid do not fit.
+    """
+    if mode not in MODES or padding_mode not in PADDINGS:
+        raise ArgumentError(
+            "grid_sample", "unknown mode",
+            expect=f"{', '.join(MODES)}; {', '.join(PADDINGS)}",
+            actual=f"mode={mode!r}, padding_mode={padding_mode!r}",
+        )  # fmt: skip
+    if input.ndim != 4 or grid.ndim != 4 or (grid.shape[0], grid.shape[3]) != (input.shape[0], 2):
+        raise ShapeError(
+            "grid_sample", "input and grid do not fit", expect="(N, C, H, W) and (N, h, w, 2)",
+            actual=f"{tuple(input.shape)} and {tuple(grid.shape)}",
+        )  # fmt: skip
+    height, width = input.shape[2:]
+    aligned = bool(align_corners)
+    if mode == "bicubic":
+        return _bicubic(input, grid, aligned, padding_mode)
+    x, y = (
+        _padded(_pixels(grid[..., k], size, aligned), size, aligned, padding_mode)
+        for k, size in ((0, width), (1, height))
+    )
+    if mode == "nearest":
+        read = _read(input, x.detach().round(), y.detach().round())
+        if not grid.requires_grad:
+            return read
+        return wrap(with_second_history(read.node, grid.node))
+    left, top = x.detach().floor(), y.detach().floor()
+    total: Any = None
+    for right in (0, 1):
+        for below in (0, 1):
+            share_x = x - left if right else 1.0 - (x - left)
+            share_y = y - top if below else 1.0 - (y - top)
+            part = _read(input, left + right, top + below) * (share_x * share_y).unsqueeze(1)
+            total = part if total is None else total + part
+    found: Tensor = total
+    return found
+
+
+CUBIC = -0.75  # the free coefficient of the cubic kernel, PyTorch's
+
+
+def _cubic_shares(t: Tensor) -> list[Tensor]:
+    """The weights of four neighbours, by the distance from the second (Keys, 1981)."""
+    near = [((CUBIC + 2.0) * d - (CUBIC + 3.0)) * d * d + 1.0 for d in (t, 1.0 - t)]
+    far = [
+        ((CUBIC * d - 5.0 * CUBIC) * d + 8.0 * CUBIC) * d - 4.0 * CUBIC for d in (1.0 + t, 2.0 - t)
+    ]
+    return [far[0], near[0], near[1], far[1]]
+
+
+def _bicubic(input: Tensor, grid: Tensor, aligned: bool, padding: str) -> Tensor:
+    """Sixteen neighbours each; what lies outside is looked for pixel by pixel, as in PyTorch."""
+    height, width = input.shape[2:]
+    x, y = (_pixels(grid[..., k], size, aligned) for k, size in ((0, width), (1, height)))
+    left, top = x.detach().floor(), y.detach().floor()
+    shares_x, shares_y = _cubic_shares(x - left), _cubic_shares(y - top)
+    total: Any = None
+    for row in range(4):
+        line: Any = None
+        at_y = _padded(top + (row - 1.0), height, aligned, padding)
+        for column in range(4):
+            at_x = _padded(left + (column - 1.0), width, aligned, padding)
+            part = _read(input, at_x, at_y) * shares_x[column].unsqueeze(1)
+            line = part if line is None else line + part
+        line = line * shares_y[row].unsqueeze(1)
+        total = line if total is None else total + line
+    found: Tensor = total
+    return found
+
+
+def _pixels(coordinate: Tensor, size: int, aligned: bool) -> Tensor:
+    """From -1 .. 1 to numbers of pixels."""
+    scaled = (coordinate + 1.0) * ((size - 1) / 2 if aligned else size / 2)
+    return scaled if aligned else scaled - 0.5
+
+
+def _reflected(place: Tensor, size: int, aligned: bool) -> Tensor:
+    """Mirrored at the centres (`aligned`) or outer edges of the first and last pixel."""
+    low, span = (0.0, size - 1.0) if aligned else (-0.5, float(size))
+    if span == 0.0:
+        return place * 0.0
+    distance = (place - low).abs()
+    turns = (distance.detach() / span).floor()
+    rest = distance - turns * span
+    return where(turns.remainder(2.0) == 0.0, rest + low, (span + low) - rest)
+
+
+def _padded(place: Tensor, size: int, aligned: bool, padding: str) -> Tensor:
+    """A place outside as the pixel that stands for it; itself for zeros."""
+    if padding == "zeros":
+        return place
+    if padding == "reflection":
+        place = _reflected(place, size, aligned)
+    inside = (place > 0) & (place < size - 1)
+    return where(inside, place, place.detach().clamp(0.0, size - 1.0))
+
+
+def _read(input: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Pixels at whole places, shape (N, h, w); zero outside."""
+    batch, channels, height, width = input.shape
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    place = where(inside, y * width + x, 0.0).to(int64).reshape(batch, 1, -1)
+    flat = input.reshape(batch, channels, height * width)
+    values = flat.gather(2, place.expand(batch, channels, place.shape[2]))
+    return where(inside.unsqueeze(1), values.reshape(batch, channels, *x.shape[1:]), 0.0)
+
+
+# Unpooling ----------------------------------------------------------------------------------
+
+
+def _unpool(
+    rank: int, input: Tensor, indices: Tensor, kernel_size: Any, stride: Any, padding: Any,
+    output_size: Any,
+) -> Tensor:  # fmt: skip
+    op = f"max_unpool{rank}d"
+    if input.shape != indices.shape or input.ndim not in (rank + 1, rank + 2):
+        raise ShapeError(
+            op, "input and indices do not fit", expect="what max pooling returned",
+            actual=f"{tuple(input.shape)} and {tuple(indices.shape)}",
+        )  # fmt: skip
+    lead, spatial = input.shape[: input.ndim - rank], input.shape[input.ndim - rank :]
+    kernel = per_axis(op, "kernel_size", kernel_size, rank, 1)
+    steps = per_axis(op, "stride", kernel if stride is None else stride, rank, 1)
+    around = per_axis(op, "padding", padding, rank)
+    usual = tuple((n - 1) * s - 2 * p + k for n, s, p, k in zip(spatial, steps, around, kernel))
+    sizes = usual if output_size is None else tuple(output_size)[-rank:]
+    empty = zeros(*lead, prod(sizes), device=input.device, dtype=input.dtype)
+    places, values = indices.reshape(*lead, -1), input.reshape(*lead, -1)
+    filled = empty.scatter(input.ndim - rank, places, values.detach())
+    if values.requires_grad:
+        # As in PyTorch each value gets the gradient of its place, also where another one stays.
+        history = empty.scatter_add(input.ndim - rank, places, values)
+        filled = wrap(with_history(filled.node, history.node))
+    return fresh(filled.reshape(*lead, *sizes), input)
+
+
+def max_unpool1d(
+    input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    output_size: Any = None,
+) -> Tensor:  # fmt: skip
+    """`max_unpool2d` over one axis."""
+    return _unpool(1, input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool2d(
+    input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    output_size: Any = None,
+) -> Tensor:  # fmt: skip
+    """Values put back where max pooling found them, zeros elsewhere.
+
+    Args:
+        input, indices: what `max_pool2d` with return_indices gave.
+        kernel_size, stride, padding: of that pooling.
+        output_size: the sizes before it, where several give the same result.
+
+    Raises:
+        ShapeError: input and indices have different shapes.
+        IndexError: an index is out of range (raised when the value is computed).
+    """
+    return _unpool(2, input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool3d(
+    input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    output_size: Any = None,
+) -> Tensor:  # fmt: skip
+    """`max_unpool2d` over three axes."""
+    return _unpool(3, input, indices, kernel_size, stride, padding, output_size)

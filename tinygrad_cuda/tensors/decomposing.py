@@ -1,0 +1,400 @@
+"""LU, LDL and Householder factors: LAPACK on the host through SciPy, gradients on the device.
+
+Only the square part of an LU has a rule of its own; the rest are compositions of solutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.core.shapes import broadcast
+from tinygrad_cuda.graph.node import mode
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.tensors import factorizing, joining, rearranging
+from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.creation import buffer_node
+from tinygrad_cuda.tensors.factorizing import require_matrix, solve_triangular
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensors.tensor import Tensor
+
+Array = np.ndarray[Any, Any]
+
+
+class LUFactor(NamedTuple):
+    """What `lu_factor` gives."""
+
+    LU: Tensor
+    pivots: Tensor
+
+
+class LUFactorInfo(NamedTuple):
+    """What `lu_factor_ex` gives."""
+
+    LU: Tensor
+    pivots: Tensor
+    info: Tensor
+
+
+class PLU(NamedTuple):
+    """What `lu` and `lu_unpack` give."""
+
+    P: Tensor
+    L: Tensor
+    U: Tensor
+
+
+class LDLFactor(NamedTuple):
+    """What `ldl_factor` gives."""
+
+    LD: Tensor
+    pivots: Tensor
+
+
+class LDLFactorInfo(NamedTuple):
+    """What `ldl_factor_ex` gives."""
+
+    LD: Tensor
+    pivots: Tensor
+    info: Tensor
+
+
+class Geqrf(NamedTuple):
+    """What `geqrf` gives."""
+
+    a: Tensor
+    tau: Tensor
+
+
+class TriangularSolution(NamedTuple):
+    """What `triangular_solve` gives."""
+
+    solution: Tensor
+    cloned_coefficient: Tensor
+
+
+class LowRank(NamedTuple):
+    """What `svd_lowrank` and `pca_lowrank` give."""
+
+    U: Tensor
+    S: Tensor
+    V: Tensor
+
+
+def _each(name: str, function: Callable[..., tuple[Any, ...]], *arrays: Array) -> list[Array]:
+    """A LAPACK routine for every matrix of a batch; its parts stacked."""
+    import scipy.linalg.lapack
+
+    batch = arrays[0].shape[:-2]
+    kind = "s" if arrays[0].dtype == np.float32 else "d"
+    routine = getattr(scipy.linalg.lapack, kind + name)
+    found = [function(routine, *(array[place] for array in arrays)) for place in np.ndindex(batch)]
+    return [np.stack(part).reshape((*batch, *np.shape(part[0]))) for part in zip(*found)]
+
+
+def _buffer(array: Array, like: Tensor, dtype: Any) -> Tensor:
+    return wrap(buffer_node(np.array(array, dtype, order="C"), like.device))
+
+
+def _tracked(*tensors: Tensor) -> bool:
+    return mode.now.gradients and any(tensor.requires_grad for tensor in tensors)
+
+
+# LU -----------------------------------------------------------------------------------------------
+
+
+def _getrf(array: Array) -> list[Array]:
+    """The packed factors, LAPACK's pivots from 1, and its info."""
+    m, n = array.shape[-2:]
+    batch = array.shape[:-2]
+    if not prod(array.shape):
+        pivots = np.zeros((*batch, min(m, n)), np.int32)
+        return [array.copy(), pivots, np.zeros(batch, np.int32)]
+
+    def one(routine: Any, matrix: Array) -> tuple[Any, ...]:
+        packed, pivots, info = routine(matrix)
+        return packed, pivots + 1, np.int32(info)
+
+    return _each("getrf", one, array)
+
+
+def _rows(pivots: Array, m: int) -> Array:
+    """The order of rows that the pivots (from 1) leave: row i of ``P.T @ A`` is row order[i]."""
+    batch = pivots.shape[:-1]
+    order = np.tile(np.arange(m), (*batch, 1))
+    for place in np.ndindex(batch):
+        line = order[place]
+        for i, other in enumerate(pivots[place]):
+            line[[i, other - 1]] = line[[other - 1, i]]
+    return order
+
+
+def _permutation(pivots: Tensor, m: int, like: Tensor) -> Tensor:
+    """P as a matrix of zeros and ones."""
+    order = _rows(pivots.array().astype(np.int64), m)
+    return _buffer(np.swapaxes(np.eye(m)[order], -1, -2), like, like.dtype.numpy)
+
+
+def _factor(op: str, A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
+    A = require_matrix(op, A)
+    if not pivot:
+        raise ArgumentError(
+            op, "pivots are always chosen", expect="pivot=True", actual="pivot=False"
+        )
+    packed, pivots, info = _getrf(A.array())
+    places = _buffer(pivots, A, np.int32)
+    status = _buffer(info, A, np.int32)
+    if not _tracked(A):
+        return _buffer(packed, A, A.dtype.numpy), places, status
+    k = min(A.shape[-2:])
+    permuted = _permutation(places, A.shape[-2], A).mT @ A
+    square = _packed_square(permuted[..., :k, :k], packed[..., :k, :k])
+    if A.shape[-2] > k:
+        rest = solve_triangular(square.triu(), permuted[..., k:, :], upper=True, left=False)
+        return joining.cat([square, rest], -2), places, status
+    if A.shape[-1] > k:
+        rest = solve_triangular(square, permuted[..., k:], upper=False, unitriangular=True)
+        return joining.cat([square, rest], -1), places, status
+    return square, places, status
+
+
+def _packed_square(A: Tensor, packed: Array) -> Tensor:
+    """The packed factors of square matrices whose rows are in order already."""
+
+    def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
+        (g,), (LU,) = gs, results
+        lower = _unit_lower(LU)
+        inner = (lower.mT @ rearranging.tril(g, -1)).tril(-1)
+        inner = inner + (rearranging.triu(g) @ LU.triu().mT).triu()
+        left = solve_triangular(LU.mT, inner, upper=True, unitriangular=True)
+        return [solve_triangular(LU.triu().mT, left, upper=False, left=False)]
+
+    return factorizing._recorded([packed], (A,), backward)[0]
+
+
+def _unit_lower(LU: Tensor) -> Tensor:
+    m, n = LU.shape[-2:]
+    k = min(m, n)
+    one = _buffer(np.eye(m, k), LU, LU.dtype.numpy)
+    return LU[..., :k].tril(-1) + one
+
+
+def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactor:
+    """Both LU factors in one matrix, and the rows that were exchanged, counted from 1.
+
+    Args:
+        A: (.., m, n)
+        pivot: must be True.
+    """
+    return LUFactor(*_factor("lu_factor", A, pivot)[:2])
+
+
+def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> LUFactorInfo:
+    """`lu_factor` with an int32: the first zero on U's diagonal, counted from 1, or 0."""
+    return LUFactorInfo(*_factor("lu_factor_ex", A, pivot))
+
+
+def lu(A: Tensor, *, pivot: bool = True) -> PLU:
+    """``A == P @ L @ U`` with a permutation, a unit lower and an upper triangle.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> P, L, U = tc.linalg.lu(tc.tensor([[0.0, 2.0], [4.0, 1.0]], device="cpu"))
+        >>> P.tolist(), U.tolist()
+        ([[0.0, 1.0], [1.0, 0.0]], [[4.0, 1.0], [0.0, 2.0]])
+    """
+    LU, pivots, _ = _factor("lu", A, pivot)
+    return lu_unpack(LU, pivots)
+
+
+def lu_packed(A: Tensor, pivot: bool = True, get_infos: bool = False) -> Any:
+    """`tc.linalg.lu_factor`; with `get_infos` its info too."""
+    found = _factor("lu", A, pivot)
+    return found if get_infos else LUFactor(*found[:2])
+
+
+def lu_unpack(
+    LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
+) -> PLU:
+    """The permutation and the factors of what `lu_factor` gives; empty if not asked for."""
+    m, n = LU_data.shape[-2:]
+    k = min(m, n)
+    none = LU_data.new_zeros(0)
+    P = _permutation(LU_pivots, m, LU_data) if unpack_pivots else none
+    if not unpack_data:
+        return PLU(P, none, none)
+    return PLU(P, _unit_lower(LU_data), LU_data[..., :k, :].triu())
+
+
+def lu_solve(
+    LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoint: bool = False
+) -> Tensor:
+    """X with ``A @ X == B``, from what `lu_factor` gives for A.
+
+    Args:
+        left: False solves ``X @ A == B``.
+        adjoint: the same for ``A.mT``.
+    """
+    require_matrix("lu_solve", LU, square=True)
+    if not left:
+        return lu_solve(LU, pivots, B.mT, adjoint=not adjoint).mT
+    P = _permutation(pivots, LU.shape[-1], LU)
+    if adjoint:
+        inner = solve_triangular(LU.triu().mT, B, upper=False)
+        return P @ solve_triangular(LU.mT, inner, upper=True, unitriangular=True)
+    inner = solve_triangular(LU, P.mT @ B, upper=False, unitriangular=True)
+    return solve_triangular(LU.triu(), inner, upper=True)
+
+
+def lu_solve_of(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
+    """`tc.linalg.lu_solve` with the right side first."""
+    return lu_solve(LU_data, LU_pivots, b)
+
+
+def triangular_solve(
+    b: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> TriangularSolution:
+    """`tc.linalg.solve_triangular` with the right side first, and a copy of A."""
+    matrix = A.mT if transpose else A
+    side = upper != transpose
+    found = solve_triangular(matrix, b, upper=side, unitriangular=unitriangular)
+    return TriangularSolution(found, rearranging.clone(A))
+
+
+# LDL ----------------------------------------------------------------------------------------------
+
+
+def ldl_factor_ex(
+    A: Tensor, *, hermitian: bool = False, check_errors: bool = False
+) -> LDLFactorInfo:
+    """`ldl_factor` with an int32: the first zero of D, counted from 1, or 0."""
+    A = require_matrix("ldl_factor", A, square=True)
+    array = A.array()
+
+    def one(routine: Any, matrix: Array) -> tuple[Any, ...]:
+        packed, pivots, info = routine(matrix, lower=1)
+        # LAPACK leaves the other triangle; it is cleared.
+        return np.tril(packed), pivots, np.int32(info)
+
+    if prod(array.shape):
+        packed, pivots, info = _each("sytrf", one, array)
+    else:
+        packed, pivots = array, np.zeros(array.shape[:-1], np.int32)
+        info = np.zeros(array.shape[:-2], np.int32)
+    parts = (_buffer(packed, A, A.dtype.numpy), _buffer(pivots, A, np.int32))
+    return LDLFactorInfo(*parts, _buffer(info, A, np.int32))
+
+
+def ldl_factor(A: Tensor, *, hermitian: bool = False) -> LDLFactor:
+    """The Bunch-Kaufman factors of symmetric matrices, packed in one; passes no gradient.
+
+    Args:
+        A: (.., n, n), of which the lower triangle is read.
+        hermitian: changes nothing for real numbers.
+    """
+    return LDLFactor(*ldl_factor_ex(A, hermitian=hermitian)[:2])
+
+
+def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False) -> Tensor:
+    """X with ``A @ X == B``, from what `ldl_factor` gives for A; passes no gradient."""
+    LD = require_matrix("ldl_solve", LD, square=True)
+    n = LD.shape[-1]
+    batch = broadcast("ldl_solve", tuple(LD.shape[:-2]), tuple(B.shape[:-2]))
+    packed = np.broadcast_to(LD.array(), (*batch, n, n))
+    right = np.broadcast_to(B.array(), (*batch, *B.shape[-2:]))
+    places = np.broadcast_to(pivots.array(), (*batch, n))[..., None]
+
+    def one(routine: Any, matrix: Array, order: Array, b: Array) -> tuple[Any, ...]:
+        return (routine(matrix, order[:, 0], b, lower=1)[0],)
+
+    if not prod(right.shape):
+        return _buffer(right, B, B.dtype.numpy)
+    return _buffer(_each("sytrs", one, packed, places, right)[0], B, B.dtype.numpy)
+
+
+# Householder reflections --------------------------------------------------------------------------
+
+
+def geqrf(input: Tensor) -> Geqrf:
+    """The reflections whose product is Q, and R, packed in one matrix; passes no gradient."""
+    A = require_matrix("geqrf", input)
+    array = A.array()
+    if not prod(array.shape):
+        tau = np.zeros((*array.shape[:-2], min(array.shape[-2:])))
+        return Geqrf(rearranging.clone(A), _buffer(tau, A, A.dtype.numpy))
+    packed, tau = _each("geqrf", lambda routine, matrix: routine(matrix)[:2], array)
+    return Geqrf(_buffer(packed, A, A.dtype.numpy), _buffer(tau, A, A.dtype.numpy))
+
+
+def _reflections(op: str, A: Tensor, tau: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Each vector as a column, with its factor."""
+    require_matrix(op, A)
+    m, n = A.shape[-2:]
+    k = tau.shape[-1]
+    if k > min(m, n):
+        raise ShapeError(
+            op, "more factors than columns", expect=f"at most {min(m, n)}", actual=str(k)
+        )
+    unit = _unit_lower(A)
+    return [(unit[..., :, i : i + 1], tau[..., i : i + 1].unsqueeze(-1)) for i in range(k)]
+
+
+def householder_product(A: Tensor, tau: Tensor) -> Tensor:
+    """The first columns of ``(I - tau_0 v_0 v_0.T) (I - tau_1 v_1 v_1.T) ...``.
+
+    Args:
+        A: (.., m, n), the vectors below its diagonal.
+        tau: (.., k), k <= n <= m.
+    """
+    pairs = _reflections("householder_product", A, tau)
+    m, n = A.shape[-2:]
+    start = np.broadcast_to(np.eye(m, n), (*A.shape[:-2], m, n))
+    Q = _buffer(start, A, A.dtype.numpy)
+    if not pairs and _tracked(A):
+        return wrap(common.with_history(Q.node, A.node, passes=False))
+    for v, factor in reversed(pairs):
+        Q = Q - factor * (v @ (v.mT @ Q))
+    return Q
+
+
+def ormqr(
+    input: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpose: bool = False
+) -> Tensor:
+    """``Q @ other`` for the whole Q of `geqrf`.
+
+    Args:
+        left: False gives ``other @ Q``.
+        transpose: Q.mT in place of Q.
+    """
+    if not left:
+        return ormqr(input, tau, other.mT, transpose=not transpose).mT
+    pairs = _reflections("ormqr", input, tau)
+    result = other
+    for v, factor in pairs if transpose else reversed(pairs):
+        result = result - factor * (v @ (v.mT @ result))
+    return rearranging.clone(result) if result is other else result
+
+
+# The largest singular values ----------------------------------------------------------------------
+
+
+def svd_lowrank(A: Tensor, q: int | None = 6, niter: int | None = 2, M: Any = None) -> LowRank:
+    """The `q` largest singular values and their vectors: ``A - M ~ U @ diag(S) @ V.mT``.
+
+    Exact, by the whole SVD; `niter` changes nothing.
+    """
+    matrix = A if M is None else A - M
+    U, S, Vh = factorizing.svd(matrix, full_matrices=False)
+    count = min(6 if q is None else q, *A.shape[-2:])
+    return LowRank(U[..., :count], S[..., :count], Vh.mT[..., :count])
+
+
+def pca_lowrank(A: Tensor, q: int | None = None, center: bool = True, niter: int = 2) -> LowRank:
+    """`svd_lowrank` of A, with the mean of its rows subtracted if `center`."""
+    count = min(6, *A.shape[-2:]) if q is None else q
+    return svd_lowrank(A - A.mean(-2, keepdim=True) if center else A, count)

@@ -1,0 +1,578 @@
+"""inv, solve, det, cholesky, qr, svd, eigh, ...: NumPy on the host, gradients on the device.
+
+The matrices go to the host and the results come back (on cuda that is a round trip); so these
+functions realize their input. Gradients are compositions of products and of these functions
+themselves, so they can be differentiated again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tinygrad_cuda.core.dtypes import float32, float64
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.shapes import broadcast
+from tinygrad_cuda.engine.cell import detached
+from tinygrad_cuda.graph.node import Node, mode
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.tensors import math, rearranging, selecting
+from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.creation import buffer_node
+from tinygrad_cuda.tensors.joining import cat
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensors.tensor import Tensor
+
+Backward = Callable[[list[Any], list[Any]], "list[Tensor | None]"]
+
+
+class QR(NamedTuple):
+    """What `qr` gives."""
+
+    Q: Tensor
+    R: Tensor
+
+
+class SVD(NamedTuple):
+    """What `svd` gives."""
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+class Eigh(NamedTuple):
+    """What `eigh` gives."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+class SlogDet(NamedTuple):
+    """What `slogdet` gives."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+# On the host --------------------------------------------------------------------------------------
+
+
+def require_matrix(op: str, value: Any, square: bool = False) -> Tensor:
+    """The Tensor's value, if it holds matrices of float32 or float64."""
+    if not isinstance(value, TensorBase):
+        raise DTypeError(
+            op, "the operand is not a tensor", expect="a Tensor", actual=type(value).__name__
+        )
+    shape, dtype = value.node.shape, value.node.dtype
+    if len(shape) < 2 or (square and shape[-1] != shape[-2]):
+        raise ShapeError(
+            op,
+            "needs square matrices" if square else "needs matrices",
+            expect="(.., n, n)" if square else "(.., m, n)",
+            actual=str(shape),
+        )
+    if dtype not in (float32, float64):
+        raise DTypeError(
+            op,
+            "the dtype is not supported",
+            expect="float32 or float64",
+            actual=dtype.name,
+            hint="cast first, e.g. x.float()",
+        )
+    # A handle of its own: a gradient needs the value of now, whatever is written later.
+    return wrap(value.node)
+
+
+def _on_host(op: str, function: Callable[..., Any], *tensors: Tensor) -> list[np.ndarray[Any, Any]]:
+    try:
+        found = function(*(tensor.array() for tensor in tensors))
+    except np.linalg.LinAlgError as error:
+        raise ArgumentError(
+            op,
+            "the computation failed",
+            expect="matrices of full rank, or positive definite, without NaN",
+            actual=str(error),
+        ) from error
+    return list(found) if isinstance(found, tuple) else [found]
+
+
+def _iterated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A factorization by iteration, which would not end for infinities in every LAPACK."""
+
+    def checked(a: Any) -> Any:
+        if not np.isfinite(a).all():
+            raise np.linalg.LinAlgError("an element is infinite or NaN")
+        return function(a)
+
+    return checked
+
+
+def _recorded(arrays: list[Any], sources: tuple[Tensor, ...], backward: Backward) -> list[Tensor]:
+    """Arrays as Tensors with a history: `backward(cotangents, results)` gives the gradients.
+
+    The results that backward sees carry this history themselves, so it can be differentiated.
+    """
+    like = sources[0].node
+    nodes = [buffer_node(np.array(a, like.dtype.numpy, order="C"), like.device) for a in arrays]
+    if not (mode.now.gradients and any(source.requires_grad for source in sources)):
+        return [wrap(node) for node in nodes]
+    reference: Any = None
+
+    def function(*gs: Node | None) -> list[Node | None]:
+        # A weak reference: the node holds this function.
+        found = backward([None if g is None else wrap(g) for g in gs], _results(reference()))
+        return [None if part is None else part.node for part in found]
+
+    node = common.custom(
+        *nodes, *(source.node for source in sources), results=len(nodes), function=function
+    )
+    reference = weakref.ref(node)
+    return _results(node)
+
+
+def _results(node: Node) -> list[Tensor]:
+    if len(node.outputs) == 1:
+        return [wrap(node)]
+    return [wrap(common.output(node, index=k)) for k in range(len(node.outputs))]
+
+
+# Inverse and solutions ----------------------------------------------------------------------------
+
+
+def inv(A: Tensor) -> Tensor:
+    """The inverse of square matrices.
+
+    Raises:
+        ArgumentError: a matrix is singular.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.linalg.inv(tc.tensor([[2.0, 0.0], [0.0, 4.0]], device="cpu")).tolist()
+        [[0.5, 0.0], [0.0, 0.25]]
+    """
+    A = require_matrix("inv", A, square=True)
+    arrays = _on_host("inv", np.linalg.inv, A)
+
+    def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
+        (g,), (inverse,) = gs, results
+        return [-(inverse.mT @ g @ inverse.mT)]
+
+    return _recorded(arrays, (A,), backward)[0]
+
+
+def _is_vector(A: Tensor, B: Tensor) -> bool:
+    """PyTorch's rule: B holds vectors if it is 1-d or has the shape of A without a dimension."""
+    return B.ndim == 1 or (A.ndim - 1 == B.ndim and B.shape == A.shape[:-1])
+
+
+def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
+    """X with ``A @ X == B`` (or ``X @ A == B`` with ``left=False``).
+
+    Args:
+        A: (.., n, n)
+        B: (.., n, k), or vectors (.., n).
+
+    Raises:
+        ArgumentError: a matrix is singular.
+    """
+    A = require_matrix("solve", A, square=True)
+    if A.dtype is not B.dtype:
+        raise DTypeError(
+            "solve", "A and B have different dtypes", expect=A.dtype.name, actual=B.dtype.name
+        )
+    if not left:
+        return solve(A.mT, B.mT).mT
+    if _is_vector(A, B):
+        return _solved(A, B.unsqueeze(-1)).squeeze(-1)
+    return _solved(A, B)
+
+
+def _solved(A: Tensor, B: Tensor) -> Tensor:
+    batch = broadcast("solve", tuple(A.shape[:-2]), tuple(B.shape[:-2]))
+    A = A.expand(*batch, *A.shape[-2:])
+    B = B.expand(*batch, *B.shape[-2:])
+    arrays = _on_host("solve", np.linalg.solve, A, B)
+
+    def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
+        (g,), (X,) = gs, results
+        back = _solved(A.mT, g)
+        return [-(back @ X.mT), back]
+
+    return _recorded(arrays, (A, B), backward)[0]
+
+
+def solve_triangular(
+    A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Tensor:
+    """`solve` with the upper or lower triangle of A alone; B is (.., n, k), never vectors.
+
+    Args:
+        unitriangular: take ones for the diagonal.
+    """
+    A = require_matrix("solve_triangular", A, square=True)
+    T = rearranging.triu(A) if upper else rearranging.tril(A)
+    if unitriangular:
+        strict = rearranging.triu(A, 1) if upper else rearranging.tril(A, -1)
+        T = strict + _eye(A)
+    return _solved(T, B) if left else _solved(T.mT, B.mT).mT
+
+
+def _eye(A: Tensor) -> Tensor:
+    """The identity of the size, dtype and device of A."""
+    size = A.shape[-1]
+    ones = A.new_ones(size)
+    return rearranging.diag(ones)
+
+
+def det(A: Tensor) -> Tensor:
+    """The determinant; its gradient needs an invertible matrix."""
+    A = require_matrix("det", A, square=True)
+    arrays = _on_host("det", np.linalg.det, A)
+
+    def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
+        (g,), (value,) = gs, results
+        return [(g * value).unsqueeze(-1).unsqueeze(-1) * inv(A).mT]
+
+    return _recorded(arrays, (A,), backward)[0]
+
+
+def slogdet(A: Tensor) -> SlogDet:
+    """The sign of the determinant and the logarithm of its absolute value."""
+    A = require_matrix("slogdet", A, square=True)
+    arrays = _on_host("slogdet", lambda a: tuple(np.linalg.slogdet(a)), A)
+
+    def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
+        g = gs[1]
+        return [None if g is None else g.unsqueeze(-1).unsqueeze(-1) * inv(A).mT]
+
+    return SlogDet(*_recorded(arrays, (A,), backward))
+
+
+def logdet(A: Tensor) -> Tensor:
+    """The logarithm of the determinant; NaN where that is negative."""
+    sign, value = slogdet(A)
+    found: Tensor = selecting.where(sign < 0, float("nan"), value)
+    return found
+
+
+# Factors ------------------------------------------------------------------------------------------
+
+
+def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
+    """The lower L with ``A == L @ L.mT`` (the upper one if `upper`) of positive definite matrices.
+
+    Raises:
+        ArgumentError: a matrix is not positive definite.
+    """
+    A = require_matrix("cholesky", A, square=True)
+    arrays = _on_host("cholesky", np.linalg.cholesky, A)
+
+    def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
+        (g,), (L,) = gs, results
+        inner = rearranging.tril(L.mT @ g)
+        phi = inner - 0.5 * inner * _eye(A)
+        middle = 0.5 * (phi + phi.mT)
+        right = solve_triangular(L, middle, upper=False, left=False)
+        return [solve_triangular(L.mT, right, upper=True)]
+
+    L = _recorded(arrays, (A,), backward)[0]
+    return L.mT if upper else L
+
+
+def _lower_factor(L: Tensor, upper: bool) -> Tensor:
+    """One triangle of the factor; as in PyTorch, the gradient goes to the whole matrix."""
+    triangle = rearranging.triu(L) if upper else rearranging.tril(L)
+    low = (
+        wrap(common.with_history(detached(triangle.node), L.node)) if L.requires_grad else triangle
+    )
+    return low.mT if upper else low
+
+
+def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
+    """The inverse of the matrix whose Cholesky factor is given."""
+    low = _lower_factor(require_matrix("cholesky_inverse", L, square=True), upper)
+    return inv(low @ low.mT)
+
+
+def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
+    """X with ``A @ X == B``, from the Cholesky factor of A."""
+    low = _lower_factor(require_matrix("cholesky_solve", L, square=True), upper)
+    return _solved(low.mT, _solved(low, B))
+
+
+def qr(A: Tensor, mode: str = "reduced") -> QR:
+    """``A == Q @ R`` with orthonormal columns in Q and an upper triangular R.
+
+    Args:
+        mode: ``"reduced"``, ``"complete"`` (Q square; no gradient for tall matrices) or ``"r"``
+            (Q empty).
+    """
+    A = require_matrix("qr", A)
+    if mode not in ("reduced", "complete", "r"):
+        raise ArgumentError(
+            "qr", "unknown mode", expect="reduced, complete or r", actual=repr(mode)
+        )
+    if mode == "r":
+        return QR(A.new_zeros(0), _qr(A.detach(), "reduced").R)
+    return _qr(A, mode)
+
+
+def _qr(A: Tensor, mode: str) -> QR:
+    m, n = A.shape[-2:]
+    kind: Any = mode
+    arrays = _on_host("qr", lambda a: tuple(np.linalg.qr(a, kind)), A)
+    if mode == "complete" and m > n and A.requires_grad:
+        A = A.detach()
+
+    def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
+        Q, R = results
+        gQ = math.mul(Q, 0) if gs[0] is None else gs[0]
+        gR = math.mul(R, 0) if gs[1] is None else gs[1]
+        if m >= n:
+            return [_qr_square(Q, R, gQ, gR)]
+        # A = [X | Y] with X square: Y = Q V.
+        X_part = R.narrow(-1, 0, m)
+        Y = A.narrow(-1, m, n - m)
+        gV = gR.narrow(-1, m, n - m)
+        gX = _qr_square(Q, X_part, gQ + Y @ gV.mT, gR.narrow(-1, 0, m))
+        return [_beside(gX, Q @ gV)]
+
+    return QR(*_recorded(arrays, (A,), backward))
+
+
+def _beside(left: Any, right: Any) -> Tensor:
+    """Two matrices side by side."""
+    return cat([left, right], -1)
+
+
+def _qr_square(Q: Any, R: Any, gQ: Any, gR: Any) -> Tensor:
+    M = R @ gR.mT - gQ.mT @ Q
+    symmetric = rearranging.tril(M) + rearranging.tril(M, -1).mT
+    return solve(R, (gQ + Q @ symmetric).mT).mT
+
+
+def svd(A: Tensor, full_matrices: bool = True) -> SVD:
+    """``A == U @ diag(S) @ Vh``, the singular values in descending order.
+
+    Args:
+        full_matrices: U and Vh square; with False they have min(m, n) columns and rows. Only the
+            first min(m, n) of them take part in a gradient. The gradient of U and Vh needs
+            different singular values.
+    """
+    A = require_matrix("svd", A)
+    k = min(A.shape[-2:])
+    arrays = _on_host("svd", _iterated(lambda a: tuple(np.linalg.svd(a, full_matrices=False))), A)
+    reduced = SVD(*_recorded(arrays, (A,), _svd_backward))
+    if not full_matrices or A.shape[-2] == A.shape[-1]:
+        return reduced
+    full = _on_host("svd", _iterated(lambda a: tuple(np.linalg.svd(a, full_matrices=True))), A)
+    like = A.node
+    U, Vh = (
+        wrap(buffer_node(np.ascontiguousarray(full[i], like.dtype.numpy), like.device))
+        for i in (0, 2)
+    )
+    if A.shape[-2] > k:
+        return SVD(_beside(reduced.U, U.narrow(-1, k, U.shape[-1] - k)), reduced.S, reduced.Vh)
+    rest = Vh.narrow(-2, k, Vh.shape[-2] - k)
+    return SVD(reduced.U, reduced.S, _beside(reduced.Vh.mT, rest.mT).mT)
+
+
+def _svd_backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
+    (gU, gS, gVh), (U, S, Vh) = gs, results
+    V = Vh.mT
+    eye = _eye(S.unsqueeze(-1) * S.unsqueeze(-2))
+    middle = eye * 0 if gS is None else eye * gS.unsqueeze(-1)
+    squares = S * S
+    gap = squares.unsqueeze(-2) - squares.unsqueeze(-1) + eye
+    if gU is not None:
+        inner = U.mT @ gU
+        middle = middle + (inner - inner.mT) / gap * S.unsqueeze(-2)
+    if gVh is not None:
+        inner = Vh @ gVh.mT
+        middle = middle + S.unsqueeze(-1) * ((inner - inner.mT) / gap)
+    total = U @ middle @ Vh
+    if gU is not None and U.shape[-2] > U.shape[-1]:
+        part = gU / S.unsqueeze(-2)
+        total = total + (part - U @ (U.mT @ part)) @ Vh
+    if gVh is not None and V.shape[-2] > V.shape[-1]:
+        part = U @ (gVh / S.unsqueeze(-1))
+        total = total + part - (part @ V) @ Vh
+    return [total]
+
+
+class OldSVD(NamedTuple):
+    """What ``tc.svd`` gives: V is the transpose of Vh."""
+
+    U: Tensor
+    S: Tensor
+    V: Tensor
+
+
+def svd_v(input: Tensor, some: bool = True, compute_uv: bool = True) -> OldSVD:
+    """``input == U @ diag(S) @ V.mT``; `tc.linalg.svd` gives ``V.mT``.
+
+    Args:
+        some: U and V have min(m, n) columns, else they are square.
+        compute_uv: accepted; U and V are computed anyway.
+    """
+    U, S, Vh = svd(input, full_matrices=not some)
+    return OldSVD(U, S, Vh.mT)
+
+
+def qr_of(input: Tensor, some: bool = True) -> QR:
+    """``input == Q @ R``; `some` is ``mode="reduced"`` of `tc.linalg.qr`, else ``"complete"``."""
+    return qr(input, "reduced" if some else "complete")
+
+
+def cholesky_of(input: Tensor, upper: bool = False) -> Tensor:
+    """The Cholesky factor; see `tc.linalg.cholesky`."""
+    return cholesky(input, upper=upper)
+
+
+def svdvals(A: Tensor) -> Tensor:
+    """The singular values in descending order."""
+    return svd(A, full_matrices=False).S
+
+
+def eigh(A: Tensor, UPLO: str = "L") -> Eigh:
+    """Eigenvalues in ascending order and eigenvectors (columns) of symmetric matrices.
+
+    Args:
+        UPLO: the triangle that is read, ``"L"`` or ``"U"``.
+    """
+    A = require_matrix("eigh", A, square=True)
+    if UPLO.upper() not in ("L", "U"):
+        raise ArgumentError("eigh", "unknown triangle", expect="'L' or 'U'", actual=repr(UPLO))
+    side: Any = UPLO.upper()
+    arrays = _on_host("eigh", _iterated(lambda a: tuple(np.linalg.eigh(a, side))), A)
+
+    def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
+        (gL, gV), (values, vectors) = gs, results
+        eye = _eye(A)
+        middle = eye * 0 if gL is None else eye * gL.unsqueeze(-1)
+        if gV is not None:
+            gap = values.unsqueeze(-2) - values.unsqueeze(-1) + eye
+            inner = vectors.mT @ gV
+            # The part that turns the vectors: A and its gradient are symmetric.
+            middle = middle + (inner - inner.mT) / (2 * gap)
+        return [vectors @ middle @ vectors.mT]
+
+    return Eigh(*_recorded(arrays, (A,), backward))
+
+
+def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
+    """The eigenvalues of symmetric matrices in ascending order."""
+    return eigh(A, UPLO).eigenvalues
+
+
+# Pseudo-inverse and functions ---------------------------------------------------------------------
+
+
+def _of_each(tolerance: float | Tensor | None) -> np.ndarray[Any, Any] | None:
+    """A tolerance of each matrix, to be compared with its singular values."""
+    if isinstance(tolerance, TensorBase):
+        array = tolerance.array()
+        return array[..., None] if array.ndim else array
+    return None if tolerance is None else np.asarray(tolerance)
+
+
+def pinv(
+    A: Tensor,
+    rcond: float | Tensor | None = None,
+    hermitian: bool = False,
+    *,
+    rtol: float | Tensor | None = None,
+    atol: float | Tensor | None = None,
+) -> Tensor:
+    """The Moore-Penrose inverse; singular values up to max(atol, rtol * largest) count as zero.
+
+    Args:
+        rcond: another name of `rtol`; max(m, n) * eps when left out and atol is not above 0.
+        rtol, atol: numbers, or Tensors with one for each matrix.
+    """
+    A = require_matrix("pinv", A, square=hermitian)
+    absolute, relative = _of_each(atol), _of_each(rcond if rtol is None else rtol)
+    absolute = np.zeros(()) if absolute is None else absolute
+    if relative is None:
+        usual = max(A.shape[-2:]) * float(np.finfo(A.dtype.numpy).eps)
+        relative = np.where(absolute > 0, 0.0, usual)
+    m, n = A.shape[-2:]
+
+    def host(a: Any) -> Any:
+        if not prod(a.shape):
+            return np.zeros((*a.shape[:-2], n, m), a.dtype)
+        if hermitian:
+            a = np.tril(a) + np.swapaxes(np.tril(a, -1), -1, -2)
+        U, S, Vh = np.linalg.svd(a, full_matrices=False)
+        limit = np.maximum(absolute, relative * S[..., :1])
+        inverse = np.where(limit < S, 1 / np.where(limit < S, S, 1), 0)
+        return np.swapaxes(Vh, -1, -2) * inverse[..., None, :] @ np.swapaxes(U, -1, -2)
+
+    arrays = _on_host("pinv", _iterated(host), A)
+
+    def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
+        # Golub and Pereyra, 1973.
+        (g,), (P,) = gs, results
+        if m <= n:
+            K = g.mT @ P
+            right = K @ P.mT
+            return [-(P @ K).mT + right - (A @ P) @ right + (P.mT @ P) @ (g.mT - K @ A)]
+        K = P @ g.mT
+        left = P.mT @ K
+        return [-(K @ P).mT + (g.mT - A @ K) @ P @ P.mT + left - (left @ P) @ A]
+
+    return _recorded(arrays, (A,), backward)[0]
+
+
+def matrix_power(A: Tensor, n: int) -> Tensor:
+    """The product of `n` times A; of the inverse if `n` is negative."""
+    if A.ndim < 2 or A.shape[-1] != A.shape[-2]:
+        raise ShapeError(
+            "matrix_power", "needs square matrices", expect="(.., n, n)", actual=str(tuple(A.shape))
+        )
+    if n < 0:
+        return matrix_power(inv(A), -n)
+    if n == 0:
+        one = _eye(A).expand(tuple(A.shape)).node
+        return wrap(common.with_history(one, A.node, passes=False) if A.requires_grad else one)
+    result: Any = None
+    square, left = A, n
+    while left:
+        if left & 1:
+            result = square if result is None else result @ square
+        left >>= 1
+        if left:
+            square = square @ square
+    found: Tensor = result
+    return rearranging.clone(found) if found is A else found
+
+
+def matrix_exp(A: Tensor) -> Tensor:
+    """The exponential of square matrices: ``sum A^k / k!``, by SciPy on the host."""
+    if A.dtype.is_floating and A.dtype.itemsize == 2:
+        narrow: Tensor = matrix_exp(A.float()).to(A.dtype)
+        return narrow
+    A = require_matrix("matrix_exp", A, square=True)
+
+    def host(a: Any) -> Any:
+        import scipy.linalg
+
+        return scipy.linalg.expm(a) if prod(a.shape) else a.copy()
+
+    arrays = _on_host("matrix_exp", host, A)
+
+    def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
+        # The upper right block of the exponential of [[A', g], [0, A']] (Mathias, 1996).
+        g, size = gs[0], A.shape[-1]
+        upper = _beside(A.mT, g)
+        lower = _beside(g * 0, A.mT)
+        whole = matrix_exp(_beside(upper.mT, lower.mT).mT)
+        return [whole[..., :size, size:]]
+
+    return _recorded(arrays, (A,), backward)[0]

@@ -1,0 +1,48 @@
+"""Looking inside: the graph of a Tensor as networkx and as a picture, and its kernels as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tinygrad_cuda.engine.realize import explain as explain_nodes
+from tinygrad_cuda.graph import draw as drawing
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.tensors.base import TensorBase
+
+
+def _nodes(tensors: Any) -> list[Node]:
+    found = [tensors] if isinstance(tensors, TensorBase) else list(tensors)
+    return [tensor.node for tensor in found]
+
+
+def to_networkx(tensors: Any) -> Any:
+    """The recorded graph behind one or several Tensors as a networkx ``DiGraph``.
+
+    Edges lead from a source to its consumer; what was realized and needs no gradient is a leaf.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> x = tc.ones(3, device="cpu")
+        >>> tc.to_networkx(x + x).number_of_nodes()
+        2
+    """
+    return drawing.to_networkx(_nodes(tensors))
+
+
+def draw(tensors: Any, path: str | Path | None = None) -> Any:
+    """The recorded graph as text, or as a picture written to `path` (.svg, .png or .dot).
+
+    Returns:
+        The text, or the path of the picture.
+    """
+    nodes = _nodes(tensors)
+    return drawing.text(nodes) if path is None else drawing.draw(nodes, path)
+
+
+def explain(tensors: Any) -> str:
+    """The kernels that computing these Tensors would run, one line each, with the reason.
+
+    Nothing is computed. What is realized already needs no kernel.
+    """
+    return explain_nodes(_nodes(tensors))

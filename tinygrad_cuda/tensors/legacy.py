@@ -1,0 +1,137 @@
+"""Tensor types as PyTorch's first releases had them: `FloatTensor(2, 3)`, `x.type(LongTensor)`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core.device import CPU, Device, as_device
+from tinygrad_cuda.core.dtypes import DType, as_dtype
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError
+from tinygrad_cuda.tensors import creation
+from tinygrad_cuda.tensors.base import Size, TensorBase
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensors.tensor import Tensor
+
+NAMES = {
+    "FloatTensor": dtypes.float32,
+    "DoubleTensor": dtypes.float64,
+    "HalfTensor": dtypes.float16,
+    "BFloat16Tensor": dtypes.bfloat16,
+    "ByteTensor": dtypes.uint8,
+    "CharTensor": dtypes.int8,
+    "ShortTensor": dtypes.int16,
+    "IntTensor": dtypes.int32,
+    "LongTensor": dtypes.int64,
+    "BoolTensor": dtypes.bool_,
+}
+OF_DTYPE = {dtype: name for name, dtype in NAMES.items()}
+
+
+def constructed(
+    arguments: tuple[Any, ...], dtype: DType, device: Device | None, op: str = "Tensor"
+) -> Tensor:
+    """What `Tensor(...)` gives: sizes make zeros, data is copied, a Tensor is itself.
+
+    Raises:
+        ArgumentError: neither sizes nor data.
+    """
+    if not arguments:
+        return creation.empty(0, dtype=dtype, device=device)
+    first = arguments[0]
+    if isinstance(first, Size):
+        return creation.empty(tuple(first), dtype=dtype, device=device)
+    if len(arguments) == 1 and isinstance(first, TensorBase):
+        if first.dtype is not dtype:
+            raise DTypeError(
+                op, "the tensor has another dtype", expect=dtype.name, actual=first.dtype.name,
+                hint=f"x.to({dtype!r}) converts",
+            )  # fmt: skip
+        same: Tensor = first.detach()  # type: ignore[attr-defined]
+        return same
+    if len(arguments) == 1 and isinstance(first, list | tuple | np.ndarray):
+        return creation.tensor(first, dtype=dtype, device=device)
+    if all(isinstance(size, int | np.integer) for size in arguments):
+        return creation.empty(*arguments, dtype=dtype, device=device)
+    raise ArgumentError(
+        op, "neither sizes nor data", expect="integers, or one list, array or tensor",
+        actual=", ".join(type(value).__name__ for value in arguments),
+        hint="tc.tensor(data) copies data, tc.empty(sizes) gives a shape",
+    )  # fmt: skip
+
+
+class TensorType(type):
+    """The type of `FloatTensor` and its like: no Tensor is made of it, and many belong to it."""
+
+    dtype: DType
+    kind: str
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return (
+            isinstance(value, TensorBase)
+            and value.dtype is cls.dtype
+            and value.device.kind == cls.kind
+        )
+
+    def __call__(cls, *arguments: Any, device: Any = None) -> Tensor:
+        place = as_device(cls.kind) if device is None else as_device(device)
+        return constructed(arguments, cls.dtype, place, cls.__name__)
+
+    def __repr__(cls) -> str:
+        return f"<class 'tinygrad_cuda.{'cuda.' * (cls.kind == 'cuda')}{cls.__name__}'>"
+
+
+def _types(kind: str) -> dict[str, TensorType]:
+    made = {}
+    for name, dtype in NAMES.items():
+        doc = f"Tensors of {dtype.name} on {kind}; called, it makes one of sizes or data."
+        made[name] = TensorType(name, (), {"dtype": dtype, "kind": kind, "__doc__": doc})
+    return made
+
+
+ON_HOST, ON_GPU = _types("cpu"), _types("cuda")
+
+
+def named(value: Any) -> tuple[DType, Device | None] | None:
+    """Dtype and device of such a type or its name; None for anything else."""
+    if isinstance(value, TensorType):
+        return value.dtype, as_device(value.kind)
+    if isinstance(value, str) and value.startswith("torch."):
+        found = (ON_GPU if value.startswith("torch.cuda.") else ON_HOST).get(
+            value.rpartition(".")[2]
+        )
+        return None if found is None else (found.dtype, as_device(found.kind))
+    return None
+
+
+def type_of(tensor: Tensor) -> str:
+    """What `Tensor.type()` gives: ``torch.FloatTensor``, ``torch.cuda.LongTensor``."""
+    place = "cuda." if tensor.device.kind == "cuda" else ""
+    return f"torch.{place}{OF_DTYPE[tensor.dtype]}"
+
+
+def typename(obj: Any) -> str:
+    """The name of a Tensor's type as of `Tensor.type()`, of anything else that of its class."""
+    if isinstance(obj, TensorBase):
+        return type_of(obj)  # type: ignore[arg-type]
+    return f"{type(obj).__module__}.{type(obj).__qualname__}".removeprefix("builtins.")
+
+
+def set_default_tensor_type(t: Any) -> None:
+    """Dtype and device of new floating Tensors, by such a type or its name.
+
+    Raises:
+        ArgumentError: it is no such type.
+        DTypeError: its dtype is not floating.
+    """
+    found = named(t)
+    if found is None:
+        raise ArgumentError(
+            "set_default_tensor_type", "not a tensor type", expect=", ".join(NAMES), actual=repr(t),
+            hint="set_default_dtype takes a dtype",
+        )  # fmt: skip
+    creation.set_default_dtype(as_dtype(found[0]))
+    creation.set_default_device(None if found[1] is CPU else found[1])

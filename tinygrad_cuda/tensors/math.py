@@ -1,0 +1,624 @@
+"""Arithmetic, comparison and unary functions."""
+
+from __future__ import annotations
+
+import math as _math
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core.dtypes import number_of
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.shapes import broadcast
+from tinygrad_cuda.engine.cell import detached, local
+from tinygrad_cuda.graph.node import (
+    NO_ATTRIBUTES,
+    Node,
+    Op,
+    SameSpecOp,
+    node_made,
+    same_spec,
+    site_of,
+)
+from tinygrad_cuda.graph.ops import common, elementwise
+from tinygrad_cuda.tensors.autocast import in_float32, in_widest
+from tinygrad_cuda.tensors.base import TensorBase, node_of, pending, wrap
+from tinygrad_cuda.tensors.layout import keeps_layout, strides_like
+from tinygrad_cuda.tensors.opmath import (
+    holds,
+    is_half,
+    rounded,
+    rounded_once,
+    widened,
+)
+from tinygrad_cuda.tensors.promotion import (
+    as_float,
+    factor_of,
+    number_like,
+    operand_of,
+    promote,
+    promoted,
+    to_dtype,
+    to_shape,
+)
+from tinygrad_cuda.tensors.templated_calls import templated_of_two
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensors.tensor import Tensor
+
+Scalar = bool | int | float
+Operand = "Tensor | Scalar"
+
+
+# Elementwise functions ----------------------------------------------------------------------------
+
+
+def _of_two(
+    name: str, op: SameSpecOp, floating: bool = False, exact: bool = False
+) -> Callable[..., Tensor]:
+    """A function that records one op.
+
+    Args:
+        floating: the op takes floats only.
+        exact: a number meets half types in float32; otherwise they round it, as in PyTorch.
+    """
+
+    @templated_of_two
+    def brought_together(input: Any, other: Any) -> Tensor:
+        nodes = promote(name, input, other, floating=floating)
+        return strides_like(wrap(op(*nodes)), input, other)
+
+    def function(input: Any, other: Any) -> Tensor:
+        recorder = local.recorder
+        mode = recorder.mode
+        site = mode.site
+        if isinstance(input, TensorBase) and isinstance(other, TensorBase):
+            a, b = node_of(input, recorder), node_of(other, recorder)
+            if (a.outputs is not b.outputs and not same_spec(a, b)) or a.device is not b.device:
+                site = site or site_of(sys._getframe(1))
+                together: Tensor = brought_together(input, other, a, b, recorder, site)
+                return together
+            strided = input._strides is not None or other._strides is not None
+        else:
+            site = site or site_of(sys._getframe(1))
+            a, b = promoted(name, input, other, recorder, site, floating)
+            one = input if isinstance(input, TensorBase) else other
+            strided = isinstance(one, TensorBase) and one._strides is not None
+            if exact and a.dtype.itemsize == 2 and is_half(a.dtype) and isinstance(one, TensorBase):
+                number = other if one is input else input
+                if isinstance(number, int | float | np.generic) and not holds(a.dtype, number):
+                    left = wrap(widened(a)) if one is input else number
+                    right = number if one is input else wrap(widened(b))
+                    narrow = rounded(function(left, right).node, a.dtype)
+                    return strides_like(wrap(narrow), input, other)
+        dtype = a.dtype
+        if floating and dtype.category != 2:
+            node = op(as_float(a), as_float(b))
+        else:
+            # What the op does when it is called, of two nodes that are alike.
+            outputs = a.outputs if dtype in op.keeping else op.inferred((a, b))
+            needs = a.requires_grad or b.requires_grad
+            if needs:
+                needs = mode.gradients and outputs[0][1].category == 2
+            node = node_made(op, (a, b), NO_ATTRIBUTES, outputs, a.device, needs, site, 2)
+        result = pending(node, recorder)
+        return strides_like(result, input, other) if strided else result
+
+    return function
+
+
+def _binary(
+    op: SameSpecOp, name: str, doc: str, floating: bool = False, exact: bool = False
+) -> Callable[..., Tensor]:
+    function = _of_two(name, op, floating, exact)
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+def _unary(op: SameSpecOp, name: str, doc: str, floating: bool = True) -> Callable[..., Tensor]:
+    def function(input: Tensor) -> Tensor:
+        recorder = local.recorder
+        if isinstance(input, TensorBase):
+            source = node_of(input, recorder)
+            if source.dtype in op.keeping:
+                # What the op does when it is called.
+                mode = recorder.mode
+                needs = source.requires_grad and mode.gradients and source.dtype.category == 2
+                outputs, device, site = source.outputs, source.device, mode.site
+                node = node_made(op, (source,), NO_ATTRIBUTES, outputs, device, needs, site, 2)
+                result = pending(node, recorder)
+                return result if input._strides is None else strides_like(result, input)
+        source = operand_of(name, input)
+        node = op(as_float(source) if floating else source)
+        return strides_like(wrap(node), input)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+# The operators of Tensor, and what the functions with options come down to.
+plus = _binary(elementwise.add, "add", "``input + other``.", exact=True)
+minus = _binary(elementwise.sub, "sub", "``input - other``.", exact=True)
+over = _binary(elementwise.div, "div", "``input / other``.", True, True)
+
+
+def add(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
+    """``input + alpha * other``, elementwise with broadcasting."""
+    if alpha is not True and alpha == 1:
+        return plus(input, other)
+    return _scaled_sum("add", elementwise.add, input, other, alpha)
+
+
+def sub(input: Any, other: Any, *, alpha: Scalar = 1) -> Tensor:
+    """``input - alpha * other``, elementwise with broadcasting."""
+    if alpha is not True and alpha == 1:
+        return minus(input, other)
+    return _scaled_sum("sub", elementwise.sub, input, other, alpha)
+
+
+def _scaled_sum(name: str, op: SameSpecOp, input: Any, other: Any, alpha: Scalar) -> Tensor:
+    """``input`` plus or minus ``alpha * other``, in the common dtype of both."""
+    a, b = promote(name, input, other)
+    factor = factor_of(name, alpha, b.dtype, "alpha")
+    dtype, a, b = a.dtype, widened(a), widened(b)
+    result = op(a, elementwise.mul(b, common.full_like(b, factor)))
+    return strides_like(wrap(rounded(result, dtype)), input, other)
+
+
+mul = _binary(
+    elementwise.mul, "mul", "``input * other``, elementwise with broadcasting.", exact=True
+)
+maximum = _binary(elementwise.maximum, "maximum", "The larger of both; NaN wins.")
+minimum = _binary(elementwise.minimum, "minimum", "The smaller of both; NaN wins.")
+remainder = _binary(
+    elementwise.remainder, "remainder", "Remainder with the sign of `other` (Python's ``%``)."
+)
+fmod = _binary(elementwise.fmod, "fmod", "Remainder with the sign of `input` (C's ``fmod``).")
+_power = _binary(elementwise.pow, "pow", "", exact=True)
+
+
+@in_float32
+def pow(input: Any, exponent: Any) -> Tensor:
+    """``input ** exponent``, elementwise with broadcasting.
+
+    Raises:
+        ArgumentError: integers to a negative number, or one that their dtype cannot hold.
+    """
+    if isinstance(input, TensorBase) and type(exponent) is int and input.dtype.is_integer:
+        if exponent < 0:
+            raise ArgumentError(
+                "pow", "integers have no negative powers", expect="an exponent >= 0",
+                actual=str(exponent), hint="x.float() ** n",
+            )  # fmt: skip
+        number_of("pow", exponent, input.dtype)
+    result = _power(input, exponent)
+    if not isinstance(input, TensorBase):
+        result._strides = None  # as PyTorch lays out a power of a number
+    return result
+
+
+atan2 = in_widest(
+    _binary(elementwise.atan2, "atan2", "The angle of the point (other, input).", True)
+)
+eq = _binary(elementwise.eq, "eq", "``input == other`` as bool.")
+ne = _binary(elementwise.ne, "ne", "``input != other`` as bool.")
+lt = _binary(elementwise.lt, "lt", "``input < other`` as bool.")
+le = _binary(elementwise.le, "le", "``input <= other`` as bool.")
+gt = _binary(elementwise.gt, "gt", "``input > other`` as bool.")
+ge = _binary(elementwise.ge, "ge", "``input >= other`` as bool.")
+bitwise_and = _binary(elementwise.bitwise_and, "bitwise_and", "Bitwise and of integers or bools.")
+bitwise_or = _binary(elementwise.bitwise_or, "bitwise_or", "Bitwise or of integers or bools.")
+bitwise_xor = _binary(elementwise.bitwise_xor, "bitwise_xor", "Bitwise xor of integers or bools.")
+
+
+def or_unlike(function: Callable[..., Tensor]) -> Callable[[Any, Any], Any]:
+    """`==` and `!=`, which of None, a text or another object is False and True, as in PyTorch."""
+
+    def compare(input: Any, other: Any) -> Any:
+        if isinstance(other, TensorBase | bool | int | float | np.ndarray | np.generic):
+            return function(input, other)
+        return function(input, other) if isinstance(other, list | tuple) else NotImplemented
+
+    compare.__name__ = function.__name__
+    return compare
+
+
+def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
+    """``input / other``; integers give floats.
+
+    Args:
+        rounding_mode: None, ``"trunc"`` (towards zero) or ``"floor"``.
+    """
+    if rounding_mode is None:
+        return over(input, other)
+    if rounding_mode == "floor":
+        return floor_divide(input, other)
+    if rounding_mode != "trunc":
+        raise ArgumentError(
+            "div", "unknown rounding_mode", expect="None, 'trunc' or 'floor'",
+            actual=repr(rounding_mode),
+        )  # fmt: skip
+    return _of_tensor(_truncated, input, other)
+
+
+def _of_tensor(divided: Callable[..., Tensor], input: Any, other: Any) -> Tensor:
+    """A quotient of a half Tensor in float32: the number by which it is divided is not half."""
+    function = rounded_once(divided) if isinstance(input, TensorBase) else divided
+    result: Tensor = function(input, other)
+    return result
+
+
+def _truncated(input: Any, other: Any) -> Tensor:
+    a, b = promote("div", input, other)
+    if a.dtype.is_floating:
+        # Zero slopes, also where the quotient is infinite.
+        result = elementwise.trunc(elementwise.div(detached(a), detached(b)))
+        if a.requires_grad or b.requires_grad:
+            result = common.with_history(result, elementwise.add(a, b), passes=False)
+    else:
+        # Floats would round integers; without the remainder the division is exact.
+        result = elementwise.floor_divide(elementwise.sub(a, elementwise.fmod(a, b)), b)
+    return strides_like(wrap(result), input, other)
+
+
+def floor_divide(input: Any, other: Any) -> Tensor:
+    """The largest whole number not above ``input / other``; a number is not rounded to half."""
+    return _of_tensor(_floored, input, other)
+
+
+def _floored(input: Any, other: Any) -> Tensor:
+    a, b = promote("floor_divide", input, other)
+    return strides_like(wrap(elementwise.floor_divide(a, b)), input, other)
+
+
+def _logical(op: SameSpecOp, name: str) -> Callable[..., Tensor]:
+    @keeps_layout
+    def function(input: Any, other: Any) -> Tensor:
+        nodes = [to_dtype(node, dtypes.bool_) for node in promote(name, input, other)]
+        return wrap(op(*nodes))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"{name.replace('_', ' ')} of the truth of the elements, as bool."
+    return function
+
+
+logical_and = _logical(elementwise.logical_and, "logical_and")
+logical_or = _logical(elementwise.logical_or, "logical_or")
+logical_xor = _logical(elementwise.logical_xor, "logical_xor")
+
+
+@keeps_layout
+def logical_not(input: Tensor) -> Tensor:
+    """True where the element is zero."""
+    return wrap(elementwise.logical_not(to_dtype(input.node, dtypes.bool_)))
+
+
+neg = _unary(elementwise.neg, "neg", "``-input``.", False)
+abs = _unary(elementwise.abs, "abs", "``|input|``.", False)
+_sign = _unary(elementwise.sign, "sign", "", False)
+
+
+def sign(input: Tensor) -> Tensor:
+    """-1, 0 or 1 by the sign; 0 for NaN, as in PyTorch."""
+    if input.node.dtype is dtypes.bool_:
+        return strides_like(wrap(input.node), input)
+    return _sign(input)
+
+
+bitwise_not = _unary(elementwise.bitwise_not, "bitwise_not", "Bitwise complement.", False)
+reciprocal = in_float32(_unary(elementwise.reciprocal, "reciprocal", "``1 / input``."))
+exp = in_float32(_unary(elementwise.exp, "exp", "e to the power of each element."))
+exp2 = _unary(elementwise.exp2, "exp2", "2 to the power of each element.")
+expm1 = in_float32(_unary(elementwise.expm1, "expm1", "``exp(input) - 1``, accurate near 0."))
+log = in_float32(_unary(elementwise.log, "log", "Natural logarithm."))
+log2 = in_float32(_unary(elementwise.log2, "log2", "Logarithm to base 2."))
+log1p = in_float32(_unary(elementwise.log1p, "log1p", "``log(1 + input)``, accurate near 0."))
+sqrt = _unary(elementwise.sqrt, "sqrt", "Square root.")
+rsqrt = in_float32(_unary(elementwise.rsqrt, "rsqrt", "``1 / sqrt(input)``."))
+sin = _unary(elementwise.sin, "sin", "Sine, in radians.")
+cos = _unary(elementwise.cos, "cos", "Cosine, in radians.")
+tan = in_float32(_unary(elementwise.tan, "tan", "Tangent, in radians."))
+asin = in_float32(_unary(elementwise.asin, "asin", "Inverse sine, in radians."))
+acos = in_float32(_unary(elementwise.acos, "acos", "Inverse cosine, in radians."))
+atan = _unary(elementwise.atan, "atan", "Inverse tangent, in radians.")
+sinh = in_float32(_unary(elementwise.sinh, "sinh", "Hyperbolic sine."))
+cosh = in_float32(_unary(elementwise.cosh, "cosh", "Hyperbolic cosine."))
+tanh = _unary(elementwise.tanh, "tanh", "Hyperbolic tangent.")
+sigmoid = _unary(elementwise.sigmoid, "sigmoid", "``1 / (1 + exp(-input))``.")
+erf = _unary(elementwise.erf, "erf", "The error function.")
+
+
+def _rounding(op: SameSpecOp, name: str, doc: str) -> Callable[..., Tensor]:
+    @keeps_layout
+    def function(input: Tensor) -> Tensor:
+        # Whole numbers are already rounded.
+        node = input.node
+        return wrap(op(node) if node.dtype.is_floating else node)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return function
+
+
+floor = _rounding(elementwise.floor, "floor", "The largest whole number not above the element.")
+ceil = _rounding(elementwise.ceil, "ceil", "The smallest whole number not below the element.")
+trunc = _rounding(elementwise.trunc, "trunc", "The element without its fraction.")
+_round_whole = _rounding(elementwise.round, "round", "")
+
+
+def round(input: Tensor, *, decimals: int = 0) -> Tensor:
+    """The nearest whole number, or with so many decimals; halves go to even."""
+    if decimals == 0 or not input.dtype.is_floating:
+        return _round_whole(input)
+    factor = 10.0 ** _math.fabs(decimals)
+    if decimals > 0:
+        return div(_round_whole(mul(input, factor)), factor)
+    return mul(_round_whole(div(input, factor)), factor)
+
+
+@in_float32
+@rounded_once
+def log10(input: Tensor) -> Tensor:
+    """Logarithm to base 10."""
+    return mul(log2(input), _math.log10(2.0))
+
+
+def square(input: Tensor) -> Tensor:
+    """``input * input``."""
+    if input.dtype is dtypes.bool_:
+        input = strides_like(wrap(to_dtype(input.node, dtypes.int64)), input)
+    return mul(input, input)
+
+
+def relu(input: Tensor) -> Tensor:
+    """``max(input, 0)``; its derivative at 0 is 0.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.relu(tc.tensor([-1.0, 2.0], device="cpu")).tolist()
+        [0.0, 2.0]
+    """
+    node = input.node
+    if node.dtype is dtypes.bool_:
+        raise DTypeError("relu", "bools have no sign", expect="a number dtype", actual="bool")
+    zero = common.full_like(node, 0)
+    # NaN is not <= 0 and passes, as in PyTorch.
+    return strides_like(wrap(elementwise.where(elementwise.le(node, zero), zero, node)), input)
+
+
+def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """``min(max(input, min), max)``; a bound may be None, a number or a Tensor."""
+    if min is None and max is None:
+        raise ArgumentError(
+            "clamp", "no bound is given", expect="min, max or both", actual="neither"
+        )
+    node = input.node
+    limited = _limited(node, min, max)
+    if limited is not None:
+        result = wrap(limited)
+        return result if input._strides is None else strides_like(result, input)
+    if isinstance(min, TensorBase) and isinstance(max, TensorBase):
+        return strides_like(wrap(_between(node, min, max)), input, min, max)
+    if min is not None:
+        node = _bounded(node, min, elementwise.ge, elementwise.lt, elementwise.maximum)
+    if max is not None:
+        node = _bounded(node, max, elementwise.le, elementwise.gt, elementwise.minimum)
+    return strides_like(wrap(node), *[x for x in (input, min, max) if isinstance(x, TensorBase)])
+
+
+def _limited(node: Node, min: Any, max: Any) -> Node | None:
+    """The node between bounds that are numbers, where no gradient is asked for; else None.
+
+    The values of `_bounded` in a node or two for each bound, recorded in a tenth of the time.
+    """
+    recorder = local.recorder
+    outputs, device = node.outputs, node.device
+    if node.dtype not in _PLAIN_FLOATS or (node.requires_grad and recorder.mode.gradients):
+        return None
+    site = recorder.mode.site or site_of(sys._getframe(1))
+    for bound, farther, beyond in (
+        (min, elementwise.maximum, elementwise.lt), (max, elementwise.minimum, elementwise.gt)
+    ):  # fmt: skip
+        if bound is None:
+            continue
+        # Not NaN, and every one of them is a number of float32.
+        if type(bound) not in (int, float) or not -1e38 < bound < 1e38:
+            return None
+        op: Op = farther
+        sources: tuple[Node, ...] = (node, number_like(node, float(bound), site))
+        if not bound:
+            # Of two zeros the element stays. A comparison with NaN is false: it stays, too.
+            kind = ((node.shape, dtypes.bool_),)
+            outside = node_made(beyond, sources, NO_ATTRIBUTES, kind, device, False, site)
+            op, sources = elementwise.where, (outside, *sources[::-1])
+        node = node_made(op, sources, NO_ATTRIBUTES, outputs, device, False, site)
+    return node
+
+
+_PLAIN_FLOATS = (dtypes.float32, dtypes.float64)
+
+
+def _bounded(
+    node: Node, bound: Any, inside: SameSpecOp, beyond: SameSpecOp, farther: SameSpecOp
+) -> Node:
+    """The node with one bound; at the bound itself the gradient passes to the node alone.
+
+    NaN in either wins, and no gradient passes through it.
+    """
+    node, limit = promote("clamp", wrap(node), bound)
+    if not isinstance(bound, TensorBase):
+        number_of("clamp", bound, limit.dtype)
+    other = farther(detached(node), detached(limit))
+    if limit.requires_grad:
+        other = elementwise.where(beyond(node, limit), limit, other)
+    return elementwise.where(inside(node, limit), node, other)
+
+
+def _between(node: Node, min: TensorBase, max: TensorBase) -> Node:
+    """The node within two Tensors; where they cross the upper one holds, with the gradient."""
+    x, low, high = promote("clamp", wrap(node), min, max)
+    value = elementwise.minimum(elementwise.maximum(detached(x), detached(low)), detached(high))
+    if high.requires_grad:
+        above = elementwise.logical_or(elementwise.gt(x, high), elementwise.lt(high, low))
+        missing = elementwise.ne(value, value)
+        upper = elementwise.where(missing, elementwise.add(high, value), high)
+        value = elementwise.where(above, upper, value)
+    if low.requires_grad:
+        below = elementwise.logical_and(elementwise.lt(x, low), elementwise.lt(low, high))
+        value = elementwise.where(below, low, value)
+    if x.requires_grad:
+        inside = elementwise.logical_and(elementwise.ge(x, low), elementwise.le(x, high))
+        value = elementwise.where(inside, x, value)
+    return value
+
+
+clip = clamp
+
+
+@keeps_layout
+def isnan(input: Tensor) -> Tensor:
+    """True where the element is NaN."""
+    node = input.node
+    if not node.dtype.is_floating:
+        return wrap(common.full(False, node.shape, node, dtypes.bool_))
+    return wrap(elementwise.isnan(node))
+
+
+@keeps_layout
+def isfinite(input: Tensor) -> Tensor:
+    """True where the element is neither NaN nor infinite."""
+    node = input.node
+    if not node.dtype.is_floating:
+        return wrap(common.full(True, node.shape, node, dtypes.bool_))
+    return wrap(elementwise.isfinite(node))
+
+
+def isinf(input: Tensor) -> Tensor:
+    """True where the element is infinite."""
+    return logical_not(logical_or(isfinite(input), isnan(input)))
+
+
+@keeps_layout
+@rounded_once
+def lerp(input: Tensor, end: Any, weight: Any) -> Tensor:
+    """``input + weight * (end - input)``; from `end` where that is nearer."""
+    distance = sub(end, input)
+    from_start = add(input, mul(weight, distance))
+    rest = sub(1, weight) if isinstance(weight, TensorBase) else 1 - weight
+    from_end = sub(end, mul(distance, rest))
+    if not isinstance(weight, TensorBase):
+        return from_start if _math.fabs(weight) < 0.5 else from_end
+    a, b = promote("lerp", from_start, from_end)
+    near = to_shape(lt(abs(weight), 0.5).node, a.shape)
+    return wrap(elementwise.where(near, a, b))
+
+
+@keeps_layout
+@in_widest
+@rounded_once
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
+    """``input + value * tensor1 * tensor2``."""
+    a, b, c = promote("addcmul", input, tensor1, tensor2)
+    return wrap(elementwise.add(a, elementwise.mul(_times_value("addcmul", b, value), c)))
+
+
+def _times_value(op: str, node: Node, value: Scalar) -> Node:
+    if value == 1:
+        return node
+    factor = factor_of(op, value, node.dtype)
+    return elementwise.mul(node, common.full_like(node, factor))
+
+
+@keeps_layout
+@in_widest
+@rounded_once
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Scalar = 1) -> Tensor:
+    """``input + value * tensor1 / tensor2``.
+
+    Raises:
+        DTypeError: both factors are integers or bools.
+    """
+    if not (tensor1.dtype.is_floating or tensor2.dtype.is_floating):
+        raise DTypeError(
+            "addcdiv", "integers are not divided", expect="a floating tensor1 or tensor2",
+            actual=f"{tensor1.dtype.name} and {tensor2.dtype.name}", hint="cast one with .float()",
+        )  # fmt: skip
+    a, b, c = promote("addcdiv", input, tensor1, tensor2, floating=True)
+    return wrap(elementwise.add(a, elementwise.div(_times_value("addcdiv", b, value), c)))
+
+
+def isclose(
+    input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """``|input - other| <= atol + rtol * |other|``, or equal."""
+    if input.dtype is dtypes.bool_ and other.dtype is dtypes.bool_:
+        return eq(input, other)
+    # In floats: the distance of two integers may be out of their range.
+    distance = sub(wrap(as_float(input.node)), wrap(as_float(other.node)))
+    near = le(abs(distance), add(mul(abs(wrap(as_float(other.node))), rtol), atol))
+    result = logical_or(eq(input, other), logical_and(near, isfinite(distance)))
+    return logical_or(result, logical_and(isnan(input), isnan(other))) if equal_nan else result
+
+
+def allclose(
+    input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Whether all elements are close; see `isclose`."""
+    return bool(isclose(input, other, rtol, atol, equal_nan).array().all())
+
+
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether shapes and all elements are equal."""
+    if input.node.shape != other.node.shape:
+        return False
+    return bool(eq(input, other).array().all())
+
+
+# In-place forms -----------------------------------------------------------------------------------
+
+
+def in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The form with a trailing underscore: the result goes into the first argument's cell."""
+    name = f"{function.__name__}_"
+
+    def method(self: Tensor, *args: Any, **options: Any) -> Tensor:
+        return store(name, self, function(self, *args, **options).node)
+
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = f"`{function.__name__}` in place; every alias sees it."
+    return method
+
+
+def store(op: str, target: Tensor, value: Node) -> Tensor:
+    """Writes a node to a Tensor, after the checks PyTorch makes.
+
+    Raises:
+        ShapeError: the value does not broadcast to the target's shape.
+        DTypeError: the value's kind (float) does not fit the target's (integer).
+    """
+    node = target.node
+    if value.shape != node.shape:
+        if broadcast(op, value.shape, node.shape) != node.shape:
+            raise ShapeError(
+                op,
+                "the result does not fit in place",
+                expect=f"a result of shape {node.shape}, that of the tensor",
+                actual=f"shape {value.shape}",
+                hint=f"use {op.rstrip('_')}, which makes a new tensor",
+            )
+        value = to_shape(value, node.shape)
+    if value.dtype.category > node.dtype.category:
+        raise DTypeError(
+            op,
+            "the result does not fit in place",
+            expect=node.dtype.name,
+            actual=value.dtype.name,
+            hint="use the form without underscore",
+        )
+    target.write(to_dtype(value, node.dtype), op)
+    return target

@@ -1,0 +1,538 @@
+"""Reductions over dimensions: sum, mean, max, argmax, var, norm, ...
+
+Each is a row of the op table or a short composition, which the scheduler fuses into one kernel.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from math import inf
+from math import prod as count_of
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tinygrad_cuda.core.dtypes import as_dtype, bool_, int64, uint8
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
+from tinygrad_cuda.engine.cell import detached
+from tinygrad_cuda.graph.node import Node, Op
+from tinygrad_cuda.graph.ops import common, elementwise, movement
+from tinygrad_cuda.graph.ops import reduction as ops
+from tinygrad_cuda.tensors.autocast import in_float32
+from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.creation import DTypeLike
+from tinygrad_cuda.tensors.factorizing import svdvals
+from tinygrad_cuda.tensors.layout import another
+from tinygrad_cuda.tensors.math import maximum, minimum
+from tinygrad_cuda.tensors.opmath import rounded, widened
+from tinygrad_cuda.tensors.promotion import to_dtype, to_shape
+from tinygrad_cuda.tensors.shaping import movedim
+from tinygrad_cuda.tensors.templated_calls import templated
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensors.tensor import Tensor
+
+Axes = tuple[int, ...]
+
+
+class Extremes(NamedTuple):
+    """What `max` and `min` along a dimension give."""
+
+    values: Tensor
+    indices: Tensor
+
+
+# Arguments ----------------------------------------------------------------------------------------
+
+
+def _axes(op: str, node: Node, dim: Any, axis: Any) -> Axes:
+    if axis is not None and dim is not None:
+        raise ArgumentError(
+            op,
+            "dim and axis are two names of one argument",
+            expect="one of them",
+            actual=f"dim={dim!r}, axis={axis!r}",
+        )
+    return normalize_axes(op, dim if axis is None else axis, len(node.shape))
+
+
+def finish(node: Node, axes: Axes, keep: bool) -> Node:
+    """Without the reduced dimensions, unless they are kept with size 1."""
+    if keep or not axes:
+        return node
+    shape = tuple(size for axis, size in enumerate(node.shape) if axis not in axes)
+    return movement.reshape(node, shape=shape)
+
+
+def cast(node: Node, dtype: DTypeLike) -> Node:
+    return node if dtype is None else to_dtype(node, as_dtype(dtype))
+
+
+def summed_in(node: Node, dtype: DTypeLike) -> Node:
+    """Integers and bools are summed in int64."""
+    if dtype is not None or node.dtype.is_floating:
+        return cast(node, dtype)
+    return to_dtype(node, int64)
+
+
+def require_float(op: str, node: Node) -> Node:
+    if not node.dtype.is_floating:
+        raise DTypeError(
+            op,
+            "needs a floating dtype",
+            expect="float16, bfloat16, float32 or float64",
+            actual=node.dtype.name,
+            hint="cast first, e.g. x.float(), or pass dtype=",
+        )
+    return node
+
+
+def reduced(row: Op, node: Node, axes: Axes) -> Node:
+    return row(node, axes=axes) if axes else another(node)
+
+
+# Sums and products --------------------------------------------------------------------------------
+
+
+@templated
+@in_float32
+def sum(
+    input: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: DTypeLike = None,
+    axis: Any = None,
+    keepdims: bool = False,
+) -> Tensor:
+    """The sum of the elements along `dim`, or of all.
+
+    Args:
+        dim: a dimension or several; None for all. `axis` is another name for it.
+        keepdim: keep the reduced dimensions with size 1. `keepdims` is another name for it.
+        dtype: cast to this first; integers and bools are summed in int64 otherwise.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.tensor([[1, 2], [3, 4]], device="cpu").sum(dim=0).tolist()
+        [4, 6]
+    """
+    node = summed_in(input.node, dtype)
+    axes = _axes("sum", node, dim, axis)
+    return wrap(finish(reduced(ops.sum, node, axes), axes, keepdim or keepdims))
+
+
+@templated
+def mean(
+    input: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: DTypeLike = None,
+    axis: Any = None,
+    keepdims: bool = False,
+) -> Tensor:
+    """The mean of the elements along `dim`, or of all.
+
+    Args:
+        dim, keepdim, axis, keepdims: as for `sum`.
+        dtype: cast to this first.
+
+    Raises:
+        DTypeError: the dtype is not a floating one.
+    """
+    node = require_float("mean", cast(input.node, dtype))
+    axes = _axes("mean", node, dim, axis)
+    # A half type holds neither every sum nor every count.
+    result = rounded(ops.mean(widened(node), axes), node.dtype) if axes else another(node)
+    return wrap(finish(result, axes, keepdim or keepdims))
+
+
+@in_float32
+def prod(
+    input: Tensor,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: DTypeLike = None,
+    axis: int | None = None,
+    keepdims: bool = False,
+) -> Tensor:
+    """The product of the elements along `dim`, or of all; its gradient is exact at zeros."""
+    node = summed_in(input.node, dtype)
+    axes = _axes("prod", node, dim, axis)
+    return wrap(finish(reduced(ops.prod, node, axes), axes, keepdim or keepdims))
+
+
+def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
+    """How many elements along `dim`, or of all, are not zero."""
+    node = to_dtype(_as_bool(input.node), int64)
+    axes = _axes("count_nonzero", node, dim, None)
+    return wrap(finish(reduced(ops.sum, node, axes), axes, False))
+
+
+# Truth --------------------------------------------------------------------------------------------
+
+
+def _as_bool(node: Node) -> Node:
+    node = detached(node)
+    if node.dtype is bool_:
+        return node
+    return elementwise.ne(node, common.full_like(node, 0))
+
+
+def any(
+    input: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    axis: Any = None,
+    keepdims: bool = False,
+) -> Tensor:
+    """Whether an element along `dim`, or any at all, is not zero."""
+    node = _as_bool(input.node)
+    axes = _axes("any", node, dim, axis)
+    found = finish(reduced(ops.any, node, axes), axes, keepdim or keepdims)
+    # As in PyTorch, bytes give bytes.
+    return wrap(to_dtype(found, uint8) if input.dtype is uint8 else found)
+
+
+def all(
+    input: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    axis: Any = None,
+    keepdims: bool = False,
+) -> Tensor:
+    """Whether no element along `dim`, or none at all, is zero."""
+    node = _as_bool(input.node)
+    axes = _axes("all", node, dim, axis)
+    found = finish(reduced(ops.all, node, axes), axes, keepdim or keepdims)
+    # As in PyTorch, bytes give bytes.
+    return wrap(to_dtype(found, uint8) if input.dtype is uint8 else found)
+
+
+# Extremes -----------------------------------------------------------------------------------------
+
+
+def _extreme(
+    op: str, row: Op, arg: Op, both: Callable[..., Tensor], input: Tensor, options: dict[str, Any]
+) -> Any:
+    dim, keep = options["dim"], options["keepdim"]
+    if isinstance(dim, TensorBase):
+        return both(input, dim)
+    node = input.node
+    axes = _axes(op, node, dim, options["axis"])
+    if dim is None and options["axis"] is None:
+        return wrap(finish(reduced(row, node, axes), axes, keep))
+    if not axes:
+        zero = common.full(0, (), node, int64)
+        return Extremes(wrap(another(node)), wrap(zero))
+    if len(axes) != 1:
+        raise ShapeError(
+            op,
+            "takes one dimension",
+            expect="an int",
+            actual=str(dim),
+            hint=f"a{op}() reduces several dimensions",
+        )
+    indices = arg(node, axes=axes)
+    values = row(detached(node), axes=axes)
+    if node.requires_grad:
+        values = common.with_history(values, _chosen(node, indices, axes[0]))
+    return Extremes(wrap(finish(values, axes, keep)), wrap(finish(indices, axes, keep)))
+
+
+def _chosen(node: Node, indices: Node, axis: int) -> Node:
+    """The elements at `indices`, as a sum of one: its gradient goes to these elements alone."""
+    apart = tuple(node.shape[axis] if k == axis else 1 for k in range(len(node.shape)))
+    line = common.arange.leaf((node.shape[axis],), int64, node.device, start=0, step=1)
+    place = to_shape(movement.reshape(line, shape=apart), node.shape)
+    here = elementwise.eq(place, to_shape(indices, node.shape))
+    return ops.sum(elementwise.where(here, node, common.full_like(node, 0)), axes=(axis,))
+
+
+def max(
+    input: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    axis: int | None = None,
+    keepdims: bool = False,
+    other: Tensor | None = None,
+) -> Any:
+    """The largest element, the largest along a dimension, or the larger of two tensors.
+
+    Args:
+        dim: None for all elements; an int for (values, indices) along a dimension, where the
+            gradient goes to the selected element; a Tensor for the elementwise form.
+        keepdim: keep the reduced dimension with size 1.
+
+    Raises:
+        ShapeError: there is nothing to reduce.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> x = tc.tensor([[1, 5], [7, 2]], device="cpu")
+        >>> x.max().item(), x.max(dim=1).indices.tolist()
+        (7, [1, 0])
+    """
+    options = {"dim": dim if other is None else other, "keepdim": keepdim or keepdims, "axis": axis}
+    return _extreme("max", ops.max, ops.argmax, maximum, input, options)
+
+
+def min(
+    input: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    axis: int | None = None,
+    keepdims: bool = False,
+    other: Tensor | None = None,
+) -> Any:
+    """The smallest element, the smallest along a dimension, or the smaller of two tensors.
+
+    Args and results as for `max`.
+    """
+    options = {"dim": dim if other is None else other, "keepdim": keepdim or keepdims, "axis": axis}
+    return _extreme("min", ops.min, ops.argmin, minimum, input, options)
+
+
+def amax(
+    input: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    axis: Any = None,
+    keepdims: bool = False,
+) -> Tensor:
+    """The largest element along several dimensions; equal ones share the gradient."""
+    node = input.node
+    axes = _axes("amax", node, dim, axis)
+    return wrap(finish(reduced(ops.max, node, axes), axes, keepdim or keepdims))
+
+
+def amin(
+    input: Tensor,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    axis: Any = None,
+    keepdims: bool = False,
+) -> Tensor:
+    """The smallest element along several dimensions; equal ones share the gradient."""
+    node = input.node
+    axes = _axes("amin", node, dim, axis)
+    return wrap(finish(reduced(ops.min, node, axes), axes, keepdim or keepdims))
+
+
+def _position(op: str, row: Op, input: Tensor, dim: int | None, keep: bool) -> Tensor:
+    node = detached(input.node)
+    axes = tuple(range(len(node.shape)))
+    if dim is not None:
+        axes = (normalize_axis(op, dim, len(node.shape)),) if node.shape else ()
+    if not axes:
+        return wrap(common.full(0, (), node, int64))
+    return wrap(finish(row(node, axes=axes), axes, keep))
+
+
+def argmax(
+    input: Tensor,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    axis: int | None = None,
+    keepdims: bool = False,
+) -> Tensor:
+    """The position of the first largest element, in row-major order or along `dim`; int64."""
+    return _position(
+        "argmax", ops.argmax, input, dim if axis is None else axis, keepdim or keepdims
+    )
+
+
+def argmin(
+    input: Tensor,
+    dim: int | None = None,
+    keepdim: bool = False,
+    *,
+    axis: int | None = None,
+    keepdims: bool = False,
+) -> Tensor:
+    """The position of the first smallest element, in row-major order or along `dim`; int64."""
+    return _position(
+        "argmin", ops.argmin, input, dim if axis is None else axis, keepdim or keepdims
+    )
+
+
+# Spread -------------------------------------------------------------------------------------------
+
+
+def _moments(op: str, input: Tensor, dim: Any, correction: float) -> tuple[Node, Node, Axes]:
+    """Variance and mean with reduced dimensions kept, float32 for half types, and the axes."""
+    node = widened(require_float(op, input.node))
+    axes = normalize_axes(op, dim, len(node.shape))
+    if 0 in (node.shape[axis] for axis in axes):
+        # 0 / 0 is NaN, as in PyTorch.
+        total = ops.sum(node, axes=axes)
+        nothing = elementwise.div(total, common.full_like(total, 0))
+        return nothing, nothing, axes
+    both = ops.welford(node, axes=axes) if axes else None
+    if both is None:
+        mean, squares = another(node), elementwise.sub(node, node)
+    else:
+        mean, squares = common.output(both, index=0), common.output(both, index=1)
+    count = count_of(node.shape[axis] for axis in axes)
+    # As in PyTorch: too few elements divide by zero and give NaN or infinity.
+    divisor = builtins.max(count - correction, 0)
+    return elementwise.div(squares, common.full_like(squares, divisor)), mean, axes
+
+
+def _variance(
+    op: str, input: Tensor, dim: Any, unbiased: bool | None, correction: float | None
+) -> tuple[Node, Node, Axes]:
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if unbiased is not None and correction is not None:
+        raise ArgumentError(
+            op,
+            "unbiased and correction exclude each other",
+            expect="one of them",
+            actual=f"unbiased={unbiased}, correction={correction}",
+        )
+    if correction is None:
+        correction = 1 if unbiased is None or unbiased else 0
+    return _moments(op, input, dim, correction)
+
+
+def var(
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+    axis: Any = None,
+    keepdims: bool = False,
+) -> Tensor:
+    r"""The variance along `dim`, or of all elements: sum (x - mean)^2 / (n - correction).
+
+    Args:
+        dim, keepdim, axis, keepdims: as for `sum`.
+        unbiased: False is ``correction=0``.
+        correction: 1 when left out.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.tensor([1.0, 2.0, 3.0], device="cpu").var().item()
+        1.0
+    """
+    where = dim if axis is None else axis
+    variance, _, axes = _variance("var", input, where, unbiased, correction)
+    return wrap(rounded(finish(variance, axes, keepdim or keepdims), input.dtype))
+
+
+def std(
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+    axis: Any = None,
+    keepdims: bool = False,
+) -> Tensor:
+    """The square root of `var`; its gradient at zero is zero."""
+    where = dim if axis is None else axis
+    variance, _, axes = _variance("std", input, where, unbiased, correction)
+    return wrap(rounded(finish(_safe_sqrt(variance), axes, keepdim or keepdims), input.dtype))
+
+
+def var_mean(
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`var` and `mean` in one pass."""
+    variance, mean, axes = _variance("var_mean", input, dim, unbiased, correction)
+    found = (finish(variance, axes, keepdim), finish(mean, axes, keepdim))
+    return wrap(rounded(found[0], input.dtype)), wrap(rounded(found[1], input.dtype))
+
+
+def _safe_sqrt(node: Node) -> Node:
+    """The square root with gradient zero, not infinite, at zero."""
+    zero = common.full_like(node, 0)
+    flat = elementwise.eq(node, zero)
+    root = elementwise.sqrt(elementwise.where(flat, common.full_like(node, 1), node))
+    return elementwise.where(flat, zero, root)
+
+
+def _root_of_powers(node: Node, order: float, axes: Axes) -> Node:
+    """(sum |x|^p)^(1/p) with gradient zero, not NaN, at zeros."""
+    zero = elementwise.eq(detached(node), common.full_like(node, 0))
+    one = common.full_like(node, 1)
+    size = elementwise.where(zero, one, elementwise.abs(node))
+    powers = elementwise.pow(size, common.full_like(size, order))
+    none = common.full_like(node, 0 if order > 0 else inf)
+    total = reduced(ops.sum, elementwise.where(zero, none, powers), axes)
+    root_order = common.full_like(total, 1 / order)
+    empty = elementwise.eq(detached(total), common.full_like(total, 0))
+    root = elementwise.pow(elementwise.where(empty, common.full_like(total, 1), total), root_order)
+    return elementwise.where(empty, common.full_like(total, 0 if order > 0 else inf), root)
+
+
+@in_float32
+def norm(
+    input: Tensor,
+    p: Any = "fro",
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: DTypeLike = None,
+) -> Tensor:
+    r"""The p-norm of vectors: (sum |x|^p)^(1/p); the largest |x| for infinity, a count for 0.
+
+    Args:
+        p: a number, ``float("inf")``, ``-float("inf")``, ``"fro"``, which is 2, or ``"nuc"``, the
+            sum of the singular values of a matrix.
+        dim: the dimensions of the vectors; None takes all elements as one vector.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.tensor([3.0, 4.0], device="cpu").norm().item()
+        5.0
+    """
+    if isinstance(p, str) and p == "nuc":
+        rank = len(input.node.shape)
+        rows, columns = (-2, -1) if dim is None else normalize_axes("norm", dim, rank)
+        values = svdvals(movedim(wrap(cast(input.node, dtype)), (rows, columns), (-2, -1)))
+        found = finish(ops.sum(values.node, axes=(values.ndim - 1,)), (values.ndim - 1,), False)
+        kept = tuple(
+            1 if k in (rows % rank, columns % rank) else n for k, n in enumerate(input.node.shape)
+        )
+        return wrap(movement.reshape(found, shape=kept) if keepdim else found)
+    narrow = require_float("norm", cast(input.node, dtype))
+    node = widened(narrow)
+    axes = normalize_axes("norm", dim, len(node.shape))
+    order = 2.0 if p in ("fro", None) else builtins.float(p)
+    if order != 0 and builtins.all(node.shape[axis] == 1 for axis in axes):
+        result = reduced(ops.sum, elementwise.abs(node), axes)  # no power that may underflow
+    elif order == 2:
+        result = _safe_sqrt(reduced(ops.sum, elementwise.mul(node, node), axes))
+    elif order == 0:
+        zero = elementwise.eq(node, common.full_like(node, 0))
+        # The sign has a gradient: zero.
+        count = elementwise.where(zero, elementwise.sign(node), common.full_like(node, 1))
+        result = reduced(ops.sum, count, axes)
+    else:
+        size = elementwise.abs(node)
+        if order in (inf, -inf):
+            result = reduced(ops.max if order > 0 else ops.min, size, axes)
+        elif order == 1:
+            result = reduced(ops.sum, size, axes)
+        else:
+            result = _root_of_powers(node, order, axes)
+    return wrap(rounded(finish(result, axes, keepdim), narrow.dtype))

@@ -1,0 +1,451 @@
+"""Special and less common elementwise functions: gamma, error and hyperbolic inverses, xlogy, ...
+
+Rows of the op table where accuracy needs one, otherwise compositions that fuse.
+"""
+
+from __future__ import annotations
+
+import math as _math
+from typing import TYPE_CHECKING, Any
+
+from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core.dtypes import float64, int64
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError
+from tinygrad_cuda.engine.cell import detached
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, elementwise
+from tinygrad_cuda.graph.ops import special as ops
+from tinygrad_cuda.tensors import math
+from tinygrad_cuda.tensors.autocast import in_float32
+from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.layout import gives_rows, keeps_layout, strides_like
+from tinygrad_cuda.tensors.math import _binary, _unary
+from tinygrad_cuda.tensors.opmath import rounded_once
+from tinygrad_cuda.tensors.promotion import as_float, promote, to_dtype
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensors.tensor import Tensor
+
+asinh = _unary(ops.asinh, "asinh", "Inverse hyperbolic sine.")
+acosh = _unary(ops.acosh, "acosh", "Inverse hyperbolic cosine.")
+atanh = _unary(ops.atanh, "atanh", "Inverse hyperbolic tangent.")
+erfc = _unary(ops.erfc, "erfc", "``1 - erf(input)``, accurate where erf is nearly 1.")
+erfinv = in_float32(_unary(ops.erfinv, "erfinv", "The inverse of `erf` on (-1, 1)."))
+lgamma = _unary(ops.lgamma, "lgamma", "The logarithm of the absolute gamma function.")
+hypot = _binary(ops.hypot, "hypot", "``sqrt(input**2 + other**2)`` without overflow.")
+copysign = _binary(ops.copysign, "copysign", "The magnitude of `input`, the sign of `other`.", True)
+nextafter = _binary(ops.nextafter, "nextafter", "The next number from `input` towards `other`.")
+arcsinh, arccosh, arctanh = asinh, acosh, atanh
+
+
+# Gamma functions ----------------------------------------------------------------------------------
+
+
+@keeps_layout
+def polygamma(n: int, input: Tensor) -> Tensor:
+    """The n-th derivative of `digamma`, for ``input > -1000`` (NaN below).
+
+    Raises:
+        ArgumentError: `n` is negative.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> round(tc.polygamma(1, tc.tensor(1.0, device="cpu")).item(), 4)
+        1.6449
+    """
+    if isinstance(n, TensorBase):
+        n, input = input, n
+    if n < 0:
+        raise ArgumentError("polygamma", "the order is negative", expect="n >= 0", actual=str(n))
+    node = as_float(input.node)
+    return wrap(ops.polygamma(common.full(n, node.shape, node, int64), node))
+
+
+def digamma(input: Tensor) -> Tensor:
+    """The derivative of `lgamma`, for ``input > -1000`` (NaN below)."""
+    return polygamma(0, input)
+
+
+@gives_rows
+def mvlgamma(input: Tensor, p: int) -> Tensor:
+    r"""The logarithm of the multivariate gamma function of dimension `p`."""
+    constant = p * (p - 1) / 4 * _math.log(_math.pi)
+    total = math.add(lgamma(input), constant)
+    for k in range(1, p):
+        total = math.add(total, lgamma(math.sub(input, k / 2)))
+    return total
+
+
+# Logarithms of sums and products ------------------------------------------------------------------
+
+
+@keeps_layout
+def _log_of_sum(name: str, input: Any, other: Any, base: float) -> Tensor:
+    a, b = (wrap(node) for node in promote(name, input, other, floating=True))
+    largest = elementwise.maximum(a.node, b.node)
+    # Equal infinities must not meet in a difference.
+    same = elementwise.logical_and(
+        elementwise.eq(a.node, b.node), elementwise.logical_not(elementwise.isfinite(a.node))
+    )
+    gap = elementwise.sub(elementwise.minimum(a.node, b.node), largest)
+    gap = elementwise.where(same, common.full_like(gap, 0), gap)
+    gap = gap if base == _math.e else elementwise.mul(gap, common.full_like(gap, _math.log(base)))
+    tail = elementwise.log1p(elementwise.exp(gap))
+    if base != _math.e:
+        tail = elementwise.mul(tail, common.full_like(tail, 1 / _math.log(base)))
+    return wrap(elementwise.where(same, largest, elementwise.add(largest, tail)))
+
+
+@rounded_once
+def logaddexp(input: Any, other: Any) -> Tensor:
+    """``log(exp(input) + exp(other))`` without overflow."""
+    return _log_of_sum("logaddexp", input, other, _math.e)
+
+
+@rounded_once
+def logaddexp2(input: Any, other: Any) -> Tensor:
+    """``log2(2**input + 2**other)`` without overflow."""
+    return _log_of_sum("logaddexp2", input, other, 2.0)
+
+
+@rounded_once
+def xlogy(input: Any, other: Any) -> Tensor:
+    """``input * log(other)``, which is 0 where input is 0 and other is not NaN."""
+    return _times_log("xlogy", input, other, elementwise.log, 0)
+
+
+@rounded_once
+def xlog1py(input: Any, other: Any) -> Tensor:
+    """``input * log1p(other)``, which is 0 where input is 0 and other is not NaN."""
+    return _times_log("xlog1py", input, other, elementwise.log1p, -1)
+
+
+@keeps_layout
+def _times_log(name: str, input: Any, other: Any, log: Any, pole: float) -> Tensor:
+    a, b = promote(name, input, other, floating=True)
+    regular = elementwise.logical_and(
+        elementwise.gt(b, common.full_like(b, pole)), elementwise.isfinite(b)
+    )
+    # Where the logarithm is finite the product is 0 by itself, and its slope is the logarithm.
+    masked = elementwise.logical_and(
+        elementwise.eq(a, common.full_like(a, 0)),
+        elementwise.logical_not(elementwise.logical_or(regular, elementwise.isnan(b))),
+    )
+    safe = elementwise.where(masked, common.full_like(b, 1), b)
+    product = elementwise.mul(a, log(safe))
+    return wrap(elementwise.where(masked, common.full_like(a, 0), product))
+
+
+@keeps_layout
+@rounded_once
+def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    """``log(x / (1 - x))``, with x first clamped to [eps, 1 - eps] if `eps` is given."""
+    x = wrap(as_float(input.node))
+    if eps is not None:
+        x = math.clamp(x, eps, 1 - eps)
+    # One of the logarithms has a slope outside of [0, 1], where there is no value: NaN for both.
+    inside = elementwise.logical_and(math.ge(x, 0.0).node, math.le(x, 1.0).node)
+    zero, nan = common.full_like(x.node, 0), common.full_like(x.node, _math.nan)
+    x = wrap(elementwise.add(x.node, elementwise.where(inside, zero, nan)))
+    return math.sub(math.log(x), math.log1p(math.neg(x)))
+
+
+def logit_(input: Tensor, eps: float | None = None) -> Tensor:
+    """`logit` in place."""
+    return math.store("logit_", input, logit(input, eps).node)
+
+
+def expit(input: Tensor) -> Tensor:
+    """The logistic function: `sigmoid`."""
+    return math.sigmoid(input)
+
+
+@rounded_once
+def ndtr(input: Tensor) -> Tensor:
+    """The standard normal distribution function: ``erfc(-x / sqrt(2)) / 2``."""
+    return math.mul(erfc(math.mul(input, -_math.sqrt(0.5))), 0.5)
+
+
+@keeps_layout
+@rounded_once
+def sinc(input: Tensor) -> Tensor:
+    """``sin(pi x) / (pi x)``, 1 at 0."""
+    angle = math.mul(wrap(as_float(input.node)), _math.pi)
+    near = math.lt(math.abs(angle), 0.01).node
+    zero, one = common.full_like(angle.node, 0), common.full_like(angle.node, 1)
+    # The quotient's slope is a difference of large numbers near 0; Taylor's series is exact there.
+    square = math.square(wrap(elementwise.where(near, angle.node, zero)))
+    series = math.add(math.mul(math.sub(math.mul(square, 1 / 120), 1 / 6), square), 1.0)
+    far = elementwise.where(near, one, angle.node)
+    quotient = elementwise.div(elementwise.sin(far), far)
+    return wrap(elementwise.where(near, series.node, quotient))
+
+
+# Parts and signs ----------------------------------------------------------------------------------
+
+
+def frac(input: Tensor) -> Tensor:
+    """What `trunc` takes away: ``input - trunc(input)``."""
+    if not input.dtype.is_floating:
+        raise DTypeError(
+            "frac",
+            "needs a floating dtype",
+            expect="float16, bfloat16, float32 or float64",
+            actual=input.dtype.name,
+        )
+    return math.sub(input, math.trunc(input))
+
+
+def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
+    """Mantissa in [0.5, 1) and int32 exponent: ``input == mantissa * 2**exponent``."""
+    node = input.node
+    if not node.dtype.is_floating:
+        raise DTypeError(
+            "frexp",
+            "needs a floating dtype",
+            expect="float16, bfloat16, float32 or float64",
+            actual=node.dtype.name,
+        )
+    usable = elementwise.logical_and(
+        elementwise.isfinite(node), elementwise.ne(node, common.full_like(node, 0))
+    )
+    size = elementwise.where(usable, elementwise.abs(node), common.full_like(node, 1))
+    wide = elementwise.cast(size, dtype=float64)
+    power = elementwise.floor(elementwise.log2(wide))
+    power = elementwise.add(power, common.full_like(power, 1))
+    power = elementwise.where(usable, power, common.full_like(power, 0))
+    # In two factors, since the power of a subnormal number has no reciprocal.
+    half = elementwise.trunc(elementwise.mul(power, common.full_like(power, 0.5)))
+    scaled = to_dtype(node, float64)
+    for part in (half, elementwise.sub(power, half)):
+        scaled = elementwise.mul(scaled, elementwise.exp2(elementwise.neg(part)))
+    # The logarithm of a number just below a power of two is rounded to that power's; that of the
+    # power itself may be rounded below it on a GPU.
+    half, one = common.full_like(scaled, 0.5), common.full_like(scaled, 1)
+    magnitude = elementwise.abs(scaled)
+    low = elementwise.logical_and(usable, elementwise.lt(magnitude, half))
+    high = elementwise.logical_and(usable, elementwise.ge(magnitude, one))
+    scaled = elementwise.where(low, elementwise.add(scaled, scaled), scaled)
+    scaled = elementwise.where(high, elementwise.mul(scaled, half), scaled)
+    power = elementwise.where(low, elementwise.sub(power, one), power)
+    power = elementwise.where(high, elementwise.add(power, one), power)
+    mantissa = elementwise.where(usable, to_dtype(scaled, node.dtype), node)
+    exponent = wrap(to_dtype(power, dtypes.int32))
+    return strides_like(wrap(mantissa), input), strides_like(exponent, input)
+
+
+@keeps_layout
+def ldexp(input: Tensor, other: Tensor) -> Tensor:
+    """``input * 2**other``."""
+    a, b = promote("ldexp", input, other, floating=True)
+    # The power may be out of range where the product is not.
+    wide = dtypes.float32 if a.dtype.itemsize == 2 else float64
+    power = elementwise.exp2(to_dtype(b, wide))
+    return wrap(to_dtype(elementwise.mul(to_dtype(a, wide), power), a.dtype))
+
+
+@keeps_layout
+def signbit(input: Tensor) -> Tensor:
+    """Whether the sign bit is set: below zero, and -0.0."""
+    node = input.node
+    if node.dtype is dtypes.bool_:
+        return wrap(common.full(False, node.shape, node))
+    if node.dtype.is_floating:
+        node = ops.copysign(common.full_like(node, 1), node)
+    return wrap(elementwise.lt(node, common.full_like(node, 0)))
+
+
+def sgn(input: Tensor) -> Tensor:
+    """The sign, -1, 0 or 1: `sign` of real numbers."""
+    return math.sign(input)
+
+
+def positive(input: Tensor) -> Tensor:
+    """The tensor itself.
+
+    Raises:
+        DTypeError: it is bool.
+    """
+    if input.dtype is dtypes.bool_:
+        raise DTypeError(
+            "positive", "the dtype is not supported", expect="a number, not bool", actual="bool"
+        )
+    return input
+
+
+@keeps_layout
+def heaviside(input: Tensor, values: Tensor) -> Tensor:
+    """0 below zero, `values` at zero, 1 above."""
+    a, b = promote("heaviside", input, values)
+    zero = common.full_like(a, 0)
+    step = to_dtype(elementwise.gt(a, zero), a.dtype)
+    return wrap(elementwise.where(elementwise.eq(a, zero), b, step))
+
+
+def isposinf(input: Tensor) -> Tensor:
+    """True where the element is infinity."""
+    return _is_value(input, _math.inf)
+
+
+def isneginf(input: Tensor) -> Tensor:
+    """True where the element is minus infinity."""
+    return _is_value(input, -_math.inf)
+
+
+@keeps_layout
+def _is_value(input: Tensor, value: float) -> Tensor:
+    node = input.node
+    if not node.dtype.is_floating:
+        return wrap(common.full(False, node.shape, node, dtypes.bool_))
+    return wrap(elementwise.eq(node, common.full_like(node, value)))
+
+
+@keeps_layout
+def isreal(input: Tensor) -> Tensor:
+    """True everywhere: there are no complex numbers."""
+    node = input.node
+    return wrap(common.full(True, node.shape, node, dtypes.bool_))
+
+
+@keeps_layout
+def nan_to_num(
+    input: Tensor,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> Tensor:
+    """The input with NaN and infinities replaced.
+
+    Args:
+        nan: 0 when left out.
+        posinf, neginf: the largest and the lowest number of the dtype when left out.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> x = tc.tensor([float("nan"), 1.0, float("inf")], device="cpu")
+        >>> x.nan_to_num(posinf=9.0).tolist()
+        [0.0, 1.0, 9.0]
+    """
+    node = input.node
+    if not node.dtype.is_floating:
+        return wrap(node)
+    limit = dtypes.FLOAT_LIMITS[node.dtype.name][1]
+    for found, value in (
+        (elementwise.isnan(node), 0.0 if nan is None else nan),
+        (isposinf(input).node, limit if posinf is None else posinf),
+        (isneginf(input).node, -limit if neginf is None else neginf),
+    ):
+        number = dtypes.number_of("nan_to_num", value, node.dtype)
+        node = elementwise.where(found, common.full_like(node, number), node)
+    return wrap(node)
+
+
+def deg2rad(input: Tensor) -> Tensor:
+    """Degrees as radians."""
+    return math.mul(input, _math.pi / 180)
+
+
+def rad2deg(input: Tensor) -> Tensor:
+    """Radians as degrees."""
+    return math.mul(input, 180 / _math.pi)
+
+
+@keeps_layout
+def angle(input: Tensor) -> Tensor:
+    """The angle of real numbers on the complex plane: 0, or pi below zero."""
+    node = as_float(input.node)
+    below = elementwise.lt(node, common.full_like(node, 0))
+    result = elementwise.where(below, common.full_like(node, _math.pi), common.full_like(node, 0))
+    value = elementwise.where(elementwise.isnan(node), detached(node), result)
+    return wrap(common.with_history(value, node, passes=False))
+
+
+# Two operands -------------------------------------------------------------------------------------
+
+
+@keeps_layout
+def _ignoring_nan(name: str, input: Tensor, other: Tensor, largest: bool) -> Tensor:
+    a, b = promote(name, input, other)
+    if not a.dtype.is_floating:
+        return wrap((elementwise.maximum if largest else elementwise.minimum)(a, b))
+    better = elementwise.ge(a, b) if largest else elementwise.le(a, b)
+    first = elementwise.logical_or(better, elementwise.isnan(b))
+    return wrap(elementwise.where(first, a, b))
+
+
+def fmax(input: Tensor, other: Tensor) -> Tensor:
+    """The larger of both; a number wins against NaN."""
+    return _ignoring_nan("fmax", input, other, True)
+
+
+def fmin(input: Tensor, other: Tensor) -> Tensor:
+    """The smaller of both; a number wins against NaN."""
+    return _ignoring_nan("fmin", input, other, False)
+
+
+@in_float32
+@keeps_layout
+def float_power(input: Any, exponent: Any) -> Tensor:
+    """``input ** exponent`` in float64."""
+    a, b = promote("float_power", input, exponent, dtype=float64)
+    return wrap(elementwise.pow(a, b))
+
+
+def float_power_(input: Tensor, exponent: Any) -> Tensor:
+    """`float_power` in place, for float64 tensors."""
+    if input.dtype is not float64:
+        raise DTypeError(
+            "float_power_", "the result is float64", expect="float64", actual=input.dtype.name
+        )
+    return math.store("float_power_", input, float_power(input, exponent).node)
+
+
+def rsub(input: Any, other: Any, *, alpha: int | float = 1) -> Tensor:
+    """``other - alpha * input``."""
+    return math.sub(other, input, alpha=alpha)
+
+
+def clamp_min(input: Tensor, min: Any) -> Tensor:
+    """`clamp` from below."""
+    return math.clamp(input, min=min)
+
+
+def clamp_max(input: Tensor, max: Any) -> Tensor:
+    """`clamp` from above."""
+    return math.clamp(input, max=max)
+
+
+def _shift_operands(name: str, input: Any, other: Any) -> tuple[Node, Node, Node]:
+    """The operands, the power of two, and where the distance is a legal one."""
+    a, b = promote(name, input, other)
+    if a.dtype.category != 1:
+        raise DTypeError(name, "needs integers", expect="an integer dtype", actual=a.dtype.name)
+    bits = 8 * a.dtype.itemsize
+    legal = elementwise.logical_and(
+        elementwise.ge(b, common.full_like(b, 0)), elementwise.lt(b, common.full_like(b, bits))
+    )
+    distance = elementwise.where(legal, b, common.full_like(b, 0))
+    power = elementwise.pow(common.full(2, a.shape, a, int64), to_dtype(distance, int64))
+    return a, power, legal
+
+
+@keeps_layout
+def bitwise_left_shift(input: Any, other: Any) -> Tensor:
+    """``input << other``."""
+    a, power, legal = _shift_operands("bitwise_left_shift", input, other)
+    shifted = to_dtype(elementwise.mul(to_dtype(a, int64), power), a.dtype)
+    return wrap(elementwise.where(legal, shifted, common.full_like(a, 0)))
+
+
+@keeps_layout
+def bitwise_right_shift(input: Any, other: Any) -> Tensor:
+    """``input >> other``; the sign stays."""
+    a, power, legal = _shift_operands("bitwise_right_shift", input, other)
+    below = elementwise.lt(a, common.full_like(a, 0))
+    sign = elementwise.where(
+        below, common.full(-1, a.shape, a, int64), common.full(0, a.shape, a, int64)
+    )
+    wide = elementwise.floor_divide(to_dtype(a, int64), power)
+    # 2**63 does not fit int64: the bit that is left is the sign.
+    fits = elementwise.logical_and(legal, elementwise.gt(power, common.full_like(power, 0)))
+    return wrap(to_dtype(elementwise.where(fits, wide, sign), a.dtype))

@@ -1,0 +1,374 @@
+"""Sums that skip NaN, spreads, counts and histograms: nansum, aminmax, cov, bincount, histc, ..."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tinygrad_cuda.core.dtypes import float64, int64
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
+from tinygrad_cuda.engine.cell import detached
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
+from tinygrad_cuda.graph.ops import reduction as ops
+from tinygrad_cuda.tensors import math, reductions
+from tinygrad_cuda.tensors.autocast import in_float32
+from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.creation import DTypeLike
+from tinygrad_cuda.tensors.cumulative import cumsum
+from tinygrad_cuda.tensors.joining import join, slice_axis
+from tinygrad_cuda.tensors.layout import another
+from tinygrad_cuda.tensors.opmath import rounded_once
+from tinygrad_cuda.tensors.promotion import as_float, to_dtype, to_shape
+from tinygrad_cuda.tensors.reductions import cast, require_float
+from tinygrad_cuda.tensors.special import logaddexp
+
+if TYPE_CHECKING:
+    from tinygrad_cuda.tensors.tensor import Tensor
+
+
+class MinMax(NamedTuple):
+    """What `aminmax` gives."""
+
+    min: Tensor
+    max: Tensor
+
+
+# Without NaN --------------------------------------------------------------------------------------
+
+
+def _without_nan(node: Node) -> Node:
+    if not node.dtype.is_floating:
+        return node
+    return elementwise.where(elementwise.isnan(node), common.full_like(node, 0), node)
+
+
+def nansum(
+    input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: DTypeLike = None
+) -> Tensor:
+    """`sum` of the elements that are not NaN.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.nansum(tc.tensor([1.0, float("nan")], device="cpu")).item()
+        1.0
+    """
+    return reductions.sum(wrap(_without_nan(input.node)), dim, keepdim, dtype=dtype)
+
+
+def nanmean(
+    input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: DTypeLike = None
+) -> Tensor:
+    """`mean` of the elements that are not NaN; NaN where there are none."""
+    node = require_float("nanmean", cast(input.node, dtype))
+    here = wrap(elementwise.logical_not(elementwise.isnan(detached(node))))
+    count = reductions.sum(here, dim, keepdim)
+    return math.div(nansum(wrap(node), dim, keepdim), count)
+
+
+# Extremes and spread ------------------------------------------------------------------------------
+
+
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+    """The smallest and the largest element, of all or along `dim`; equal ones share gradients."""
+    if dim is None and keepdim:
+        every = tuple(range(input.ndim))
+        return MinMax(reductions.amin(input, every, True), reductions.amax(input, every, True))
+    return MinMax(reductions.amin(input, dim, keepdim), reductions.amax(input, dim, keepdim))
+
+
+def std_mean(
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`std` and `mean` in one pass."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    variance, mean = reductions.var_mean(input, dim, unbiased, keepdim, correction=correction)
+    return wrap(reductions._safe_sqrt(variance.node)), mean
+
+
+def cov(
+    input: Tensor,
+    *,
+    correction: int = 1,
+    fweights: Tensor | None = None,
+    aweights: Tensor | None = None,
+) -> Tensor:
+    """The covariance matrix of variables in rows and observations in columns.
+
+    Args:
+        correction: 1 divides by n - 1.
+        fweights: how often each observation counts, integers.
+        aweights: how much each observation weighs.
+    """
+    if input.ndim > 2:
+        raise ShapeError(
+            "cov", "needs a vector or a matrix", expect="1-d or 2-d", actual=str(tuple(input.shape))
+        )
+    rows = input if input.ndim == 2 else input.reshape(1, -1)
+    rows = wrap(as_float(rows.node))
+    weights = None
+    for found in (fweights, aweights):
+        if found is not None:
+            weights = found if weights is None else weights * found
+    total: Any = rows.shape[1] if weights is None else weights.sum()
+    scale = total
+    if weights is None:
+        mean = rows.sum(1) / total
+        scale = max(total - correction, 0)
+        centered = rows - mean.unsqueeze(1)
+        product = centered @ centered.mT
+    else:
+        mean = (rows * weights).sum(1) / total
+        scale = total - correction
+        if aweights is not None:
+            scale = total - correction * (weights * aweights).sum() / total
+        scale = math.clamp(wrap(as_float(scale.node)), min=0)
+        centered = rows - mean.unsqueeze(1)
+        product = (centered * weights) @ centered.mT
+    result: Tensor = product / scale
+    return result if rows.shape[0] != 1 else result.reshape(())
+
+
+def corrcoef(input: Tensor) -> Tensor:
+    """The correlation matrix of variables in rows and observations in columns."""
+    covariance = cov(input)
+    if covariance.ndim == 0:
+        return covariance / covariance
+    spread = covariance.diagonal().sqrt()
+    result = covariance / spread.unsqueeze(1) / spread.unsqueeze(0)
+    return math.clamp(result, -1, 1)
+
+
+@in_float32
+@rounded_once
+def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+    """The p-norm of the difference."""
+    return reductions.norm(math.sub(input, other), p)
+
+
+@in_float32
+def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
+    """The slices along `dim`, those with a larger p-norm scaled down to `maxnorm`."""
+    axis = normalize_axis("renorm", dim, input.ndim)
+    others = tuple(k for k in range(input.ndim) if k != axis)
+
+    def norm(x: Node) -> Node:
+        return (reductions.norm(wrap(x), p, others, True) if others else math.abs(wrap(x))).node
+
+    node = input.node
+    size = norm(detached(node))
+    large = elementwise.gt(size, common.full_like(size, maxnorm))
+    # Of slices that stay, the norm's slope at 0 or NaN reaches no gradient.
+    scaled = elementwise.where(to_shape(large, node.shape), node, common.full_like(node, 1))
+    small = math.div(maxnorm, math.add(wrap(norm(scaled)), 1e-7)).node
+    factor = elementwise.where(large, small, common.full_like(small, 1))
+    return wrap(elementwise.mul(node, to_shape(factor, node.shape)))
+
+
+# Along a line -------------------------------------------------------------------------------------
+
+
+@rounded_once
+def logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    """Running `logsumexp` along `dim`, by doubling (Hillis and Steele, 1986)."""
+    node = require_float("logcumsumexp", input.node)
+    axis = normalize_axis("logcumsumexp", dim, len(node.shape))
+    if not node.shape or not prod(node.shape):
+        return wrap(another(node))
+    distance = 1
+    while distance < node.shape[axis]:
+        length = node.shape[axis] - distance
+        late = slice_axis(node, axis, distance, length)
+        early = slice_axis(node, axis, 0, length)
+        joined = logaddexp(wrap(late), wrap(early)).node
+        head = slice_axis(node, axis, 0, distance)
+        node = join([head, joined], axis)
+        distance *= 2
+    return wrap(another(node) if node is input.node else node)
+
+
+def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float = 1, dim: int = -1) -> Tensor:
+    """The integral along `dim` by the trapezoidal rule."""
+    return _areas("trapezoid", y, x, dx, dim).sum(dim)
+
+
+trapz = trapezoid
+
+
+def cumulative_trapezoid(
+    y: Tensor, x: Tensor | None = None, *, dx: float = 1, dim: int = -1
+) -> Tensor:
+    """Running integrals along `dim` by the trapezoidal rule."""
+    return cumsum(_areas("cumulative_trapezoid", y, x, dx, dim), dim)
+
+
+def _areas(op: str, y: Tensor, x: Tensor | None, dx: float, dim: int) -> Tensor:
+    axis = normalize_axis(op, dim, y.ndim)
+    length = max(y.shape[axis] - 1, 0)
+    width: Any = dx
+    if x is not None:
+        if x.ndim == 1 and y.ndim > 1:
+            x = x.reshape(tuple(-1 if k == axis else 1 for k in range(y.ndim)))
+        place = axis - y.ndim + x.ndim
+        steps = max(x.shape[place] - 1, 0)
+        width = x.narrow(place, 1 if steps else 0, steps) - x.narrow(place, 0, steps)
+    both = y.narrow(axis, 1 if length else 0, length) + y.narrow(axis, 0, length)
+    result: Tensor = both * width / 2
+    return result
+
+
+def gradient(
+    input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1
+) -> tuple[Tensor, ...]:
+    """Slopes along each dimension by central differences, one-sided at the borders.
+
+    Args:
+        spacing: the distance of neighbours: one number, or one for each of `dim`; or a vector of
+            coordinates for each.
+        dim: the dimensions; all when left out.
+        edge_order: 1 or 2, the order of the one-sided differences.
+    """
+    axes = normalize_axes("gradient", dim, input.ndim)
+    input = wrap(as_float(input.node))
+    spacing = 1 if spacing is None else spacing
+    steps = list(spacing) if isinstance(spacing, list | tuple) else [spacing] * len(axes)
+    if len(steps) != len(axes):
+        raise ArgumentError(
+            "gradient",
+            "spacing does not fit the dims",
+            expect=f"{len(axes)} numbers or vectors",
+            actual=f"{len(steps)}",
+        )
+    return tuple(_slope(input, axis, step, edge_order) for axis, step in zip(axes, steps))
+
+
+def _slope(input: Tensor, axis: int, step: Any, edge_order: int) -> Tensor:
+    """(f[i+1] (h1/h2) - f[i-1] (h2/h1) + f[i] (h2/h1 - h1/h2)) / (h1 + h2), h1 before, h2 after."""
+    size = input.shape[axis]
+    if size < edge_order + 1:
+        raise ShapeError(
+            "gradient", "too few elements", expect=f"{edge_order + 1}", actual=str(size)
+        )
+
+    def part(start: int, length: int) -> Any:
+        return input.narrow(axis, start, length)
+
+    gaps: Any = step
+    varied = isinstance(step, TensorBase) and bool(step.node.shape)
+    if varied:
+        line: Any = wrap(to_dtype(step.node, input.dtype))
+        steps = line.narrow(0, 1, size - 1) - line.narrow(0, 0, size - 1)
+        gaps = steps.reshape(tuple(-1 if k == axis else 1 for k in range(input.ndim)))
+
+    def gap(start: int, length: int = 1) -> Any:
+        return gaps.narrow(axis, start, length) if varied else gaps
+
+    pieces = [_edge(part, gap, 0, 1, edge_order)]
+    if size > 2:
+        before, after = gap(0, size - 2), gap(1, size - 2)
+        ratio = before / after
+        middle = part(2, size - 2) * ratio - part(0, size - 2) / ratio
+        if varied:  # of equal distances the element itself has no part
+            middle = middle + part(1, size - 2) * (1 / ratio - ratio)
+        pieces.append(middle / (before + after))
+    pieces.append(_edge(part, gap, size - 1, -1, edge_order))
+    return wrap(join([piece.node for piece in pieces], axis))
+
+
+def _edge(part: Any, gap: Any, at: int, towards: int, edge_order: int) -> Any:
+    """The slope at a border, from the two or three elements next to it."""
+    near = gap(min(at, at + towards))
+    if edge_order == 1:
+        return (part(at + towards, 1) - part(at, 1)) * towards / near
+    far = gap(min(at + towards, at + 2 * towards))
+    first = -(2 * near + far) / (near * (near + far))
+    second = (near + far) / (near * far)
+    third = -near / (far * (near + far))
+    total = part(at, 1) * first + part(at + towards, 1) * second + part(at + 2 * towards, 1) * third
+    return total * towards
+
+
+# Counts -------------------------------------------------------------------------------------------
+
+
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each integer occurs in a vector, or the sum of its weights; realizes the input.
+
+    Raises:
+        ArgumentError: an element is negative.
+
+    Example:
+        >>> import tinygrad_cuda as tc
+        >>> tc.bincount(tc.tensor([0, 2, 2], device="cpu")).tolist()
+        [1, 0, 2]
+    """
+    node = input.node
+    if len(node.shape) != 1 or node.dtype.category != 1:
+        raise DTypeError(
+            "bincount",
+            "needs a vector of integers",
+            expect="1-d, an integer dtype",
+            actual=f"{node.shape} {node.dtype.name}",
+        )
+    values = input.array()
+    if values.size and values.min() < 0:
+        raise ArgumentError(
+            "bincount", "an element is negative", expect="elements >= 0", actual=str(values.min())
+        )
+    length = max(int(values.max()) + 1 if values.size else 0, minlength)
+    if weights is None:
+        amounts = common.full(1, node.shape, node, int64)
+    else:
+        amounts = detached(weights.node)
+        if amounts.shape != node.shape:
+            raise ShapeError(
+                "bincount",
+                "the weights do not fit",
+                expect=str(node.shape),
+                actual=str(amounts.shape),
+            )
+        if amounts.dtype.name != "float32":
+            amounts = to_dtype(amounts, float64)
+    zeros = common.full(0, (length,), amounts)
+    if not values.size:
+        return wrap(zeros)
+    return wrap(indexing.scatter_add(zeros, to_dtype(node, int64), amounts))
+
+
+def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """How many elements lie in each of `bins` equal intervals of [min, max].
+
+    Args:
+        min, max: equal numbers stand for the smallest and the largest element.
+    """
+    if bins < 1:
+        raise ArgumentError("histc", "bins is not positive", expect="bins >= 1", actual=str(bins))
+    node = detached(require_float("histc", input.node))
+    flat = movement.reshape(node, shape=(prod(node.shape),))
+    empty = common.full(0, (bins,), node)
+    if not prod(node.shape):
+        return wrap(empty)
+    low, high = common.full(min, (1,), node), common.full(max, (1,), node)
+    if min == max:
+        low, high = ops.min(flat, axes=(0,)), ops.max(flat, axes=(0,))
+        equal = elementwise.eq(low, high)
+        one = common.full_like(low, 1)
+        low, high = (
+            elementwise.where(equal, elementwise.sub(low, one), low),
+            elementwise.where(equal, elementwise.add(high, one), high),
+        )
+    low, high = to_shape(low, flat.shape), to_shape(high, flat.shape)
+    inside = elementwise.logical_and(elementwise.ge(flat, low), elementwise.le(flat, high))
+    share = elementwise.div(elementwise.sub(flat, low), elementwise.sub(high, low))
+    place = elementwise.floor(elementwise.mul(share, common.full_like(share, bins)))
+    place = elementwise.where(inside, place, common.full_like(place, 0))
+    place = elementwise.minimum(place, common.full_like(place, bins - 1))
+    counted = indexing.scatter_add(empty, to_dtype(place, int64), to_dtype(inside, node.dtype))
+    return wrap(counted)

@@ -1,0 +1,256 @@
+"""A decorator for functions that are compositions: called again in the same way, they record the
+same nodes from a template, and run none of their Python."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.dtypes import DType
+from tinygrad_cuda.core.errors import DTypeError, RawSite
+from tinygrad_cuda.core.interrupts import uninterrupted
+from tinygrad_cuda.engine.capture import watching
+from tinygrad_cuda.engine.cell import Recorder, local
+from tinygrad_cuda.engine.realize import described_check, register_check
+from tinygrad_cuda.engine.vmap_trace import Recording, tracing
+from tinygrad_cuda.graph.batching import example
+from tinygrad_cuda.graph.node import Node, site_of
+from tinygrad_cuda.graph.subgraph_template import SubgraphTemplate, waiting
+from tinygrad_cuda.replay.switches import switches
+from tinygrad_cuda.tensors import autocast
+from tinygrad_cuda.tensors.base import TensorBase, node_of, pending, wrap
+from tinygrad_cuda.tensors.creation import defaults
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Templates kept of a function; all are forgotten when there are more.
+CAPACITY = 1024
+
+
+class _TemplatedCall:
+    """What calls of one kind do.
+
+    Args:
+        template: of all nodes; its inputs are the Tensors of the call.
+        strides: of the Tensor that it gives.
+        checks: places of checks, with what an error says of each.
+
+    Attributes:
+        head: of the result, if it can be there before the others.
+    """
+
+    __slots__ = ("template", "head", "strides", "checks")
+
+    def __init__(
+        self, template: SubgraphTemplate, strides: Any, checks: list[tuple[int, str, str, str]]
+    ) -> None:
+        self.template, self.strides, self.checks = template, strides, checks
+        self.head = None if template.heads is None else template.heads[0]
+
+
+_Known = dict[Any, _TemplatedCall | None]
+
+
+class _Calls:
+    """The calls that have been seen, of all functions, and how one is made of a new call."""
+
+    def __init__(self) -> None:
+        self._all: list[_Known] = []
+
+    def dictionary(self) -> _Known:
+        """The calls of one function, by what decides their graphs."""
+        self._all.append({})
+        return self._all[-1]
+
+    def made(self, function: Any, args: Any, options: dict[str, Any]) -> _TemplatedCall | None:
+        """A call that has not come before; None if it is to run its function each time."""
+        return _made(function, args, options) if switches.templated_calls else None
+
+    def forget(self) -> None:
+        """Drops all."""
+        for known in self._all:
+            known.clear()
+
+
+calls = _Calls()
+switches.listen(calls.forget)
+
+
+def templated(function: F) -> F:
+    """For functions of Tensors and options whose graph follows from shapes, dtypes and options.
+
+    They return one Tensor, write to none, draw no random numbers and look at no value.
+    """
+
+    known = calls.dictionary()
+    declared = _declared(function)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **options: Any) -> Any:
+        if (watching.on and (tracing.stack or autocast.state.on)) or settings.eager:
+            return function(*args, **options)
+        nodes: list[Node] = []
+        recorder = local.recorder
+        mode = recorder.mode
+        key = [mode.gradients, defaults.dtype]
+        values = args
+        if options:
+            key += options
+            values += tuple(options.values())
+        for value in values:
+            if isinstance(value, TensorBase):
+                node = node_of(value, recorder)
+                nodes.append(node)
+                key += (node.outputs, node.requires_grad, node.device, value._strides)
+                continue
+            kind = type(value)
+            if kind in _PLAIN:
+                key += (kind, value)
+            elif kind is float:
+                # As text: a zero and its negative are two numbers.
+                key.append(repr(value))
+            elif kind is tuple and all(type(item) is int for item in value):
+                key.append(value)
+            elif kind in _SEQUENCES and all(isinstance(item, TensorBase) for item in value):
+                key += (kind, len(value))
+                for item in value:
+                    node = node_of(item, recorder)
+                    nodes.append(node)
+                    key += (node.outputs, node.requires_grad, node.device, item._strides)
+            else:
+                _check_tensors(function, declared, args, options)
+                return function(*args, **options)
+        call = known.get(whole := tuple(key), _missing)
+        if call is _missing:
+            _check_tensors(function, declared, args, options)
+            call = _remember(known, whole, calls.made(function, args, options))
+        if call is None:
+            return function(*args, **options)
+        return _repeated(call, tuple(nodes), recorder, mode.site or site_of(sys._getframe(1)))
+
+    return wrapper  # type: ignore[return-value]
+
+
+def _declared(function: Any) -> tuple[str, ...]:
+    """Names of arguments in their order; of those that must be Tensors, with a star before."""
+    plain = inspect.unwrap(function)
+    names = plain.__code__.co_varnames[: plain.__code__.co_argcount]
+    return tuple("*" * (plain.__annotations__.get(name) == "Tensor") + name for name in names)
+
+
+def _check_tensors(
+    function: Any, declared: tuple[str, ...], args: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """Raises for an argument that is no Tensor where the function takes nothing else."""
+    given = [*zip(declared, args), *((f"*{name}", value) for name, value in options.items())]
+    for name, value in given:
+        if name in declared and name[0] == "*" and not isinstance(value, TensorBase):
+            arrays = hasattr(value, "__array__") or isinstance(value, list | tuple | int | float)
+            raise DTypeError(
+                function.__name__, f"{name[1:]} is no Tensor", expect="Tensor",
+                actual="None" if value is None else type(value).__name__,
+                hint="tc.as_tensor(...) makes a Tensor of arrays, lists and numbers"
+                if arrays else None,
+            )  # fmt: skip
+
+
+OfTwo = Callable[[Any, Any, Node, Node, Recorder, RawSite | None], Any]
+
+
+def templated_of_two(function: F) -> OfTwo:
+    """`templated` for functions of two Tensors, whose nodes and line are at hand."""
+    known = calls.dictionary()
+
+    def wrapper(
+        a: Any, b: Any, first: Node, second: Node, recorder: Recorder, site: RawSite | None
+    ) -> Any:
+        if (watching.on and (tracing.stack or autocast.state.on)) or settings.eager:
+            return function(a, b)
+        key = (
+            first.outputs, second.outputs, first.requires_grad, second.requires_grad, first.device,
+            second.device, a._strides, b._strides, recorder.mode.gradients, defaults.dtype,
+        )  # fmt: skip
+        call = known.get(key, _missing)
+        if call is _missing:
+            call = _remember(known, key, calls.made(function, (a, b), {}))
+        return function(a, b) if call is None else _repeated(call, (first, second), recorder, site)
+
+    return wrapper
+
+
+def _remember(
+    known: dict[Any, _TemplatedCall | None], key: Any, call: _TemplatedCall | None
+) -> _TemplatedCall | None:
+    if len(known) >= CAPACITY:
+        known.clear()
+    known[key] = call
+    return call
+
+
+def _repeated(
+    call: _TemplatedCall, nodes: tuple[Node, ...], recorder: Recorder, site: RawSite | None
+) -> Any:
+    template, head, device = call.template, call.head, nodes[0].device
+    codes: Any = ()
+    if call.checks:
+        codes = [(k, register_check(op, what, site, domain)) for k, op, what, domain in call.checks]
+    if head is not None:
+        node = waiting(template, head, nodes, device, site, codes)
+        return pending(node, recorder, call.strides, template.length)
+    made = template([*nodes], device, (site,))
+    for k, code in codes:
+        made[k].attributes = {**made[k].attributes, "code": code}
+    result = wrap(made[template.chosen[0]])  # which may be an argument
+    result._strides = call.strides
+    recorder.recorded += template.length - 1
+    return result
+
+
+_PLAIN = frozenset((int, bool, str, type(None), DType))
+_SEQUENCES = frozenset((list, tuple))
+_missing: Any = object()
+
+
+def _made(
+    function: Callable[..., Any], args: Any, options: dict[str, Any]
+) -> _TemplatedCall | None:
+    """A call with stand-ins that never have a value; None if it cannot be repeated."""
+    tensors: list[TensorBase] = []
+    with uninterrupted, Recording("error"):
+        stood = [_stand_in(value, tensors) for value in args]
+        stood_options = {name: _stand_in(value, tensors) for name, value in options.items()}
+        inputs = [tensor.cell.node for tensor in tensors]
+        if len({node.device for node in inputs}) != 1:
+            return None
+        try:
+            result = function(*stood, **stood_options)
+            if not isinstance(result, TensorBase) or result.chain:
+                return None
+            if any(t.cell.node is not n or t.cell is result.cell for t, n in zip(tensors, inputs)):
+                # It writes in place, or gives a view.
+                return None
+            template = SubgraphTemplate(inputs, [result.node])
+            checks = [(place, *described_check(code)) for place, code in template.checks.items()]
+        except Exception:
+            # It looks at a value, say; an error of the call itself is raised again.
+            return None
+        return _TemplatedCall(template, result._strides, checks)
+
+
+def _stand_in(value: Any, tensors: list[TensorBase]) -> Any:
+    """What a call with stand-ins is given for an argument; lists the Tensors made for it."""
+    if type(value) in _SEQUENCES:
+        return type(value)([_stand_in(item, tensors) for item in value])
+    if not isinstance(value, TensorBase):
+        return value
+    node = value.node
+    place = example.leaf(node.shape, node.dtype, node.device)
+    place.requires_grad = node.requires_grad
+    tensor = wrap(place)
+    tensor._strides = value._strides
+    tensors.append(tensor)
+    return tensor
