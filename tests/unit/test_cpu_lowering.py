@@ -299,11 +299,35 @@ def test_turned_products_have_the_same_bits(
     rows, columns, terms = shape
     a = np.resize(OTHER, (1, rows, terms))
     b = np.resize(OTHER[::-1], (1, columns, terms)).transpose(0, 2, 1)
-    expected = np.matmul(a, b)
+    expected = numeric.product(a, b)
     np.testing.assert_array_equal(numeric.turned_product(a, b), expected)
     out = np.empty_like(expected)
     assert numeric.turned_product(a, b, out=out) is out
     np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize(
+    ("examples", "size", "stride", "pieces"),
+    [(16, 34, 1, 5), (9, 39, 1, 4), (3, 100, 1, 8), (40, 15, 1, 2), (14, 67, 2, 5), (4, 66, 1, 5)],
+)
+def test_gradients_of_weights_by_pieces_have_the_bits_of_the_product(
+    examples: int, size: int, stride: int, pieces: int, request: pytest.FixtureRequest
+) -> None:
+    """Pieces end within an example, or take several: the columns of whole ones are made."""
+    request.addfinalizer(partial(tc.set_num_threads, tc.get_num_threads()))
+    tc.set_num_threads(1)
+    x = np.resize(LONG[1:], (examples, 8, size, size))
+    view = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
+    windows = view[:, :, ::stride, ::stride].transpose(1, 4, 5, 0, 2, 3)[None]
+    b = windows.reshape(1, 72, -1).transpose(0, 2, 1)
+    a = np.resize(OTHER, (1, 24, b.shape[1]))
+    assert numeric.pieces_of(24, 72, b.shape[1]) == pieces
+    expected = numeric.product(a, b)
+    right = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_allclose(expected, right, atol=1e-6 * np.abs(a).sum())
+    for out in (None, np.empty_like(expected)):
+        found = numeric.product_over_windows(4, pool, a, windows, out=out)
+        np.testing.assert_array_equal(found, expected)
 
 
 # References of more than one call -----------------------------------------------------------------

@@ -62,8 +62,11 @@ class Forms:
         self._merge(order)
         # How often values are read.
         self.uses = Counter(map(self.canonical, outputs))
+        self.readers: dict[Node, list[Node]] = {}
         for node in dict.fromkeys(self._same.values()):
-            self.uses.update(map(self.canonical, node.sources))
+            for source in map(self.canonical, node.sources):
+                self.uses[source] += 1
+                self.readers.setdefault(source, []).append(node)
         # Nodes with one and the same value everywhere, as 0-d arrays.
         self.uniform: dict[Node, Array] = {}
         # Other nodes whose value is the same in each run.
@@ -275,12 +278,22 @@ def _where(forms: Forms, node: Node) -> Form | None:
     joined = _join(forms, node) or _paste(forms, node)
     if joined is not None:
         return joined
-    if (
-        condition.op is ew.le and _is_zero(forms, a) and _is_zero(forms, condition.sources[1])
-        and forms.canonical(condition.sources[0]) is b and b.dtype.name in ("float32", "float64")
-    ):  # fmt: skip
+    if _is_relu(forms, node):
+        # A result is 0 where its operand is at most 0: the mask is that of the result, which is
+        # stored for other gradients, too.
+        zero = forms.small(condition.sources[1])
+        forms.added[condition] = Form((node, zero), np.less_equal, "out")
         return Form((forms.full(b),), numeric.relu, "out")
     return None
+
+
+def _is_relu(forms: Forms, node: Node) -> bool:
+    """Whether a choice is 0 where its last operand is at most 0, else that."""
+    condition, a, b = (forms.canonical(source) for source in node.sources)
+    return (
+        condition.op is ew.le and _is_zero(forms, a) and _is_zero(forms, condition.sources[1])
+        and forms.canonical(condition.sources[0]) is b and b.dtype.name in ("float32", "float64")
+    )  # fmt: skip
 
 
 def _same(array: Array) -> Array:
@@ -450,15 +463,20 @@ def _matmul(forms: Forms, node: Node) -> Form | None:
     a, b = node.sources
     if node.attributes or a.dtype.name in HALF:
         return None
-    columns = _columns(forms, forms.canonical(b), a.shape[-2])
-    if columns is not None:
-        windows, axis, parts = columns
-        call = partial(numeric.product_by_parts, axis, parts, pool)
+    columns = forms.canonical(b)
+    parts = _parts(forms, node)
+    if parts > 1 and _are_cut(forms, columns):
+        windows, axis = _windows(forms, columns)
+        call: Any = partial(numeric.product_by_parts, axis, parts, pool)
         return Form((forms.full(a), forms.full(windows)), call, "fill")
-    if _is_turned(a, b):
-        # A transposed result would be copied wherever rows are wanted.
-        return Form((forms.full(a), forms.full(b)), numeric.turned_product, "fill")
-    return Form((forms.full(a), forms.full(b)), np.matmul, "fill")
+    turned = forms.canonical(columns.sources[0]) if columns.op is mv.permute else columns
+    if _pieces(forms, node) > 1 and _are_cut(forms, turned):
+        windows, axis = _windows(forms, turned)
+        call = partial(numeric.product_over_windows, axis, pool)
+        return Form((forms.full(a), forms.full(windows)), call, "fill")
+    # A transposed result would be copied wherever rows are wanted.
+    call = numeric.turned_product if _is_turned(a, b) else numeric.product
+    return Form((forms.full(a), forms.full(b)), call, "fill")
 
 
 def _is_turned(a: Node, b: Node) -> bool:
@@ -476,25 +494,66 @@ MANY_TERMS = 8
 COLUMN_BYTES, LEAST_PRODUCT = 1 << 20, 5 << 18
 
 
-def _columns(forms: Forms, columns: Node, rows: int) -> tuple[Node, int, int] | None:
-    """For columns of windows: the windows, the axis of the examples, into how many parts to cut."""
-    if columns.op is not mv.reshape or forms.uses[columns] > 1:
-        return None  # they are made once, as long as `MERGED_BYTES` last
-    if len(columns.shape) != 3 or columns.shape[0] != 1:
-        return None
-    windows = forms.canonical(columns.sources[0])
-    shape, depth, axis = windows.shape, columns.shape[1], 0
+def _windows(forms: Forms, columns: Node) -> tuple[Node, int]:
+    """For columns of windows: the windows, and the axis of the examples; else that is 0."""
+    windows, axis = forms.canonical(columns.sources[0]), 0
+    shape, depth = windows.shape, columns.shape[1]
     if len(shape) < 5 or windows in forms.uniform or windows in forms.static:
-        return None
+        return windows, 0
     while axis < len(shape) and prod(shape[:axis]) < depth:
         axis += 1
     if axis == len(shape) or prod(shape[:axis]) != depth or shape[axis] < 2:
-        return None
-    each = prod(shape[axis + 1 :]) * depth
-    parts = min(shape[axis], -(-columns.dtype.itemsize * each * shape[axis] // COLUMN_BYTES))
-    while parts > 1 and rows * each * (shape[axis] // parts) < LEAST_PRODUCT:
+        return windows, 0
+    return windows, axis
+
+
+def _are_columns(node: Node) -> bool:
+    return node.op is mv.reshape and len(node.shape) == 3 and node.shape[0] == 1
+
+
+def _are_cut(forms: Forms, columns: Node) -> bool:
+    """Whether all that reads columns makes them part by part: else they are made once."""
+    for reader in forms.readers[columns]:
+        if reader.op is contraction.matmul:
+            if _parts(forms, reader) == 1:
+                return False
+        elif reader.op is not mv.permute or any(
+            _pieces(forms, second) == 1 for second in forms.readers[reader]
+        ):
+            return False
+    return columns in forms.readers
+
+
+def _parts(forms: Forms, node: Node) -> int:
+    """Into how many parts of the examples a product with columns of windows is cut, or 1."""
+    columns = forms.canonical(node.sources[1])
+    if node.attributes or not _are_columns(columns):
+        return 1
+    windows, axis = _windows(forms, columns)
+    if not axis:
+        return 1
+    count, rows = windows.shape[axis], node.shape[1]
+    each = prod(windows.shape[axis + 1 :]) * columns.shape[1]
+    parts = min(count, -(-columns.dtype.itemsize * each * count // COLUMN_BYTES))
+    while parts > 1 and rows * each * (count // parts) < LEAST_PRODUCT:
         parts -= 1
-    return (windows, axis, parts) if parts > 1 else None
+    return parts
+
+
+def _pieces(forms: Forms, node: Node) -> int:
+    """Into how many pieces a product with transposed columns of windows is cut, or 1."""
+    if node.op is not contraction.matmul or node.attributes:
+        return 1
+    b = forms.canonical(node.sources[1])
+    if b.op is not mv.permute or b.attributes["axes"] != (0, 2, 1):
+        return 1
+    columns = forms.canonical(b.sources[0])
+    if not _are_columns(columns) or not _windows(forms, columns)[1]:
+        return 1
+    (_, rows, width), terms = node.shape, b.shape[1]
+    pieces = numeric.pieces_of(rows, width, terms)
+    large = rows * width * (terms // pieces) >= LEAST_PRODUCT
+    return pieces if large and _is_turned(node.sources[0], b) else 1
 
 
 def _placed(forms: Forms, node: Node) -> Form | None:

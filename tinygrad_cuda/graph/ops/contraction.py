@@ -9,6 +9,7 @@ import numpy as np
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, Op, Outputs
+from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.graph.ops.common import require_dtype
 from tinygrad_cuda.graph.ops.movement import batched, permute, reshape
 
@@ -49,7 +50,7 @@ def _batch_matmul(size: int, sources: tuple[Node, Node], on: tuple[bool, bool]) 
 
 def _product(a: Array, b: Array, split: Shape = (), axes: Shape = (), shape: Shape = ()) -> Array:
     """The product, its elements in another order where a plan wants them so."""
-    c: Array = np.matmul(a, b)
+    c = numeric.product(a, b)
     return c.reshape(split).transpose(axes).reshape(shape) if axes else c
 
 

@@ -502,15 +502,90 @@ def _runs(windows: Any, axis: int) -> Any:
     return np.lib.stride_tricks.as_strided(windows, shape, strides, writeable=False)
 
 
+# Elements of the operand of one piece of a sum of products, and the least terms of a piece.
+_OPERAND, _LEAST_TERMS = 1 << 18, 1 << 9
+# Terms for each row or column of a product from which on its sums are cut into pieces.
+_MANY_TERMS = 8
+
+
+def pieces_of(rows: int, columns: int, terms: int) -> int:
+    """Into how many pieces the sums of a product are cut: one but for long sums of few elements.
+
+    A piece of the larger operand stays in the cache; the columns of windows need not be made for
+    more than that at a time.
+    """
+    widest = max(rows, columns, 1)
+    if terms < _MANY_TERMS * widest:
+        return 1
+    return -(-terms // max(_LEAST_TERMS, _OPERAND // widest))
+
+
+def _cuts(terms: int, pieces: int) -> list[int]:
+    return [number * terms // pieces for number in range(pieces + 1)]
+
+
+def product(a: Any, b: Any, out: Array | None = None) -> Array:
+    """``a @ b``; floating sums of many terms for few elements piece after piece."""
+    rows, terms, columns = a.shape[-2], a.shape[-1], b.shape[-1]
+    pieces = pieces_of(rows, columns, terms) if a.dtype.kind == "f" else 1
+    if pieces == 1:
+        found: Array = np.matmul(a, b, out=out)
+        return found
+    for start, end in pairwise(_cuts(terms, pieces)):
+        part = np.matmul(a[..., start:end], b[..., start:end, :], out=None if start else out)
+        found = np.add(found, part, out=found) if start else part
+    return found
+
+
 def turned_product(a: Any, b: Any, out: Array | None = None) -> Array:
     """``a @ b`` by the product of the transposes: BLAS is quicker with the larger one in front.
 
     The same bits at one thread; with more, the library cuts a product by its shape.
     """
-    found: Array = np.matmul(b.swapaxes(-1, -2), a.swapaxes(-1, -2)).swapaxes(-1, -2)
+    found: Array = product(b.swapaxes(-1, -2), a.swapaxes(-1, -2)).swapaxes(-1, -2)
     if out is None:
         return found
     out[...] = found
+    return out
+
+
+def product_over_windows(
+    axis: int, room: Room, a: Any, windows: Any, out: Array | None = None
+) -> Array:
+    """A matrix times the transposed columns of windows, which are made a piece at a time.
+
+    The bits are those of `product`.
+
+    Args:
+        axis: that of the examples, the first one that is summed over.
+        room: lends the columns.
+        a: of shape (1, rows, sum).
+    """
+    depth, count = prod(windows.shape[:axis]), windows.shape[axis]
+    each, rows = prod(windows.shape[axis + 1 :]), a.shape[1]
+    cuts = _cuts(count * each, pieces_of(rows, depth, count * each))
+    longest = max(end - start for start, end in pairwise(cuts))
+    group = max(1, longest // each)
+    columns = room.take((depth, longest + group * each + _APART), a.dtype)
+    found: Array | None = None
+    start = filled = made = 0
+    for end in cuts[1:]:
+        # Whole examples; what the next piece begins with is moved to the front.
+        while start + filled < end:
+            part = windows[(slice(None),) * axis + (slice(made, made + group),)]
+            width = filled + part.shape[axis] * each
+            _copy_windows(columns[:, filled:width].reshape(part.shape), part, room)
+            made, filled = made + group, width
+        number = end - start
+        part = np.matmul(columns[:, :number], a[0, :, start:end].T)
+        found = part if found is None else np.add(found, part, out=found)
+        start, filled = end, filled - number
+        columns[:, :filled] = columns[:, number : number + filled]
+    room.give(columns)
+    assert found is not None
+    if out is None:
+        return found.T[None]
+    out[0] = found.T
     return out
 
 
