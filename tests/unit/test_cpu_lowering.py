@@ -330,6 +330,51 @@ def test_gradients_of_weights_by_pieces_have_the_bits_of_the_product(
         np.testing.assert_array_equal(found, expected)
 
 
+def kept_of_a_layer(layer: Callable[..., Any], shape: tuple[int, ...], look: bool) -> float:
+    """What a layer adds to the most memory of a step, in its activations."""
+    most = []
+    for layers in (4, 8):
+        x = tc.tensor(np.resize(OTHER, shape))
+        weights = [
+            tc.tensor(np.resize(OTHER, (8, 8, 3, 3)) / 4).requires_grad_() for _ in range(layers)
+        ]
+        y = x
+        for _ in range(2):  # the second time there is a plan
+            y = loss = None
+            pool.clear()
+            tracemalloc.start()
+            y = x
+            for weight in weights:
+                y = layer(y, weight)
+            loss = (y * y).mean()
+            if look:
+                loss.item()
+            gradients = tc.autograd.grad(loss, weights)
+            del loss, y
+            gradients[0].numpy()
+            most.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    return (most[3] - most[1]) / 4 / x.numel() / 4
+
+
+ROWS, IMAGES = (8192, 8), (8, 8, 32, 32)
+LAYERS: dict[str, tuple[Callable[..., Any], tuple[int, ...], float]] = {
+    "tanh": (lambda x, w: (x @ w[:, :, 0, 0]).tanh(), ROWS, 1.3),
+    "sigmoid": (lambda x, w: (x @ w[:, :, 0, 0]).sigmoid(), ROWS, 1.3),
+    "relu": (lambda x, w: F.relu(x @ w[:, :, 0, 0]), ROWS, 1.3),
+    "convolution": (lambda x, w: F.relu(F.conv2d(x, w, padding=1)), IMAGES, 1.6),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("look", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_keeps_what_its_gradient_reads(name: str, look: bool) -> None:
+    """As PyTorch does, in one plan as well as in two: one activation, but no mask or columns."""
+    layer, shape, most = LAYERS[name]
+    assert kept_of_a_layer(layer, shape, look) < most
+
+
 # References of more than one call -----------------------------------------------------------------
 
 

@@ -6,19 +6,24 @@ each value gets a slot; a value that nobody reads any more gives its memory to t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import repeat
-from math import prod
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
 
-from tinygrad_cuda.backend.cpu.chains import SMALLEST, ElementwiseChain, Member
+from tinygrad_cuda.backend.cpu.chains import ElementwiseChain, Member
 from tinygrad_cuda.backend.cpu.forms import Form, Forms
 from tinygrad_cuda.backend.cpu.pool import SMALLEST as SMALLEST_POOLED
 from tinygrad_cuda.backend.cpu.pool import pool
 from tinygrad_cuda.backend.cpu.rows import check, resolved
 from tinygrad_cuda.backend.cpu.strided import join_movements
+from tinygrad_cuda.backend.cpu.units import (
+    Deferral,
+    LoweredUnit,
+    bytes_of,
+    formed,
+    is_blocked,
+)
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.graph.order import topological
@@ -28,21 +33,6 @@ Array = np.ndarray[Any, Any]
 Step = Callable[[list[Any]], None]
 
 ARGUMENTS = 0  # the slot of the numbers that a run supplies
-
-
-class LoweredUnit:
-    """What becomes one step: a node, or a chain of them.
-
-    Attributes:
-        nodes: sources first.
-        reads: nodes computed by other units.
-    """
-
-    __slots__ = ("nodes", "reads")
-
-    def __init__(self, nodes: list[Node]) -> None:
-        self.nodes = nodes
-        self.reads: list[Node] = []
 
 
 class Lowered:
@@ -79,8 +69,8 @@ class Lowered:
         # A check is made even if what it guards is not read.
         self._roots += [node for node in self._forms if node.op in indexing.CHECKS]
         join_movements(self._needed(), self._forms, self._roots)
-        units = self._ordered(_units(self._needed(), self._forms))
-        self._emit(units)
+        units = self._ordered(formed(self._needed(), self._forms))
+        self._emit(Deferral(units, self._forms, self._results).run())
         self.outputs = [self._slot_of(source) for source in full]
         # Results must not be what other runs use.
         self.static = {id(array) for array in self.initial if array is not None}
@@ -110,33 +100,19 @@ class Lowered:
         return order
 
     def _ordered(self, units: list[LoweredUnit]) -> list[LoweredUnit]:
-        """The units in an order that lets values die early: those of each result in turn."""
-        unit_of = {node: unit for unit in units for node in unit.nodes}
+        """The units in an order that lets values die early: those of each result in turn.
+
+        A result with fewer units before it comes first: gradients of the last layer's weights.
+        """
         for unit in units:
-            inside = set(unit.nodes)
-            read = dict.fromkeys(
-                source for node in unit.nodes for source in self._forms[node].sources
-                if isinstance(source, Node) and source not in inside
-            )  # fmt: skip
-            unit.reads = list(read)
-        seen: set[LoweredUnit] = set()
-        order: list[LoweredUnit] = []
-        for result in self._roots:
-            stack = [(unit_of[result], False)] if result in unit_of else []
-            while stack:
-                unit, done = stack.pop()
-                if done:
-                    order.append(unit)
-                    continue
-                if unit in seen:
-                    continue
-                seen.add(unit)
-                stack.append((unit, True))
-                stack += [
-                    (unit_of[source], False) for source in reversed(unit.reads)
-                    if source in unit_of and unit_of[source] not in seen
-                ]  # fmt: skip
-        return order
+            unit.find_reads(self._forms)
+        unit_of = {node: unit for unit in units for node in unit.nodes}
+        roots = [unit_of[node] for node in self._roots if node in unit_of]
+        depths: dict[LoweredUnit, int] = {}
+        for unit in _walked(roots, unit_of):
+            before = [depths[unit_of[read]] for read in unit.reads if read in unit_of]
+            depths[unit] = 1 + max(before, default=0)
+        return _walked(sorted(roots, key=depths.__getitem__), unit_of)
 
     # Slots ------------------------------------------------------------------------------------
 
@@ -159,7 +135,7 @@ class Lowered:
     def _emit(self, units: list[LoweredUnit]) -> None:
         lives = _Lives(units, self._forms, self._results)
         for number, unit in enumerate(units):
-            if len(unit.nodes) > 1 or _is_blocked(unit.nodes[0], self._forms):
+            if len(unit.nodes) > 1 or is_blocked(unit.nodes[0], self._forms):
                 step: Step = self._chain(unit, number, lives)
             else:
                 step = self._single(unit.nodes[0], number, lives)
@@ -177,7 +153,7 @@ class Lowered:
         if form.dynamic is not None:
             is_check = node.op in indexing.CHECKS
             return _dynamic(call, read, write, form.dynamic, is_check)
-        if form.kind == "fill" and _bytes_of(node) >= SMALLEST_POOLED:
+        if form.kind == "fill" and bytes_of(node) >= SMALLEST_POOLED:
             return _filling(call, read, write, node)
         if form.kind == "update":
             target = form.sources[0]
@@ -187,7 +163,7 @@ class Lowered:
             for slot, source in zip(read, form.sources):
                 if _may_hold(source, node) and lives.free_at(source, number):
                     return _into(call, read, write, slot)
-            if _bytes_of(node) >= SMALLEST_POOLED:
+            if bytes_of(node) >= SMALLEST_POOLED:
                 return _filling(call, read, write, node)
         return _calling(call, read, write)
 
@@ -236,54 +212,25 @@ def _may_hold(source: Node | Array, node: Node) -> TypeGuard[Node]:
     return isinstance(source, Node) and source.outputs[0] == node.outputs[0]
 
 
-def _is_long(node: Node, forms: dict[Node, Form]) -> bool:
-    """Whether a node is computed a block at a time."""
-    form = forms[node]
-    return (
-        form.kind in ("out", "map") and form.dynamic is None
-        and prod(node.shape) >= SMALLEST
-    )  # fmt: skip
-
-
-def _is_blocked(node: Node, forms: dict[Node, Form]) -> bool:
-    """Whether a long node alone gains by blocks: one call goes over memory once anyway."""
-    return _is_long(node, forms) and not isinstance(forms[node].call, np.ufunc)
-
-
-def _units(order: list[Node], forms: dict[Node, Form]) -> list[LoweredUnit]:
-    """Single nodes, and connected long elementwise nodes of one shape that nothing comes between.
-
-    A stage grows where a path leaves a chain: what has one shape and one stage reads nothing that
-    is computed from itself.
-    """
-    stages: dict[Node, int] = {}
-    unit_of: dict[Node, LoweredUnit] = {}
-    for node in order:
-        long, stage = _is_long(node, forms), 0
-        joined: list[Node] = []
-        for source in forms[node].sources:
-            if not isinstance(source, Node) or source not in stages:
-                continue
-            leaves = _is_long(source, forms)
-            together = long and leaves and source.shape == node.shape
-            stage = max(stage, stages[source] + (leaves and not together))
-            if together:
-                joined.append(source)
-        stages[node] = stage
-        unit = unit_of[node] = LoweredUnit([node])
-        for source in joined:
-            other = unit_of[source]
-            if stages[source] == stage and other is not unit:
-                # The smaller one into the larger one.
-                small, large = sorted((unit, other), key=lambda unit: len(unit.nodes))
-                large.nodes += small.nodes
-                unit_of.update(zip(small.nodes, repeat(large)))
-                unit = large
-    numbers = {node: k for k, node in enumerate(order)}
-    units = list(dict.fromkeys(unit_of.values()))
-    for unit in units:
-        unit.nodes.sort(key=numbers.__getitem__)
-    return units
+def _walked(roots: Sequence[LoweredUnit], unit_of: Mapping[Node, LoweredUnit]) -> list[LoweredUnit]:
+    """The units that some roots are computed from, for one root after the other."""
+    seen: set[LoweredUnit] = set()
+    order: list[LoweredUnit] = []
+    stack = [(unit, False) for unit in reversed(roots)]
+    while stack:
+        unit, done = stack.pop()
+        if done:
+            order.append(unit)
+            continue
+        if unit in seen:
+            continue
+        seen.add(unit)
+        stack.append((unit, True))
+        stack += [
+            (unit_of[source], False) for source in reversed(unit.reads)
+            if source in unit_of and unit_of[source] not in seen
+        ]  # fmt: skip
+    return order
 
 
 class _Lives:
@@ -322,7 +269,7 @@ class _Lives:
         for root in kept:
             self._last[root] = len(units)
         for node, found in roots.items():
-            if found in forms and found not in kept and _bytes_of(found) >= SMALLEST_POOLED:
+            if found in forms and found not in kept and bytes_of(found) >= SMALLEST_POOLED:
                 self._ending.setdefault(self._last[found], []).append(node)
 
     def free_at(self, node: Node, number: int) -> bool:
@@ -341,10 +288,6 @@ class _Lives:
     def read_outside(self, unit: LoweredUnit) -> set[Node]:
         """Nodes of a unit that others read, or that are results."""
         return {node for node in unit.nodes if node in self._results or node in self._readers}
-
-
-def _bytes_of(node: Node) -> int:
-    return node.dtype.itemsize * prod(node.shape)
 
 
 # Steps --------------------------------------------------------------------------------------------
