@@ -1,19 +1,19 @@
-// COL, 96 lines of 5000, each in 39 parts: sum.
+// column_reduce, 96 columns of 5000, each in 39 parts: sum.
 // Stores sum (1, 96) float32.
 // Grid 117 x 256 threads, 1979904 bytes moved at least.
-struct col_sum_parts_acb09565fa_params {
+struct col_sum_parts_4b518343f5_params {
   const float* in0;
   float* partial0;
 };
-__device__ __forceinline__ void col_sum_parts_acb09565fa_stage(int virtual_block, const col_sum_parts_acb09565fa_params& p,
+__device__ __forceinline__ void col_sum_parts_4b518343f5_stage(int virtual_block, const col_sum_parts_4b518343f5_params& p,
                                              char* smem) {
   const int across = threadIdx.x % 32;
   const int down = threadIdx.x / 32;
   const int tile = virtual_block / 39;
   const int part = virtual_block % 39;
-  const int wanted = tile * 32 + across;
-  const bool live = wanted < 96;
-  const int strip = live ? wanted : 96 - 1;  // a spare thread repeats the last, stores nothing
+  const int own_strip = tile * 32 + across;
+  const bool live = own_strip < 96;
+  const int strip = live ? own_strip : 96 - 1;  // a spare thread repeats the last and stores nothing
   float sum0[1];
 #pragma unroll
   for (int v = 0; v < 1; v++) {
@@ -53,25 +53,25 @@ __device__ __forceinline__ void col_sum_parts_acb09565fa_stage(int virtual_block
   }
 }
 
-// Second stage, 96 lines of 39 parts: sum.
+// Second stage, 96 rows of 39 parts: sum.
 // Stores sum (1, 96) float32.
 // Grid 12 x 256 threads, 60288 bytes moved at least.
-struct col_sum_join_810123116f_params {
+struct col_sum_join_aed90df594_params {
   float* partial0;
   float* out0;
 };
-__device__ __forceinline__ void col_sum_join_810123116f_stage(int virtual_block, const col_sum_join_810123116f_params& p,
+__device__ __forceinline__ void col_sum_join_aed90df594_stage(int virtual_block, const col_sum_join_aed90df594_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 32;
-  const int line = virtual_block * (256 / 32) + threadIdx.x / 32;
-  if (line >= 96) return;
+  const int row = virtual_block * (256 / 32) + threadIdx.x / 32;
+  if (row >= 96) return;
   float sum0 = 0.0f;
 #pragma unroll 4
   for (int part = thread; part < 39; part += 32) {
-    sum0 = tgc_sum_op()(sum0, tgc_load(p.partial0, line * 39 + part));
+    sum0 = tgc_sum_op()(sum0, tgc_load(p.partial0, row * 39 + part));
   }
   sum0 = tgc_warp_reduce(sum0, tgc_sum_op());
   if (thread == 0) {
-    tgc_store(p.out0, line, sum0);
+    tgc_store(p.out0, row, sum0);
   }
 }

@@ -1,17 +1,17 @@
-// ROW, 64 rows of 256, 32 threads each, 3 loops, in registers: sum mul sub mul sum mul add rsqrt mul mul add.
+// row_reduce, 64 rows of 256, 32 threads each, 3 loops, in registers: sum mul sub mul sum mul add rsqrt mul mul add.
 // Stores add (64, 256) float32.
 // Grid 8 x 256 threads, 133120 bytes moved at least.
-struct row_sum_mul_sub_add_rsqrt_d9b0309d0d_params {
+struct row_sum_mul_sub_add_rsqrt_ee979b8a40_params {
   const float* in0;
   const float* in1;
   const float* in2;
   float* out0;
 };
-__device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_d9b0309d0d_stage(int virtual_block, const row_sum_mul_sub_add_rsqrt_d9b0309d0d_params& p,
+__device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_ee979b8a40_stage(int virtual_block, const row_sum_mul_sub_add_rsqrt_ee979b8a40_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 32;
-  const int line = virtual_block * 8 + threadIdx.x / 32;
-  if (line >= 64) return;
+  const int row = virtual_block * 8 + threadIdx.x / 32;
+  if (row >= 64) return;
   float in0[8];
   float in1[8];
   float in2[8];
@@ -20,7 +20,7 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_d9b0309d0d_stage(int v
   for (int k = 0; k < 8; k++) {
     const int item = k * 32 + thread;
     if (item < 256) {
-      in0[k] = tgc_load(p.in0, line * 256 + item);
+      in0[k] = tgc_load(p.in0, row * 256 + item);
 #pragma unroll
       for (int v = 0; v < 1; v++) {
         sum0 = tgc_sum_op()(sum0, in0[k]);
@@ -58,7 +58,7 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_d9b0309d0d_stage(int v
       const float add1 = mul2 + in2[k];
 #pragma unroll
       for (int v = 0; v < 1; v++) {
-        tgc_store(p.out0, line * 256 + item, add1);
+        tgc_store(p.out0, row * 256 + item, add1);
       }
     }
   }

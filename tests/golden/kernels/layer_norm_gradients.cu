@@ -1,7 +1,7 @@
-// ROW, 4096 rows of 8192, 256 threads each, 4 loops, in registers, the next on its way, with its columns: mul sum mul sub mul sum mul add rsqrt mul mul sum mul div mul mul mul add add neg sum mul add mul mul sum sum.
+// row_reduce, 4096 rows of 8192, 256 threads each, 4 loops, in registers, the next in flight, with column sums: mul sum mul sub mul sum mul add rsqrt mul mul sum mul div mul mul mul add add neg sum mul add mul mul sum sum.
 // Stores add (4096, 8192) bfloat16; reshape (8192,) bfloat16; reshape (8192,) bfloat16.
 // Grid 128 x 256 threads, 209731584 bytes moved at least.
-struct row_sum_mul_sub_add_rsqrt_parts_39e44e0748_params {
+struct row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_params {
   float* partial0;
   float* partial1;
   const tgc_bfloat16* in0;
@@ -9,23 +9,23 @@ struct row_sum_mul_sub_add_rsqrt_parts_39e44e0748_params {
   const tgc_bfloat16* in2;
   tgc_bfloat16* out0;
 };
-__device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_39e44e0748_stage(int virtual_block, const row_sum_mul_sub_add_rsqrt_parts_39e44e0748_params& p,
+__device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_stage(int virtual_block, const row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_params& p,
                                              char* smem) {
-  const int thread = threadIdx.x % 256;  // which tells the compiler that it is less
+  const int thread = threadIdx.x % 256;  // the modulo tells the compiler its range
   float column_sum0[4][8];
   float column_sum1[4][8];
   tgc_vector<tgc_bfloat16, 8>* const rows_in0 = reinterpret_cast<tgc_vector<tgc_bfloat16, 8>*>(smem + 1024);
   tgc_vector<tgc_bfloat16, 8>* const rows_in1 = reinterpret_cast<tgc_vector<tgc_bfloat16, 8>*>(smem + 33792);
   tgc_vector<tgc_bfloat16, 8>* const shared_in2 = reinterpret_cast<tgc_vector<tgc_bfloat16, 8>*>(smem + 66560);
 #pragma unroll 1
-  for (int line = virtual_block, turn = 0; turn < 2; line += 128, turn++) {
-    if (line < 4096) {
+  for (int row = virtual_block, buffer = 0; buffer < 2; row += 128, buffer++) {
+    if (row < 4096) {
 #pragma unroll
       for (int k = 0; k < 4; k++) {
         const int item = k * 256 + thread;
         if (item < 1024) {
-          tgc_copy_ahead_lasting(rows_in0 + (turn * 1024 + item), p.in0, line * 8192 + item * 8);
-          tgc_copy_ahead_lasting(rows_in1 + (turn * 1024 + item), p.in1, line * 8192 + item * 8);
+          tgc_copy_ahead_lasting(rows_in0 + (buffer * 1024 + item), p.in0, row * 8192 + item * 8);
+          tgc_copy_ahead_lasting(rows_in1 + (buffer * 1024 + item), p.in1, row * 8192 + item * 8);
         }
       }
     }
@@ -41,16 +41,16 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_39e44e0748_stage
     }
   }
 #pragma unroll 1
-  for (int line = virtual_block, turn = 0; line < 4096; line += 128, turn ^= 1) {
-    char* const slots = smem + turn * 512;  // those of the row before may still be read
-    tgc_copies_wait<1>();  // this row has arrived, the next may still be on its way
+  for (int row = virtual_block, buffer = 0; row < 4096; row += 128, buffer ^= 1) {
+    char* const scratch = smem + buffer * 512;  // the row before may still be read
+    tgc_copies_wait<1>();  // this row has arrived, the next may be in flight
     float sum0 = 0.0f;
 #pragma unroll 4
     for (int k = 0; k < 4; k++) {
       const int item = k * 256 + thread;
       if (item < 1024) {
-        const tgc_vector<tgc_bfloat16, 8> in0x8 = rows_in0[turn * 1024 + item];
-        const tgc_vector<tgc_bfloat16, 8> in1x8 = rows_in1[turn * 1024 + item];
+        const tgc_vector<tgc_bfloat16, 8> in0x8 = rows_in0[buffer * 1024 + item];
+        const tgc_vector<tgc_bfloat16, 8> in1x8 = rows_in1[buffer * 1024 + item];
         float batch0[8];
 #pragma unroll
         for (int v = 0; v < 8; v++) {
@@ -62,9 +62,9 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_39e44e0748_stage
         tgc_columns_take(column_sum1[k], batch0, tgc_sum_op());
       }
     }
-    tgc_block_send(sum0, tgc_sum_op(), slots);
+    tgc_block_send(sum0, tgc_sum_op(), scratch);
     __syncthreads();
-    tgc_block_receive<8>(sum0, tgc_sum_op(), slots);
+    tgc_block_receive<8>(sum0, tgc_sum_op(), scratch);
     const float rounded0 = tgc_cast<tgc_bfloat16>(sum0);
     const float mean = tgc_cast<tgc_bfloat16>(rounded0 * 0.00012207031f);
     float sum1 = 0.0f;
@@ -73,8 +73,8 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_39e44e0748_stage
     for (int k = 0; k < 4; k++) {
       const int item = k * 256 + thread;
       if (item < 1024) {
-        const tgc_vector<tgc_bfloat16, 8> in0x8_1 = rows_in0[turn * 1024 + item];
-        const tgc_vector<tgc_bfloat16, 8> in1x8_1 = rows_in1[turn * 1024 + item];
+        const tgc_vector<tgc_bfloat16, 8> in0x8_1 = rows_in0[buffer * 1024 + item];
+        const tgc_vector<tgc_bfloat16, 8> in1x8_1 = rows_in1[buffer * 1024 + item];
         const tgc_vector<tgc_bfloat16, 8> in2x8 = shared_in2[item];
 #pragma unroll
         for (int v = 0; v < 8; v++) {
@@ -90,11 +90,11 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_39e44e0748_stage
         }
       }
     }
-    tgc_block_send(sum1, tgc_sum_op(), slots + 128);
-    tgc_block_send(sum2, tgc_sum_op(), slots + 256);
+    tgc_block_send(sum1, tgc_sum_op(), scratch + 128);
+    tgc_block_send(sum2, tgc_sum_op(), scratch + 256);
     __syncthreads();
-    tgc_block_receive<8>(sum1, tgc_sum_op(), slots + 128);
-    tgc_block_receive<8>(sum2, tgc_sum_op(), slots + 256);
+    tgc_block_receive<8>(sum1, tgc_sum_op(), scratch + 128);
+    tgc_block_receive<8>(sum2, tgc_sum_op(), scratch + 256);
     const float rounded1 = tgc_cast<tgc_bfloat16>(sum1);
     const float var = tgc_cast<tgc_bfloat16>(rounded1 * 0.00012207031f);
     const float add0 = tgc_cast<tgc_bfloat16>(var + 1.001358e-05f);
@@ -109,9 +109,9 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_39e44e0748_stage
     for (int k = 0; k < 4; k++) {
       const int item = k * 256 + thread;
       if (item < 1024) {
-        const tgc_vector<tgc_bfloat16, 8> in1x8_2 = rows_in1[turn * 1024 + item];
+        const tgc_vector<tgc_bfloat16, 8> in1x8_2 = rows_in1[buffer * 1024 + item];
         const tgc_vector<tgc_bfloat16, 8> in2x8_1 = shared_in2[item];
-        const tgc_vector<tgc_bfloat16, 8> in0x8_2 = rows_in0[turn * 1024 + item];
+        const tgc_vector<tgc_bfloat16, 8> in0x8_2 = rows_in0[buffer * 1024 + item];
         float batch1[8];
 #pragma unroll
         for (int v = 0; v < 8; v++) {
@@ -133,18 +133,18 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_39e44e0748_stage
         tgc_columns_take(column_sum0[k], batch1, tgc_sum_op());
       }
     }
-    tgc_block_send(sum3, tgc_sum_op(), slots + 384);
+    tgc_block_send(sum3, tgc_sum_op(), scratch + 384);
     __syncthreads();
-    tgc_block_receive<8>(sum3, tgc_sum_op(), slots + 384);
+    tgc_block_receive<8>(sum3, tgc_sum_op(), scratch + 384);
     const float rounded3 = tgc_cast<tgc_bfloat16>(sum3);
     const float mean_1 = tgc_cast<tgc_bfloat16>(rounded3 * 0.00012207031f);
 #pragma unroll 4
     for (int k = 0; k < 4; k++) {
       const int item = k * 256 + thread;
       if (item < 1024) {
-        const tgc_vector<tgc_bfloat16, 8> in1x8_3 = rows_in1[turn * 1024 + item];
+        const tgc_vector<tgc_bfloat16, 8> in1x8_3 = rows_in1[buffer * 1024 + item];
         const tgc_vector<tgc_bfloat16, 8> in2x8_2 = shared_in2[item];
-        const tgc_vector<tgc_bfloat16, 8> in0x8_3 = rows_in0[turn * 1024 + item];
+        const tgc_vector<tgc_bfloat16, 8> in0x8_3 = rows_in0[buffer * 1024 + item];
         float out0x8[8];
 #pragma unroll
         for (int v = 0; v < 8; v++) {
@@ -161,19 +161,19 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_39e44e0748_stage
           const float rounded4 = tgc_cast<tgc_bfloat16>(add5);
           out0x8[v] = add5;
         }
-        tgc_store_vector(p.out0, line * 8192 + item * 8, tgc_rounded<tgc_bfloat16>(out0x8));
+        tgc_store_vector(p.out0, row * 8192 + item * 8, tgc_rounded<tgc_bfloat16>(out0x8));
       }
     }
     {
-      const int later = line + 256;
-      const int line = later;
-      if (line < 4096) {
+      const int row_ahead = row + 256;
+      const int row = row_ahead;
+      if (row < 4096) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
           const int item = k * 256 + thread;
           if (item < 1024) {
-            tgc_copy_ahead_lasting(rows_in0 + (turn * 1024 + item), p.in0, line * 8192 + item * 8);
-            tgc_copy_ahead_lasting(rows_in1 + (turn * 1024 + item), p.in1, line * 8192 + item * 8);
+            tgc_copy_ahead_lasting(rows_in0 + (buffer * 1024 + item), p.in0, row * 8192 + item * 8);
+            tgc_copy_ahead_lasting(rows_in1 + (buffer * 1024 + item), p.in1, row * 8192 + item * 8);
           }
         }
       }
@@ -193,27 +193,27 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_39e44e0748_stage
 // Second stage, 8192 columns of 128 parts: sum sum.
 // Stores reshape (8192,) bfloat16; reshape (8192,) bfloat16.
 // Grid 256 x 256 threads, 8421376 bytes moved at least.
-struct col_sum_join_50427ebcd6_params {
+struct col_sum_join_8f6e21f8ac_params {
   float* partial0;
   float* partial1;
   tgc_bfloat16* out0;
   tgc_bfloat16* out1;
 };
-__device__ __forceinline__ void col_sum_join_50427ebcd6_stage(int virtual_block, const col_sum_join_50427ebcd6_params& p,
+__device__ __forceinline__ void col_sum_join_8f6e21f8ac_stage(int virtual_block, const col_sum_join_8f6e21f8ac_params& p,
                                              char* smem) {
   const int across = threadIdx.x % 32;
   const int down = threadIdx.x / 32;
-  const int wanted = virtual_block * 32 + across;
-  const bool live = wanted < 8192;
-  const int line = live ? wanted : 8192 - 1;
+  const int own_column = virtual_block * 32 + across;
+  const bool live = own_column < 8192;
+  const int column = live ? own_column : 8192 - 1;
   float sum0[1];
   sum0[0] = 0.0f;
   float sum1[1];
   sum1[0] = 0.0f;
 #pragma unroll 8
   for (int part = down; part < 128; part += 8) {
-    sum0[0] = tgc_sum_op()(sum0[0], tgc_load(p.partial0, part * 8192 + line));
-    sum1[0] = tgc_sum_op()(sum1[0], tgc_load(p.partial1, part * 8192 + line));
+    sum0[0] = tgc_sum_op()(sum0[0], tgc_load(p.partial0, part * 8192 + column));
+    sum1[0] = tgc_sum_op()(sum1[0], tgc_load(p.partial1, part * 8192 + column));
   }
   {
     float* shared = reinterpret_cast<float*>(smem);
@@ -250,7 +250,7 @@ __device__ __forceinline__ void col_sum_join_50427ebcd6_stage(int virtual_block,
   if (down == 0 && live) {
     const float sum2 = tgc_cast<tgc_bfloat16>(sum0[0]);
     const float sum3 = tgc_cast<tgc_bfloat16>(sum1[0]);
-    tgc_store(p.out0, line, sum0[0]);
-    tgc_store(p.out1, line, sum1[0]);
+    tgc_store(p.out0, column, sum0[0]);
+    tgc_store(p.out1, column, sum1[0]);
   }
 }

@@ -1,15 +1,15 @@
-// ROW, 64 rows of 1000, 256 threads each, 3 loops, in registers: max sub exp sum div.
+// row_reduce, 64 rows of 1000, 256 threads each, 3 loops, in registers: max sub exp sum div.
 // Stores div (64, 1000) float32.
 // Grid 64 x 256 threads, 512000 bytes moved at least.
-struct row_max_sum_sub_exp_div_4c2dc09f2b_params {
+struct row_max_sum_sub_exp_div_44635255ab_params {
   const float* in0;
   float* out0;
 };
-__device__ __forceinline__ void row_max_sum_sub_exp_div_4c2dc09f2b_stage(int virtual_block, const row_max_sum_sub_exp_div_4c2dc09f2b_params& p,
+__device__ __forceinline__ void row_max_sum_sub_exp_div_44635255ab_stage(int virtual_block, const row_max_sum_sub_exp_div_44635255ab_params& p,
                                              char* smem) {
   const int thread = threadIdx.x % 256;
-  const int line = virtual_block * 1 + threadIdx.x / 256;
-  if (line >= 64) return;
+  const int row = virtual_block * 1 + threadIdx.x / 256;
+  if (row >= 64) return;
   tgc_vector<float, 4> in0x4[1];
   float exp0[1][4];
   float max0 = tgc_lowest<float>();
@@ -17,7 +17,7 @@ __device__ __forceinline__ void row_max_sum_sub_exp_div_4c2dc09f2b_stage(int vir
   for (int k = 0; k < 1; k++) {
     const int item = k * 256 + thread;
     if (item < 250) {
-      in0x4[k] = tgc_load_vector<4>(p.in0, line * 1000 + item * 4);
+      in0x4[k] = tgc_load_vector<4>(p.in0, row * 1000 + item * 4);
 #pragma unroll
       for (int v = 0; v < 4; v++) {
         const float in0 = tgc_element(in0x4[k], v);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void row_max_sum_sub_exp_div_4c2dc09f2b_stage(int vir
         const float div0 = tgc_divide(exp0[k][v], divisor0);
         out0x4.at[v] = tgc_to_storage<float>(div0);
       }
-      tgc_store_vector(p.out0, line * 1000 + item * 4, out0x4);
+      tgc_store_vector(p.out0, row * 1000 + item * 4, out0x4);
     }
   }
 }

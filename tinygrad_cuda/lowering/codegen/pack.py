@@ -170,8 +170,8 @@ def special_prelude() -> str:
 
 
 @lru_cache(maxsize=1)
-def span_prelude() -> str:
-    """What kernels need whose rows all blocks hold together."""
+def grid_reduce_prelude() -> str:
+    """What kernels of all blocks together need."""
     return (FOLDER / "grid_reduce_device.cuh").read_text()
 
 
@@ -192,7 +192,7 @@ def translation_unit(launches: Sequence[PackedLaunch]) -> str:
     body = "\n".join((*texts, *wrappers))
     before = prelude() + (random_prelude() if "tgc_random" in body else "")
     before += special_prelude() if "tgc_special_" in body else ""
-    before += span_prelude() if "tgc_span_" in body else ""
+    before += grid_reduce_prelude() if "tgc_grid_" in body else ""
     before += "".join(_functors(launches))
     return f"{before}\n{body}"
 
@@ -209,7 +209,7 @@ _printed: set[str] = set()
 
 def printed(source: str) -> str:
     """A unit for TGC_DEBUG=4: a prelude that was printed before is one line."""
-    for make in (prelude, random_prelude, special_prelude, span_prelude):
+    for make in (prelude, random_prelude, special_prelude, grid_reduce_prelude):
         text = make()
         if text in source:
             if text in _printed:

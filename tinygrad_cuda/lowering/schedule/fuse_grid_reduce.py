@@ -11,7 +11,7 @@ from math import prod
 from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.lowering.schedule.fusion import edges_of, lines_up, works
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
-from tinygrad_cuda.lowering.skeletons.grid_reduce import span_stage
+from tinygrad_cuda.lowering.skeletons.grid_reduce import grid_reduce_stage
 
 ENOUGH = 48 << 20  # bytes of what is read again: of less a cache keeps most
 
@@ -35,7 +35,7 @@ def fuse_grid_reduce(schedule: Schedule, shared_bytes: int, co_resident: Mapping
         for other in schedule.kernels:
             if _goes_on(parts, other):
                 wider = _joined(schedule, [*parts, other], shared_bytes, co_resident)
-                if _lines_up(wider) and span_stage(wider) is not None:
+                if _lines_up(wider) and grid_reduce_stage(wider) is not None:
                     parts, joined = [*parts, other], wider
         if joined is not None:
             schedule.replace(set(parts), joined)

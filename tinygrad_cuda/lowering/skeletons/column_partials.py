@@ -89,21 +89,21 @@ class Columns:
 
     def join(self, kernel: Kernel, first: Stage) -> Stage:
         """The second stage: the blocks' values of each column in a fixed order."""
-        own = Lines(self.kernel)
-        own.outer = Scope("line")
+        own = Lines(self.kernel, name="column")
+        own.outer = Scope("column")
         names = [one.name for one in own.accumulators]
         pointers = [own.words.scratch(s, a.ctype, False) for a, s in self.scratches.items()]
         own.accumulators = [one._replace(name=f"{one.name}[0]") for one in own.accumulators]
         taken = own.accumulators
         own.settle(taken)
         made, stored = own.finish()
-        place = f"part * {own.lines} + line"
+        place = f"part * {own.lines} + column"
         body = fill(
             "column_reduce.cuh",
-            "columns",
+            "join_columns",
             across=WARP,
             down=THREADS // WARP,
-            lines=own.lines,
+            columns=own.lines,
             parts=self.blocks,
             before=[
                 line

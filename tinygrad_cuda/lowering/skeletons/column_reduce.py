@@ -1,4 +1,4 @@
-"""COL: reductions that leave the innermost axis alone, by tiles of neighbouring lines."""
+"""column_reduce: reductions that leave the innermost axis alone, by tiles of columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AHEAD = 4  # elements of a line that a thread takes before the next block's thre
 
 
 def col_stages(kernel: Kernel) -> list[Stage]:
-    """Tiles of lines; where these are few, each line in several parts with a second stage."""
+    """Tiles of columns; where these are few, each column in several parts with a second stage."""
     width = _col_width(kernel)
     col = Lines(kernel, width, "strip")
     strips = col.lines // width
@@ -87,7 +87,7 @@ def col_stages(kernel: Kernel) -> list[Stage]:
     blocks = tiles * parts
     shared = max(a.bytes for a in taken) * THREADS * width if down > 1 else 0
     label = comment(
-        kernel, f"COL, {col.lines} lines of {col.length}, each in {parts} parts", blocks
+        kernel, f"column_reduce, {col.lines} columns of {col.length}, each in {parts} parts", blocks
     )
     name = stem(kernel) + ("_parts" if parts > 1 else "")
     first = wrapped(kernel, name, body, col.words.list, blocks, shared, label)

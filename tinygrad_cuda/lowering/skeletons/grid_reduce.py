@@ -1,4 +1,4 @@
-"""SPAN: rows too long for a block, held on the chip by all blocks of the GPU together."""
+"""grid_reduce: rows too long for a block, reduced by all blocks of the GPU together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ REGISTERS = {2: 100, 1: 200}  # of a thread for its tile, by blocks on a multipr
 RESERVED = 1024  # bytes of shared memory that each block takes besides its own
 LEAST_TILE = 1024  # bytes: shorter copies do not keep memory busy
 TABLES = 128  # bytes of it for barriers
-SUMS = 8  # words of a tile
+SUMS = 8  # numbers that a tile publishes
+
+
+def _plus(number: int) -> str:
+    return f" + {number}" if number else ""
 
 
 class Layout(NamedTuple):
@@ -32,7 +36,7 @@ class Layout(NamedTuple):
         parts: tiles of a row.
         dense: blocks on a multiprocessor.
         blocks: in all.
-        combiners: of them, those with a warp that combines rows.
+        reducers: of them, those with a reducer warp.
     """
 
     slices: int
@@ -41,22 +45,22 @@ class Layout(NamedTuple):
     parts: int
     dense: int
     blocks: int
-    combiners: int
+    reducers: int
 
     @property
-    def makers(self) -> int:
-        """Warps that make tiles."""
-        return self.blocks * (WARPS - 1) - self.combiners
+    def producers(self) -> int:
+        """Warps that sum and map tiles."""
+        return self.blocks * (WARPS - 1) - self.reducers
 
 
-def span_stage(kernel: Kernel) -> Stage | None:
+def grid_reduce_stage(kernel: Kernel) -> Stage | None:
     """The kernel as one stage; None if its rows do not fit, or need more than one exchange."""
     wide = [node for node in kernel.reads if prod(node.shape) >= kernel.numel]
     layout = _layout(kernel, wide)
     sums = _sums(kernel)
     if layout is None or sums is None:
         return None
-    return _Span(kernel, layout, wide, sums).stage()
+    return _GridReduce(kernel, layout, wide, sums).stage()
 
 
 def _layout(kernel: Kernel, wide: list[Node]) -> Layout | None:
@@ -87,9 +91,9 @@ def _layout(kernel: Kernel, wide: list[Node]) -> Layout | None:
 
 
 def _flows(layout: Layout, rows: int) -> bool:
-    """Whether the blocks hold a whole row, so that each tile of it is told before a warp waits for
-    it, and not all of them, so that something flows."""
-    return layout.parts <= layout.makers and rows * layout.parts >= 2 * layout.makers
+    """Whether the blocks hold a whole row, so that each tile is published before a warp waits for
+    its totals, and not all of them, so that something flows."""
+    return layout.parts <= layout.producers and rows * layout.parts >= 2 * layout.producers
 
 
 def _wide_stores(kernel: Kernel) -> list[Node]:
@@ -100,7 +104,7 @@ def _wide_stores(kernel: Kernel) -> list[Node]:
 
 
 class Sums(NamedTuple):
-    """What a tile tells of itself.
+    """What a tile publishes.
 
     Attributes:
         welford: of a row: mean and squared deviations.
@@ -206,7 +210,7 @@ class _Tiles:
         return self.form.format(self.number.get(node, 0))
 
 
-class _Span:
+class _GridReduce:
     """The text of one kernel."""
 
     def __init__(self, kernel: Kernel, layout: Layout, wide: list[Node], sums: Sums) -> None:
@@ -223,15 +227,15 @@ class _Span:
         self.start = ReductionSpace(kernel.sign, self.row.line, start).flat
         self.tiles = _Tiles(wide, self.writer.index_text(self.flat - self.v))
         self.writer.nearer = self.tiles
-        # The words of a tile: mean and deviations first, then sums, those of partners among them.
-        self.places: dict[Node, int] = {}
+        # The numbers of a tile: mean and deviations first, then sums, those of partners among them.
+        self.slots: dict[Node, int] = {}
         for node, partner in sums.partners.items():
-            self.places[self._sum_of(partner) if partner else node] = 0
-            self.places[node] = 0
+            self.slots[self._sum_of(partner) if partner else node] = 0
+            self.slots[node] = 0
         first = 2 if sums.welford is not None else 0
-        self.places = {node: first + number for number, node in enumerate(self.places)}
-        self.count = -(-(first + len(self.places)) // 2) * 2
-        self.words = ""
+        self.slots = {node: first + number for number, node in enumerate(self.slots)}
+        self.count = -(-(first + len(self.slots)) // 2) * 2
+        self.exchange = ""
 
     def _sum_of(self, partner: Node) -> Node:
         """The sum of a partner: one of the kernel's, or the partner itself in its place."""
@@ -247,30 +251,32 @@ class _Span:
             "width": layout.width, "tile_bytes": self._tile_bytes(),
         }  # fmt: skip
         tiles = row.lines * layout.parts
-        known = (WARPS - 1) * self._tile_bytes()
-        told = 2  # behind the tickets
-        parts_at = told + row.lines * self.count
-        words = self.words = row.words.exchange(Exchange(8 * (parts_at + tiles * self.count)))
-        places = {"tile": self._places("tile"), "next": self._places("next")}
-        send = self._send(sizes, places["next"])
-        tell = self._tell(sizes, places["next"])
+        row_totals = (WARPS - 1) * self._tile_bytes()
+        totals_at = 2  # behind the tickets
+        parts_at = totals_at + row.lines * self.count
+        memory = Exchange(8 * (parts_at + tiles * self.count))
+        exchange = self.exchange = row.words.exchange(memory)
+        copy = self._copy(sizes, self._position("next"))
+        publish = self._publish(sizes, self._position("next"))
         combined = self._combined()
-        values, make = self._made(sizes)
+        values, map_tile = self._map_tile(sizes)
         if self.tiles.missed:
             return None
         body = fill(
-            "grid_reduce.cuh", "body", **sizes, **combined, make=make,
-            warps=WARPS, combiners=layout.combiners, blocks=layout.blocks, lines=row.lines,
-            tiles=tiles, makers_in_all=layout.makers, count=self.count, words=words, told=told,
-            parts_at=parts_at, known=known, threads=THREADS, send=send, tell=tell,
-            tiles_declared=self._tiles(), held=self._held(trips), hold=self._hold(),
-            places=places["tile"], line_values=values,
+            "grid_reduce.cuh", "body", **sizes, **combined, map_tile=map_tile,
+            warps=WARPS, reducers=layout.reducers, blocks=layout.blocks, rows=row.lines,
+            tiles=tiles, all_producers=layout.producers, count=self.count, exchange=exchange,
+            totals_at=totals_at, parts_at=parts_at, row_totals=row_totals, threads=THREADS,
+            copy=copy, publish=publish, tiles_declared=self._tiles(),
+            registers=self._registers(trips), to_registers=self._to_registers(),
+            position=self._position("tile"), row_values=values,
         )  # fmt: skip
         about = (
-            f"SPAN, {row.lines} rows of {row.length} in {layout.parts} tiles, held by all blocks"
+            f"grid_reduce, {row.lines} rows of {row.length} in {layout.parts} tiles, "
+            "by all blocks together"
         )
         label = comment(kernel, about, layout.blocks)
-        shared = known + 8 * (row.lines * self.count + WARPS)
+        shared = row_totals + 8 * (row.lines * self.count + WARPS)
         stage = wrapped(kernel, stem(kernel), body, row.words.list, layout.blocks, shared, label)
         stage.dense, stage.alone = layout.dense, True
         return stage
@@ -278,7 +284,7 @@ class _Span:
     def _tile_bytes(self) -> int:
         return sum(self.layout.tile * node.dtype.itemsize for node in self.wide)
 
-    def _places(self, tile: str) -> list[str]:
+    def _position(self, tile: str) -> list[str]:
         parts, slices = self.layout.parts, self.layout.slices
         if slices == 1:
             return [f"const int outer = {tile} % {parts};"]
@@ -297,49 +303,50 @@ class _Span:
     def _tiles(self) -> list[str]:
         return [
             f"const {self._vector(node)}* const tile{number} = "
-            f"reinterpret_cast<const {self._vector(node)}*>(room + {offset});"
+            f"reinterpret_cast<const {self._vector(node)}*>(tiles{_plus(offset)});"
             for number, (node, offset) in enumerate(zip(self.wide, self._offsets()))
         ]
 
-    def _held(self, trips: int) -> list[str]:
-        return [f"{self._vector(n)} held{number}[{trips}];" for number, n in enumerate(self.wide)]
+    def _registers(self, trips: int) -> list[str]:
+        return [
+            f"{self._vector(n)} registers{number}[{trips}];" for number, n in enumerate(self.wide)
+        ]
 
-    def _hold(self) -> list[str]:
+    def _to_registers(self) -> list[str]:
         found = []
         for number in range(len(self.wide)):
-            found.append(f"held{number}[k] = tile{number}[item];")
-            found.append(f"bits |= tgc_span_bits(held{number}[k]);")
+            found.append(f"registers{number}[k] = tile{number}[item];")
+            found.append(f"bits |= tgc_grid_load_bits(registers{number}[k]);")
         return found
 
-    def _send(self, sizes: dict[str, Any], places: list[str]) -> list[str]:
+    def _copy(self, sizes: dict[str, Any], position: list[str]) -> list[str]:
         start = self.writer.index_text(self.start)
         copies = [
-            f"tgc_span_copy<{self.layout.tile}>(room + {offset}, {self.row.words.read(node)}, "
-            f"{start}, bar);"
+            f"tgc_grid_copy<{self.layout.tile}>(tiles{_plus(offset)}, {self.row.words.read(node)}, "
+            f"{start}, barrier);"
             for node, offset in zip(self.wide, self._offsets())
         ]
-        tiles = self.row.lines * self.layout.parts
-        text = fill("grid_reduce.cuh", "send", tiles=tiles, places=places, copies=copies, **sizes)
+        text = fill("grid_reduce.cuh", "copy", position=position, copies=copies, **sizes)
         return text.splitlines()
 
     def _open(self) -> Stores:
         """Begins a loop over a tile."""
         writer, row = self.writer, self.row
-        row.outer = Scope("line", "outer", "slice")
+        row.outer = Scope("row", "outer", "slice")
         writer.scopes = [row.outer, Scope("item"), Scope("v")]
         writer.lane = Lane(self.v, self.layout.width)
         return Stores(writer, self.kernel)
 
     def _settle(self, values: list[str]) -> None:
-        """From here on the reductions have these values, by the words of a tile."""
+        """From here on the reductions have these values, by the numbers of a tile."""
         welford = self.sums.welford
         if welford is not None:
             self.writer.fields[welford, 0] = values[0]
             self.writer.fields[welford, 1] = values[1]
         for node in self.sums.partners:
-            self.writer.anchored[node] = values[self.places[node]]
+            self.writer.anchored[node] = values[self.slots[node]]
 
-    def _tell(self, sizes: dict[str, Any], places: list[str]) -> list[str]:
+    def _publish(self, sizes: dict[str, Any], position: list[str]) -> list[str]:
         """The sums of a tile, about its own mean."""
         writer, welford, row = self.writer, self.sums.welford, self.row
         self._open()
@@ -357,33 +364,36 @@ class _Span:
                 "shift = tgc_isfinite(shift) ? shift : 0.0f;",
             ]
             writer.fields[welford, 0] = "shift"
-            lane.append(f"const float away = {value} - shift;")
-            taken = {0: "s0[v & 1] + away", 1: "tgc_fma(away, away, s1[v & 1])"}
-        for node, place in self.places.items():
+            lane.append(f"const float delta = {value} - shift;")
+            taken = {
+                0: "lane_sum0[v & 1] + delta", 1: "tgc_fma(delta, delta, lane_sum1[v & 1])"
+            }  # fmt: skip
+        for node, slot in self.slots.items():
             source = node.sources[0] if node in self.sums.partners else node
             value = writer.value(source, ix.unflatten(self.flat, source.shape))
-            taken[place] = f"s{place}[v & 1] + {value}"
-        for place, text in taken.items():
-            start.append(f"float s{place}[2] = {{0.0f, 0.0f}};")
-            lane.append(f"s{place}[v & 1] = {text};")
+            taken[slot] = f"lane_sum{slot}[v & 1] + {value}"
+        for slot, text in taken.items():
+            start.append(f"float lane_sum{slot}[2] = {{0.0f, 0.0f}};")
+            lane.append(f"lane_sum{slot}[v & 1] = {text};")
         combine = [
-            f"float t{place} = tgc_warp_reduce(s{place}[0] + s{place}[1], tgc_sum_op());"
-            for place in sorted(taken)
+            f"float tile_sum{slot} = tgc_warp_reduce("
+            f"lane_sum{slot}[0] + lane_sum{slot}[1], tgc_sum_op());"
+            for slot in sorted(taken)
         ]
         if welford is not None:
             combine += [
-                f"const float off = t0 * {1 / self.layout.tile!r}f;",
-                "t1 = tgc_max_op()(tgc_fma(-t0, off, t1), 0.0f);",
-                "t0 = shift + off;",
+                f"const float offset = tile_sum0 * {1 / self.layout.tile!r}f;",
+                "tile_sum1 = tgc_max_op()(tgc_fma(-tile_sum0, offset, tile_sum1), 0.0f);",
+                "tile_sum0 = shift + offset;",
             ]
-            combine += self._moved("t{}", "off")
-        words = [f"t{k}" if k in taken else "0.0f" for k in range(self.count)]
+            combine += self._moved("tile_sum{}", "offset")
+        words = [f"tile_sum{k}" if k in taken else "0.0f" for k in range(self.count)]
         parts = f"{2 + row.lines * self.count} + next * {self.count}"
-        tell = self._told(parts, words)
+        publish = self._published(parts, words)
         loop = self._loop(sizes, "#pragma unroll 4", [])
         text = fill(
-            "grid_reduce.cuh", "tell", **sizes, places=places,
-            before=shift + row.outer.lines + start, loop=loop, combine=combine, tell=tell,
+            "grid_reduce.cuh", "publish", **sizes, position=position,
+            before=shift + row.outer.lines + start, loop=loop, combine=combine, publish=publish,
         )  # fmt: skip
         return text.splitlines()
 
@@ -404,16 +414,17 @@ class _Span:
     def _moved(self, name: str, by: str) -> list[str]:
         """Sums about one mean from those about another one, `by` below it."""
         return [
-            f"{name.format(self.places[node])} = tgc_fma(-{by}, "
-            f"{name.format(self.places[self._sum_of(partner)])}, "
-            f"{name.format(self.places[node])});"
+            f"{name.format(self.slots[node])} = tgc_fma(-{by}, "
+            f"{name.format(self.slots[self._sum_of(partner)])}, "
+            f"{name.format(self.slots[node])});"
             for node, partner in self.sums.partners.items()
             if partner is not None
         ]
 
-    def _told(self, place: str, words: list[str]) -> list[str]:
+    def _published(self, first: str, words: list[str]) -> list[str]:
         return [
-            f"tgc_span_tell({self.words}, {place} + {k}, {words[k]}, {words[k + 1]}, turn);"
+            f"tgc_grid_publish({self.exchange}, {first}{_plus(k)}, {words[k]}, "
+            f"{words[k + 1]}, launch);"
             for k in range(0, self.count, 2)
         ]
 
@@ -423,37 +434,40 @@ class _Span:
         parts = self.layout.parts
         if self.sums.welford is not None:
             add += [
-                "const float away = a[k][0] - first;",
-                f"sum[1] += tgc_fma(away * away, {float(self.layout.tile)}f, a[k][1]);",
-                "sum[0] += away;",
+                "const float delta = a[k][0] - first;",
+                f"sum[1] += tgc_fma(delta * delta, {float(self.layout.tile)}f, a[k][1]);",
+                "sum[0] += delta;",
             ]
             finals += [
-                f"const float off = sum[0] * {1 / parts!r}f;",
-                "const float apart = sum[0] * off;",
-                f"sum[1] = tgc_fma(-apart, {float(self.layout.tile)}f, sum[1]);",
+                f"const float offset = sum[0] * {1 / parts!r}f;",
+                "const float squared = sum[0] * offset;",
+                f"sum[1] = tgc_fma(-squared, {float(self.layout.tile)}f, sum[1]);",
                 "sum[1] = tgc_max_op()(sum[1], 0.0f);",
-                "sum[0] = first + off;",
+                "sum[0] = first + offset;",
             ]
-            finals += self._moved("sum[{}]", "off")
-        for node, place in self.places.items():
+            finals += self._moved("sum[{}]", "offset")
+        for node, slot in self.slots.items():
             partner = self.sums.partners.get(node)
-            part = f"a[k][{place}]"
+            part = f"a[k][{slot}]"
             if partner is not None:
-                part = f"tgc_fma(a[k][{self.places[self._sum_of(partner)]}], away, {part})"
-            add.append(f"sum[{place}] += {part};")
-        tell = self._told(f"2 + line * {self.count}", [f"sum[{k}]" for k in range(self.count)])
+                part = f"tgc_fma(a[k][{self.slots[self._sum_of(partner)]}], delta, {part})"
+            add.append(f"sum[{slot}] += {part};")
+        publish = self._published(
+            f"2 + row * {self.count}", [f"sum[{k}]" for k in range(self.count)]
+        )
         self._settle([f"sum[{k}]" for k in range(self.count)])
-        row.outer = Scope("line")
+        row.outer = Scope("row")
         made, stored = row.finish() if row.line_stores else ([], [])
         return {
-            "add": add, "finals": finals, "tell_totals": tell, "epilogue": made, "store": stored,
+            "add": add, "finals": finals, "publish_totals": publish, "epilogue": made,
+            "store": stored,
         }  # fmt: skip
 
-    def _made(self, sizes: dict[str, Any]) -> tuple[list[str], list[str]]:
-        """The loop over a tile whose row is known, and what stands before it."""
+    def _map_tile(self, sizes: dict[str, Any]) -> tuple[list[str], list[str]]:
+        """The loop over a tile whose row has its totals, and what stands before it."""
         writer, row = self.writer, self.row
         stores = self._open()
-        self.tiles.form = "held{}[k]"
+        self.tiles.form = "registers{}[k]"
         self._settle([f"totals[{k}]" for k in range(self.count)])
         for node in row.wide_stores:
             value = writer.value(node, ix.unflatten(self.flat, node.shape))
@@ -461,4 +475,4 @@ class _Span:
         return row.outer.lines, self._loop(sizes, "#pragma unroll", stores.after)
 
 
-__all__ = ["span_stage"]
+__all__ = ["grid_reduce_stage"]

@@ -84,7 +84,7 @@ def accumulator(node: Node, name: str) -> Accumulator:
 
 
 class ReductionSpace:
-    """Where element `column` of line `line` stands, row-major over all axes."""
+    """Where element `column` of row `line` lies, row-major over all axes."""
 
     def __init__(self, sign: Signature, line: Index, column: Index) -> None:
         kept = iter(ix.unflatten(line, [size for size, reduced in sign if not reduced]))
@@ -99,14 +99,15 @@ class Lines:
 
     Args:
         width: neighbouring lines that a thread takes, as a strip called `name`.
-        whole: each line is one block's, which can load any element of it.
+        whole: each row is one block's, which can load any element of it.
     """
 
     def __init__(
-        self, kernel: Kernel, width: int = 1, name: str = "line", whole: bool = False
+        self, kernel: Kernel, width: int = 1, name: str = "row", whole: bool = False
     ) -> None:
         self.kernel = kernel
         self.width = width
+        self.name = name
         self.lines = rows_of(kernel.sign)
         self.length = length_of(kernel.sign)
         self.slots = "smem"  # where a block's reductions have their memory
@@ -245,7 +246,7 @@ class Lines:
     def finish(self) -> tuple[list[str], list[str]]:
         """Statements that make the values with one element a line, and those that store them."""
         writer = self.writer
-        writer.scopes, writer.lane, writer.held = [Scope("line")], None, None
+        writer.scopes, writer.lane, writer.held = [Scope(self.name)], None, None
         writer.scopes[0].memo = self.outer.memo
         texts = [
             (node, writer.value(node, ix.unflatten(self.line, node.shape)))
@@ -293,13 +294,13 @@ def keep(
     taken: list[Accumulator],
     scratches: dict[Accumulator, Scratch],
     parts: int,
-    line: str = "line",
+    index: str = "row",
 ) -> list[str]:
     """Statements that leave a part's results in memory."""
     found = []
     for one in taken:
         pointer = row.words.scratch(scratches[one], one.ctype, True)
-        found.append(f"tgc_store({pointer}, {line} * {parts} + part, {one.name});")
+        found.append(f"tgc_store({pointer}, {index} * {parts} + part, {one.name});")
     return found
 
 
@@ -308,14 +309,13 @@ def join_stage(
 ) -> Stage:
     """The second stage of a split reduction."""
     row = Lines(kernel)
-    row.outer = Scope("line")
+    row.outer = Scope("row")
     taken = list(scratches)
     load = []
     for one in taken:
         pointer = row.words.scratch(scratches[one], one.ctype, False)
         load.append(
-            f"{one.name} = {one.operator}()({one.name}, tgc_load({pointer}, "
-            f"line * {parts} + part));"
+            f"{one.name} = {one.operator}()({one.name}, tgc_load({pointer}, row * {parts} + part));"
         )
     row.settle(taken)
     made, stored = row.finish()
@@ -324,7 +324,7 @@ def join_stage(
         "row_reduce.cuh",
         "join_body",
         threads=THREADS,
-        lines=row.lines,
+        rows=row.lines,
         parts=parts,
         before=row.start(taken),
         load=load,
@@ -335,7 +335,7 @@ def join_stage(
     )
     blocks = -(-row.lines // (THREADS // group))
     shared = row.scratch_bytes if group == THREADS else 0
-    label = comment(kernel, f"Second stage, {row.lines} lines of {parts} parts", blocks)
+    label = comment(kernel, f"Second stage, {row.lines} rows of {parts} parts", blocks)
     stage = wrapped(
         kernel, stem(kernel) + "_join", body, row.words.list, blocks, shared, label, second=True
     )

@@ -62,10 +62,10 @@ class Ring:
         """
         pointer = self.row.words.read(node)
         nbytes = width * node.dtype.itemsize
-        if "item" not in names or not names <= {"line", "item"} or nbytes < 4:
+        if "item" not in names or not names <= {"row", "item"} or nbytes < 4:
             self.missed = True
             return f"tgc_load_vector<{width}>({pointer}, {place})"
-        shared = "line" not in names
+        shared = "row" not in names
         if key not in self.names:
             name = self.row.writer.fresh(
                 f"{'shared' if shared else 'rows'}_{self.row.words.name(node)}"
@@ -81,13 +81,13 @@ class Ring:
                 self.start.append(f"{name}[item] = tgc_load_vector<{width}>({pointer}, {place});")
             else:
                 copy = "tgc_copy_ahead" + "_lasting" * (node in self.row.writer.lasting)
-                target = f"{name} + (turn * {self.items} + item)"
+                target = f"{name} + (buffer * {self.items} + item)"
                 self.copies.append(f"{copy}({target}, {pointer}, {place});")
         if shared:
             return f"{self.names[key]}[item]"
         self.last = self.loop
         self.nodes.add(node)
-        return f"{self.names[key]}[turn * {self.items} + item]"
+        return f"{self.names[key]}[buffer * {self.items} + item]"
 
     def refill(self) -> list[str]:
         """The statements that send for the row after the next, once this one has been read."""
@@ -97,7 +97,7 @@ class Ring:
     def fetch(self) -> list[str]:
         """The statements that send for a row."""
         text = fill(
-            "row_pipeline.cuh", "fetch", lines=self.row.lines, trips=self.trips, items=self.items,
+            "row_pipeline.cuh", "fetch", rows=self.row.lines, trips=self.trips, items=self.items,
             index=self.row.index_type, group=THREADS, copies=self.copies,
         )  # fmt: skip
         return text.splitlines()
@@ -109,11 +109,11 @@ class Ring:
             "row_pipeline.cuh", "ring_body", declare=carried.declare + self.declare,
             start=self.start,
             columns=carried.start, last=carried.last, fetch=self.fetch(), phases=text,
-            lines=row.lines, items=self.items, trips=self.trips, blocks=carried.blocks,
-            index=row.index_type, group=THREADS, scratch=row.scratch_bytes,
+            rows=row.lines, items=self.items, trips=self.trips, blocks=carried.blocks,
+            index=row.index_type, group=THREADS, scratch_bytes=row.scratch_bytes,
         )  # fmt: skip
         name = stem(kernel) + "_parts"
-        label = comment(kernel, f"{about}, the next on its way, with its columns", carried.blocks)
+        label = comment(kernel, f"{about}, the next in flight, with column sums", carried.blocks)
         words = row.words.list
         first = wrapped(kernel, name, body, words, carried.blocks, self.offset, label)
         first.alone = True

@@ -1,32 +1,42 @@
-// ROW: `group` threads, from one to the whole block, make one row; the values of a row are combined
-// along its reduced axes, phase after phase. Rows that fit on chip are loaded once, into registers;
-// longer ones once a phase: `long_phase`, or `storing_phase` where it stores what it made; what one
-// phase loads last the next one loads first, as it is still in the cache.
-// `walk_body`: a block makes many rows, whose columns it keeps: a thread has the same in each row.
-// `part_*`: a row too long for a block is cut into parts, whose results stay in memory; they take
-// turns, so that all blocks together walk through memory.
-// `join_body`: the second stage, in which a warp or a block combines the parts of one line.
+// row_reduce: `group` threads, from one to a whole block, reduce one row phase after phase: each phase
+// is a loop over the row that needs the results of the phases before it (softmax has three).
+//
+// Versions, softmax of 8192 x 8192 on an H200, shares of a copy's speed (docs/measurements.md):
+//   1. a fixed grid of blocks, each with the next row ahead                                  88 %
+//   2. a row in registers, loaded once, 1024 threads x 2 vectors                             95 %
+//   3. the same with fewer threads and more vectors each: 512 x 4, 256 x 8                   97 %
+//   4. loads that leave L2 last, so that stores leave it in order                           100 %
+// Rows of 128 to 512 values have a warp each: 98.5 to 99.7 %.
+//
+// body: one row for each group of threads; spare_body: the same where some groups have no row.
+// phase: the row stays in registers between phases. long_phase: the row does not fit and is loaded once
+//   a phase; what one phase loads last the next one loads first, since it is still in the cache.
+// storing_phase: a long_phase that stores; it issues several loads before its first store.
+// walk_body: a block reduces many rows and accumulates column sums beside them.
+// part_body, keep: a row too long for a block is cut into parts, whose results stay in memory. Parts
+//   are interleaved, so that all blocks together walk through memory.
+// join_body: the second stage, in which a warp or a block combines the parts of one row.
 //@ body
 const int thread = threadIdx.x % @group@;
-const int line = virtual_block * @per_block@ + threadIdx.x / @group@;
-if (line >= @lines@) return;
+const int row = virtual_block * @per_block@ + threadIdx.x / @group@;
+if (row >= @rows@) return;
 @phases@
 //@ spare_body
 const int thread = threadIdx.x % @group@;
-const int wanted = virtual_block * @per_block@ + threadIdx.x / @group@;
-const bool live = wanted < @lines@;
-const int line = live ? wanted : @lines@ - 1;  // a warp stays whole: its spare rows are not stored
+const int own_row = virtual_block * @per_block@ + threadIdx.x / @group@;
+const bool live = own_row < @rows@;
+const int row = live ? own_row : @rows@ - 1;  // a warp stays whole; it does not store spare rows
 @phases@
 //@ walk_body
-const int thread = threadIdx.x % @group@;  // which tells the compiler that it is less
+const int thread = threadIdx.x % @group@;  // the modulo tells the compiler its range
 @start@
 #pragma unroll 1
 for (int item = thread; item < @items@; item += @group@) {
   @first@
 }
 #pragma unroll 1
-for (int line = virtual_block, turn = 0; line < @lines@; line += @blocks@, turn ^= 1) {
-  char* const slots = smem + turn * @scratch@;  // those of the row before may still be read
+for (int row = virtual_block, buffer = 0; row < @rows@; row += @blocks@, buffer ^= 1) {
+  char* const scratch = smem + buffer * @scratch_bytes@;  // the row before may still be read
   @phases@
 }
 #pragma unroll 1
@@ -55,7 +65,7 @@ if (@first@) {
 }
 //@ part_body
 const int thread = threadIdx.x;
-const int line = virtual_block / @parts@;
+const int row = virtual_block / @parts@;
 const int part = virtual_block % @parts@;
 @phases@
 //@ keep
@@ -65,8 +75,8 @@ if (thread == 0) {
 //@ long_phase
 @before@
 #pragma unroll @unroll@
-for (@index@ @turn@ = @first@ + thread; @turn@ < @last@; @turn@ += @stride@) {
-  @place@
+for (@index@ @counter@ = @first@ + thread; @counter@ < @last@; @counter@ += @stride@) {
+  @item@
   @load@
 #pragma unroll
   for (int v = 0; v < @width@; v++) {
@@ -82,17 +92,17 @@ for (@index@ start = @first@ + thread; start < @last@; start += @unroll@ * @stri
   @declare@
 #pragma unroll
   for (int k = 0; k < @unroll@; k++) {
-    const @index@ @turn@ = start + k * @stride@;
-    if (@turn@ < @last@) {
-      @place@
+    const @index@ @counter@ = start + k * @stride@;
+    if (@counter@ < @last@) {
+      @item@
       @ahead@
     }
   }
 #pragma unroll
   for (int k = 0; k < @unroll@; k++) {
-    const @index@ @turn@ = start + k * @stride@;
-    if (@turn@ < @last@) {
-      @place@
+    const @index@ @counter@ = start + k * @stride@;
+    if (@counter@ < @last@) {
+      @item@
       @load@
 #pragma unroll
       for (int v = 0; v < @width@; v++) {
@@ -105,8 +115,8 @@ for (@index@ start = @first@ + thread; start < @last@; start += @unroll@ * @stri
 @combine@
 //@ join_body
 const int thread = threadIdx.x % @group@;
-const int line = virtual_block * (@threads@ / @group@) + threadIdx.x / @group@;
-if (line >= @lines@) return;
+const int row = virtual_block * (@threads@ / @group@) + threadIdx.x / @group@;
+if (row >= @rows@) return;
 @before@
 #pragma unroll 4
 for (int part = thread; part < @parts@; part += @group@) {

@@ -1,4 +1,4 @@
-"""ROW: a warp or a block for each row, or several blocks and a second stage for few long rows."""
+"""row_reduce: a warp or a block for each row, or several blocks where few rows are long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem, vector_w
 from tinygrad_cuda.lowering.schedule.fusion import FEW_ROWS, LONG_ROW, length_of, rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, large_values
 from tinygrad_cuda.lowering.skeletons.column_partials import Columns
-from tinygrad_cuda.lowering.skeletons.grid_reduce import span_stage
+from tinygrad_cuda.lowering.skeletons.grid_reduce import grid_reduce_stage
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
     ENOUGH_BLOCKS,
     WARP,
@@ -45,7 +45,7 @@ SPARE = 16  # registers that a thread needs beside what it holds of a row
 def row_stages(kernel: Kernel) -> list[Stage]:
     """A warp or a block for each row; several blocks and a second stage for few long rows."""
     if kernel.co_resident:
-        stage = span_stage(kernel)
+        stage = grid_reduce_stage(kernel)
         assert stage is not None, "it was made once before"
         return [stage]
     if kernel.pair is not None:
@@ -137,7 +137,7 @@ def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
         carried = ring.carried
     elif columns is not None:
         carried = Columns(row, columns, width, items, free)
-    row.slots = "slots" if carried else "smem"
+    row.slots = "scratch" if carried else "smem"
     loops = max([*row.phase.values(), *(row.phase[n] + 1 for n in row.wide_stores)])
     loops = max(loops, carried.loops) if carried else loops
     fits = trips * width <= _held(own)
@@ -150,14 +150,15 @@ def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
     if row.line_stores:
         text += _finish(row, loops)
     where = "in registers" if fits else "read again in each phase" if loops > 1 else "read once"
-    about = f"ROW, {row.lines} rows of {row.length}, {group} threads each, {loops} loops, {where}"
+    about = f"row_reduce, {row.lines} rows of {row.length}, {group} threads each"
+    about += f", {loops} loops, {where}"
     if ring:
         return ring.stages(kernel, text, about) if ring.serves(kernel) else []
     if carried:
         return _walk(kernel, carried, text, about)
     section = "spare_body" if row.spare else "body"
     body = fill(
-        "row_reduce.cuh", section, group=group, per_block=per_block, lines=row.lines, phases=text
+        "row_reduce.cuh", section, group=group, per_block=per_block, rows=row.lines, phases=text
     )
     blocks = -(-row.lines // per_block)
     label, shared = comment(kernel, about, blocks), row.scratch_bytes
@@ -188,7 +189,7 @@ def _phases(
 ) -> list[str]:
     """The loops over a row."""
     writer, kept = row.writer, row.writer.held
-    row.outer = Scope("line")
+    row.outer = Scope("row")
     items = row.length // width
     item, v = ix.variable("item", items), ix.variable("v", width)
     space = ReductionSpace(row.kernel.sign, row.line, item * width + v)
@@ -264,8 +265,8 @@ def _long(
     **sizes: object,
 ) -> list[str]:
     """A loop over a row that does not fit, `back` from its end: in turns, or in some at once."""
-    place = [f"const {sizes['index']} item = {last - 1} - turn;"] if back else []
-    sizes |= {"last": last, "turn": "turn" if back else "item", "place": place}
+    item = [f"const {sizes['index']} item = {last - 1} - reversed;"] if back else []
+    sizes |= {"last": last, "counter": "reversed" if back else "item", "item": item}
     if ahead is None:
         return fill("row_reduce.cuh", "long_phase", **sizes, **holes).splitlines()
     first = [line for *_, line in ahead.loads if line in holes["load"]]
@@ -298,12 +299,12 @@ def _walk(kernel: Kernel, carried: Columns, text: list[str], about: str) -> list
         items=carried.items,
         group=THREADS,
         blocks=carried.blocks,
-        lines=row.lines,
+        rows=row.lines,
         phases=text,
-        scratch=row.scratch_bytes,
+        scratch_bytes=row.scratch_bytes,
     )
     words, name = row.words.list, stem(kernel) + "_parts"
-    label = comment(kernel, f"{about}, with its columns", carried.blocks)
+    label = comment(kernel, f"{about}, with column sums", carried.blocks)
     first = wrapped(kernel, name, body, words, carried.blocks, carried.shared, label)
     first.dense = 2
     return [first, carried.join(kernel, first)]
@@ -314,7 +315,7 @@ def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
     row.writer.lasting = _lasting(kernel)
     width = _row_width(kernel, THREADS)
     items = row.length // width
-    row.outer = Scope("line", "part")
+    row.outer = Scope("row", "part")
     item, v = ix.variable("item", items), ix.variable("v", width)
     space = ReductionSpace(kernel.sign, row.line, item * width + v)
     ahead = row.writer.held = _ahead(row, 1, width)
@@ -331,7 +332,9 @@ def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
     phase += fill("row_reduce.cuh", "keep", keep=kept).splitlines()
     body = fill("row_reduce.cuh", "part_body", parts=parts, phases=phase)
     blocks = row.lines * parts
-    label = comment(kernel, f"ROW, {row.lines} rows of {row.length}, each in {parts} parts", blocks)
+    label = comment(
+        kernel, f"row_reduce, {row.lines} rows of {row.length}, each in {parts} parts", blocks
+    )
     shared = row.scratch_bytes
     first = wrapped(kernel, stem(kernel) + "_parts", body, row.words.list, blocks, shared, label)
     return [first, join_stage(kernel, scratches, parts, first)]
