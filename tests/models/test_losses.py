@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from layers import compare as compare_with_torch
+from layers import compare_layer, real
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn
@@ -223,3 +225,144 @@ def test_error_texts() -> None:
         F.linear(x, tc.zeros(2, 5, device="cpu"))
     with pytest.warns(UserWarning, match="softmax without dim"):
         nn.Softmax()(x)
+
+
+# Losses of distributions, margins, embeddings and sequences --------------------------------------
+
+draws = np.random.default_rng(3)
+P, Q = real(6, 5), real(6, 5, seed=1)
+CHANCES = draws.uniform(0.05, 0.95, (6, 5))
+EDGES = np.where(
+    draws.random((6, 5)) < 0.3, 0.0, np.where(draws.random((6, 5)) < 0.3, 1.0, CHANCES)
+)
+BITS = draws.integers(0, 2, (6, 5)).astype(np.float64)
+SIGNS = BITS * 2 - 1
+SIDES = SIGNS[:, 0]
+PARTS = draws.dirichlet(np.ones(5), 6)
+PARTS[0] = [1, 0, 0, 0, 0]
+COUNTS = draws.integers(0, 5, (6, 5)).astype(np.float64)
+CLASSES = draws.integers(0, 5, 6)
+SEVERAL = np.array([[1, -1, 2, 0], [3, 0, -1, 1], [-1, 0, 0, 0], [0, 1, 2, 3], [2, 2, -1, 0],
+                    [1, 0, 3, -1]])  # fmt: skip
+CLASS_WEIGHTS = draws.uniform(0.2, 2.0, 5)
+SPEECH = real(9, 3, 5)
+WORDS = np.array([[1, 2, 2, 4], [3, 3, 1, 1], [2, 1, 4, 3]])
+HEARD, SAID = np.array([9, 7, 8]), np.array([4, 2, 0])
+LossCase = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def spoken(F: Any, x: Any, *rest: Any, **options: Any) -> Any:
+    return F.ctc_loss(F.log_softmax(x, -1), *rest, **options)
+
+
+OTHER_LOSSES: dict[str, LossCase] = {
+    f"{name}, {reduction}": ((lambda F, *t, f=call, r=reduction: f(F, *t, reduction=r)), arrays)
+    for name, (call, arrays) in {
+        "binary_cross_entropy": (
+            lambda F, *t, **o: F.binary_cross_entropy(*t, **o), (CHANCES, BITS)),
+        "binary_cross_entropy, edges": (
+            lambda F, x, t, **o: F.binary_cross_entropy(x, t.detach(), **o), (EDGES, CHANCES)),
+        "binary_cross_entropy, weight": (
+            lambda F, x, t, w, **o: F.binary_cross_entropy(x, t, w.detach(), **o),
+            (CHANCES, BITS, CLASS_WEIGHTS)),
+        "kl_div": (lambda F, x, t, **o: F.kl_div(x, t.detach(), **o), (np.log(CHANCES), PARTS)),
+        "kl_div, logs": (
+            lambda F, *t, **o: F.kl_div(*t, log_target=True, **o), (np.log(CHANCES), P)),
+        "gaussian_nll_loss": (
+            lambda F, *t, **o: F.gaussian_nll_loss(*t, **o), (P, Q, np.abs(real(6, 5, seed=2)))),
+        "gaussian_nll_loss, rows": (
+            lambda F, *t, **o: F.gaussian_nll_loss(*t, full=True, **o),
+            (P, Q, np.array([0.5, 1.0, 2.0, 0.1, 0.7, 3.0]))),
+        "poisson_nll_loss": (
+            lambda F, x, t, **o: F.poisson_nll_loss(x, t.detach(), full=True, **o), (P, COUNTS)),
+        "poisson_nll_loss, rates": (
+            lambda F, x, t, **o: F.poisson_nll_loss(x, t.detach(), log_input=False, **o),
+            (CHANCES, COUNTS)),
+        "soft_margin_loss": (
+            lambda F, x, t, **o: F.soft_margin_loss(x * 3, t.detach(), **o), (P, SIGNS)),
+        "multilabel_soft_margin_loss": (
+            lambda F, x, t, w, **o: F.multilabel_soft_margin_loss(
+                x, t.detach(), w.detach(), **o), (P, BITS, CLASS_WEIGHTS)),
+        "hinge_embedding_loss": (
+            lambda F, x, t, **o: F.hinge_embedding_loss(x, t.detach(), 0.7, **o), (P, SIGNS)),
+        "margin_ranking_loss": (
+            lambda F, a, b, t, **o: F.margin_ranking_loss(a, b, t.detach(), 0.3, **o),
+            (P[:, 0], Q[:, 0], SIDES)),
+        "multi_margin_loss": (lambda F, *t, **o: F.multi_margin_loss(*t, **o), (P, CLASSES)),
+        "multi_margin_loss, squared": (
+            lambda F, x, t, w, **o: F.multi_margin_loss(x, t, 2, 0.6, w.detach(), **o),
+            (P, CLASSES, CLASS_WEIGHTS)),
+        "multilabel_margin_loss": (
+            lambda F, *t, **o: F.multilabel_margin_loss(*t, **o), (P[:, :4], SEVERAL)),
+        "cosine_embedding_loss": (
+            lambda F, a, b, t, **o: F.cosine_embedding_loss(a, b, t.detach(), -0.1, **o),
+            (P, Q, SIDES)),
+        "triplet_margin_loss": (
+            lambda F, *t, **o: F.triplet_margin_loss(*t, **o), (P, Q, real(6, 5, seed=4))),
+        "triplet_margin_loss, swap": (
+            lambda F, *t, **o: F.triplet_margin_loss(*t, margin=2.0, p=3.0, swap=True, **o),
+            (P, Q, real(6, 5, seed=4))),
+        "ctc_loss": (spoken, (SPEECH, WORDS, HEARD, SAID)),
+    }.items()
+    for reduction in ("mean", "sum", "none")
+} | {
+    "kl_div, batchmean": (
+        lambda F, x, t: F.kl_div(x, t.detach(), reduction="batchmean"), (np.log(CHANCES), PARTS)),
+    "ctc_loss, not normalized": (lambda F, *t: F.ctc_loss(*t), (SPEECH, WORDS, HEARD, SAID)),
+    "ctc_loss, not normalized, impossible": (
+        lambda F, *t: F.ctc_loss(*t, zero_infinity=True),
+        (SPEECH[:4], WORDS, np.array([4, 4, 4]), np.array([4, 4, 2]))),
+    "ctc_loss, one row": (spoken, (SPEECH, np.array([1, 2, 2, 4, 3, 3]), HEARD, SAID)),
+    "ctc_loss, impossible": (
+        lambda F, *t: spoken(F, *t, zero_infinity=True),
+        (SPEECH[:4], WORDS, np.array([4, 4, 4]), np.array([4, 4, 2]))),
+}  # fmt: skip
+
+
+# torch announces another meaning of the mean.
+QUIET = "ignore:reduction. 'mean' divides the total loss"
+
+
+@pytest.mark.filterwarnings(QUIET)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", OTHER_LOSSES)
+def test_loss(name: str, dtype: str) -> None:
+    call, arrays = OTHER_LOSSES[name]
+    compare_with_torch(call, arrays, dtype)
+
+
+MODULES: dict[str, tuple[Any, ...]] = {
+    "BCELoss": (CHANCES, BITS),
+    "KLDivLoss": (np.log(CHANCES), PARTS + 0.01),
+    "PoissonNLLLoss": (P, COUNTS),
+    "GaussianNLLLoss": (P, Q, CHANCES),
+    "MultiLabelSoftMarginLoss": (P, BITS),
+    "HingeEmbeddingLoss": (P, SIGNS.astype(np.int64)),
+    "MarginRankingLoss": (P, Q, SIGNS.astype(np.int64)),
+    "MultiMarginLoss": (P, CLASSES),
+    "CosineEmbeddingLoss": (P, Q, SIDES.astype(np.int64)),
+    "TripletMarginLoss": (P, Q, real(6, 5, seed=4)),
+    "CTCLoss": (np.log(draws.dirichlet(np.ones(5), (9, 3))), WORDS, HEARD, SAID),
+    "TripletMarginWithDistanceLoss": (P, Q, real(6, 5, seed=4)),
+}
+
+
+@pytest.mark.filterwarnings(QUIET)
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_of_more_losses_call_the_functions(name: str) -> None:
+    compare_layer(lambda lib: getattr(lib, name)(), MODULES[name], "float64")
+
+
+def test_soft_margin_loss_differentiates_its_signs() -> None:
+    """torch does not; the values are the same."""
+    ours = nn.SoftMarginLoss()(*(tc.tensor(a, device="cpu") for a in (P, SIGNS)))
+    theirs = torch.nn.SoftMarginLoss()(*map(torch.tensor, (P, SIGNS)))
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-10)
+
+
+@pytest.mark.filterwarnings(QUIET)
+@pytest.mark.parametrize("name", ["ctc_loss, mean", "kl_div, mean", "multi_margin_loss, mean"])
+def test_loss_on_devices(name: str, device: str) -> None:
+    """Generated kernels give the same."""
+    call, arrays = OTHER_LOSSES[name]
+    compare_with_torch(call, arrays, "float32", device)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import samples_compositions
 import samples_elementwise
+import samples_indexing
+import samples_leaf
 import samples_movement
-import samples_rare
 import samples_reduction
-import samples_rest
 import samples_scan
 import samples_special
 import samples_winograd
@@ -21,15 +21,15 @@ from tinygrad_cuda.graph.node import Op
 FAMILIES: dict[str, tuple[Sample, ...]] = {
     "elementwise": tuple(samples_elementwise.samples()),
     "special": tuple(samples_special.samples()),
-    "rare": tuple(samples_rare.samples()),
+    "rare": tuple(samples_special.rare()),
     "movement": tuple(samples_movement.samples()),
     "reduction": tuple(samples_reduction.samples()),
-    "leaf": tuple(samples_rest.leaves()),
-    "identity": tuple(samples_rest.identities()),
-    "indexing": tuple(samples_rest.indexings()),
+    "leaf": tuple(samples_leaf.leaves()),
+    "identity": tuple(samples_leaf.identities()),
+    "indexing": tuple(samples_indexing.samples()),
     "scan": tuple(samples_scan.samples()),
     "winograd": tuple(samples_winograd.samples()),
-    "random": tuple(samples_rest.randoms()),
+    "random": tuple(samples_leaf.randoms()),
     "composition": tuple(samples_compositions.samples()),
 }
 SAMPLES: tuple[Sample, ...] = tuple(sample for family in FAMILIES.values() for sample in family)

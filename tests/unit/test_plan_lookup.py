@@ -195,7 +195,7 @@ def test_a_bad_label_in_a_steady_loop_changes_nothing() -> None:
     before = loop.values()
     with pytest.raises(IndexError, match="out of range") as caught:
         loop(5, (0, 1, 7, 1, 0))
-    assert "actual: 7" in str(caught.value) and "test_known_plans.py" in str(caught.value)
+    assert "actual: 7" in str(caught.value) and "test_plan_lookup.py" in str(caught.value)
     assert same(loop.values(), before)
     other.forward()
     loop(6), other(6)
