@@ -22,7 +22,17 @@ from typing import Any, NamedTuple
 from accepted import RULES
 
 Program = list[Any]
-INSTRUMENTS = ("graphs", "repeats", "loops", "traps", "special", "interrupts", "files", "mutants")
+INSTRUMENTS = (
+    "graphs",
+    "repeats",
+    "loops",
+    "slow",
+    "traps",
+    "special",
+    "interrupts",
+    "files",
+    "mutants",
+)
 
 
 def load(name: str) -> Any:

@@ -145,7 +145,7 @@ def _in_a_child(device: str, order: list[graphs.Torch]) -> list[Trail]:
     return list(answer)
 
 
-def _difference(name: str, one: Trail, two: Trail) -> str | None:
+def difference(name: str, one: Trail, two: Trail) -> str | None:
     for (what, a), (other, b) in zip(one, two):
         if what != other:
             return f"{name}: {what} instead of {other}"
@@ -176,9 +176,9 @@ def check(program: Program, device: str) -> str | None:
         one, two, again = _in_a_child(device, [a, b, a])
         two_first, one_second = _in_a_child(device, [b, a])
     return (
-        _difference("repeated", one, again)
-        or _difference("the program after the changed one", one, one_second)
-        or _difference("the changed one after the program", two_first, two)
+        difference("repeated", one, again)
+        or difference("the program after the changed one", one, one_second)
+        or difference("the changed one after the program", two_first, two)
     )
 
 
