@@ -85,24 +85,13 @@ def counts_of(things: Sequence[Any]) -> list[int]:
 
 def _held(trace: Trace) -> set[Node]:
     """Nodes that are held by something other than the trace and its readers."""
-    singles, pieces = trace.singles, list(trace.pieces)
-    counts = counts_of(singles)
-    counts_in_pieces = [counts_of(piece.nodes) for piece in pieces]
-    # A single node is in the trace's places, and among its owners or those that share a value.
-    known = Counter(dict.fromkeys(singles, 2))
-    read: list[Sequence[Node]] = [node.sources for node in singles if node.storage is None]
-    for piece in pieces:
-        kind, nodes, inputs = piece.kind, piece.nodes, piece.inputs
-        read += (inputs, [inputs[k] for k in kind.read])
-        for k in kind.customs:
-            read.append(nodes[k].sources[1:])
+    nodes = trace.singles
+    counts = counts_of(nodes)
+    # A node is in the trace's places, and among its owners or those that share a value.
+    known = Counter(dict.fromkeys(nodes, 2))
+    read = [node.sources for node in nodes if node.storage is None]
     known.update(chain(trace.inputs, chain.from_iterable(read)))
-    held = {node for node, count in zip(singles, counts) if count != known[node]}
-    for piece, found in zip(pieces, counts_in_pieces):
-        for node, count, inside in zip(piece.nodes, found, piece.kind.held):
-            if count != inside and count != inside + known[node]:
-                held.add(node)
-    return held
+    return {node for node, count in zip(nodes, counts) if count != known[node]}
 
 
 def _kept(wanted: list[Node], held: set[Node]) -> set[Node]:

@@ -68,8 +68,6 @@ class GraphSignature(GuardMatch):
                 stack.pop()
                 continue
             piece = node.piece
-            if piece is not None and type(piece) is not Deferred:
-                return False
             sources = read_by(node)
             ready = True
             for source in sources:
@@ -416,4 +414,4 @@ def run_cached_plan(device: Device, wanted: list[Node]) -> bool | Marks:
 
 
 def _made_by(node: Node) -> Any:
-    return node.piece.origin if type(node.piece) is Deferred else node.op
+    return node.op if node.piece is None else node.piece.origin

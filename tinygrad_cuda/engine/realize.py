@@ -282,8 +282,6 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
     for node, parts in multiples.items():
         node.storage = tuple(part.storage for part in parts)
         node.piece = None
-    for piece in trace.pieces:
-        piece.dissolve()
     release([*wanted, *multiples], trace.inputs)
 
 

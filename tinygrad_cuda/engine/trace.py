@@ -12,23 +12,22 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, node_made
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.program import Argument, Number, Program
-from tinygrad_cuda.graph.subgraph_template import SharedSubgraph, structure
+from tinygrad_cuda.graph.subgraph_template import structure
 
 
 class Trace:
     """The pending graph behind some roots.
 
     Attributes:
-        singles: nodes that are in no piece, sources first; realized ones are the inputs.
+        singles: all nodes, sources first; realized ones are the inputs.
         shared: those of them that have no value of their own.
-        records: the structure of each node that has a value, or of a piece; the trace's key.
+        records: the structure of each node that has a value; the trace's key.
         owners: the node of each value.
         places: the value number of each node (identities share their source's).
         inputs: realized nodes, by slot.
         numbers: every number among the attributes, in order.
         always: positions in `numbers` that are arguments from the start.
         assigns: value number of an assign -> value number of the input it would overwrite.
-        pieces: what templates have recorded, and is taken as one.
     """
 
     def __init__(self, roots: list[Node]) -> None:
@@ -41,7 +40,6 @@ class Trace:
         self.numbers: list[Number] = []
         self.always: list[int] = []
         self.assigns: dict[int, int] = {}
-        self.pieces: set[SharedSubgraph] = set()
         self._input_of: dict[int, int] = {}
         self._walk(roots)
 
@@ -54,7 +52,6 @@ class Trace:
         numbers, always = self.numbers, self.always
         stack = roots[::-1]
         pop, push = stack.pop, stack.append
-        entered: set[SharedSubgraph] = set()
         while stack:
             node = pop()
             # Down to the first source that is not there yet, and back up by the stack.
@@ -64,14 +61,6 @@ class Trace:
                     singles.append(node)
                     break
                 op, sources = node.op, node.sources
-                piece = node.piece
-                if piece is not None and piece not in entered:
-                    waiting = self._take(piece)
-                    if waiting:
-                        push(node)
-                        stack += waiting
-                        break
-                    entered.add(piece)
                 if op is custom:
                     # The others are there for its gradient alone.
                     sources = sources[: node.attributes["results"]]
@@ -96,39 +85,6 @@ class Trace:
                         owners.append(node)
                     singles.append(node)
                     break
-
-    def _take(self, piece: SharedSubgraph) -> list[Node] | None:
-        """Enters a piece as one; gives what must be there before it."""
-        places, nodes = self.places, piece.nodes
-        if not nodes:
-            return None
-        if piece not in self.pieces:
-            if not (
-                places.keys().isdisjoint(nodes)
-                and not [node for node in nodes if node.storage is not None]
-                and all(_has_parts(piece.inputs[k]) for k in piece.kind.several)
-            ):
-                piece.dissolve()
-                return None
-            self.pieces.add(piece)
-        waiting = [node for node in piece.inputs if node not in places]
-        if waiting:
-            return waiting[::-1]
-        kind, base, start = piece.kind, len(self.owners), len(self.numbers)
-        read = [places[node] for node in piece.inputs]
-        if len(kind.own) == len(nodes):
-            places.update(zip(nodes, range(base, base + len(nodes))))
-            self.owners += nodes
-        else:
-            values = [base + k if k >= 0 else read[~k] for k in kind.values]
-            places.update(zip(nodes, values))
-            self.owners += [nodes[k] for k in kind.own]
-        self.records.append((kind, tuple(read)))
-        self.numbers += kind.numbers
-        for place, k in kind.codes:
-            self.numbers[start + place] = nodes[k].attributes["code"]
-            self.always.append(start + place)
-        return None
 
     def _add_realized(self, node: Node) -> None:
         if type(node.storage) is tuple:
@@ -213,11 +169,6 @@ class Trace:
             tuple(inputs),
             overwrites,
         )
-
-
-def _has_parts(node: Node) -> bool:
-    """Whether single results of a node are values computed with it."""
-    return node.storage is None and node.op is not common.custom
 
 
 class _TraceBuilder:

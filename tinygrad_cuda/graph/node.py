@@ -131,8 +131,7 @@ class Node:
         site: the user's line.
         storage: the realized value, or None while it is pending.
         spent: the line of the backward pass that consumed its history, or None.
-        piece: what a template has recorded together with it, or the call that will record it,
-            while it is pending; or None.
+        piece: the call that will record its sources, while it is pending; or None.
         watchers: what sees its cotangent; set by `gradient.watch` only.
     """
 

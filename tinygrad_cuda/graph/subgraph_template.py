@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import RawSite
@@ -45,8 +45,7 @@ class SubgraphTemplate:
     """
 
     __slots__ = (
-        "steps", "chosen", "length", "checks", "kind", "heads", "_ends", "_inputs", "_inner",
-        "_ruled",
+        "steps", "chosen", "length", "checks", "heads", "_ruled",
     )  # fmt: skip
 
     def __init__(
@@ -81,17 +80,8 @@ class SubgraphTemplate:
         self.chosen = [places[node] for node in results]
         self.length = len(made)
         read = {source for node in made for source in node.sources}
-        ends = [node for node in made if node not in read]
-        needed = {*ends, *results}
-        for node in reversed(made):
-            if node in needed:
-                needed.update(_value_sources(node))
-        inner = [node for node in made if node in needed and node in read]
-        self._ends = [places[node] for node in ends]
-        self._inner = picking([places[node] for node in inner])
-        self.kind, used = kind_of(inner) if len(inner) >= SMALLEST else (None, [])
-        self._inputs = picking([places[node] for node in used])
-        alone = len(set(results)) == len(results) and set(results) == set(ends)
+        ends = {node for node in made if node not in read}
+        alone = len(set(results)) == len(results) and set(results) == ends
         self.heads = None
         if alone:
             self.heads = [
@@ -132,10 +122,6 @@ class SubgraphTemplate:
             node.site = lines[line]
             node.storage = node.spent = node.piece = None
             add(node)
-        if self.kind is not None:
-            piece = SharedSubgraph(self.kind, self._inputs(nodes), self._inner(nodes))
-            for place in self._ends:
-                nodes[place].piece = piece
         return nodes
 
 
@@ -152,11 +138,6 @@ def picking(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
         return lambda items: ()
     (place,) = places
     return lambda items: (items[place],)
-
-
-def _value_sources(node: Node) -> tuple[Node, ...]:
-    """The sources of a value; a custom node has others for its gradient alone."""
-    return node.sources[: node.attributes["results"]] if node.op is common.custom else node.sources
 
 
 # Calls that wait ----------------------------------------------------------------------------------
@@ -245,7 +226,7 @@ class Deferred:
                 if end.storage is None:
                     made = nodes[place]
                     end.sources, end.attributes = made.sources, made.attributes
-                    end.piece = made.piece
+                    end.piece = None
                 nodes[place] = end
         self._nodes = nodes
         self.inputs = self.calls = ()
@@ -280,120 +261,6 @@ def waiting(
 
 
 _new = object.__new__
-
-
-# Pieces -------------------------------------------------------------------------------------------
-
-# Fewer nodes are traced one by one.
-SMALLEST = 3
-
-
-class SharedSubgraph:
-    """What a template has recorded but for its ends, which refer to it: traced as one.
-
-    The ends, which nothing else in it reads, are not part of it, so that it is in no cycle.
-
-    Args:
-        kind: its structure.
-        inputs: what its values are computed from.
-        nodes: all but the ends, sources first.
-    """
-
-    __slots__ = ("kind", "inputs", "nodes")
-
-    def __init__(self, kind: Kind, inputs: tuple[Node, ...], nodes: tuple[Node, ...]) -> None:
-        self.kind = kind
-        self.inputs = inputs
-        self.nodes = nodes
-
-    def dissolve(self) -> None:
-        """Lets go of its nodes, which are single ones from now on."""
-        self.inputs = self.nodes = ()
-
-
-class Kind:
-    """The structure of pieces; equal ones are one object.
-
-    Attributes:
-        values: of each node: its number among the piece's values, or ``~k`` for input k's value.
-        own: the nodes that have a value of their own.
-        numbers: the numbers among the attributes, in order.
-        codes: positions in `numbers` of the codes of checks, with their nodes.
-        several: inputs of which single results are read.
-        held: how often a trace and the other nodes of the piece refer to each node.
-        read: the inputs, each as often as nodes of the piece refer to it.
-        customs: nodes that refer to more than their values need.
-    """
-
-    __slots__ = (
-        "values", "own", "numbers", "codes", "several", "held", "read", "customs", "__weakref__",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.values: list[int] = []
-        self.own: list[int] = []
-        self.numbers: list[Any] = []
-        self.codes: list[tuple[int, int]] = []
-        self.several: list[int] = []
-        self.held: list[int] = []
-        self.read: list[int] = []
-        self.customs: list[int] = []
-
-
-_kinds: WeakValueDictionary[Any, Kind] = WeakValueDictionary()
-
-
-def kind_of(nodes: list[Node]) -> tuple[Kind | None, list[Node]]:
-    """The structure of nodes that are given sources first, and what they are computed from.
-
-    None where a trace would not take them as they are.
-    """
-    kind = Kind()
-    inputs: dict[Node, int] = {}
-    local: dict[Node, int] = {}
-    content: list[Any] = []
-
-    at = {node: position for position, node in enumerate(nodes)}
-
-    def value(source: Node) -> int:
-        found = local.get(source)
-        if found is not None:
-            kind.held[at[source]] += 1
-            return found
-        place = inputs.setdefault(source, len(inputs))
-        kind.read.append(place)
-        return ~place
-
-    for position, node in enumerate(nodes):
-        op, sources = node.op, node.sources
-        if op is common.output and sources[0].op is common.custom:
-            return None, []
-        if op is common.custom or op is common.detach:
-            local[node] = value(sources[0])
-            kind.held.append(1)
-            if len(sources) > 1:
-                kind.customs.append(position)
-        else:
-            refs = tuple([value(source) for source in sources])
-            if op is common.output and refs[0] < 0:
-                kind.several.append(~refs[0])
-            if op in indexing.CHECKS:
-                kind.codes.append((len(kind.numbers), position))
-            leaf = node.outputs if op.kind == "leaf" else None
-            content.append((op, structure(op, node.attributes, kind.numbers, []), refs, leaf))
-            local[node] = len(kind.own)
-            kind.own.append(position)
-            kind.held.append(2)
-        kind.values.append(local[node])
-    for place, _ in kind.codes:
-        kind.numbers[place] = 0  # each piece has its own
-    # Numbers as text: a zero and its negative are two.
-    references = tuple(kind.held), tuple(kind.read), tuple(kind.customs)
-    key = (tuple(content), tuple(kind.values), references, repr(kind.numbers))
-    try:
-        return _kinds.setdefault(key, kind), list(inputs)
-    except TypeError:
-        return None, []
 
 
 def structure(
