@@ -84,6 +84,7 @@ from tinygrad_cuda.core.layouts import (
     strided,
 )
 from tinygrad_cuda.core.names import unknown_name
+from tinygrad_cuda.tensors.arguments import checked_names
 from tinygrad_cuda.tensors.autocast import (
     autocast,
     get_autocast_dtype,
@@ -1133,6 +1134,8 @@ def _assert(condition: Any, message: str = "") -> None:
     """Python's assertion as a function, as in PyTorch."""
     assert condition, message
 
+
+globals().update(checked_names(globals(), __name__, __all__))
 
 # Imported when first used: layers, optimizers and data sets are half of the import time.
 _LATE_MODULES = (

@@ -15,6 +15,7 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
 from tinygrad_cuda.tensors import math, products, reductions
+from tinygrad_cuda.tensors.arguments import checked_names
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import DTypeLike, buffer_node
@@ -356,6 +357,8 @@ def eigvals(A: Tensor) -> Any:
     """Raises: eigenvalues of general matrices are complex, which is out of scope."""
     raise _complex("eigvals")
 
+
+globals().update(checked_names(globals(), __name__, __all__))
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
     __getattr__ = missing_from(__name__, lambda: __all__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tinygrad_cuda.core.names import missing_from
+from tinygrad_cuda.tensors.arguments import checked_names
 from tinygrad_cuda.tensors.exponentials import log_softmax, logsumexp, softmax
 from tinygrad_cuda.tensors.math import erf, exp2, expm1, log1p, round
 from tinygrad_cuda.tensors.special import (
@@ -118,6 +119,8 @@ __all__ = [
     "zeta",
 ]
 
+
+globals().update(checked_names(globals(), __name__, __all__))
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
     __getattr__ = missing_from(__name__, lambda: __all__)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import operator
+import pickle
 import warnings
 from typing import Any
 
@@ -48,6 +51,66 @@ def test_functions_take_tensors(value: Any) -> None:
         with pytest.raises(tc.DTypeError, match=r"(input|target) is no Tensor"):
             call()
     assert F.cross_entropy(x, target=x, weight=None).shape == ()
+
+
+def _wanting(function: Any, skip: int = 0) -> list[Any] | None:
+    """None for each Tensor that a function needs, 1 for other arguments; None if it needs none."""
+    wanted = [
+        parameter.annotation == "Tensor"
+        for parameter in list(inspect.signature(function).parameters.values())[skip:]
+        if parameter.default is parameter.empty
+        and parameter.kind <= parameter.POSITIONAL_OR_KEYWORD
+    ]
+    return [None if tensor else 1 for tensor in wanted] if any(wanted) else None
+
+
+@pytest.mark.parametrize("space", ["", "nn.functional", "linalg", "special"])
+def test_every_function_names_the_argument_that_is_none(space: str) -> None:
+    module = operator.attrgetter(space)(tc) if space else tc
+    functions = {name: getattr(module, name) for name in module.__all__}
+    asked = 0
+    for name, function in functions.items():
+        arguments = _wanting(function) if inspect.isfunction(function) else None
+        # The last two raise whatever they are given, the others for their other arguments.
+        others = ("clamp", "clip", "scatter", "scatter_reduce", "eig", "eigvals")
+        if arguments is None or name in others:
+            continue
+        asked += 1
+        with pytest.raises(tc.TgcError, match="None"):
+            function(*arguments)
+        if function.__module__ == module.__name__:
+            assert pickle.loads(pickle.dumps(function)) is function
+    assert asked > 15
+
+
+def test_every_method_names_the_argument_that_is_none() -> None:
+    x, asked = tc.ones(2, 3, device="cpu"), 0
+    for name in dir(tc.Tensor):
+        method = inspect.getattr_static(tc.Tensor, name)
+        arguments = _wanting(method, 1) if inspect.isfunction(method) else None
+        if arguments is None or name.startswith("_") or name in ("show", "select_at"):
+            continue
+        asked += 1
+        with pytest.raises(tc.TgcError):
+            method(x, *arguments)
+    assert asked > 50
+
+
+@pytest.mark.parametrize(
+    "function", [tc.exp, tc.relu, tc.abs, tc.sigmoid], ids=lambda f: f.__name__
+)
+def test_a_number_is_no_only_operand(function: Any) -> None:
+    with pytest.raises(tc.DTypeError, match="input is no Tensor"):
+        function(2.0)
+
+
+def test_failures_with_the_right_arguments_are_their_own() -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        tc.unsqueeze(tc.ones(2))
+    with pytest.raises(tc.DTypeError) as caught:
+        tc.cumsum(np.ones(2), 0)
+    assert "input is no Tensor" in str(caught.value) and "as_tensor" in str(caught.value)
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
 
 
 def test_a_forward_of_the_users_own_takes_what_it_likes() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from tinygrad_cuda.core.dtypes import float64
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.nn.functional.embeddings import belonging, counting, largest_rows
+from tinygrad_cuda.tensors.arguments import checked_names
 from tinygrad_cuda.tensors.tensor import Tensor
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -197,3 +198,4 @@ NAMES = tuple(
     name for name, value in list(globals().items())
     if name.islower() and not name.startswith("_") and callable(value) and name != "annotations"
 )  # fmt: skip
+globals().update(checked_names(globals(), __name__, NAMES))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType, as_dtype
+from tinygrad_cuda.tensors.arguments import unchanged
 from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.tensors.creation import DTypeLike, get_default_dtype
 
@@ -45,7 +46,7 @@ is_signed = _function("is_signed")
 
 def real(input: Tensor) -> Tensor:
     """The tensor itself: nothing is complex."""
-    return input
+    return unchanged("real", input)
 
 
 def is_tensor(obj: Any) -> bool:

@@ -24,6 +24,7 @@ from tinygrad_cuda.graph.node import (
     site_of,
 )
 from tinygrad_cuda.graph.ops import common, elementwise
+from tinygrad_cuda.tensors.arguments import checks_tensors, no_tensor
 from tinygrad_cuda.tensors.autocast import in_float32, in_widest
 from tinygrad_cuda.tensors.base import TensorBase, node_of, pending, wrap
 from tinygrad_cuda.tensors.layout import keeps_layout, strides_like
@@ -119,6 +120,13 @@ def _binary(
     return function
 
 
+def _only_operand(op: str, value: Any) -> Node:
+    node = operand_of(op, value)
+    if not isinstance(node, Node):
+        raise no_tensor(op, "input", value)
+    return node
+
+
 def _unary(op: SameSpecOp, name: str, doc: str, floating: bool = True) -> Callable[..., Tensor]:
     def function(input: Tensor) -> Tensor:
         recorder = local.recorder
@@ -132,13 +140,13 @@ def _unary(op: SameSpecOp, name: str, doc: str, floating: bool = True) -> Callab
                 node = node_made(op, (source,), NO_ATTRIBUTES, outputs, device, needs, site, 2)
                 result = pending(node, recorder)
                 return result if input._strides is None else strides_like(result, input)
-        source = operand_of(name, input)
+        source = _only_operand(name, input)
         node = op(as_float(source) if floating else source)
         return strides_like(wrap(node), input)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
-    return function
+    return checks_tensors(function)
 
 
 # The operators of Tensor, and what the functions with options come down to.
@@ -375,6 +383,7 @@ def square(input: Tensor) -> Tensor:
     return mul(input, input)
 
 
+@checks_tensors
 def relu(input: Tensor) -> Tensor:
     """``max(input, 0)``; its derivative at 0 is 0.
 
@@ -383,7 +392,7 @@ def relu(input: Tensor) -> Tensor:
         >>> tc.relu(tc.tensor([-1.0, 2.0], device="cpu")).tolist()
         [0.0, 2.0]
     """
-    node = input.node
+    node = _only_operand("relu", input)
     if node.dtype is dtypes.bool_:
         raise DTypeError("relu", "bools have no sign", expect="a number dtype", actual="bool")
     zero = common.full_like(node, 0)

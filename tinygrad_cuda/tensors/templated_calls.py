@@ -4,14 +4,13 @@ same nodes from a template, and run none of their Python."""
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import DTypeError, RawSite
+from tinygrad_cuda.core.errors import RawSite
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.engine.capture import watching
 from tinygrad_cuda.engine.cell import Recorder, local
@@ -22,6 +21,7 @@ from tinygrad_cuda.graph.node import Node, site_of
 from tinygrad_cuda.graph.subgraph_template import SubgraphTemplate, waiting
 from tinygrad_cuda.replay.switches import switches
 from tinygrad_cuda.tensors import autocast
+from tinygrad_cuda.tensors.arguments import Parameters, checks_tensors
 from tinygrad_cuda.tensors.base import TensorBase, node_of, pending, wrap
 from tinygrad_cuda.tensors.creation import defaults
 
@@ -87,7 +87,7 @@ def templated(function: F) -> F:
     """
 
     known = calls.dictionary()
-    declared = _declared(function)
+    parameters = Parameters(function)
 
     @functools.wraps(function)
     def wrapper(*args: Any, **options: Any) -> Any:
@@ -122,40 +122,17 @@ def templated(function: F) -> F:
                     nodes.append(node)
                     key += (node.outputs, node.requires_grad, node.device, item._strides)
             else:
-                _check_tensors(function, declared, args, options)
+                parameters.check(args, options)
                 return function(*args, **options)
         call = known.get(whole := tuple(key), _missing)
         if call is _missing:
-            _check_tensors(function, declared, args, options)
+            parameters.check(args, options)
             call = _remember(known, whole, calls.made(function, args, options))
         if call is None:
             return function(*args, **options)
         return _repeated(call, tuple(nodes), recorder, mode.site or site_of(sys._getframe(1)))
 
-    return wrapper  # type: ignore[return-value]
-
-
-def _declared(function: Any) -> tuple[str, ...]:
-    """Names of arguments in their order; of those that must be Tensors, with a star before."""
-    plain = inspect.unwrap(function)
-    names = plain.__code__.co_varnames[: plain.__code__.co_argcount]
-    return tuple("*" * (plain.__annotations__.get(name) == "Tensor") + name for name in names)
-
-
-def _check_tensors(
-    function: Any, declared: tuple[str, ...], args: tuple[Any, ...], options: dict[str, Any]
-) -> None:
-    """Raises for an argument that is no Tensor where the function takes nothing else."""
-    given = [*zip(declared, args), *((f"*{name}", value) for name, value in options.items())]
-    for name, value in given:
-        if name in declared and name[0] == "*" and not isinstance(value, TensorBase):
-            arrays = hasattr(value, "__array__") or isinstance(value, list | tuple | int | float)
-            raise DTypeError(
-                function.__name__, f"{name[1:]} is no Tensor", expect="Tensor",
-                actual="None" if value is None else type(value).__name__,
-                hint="tc.as_tensor(...) makes a Tensor of arrays, lists and numbers"
-                if arrays else None,
-            )  # fmt: skip
+    return checks_tensors(wrapper)  # type: ignore[return-value]
 
 
 OfTwo = Callable[[Any, Any, Node, Node, Recorder, RawSite | None], Any]

@@ -43,6 +43,7 @@ from tinygrad_cuda.tensors import (
     ufuncs,
     writing,
 )
+from tinygrad_cuda.tensors.arguments import takes_tensors
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.layout import lies_in
@@ -799,6 +800,18 @@ class Tensor(
     def new_full(self, size: Any, fill_value: Any, **options: Any) -> Tensor:
         """`full` with this Tensor's dtype and device."""
         return creation.full(size, fill_value, **creation._like(self, options))
+
+
+# Methods of several Tensors that read one before it becomes an operand, which would be checked.
+for _name in (
+    "addbmm", "addbmm_", "addcdiv", "addcdiv_", "allclose", "as_strided_scatter", "baddbmm",
+    "baddbmm_", "bmm", "diagonal_scatter", "equal", "expand_as", "index_add", "index_copy",
+    "index_reduce", "index_reduce_", "inner", "is_same_size", "isclose", "kron", "masked_fill",
+    "masked_fill_", "masked_scatter", "masked_scatter_", "masked_select", "orgqr", "ormqr", "put",
+    "put_", "reshape_as", "resize_as_", "select_scatter", "slice_scatter", "take_along_dim",
+    "type_as", "view_as", "where",
+):  # fmt: skip
+    setattr(Tensor, _name, takes_tensors(getattr(Tensor, _name), __name__, f"Tensor.{_name}"))
 
 
 def _no_grad(op: str, tensor: Tensor) -> GradientError:

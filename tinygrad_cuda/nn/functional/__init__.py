@@ -156,6 +156,7 @@ from tinygrad_cuda.nn.functional.vision import (
     upsample_bilinear,
     upsample_nearest,
 )
+from tinygrad_cuda.tensors.arguments import checked_names
 from tinygrad_cuda.tensors.joining import (
     pad,
 )
@@ -198,6 +199,8 @@ __all__ = [
 
 # Activations --------------------------------------------------------------------------------
 
+
+globals().update(checked_names(globals(), __name__, __all__))
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
     __getattr__ = missing_from(__name__, lambda: __all__)

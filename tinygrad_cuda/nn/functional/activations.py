@@ -12,6 +12,7 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.nn.smooth import softplus as _softplus
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensors import math as tm
+from tinygrad_cuda.tensors.arguments import unchanged
 from tinygrad_cuda.tensors.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensors.creation import arange
 from tinygrad_cuda.tensors.layout import gives_rows
@@ -466,7 +467,7 @@ def alpha_dropout(
     """
     _check_probability("alpha_dropout", p)
     if not training or p == 0.0:
-        return input
+        return unchanged("alpha_dropout", input)
     return _alpha_dropped(input, rand_like(input.detach()) >= p, p, inplace)
 
 
@@ -482,7 +483,7 @@ def feature_alpha_dropout(
     op = "feature_alpha_dropout"
     _check_probability(op, p)
     if not training or p == 0.0:
-        return input
+        return unchanged(op, input)
     if input.ndim < 2:
         raise ShapeError(
             op, "the number of dimensions does not fit", expect="at least 2",
