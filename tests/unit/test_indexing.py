@@ -383,3 +383,58 @@ def test_one_element_of_what_has_a_history_keeps_it(on_cpu: None) -> None:
     y.tolist()
     (x[0, 1] * y[1, 2]).backward()
     assert x.grad.tolist() == [[0, 2, 0], [0, 0, 2]]
+
+
+def none(lib: Any) -> Any:
+    return lib.zeros(0, dtype=lib.int64)
+
+
+def set_at(x: Any, key: Any, value: Any) -> Any:
+    """A copy of `x` written at `key`."""
+    x = x.clone()
+    x[key] = value
+    return x
+
+
+# Of a tensor (2, 3) and sources without rows, with a row, and of one number.
+EMPTY_WRITES: dict[str, Callable[..., Any]] = {
+    "put": lambda lib, x, rows, row, one: x.put(none(lib), rows[:, 0]),
+    "put added": lambda lib, x, rows, row, one: x.put(none(lib), rows[:, 0], True),
+    "index_put": lambda lib, x, rows, row, one: x.index_put((none(lib),), one),
+    "index_put_": lambda lib, x, rows, row, one: x.clone().index_put_((none(lib),), rows),
+    "index_copy": lambda lib, x, rows, row, one: x.index_copy(0, none(lib), rows),
+    "index_add": lambda lib, x, rows, row, one: x.index_add(0, none(lib), rows, alpha=2),
+    "index_reduce": lambda lib, x, rows, row, one: x.index_reduce(0, none(lib), rows, "prod"),
+    "index_fill": lambda lib, x, rows, row, one: x.index_fill(0, none(lib), one),
+    "scatter": lambda lib, x, rows, row, one: x.scatter(0, none(lib).reshape(0, 3), rows),
+    "scatter_add": lambda lib, x, rows, row, one: x.scatter_add(0, none(lib).reshape(0, 3), rows),
+    "scatter_reduce": lambda lib, x, rows, row, one: x.scatter_reduce(
+        0, none(lib).reshape(0, 3), rows, "sum"
+    ),
+    "masked_scatter": lambda lib, x, rows, row, one: x.masked_scatter(x > 9, rows),
+    "masked_scatter of nothing": lambda lib, x, rows, row, one: x[:0].masked_scatter(
+        x[:0] > 9, row
+    ),
+    "setitem": lambda lib, x, rows, row, one: set_at(x, none(lib), rows),
+    "setitem, one number": lambda lib, x, rows, row, one: set_at(x, none(lib), one),
+    "setitem, a mask": lambda lib, x, rows, row, one: set_at(x, x > 9, one),
+}
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("name", EMPTY_WRITES)
+def test_what_writes_nothing_has_zero_gradients(name: str) -> None:
+    """The result requires the gradient of its sources, wherever they would have gone."""
+    torch = pytest.importorskip("torch")
+
+    def gradients(lib: Any, first: bool) -> list[Any]:
+        x = lib.arange(6.0).reshape(2, 3).requires_grad_(first)
+        leaves = [x, *(lib.ones(n).requires_grad_() for n in ((0, 3), (1, 3), ()))]
+        result = EMPTY_WRITES[name](lib, *leaves)
+        assert result.requires_grad
+        (result * result).sum().backward()
+        grads = [leaf.grad for leaf in leaves]
+        return [None if g is None else (tuple(g.shape), g.tolist()) for g in grads]
+
+    for first in (False, True):
+        assert gradients(tc, first) == gradients(torch, first)

@@ -24,8 +24,6 @@ SAMPLES, LARGEST, RESULTS, OPERANDS = 40, 401, 3, 5
 EXCEPTIONS: dict[str, str] = {
     "svd_lowrank": "torch saves what it makes of the factors; here they are results of their own",
     "pca_lowrank": "as svd_lowrank",
-    "put": "where nothing is written the result does not require the gradient of what would be",
-    "index_put": "as put",
 }
 # Not compared: the programs are others.
 OTHERS = (

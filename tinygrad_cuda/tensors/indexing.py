@@ -569,7 +569,8 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
     axes = _result_axes(places, len(shape))
     written = _fitted(written, tuple(shape[axis] for axis in axes))
     if not prod(shape):
-        view.write(node, "setitem")  # which checks that it may be written
+        # Which checks that it may be written.
+        view.write(common.nothing_written(node, written), "setitem")
         return
     number = only_number(written) if fills and shows_repeats(view.chain) else None
     if number is not None:

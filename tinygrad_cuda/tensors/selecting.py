@@ -179,7 +179,8 @@ def _scattered(op: str, input: Tensor, dim: int, index: Any, src: Any, add: bool
     flat_index = _flat_positions(op, node, dim, index)
     values = _source(op, node, src, flat_index.shape)
     if not prod(flat_index.shape):
-        return wrap(movement.reshape(node, shape=input.node.shape))
+        whole = movement.reshape(node, shape=input.node.shape)
+        return wrap(common.nothing_written(whole, values))
     row = ops.scatter_add if add else ops.scatter
     return wrap(movement.reshape(row(_flat(node), flat_index, values), shape=input.node.shape))
 
@@ -276,7 +277,8 @@ def _index_rows(op: str, input: Tensor, dim: int, index: Any, source: Any, add: 
     else:
         values = common.full(number_of(op, source, node.dtype), shape, node)
     if not prod(shape):
-        return wrap(movement.reshape(node, shape=input.node.shape))
+        whole = movement.reshape(node, shape=input.node.shape)
+        return wrap(common.nothing_written(whole, values))
     result = (ops.scatter_add if add else ops.scatter)(rows, positions, values)
     result = movement.permute(result, axes=back) if dim else result
     return wrap(movement.reshape(result, shape=input.node.shape))
@@ -312,7 +314,8 @@ def index_fill(input: Tensor, dim: int, index: Any, value: Any) -> Tensor:
     else:
         number = common.full(number_of("index_fill", value, node.dtype), node.shape, node)
     if not prod(positions.shape) or not prod(node.shape):
-        return strides_like(wrap(movement.reshape(node, shape=input.node.shape)), input)
+        whole = movement.reshape(node, shape=input.node.shape)
+        return strides_like(wrap(common.nothing_written(whole, number)), input)
     hit = common.full(True, positions.shape, node, bool_)
     chosen = ops.scatter(common.full(False, node.shape[dim : dim + 1], node, bool_), positions, hit)
     chosen = movement.reshape(chosen, shape=(node.shape[dim], *[1] * (len(node.shape) - dim - 1)))

@@ -20,6 +20,7 @@ from tinygrad_cuda.tensors.autocast import in_widest
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import as_tensor
 from tinygrad_cuda.tensors.cumulative import cumsum
+from tinygrad_cuda.tensors.layout import copied_strides
 from tinygrad_cuda.tensors.math import store
 from tinygrad_cuda.tensors.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensors.selecting import along_axis, scatter_add
@@ -152,7 +153,7 @@ def scatter_reduce(
     src = src.reshape(1) if not src.ndim else src
     axis = normalize_axis("scatter_reduce", dim, input.ndim)
     if not index.numel():
-        return rearranging.clone(input)
+        return _unwritten(input, src)
     if input.dtype is bool_ and reduce == "prod":
         reduce = "amin"
     if reduce in ("sum", "mean"):
@@ -284,6 +285,14 @@ def index_reduce(
 # By position --------------------------------------------------------------------------------------
 
 
+def _unwritten(input: Tensor, source: Tensor) -> Tensor:
+    """A copy of the input, which depends on what would be written elsewhere."""
+    result: Tensor = rearranging.clone(input)
+    if not source.requires_grad:
+        return result
+    return copied_strides(wrap(common.nothing_written(result.node, source.node)), input)
+
+
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """The input with the elements of `source` at positions of its flattened form.
 
@@ -300,7 +309,7 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
             actual=f"{source.numel()} of {source.dtype.name}",
         )
     if not index.numel():
-        return rearranging.clone(input)
+        return _unwritten(input, source)
     places = indexing.position_node("put", index, size, node)
     places = movement.reshape(places, shape=(prod(places.shape),))
     values = movement.reshape(source.node, shape=places.shape)
@@ -379,7 +388,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     shape = broadcast("masked_scatter", input.node.shape, mask.node.shape)
     chosen = to_shape(mask.node, shape)
     if not prod(shape) or not source.numel():
-        return wrap(to_shape(input.node, shape))
+        return wrap(common.nothing_written(to_shape(input.node, shape), source.node))
     flat = movement.reshape(to_dtype(detached(chosen), int64), shape=(prod(shape),))
     number = cumsum(wrap(flat), 0).node
     number = elementwise.sub(number, common.full_like(number, 1))

@@ -168,6 +168,20 @@ def with_second_history(value: Node, history: Node) -> Node:
     return custom(value, value, history, results=1, function=_SecondHistory())
 
 
+@dataclass(frozen=True)
+class _NothingWritten(GradientRule):
+    def __call__(self, node: Node, *gs: Node | None) -> Sequence[Node | None]:
+        # After the value twice, as it is and as it is differentiated.
+        return gs[0], *(full_like(source, 0) for source in node.sources[2:])
+
+
+def nothing_written(value: Node, *sources: Node) -> Node:
+    """A value into which nothing of the sources was written: they get gradients of zero."""
+    if not any(source.requires_grad for source in sources):
+        return value
+    return custom(value, value, *sources, results=1, function=_NothingWritten())
+
+
 # Categories of dtype (bool 0, integer 1, floating 2) by the name of a domain.
 DOMAINS: dict[str, tuple[int, ...]] = {
     "any": (0, 1, 2),

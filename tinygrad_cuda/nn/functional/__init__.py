@@ -197,9 +197,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-# Activations --------------------------------------------------------------------------------
-
-
 globals().update(checked_names(globals(), __name__, __all__))
 
 if not TYPE_CHECKING:  # for a type checker an unknown name stays an error
