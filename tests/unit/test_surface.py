@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from importlib import import_module
+from inspect import getsource
+from pathlib import Path
+
 import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.__main__ import main
+from tinygrad_cuda.tensors import functions
 from tinygrad_cuda.utils import compat
 
 torch = pytest.importorskip("torch")
@@ -34,6 +41,9 @@ EVERYDAY = {
         "cholesky cond det eigh eigvalsh inv lstsq matrix_norm norm pinv qr slogdet solve svd"
     ),
 }
+PACKAGE = "tinygrad_cuda.tensors"
+# The modules from which `functions` takes what they call public.
+FAMILIES = re.findall(rf"^from {PACKAGE}\.(\w+) import \*$", getsource(functions), re.MULTILINE)
 OWNERS = {"Tensor": tc.Tensor, "torch": tc, "linalg": tc.linalg}
 
 
@@ -66,6 +76,18 @@ def test_parts_count_names_of_their_kind() -> None:
         assert set(inside.split()) <= set(found[part])
         assert not set(outside.split()) & set(found[part])
         assert not [name for name in found[part] if name.startswith("_")]
+
+
+def test_a_public_function_is_named_once() -> None:
+    """In the `__all__` of its family; the package's own list takes them all."""
+    families = {module: vars(import_module(f"{PACKAGE}.{module}")) for module in FAMILIES}
+    counts = Counter(name for family in families.values() for name in family["__all__"])
+    assert [name for name, count in counts.items() if count > 1] == []
+    assert counts.keys() == {name for name in vars(functions) if not name.startswith("_")}
+    assert counts.keys() <= set(tc.__all__)
+    text = Path(str(tc.__file__)).read_text(encoding="utf-8")
+    own = text.split("__all__ = [")[1].split("]")[0]
+    assert [name for name in counts if f'"{name}"' in own] == []
 
 
 def test_functions_and_methods_come_in_pairs() -> None:

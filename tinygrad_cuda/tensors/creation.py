@@ -29,6 +29,12 @@ from tinygrad_cuda.tensors.transfer import to_device
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "arange", "as_tensor", "empty", "empty_like", "eye", "from_numpy", "full", "full_like",
+    "get_default_device", "get_default_dtype", "linspace", "logspace", "ones", "ones_like",
+    "set_default_device", "set_default_dtype", "tensor", "zeros", "zeros_like",
+]  # fmt: skip
+
 DeviceLike = Device | str | int | None
 DTypeLike = DType | str | type | None
 

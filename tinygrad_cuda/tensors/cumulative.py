@@ -18,6 +18,10 @@ from tinygrad_cuda.tensors.reductions import summed_in
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "cumprod", "cumsum",
+]  # fmt: skip
+
 
 @in_float32
 def cumsum(

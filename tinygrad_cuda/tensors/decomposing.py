@@ -23,6 +23,10 @@ from tinygrad_cuda.tensors.factorizing import require_matrix, solve_triangular
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "geqrf", "lu_unpack", "ormqr", "pca_lowrank", "svd_lowrank", "triangular_solve",
+]  # fmt: skip
+
 Array = np.ndarray[Any, Any]
 
 

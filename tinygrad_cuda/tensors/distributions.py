@@ -34,6 +34,10 @@ from tinygrad_cuda.tensors.searching import searchsorted
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "multinomial", "poisson",
+]  # fmt: skip
+
 
 def _open_uniform(node: Node, generator: Generator | None) -> Node:
     """Uniform float64 numbers in (0, 1], whose logarithm is finite."""

@@ -41,6 +41,14 @@ from tinygrad_cuda.tensors.promotion import to_dtype
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "atleast_1d", "atleast_2d", "atleast_3d", "block_diag", "broadcast_shapes",
+    "broadcast_tensors", "cartesian_prod", "column_stack", "combinations", "diag_embed",
+    "diagflat", "diff", "dsplit", "dstack", "fliplr", "flipud", "hsplit", "ravel", "rot90",
+    "split_with_sizes", "tensor_split", "trace", "tril_indices", "triu_indices", "vander",
+    "vsplit",
+]  # fmt: skip
+
 
 # Split --------------------------------------------------------------------------------------------
 

@@ -25,6 +25,10 @@ from tinygrad_cuda.tensors.reductions import Axes, cast, finish, reduced, requir
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "log_softmax", "logsumexp", "softmax",
+]  # fmt: skip
+
 
 def _shifted(node: Node, axes: Axes) -> tuple[Node, Node]:
     """x - max x, and the max; the max carries no gradient, since it cancels."""

@@ -28,6 +28,11 @@ from tinygrad_cuda.tensors.joining import cat
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "cholesky_inverse", "cholesky_solve", "det", "logdet", "matrix_exp", "matrix_power",
+    "slogdet",
+]  # fmt: skip
+
 Backward = Callable[[list[Any], list[Any]], "list[Tensor | None]"]
 
 

@@ -14,6 +14,12 @@ from tinygrad_cuda.tensors.creation import DTypeLike, get_default_dtype
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "adjoint", "conj", "conj_physical", "detach", "get_device", "is_complex", "is_conj",
+    "is_floating_point", "is_inference", "is_neg", "is_nonzero", "is_same_size", "is_signed",
+    "is_tensor", "numel", "promote_types", "real", "resolve_conj", "resolve_neg", "result_type",
+]  # fmt: skip
+
 
 def _function(name: str) -> Callable[..., Any]:
     """The method of this name as a function."""

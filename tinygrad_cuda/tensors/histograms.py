@@ -14,6 +14,10 @@ from tinygrad_cuda.tensors.creation import buffer_node
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "histogram", "histogramdd",
+]  # fmt: skip
+
 Array = np.ndarray[Any, Any]
 
 

@@ -39,6 +39,10 @@ from tinygrad_cuda.tensors.views import only_number, shows_repeats
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "masked_select", "nonzero", "select",
+]  # fmt: skip
+
 
 # Positions ----------------------------------------------------------------------------------------
 

@@ -10,6 +10,10 @@ from tinygrad_cuda.graph import draw as drawing
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.tensors.base import TensorBase
 
+__all__ = [
+    "draw", "explain", "to_networkx",
+]  # fmt: skip
+
 
 def _nodes(tensors: Any) -> list[Node]:
     found = [tensors] if isinstance(tensors, TensorBase) else list(tensors)

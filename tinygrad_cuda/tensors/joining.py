@@ -29,6 +29,10 @@ from tinygrad_cuda.tensors.templated_calls import templated
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "cat", "concat", "concatenate", "hstack", "meshgrid", "pad", "stack", "vstack",
+]  # fmt: skip
+
 
 # Nodes --------------------------------------------------------------------------------------------
 

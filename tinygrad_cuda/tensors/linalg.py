@@ -19,6 +19,10 @@ from tinygrad_cuda.tensors.templated_calls import templated
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "addmm", "bmm", "dot", "einsum", "matmul", "mm", "mv", "outer",
+]  # fmt: skip
+
 
 def _operand(op: str, value: Any) -> Node:
     if not isinstance(value, TensorBase):

@@ -50,6 +50,16 @@ from tinygrad_cuda.tensors.templated_calls import templated_of_two
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "abs", "acos", "add", "addcdiv", "addcmul", "allclose", "asin", "atan", "atan2",
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clamp", "clip", "cos",
+    "cosh", "div", "eq", "equal", "erf", "exp", "exp2", "expm1", "floor", "floor_divide",
+    "fmod", "ge", "gt", "isclose", "isfinite", "isinf", "isnan", "le", "lerp", "log", "log10",
+    "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "maximum",
+    "minimum", "mul", "ne", "neg", "pow", "reciprocal", "relu", "remainder", "round", "rsqrt",
+    "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "trunc",
+]  # fmt: skip
+
 Scalar = bool | int | float
 Operand = "Tensor | Scalar"
 

@@ -30,6 +30,10 @@ from tinygrad_cuda.tensors.selecting import along_axis
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "argsort", "cummax", "cummin", "kthvalue", "msort", "sort", "topk",
+]  # fmt: skip
+
 # Comparisons up to which the order is counted, by kind of device, and the longest row for it.
 COUNTED = {"cuda": 2**32, "emu": 2**20}
 LONGEST = 4096

@@ -20,6 +20,11 @@ from tinygrad_cuda.tensors.promotion import factor_of, promote, to_shape
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "addbmm", "addmv", "addr", "baddbmm", "cdist", "chain_matmul", "cosine_similarity", "cross",
+    "ger", "inner", "kron", "pairwise_distance", "pdist", "tensordot", "vdot",
+]  # fmt: skip
+
 Scalar = bool | int | float
 
 

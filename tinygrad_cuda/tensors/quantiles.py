@@ -33,6 +33,10 @@ from tinygrad_cuda.tensors.ordering import (
     without,
 )
 
+__all__ = [
+    "median", "mode", "nanmedian", "nanquantile", "quantile",
+]  # fmt: skip
+
 # Median, quantile, mode ---------------------------------------------------------------------------
 
 

@@ -38,6 +38,12 @@ from tinygrad_cuda.tensors.promotion import promote, to_dtype, to_shape
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "Generator", "bernoulli", "default_generator", "get_rng_state", "initial_seed",
+    "manual_seed", "normal", "rand", "rand_like", "randint", "randint_like", "randn",
+    "randn_like", "randperm", "seed", "set_rng_state",
+]  # fmt: skip
+
 
 # Generators ---------------------------------------------------------------------------------------
 

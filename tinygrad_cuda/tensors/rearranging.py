@@ -23,6 +23,10 @@ from tinygrad_cuda.tensors.shaping import flatten, integers, reshape
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "clone", "diag", "flip", "repeat_interleave", "roll", "tile", "tril", "triu",
+]  # fmt: skip
+
 
 def repeat(input: Tensor, *counts: Any, repeats: Any = None) -> Tensor:
     """Copies of the tensor side by side, ``counts[k]`` along dimension k.

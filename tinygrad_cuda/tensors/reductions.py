@@ -32,6 +32,11 @@ from tinygrad_cuda.tensors.templated_calls import templated
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "all", "amax", "amin", "any", "argmax", "argmin", "count_nonzero", "max", "mean", "min",
+    "norm", "prod", "std", "sum", "var", "var_mean",
+]  # fmt: skip
+
 Axes = tuple[int, ...]
 
 

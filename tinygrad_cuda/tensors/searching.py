@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 from tinygrad_cuda.tensors.ordering import taken
 
+__all__ = [
+    "bucketize", "isin", "searchsorted", "unique", "unique_consecutive",
+]  # fmt: skip
+
 # Search -------------------------------------------------------------------------------------------
 
 

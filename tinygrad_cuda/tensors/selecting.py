@@ -29,6 +29,11 @@ from tinygrad_cuda.tensors.transfer import to_device
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "gather", "index_add", "index_copy", "index_fill", "index_select", "masked_fill", "one_hot",
+    "scatter_add", "take", "take_along_dim", "where",
+]  # fmt: skip
+
 
 # Along one dimension, element by element ----------------------------------------------------------
 

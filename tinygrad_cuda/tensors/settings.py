@@ -7,6 +7,11 @@ from typing import Any
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.tensors import representation
 
+__all__ = [
+    "get_num_interop_threads", "set_flush_denormal", "set_num_interop_threads",
+    "set_printoptions", "set_warn_always",
+]  # fmt: skip
+
 _interop = [1]
 
 

@@ -28,6 +28,12 @@ from tinygrad_cuda.tensors.indexing import select
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "broadcast_to", "chunk", "diagonal", "flatten", "moveaxis", "movedim", "narrow", "permute",
+    "reshape", "split", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unbind",
+    "unflatten", "unsqueeze",
+]  # fmt: skip
+
 
 def integers(op: str, values: tuple[Any, ...], what: str) -> tuple[int, ...]:
     """Integers given as ``f(x, 2, 3)`` or ``f(x, (2, 3))``."""

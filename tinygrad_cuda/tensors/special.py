@@ -26,6 +26,15 @@ from tinygrad_cuda.tensors.promotion import as_float, promote, to_dtype
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "acosh", "angle", "arccosh", "arcsinh", "arctanh", "asinh", "atanh", "bitwise_left_shift",
+    "bitwise_right_shift", "clamp_max", "clamp_min", "copysign", "deg2rad", "digamma", "erfc",
+    "erfinv", "float_power", "fmax", "fmin", "frac", "frexp", "heaviside", "hypot", "isneginf",
+    "isposinf", "isreal", "ldexp", "lgamma", "logaddexp", "logaddexp2", "logit", "mvlgamma",
+    "nan_to_num", "nextafter", "polygamma", "positive", "rad2deg", "rsub", "sgn", "signbit",
+    "sinc", "xlogy",
+]  # fmt: skip
+
 asinh = _unary(ops.asinh, "asinh", "Inverse hyperbolic sine.")
 acosh = _unary(ops.acosh, "acosh", "Inverse hyperbolic cosine.")
 atanh = _unary(ops.atanh, "atanh", "Inverse hyperbolic tangent.")

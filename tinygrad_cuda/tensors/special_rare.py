@@ -24,6 +24,10 @@ from tinygrad_cuda.tensors.special import erfc
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "gcd", "i0", "igamma", "igammac", "lcm",
+]  # fmt: skip
+
 # Bessel functions ---------------------------------------------------------------------------------
 
 i0 = _unary(ops.i0, "i0", "The modified Bessel function of the first kind of order 0.")

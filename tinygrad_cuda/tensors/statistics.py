@@ -27,6 +27,11 @@ from tinygrad_cuda.tensors.special import logaddexp
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "aminmax", "bincount", "corrcoef", "cov", "cumulative_trapezoid", "dist", "gradient",
+    "histc", "logcumsumexp", "nanmean", "nansum", "renorm", "std_mean", "trapezoid", "trapz",
+]  # fmt: skip
+
 
 class MinMax(NamedTuple):
     """What `aminmax` gives."""

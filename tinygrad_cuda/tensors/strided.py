@@ -25,6 +25,14 @@ from tinygrad_cuda.tensors.views import first_position, moves
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "alias_copy", "as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter",
+    "detach_copy", "diagonal_copy", "empty_permuted", "empty_strided", "expand_copy", "fill",
+    "narrow_copy", "permute_copy", "resize_as_", "scalar_tensor", "select_copy", "split_copy",
+    "split_with_sizes_copy", "squeeze_copy", "t_copy", "transpose_copy", "unbind_copy",
+    "unfold_copy", "unsqueeze_copy", "view_copy", "zero_",
+]  # fmt: skip
+
 
 # Memory by stride ---------------------------------------------------------------------------------
 

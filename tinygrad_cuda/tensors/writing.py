@@ -28,6 +28,12 @@ from tinygrad_cuda.tensors.selecting import along_axis, scatter_add
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
+__all__ = [
+    "argwhere", "diagonal_scatter", "index_put", "index_reduce", "masked_scatter",
+    "nonzero_static", "put", "scatter", "scatter_reduce", "select_scatter", "slice_scatter",
+    "unravel_index",
+]  # fmt: skip
+
 
 def argwhere(input: Tensor) -> Tensor:
     """The positions of elements other than zero, as rows; see `nonzero`."""
