@@ -12,6 +12,7 @@ import ctypes
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -404,7 +405,7 @@ def pretended_gpu(alone: bool = True, **attributes: int) -> Iterator[Driver]:
         patch.delitem(registry._backends, device, raising=False)
         made: Any = registry.get(device)
         if alone:
-            made.co_resident = {1: 1, 2: 1}
+            made.target = replace(made.target, co_resident=((1, 1), (2, 1)))
         try:
             yield driver
         finally:

@@ -14,10 +14,7 @@ HERE = Path(__file__).resolve().parent
 KERNELS = HERE / "kernels"
 sys.path.insert(0, str(HERE.parent / "unit"))
 
-from programs import family, scheduled  # noqa: E402
-
-from tinygrad_cuda.lowering.codegen.pack import packed  # noqa: E402
-from tinygrad_cuda.lowering.emit import stages  # noqa: E402
+from programs import family, launches  # noqa: E402
 
 pytestmark = pytest.mark.smoke("lowering")
 
@@ -29,8 +26,7 @@ NAMES = (
 
 def text_of(name: str) -> str:
     """The launches of a program, without the prelude."""
-    found = scheduled(family()[name])
-    return "\n".join(launch.text for launch in packed([stages(k) for k in found.kernels]))
+    return "\n".join(launch.text for launch in launches(family()[name]))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.launch import executable
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
+from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.schedule import fuse_grid_reduce
 from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule
+from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.nn import functional as F
 
 SHAPE = (96, 40, 64, 64)  # 63 MB of float32
@@ -23,11 +24,11 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many kernels of each new plan hold their rows."""
     found: list[int] = []
 
-    def spied(schedule: Schedule, *machine: object) -> None:
-        fuse_grid_reduce.fuse_grid_reduce(schedule, *machine)
+    def spied(schedule: Schedule, target: Target) -> None:
+        fuse_grid_reduce.fuse_grid_reduce(schedule, target)
         found.append(sum(bool(kernel.co_resident) for kernel in schedule.kernels))
 
-    monkeypatch.setattr(executable, "fuse_grid_reduce", spied)
+    monkeypatch.setattr(lower, "fuse_grid_reduce", spied)
     cache.clear()
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import fetch_source
 from tinygrad_cuda.backend.launch.executable import CudaExecutable
 from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.lowering.target import Target
 
 # Stages that fit share a kernel, and the time of a compilation grows faster than a kernel does.
 VALUES = samples.chunks(20)
@@ -26,8 +26,7 @@ class Listing:
     """A machine that has a compiler's input and nothing else: it keeps the source."""
 
     error = None
-    shared_bytes = 227 << 10
-    co_resident: Mapping[int, int] = {1: 132, 2: 264}
+    target = Target.h200()
 
     def __init__(self) -> None:
         self.sources: list[str] = []

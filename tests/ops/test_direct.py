@@ -20,9 +20,9 @@ from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.lowering.skeletons.contract import contract
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import BLOCK_SHARED
 from tinygrad_cuda.lowering.skeletons.conv.direct import Cut, Windows, cut_of, cuts_of, windows_of
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import ImagePart, parts_of
+from tinygrad_cuda.lowering.target import BLOCK_SHARED
 from tinygrad_cuda.nn.windows import padded, windows
 
 Array = np.ndarray[Any, Any]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ from execution import device_or_skip
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import Tensor
+from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.lowering.schedule import kernel_dag as schedule
+from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.nn import functional as F
 
 
@@ -42,7 +45,8 @@ def test_values_and_gradients_are_those_of_the_definition(
     order: int,
 ) -> None:
     device = str(device_or_skip("emu", request))
-    monkeypatch.setattr(schedule, "LARGE", 1 << 12)
+    backend: Any = registry.get(as_device(device))
+    monkeypatch.setattr(backend, "target", replace(backend.target, large=1 << 12))
     rng = np.random.default_rng(3)
     values, cotangent = (rng.normal(1, 2, shape).astype(np.float32) for _ in range(2))
 

@@ -6,7 +6,7 @@ The thresholds of size are lowered; what is refused must have the right values a
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,14 @@ import pytest
 from execution import device_or_skip
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.launch import executable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine.plan import cache
+from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.codegen.skeleton import Exchange
 from tinygrad_cuda.lowering.schedule import fuse_grid_reduce
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
 from tinygrad_cuda.lowering.skeletons import grid_reduce as texts
+from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.nn import functional as F
 
 Tensor = tc.Tensor
@@ -47,11 +48,11 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
     """The kernels of all plans that are made."""
     found: list[Kernel] = []
 
-    def spied(schedule: Schedule, shared_bytes: int, co_resident: Mapping[int, int]) -> None:
-        fuse_grid_reduce.fuse_grid_reduce(schedule, shared_bytes, co_resident)
+    def spied(schedule: Schedule, target: Target) -> None:
+        fuse_grid_reduce.fuse_grid_reduce(schedule, target)
         found.extend(schedule.kernels)
 
-    monkeypatch.setattr(executable, "fuse_grid_reduce", spied)
+    monkeypatch.setattr(lower, "fuse_grid_reduce", spied)
     return found
 
 

@@ -5,19 +5,23 @@ They stand for what samples of single ops cannot show: phases, parts, what kerne
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from bench import Bench, softmax, spread
 
+from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.ops import common, contraction, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.lowering.schedule import fuse_column_sums
-from tinygrad_cuda.lowering.schedule import kernel_dag as schedule
 from tinygrad_cuda.lowering.skeletons import column_partials, row_pipeline
 
 
@@ -138,6 +142,20 @@ def test_columns_share_a_pass(bench: Bench, shape: tuple[int, ...]) -> None:
     bench.check(rd.sum(x, axes=axes), rd.max(x, axes=axes), *outputs, tolerance=1e-3)
 
 
+def walk_by_five_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that few rows are enough for a row kernel that carries columns."""
+    monkeypatch.setattr(fuse_column_sums, "ROWS_A_BLOCK", 1)
+    for module in (fuse_column_sums, column_partials):
+        monkeypatch.setattr(module, "column_blocks", lambda target: 5)
+    monkeypatch.setattr(column_partials, "pipeline_blocks", lambda target: 5)
+
+
+def call_large(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    """From so many bytes on a value is one that the emulated cache does not hold."""
+    backend: Any = registry.get(as_device("emu"))
+    monkeypatch.setattr(backend, "target", replace(backend.target, large=nbytes))
+
+
 @pytest.mark.parametrize(("rows", "length"), [(11, 4100), (21, 1027), (17, 2048)])
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
 @pytest.mark.parametrize("ahead", [False, True])
@@ -148,11 +166,9 @@ def test_rows_carry_the_columns_that_they_have_at_hand(
 
     Rows are sent for ahead where they can be: odd ones have no vectors.
     """
-    monkeypatch.setattr(fuse_column_sums, "ENOUGH_ROWS", 8)
-    monkeypatch.setattr(column_partials, "WALKERS", 5)
-    monkeypatch.setattr(row_pipeline, "WALKERS", 5)
+    walk_by_five_blocks(monkeypatch)
     monkeypatch.setattr(row_pipeline, "LEAST", 1 if ahead else row_pipeline.LEAST)
-    monkeypatch.setattr(schedule, "LARGE", 1)
+    call_large(monkeypatch, 1)
     x, g, weight = (bench(*shape, dtype=dtype) for shape in ((rows, length),) * 2 + ((length,),))
     size = common.full_like(rd.sum(x, axes=(1,)), length)
     mean = mv.expand(ew.div(rd.sum(x, axes=(1,)), size), shape=x.shape)
@@ -183,7 +199,7 @@ def test_rows_whose_operands_leave_the_cache_last(
     bench: Bench, length: int, dtype: DType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Large ones: here all are. The emulator has no such cache, but the same text."""
-    monkeypatch.setattr(schedule, "LARGE", 1)
+    call_large(monkeypatch, 1)
     x, weight = bench(6, length, dtype=dtype), bench(length, dtype=dtype)
     outputs = [ew.mul(softmax(x, (1,)), spread(weight, x.shape))]
     text = bench.compile(*outputs).launches[0].text
@@ -196,8 +212,7 @@ def test_carried_columns_meet_values_of_the_rows(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many rows as columns: what a row kernel stores for each row, its second stage reads."""
-    monkeypatch.setattr(fuse_column_sums, "ENOUGH_ROWS", 8)
-    monkeypatch.setattr(column_partials, "WALKERS", 5)
+    walk_by_five_blocks(monkeypatch)
     x = bench(300, 300)
     tops = rd.max(x, axes=(1,))
     centered = ew.sub(x, mv.expand(tops, shape=x.shape))
@@ -212,8 +227,7 @@ def test_rows_that_wait_for_columns_do_not_carry_them(
     bench: Bench, between: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A softmax of what column sums, or a product of these, have changed."""
-    monkeypatch.setattr(fuse_column_sums, "ENOUGH_ROWS", 8)
-    monkeypatch.setattr(column_partials, "WALKERS", 5)
+    walk_by_five_blocks(monkeypatch)
     x, weight = bench(300, 300), bench(300, 1)
     sums = rd.sum(x, axes=(0,))
     change = contraction.matmul(sums, weight) if between else sums

@@ -19,13 +19,13 @@ from tinygrad_cuda.lowering.schedule.kernel_dag import schedule
 from tinygrad_cuda.lowering.skeletons.contract import contract
 from tinygrad_cuda.lowering.skeletons.contract.loads import Source, followed
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
-    BLOCK_SHARED,
     TILES,
     Plan,
     clocks,
     parted,
     plan,
 )
+from tinygrad_cuda.lowering.target import BLOCK_SHARED, Target
 from tinygrad_cuda.nn.windows import padded, windows
 
 
@@ -110,7 +110,7 @@ def test_a_long_sum_is_split_where_its_table_would_not_fit_a_block() -> None:
     w = common.buffer.leaf((512, 512 * 9), float32, CPU, slot=1)
     wide = windows(padded(x, ((1, 1), (1, 1))), (3, 3), (1, 1), (1, 1), (28, 28))
     columns = mv.reshape(mv.permute(wide, axes=(1, 4, 5, 0, 2, 3)), shape=(512 * 9, 64 * 28 * 28))
-    (kernel,) = schedule([contraction.matmul(w, columns)]).kernels
+    (kernel,) = schedule([contraction.matmul(w, columns)], Target.h200()).kernels
     assert plan(1, 512, 64 * 28 * 28, 512 * 9, 4).parts == 1
     first, join = contract.contract_stages(kernel)
     assert join.after == [first]

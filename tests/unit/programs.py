@@ -16,15 +16,13 @@ from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.program import Argument, Program
-from tinygrad_cuda.graph.rewrite import simplify
-from tinygrad_cuda.graph.rewrite.products import turn_products
-from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
-from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
-from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule, schedule
+from tinygrad_cuda.lowering import lower
+from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
+from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule
+from tinygrad_cuda.lowering.target import Target
 
 EMU = as_device("emu")
-SHARED = 227 << 10  # bytes that a block may have on a large GPU
-CO_RESIDENT = {1: 132, 2: 264}  # blocks that run on it at one time, by those on a multiprocessor
+TARGET = Target.h200()
 
 
 class Inputs:
@@ -43,12 +41,13 @@ class Inputs:
 
 
 def scheduled(program: Program) -> Schedule:
-    """As the executable does it."""
-    places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
-    found = schedule(turn_products(simplify(program.outputs)), places)
-    fuse_grid_reduce(found, SHARED, CO_RESIDENT)
-    fuse_column_sums(found, SHARED)
-    return found
+    """The kernels of a program on the target that tests of texts have."""
+    return lower.scheduled(program, TARGET)
+
+
+def launches(program: Program) -> list[PackedLaunch]:
+    """What a program launches there."""
+    return lower.lower(program, TARGET).launches
 
 
 def spread(x: Node, shape: tuple[int, ...]) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import programs
 import pytest
@@ -14,6 +15,7 @@ from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.lowering.emit import stages
+from tinygrad_cuda.lowering.target import Target
 
 
 def normalized(x: Node, passes: int) -> Node:
@@ -27,7 +29,7 @@ def normalized(x: Node, passes: int) -> Node:
 @pytest.fixture(autouse=True)
 def no_co_resident(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU on which no kernel holds such rows."""
-    monkeypatch.setattr(programs, "CO_RESIDENT", {})
+    monkeypatch.setattr(programs, "TARGET", replace(Target.h200(), co_resident=()))
 
 
 def directions(batch: int, passes: int) -> list[bool]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import struct
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from programs import Inputs, family, layer_norm, mlp_step, scheduled, softmax
+from programs import Inputs, family, launches, layer_norm, mlp_step, softmax
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.launch.executable import CudaExecutable
@@ -25,21 +26,19 @@ from tinygrad_cuda.graph.ops import contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.program import Program
-from tinygrad_cuda.graph.rewrite import simplify
-from tinygrad_cuda.graph.rewrite.products import turn_products
-from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, packed
+from tinygrad_cuda.lowering import lower
+from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.codegen.skeleton import Word
 from tinygrad_cuda.lowering.emit import stages
-from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
-from tinygrad_cuda.lowering.schedule.kernel_dag import schedule
 from tinygrad_cuda.lowering.skeletons.row_reduce import ROW_BYTES
+from tinygrad_cuda.lowering.target import Target
 
 EMU = as_device("emu")
 RATE = 0.05
 
 
 def launched(program: Program) -> list[PackedLaunch]:
-    return packed([stages(kernel) for kernel in scheduled(program).kernels])
+    return launches(program)
 
 
 def behind(after: list[tuple[int, ...]]) -> list[set[int]]:
@@ -268,8 +267,8 @@ def test_programs_share_one_arena_that_grows(machine: Any) -> None:
 
 def carried(program: Program, shared_bytes: int) -> list[str]:
     """The labels of a program's kernels, for a block of so much shared memory."""
-    found = schedule(turn_products(simplify(program.outputs)), {})
-    fuse_column_sums(found, shared_bytes)
+    target = replace(Target.h200(), block_shared=shared_bytes, co_resident=())
+    found = lower.scheduled(program, target)
     return [stages(kernel)[0].label for kernel in found.kernels]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from programs import Inputs, scheduled, softmax, spread, times
+from programs import Inputs, launches, softmax, spread, times
 
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.graph.node import Node
@@ -13,8 +13,6 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.lowering.codegen.expression import expression
-from tinygrad_cuda.lowering.codegen.pack import packed
-from tinygrad_cuda.lowering.emit import stages
 
 HALF = dtypes.bfloat16
 
@@ -23,8 +21,7 @@ def _text(function: Callable[[Node], tuple[Node, ...]]) -> str:
     """The kernels of a function of half values that are widened first."""
     new = Inputs()
     x = ew.cast(new(300, 512, dtype=HALF), dtype=dtypes.float32)
-    kernels = scheduled(new.program(*function(x))).kernels
-    return "\n".join(launch.text for launch in packed([stages(kernel) for kernel in kernels]))
+    return "\n".join(launch.text for launch in launches(new.program(*function(x))))
 
 
 def _narrow(x: Node) -> Node:

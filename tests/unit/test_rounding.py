@@ -6,13 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from programs import family, scheduled
+from programs import TARGET, family, launches
 
 from tinygrad_cuda.backend.cuda import compiler
 from tinygrad_cuda.backend.emu import compiler as emulator
-from tinygrad_cuda.lowering.codegen.pack import packed, translation_unit
+from tinygrad_cuda.lowering.codegen.pack import translation_unit
 from tinygrad_cuda.lowering.codegen.skeleton import FOLDER
-from tinygrad_cuda.lowering.emit import stages
 
 # A running float value that takes something: `sum[q] += a * b`, `t1 = t1 - a * b`.
 TAKEN = re.compile(r"\b(?:sum|total|mean|m2|half|to|[rst]\d+)(?:\.\w+)? *([+-]?=) *(.+)", re.DOTALL)
@@ -33,8 +32,7 @@ def bare(text: str) -> list[str]:
 
 
 def text_of(name: str) -> str:
-    found = scheduled(family()[name])
-    return "\n".join(launch.text for launch in packed([stages(k) for k in found.kernels]))
+    return "\n".join(launch.text for launch in launches(family()[name]))
 
 
 def test_both_compilers_are_told_not_to_contract() -> None:
@@ -94,8 +92,7 @@ def ptx_of(source: str) -> str:
 
 def test_nvrtc_rounds_each_operation() -> None:
     """Gradients of a layer norm multiply and add, and have no function of the library."""
-    found = scheduled(family()["layer_norm_gradients"])
-    unit = translation_unit(packed([stages(kernel) for kernel in found.kernels]))
+    unit = translation_unit(launches(family()["layer_norm_gradients"]), TARGET)
     text = ptx_of(unit)
     assert "fma.rn.f32" not in text
     assert "mul.rn.f32" in text and "add.rn.f32" in text
@@ -103,8 +100,7 @@ def test_nvrtc_rounds_each_operation() -> None:
 
 @pytest.mark.parametrize("name", ["product", "product_split", "product_half", "product_double"])
 def test_nvrtc_fuses_inner_products(name: str) -> None:
-    found = scheduled(family()[name])
-    text = ptx_of(translation_unit(packed([stages(kernel) for kernel in found.kernels])))
+    text = ptx_of(translation_unit(launches(family()[name]), TARGET))
     kind = "f64" if name == "product_double" else "f32"
     assert text.count(f"fma.rn.{kind}") >= 64
     assert f"mul.rn.{kind}" not in text

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from programs import (
+    TARGET,
     Inputs,
     cross_entropy,
     family,
@@ -92,7 +93,7 @@ def test_rows_that_are_sent_for_share_no_launch() -> None:
     """Their blocks are few, but each wants a multiprocessor."""
     new = Inputs()
     other = scheduled(new.program(ew.exp(new(100)))).kernels[0]
-    launches = packed([stages(carrier()), stages(other)])
+    launches = packed([stages(carrier()), stages(other)], TARGET)
     assert [len(launch.stages) for launch in launches if "tgc_copy_ahead" in launch.text] == [1]
     assert len(launches) == 3
 

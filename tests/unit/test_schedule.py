@@ -8,10 +8,12 @@ import networkx
 import numpy as np
 import pytest
 from programs import (
+    TARGET,
     Inputs,
     cross_entropy,
     family,
     gradients,
+    launches,
     layer_norm,
     mlp_step,
     scheduled,
@@ -27,8 +29,8 @@ from tinygrad_cuda.graph.ops import common, contraction, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
-from tinygrad_cuda.lowering.codegen.pack import packed
 from tinygrad_cuda.lowering.emit import stages
+from tinygrad_cuda.lowering.lower import lower
 from tinygrad_cuda.lowering.schedule.fusion import signature
 from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule, schedule
 
@@ -119,10 +121,10 @@ def test_few_elements_of_other_values_are_summed_with_those_that_they_divide(
 @pytest.mark.smoke("lowering")
 def test_mlp_step_needs_few_launches_and_none_for_the_update() -> None:
     """Each parameter is updated, in place, where its gradient is computed."""
-    found = scheduled(mlp_step())
-    launches = packed([stages(kernel) for kernel in found.kernels])
-    assert len(launches) <= 6
-    assert not any(launch.stages[0].kernel.update for launch in launches)
+    lowered = lower(mlp_step(), TARGET)
+    found = lowered.schedule
+    assert len(lowered.launches) <= 6
+    assert not any(launch.stages[0].kernel.update for launch in lowered.launches)
     places = [kernel for kernel in found.kernels for _ in kernel.places]
     assert [kernel.kind for kernel in places].count("contract") == 4
     assert [kernel.kind for kernel in places].count("col") == 4
@@ -137,8 +139,7 @@ def test_an_update_of_many_parameters_is_one_launch() -> None:
         old, gradient = new(number + 1, 7), new(number + 1, 7)
         overwrites[number] = 2 * number
         outputs.append(common.assign(old, ew.sub(old, times(gradient, 0.1))))
-    found = scheduled(new.program(*outputs, overwrites=overwrites))
-    assert len(packed([stages(kernel) for kernel in found.kernels])) == 1
+    assert len(launches(new.program(*outputs, overwrites=overwrites))) == 1
 
 
 def test_bias_and_activation_are_the_epilogue_of_a_product() -> None:
@@ -461,7 +462,7 @@ def test_random_graphs_make_no_circles() -> None:
         pool: list[Node] = [new(16, 16) for _ in range(3)]
         for _ in range(40):
             pool.append(_random_node(rng, pool))
-        found = schedule(rng.sample(pool[3:], 6))
+        found = schedule(rng.sample(pool[3:], 6), TARGET)
         done: set[Node] = set()
         for kernel in found.kernels:
             assert all(n.op is common.buffer or n in done for n in kernel.reads)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import xor
 from typing import Any
 
@@ -22,7 +22,7 @@ from tinygrad_cuda.backend.cuda.transfer.pinned_ring import Staged, lent
 from tinygrad_cuda.backend.cuda.transfer.prefetch import Upload, Uploader
 from tinygrad_cuda.backend.launch.executable import CudaExecutable
 from tinygrad_cuda.backend.launch.launch_params import LaunchParams, bad_index
-from tinygrad_cuda.backend.launch.report import LANES, Roof
+from tinygrad_cuda.backend.launch.report import Roof
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
@@ -32,6 +32,7 @@ from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.lowering.schedule.arena import ArenaPiece
+from tinygrad_cuda.lowering.target import LANES, Target
 
 ERROR_BYTES = 64
 HOST_MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP: kernels may write it
@@ -63,10 +64,10 @@ class CudaBackend:
         self.take_error, self.watch_error = self._mirror.look, self._mirror.watch
         self.arena = self.gpu.arena
         gpu = self.gpu.properties
-        self.shared_bytes = gpu.shared_bytes
-        self.co_resident: Mapping[int, int] = {}
-        if gpu.capability >= (9, 0):  # which has copies to shared memory that a barrier counts
-            self.co_resident = {dense: dense * gpu.multiprocessors for dense in (1, 2)}
+        # From sm_90 on, a barrier counts copies to shared memory, which co-resident blocks need.
+        crowds = (1, 2) if gpu.capability >= (9, 0) else ()
+        together = tuple((dense, dense * gpu.multiprocessors) for dense in crowds)
+        self.target = Target(gpu.name, gpu.multiprocessors, gpu.shared_bytes, together)
         # A multiplication and an addition a clock in each lane.
         flops = 2.0 * LANES * gpu.multiprocessors * gpu.clock_hz
         self.roof: Roof | None = Roof(gpu.bandwidth, flops)

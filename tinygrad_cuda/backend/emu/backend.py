@@ -6,14 +6,14 @@ For correctness, never for speed: every access is checked, fresh memory is poiso
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tinygrad_cuda.backend.base import BadIndex
 from tinygrad_cuda.backend.emu.compiler import toolchain
-from tinygrad_cuda.backend.emu.runtime import MAX_SHARED, EmulatedModule
+from tinygrad_cuda.backend.emu.runtime import EmulatedModule
 from tinygrad_cuda.backend.launch.executable import CudaExecutable
 from tinygrad_cuda.backend.launch.launch_params import LaunchParams, bad_index
 from tinygrad_cuda.backend.launch.report import Roof
@@ -24,6 +24,7 @@ from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
+from tinygrad_cuda.lowering.target import Target
 
 ALIGNMENT = 256  # as a GPU's allocator gives it
 POISON = 0xFF
@@ -62,8 +63,7 @@ class EmuBackend:
         toolchain()
         self.device = device
         self.error = new_buffer(64, 0)
-        self.shared_bytes = MAX_SHARED
-        self.co_resident: Mapping[int, int] = {1: 1, 2: 1}  # blocks run one after another
+        self.target = Target.emu()
         self.roof: Roof | None = None
         self._arena = new_buffer(0)
         self._runs: dict[int, Sequence[int]] = {}  # the one that has set the error word

@@ -19,10 +19,11 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError, RawSite, TgcError
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.lowering.codegen.skeleton import FOLDER
+from tinygrad_cuda.lowering.target import Target
 
 PRELUDE = FOLDER / "device.cuh"
 MAX_THREADS = 1024
-MAX_SHARED = 227 << 10  # bytes; what a block can have on sm_90
+MAX_SHARED = Target.emu().block_shared
 
 Range = tuple[int, int]  # address, bytes
 

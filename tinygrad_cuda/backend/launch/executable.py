@@ -34,20 +34,13 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.core.shapes import Shape
-from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.program import NOTHING, Argument, Number, Program
-from tinygrad_cuda.graph.rewrite import simplify
-from tinygrad_cuda.graph.rewrite.products import turn_products
-from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, packed, printed, translation_unit
-from tinygrad_cuda.lowering.emit import stages
-from tinygrad_cuda.lowering.schedule.arena import plan_arena
-from tinygrad_cuda.lowering.schedule.checks import unread_checks, with_checks
-from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
-from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
-from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule, schedule
-from tinygrad_cuda.lowering.skeletons.conv.winograd import with_winograd
+from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, printed
+from tinygrad_cuda.lowering.lower import lower
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.target import Target
 
 
 class Machine(Protocol):
@@ -55,8 +48,7 @@ class Machine(Protocol):
 
     error: Any  # four words: a bad index
     staged: type  # memory whose content waits on the host until a replay fetches it
-    shared_bytes: int  # shared memory that a block may have
-    co_resident: Mapping[int, int]  # blocks that run at one time, by those on a multiprocessor
+    target: Target
     roof: Roof | None  # what it can do at most, where times mean something
 
     def allocate(self, nbytes: int) -> Any:
@@ -163,35 +155,15 @@ _first_codes = itertools.count(OWN_CODES, CODES)
 address_of = attrgetter("address")
 
 
-def _scheduled(program: Program) -> Schedule:
-    """A program's kernels, which run each of its checks."""
-    places = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
-    checks: list[Node] = []
-    simplified = simplify(program.outputs, checks=checks)
-    made = schedule(_arranged(simplified), places)
-    unread = unread_checks(checks, made)
-    return schedule(_arranged(with_checks(simplified, unread)), places) if unread else made
-
-
-def _arranged(outputs: Sequence[Node]) -> Sequence[Node]:
-    """The same values, products and convolutions in the form that is computed."""
-    outputs = turn_products(outputs)
-    return with_winograd(outputs) if settings.winograd else outputs
-
-
 class CudaExecutable:
     """A compiled program of generated kernels."""
 
     def __init__(self, program: Program, machine: Machine) -> None:
         self.program = program
         self.machine = machine
-        self.schedule = _scheduled(program)
-        fuse_grid_reduce(self.schedule, machine.shared_bytes, machine.co_resident)
-        fuse_column_sums(self.schedule, machine.shared_bytes)
-        made = {kernel: stages(kernel) for kernel in self.schedule.kernels}
-        self.arena = plan_arena(self.schedule, made)
-        self.launches = packed([made[kernel] for kernel in self.schedule.kernels])
-        self.source = translation_unit(self.launches)
+        lowered = lower(program, machine.target)
+        self.schedule, self.arena = lowered.schedule, lowered.arena
+        self.launches, self.source = lowered.launches, lowered.source
         self.unit = machine.load(self.source) if self.launches else None
         self.places = {
             node: buffer

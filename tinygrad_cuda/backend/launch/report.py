@@ -7,8 +7,6 @@ from typing import NamedTuple
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.schedule.cost import flops
 
-LANES = 128  # float32 units of a multiprocessor
-
 
 class Roof(NamedTuple):
     """What a machine can do at most: bytes and float32 operations a second."""

@@ -9,11 +9,10 @@ from functools import lru_cache
 from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
 from tinygrad_cuda.lowering.codegen.skeleton import FOLDER, THREADS, Stage, Word, fill, named
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import MULTIPROCESSORS
+from tinygrad_cuda.lowering.target import Target
 
 WORDS = 4096 // 8  # of a kernel's parameters
 STAGES = 12  # of different kinds in one launch: the compiler's time grows faster than their number
-SMALL_GRID = 264  # blocks up to which a stage leaves multiprocessors idle
 NAME = "TGC_NAME"
 
 
@@ -58,7 +57,7 @@ class PackedLaunch:
         return f"{self.name:<60} {kinds:<24} {self.blocks:>6} x {THREADS}  {shapes}"
 
 
-def packed(kernels: Sequence[list[Stage]]) -> list[PackedLaunch]:
+def packed(kernels: Sequence[list[Stage]], target: Target) -> list[PackedLaunch]:
     """Launches in an order of execution.
 
     Stages wait for all stages of the kernels before theirs. Those that are ready at the same
@@ -77,7 +76,7 @@ def packed(kernels: Sequence[list[Stage]]) -> list[PackedLaunch]:
     launches: list[PackedLaunch] = []
     for number in sorted(set(level.values())):
         ready = [stage for stage, own in level.items() if own == number]
-        launches += _merged(ready)
+        launches += _merged(ready, target)
     return launches
 
 
@@ -90,10 +89,11 @@ def _gather_updates(kernels: Sequence[list[Stage]], level: dict[Stage, int]) -> 
             level[stage] = last
 
 
-def _merged(stages: list[Stage]) -> list[PackedLaunch]:
+def _merged(stages: list[Stage], target: Target) -> list[PackedLaunch]:
+    small_grid = 2 * target.multiprocessors  # up to so many blocks leave multiprocessors idle
     groups: list[list[Stage]] = []
     for stage in stages:
-        if stage.alone or (stage.blocks > SMALL_GRID and not stage.kernel.update):
+        if stage.alone or (stage.blocks > small_grid and not stage.kernel.update):
             groups.append([stage])
             continue
         for group in groups:
@@ -101,8 +101,10 @@ def _merged(stages: list[Stage]) -> list[PackedLaunch]:
             kinds = {s.name for s in (*group, stage)}
             fits = fits and (stage.kernel.update or len(kinds) <= STAGES)
             of_a_sort = group[0].kernel.update == stage.kernel.update
-            small = stage.kernel.update or (group[0].blocks <= SMALL_GRID and not group[0].alone)
-            small = small and (stage.kernel.update or _crowd(group[0]) == _crowd(stage))
+            small = stage.kernel.update or (group[0].blocks <= small_grid and not group[0].alone)
+            small = small and (
+                stage.kernel.update or _crowd(group[0], target) == _crowd(stage, target)
+            )
             if fits and of_a_sort and small:
                 group.append(stage)
                 break
@@ -111,9 +113,9 @@ def _merged(stages: list[Stage]) -> list[PackedLaunch]:
     return [_launch(group) for group in groups]
 
 
-def _crowd(stage: Stage) -> int:
+def _crowd(stage: Stage, target: Target) -> int:
     """How many of its blocks share a multiprocessor: those of others must leave them registers."""
-    return stage.dense if stage.alone or stage.blocks > MULTIPROCESSORS else 1
+    return stage.dense if stage.alone or stage.blocks > target.multiprocessors else 1
 
 
 def _launch(group: list[Stage]) -> PackedLaunch:
@@ -175,7 +177,7 @@ def grid_reduce_prelude() -> str:
     return (FOLDER / "grid_reduce_device.cuh").read_text()
 
 
-def translation_unit(launches: Sequence[PackedLaunch]) -> str:
+def translation_unit(launches: Sequence[PackedLaunch], target: Target) -> str:
     """All that the compiler gets: each stage once, each kernel once."""
     texts: dict[str, None] = {}
     for launch in launches:
@@ -186,7 +188,7 @@ def translation_unit(launches: Sequence[PackedLaunch]) -> str:
         if len(launch.stages) > 1:
             head = "\n".join(dict.fromkeys(stage.text for stage in launch.stages)) + "\n"
             texts[launch.text.removeprefix(head)] = None
-        dense = min(map(_crowd, launch.stages))
+        dense = min(_crowd(stage, target) for stage in launch.stages)
         text = fill("stage.cuh", "kernel", name=launch.name, threads=THREADS, dense=dense)
         wrappers[text] = None
     body = "\n".join((*texts, *wrappers))

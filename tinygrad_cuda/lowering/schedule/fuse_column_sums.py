@@ -9,27 +9,30 @@ from math import prod
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.schedule.fusion import length_of, rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
-from tinygrad_cuda.lowering.skeletons.column_partials import WALKERS, columns_bytes
+from tinygrad_cuda.lowering.skeletons.column_partials import column_blocks, columns_bytes
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import row_of
 from tinygrad_cuda.lowering.skeletons.row_reduce import ROW_BYTES, stays_on_chip
+from tinygrad_cuda.lowering.target import Target
 
-ENOUGH_ROWS = 8 * WALKERS  # below, what the blocks leave is too much beside the rows
+ROWS_A_BLOCK = 8
 SUMS = 4  # values of each column that a row kernel carries at most
 
 
-def fuse_column_sums(schedule: Schedule, shared_bytes: int) -> None:
+def fuse_column_sums(schedule: Schedule, target: Target) -> None:
     """Makes one kernel of each row kernel and the column kernel that it can carry.
 
     Args:
         schedule: its kernels are replaced.
-        shared_bytes: shared memory that a block of the device may have.
+        target: its shared memory limits how many columns a block carries.
     """
+    # Of fewer rows, what the blocks leave is too much beside them.
+    enough = ROWS_A_BLOCK * column_blocks(target)
     for rows in list(schedule.kernels):
-        if rows.kind != "row" or rows_of(rows.sign) < ENOUGH_ROWS or not stays_on_chip(rows):
+        if rows.kind != "row" or rows_of(rows.sign) < enough or not stays_on_chip(rows):
             continue
         for columns in schedule.kernels:
-            if columns.kind == "col" and _fits(rows, columns, shared_bytes):
-                _join(schedule, rows, columns, shared_bytes)
+            if columns.kind == "col" and _fits(rows, columns, target.block_shared):
+                _join(schedule, rows, columns, target.block_shared)
                 break
 
 

@@ -3,7 +3,6 @@ rows, and those after them that would read the same values from memory again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -12,29 +11,28 @@ from tinygrad_cuda.graph.ops import common, indexing
 from tinygrad_cuda.lowering.schedule.fusion import edges_of, lines_up, works
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
 from tinygrad_cuda.lowering.skeletons.grid_reduce import grid_reduce_stage
+from tinygrad_cuda.lowering.target import Target
 
 ENOUGH = 48 << 20  # bytes of what is read again: of less a cache keeps most
 
 
-def fuse_grid_reduce(schedule: Schedule, shared_bytes: int, co_resident: Mapping[int, int]) -> None:
+def fuse_grid_reduce(schedule: Schedule, target: Target) -> None:
     """Makes one kernel of a row kernel and those that go on with its rows, where that is possible.
 
     Two such kernels never run at one time: their blocks would wait for each other's room.
 
     Args:
         schedule: its kernels are replaced.
-        shared_bytes: shared memory that a block of the device may have.
-        co_resident: blocks that run at one time, by those on a multiprocessor; empty if there are
-            no such kernels on the device.
+        target: without co-resident blocks it has no such kernels.
     """
     made: list[Kernel] = []
-    for first in list(schedule.kernels) if co_resident else ():
+    for first in list(schedule.kernels) if target.co_resident else ():
         if first not in schedule.kernels or not _begins(first):
             continue
         parts, joined = [first], None
         for other in schedule.kernels:
             if _goes_on(parts, other):
-                wider = _joined(schedule, [*parts, other], shared_bytes, co_resident)
+                wider = _joined(schedule, [*parts, other], target)
                 if _lines_up(wider) and grid_reduce_stage(wider) is not None:
                     parts, joined = [*parts, other], wider
         if joined is not None:
@@ -83,9 +81,7 @@ def _lines_up(kernel: Kernel) -> bool:
     )
 
 
-def _joined(
-    schedule: Schedule, parts: list[Kernel], shared_bytes: int, co_resident: Mapping[int, int]
-) -> Kernel:
+def _joined(schedule: Schedule, parts: list[Kernel], target: Target) -> Kernel:
     others = [kernel for kernel in schedule.kernels if kernel not in parts]
     needed = {*schedule.outputs, *(node for kernel in others for node in kernel.reads)}
     nodes = list(dict.fromkeys(node for part in parts for node in part.nodes))
@@ -100,7 +96,7 @@ def _joined(
         ],
         before=list(dict.fromkeys(k for part in parts for k in part.before if k not in parts)),
         reason=f"{parts[0].reason}; it holds its rows, since others go on with them",
-        room=shared_bytes,
-        co_resident=co_resident,
+        room=target.block_shared,
+        co_resident=dict(target.co_resident),
         reverse=False,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing, movement, winograd
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
+from tinygrad_cuda.lowering.target import Target
 
 # How an operand's elements line up with those of its reader.
 FLAT = "flat"  # element k of one meets element k of the other, row-major
@@ -29,7 +30,6 @@ CHEAP_COST = 6  # of values made from one input: casts, comparisons, scales
 BROADCAST_COST = 16  # of small values that every reader broadcasts
 LONG_ROW = 1 << 15  # a row longer than this, among few, is split, so that it has one phase
 SHORT_PRODUCT = 1024  # of products this long at most an update is the epilogue
-FEW_ROWS = 132  # rows that leave multiprocessors of a large GPU without work
 TRANSFORMS = winograd.ROWS
 ALONE = {  # kinds of kernels that take elementwise readers of their results only
     "contract": "a contraction has a kernel of its own",
@@ -226,6 +226,7 @@ class Group:
         members: in topological order; `anchors` are its reductions, contraction or scatter.
         reduction_dependent: members that depend on an anchor.
         update: it makes the new values of an optimizer's step.
+        target: the machine; fewer rows than it has multiprocessors are split.
     """
 
     __slots__ = (
@@ -236,10 +237,12 @@ class Group:
         "anchors",
         "reduction_dependent",
         "update",
+        "target",
         "why",
     )
 
-    def __init__(self, node: Node, update: bool) -> None:
+    def __init__(self, node: Node, update: bool, target: Target) -> None:
+        self.target = target
         self.kind = "map"
         self.numel = prod(node.shape)
         self.sign: Signature = ()
@@ -270,8 +273,9 @@ class Group:
     @property
     def one_phase(self) -> bool:
         """Whether each element is visited once: a long line is split over several blocks."""
+        few = self.rows < self.target.multiprocessors
         return self.kind == "col" or (
-            self.kind == "row" and self.rows < FEW_ROWS and length_of(self.sign) > LONG_ROW
+            self.kind == "row" and few and length_of(self.sign) > LONG_ROW
         )
 
     def is_line(self, node: Node) -> bool:
@@ -315,7 +319,7 @@ def merged(
         return f"more than {limit} expressions"
     result = Group.__new__(Group)
     result.kind, result.numel, result.sign = a.kind, a.numel, a.sign
-    result.update, result.why = a.update, ""
+    result.update, result.target, result.why = a.update, a.target, ""
     result.members = sorted(a.members + b.members, key=position.__getitem__)
     result.anchors = [node for node in result.members if node in a.anchors or node in b.anchors]
     inside = set(result.members)

@@ -22,6 +22,7 @@ from tinygrad_cuda.lowering.schedule.fusion import (
     merged,
     works,
 )
+from tinygrad_cuda.lowering.target import Target
 
 FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
 SIBLINGS = 64  # neighbouring groups of one space that are compared with each other
@@ -30,7 +31,8 @@ SIBLINGS = 64  # neighbouring groups of one space that are compared with each ot
 class Groups:
     """The groups, the edges between them, and the rules for joining two."""
 
-    def __init__(self, wanted: tuple[Node, ...]) -> None:
+    def __init__(self, wanted: tuple[Node, ...], target: Target) -> None:
+        self.target = target
         self.wanted = set(wanted)
         order = topological(wanted)
         self.position = {node: place for place, node in enumerate(order)}
@@ -115,7 +117,7 @@ class Groups:
         return [node] if any(self.owner.get(e.base) is group for e in self.edges[node]) else []
 
     def _add(self, node: Node) -> Group:
-        group = Group(node, node in self.updates)
+        group = Group(node, node in self.updates, self.target)
         self.owner[node] = group
         self.after[group] = set()
         self.before[group] = {

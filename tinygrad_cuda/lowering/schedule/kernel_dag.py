@@ -23,9 +23,9 @@ from tinygrad_cuda.lowering.schedule.fusion import (
 )
 from tinygrad_cuda.lowering.schedule.grouping import Groups
 from tinygrad_cuda.lowering.schedule.narrowing import is_half, narrowed_values
+from tinygrad_cuda.lowering.target import Target
 
 REMAKE_COST = 24  # of a value that its readers make again from others in memory
-LARGE = 16 << 20  # bytes of a value of which a GPU's cache keeps the last part only
 EACH = ("map", "contract", "tile")  # kinds of kernels that store each element where they walk
 SMALL_SHARE = 64  # a value with this many times fewer elements is stored for a reader at no cost
 
@@ -46,6 +46,7 @@ class Kernel:
         reason: why it is a kernel of its own.
         before: kernels that must be done first.
         update: it makes the new values of an optimizer's step.
+        target: the machine that it is for.
         room: shared memory that a block of it may have, where that was asked.
         pair: the row kernel and the column kernel of which it was made, if it was.
         co_resident: how many blocks run at one time, by those on a multiprocessor, if all of them
@@ -63,6 +64,7 @@ class Kernel:
     reason: str
     one_phase: bool
     update: bool
+    target: Target
     reads: list[Node] = field(default_factory=list)
     places: dict[Node, Node] = field(default_factory=dict)
     before: list[Kernel] = field(default_factory=list)
@@ -139,15 +141,18 @@ class Schedule:
         return graph
 
 
-def schedule(outputs: Sequence[Node], overwrites: Mapping[int, Node] | None = None) -> Schedule:
+def schedule(
+    outputs: Sequence[Node], target: Target, overwrites: Mapping[int, Node] | None = None
+) -> Schedule:
     """Cuts a graph into kernels.
 
     Args:
         outputs: the values wanted.
+        target: the machine.
         overwrites: for an output's position, the input whose storage it shall take if it can.
     """
     wanted = _distinct(outputs)
-    builder = _ScheduleBuilder(wanted)
+    builder = _ScheduleBuilder(wanted, target)
     builder.grow()
     builder.join_siblings()
     places = {
@@ -182,7 +187,7 @@ def _turn(kernels: Sequence[Kernel]) -> None:
 def large_values(kernel: Kernel) -> set[Node]:
     """What it touches that a cache cannot hold beside what else there is."""
     nodes = {*kernel.reads, *kernel.stores}
-    return {node for node in nodes if prod(node.shape) * node.dtype.itemsize >= LARGE}
+    return {node for node in nodes if prod(node.shape) * node.dtype.itemsize >= kernel.target.large}
 
 
 def _distinct(outputs: Sequence[Node]) -> tuple[Node, ...]:
@@ -203,8 +208,8 @@ class _ScheduleBuilder(Groups):
         kept: values that end up in memory.
     """
 
-    def __init__(self, wanted: tuple[Node, ...]) -> None:
-        super().__init__(wanted)
+    def __init__(self, wanted: tuple[Node, ...], target: Target) -> None:
+        super().__init__(wanted, target)
         self.kept: set[Node] = set()
 
     def kernels(self, places: dict[Node, Node]) -> list[Kernel]:
@@ -229,6 +234,7 @@ class _ScheduleBuilder(Groups):
                 reason=group.why or "it reads inputs only",
                 one_phase=group.one_phase,
                 update=group.update,
+                target=group.target,
                 reads=list(dict.fromkeys(edge.base for _, edge in reads[group])),
             )
             for group in living

@@ -9,9 +9,18 @@ from tinygrad_cuda.lowering.codegen.names import value_stem
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.skeletons.reduction_accumulators import WARP, Lines
+from tinygrad_cuda.lowering.skeletons.reduction_accumulators import Lines
+from tinygrad_cuda.lowering.target import WARP, Target
 
-WALKERS = 264  # blocks that walk over rows: two for each multiprocessor of a large GPU
+
+def column_blocks(target: Target) -> int:
+    """Blocks that walk over rows: two for each multiprocessor."""
+    return 2 * target.multiprocessors
+
+
+def pipeline_blocks(target: Target) -> int:
+    """Blocks that walk over rows sent for ahead: one for each multiprocessor."""
+    return target.multiprocessors
 
 
 class Columns:
@@ -41,7 +50,7 @@ class Columns:
         self.own = Lines(kernel)
         row.writer.memory |= set(kernel.reads) - set(row.kernel.nodes)
         self.phase = {one: row.ready(one.node.sources[0]) for one in self.own.accumulators}
-        each = -(-row.lines // (walkers or WALKERS))
+        each = -(-row.lines // (walkers or column_blocks(row.kernel.target)))
         self.blocks = -(-row.lines // each)  # of which each has as many rows, or one less
         self.declare: list[str] = []
         self.start: list[str] = []
@@ -145,4 +154,4 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // 16) * 16
 
 
-__all__ = ["WALKERS", "Columns", "columns_bytes"]
+__all__ = ["Columns", "column_blocks", "columns_bytes"]

@@ -10,14 +10,14 @@ from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem, vector_w
 from tinygrad_cuda.lowering.schedule.fusion import rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
-    ENOUGH_BLOCKS,
-    WARP,
     Accumulator,
     Lines,
     ReductionSpace,
+    enough_blocks,
     join_stage,
     keep,
 )
+from tinygrad_cuda.lowering.target import WARP, Target
 
 AHEAD = 4  # elements of a line that a thread takes before the next block's threads had better
 
@@ -27,10 +27,10 @@ def col_stages(kernel: Kernel) -> list[Stage]:
     width = _col_width(kernel)
     col = Lines(kernel, width, "strip")
     strips = col.lines // width
-    across = _across(strips, col.length)
+    across = _across(strips, col.length, kernel.target)
     down = THREADS // across
     tiles = -(-strips // across)
-    parts = max(1, min(ENOUGH_BLOCKS // tiles, col.length // (down * 16)))
+    parts = max(1, min(enough_blocks(kernel.target) // tiles, col.length // (down * 16)))
     chunk = -(-col.length // parts)
     parts = -(-col.length // chunk)
     writer = col.writer
@@ -97,14 +97,14 @@ def col_stages(kernel: Kernel) -> list[Stage]:
     return [first, join_stage(kernel, plain, parts, first)]
 
 
-def _across(strips: int, length: int) -> int:
+def _across(strips: int, length: int, target: Target) -> int:
     """Neighbouring strips of a block: the shorter the lines, the fewer threads share one."""
     across = WARP
     while across > 8 and across // 2 >= strips:
         across //= 2
     while across < THREADS and strips > across:
         down = THREADS // across
-        plenty = strips // across >= ENOUGH_BLOCKS and length < down * AHEAD
+        plenty = strips // across >= enough_blocks(target) and length < down * AHEAD
         if down // 2 < length and not plenty:
             break
         across *= 2
@@ -115,7 +115,10 @@ def _col_width(kernel: Kernel) -> int:
     """Neighbouring lines that a thread takes: a vector, if enough threads are left."""
     inner = kernel.sign[-1][0]
     width = min(4, vector_width(kernel, inner))
-    enough = inner // width >= WARP or rows_of(kernel.sign) // width >= ENOUGH_BLOCKS * THREADS
+    enough = (
+        inner // width >= WARP
+        or rows_of(kernel.sign) // width >= enough_blocks(kernel.target) * THREADS
+    )
     return width if enough else 1
 
 

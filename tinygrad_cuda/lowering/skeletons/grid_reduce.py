@@ -12,9 +12,10 @@ from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Lane, Scope
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Exchange, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
-from tinygrad_cuda.lowering.schedule.fusion import FEW_ROWS, TRANSPARENT, length_of, rows_of
+from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, length_of, rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.skeletons.reduction_accumulators import WARP, Lines, ReductionSpace
+from tinygrad_cuda.lowering.skeletons.reduction_accumulators import Lines, ReductionSpace
+from tinygrad_cuda.lowering.target import WARP
 
 WARPS = THREADS // WARP
 REGISTERS = {2: 100, 1: 200}  # of a thread for its tile, by blocks on a multiprocessor
@@ -66,7 +67,7 @@ def grid_reduce_stage(kernel: Kernel) -> Stage | None:
 def _layout(kernel: Kernel, wide: list[Node]) -> Layout | None:
     """The largest tiles for which there is room."""
     rows, run = rows_of(kernel.sign), kernel.sign[-1][0] if kernel.sign else 0
-    if not wide or not run or not kernel.sign[-1][1] or rows > FEW_ROWS:
+    if not wide or not run or not kernel.sign[-1][1] or rows > kernel.target.multiprocessors:
         return None
     width = min(8, 16 // max(n.dtype.itemsize for n in (*wide, *_wide_stores(kernel))))
     outer = length_of(kernel.sign) // run

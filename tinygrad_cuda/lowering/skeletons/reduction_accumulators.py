@@ -20,9 +20,14 @@ from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fil
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, Signature, length_of, rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.target import WARP, Target
 
-WARP = 32
-ENOUGH_BLOCKS = 528  # of a reduction that is split: four for each multiprocessor of a large GPU
+BLOCKS = 4  # for each multiprocessor, of a reduction that is split
+
+
+def enough_blocks(target: Target) -> int:
+    """Blocks of a reduction up to which it is split over more."""
+    return BLOCKS * target.multiprocessors
 
 
 class Accumulator(NamedTuple):
@@ -319,7 +324,7 @@ def join_stage(
         )
     row.settle(taken)
     made, stored = row.finish()
-    group = THREADS if parts > 2 * WARP and row.lines <= ENOUGH_BLOCKS else WARP
+    group = THREADS if parts > 2 * WARP and row.lines <= enough_blocks(row.kernel.target) else WARP
     body = fill(
         "row_reduce.cuh",
         "join_body",

@@ -10,10 +10,10 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import comment, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.skeletons import column_partials
 from tinygrad_cuda.lowering.skeletons.column_partials import Columns
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import Lines
 
-WALKERS = 132  # blocks, one for each multiprocessor of a large GPU
 DEPTH = 2  # rows of a block that are in shared memory, or on their way there
 LEAST = 32  # values of a row for each thread: less does not keep memory busy from one block
 COLUMN_REGISTERS = 64  # of a thread, for the columns that it carries
@@ -35,7 +35,8 @@ class Ring:
 
     def __init__(self, row: Lines, columns: Kernel, width: int, items: int, trips: int) -> None:
         self.row, self.items, self.trips = row, items, trips
-        self.carried = Columns(row, columns, width, items, 0, trips, WALKERS)
+        walkers = column_partials.pipeline_blocks(row.kernel.target)
+        self.carried = Columns(row, columns, width, items, 0, trips, walkers)
         self.offset = -(-2 * row.scratch_bytes // 16) * 16  # where shared memory is free
         self.missed = False
         self.loop = self.last = 0

@@ -12,28 +12,27 @@ from tinygrad_cuda.lowering.codegen.expression import DEAR, HeldValue, Lane, Sco
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem, vector_width
-from tinygrad_cuda.lowering.schedule.fusion import FEW_ROWS, LONG_ROW, length_of, rows_of
+from tinygrad_cuda.lowering.schedule.fusion import LONG_ROW, length_of, rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, large_values
 from tinygrad_cuda.lowering.skeletons.column_partials import Columns
 from tinygrad_cuda.lowering.skeletons.grid_reduce import grid_reduce_stage
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
-    ENOUGH_BLOCKS,
-    WARP,
     Accumulator,
     Lines,
     ReductionSpace,
+    enough_blocks,
     join_stage,
     keep,
     row_of,
 )
 from tinygrad_cuda.lowering.skeletons.row_pipeline import Ring, worth_a_ring
+from tinygrad_cuda.lowering.target import WARP
 
 HELD = 32  # values of each operand that a thread keeps in registers
 HELD_ALONE = 64  # of an operand of at most 4 bytes, if there is no other
 UNROLLED = 4  # turns of a loop over a longer row that are made at once
 STORING = 8  # and of one that stores, whose loads must be on their way before the first store,
 ON_THEIR_WAY = 256  # while they take no more bytes of a thread's registers than this
-PLENTY = ENOUGH_BLOCKS * THREADS  # threads from which each had better load more
 AHEAD = 4  # loads of a thread that may be on their way for one row of a sub-warp
 PART = 2048  # elements that a block takes at least, of a row that is split
 ROW_BYTES = 4096  # of shared memory, for the reductions of a row that carries columns
@@ -62,10 +61,13 @@ def _parts(kernel: Kernel) -> int:
     """How many blocks had better share a row, if the kernel needs one loop over it."""
     lines, length = rows_of(kernel.sign), length_of(kernel.sign)
     wide = [n for n in (*kernel.stores, *kernel.reads) if prod(n.shape) >= kernel.numel]
-    few = lines < FEW_ROWS and length * sum(n.dtype.itemsize for n in wide) > WORTH_PARTS
+    few = (
+        lines < kernel.target.multiprocessors
+        and length * sum(n.dtype.itemsize for n in wide) > WORTH_PARTS
+    )
     if not few and length <= LONG_ROW:
         return 1
-    return min(-(-length // PART), max(1, ENOUGH_BLOCKS // lines))
+    return min(-(-length // PART), max(1, enough_blocks(kernel.target) // lines))
 
 
 def _row_width(kernel: Kernel, group: int) -> int:
@@ -84,7 +86,9 @@ def _row_group(kernel: Kernel) -> int:
     group, items = WARP, length // _row_width(kernel, WARP)
     while group > 1 and group // 2 >= items:
         group //= 2
-    while group > 1 and lines * group > PLENTY and -(-items // (group // 2)) <= AHEAD:
+    # With so many threads each had better load more.
+    plenty = enough_blocks(kernel.target) * THREADS
+    while group > 1 and lines * group > plenty and -(-items // (group // 2)) <= AHEAD:
         group //= 2
     return group
 
@@ -169,7 +173,7 @@ def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
 
 def _crowd(kernel: Kernel, held: HeldValue | None, blocks: int) -> int:
     """Blocks that share a multiprocessor, so that some load while others wait or store."""
-    if blocks < ENOUGH_BLOCKS or held is None:
+    if blocks < enough_blocks(kernel.target) or held is None:
         return 1
     least = 2 if held.trips * held.lanes > HELD else 1
     vectors = any(row_of(node).cuda.vectors for node in kernel.anchors)

@@ -17,7 +17,6 @@ from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.skeletons.contract.loads import Reader, Source, fetched, followed
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     FEW_ROWS,
-    MULTIPROCESSORS,
     PAD,
     Plan,
     clocks,
@@ -28,6 +27,7 @@ from tinygrad_cuda.lowering.skeletons.conv.direct import Cut, cut_of, lanes_of, 
 from tinygrad_cuda.lowering.skeletons.conv.direct import body as direct_body
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import ImagePart, part_of
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import body as correlated_body
+from tinygrad_cuda.lowering.target import MULTIPROCESSORS
 
 BAND = 8  # rows of tiles that are walked together, so that their operands stay in the L2 cache
 JOINED = 8  # parts that a thread of the second stage adds at least

@@ -16,7 +16,8 @@ from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates, Guard, mo
 from tinygrad_cuda.lowering.codegen.params import Words, literal
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import BLOCK_SHARED, PAD, Plan
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import PAD, Plan
+from tinygrad_cuda.lowering.target import BLOCK_SHARED
 
 NEIGHBOURS = 16  # threads that share a line at least
 SECTOR = 8  # elements that come from memory together

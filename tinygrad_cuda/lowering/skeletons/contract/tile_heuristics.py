@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
+from tinygrad_cuda.lowering.target import BLOCK_SHARED, LANES, MULTIPROCESSORS, SHARED
 
-MULTIPROCESSORS = 132  # of the largest GPUs
-LANES = 128  # multiply-adds of a multiprocessor in a clock
 PAD = 4  # elements between the lines of a tile in shared memory, against bank conflicts
 PART_K = 32  # products that a part has at least when the sum over k is split
 FEW_ROWS = 8  # that a thread may have all of
 STREAMED = 4  # blocks of a multiprocessor whose threads wait for memory more than they compute
-BLOCK_SHARED = 64 << 10  # bytes of shared memory that a block has on every GPU
-SHARED = 200 << 10  # bytes of shared memory that the blocks of a multiprocessor may take
 
 # Clocks, fitted to 1500 measurements on an H200.
 STEP = 390  # a step of the loop over k takes at least: a trip to memory and a barrier

@@ -19,11 +19,14 @@ from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.index_rewrites import moved
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
+from tinygrad_cuda.lowering.target import (
+    BANKS,
     BLOCK_SHARED,
     LANES,
     MULTIPROCESSORS,
+    SCHEDULERS,
     SHARED,
+    WARP,
 )
 
 MOST_OUTPUTS = 16  # channels of the result
@@ -31,9 +34,8 @@ LOADS = 8  # vectors of the input that a thread has on their way together
 MOST_WEIGHTS = 12  # weights likewise
 BUSY = 64  # threads of a block at least
 SPREAD = 8  # shares of the channels at most
-BANKS = 32  # of shared memory
-WARP = 32
-SCHEDULERS = 4  # of a multiprocessor
+
+
 RESIDENT = 4  # blocks of a multiprocessor at most
 
 # Clocks, fitted to 100 measurements on an H200: 9 % from them at the mean.

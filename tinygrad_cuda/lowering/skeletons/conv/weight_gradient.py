@@ -12,24 +12,15 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
-    BLOCK_SHARED,
-    JOIN,
-    JOIN_BYTES,
-    LANES,
-    MULTIPROCESSORS,
-    SHARED,
-)
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import JOIN, JOIN_BYTES
 from tinygrad_cuda.lowering.skeletons.conv.direct import (
     ELEMENT,
     LOADS,
     READ,
     RESIDENT,
-    SCHEDULERS,
     SLOWER,
     SUM,
     TRIP,
-    WARP,
     Bands,
     Windows,
     image_text,
@@ -37,6 +28,14 @@ from tinygrad_cuda.lowering.skeletons.conv.direct import (
     others,
     some_of,
     vector_of,
+)
+from tinygrad_cuda.lowering.target import (
+    BLOCK_SHARED,
+    LANES,
+    MULTIPROCESSORS,
+    SCHEDULERS,
+    SHARED,
+    WARP,
 )
 
 LONGEST = 14  # neighbours of a row that a thread has at once

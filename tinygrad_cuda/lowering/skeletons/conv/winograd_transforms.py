@@ -16,7 +16,7 @@ from tinygrad_cuda.lowering.codegen.params import Words
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import MULTIPROCESSORS
+from tinygrad_cuda.lowering.target import MULTIPROCESSORS
 
 NEAR = 128  # results of a block that are neighbours in memory at least, where that can be had
 FEW = 4  # neighbours of a plane that a block loads at least, so that there are more blocks

@@ -1,0 +1,66 @@
+"""The one way from a graph to launches of CUDA text: read it from top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.program import Program
+from tinygrad_cuda.graph.rewrite import simplify
+from tinygrad_cuda.graph.rewrite.products import turn_products
+from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, packed, translation_unit
+from tinygrad_cuda.lowering.emit import stages
+from tinygrad_cuda.lowering.schedule.arena import Arena, plan_arena
+from tinygrad_cuda.lowering.schedule.checks import unread_checks, with_checks
+from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
+from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
+from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule, schedule
+from tinygrad_cuda.lowering.skeletons.conv.winograd import with_winograd
+from tinygrad_cuda.lowering.target import Target
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """What a machine needs to run a program.
+
+    Attributes:
+        schedule: the kernels, each with the reason for its boundary.
+        arena: where values between kernels lie.
+        launches: kernels in an order of execution, small independent ones packed together.
+        source: all of them as one translation unit.
+    """
+
+    schedule: Schedule
+    arena: Arena
+    launches: list[PackedLaunch]
+    source: str
+
+
+def lower(program: Program, target: Target) -> Lowered:
+    """A program as launches: rewrite, choose algorithms, group and fuse, emit, lay out, pack."""
+    made = scheduled(program, target)
+    emitted = {kernel: stages(kernel) for kernel in made.kernels}
+    arena = plan_arena(made, emitted)  # adds edges of order where values share memory
+    launches = packed([emitted[kernel] for kernel in made.kernels], target)
+    return Lowered(made, arena, launches, translation_unit(launches, target))
+
+
+def scheduled(program: Program, target: Target) -> Schedule:
+    """The kernels of a program, which run each of its checks; none is generated yet."""
+    overwrites = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
+    checks: list[Node] = []
+    outputs = simplify(program.outputs, checks=checks)
+    made = schedule(_algorithms(outputs), target, overwrites)
+    if unread := unread_checks(checks, made):
+        made = schedule(_algorithms(with_checks(outputs, unread)), target, overwrites)
+    fuse_grid_reduce(made, target)
+    fuse_column_sums(made, target)
+    return made
+
+
+def _algorithms(outputs: Sequence[Node]) -> Sequence[Node]:
+    """The same values, products and convolutions in the form that takes the least time."""
+    outputs = turn_products(outputs)
+    return with_winograd(outputs) if settings.winograd else outputs
