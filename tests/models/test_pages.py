@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import doctest
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import tinygrad_cuda as tc
+from tinygrad_cuda.replay.switches import FAST_PATHS
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+CHAPTERS = sorted((DOCS / "architecture").glob("*.md"))
+ON_FILES = [DOCS / "architecture.md", *CHAPTERS, DOCS / "glossary.md"]
+
+
+def files_of(text: str) -> list[str]:
+    """The files that a text names."""
+    return re.findall(r"(?<![\w/.])[\w/]+\.(?:py|cuh|h)\b", text)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +31,9 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
         ("looking_inside.md", 8, 15),
         ("training.md", 6, 30),
         ("transforms.md", 8, 30),
+        ("architecture/graph.md", 2, 6),
+        ("architecture/engine.md", 1, 5),
+        ("architecture/lowering.md", 1, 3),
     ],
 )
 def test_every_block_of_code(page: str, blocks: int, examples: int) -> None:
@@ -53,3 +67,53 @@ def test_the_blocks_of_the_page_on_data() -> None:
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "data.md", "exec"), names)
+
+
+@pytest.mark.parametrize("page", ON_FILES, ids=lambda page: page.stem)
+def test_files_that_the_architecture_names_are_there(page: Path) -> None:
+    """By their path in the package or in the repository, or by a name that says enough."""
+    roots = ("tinygrad_cuda", "tests", "lab", "benchmarks")
+    there = [
+        path.relative_to(ROOT).as_posix()
+        for root in roots
+        for path in (ROOT / root).rglob("*.*")
+        if "__pycache__" not in path.parts
+    ]
+    named = files_of(page.read_text(encoding="utf-8"))
+    assert named
+    gone = {name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in there)}
+    assert not gone
+
+
+def test_chapters_and_the_page_link_each_other() -> None:
+    """And the links in a chapter lead somewhere."""
+    overview = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    for chapter in CHAPTERS:
+        assert f"](architecture/{chapter.name})" in overview
+        text = chapter.read_text(encoding="utf-8")
+        assert "](../architecture.md)" in text
+        for link in re.findall(r"\]\(([^)#]+)\)", text):
+            assert link.startswith("http") or (chapter.parent / link).exists(), link
+        for block in re.findall(r"^```.*?^```$", text, re.MULTILINE | re.DOTALL):
+            assert max(map(len, block.splitlines())) <= 100, block
+
+
+def test_every_fast_path_has_a_row() -> None:
+    text = (DOCS / "architecture" / "replay.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| `(\w+)` \| `", text, re.MULTILINE)) == sorted(FAST_PATHS)
+
+
+def test_a_first_call_passes_the_files_that_the_page_names() -> None:
+    """Those of the GPU's own room, and of what recognises earlier plans, apart."""
+    overview = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    walk = re.search(r"## `y = x.exp\(\)`.*?\n1\. (.*?)\n\nOn `cpu`", overview, re.DOTALL)
+    assert walk is not None
+    named = {name for name in files_of(walk[1]) if name.endswith(".py") and "/cuda/" not in name}
+    command = [sys.executable, str(ROOT / "lab" / "trace_files.py"), "emu", "--show"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "C++ compiler" in result.stderr:
+        pytest.skip("no C++ compiler")
+    passed = {line.split(":")[0].strip() for line in result.stdout.splitlines()[1:]}
+    assert len(named) > 15
+    # The row of `exp` is asked for its shape and dtype, the program is a plain record.
+    assert named - passed <= {"graph/program.py"}
