@@ -80,6 +80,13 @@ def _gradient(function: Callable[..., Any], *arrays: Any) -> list[Any]:
         out.shape), dtype=out.dtype))]  # fmt: skip
 
 
+def _layers(function: Callable[..., Any], x: Any, y: Any) -> Any:
+    """Several, so that much lies between the forward and the backward pass of the first one."""
+    for _ in range(4):
+        x = function(x @ (y[:180] / 16))
+    return x
+
+
 SMALL = LONG[:3, :5].copy()
 PROGRAMS: dict[str, Callable[[], Any]] = {
     "chain": lambda: _gradient(lambda x, y: (x * y).sin() * y + x / 3 - 1, LONG, OTHER),
@@ -143,6 +150,21 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "embedding": lambda: _gradient(lambda w: F.embedding(tc.tensor([[1, 2], [1, 0]]), w), SMALL),
     "norms": lambda: _gradient(
         lambda x: F.layer_norm(x, (180,)) + F.batch_norm(x, None, None, training=True), OTHER
+    ),
+    "layers of gelu": lambda: _gradient(lambda x, y: _layers(F.gelu, x, y), LONG[1:], OTHER),
+    "layers of softmax": lambda: _gradient(
+        lambda x, y: _layers(lambda h: F.softmax(h, -1), x, y), OTHER, OTHER
+    ),
+    "layers of norms": lambda: _gradient(
+        lambda x, y: _layers(lambda h: F.silu(F.layer_norm(h, (180,))) + h, x, y), OTHER, OTHER
+    ),
+    "layers of views": lambda: _gradient(
+        lambda x, y: _layers(
+            lambda h: (h.tanh() * h.sigmoid()).reshape(-1, 90).t().reshape(h.shape), x, y
+        ), OTHER, OTHER,
+    ),
+    "layers of dropout": lambda: _gradient(
+        lambda x, y: _layers(lambda h: F.dropout(F.relu(h), 0.3), x, y), OTHER, OTHER
     ),
     "cumsum": lambda: _gradient(lambda x: x.cumsum(1) + x.cumsum(0), OTHER),
     "sorted": lambda: _gradient(lambda x: x.sort(1)[0] + x.topk(180, 1)[0], OTHER),
@@ -362,6 +384,9 @@ LAYERS: dict[str, tuple[Callable[..., Any], tuple[int, ...], float]] = {
     "tanh": (lambda x, w: (x @ w[:, :, 0, 0]).tanh(), ROWS, 1.3),
     "sigmoid": (lambda x, w: (x @ w[:, :, 0, 0]).sigmoid(), ROWS, 1.3),
     "relu": (lambda x, w: F.relu(x @ w[:, :, 0, 0]), ROWS, 1.3),
+    "gelu": (lambda x, w: F.gelu(x @ w[:, :, 0, 0]), ROWS, 2.3),
+    "softmax": (lambda x, w: F.softmax(x @ w[:, :, 0, 0], -1), ROWS, 1.6),
+    "layer_norm": (lambda x, w: F.layer_norm(x @ w[:, :, 0, 0], (8,)), ROWS, 2.0),
     "convolution": (lambda x, w: F.relu(F.conv2d(x, w, padding=1)), IMAGES, 1.6),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ those (`Deferral`), so that no array holds it in between.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import pairwise, repeat
 from math import prod
 
 import numpy as np
@@ -99,6 +99,8 @@ def formed(order: list[Node], forms: dict[Node, Form]) -> list[LoweredUnit]:
 
 # The dearest op, in instructions, that is computed twice instead of being stored.
 CHEAP = 4
+# Units for which a value is stored from which on it is rather computed again.
+LATE = 16
 # What is so many times smaller than a chain's values, such as the means of rows, does not count.
 SMALL = 8
 
@@ -134,6 +136,8 @@ class Deferral:
                 self._readers.setdefault(self._root(read), set()).add(number)
         for node in results:
             self._readers.setdefault(self._root(node), set()).add(len(units))
+        # What is computed a second time, by the units before which that is.
+        self._inserted: dict[int, list[LoweredUnit]] = {}
 
     def run(self) -> list[LoweredUnit]:
         """The units that are left, in their order."""
@@ -141,7 +145,12 @@ class Deferral:
             unit = self._units[number]
             if unit.nodes and is_long(unit.nodes[0], self._forms):
                 self._defer_into(number, unit)
-        return [unit for unit in self._units if unit.nodes]
+        for node in list(self._unit_of):
+            self._compute_again(node)
+        return [
+            unit for number, own in enumerate(self._units)
+            for unit in (*self._inserted.get(number, ()), own) if unit.nodes
+        ]  # fmt: skip
 
     def _defer_into(self, number: int, unit: LoweredUnit) -> None:
         copies: dict[Node, Node] = {}
@@ -158,12 +167,7 @@ class Deferral:
                 self._renew(home)
                 unit.nodes.append(chosen)
                 self._unit_of[chosen] = number
-            for node in unit.nodes:
-                form = self._forms[node]
-                sources = tuple(
-                    copies.get(s, s) if isinstance(s, Node) else s for s in form.sources
-                )
-                self._forms[node] = form._replace(sources=sources)
+            self._read_copies(unit, copies)
             unit.nodes.sort(key=self._order.__getitem__)
             self._renew(number)
 
@@ -198,6 +202,78 @@ class Deferral:
                 if last < number:
                     longer[root] = bytes_of(root) * (number - last)
         return longer
+
+    def _compute_again(self, node: Node) -> None:
+        """Computes a cheap value a second time before its late readers, if less is stored then."""
+        readers = sorted(self._readers.get(node, ()))
+        if not readers or readers[-1] == len(self._units) or not is_long(node, self._forms):
+            return
+        length, late = max((b - a, b) for a, b in pairwise((self._unit_of[node], *readers)))
+        if length < LATE or late == readers[0]:
+            return
+        chosen: set[Node] = set()
+        if self._cost_again(late, node, chosen) >= length * bytes_of(node):
+            return
+        if sum(one.op.cost for one in chosen) > CHEAP:
+            return
+        unit = LoweredUnit(sorted(chosen, key=self._order.__getitem__))
+        copies = {one: self._copy(one) for one in unit.nodes}
+        unit.nodes = [copies[one] for one in unit.nodes]
+        self._insert(late, unit, copies)
+        for number in readers:
+            if number >= late:
+                self._read_again(number, late, node, copies)
+                self._readers[node].discard(number)
+
+    def _cost_again(self, number: int, node: Node, chosen: set[Node]) -> int:
+        """What is stored longer, in bytes times units, for a value to be computed again.
+
+        Args:
+            chosen: receives it, and what is computed again for it.
+        """
+        chosen.add(node)
+        total = 0
+        for source, cost in self._stored_longer(number, node).items():
+            if source.op.cost <= CHEAP and is_long(source, self._forms):
+                others: set[Node] = set()
+                again = self._cost_again(number, source, others)
+                if again < cost and source.shape == node.shape:
+                    cost = again
+                    chosen |= others
+            total += cost
+        return total
+
+    def _insert(self, number: int, unit: LoweredUnit, copies: dict[Node, Node]) -> None:
+        """Puts a unit of copies before another one."""
+        self._read_copies(unit, copies)
+        unit.find_reads(self._forms)
+        for read in unit.reads:
+            self._readers.setdefault(self._root(read), set()).add(number)
+        self._inserted.setdefault(number, []).append(unit)
+
+    def _read_copies(self, unit: LoweredUnit, copies: dict[Node, Node]) -> None:
+        for node in unit.nodes:
+            form = self._forms[node]
+            sources = tuple(copies.get(s, s) if isinstance(s, Node) else s for s in form.sources)
+            self._forms[node] = form._replace(sources=sources)
+
+    def _read_again(self, number: int, late: int, node: Node, copies: dict[Node, Node]) -> None:
+        """Has a unit read the copy of a value; of views that were made before, copies, too."""
+        unit = self._units[number]
+        for read in unit.reads:
+            views = []
+            while read is not node and read not in copies and self._root(read) is node:
+                if self._unit_of[read] >= late:
+                    break
+                views.append(read)
+                source = self._forms[read].sources[0]
+                assert isinstance(source, Node)
+                read = source
+            for view in reversed(views):
+                copies[view] = copy = self._copy(view)
+                self._insert(late, LoweredUnit([copy]), copies)
+        self._read_copies(unit, copies)
+        unit.find_reads(self._forms)
 
     def _is_read_elsewhere(self, number: int, node: Node) -> bool:
         """Whether other units read a value, or the one that computes it does."""
