@@ -231,6 +231,17 @@ def test_arrays_of_dead_values_are_used_again_and_results_are_not(on_cpu: None) 
     assert pool.held == 0
 
 
+def test_an_array_of_the_pool_is_taken_in_another_shape() -> None:
+    """What is made flat and seen in its shape would be kept for nobody."""
+    pool.clear()
+    array = np.empty(60_000, np.float32)
+    pool.give(array)
+    taken = pool.take((200, 300), array.dtype)
+    assert taken is array and taken.shape == (200, 300)
+    assert taken.flags.owndata and taken.flags.c_contiguous and not pool.held
+    assert pool.take((200, 300), array.dtype) is not array
+
+
 @pytest.fixture
 def plans(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Lowered]]:
     """What is made for the programs of a test."""
@@ -387,6 +398,7 @@ LAYERS: dict[str, tuple[Callable[..., Any], tuple[int, ...], float]] = {
     "gelu": (lambda x, w: F.gelu(x @ w[:, :, 0, 0]), ROWS, 2.3),
     "softmax": (lambda x, w: F.softmax(x @ w[:, :, 0, 0], -1), ROWS, 1.6),
     "layer_norm": (lambda x, w: F.layer_norm(x @ w[:, :, 0, 0], (8,)), ROWS, 2.0),
+    "dropout": (lambda x, w: F.dropout(x @ w[:, :, 0, 0], 0.5), ROWS, 2.4),
     "convolution": (lambda x, w: F.relu(F.conv2d(x, w, padding=1)), IMAGES, 1.6),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Arrays of dead intermediate values, for the next ones of the same shape.
+"""Arrays of dead intermediate values, for the next ones of the same size.
 
 A large array that is freed goes back to the system, and each page of the next one costs a fault:
 as long as adding its elements.
@@ -7,6 +7,7 @@ as long as adding its elements.
 from __future__ import annotations
 
 from collections import OrderedDict
+from math import prod
 from sys import getrefcount
 from typing import Any
 
@@ -16,16 +17,16 @@ from tinygrad_cuda.core.shapes import Shape
 
 Array = np.ndarray[Any, Any]
 
-# Bytes kept in all; the least recently used shape goes first.
+# Bytes kept in all; the least recently used size goes first.
 CAPACITY = 1 << 25
 # Arrays of fewer bytes are left to malloc, which keeps them: it asks the system from here on.
 SMALLEST = 1 << 17
 
-Key = tuple[Shape, np.dtype[Any]]
+Key = tuple[int, np.dtype[Any]]
 
 
 class ArrayPool:
-    """Free arrays by shape and dtype.
+    """Free arrays by size and dtype: what was made in one shape may be taken in another.
 
     Attributes:
         held: bytes of all of them.
@@ -37,19 +38,21 @@ class ArrayPool:
 
     def take(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
         """An array with any contents."""
-        free = self._free.get((shape, dtype))
+        free = self._free.get((prod(shape), dtype))
         if free:
             try:
                 array = free.pop()
             except IndexError:  # another thread was quicker
                 return np.empty(shape, dtype)
             self.held -= array.nbytes
+            if array.shape != shape:
+                array.resize(shape, refcheck=False)  # a reshape would not own its memory
             return array
         return np.empty(shape, dtype)
 
     def give(self, array: Array) -> None:
         """Keeps an array that nobody else refers to."""
-        key = (array.shape, array.dtype)
+        key = (array.size, array.dtype)
         self._free.setdefault(key, []).append(array)
         self._free.move_to_end(key)
         self.held += array.nbytes
