@@ -248,6 +248,21 @@ def _detached(lib: Any, h: Any, w: Any) -> Any:
     z.sum().backward()
 
 
+def _clamped_view(lib: Any, h: Any, w: Any) -> Any:
+    """A view is no result of the function that reads it first."""
+    v = h.diagonal().add_(1)
+    v.clamp(-3, 3)
+    v[1:].mul_(2)
+    v.sum().backward()
+
+
+def _scattered_view(lib: Any, h: Any, w: Any) -> Any:
+    v = h.t()
+    at = lib.zeros(1, 3, dtype=lib.int64)
+    v.scatter_reduce(0, at, w, "sum").floor_()
+    v.sum().backward()
+
+
 def _index(change: Callable[[Any], Any]) -> Callable[..., Any]:
     """An index that is saved takes another shape in place."""
 
@@ -275,6 +290,7 @@ SHAPES: dict[str, Callable[..., Any]] = {
 }
 SAME_AS_TORCH = (
     _overwritten, _set, _flat, _sign, _within_no_grad, _beside_no_grad, _detached,
+    _clamped_view, _scattered_view,
     *SHAPES.values(),
 )  # fmt: skip
 

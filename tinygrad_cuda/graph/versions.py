@@ -16,7 +16,15 @@ from weakref import WeakKeyDictionary, ref
 
 from tinygrad_cuda.core.errors import GradientError, RawSite, describe_site, is_internal, user_site
 from tinygrad_cuda.graph.node import Node, made_by, mode
-from tinygrad_cuda.graph.saved import SAVED, SAVED_AGAIN, SAVED_ONCE, UNCOUNTED, Arguments, saved_by
+from tinygrad_cuda.graph.saved import (
+    SAVED,
+    SAVED_AGAIN,
+    SAVED_ONCE,
+    UNCOUNTED,
+    Arguments,
+    saved_by,
+    tensors_in,
+)
 
 
 class Write:
@@ -56,7 +64,8 @@ class VersionUnit:
     """
 
     __slots__ = (
-        "name", "saved", "results", "origin", "_gradient", "_made", "_behind", "__weakref__",
+        "name", "saved", "results", "origin", "_gradient", "_made", "_behind", "_given",
+        "__weakref__",
     )  # fmt: skip
 
     def __init__(self, name: str | None, arguments: Arguments) -> None:
@@ -68,7 +77,10 @@ class VersionUnit:
         self._made: dict[str, list[Version]] = {"result": [], "integers": []}
         # What is saved and requires grad, as nodes, and of the results those that were made.
         self._behind: list[ref[Node]] = []
+        # Values of arguments: a view's is recorded by whoever reads it first.
+        self._given: list[ref[Node]] = []
         if name is not None:
+            self._given = [ref(tensor.node) for tensor in tensors_in([*arguments.values()])]
             tensors, self.results = saved_by(name, arguments)
             for tensor, copied, again in tensors:
                 self.saved.append((version_of(tensor), copied, again))
@@ -83,6 +95,10 @@ class VersionUnit:
             self._gradient = VersionUnit(None, {})
             self._gradient.origin = self
         return self._gradient
+
+    def was_given(self, node: Node) -> bool:
+        """Whether a value is that of an argument, which the call has not made."""
+        return any(given() is node for given in self._given)
 
     def made(self, node: Node, holder: Any) -> None:
         """A Tensor has come of the call, or was written by it."""
@@ -165,7 +181,8 @@ class Versions:
     def made(self, node: Node, cell: Any) -> None:
         """A Tensor has this value."""
         unit = self._current()
-        self._units.setdefault(node, unit)
+        if not unit.was_given(node):
+            self._units.setdefault(node, unit)
         unit.made(node, cell)
 
     def written(self, holder: Any, old: Node, new: Node, shown: Iterable[Node] = ()) -> None:
