@@ -81,6 +81,8 @@ SIBLINGS = {
 }
 # The op table is one table in several files: the gradient of a sum is an expand, and the reverse.
 MUTUAL = {"graph.ops"}
+# For a type checker alone: functions name the class that binds them.
+TYPED = {("tensors", "tensors.tensor")}
 # Imported on first use, so that `import tinygrad_cuda` loads none of them.
 # Module -> what it may import inside functions.
 LATE = {
@@ -123,14 +125,19 @@ def unit(module: str) -> str:
     return ""
 
 
-def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
-    """Each imported module, its line, and whether it stands in a function; not TYPE_CHECKING."""
+def imports(path: Path, typed: bool = False) -> Iterator[tuple[str, int, bool]]:
+    """Each imported module, its line, and whether it stands in a function.
+
+    Args:
+        path: of the importing module.
+        typed: those for a type checker too.
+    """
 
     def walk(node: ast.AST, inside: bool) -> Iterator[tuple[str, int, bool]]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-                for branch in child.orelse:
-                    yield from walk(branch, inside)
+                for branch in [*(child.body if typed else []), *child.orelse]:
+                    yield from walk(ast.Module([branch], []), inside)
             elif isinstance(child, ast.Import):
                 yield from ((alias.name, child.lineno, inside) for alias in child.names)
             elif isinstance(child, ast.ImportFrom):
@@ -182,21 +189,24 @@ def test_ranks() -> None:
 
 
 def test_no_cycles() -> None:
-    """Within one part, such as backend or tensors, modules import each other one way only."""
+    """Within one room, such as backend or tensors, modules import each other one way only."""
     known = modules()
-    edges = {
-        module: {
+
+    def edges_of(module: str, path: Path) -> set[str]:
+        targets = {internal(name, known) for name, _, _ in imports(path)}
+        typed = {internal(name, known) for name, _, _ in imports(path, typed=True)}
+        targets |= {target for target in typed if (unit(module), target) not in TYPED}
+        return {
             target
-            for name, _, _ in imports(path)
-            if (target := internal(name, known)) is not None
-            and target != module
+            for target in targets
+            if target is not None
+            and target not in (module, "")
             and not (unit(module) == unit(target) and unit(module) in MUTUAL)
             # A package's own __init__ is loaded anyway when one of its modules is.
             and not module.startswith(target + ".")
-            and target != ""
         }
-        for module, path in known.items()
-    }
+
+    edges = {module: edges_of(module, path) for module, path in known.items()}
     finished: set[str] = set()
 
     def visit(module: str, trail: tuple[str, ...]) -> None:

@@ -16,11 +16,11 @@ from tinygrad_cuda.core.shapes import (
     is_contiguous,
     is_dense,
 )
+from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import movement
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 
 if TYPE_CHECKING:
-    from tinygrad_cuda.graph.node import Node
     from tinygrad_cuda.tensors.tensor import Tensor
 
 

@@ -7,7 +7,7 @@ A step is a movement with its attributes, `detach` with its Branch, `variable` w
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,13 +17,23 @@ from tinygrad_cuda.engine.cell import Branch, Leaf, detached
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement
 
-if TYPE_CHECKING:
-    from tinygrad_cuda.tensors.base import TensorBase
-
 Step = tuple[Op, Any]
 
 # Operations that write one number, wherever elements repeat.
 FILLS = frozenset(("fill_", "masked_fill_", "index_fill_", "fill_diagonal_", "setitem"))
+
+
+class DeviceIndex(Protocol):
+    """A 0-d integer Tensor."""
+
+    @property
+    def node(self) -> Node:
+        """Its value."""
+        ...
+
+    def array(self) -> Any:
+        """Its value on the host."""
+        ...
 
 
 class SelectAt:
@@ -36,7 +46,7 @@ class SelectAt:
 
     __slots__ = ("axis", "index")
 
-    def __init__(self, axis: int, index: TensorBase) -> None:
+    def __init__(self, axis: int, index: DeviceIndex) -> None:
         self.axis, self.index = axis, index
 
     def __repr__(self) -> str:

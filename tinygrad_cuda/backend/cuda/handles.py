@@ -5,15 +5,37 @@ They call the driver only through their `Device`, which has passed the availabil
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tinygrad_cuda.core.errors import ArgumentError, CudaError
 
-if TYPE_CHECKING:
-    from tinygrad_cuda.backend.cuda.driver import DeviceHandle
-
 PLAIN_SHARED_BYTES = 48 << 10  # more dynamic shared memory has to be asked for
 RECENT = 16  # launches in the account of a failure
+
+
+class DriverCalls(Protocol):
+    """A GPU as its handles see it: the driver behind the availability gate."""
+
+    driver: Any
+    properties: Any
+    stream: Any
+    lock: Any
+
+    def enter(self) -> None:
+        """Makes its context the thread's."""
+        ...
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Calls a function of the driver; raises what it reports."""
+        ...
+
+    def error(self, call: str, status: Any) -> CudaError:
+        """What a status of the driver says."""
+        ...
+
+    def destroy(self, name: str, handle: Any) -> None:
+        """Gives a handle back, at exit too."""
+        ...
 
 
 class LaunchAttributes(NamedTuple):
@@ -31,7 +53,7 @@ class KernelHandle:
 
     __slots__ = ("handle", "name", "parameter_bytes", "_device", "_shared_bytes")
 
-    def __init__(self, device: DeviceHandle, handle: Any, name: str) -> None:
+    def __init__(self, device: DriverCalls, handle: Any, name: str) -> None:
         self.handle = handle
         self.name = name
         self._device = device
@@ -97,7 +119,7 @@ class KernelHandle:
 class LoadedModule:
     """Loaded machine code; its kernels by name."""
 
-    def __init__(self, device: DeviceHandle, cubin: bytes) -> None:
+    def __init__(self, device: DriverCalls, cubin: bytes) -> None:
         self._device = device
         self._handle = device.call("cuModuleLoadData", cubin)
         self._functions: dict[str, KernelHandle] = {}
@@ -118,7 +140,7 @@ class LoadedModule:
 class DriverEvent:
     """A point in a stream's work."""
 
-    def __init__(self, device: DeviceHandle, timing: bool = True) -> None:
+    def __init__(self, device: DriverCalls, timing: bool = True) -> None:
         self._device = device
         flags = device.driver.CUevent_flags
         kind = flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING

@@ -4,18 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter, is_
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tinygrad_cuda.backend.base import replays
 from tinygrad_cuda.backend.launch.graphs_by_address import GraphsByAddress
-from tinygrad_cuda.backend.launch.launch_params import FETCHED, NUMBERS
+from tinygrad_cuda.backend.launch.launch_params import FETCHED, NUMBERS, Numbers
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.program import Number
 
-if TYPE_CHECKING:
-    from tinygrad_cuda.backend.launch.executable import CudaExecutable
-
 _address_of = attrgetter("address")
+
+
+class ReplayedProgram(Protocol):
+    """What steady runs need of a compiled program; see `CudaExecutable`."""
+
+    machine: Any
+    arena: Any
+    numbers: Numbers
+    readable: set[int]
+    checks: bool
+    sent: bytes
+    first_code: int
+
+    def start(
+        self, inputs: Sequence[Any], results: Sequence[Any], arguments: Sequence[Number]
+    ) -> None: ...
+
+    def memory(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]: ...
+
+    def coded(self, arguments: Sequence[Number]) -> tuple[list[int], Sequence[Number]]: ...
+
+    def watch(self, codes: Sequence[int]) -> None: ...
+
+    def fetch_room(self, slot: int, nbytes: int) -> Any: ...
+
+    def new_replay(self, memory: Sequence[Any], fetched: Sequence[int]) -> Any: ...
+
+    def sent_within(self, numbers: bytes) -> bytes: ...
 
 
 class SteadyRuns:
@@ -29,7 +54,7 @@ class SteadyRuns:
         slots: the inputs that are arguments of the call, in its order.
     """
 
-    def __init__(self, executable: CudaExecutable, slots: Sequence[int]) -> None:
+    def __init__(self, executable: ReplayedProgram, slots: Sequence[int]) -> None:
         self.executable = executable
         self.slots = slots
         readable = set(slots) <= executable.readable and len(slots) < FETCHED

@@ -7,13 +7,11 @@ that take turns, and the copy waits only for the last work that has used this on
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tinygrad_cuda.backend.cuda.driver import DeviceHandle
 from tinygrad_cuda.backend.cuda.handles import DriverEvent
-
-if TYPE_CHECKING:
-    from tinygrad_cuda.backend.cuda.driver import DeviceHandle
-    from tinygrad_cuda.backend.cuda.pool import Allocation
+from tinygrad_cuda.backend.cuda.pool import Allocation
 
 SMALLEST = 256 << 10  # bytes; a graph fetches less in a few microseconds, without other calls
 SIZES = 8  # sizes of which memory is kept

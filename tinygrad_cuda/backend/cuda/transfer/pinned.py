@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from tinygrad_cuda.backend.cuda.driver import DeviceHandle
+from tinygrad_cuda.backend.cuda.driver import DeviceHandle
 
 Array = np.ndarray[Any, Any]
 

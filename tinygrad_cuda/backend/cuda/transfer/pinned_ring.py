@@ -15,13 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tinygrad_cuda.backend.cuda.handles import DriverEvent
+from tinygrad_cuda.backend.cuda.handles import DriverCalls, DriverEvent
+from tinygrad_cuda.backend.cuda.pool import Allocation
 from tinygrad_cuda.backend.launch.launch_params import FETCHED, NUMBERS_WITHIN
 from tinygrad_cuda.lowering.codegen.skeleton import FOLDER, THREADS
-
-if TYPE_CHECKING:
-    from tinygrad_cuda.backend.cuda.driver import DeviceHandle
-    from tinygrad_cuda.backend.cuda.pool import Allocation
 
 LARGEST = 512 << 10  # bytes; of larger arrays the driver's own staging overlaps with the copy
 PARTS = 4
@@ -147,7 +144,7 @@ class _Part:
         pieces: arrays in it.
     """
 
-    def __init__(self, device: DeviceHandle, number: int) -> None:
+    def __init__(self, device: DriverCalls, number: int) -> None:
         self.number = number
         self.read = DriverEvent(device, timing=False)
         self.late = False
@@ -161,7 +158,7 @@ class Staging:
         device: the GPU.
     """
 
-    def __init__(self, device: DeviceHandle) -> None:
+    def __init__(self, device: DriverCalls) -> None:
         self.device = device
         self._memory = int(device.call("cuMemHostAlloc", PARTS * PART, 0))
         self._bytes = memoryview((ctypes.c_char * (PARTS * PART)).from_address(self._memory))
