@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import doctest
 import importlib
 import pkgutil
@@ -20,12 +21,13 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name: str) -> None:
-    """Examples may use tc and np without importing them."""
+    """Examples may use tc and np without importing them; `round` is Python's, as in a shell."""
     module = importlib.import_module(name)
     runner = doctest.DocTestRunner(
         optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, verbose=False
     )
     report: list[str] = []
-    for example in doctest.DocTestFinder().find(module, extraglobs={"tc": tc, "np": np}):
+    names = {**vars(builtins), "tc": tc, "np": np}
+    for example in doctest.DocTestFinder().find(module, extraglobs=names):
         runner.run(example, out=report.append)
     assert runner.failures == 0, "".join(report)
