@@ -143,3 +143,12 @@ def test_a_deep_history_is_differentiated_and_freed() -> None:
     # Plans have nodes of their own.
     cache.clear()
     assert nodes() - before < 20
+
+
+def test_a_sum_that_only_leads_to_a_gradient_is_not_kept() -> None:
+    """The largest elements have their gradient through a sum of the chosen ones."""
+    x = tc.ones(3, 4, requires_grad=True).exp()
+    y = x.max(1)[0] * 2
+    assert {node.op.name for node in history.keep_history([y.node])} == {"max", "argmax"}
+    y.tolist()
+    y.sum().backward()

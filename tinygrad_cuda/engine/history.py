@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from tinygrad_cuda.core.errors import RawSite, describe_site
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.ops import common, reduction
 
 DEAR = frozenset(("contraction", "reduction", "kernel"))
 
@@ -20,6 +20,7 @@ def keep_history(roots: list[Node]) -> list[Node]:
     """What an unspent gradient of the roots will read and is dear to recompute."""
     dear: list[Node] = []
     seen: set[Node] = set()
+    unread: set[Node] = set()
     stack = [root for root in roots if root.requires_grad and root.spent is None]
     while stack:
         node = stack.pop()
@@ -28,7 +29,9 @@ def keep_history(roots: list[Node]) -> list[Node]:
         seen.add(node)
         if node.requires_grad and node.spent is not None:
             continue
-        if node.op.kind in DEAR:
+        if node.op is common.custom:
+            unread.update(_unread(node))
+        if node.op.kind in DEAR and node not in unread:
             dear.append(node)
             if not node.requires_grad:
                 continue
@@ -36,6 +39,15 @@ def keep_history(roots: list[Node]) -> list[Node]:
             continue
         stack.extend(node.sources)
     return dear
+
+
+def _unread(node: Node) -> list[Node]:
+    """Sums that stand behind a value for its gradient alone, which does not read what they are."""
+    if not isinstance(node.attributes["function"], common.GradientRule):
+        return []
+    results = node.attributes["results"]
+    values, others = node.sources[:results], node.sources[results:]
+    return [source for source in others if source.op is reduction.sum and source not in values]
 
 
 def release(realized: list[Node], inputs: Sequence[Node]) -> None:

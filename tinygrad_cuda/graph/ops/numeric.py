@@ -306,10 +306,12 @@ def _sorted_places(x: Any, descending: bool) -> Any:
 def short_extreme(combine: Callable[..., Any], tail: tuple[int, ...], x: Any) -> Any:
     """np.maximum or np.minimum of the slices of x along its last axes, whose sizes are `tail`."""
     places = list(np.ndindex(*tail))
-    first = combine(x[(..., *places[0])], x[(..., *places[1])])
+    result = np.empty((*x.shape[: -len(tail)], 1), x.dtype)
+    first = result[..., 0]
+    combine(x[(..., *places[0])], x[(..., *places[1])], out=first)
     for place in places[2:]:
         combine(first, x[(..., *place)], out=first)
-    return first[..., None]
+    return result
 
 
 def short_position(combine: Callable[..., Any], tail: tuple[int, ...], x: Any) -> Any:
@@ -329,7 +331,9 @@ def short_position(combine: Callable[..., Any], tail: tuple[int, ...], x: Any) -
             differs &= part == part
         before &= differs
         found += before.view(np.uint8)
-    return found.astype(np.int64)[..., None]
+    result = np.empty((*found.shape, 1), np.int64)
+    result[..., 0] = found
+    return result
 
 
 def by_slices(call: Callable[..., Any], *operands: Any, out: Array | None = None) -> Any:
