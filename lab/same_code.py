@@ -18,6 +18,7 @@ import json
 import re
 import struct
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +44,9 @@ SHARED, CO_RESIDENT = 227 << 10, {1: 132, 2: 264}  # of an H200
 KERNELS = 24  # of one translation unit
 SAMPLES = 60  # of the table of samples, in one program
 ARCH = "sm_90"
-_STAGE = re.compile(r"^(?://.*\n)+struct (\w+)_params \{\n(?:.*\n)*?^\}\n", re.MULTILINE)
+_STAGE = re.compile(
+    r"^(?://.*\n)+(?:struct (\w+)_params \{|TGC_STAGE\((\w+),)\n(?:.*\n)*?^\}\n", re.MULTILINE
+)
 _LAUNCH = re.compile(r"^TGC_KERNEL_DENSE\((\w+),.*\)$", re.MULTILINE)
 
 
@@ -162,7 +165,7 @@ def collect(folder: Path, pattern: str) -> None:
             found.clear()
             run()
             units = [
-                {"stages": {m[1]: m[0] for m in _STAGE.finditer(unit)},
+                {"stages": {m[1] or m[2]: m[0] for m in _STAGE.finditer(unit)},
                  "launches": [m[0] for m in _LAUNCH.finditer(unit)]}
                 for unit in found
             ]  # fmt: skip
@@ -183,9 +186,16 @@ class Code(NamedTuple):
 
     instructions: int
     digest: str
+    operations: str  # of how many instructions there are of each kind
     registers: int
     spills: int
     shared: int
+
+
+def operations(code: bytes) -> str:
+    """A digest of the number of instructions of each kind, whatever their order and registers."""
+    kinds = Counter(code[k] | (code[k + 1] & 15) << 8 for k in range(0, len(code), 16))
+    return hashlib.sha256(repr(sorted(kinds.items())).encode()).hexdigest()[:12]
 
 
 def machine_code(cubin: bytes) -> dict[str, bytes]:
@@ -220,8 +230,8 @@ def compiled(folder: Path, wanted: dict[str, list[tuple[str, str]]]) -> dict[str
         for name, code in machine_code(binary.cubin).items():
             r = used[name]
             found[f"{digest}{name}"] = Code(
-                len(code) // 16, hashlib.sha256(code).hexdigest()[:12], r.registers,
-                r.spill_stores + r.spill_loads, r.shared,
+                len(code) // 16, hashlib.sha256(code).hexdigest()[:12], operations(code),
+                r.registers, r.spill_stores + r.spill_loads, r.shared,
             )  # fmt: skip
         path.write_text(json.dumps(found))
         print(f"\r{folder.name}: {min(first + KERNELS, len(todo))} of {len(todo)}", end="")
@@ -250,7 +260,7 @@ def compare(before: Path, after: Path, pattern: str) -> int:
     names = [name for name in names if re.search(pattern, name)]
     pairs: dict[tuple[str, str], str] = {}
     sides: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
-    differences = equal = 0
+    differences = equal = reordered = 0
     for program in names:
         if not all((folder / program).exists() for folder in (before, after)):
             print(f"{program}: in one folder only")
@@ -272,7 +282,12 @@ def compare(before: Path, after: Path, pattern: str) -> int:
             continue
         differences += 1
         print(f"{program}: {one} -> {two}\n  {a}\n  {b}")
-    print(f"{equal} kernels of {len(names)} programs have equal machine code, {differences} differ")
+        if a._replace(digest="") == b._replace(digest=""):
+            reordered += 1
+    print(
+        f"{equal} kernels of {len(names)} programs have equal machine code, {differences} differ;"
+    )
+    print(f"of these {reordered} have as many instructions of each kind, in another order")
     return differences
 
 

@@ -113,7 +113,7 @@ def test_stages_of_one_text_share_a_launch_that_holds_it_once(bench: Bench) -> N
     (launch,) = bench.compile(*sums).launches
     assert len(launch.stages) == 21
     assert "stage0[20];" in launch.text
-    assert launch.text.count("_stage(int virtual_block") == 3  # two kinds, and the launch itself
+    assert launch.text.count("TGC_STAGE(") == 3  # two kinds, and the launch itself
     bench.check(*sums)
 
 

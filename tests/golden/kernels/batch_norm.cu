@@ -1,7 +1,9 @@
-// grid_reduce, 64 rows of 802816 in 256 tiles, by all blocks together: welford output output mul add rsqrt mul sub mul add mul div sub mul add sum mul mul mul sum mul add mul mul mul add mul mul mul add add.
-// Stores add (256, 64, 56, 56) float32; sum (1, 64, 1, 1) float32; mul (1, 64, 1, 1) float32; add (256, 64, 56, 56) float32.
+// grid_reduce, 64 rows of 802816 in 256 tiles, by all blocks together: welford output output mul add rsqrt mul
+//   sub mul add mul div sub mul add sum mul mul mul sum mul add mul mul mul add mul mul mul add add.
+// Stores add (256, 64, 56, 56) float32; sum (1, 64, 1, 1) float32; mul (1, 64, 1, 1) float32; add (256, 64,
+//   56, 56) float32.
 // Grid 132 x 256 threads, 822084608 bytes moved at least.
-struct row_welford_sum_mul_add_rsqrt_0bb80b6ba8_params {
+TGC_STAGE(row_welford_sum_mul_add_rsqrt_aca73f3394,
   unsigned long long* words0;
   const float* in0;
   const float* in1;
@@ -11,11 +13,9 @@ struct row_welford_sum_mul_add_rsqrt_0bb80b6ba8_params {
   const float* in3;
   float* out2;
   float* out3;
-};
-__device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_0bb80b6ba8_stage(int virtual_block, const row_welford_sum_mul_add_rsqrt_0bb80b6ba8_params& p,
-                                             char* smem) {
+) {
   const int warp = tgc_warp(), lane = tgc_lane();
-  const int producers = virtual_block < 64 ? 8 - 2 : 8 - 1;
+  const int producers = virtual_block < 64 ? 8 - 2 : 7;
   char* const tiles = smem + warp * 25088;
   unsigned long long* const row_totals = reinterpret_cast<unsigned long long*>(smem + 175616);
   unsigned long long* const barrier = row_totals + 64 * 4 + warp;
@@ -36,9 +36,9 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_0bb80b6ba8_stage(i
       tgc_grid_copy<3136>(tiles + 12544, p.in1, outer * 200704 + row * 3136, barrier);
     }
   }
-  for (int i = threadIdx.x; i < 64 * 4; i += 256) row_totals[i] = 0ull;
+  for (int i = threadIdx.x; i < 256; i += 256) row_totals[i] = 0ull;
   __syncthreads_or(launch == 0);  // every thread has read the number before this launch can end
-  if (warp == 8 - 1) {  // polls totals for its block
+  if (warp == 7) {  // polls totals for its block
 #pragma unroll 1
     for (int row = 0; row < 64;) {
       float a[4];
@@ -129,8 +129,7 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_0bb80b6ba8_stage(i
       float lane_sum3[2] = {0.0f, 0.0f};
 #pragma unroll 4
       for (int k = 0; k < 25; k++) {
-        const int item = k * 32 + lane;
-        if (item < 784) {
+        if (const int item = k * 32 + lane; item < 784) {
           const tgc_vector<float, 4> in0x4 = tile0[item];
           const tgc_vector<float, 4> in1x4 = tile1[item];
 #pragma unroll
@@ -169,8 +168,7 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_0bb80b6ba8_stage(i
     unsigned bits = 0;
 #pragma unroll
     for (int k = 0; k < 25; k++) {
-      const int item = k * 32 + lane;
-      if (item < 784) {
+      if (const int item = k * 32 + lane; item < 784) {
         registers0[k] = tile0[item];
         bits |= tgc_grid_load_bits(registers0[k]);
         registers1[k] = tile1[item];
@@ -200,8 +198,7 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_0bb80b6ba8_stage(i
         float lane_sum3[2] = {0.0f, 0.0f};
 #pragma unroll 4
         for (int k = 0; k < 25; k++) {
-          const int item = k * 32 + lane;
-          if (item < 784) {
+          if (const int item = k * 32 + lane; item < 784) {
             const tgc_vector<float, 4> in0x4 = tile0[item];
             const tgc_vector<float, 4> in1x4 = tile1[item];
 #pragma unroll
@@ -257,8 +254,7 @@ __device__ __forceinline__ void row_welford_sum_mul_add_rsqrt_0bb80b6ba8_stage(i
     const float add6 = mul13 + mul13;
 #pragma unroll
     for (int k = 0; k < 25; k++) {
-      const int item = k * 32 + lane;
-      if (item < 784) {
+      if (const int item = k * 32 + lane; item < 784) {
         const tgc_vector<float, 4> in0x4_1 = registers0[k];
         tgc_vector<float, 4> out2x4;
         const tgc_vector<float, 4> in1x4_1 = registers1[k];

@@ -1,14 +1,13 @@
-// row_reduce, 64 rows of 256, 32 threads each, 3 loops, in registers: sum mul sub mul sum mul add rsqrt mul mul add.
+// row_reduce, 64 rows of 256, 32 threads each, 3 loops, in registers: sum mul sub mul sum mul add rsqrt mul
+//   mul add.
 // Stores add (64, 256) float32.
 // Grid 8 x 256 threads, 133120 bytes moved at least.
-struct row_sum_mul_sub_add_rsqrt_ee979b8a40_params {
+TGC_STAGE(row_sum_mul_sub_add_rsqrt_431a47b94c,
   const float* in0;
   const float* in1;
   const float* in2;
   float* out0;
-};
-__device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_ee979b8a40_stage(int virtual_block, const row_sum_mul_sub_add_rsqrt_ee979b8a40_params& p,
-                                             char* smem) {
+) {
   const int thread = threadIdx.x % 32;
   const int row = virtual_block * 8 + threadIdx.x / 32;
   if (row >= 64) return;
@@ -18,13 +17,9 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_ee979b8a40_stage(int v
   float sum0 = 0.0f;
 #pragma unroll 8
   for (int k = 0; k < 8; k++) {
-    const int item = k * 32 + thread;
-    if (item < 256) {
+    if (const int item = k * 32 + thread; item < 256) {
       in0[k] = tgc_load(p.in0, row * 256 + item);
-#pragma unroll
-      for (int v = 0; v < 1; v++) {
-        sum0 = tgc_sum_op()(sum0, in0[k]);
-      }
+      sum0 = tgc_sum_op()(sum0, in0[k]);
     }
   }
   sum0 = tgc_warp_reduce(sum0, tgc_sum_op());
@@ -32,14 +27,10 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_ee979b8a40_stage(int v
   float sum1 = 0.0f;
 #pragma unroll 8
   for (int k = 0; k < 8; k++) {
-    const int item = k * 32 + thread;
-    if (item < 256) {
+    if (const int item = k * 32 + thread; item < 256) {
       const float sub0 = in0[k] - mean;
       const float mul0 = sub0 * sub0;
-#pragma unroll
-      for (int v = 0; v < 1; v++) {
-        sum1 = tgc_sum_op()(sum1, mul0);
-      }
+      sum1 = tgc_sum_op()(sum1, mul0);
     }
   }
   sum1 = tgc_warp_reduce(sum1, tgc_sum_op());
@@ -48,18 +39,14 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_ee979b8a40_stage(int v
   const float rstd = tgc_rsqrt(add0);
 #pragma unroll 8
   for (int k = 0; k < 8; k++) {
-    const int item = k * 32 + thread;
-    if (item < 256) {
+    if (const int item = k * 32 + thread; item < 256) {
       const float sub1 = in0[k] - mean;
       const float mul1 = sub1 * rstd;
       in1[k] = tgc_load(p.in1, item);
       const float mul2 = mul1 * in1[k];
       in2[k] = tgc_load(p.in2, item);
       const float add1 = mul2 + in2[k];
-#pragma unroll
-      for (int v = 0; v < 1; v++) {
-        tgc_store(p.out0, row * 256 + item, add1);
-      }
+      tgc_store(p.out0, row * 256 + item, add1);
     }
   }
 }

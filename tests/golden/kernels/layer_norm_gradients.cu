@@ -1,16 +1,16 @@
-// row_reduce, 4096 rows of 8192, 256 threads each, 4 loops, in registers, the next in flight, with column sums: mul sum mul sub mul sum mul add rsqrt mul mul sum mul div mul mul mul add add neg sum mul add mul mul sum sum.
+// row_reduce, 4096 rows of 8192, 256 threads each, 4 loops, in registers, the next in flight, with column
+//   sums: mul sum mul sub mul sum mul add rsqrt mul mul sum mul div mul mul mul add add neg sum mul add mul
+//   mul sum sum.
 // Stores add (4096, 8192) bfloat16; reshape (8192,) bfloat16; reshape (8192,) bfloat16.
 // Grid 128 x 256 threads, 209731584 bytes moved at least.
-struct row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_params {
+TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_ce4e8d5600,
   float* partial0;
   float* partial1;
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
   tgc_bfloat16* out0;
-};
-__device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_stage(int virtual_block, const row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_params& p,
-                                             char* smem) {
+) {
   const int thread = threadIdx.x % 256;  // the modulo tells the compiler its range
   float column_sum0[4][8];
   float column_sum1[4][8];
@@ -22,8 +22,7 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_stage
     if (row < 4096) {
 #pragma unroll
       for (int k = 0; k < 4; k++) {
-        const int item = k * 256 + thread;
-        if (item < 1024) {
+        if (const int item = k * 256 + thread; item < 1024) {
           tgc_copy_ahead_lasting(rows_in0 + (buffer * 1024 + item), p.in0, row * 8192 + item * 8);
           tgc_copy_ahead_lasting(rows_in1 + (buffer * 1024 + item), p.in1, row * 8192 + item * 8);
         }
@@ -47,8 +46,7 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_stage
     float sum0 = 0.0f;
 #pragma unroll 4
     for (int k = 0; k < 4; k++) {
-      const int item = k * 256 + thread;
-      if (item < 1024) {
+      if (const int item = k * 256 + thread; item < 1024) {
         const tgc_vector<tgc_bfloat16, 8> in0x8 = rows_in0[buffer * 1024 + item];
         const tgc_vector<tgc_bfloat16, 8> in1x8 = rows_in1[buffer * 1024 + item];
         float batch0[8];
@@ -71,8 +69,7 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_stage
     float sum2 = 0.0f;
 #pragma unroll 4
     for (int k = 0; k < 4; k++) {
-      const int item = k * 256 + thread;
-      if (item < 1024) {
+      if (const int item = k * 256 + thread; item < 1024) {
         const tgc_vector<tgc_bfloat16, 8> in0x8_1 = rows_in0[buffer * 1024 + item];
         const tgc_vector<tgc_bfloat16, 8> in1x8_1 = rows_in1[buffer * 1024 + item];
         const tgc_vector<tgc_bfloat16, 8> in2x8 = shared_in2[item];
@@ -107,8 +104,7 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_stage
     float sum3 = 0.0f;
 #pragma unroll 4
     for (int k = 0; k < 4; k++) {
-      const int item = k * 256 + thread;
-      if (item < 1024) {
+      if (const int item = k * 256 + thread; item < 1024) {
         const tgc_vector<tgc_bfloat16, 8> in1x8_2 = rows_in1[buffer * 1024 + item];
         const tgc_vector<tgc_bfloat16, 8> in2x8_1 = shared_in2[item];
         const tgc_vector<tgc_bfloat16, 8> in0x8_2 = rows_in0[buffer * 1024 + item];
@@ -140,8 +136,7 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_stage
     const float mean_1 = tgc_cast<tgc_bfloat16>(rounded3 * 0.00012207031f);
 #pragma unroll 4
     for (int k = 0; k < 4; k++) {
-      const int item = k * 256 + thread;
-      if (item < 1024) {
+      if (const int item = k * 256 + thread; item < 1024) {
         const tgc_vector<tgc_bfloat16, 8> in1x8_3 = rows_in1[buffer * 1024 + item];
         const tgc_vector<tgc_bfloat16, 8> in2x8_2 = shared_in2[item];
         const tgc_vector<tgc_bfloat16, 8> in0x8_3 = rows_in0[buffer * 1024 + item];
@@ -170,8 +165,7 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_stage
       if (row < 4096) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-          const int item = k * 256 + thread;
-          if (item < 1024) {
+          if (const int item = k * 256 + thread; item < 1024) {
             tgc_copy_ahead_lasting(rows_in0 + (buffer * 1024 + item), p.in0, row * 8192 + item * 8);
             tgc_copy_ahead_lasting(rows_in1 + (buffer * 1024 + item), p.in1, row * 8192 + item * 8);
           }
@@ -182,8 +176,7 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_stage
   }
 #pragma unroll
   for (int k = 0; k < 4; k++) {
-    const int item = k * 256 + thread;
-    if (item < 1024) {
+    if (const int item = k * 256 + thread; item < 1024) {
       tgc_columns_keep(column_sum0[k], p.partial0, (virtual_block * 1024 + item) * 8);
       tgc_columns_keep(column_sum1[k], p.partial1, (virtual_block * 1024 + item) * 8);
     }
@@ -193,64 +186,52 @@ __device__ __forceinline__ void row_sum_mul_sub_add_rsqrt_parts_b14af70e6b_stage
 // Second stage, 8192 columns of 128 parts: sum sum.
 // Stores reshape (8192,) bfloat16; reshape (8192,) bfloat16.
 // Grid 256 x 256 threads, 8421376 bytes moved at least.
-struct col_sum_join_8f6e21f8ac_params {
+TGC_STAGE(col_sum_join_ee77a8d4d1,
   float* partial0;
   float* partial1;
   tgc_bfloat16* out0;
   tgc_bfloat16* out1;
-};
-__device__ __forceinline__ void col_sum_join_8f6e21f8ac_stage(int virtual_block, const col_sum_join_8f6e21f8ac_params& p,
-                                             char* smem) {
+) {
   const int across = threadIdx.x % 32;
   const int down = threadIdx.x / 32;
   const int own_column = virtual_block * 32 + across;
   const bool live = own_column < 8192;
-  const int column = live ? own_column : 8192 - 1;
-  float sum0[1];
-  sum0[0] = 0.0f;
-  float sum1[1];
-  sum1[0] = 0.0f;
+  const int column = live ? own_column : 8191;
+  float sum0 = 0.0f;
+  float sum1 = 0.0f;
 #pragma unroll 8
   for (int part = down; part < 128; part += 8) {
-    sum0[0] = tgc_sum_op()(sum0[0], tgc_load(p.partial0, part * 8192 + column));
-    sum1[0] = tgc_sum_op()(sum1[0], tgc_load(p.partial1, part * 8192 + column));
+    sum0 = tgc_sum_op()(sum0, tgc_load(p.partial0, part * 8192 + column));
+    sum1 = tgc_sum_op()(sum1, tgc_load(p.partial1, part * 8192 + column));
   }
   {
     float* shared = reinterpret_cast<float*>(smem);
-#pragma unroll
-    for (int v = 0; v < 1; v++) shared[v * 256 + threadIdx.x] = sum0[v];
+    shared[threadIdx.x] = sum0;
     __syncthreads();
-    for (int half = 8 / 2; half > 0; half /= 2) {
+    for (int half = 4; half > 0; half /= 2) {
       if (down < half) {
-#pragma unroll
-        for (int v = 0; v < 1; v++) {
-          float* own = shared + v * 256 + threadIdx.x;
-          *own = sum0[v] = tgc_sum_op()(sum0[v], own[half * 32]);
-        }
+        float* own = shared + threadIdx.x;
+        *own = sum0 = tgc_sum_op()(sum0, own[half * 32]);
       }
       __syncthreads();
     }
   }
   {
     float* shared = reinterpret_cast<float*>(smem);
-#pragma unroll
-    for (int v = 0; v < 1; v++) shared[v * 256 + threadIdx.x] = sum1[v];
+    shared[threadIdx.x] = sum1;
     __syncthreads();
-    for (int half = 8 / 2; half > 0; half /= 2) {
+    for (int half = 4; half > 0; half /= 2) {
       if (down < half) {
-#pragma unroll
-        for (int v = 0; v < 1; v++) {
-          float* own = shared + v * 256 + threadIdx.x;
-          *own = sum1[v] = tgc_sum_op()(sum1[v], own[half * 32]);
-        }
+        float* own = shared + threadIdx.x;
+        *own = sum1 = tgc_sum_op()(sum1, own[half * 32]);
       }
       __syncthreads();
     }
   }
   if (down == 0 && live) {
-    const float sum2 = tgc_cast<tgc_bfloat16>(sum0[0]);
-    const float sum3 = tgc_cast<tgc_bfloat16>(sum1[0]);
-    tgc_store(p.out0, column, sum0[0]);
-    tgc_store(p.out1, column, sum1[0]);
+    const float rounded0 = tgc_cast<tgc_bfloat16>(sum0);
+    const float rounded1 = tgc_cast<tgc_bfloat16>(sum1);
+    tgc_store(p.out0, column, sum0);
+    tgc_store(p.out1, column, sum1);
   }
 }

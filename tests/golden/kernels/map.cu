@@ -1,14 +1,12 @@
 // MAP over 65536 elements, 4 a thread: add exp.
 // Stores exp (64, 1024) float32.
 // Grid 64 x 256 threads, 528384 bytes moved at least.
-struct map_add_exp_c38194abac_params {
+TGC_STAGE(map_add_exp_e83f1fcd85,
   const float* in0;
   const float* in1;
   float* out0;
-};
-__device__ __forceinline__ void map_add_exp_c38194abac_stage(int virtual_block, const map_add_exp_c38194abac_params& p,
-                                             char* smem) {
-  const int item = (int)virtual_block * 256 + threadIdx.x;
+) {
+  const int item = virtual_block * 256 + threadIdx.x;
   if (item >= 16384) return;
   const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, item * 4);
   const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, item % 256 * 4);

@@ -1,27 +1,25 @@
 // CONTRACT 1 x 300 x 170 x 200, tiles of 16 x 32 x 64, k in 1 parts, 20400000 FLOPs: matmul.
 // Stores matmul (300, 170) float32.
 // Grid 114 x 256 threads, 580000 bytes moved at least.
-struct contract_matmul_e28515cd9f_params {
+TGC_STAGE(contract_matmul_c4cce337e9,
   const float* in0;
   const float* in1;
   float* out0;
-};
-__device__ __forceinline__ void contract_matmul_e28515cd9f_stage(int virtual_block, const contract_matmul_e28515cd9f_params& p,
-                                             char* smem) {
+) {
   const int tile_number = virtual_block % 114;
-  const int batch = virtual_block / 114 % 1;
-  const int part = virtual_block / 114 / 1;
-  const int band = tile_number / (8 * 6) * 8;
+  const int batch = 0;
+  const int part = virtual_block / 114;
+  const int band = tile_number / 48 * 8;
   const int band_rows = 19 - band < 8 ? 19 - band : 8;
-  const int tile_m = band + tile_number % (8 * 6) % band_rows;
-  const int tile_n = tile_number % (8 * 6) / band_rows;
+  const int tile_m = band + tile_number % 48 % band_rows;
+  const int tile_n = tile_number % 48 / band_rows;
   const int place = threadIdx.x % 32, group = threadIdx.x / 32;
-  const int lane_m = place / 32 / 1 * (4 * 4) + place % 32 / 8 * 4;
-  const int lane_n = place / 32 % 1 * (8 * 4) + place % 32 % 8 * 4;
+  const int lane_m = place / 32 * 16 + place % 32 / 8 * 4;
+  const int lane_n = place % 32 % 8 * 4;
   typedef tgc_vector<float, 4> fragment;
   float* const shared_a = reinterpret_cast<float*>(smem);
   float* const shared_b = shared_a + 2 * 64 * 20;
-  float hold_a[1 * 4], hold_b[4 * 2];
+  float hold_a[4], hold_b[8];
   float sum[4][4] = {};
   float a[2][4], b[2][4];
   const int k_begin = part * 256;
@@ -31,21 +29,18 @@ __device__ __forceinline__ void contract_matmul_e28515cd9f_stage(int virtual_blo
 
   auto fetch = [&](int k_first) {
     {
-      const int step_a = (k_first) / 4 + (threadIdx.x % 4 + threadIdx.x / 64 * 4);
+      const int step_a = k_first / 4 + (threadIdx.x % 4 + threadIdx.x / 64 * 4);
       const int offset0 = step_a * 4;
+      const int row = threadIdx.x / 4 % 16;
+      const int m = tile_m * 16 + row;
 #pragma unroll
-      for (int i = 0; i < 1; i++) {
-        const int row = i * 16 + threadIdx.x / 4 % 16;
-        const int m = tile_m * 16 + row;
+      for (int v = 0; v < 4; v++) hold_a[v] = 0.0f;
+      if (m < 300 && step_a * 4 < k_last) {
+        const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 200 + offset0);
 #pragma unroll
-        for (int v = 0; v < 4; v++) hold_a[i * 4 + v] = 0.0f;
-        if (m < 300 && step_a * 4 < k_last) {
-          const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 200 + offset0);
-#pragma unroll
-          for (int v = 0; v < 4; v++) {
-            const float in0 = tgc_element(in0x4, v);
-            hold_a[i * 4 + v] = in0;
-          }
+        for (int v = 0; v < 4; v++) {
+          const float in0 = tgc_element(in0x4, v);
+          hold_a[v] = in0;
         }
       }
     }
@@ -70,13 +65,10 @@ __device__ __forceinline__ void contract_matmul_e28515cd9f_stage(int virtual_blo
   auto put = [&](int buffer) {
     {
       float* const tile =
-          shared_a + buffer * 64 * 20 + (threadIdx.x % 4 + threadIdx.x / 64 * 4) * 80 + threadIdx.x / 4 % 16 * 1;
+          shared_a + buffer * 64 * 20 + (threadIdx.x % 4 + threadIdx.x / 64 * 4) * 80 + threadIdx.x / 4 % 16;
 #pragma unroll
-      for (int i = 0; i < 1; i++) {
-#pragma unroll
-        for (int v = 0; v < 4; v++)
-          tile[i * 16 * 1 + v * 20] = hold_a[i * 4 + v];
-      }
+      for (int v = 0; v < 4; v++)
+        tile[v * 20] = hold_a[v];
     }
     {
       float* const tile =
@@ -85,26 +77,20 @@ __device__ __forceinline__ void contract_matmul_e28515cd9f_stage(int virtual_blo
       for (int i = 0; i < 4; i++) {
 #pragma unroll
         for (int v = 0; v < 2; v++)
-          tile[i * 16 * 36 + v * 1] = hold_b[i * 2 + v];
+          tile[i * 16 * 36 + v] = hold_b[i * 2 + v];
       }
     }
   };
   auto read = [&](int slot, int buffer, int step) {
     const int line = buffer * 64 + step * 8 + group;
+    const fragment part_a = *reinterpret_cast<const fragment*>(
+        shared_a + line * 20 + lane_m);
 #pragma unroll
-    for (int i = 0; i < 4; i += 4) {
-      const fragment part_a = *reinterpret_cast<const fragment*>(
-          shared_a + line * 20 + lane_m + i / 4 * (4 * 4) + i % 4);
+    for (int q = 0; q < 4; q++) a[slot][q] = part_a.at[q];
+    const fragment part_b = *reinterpret_cast<const fragment*>(
+        shared_b + line * 36 + lane_n);
 #pragma unroll
-      for (int q = 0; q < 4; q++) a[slot][i + q] = part_a.at[q];
-    }
-#pragma unroll
-    for (int j = 0; j < 4; j += 4) {
-      const fragment part_b = *reinterpret_cast<const fragment*>(
-          shared_b + line * 36 + lane_n + j / 4 * (8 * 4) + j % 4);
-#pragma unroll
-      for (int q = 0; q < 4; q++) b[slot][j + q] = part_b.at[q];
-    }
+    for (int q = 0; q < 4; q++) b[slot][q] = part_b.at[q];
   };
 
   fetch(k_begin);
@@ -114,12 +100,12 @@ __device__ __forceinline__ void contract_matmul_e28515cd9f_stage(int virtual_blo
   int buffer = 0;
 #pragma unroll 1
   for (int k_first = k_begin; k_first < k_last; k_first += 64) {
-    if (true) fetch(k_first + 64);  // beyond the last tile nothing is loaded
+    fetch(k_first + 64);  // beyond the last tile nothing is loaded
 #pragma unroll
-    for (int step = 0; step < 64 / 8; step++) {
-      if (step + 1 < 64 / 8) {
+    for (int step = 0; step < 8; step++) {
+      if (step + 1 < 8) {
         read((step + 1) % 2, buffer, step + 1);
-      } else if (true) {  // so early that the last products hide the way through shared memory
+      } else {  // so early that the last products hide the latency of shared memory
         put(buffer ^ 1);
         __syncthreads();
         read(0, buffer ^ 1, 0);
@@ -140,15 +126,15 @@ __device__ __forceinline__ void contract_matmul_e28515cd9f_stage(int virtual_blo
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int j = 0; j < 4; j++)
-      shared_sum[(group * 16 + lane_m + i / 4 * (4 * 4) + i % 4) * 32 + lane_n +
-                 j / 4 * (8 * 4) + j % 4] = sum[i][j];
+      shared_sum[(group * 16 + lane_m + i / 4 * 16 + i % 4) * 32 + lane_n +
+                 j / 4 * 32 + j % 4] = sum[i][j];
   __syncthreads();
 #pragma unroll
   for (int turn = 0; turn < 1; turn++) {
     const int e = turn * 256 + threadIdx.x;
-    if (e >= 16 * 32 / 2) continue;
-    const int m = tile_m * 16 + e / (32 / 2);
-    const int strip = tile_n * (32 / 2) + e % (32 / 2);
+    if (e >= 256) continue;
+    const int m = tile_m * 16 + e / 16;
+    const int strip = tile_n * 16 + e % 16;
     if (m >= 300 || strip >= 85) continue;
     tgc_vector<float, 2> out0x2;
 #pragma unroll

@@ -1,15 +1,13 @@
 // SCATTER of 30 entries of 16 elements: scatter_add.
 // Stores scatter_add (50, 16) float32.
 // Grid 4 x 256 threads, 8560 bytes moved at least.
-struct scatter_scatter_add_05a09f9b60_params {
+TGC_STAGE(scatter_scatter_add_dd530ebd31,
   const float* in0;
   const long long* in1;
   const float* in2;
   float* out0;
-};
-__device__ __forceinline__ void scatter_scatter_add_05a09f9b60_stage(int virtual_block, const scatter_scatter_add_05a09f9b60_params& p,
-                                             char* smem) {
-  const int item = (int)virtual_block * 256 + threadIdx.x;
+) {
+  const int item = virtual_block * 256 + threadIdx.x;
   const bool live = item < 800;
   const int target = live ? int(item / 16) : -1;
   int* const targets = reinterpret_cast<int*>(smem);
@@ -18,25 +16,23 @@ __device__ __forceinline__ void scatter_scatter_add_05a09f9b60_stage(int virtual
     const float in0 = tgc_load(p.in0, item);
     result = in0;
   }
-  for (int first = 0; first < 30; first += 256) {
-    const int own = first + threadIdx.x;
-    int found = -1;
-    if (own < 30) {
-      const long long in1 = tgc_load(p.in1, own);
-      found = (int)in1;
-    }
-    targets[threadIdx.x] = found;
-    __syncthreads();
-    const int here = 30 - first < 256 ? 30 - first : 256;
-    for (int other = 0; other < here; other++) {
-      if (targets[other] == target) {
-        const int entry = first + other;
-        const float in2 = tgc_load(p.in2, entry * 16 + item % 16);
-        result = (float)(result + in2);
-      }
-    }
-    __syncthreads();
+  const int own = threadIdx.x;
+  int found = -1;
+  if (own < 30) {
+    const long long in1 = tgc_load(p.in1, own);
+    found = (int)in1;
   }
+  targets[threadIdx.x] = found;
+  __syncthreads();
+  const int here = 30 < 256 ? 30 : 256;
+  for (int other = 0; other < here; other++) {
+    if (targets[other] == target) {
+      const int entry = other;
+      const float in2 = tgc_load(p.in2, entry * 16 + item % 16);
+      result = (float)(result + in2);
+    }
+  }
+  __syncthreads();
   if (live) {
     tgc_store(p.out0, item, result);
   }

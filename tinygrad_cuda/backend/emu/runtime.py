@@ -209,11 +209,12 @@ _BOUNDS, _MISALIGNED, _DEADLOCK, _BARRIERS, _MASK, _CANARY, _BLOCK_SIZE, _PARAME
 
 def _parameter_names(source: str, kernel: str) -> list[str]:
     """The fields of the kernel's parameter structure, as far as the source spells them out."""
-    match = re.search(rf"struct\s+{kernel}_params\s*\{{(.*?)\}}", source, re.DOTALL)
+    struct = rf"struct\s+{kernel}_params\s*\{{(.*?)\}}"
+    match = re.search(rf"TGC_STAGE\({kernel},(.*?)\)|{struct}", source, re.DOTALL)
     if match is None:
         return []
     names: list[str] = []
-    for field in match.group(1).split(";"):
+    for field in (match[1] or match[2]).split(";"):
         names += [re.sub(r".*[\s*&]", "", part.strip()) for part in field.split(",")]
     return [name for name in names if name]
 

@@ -355,6 +355,9 @@ class Evaluator:
         else:
             text = expression(node, operands, self._short(node))
         memo = self.scopes[depth].memo
+        if node.op is ew.cast and text == operands[0] and text.isidentifier():
+            memo[key] = text
+            return text
         ctype = node.dtype.compute
         rounds = is_half(node.dtype) and node.op not in _EXACT
         if node.op.cost >= DEAR:
@@ -429,6 +432,11 @@ class Evaluator:
         return ix.opaque(name, 0, limit - 1)
 
 
+def _index(text: str, size: int) -> str:
+    """The subscript of an array, of which one element is a plain variable."""
+    return f"[{text}]" if size > 1 else ""
+
+
 class HeldValue:
     """Arrays of registers that carry values from one loop over a row to the next.
 
@@ -442,7 +450,8 @@ class HeldValue:
         self.depth, self.trips, self.lanes, self.least = depth, trips, lanes, least
         self.names: dict[Any, str] = {}
         self.declarations: list[str] = []
-        self.loads: list[tuple[Node, int, Scope, str]] = []  # their registers, place and text
+        # Their registers, scope and text, and whether that is of each lane.
+        self.loads: list[tuple[Node, int, Scope, str, bool]] = []
         self._sizes: dict[str, int] = {}  # registers of a thread for each
         self.registers = 0  # for what lasts from one loop to another, once `count` knows
 
@@ -459,8 +468,9 @@ class HeldValue:
         if key not in self.names:
             name = writer.fresh(stem)
             inner = depth > self.depth
-            size = f"[{self.trips}][{self.lanes}]" if inner else f"[{self.trips}]"
-            place = f"{name}[k][v]" if inner else f"{name}[k]"
+            lanes = self.lanes if inner else 1
+            size = _index(str(self.trips), self.trips) + _index(str(lanes), lanes)
+            place = name + _index("k", self.trips) + _index("v", lanes)
             self.declarations.append(f"{ctype} {name}{size};")
             line = f"{place} = {text};"
             writer.scopes[depth].lines.append(line)
@@ -470,14 +480,14 @@ class HeldValue:
             registers = self.trips * self.lanes * nbytes // 4
             self._sizes[name] = registers
             if loaded is not None:
-                self.loads.append((loaded, registers, writer.scopes[depth], line))
+                self.loads.append((loaded, registers, writer.scopes[depth], line, inner))
             self.names[key] = place
         return self.names[key]
 
     def count(self, loops: Sequence[str]) -> None:
         """Finds out what more than one loop names, from their texts."""
         for name, size in self._sizes.items():
-            if sum(re.search(rf"\b{name}\[", loop) is not None for loop in loops) > 1:
+            if sum(re.search(rf"\b{name}\b", loop) is not None for loop in loops) > 1:
                 self.registers += size
 
     def load_early(self, numel: int, outer: list[str], inner: list[str]) -> None:
@@ -488,8 +498,8 @@ class HeldValue:
             outer, inner: statements of the first loop, and of the one inside it.
         """
         room = EARLY
-        for node, registers, scope, line in self.loads:
-            place = inner if "[k][v] =" in line else outer
+        for node, registers, scope, line, of_lane in self.loads:
+            place = inner if of_lane else outer
             room -= registers
             if prod(node.shape) >= numel and room >= 0 and scope.lines is not place:
                 scope.lines.remove(line)

@@ -128,13 +128,16 @@ def _launch(group: list[Stage]) -> PackedLaunch:
     params, choices, start = [], [], 0
     for number, stages in enumerate(alike.values()):
         stage, count = stages[0], len(stages)
-        block = f"virtual_block - {start}" if start else "virtual_block"
+        own = f"virtual_block - {start}" if start else "virtual_block"
+        block = own
         start += stage.blocks * count
         test = f"if (virtual_block < {start}) " if number < len(alike) - 1 else ""
         place = f"p.stage{number}"
-        if count > 1:
-            place += f"[({block}) / {stage.blocks}]"
-            block = f"({block}) % {stage.blocks}"
+        if count > 1 and stage.blocks == 1:
+            place, block = f"{place}[{own}]", "0"
+        elif count > 1:
+            own = f"({own})" if start else own
+            place, block = f"{place}[{own} / {stage.blocks}]", f"{own} % {stage.blocks}"
         params.append(f"{stage.name}_params stage{number}{f'[{count}]' if count > 1 else ''};")
         prefix = "else " if number else ""
         choices.append(f"{prefix}{test}{stage.name}_stage({block}, {place}, smem);")

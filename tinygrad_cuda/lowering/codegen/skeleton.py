@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.lowering.codegen.constant_folding import folded
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 
 FOLDER = Path(__file__).resolve().parents[1] / "skeletons"
 THREADS = 256  # of every generated kernel, so that any two can share a launch
 _HOLE = re.compile(r"^([ \t]*)@(\w+)@[ \t]*\n", re.MULTILINE)
 _WORD = re.compile(r"@(\w+)@")
+_LOOP_NAME = re.compile(r"^ *for \(int (\w+) = ", re.MULTILINE)
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _NAME = "TGC_NAME"
+WIDTH = 112  # characters of a line of generated text
+_BREAKS = (", ", " + ", " - ", " * ", " / ", " % ", " && ", " || ", " ? ", " : ", " = ")
 
 
 class Word(NamedTuple):
@@ -99,26 +104,67 @@ def fill(file: str, section: str, **holes: object) -> str:
     """A section of a skeleton with its holes filled.
 
     A hole alone on its line takes any number of lines, indented as it is; none removes the line.
+    What stands within a line comes first, see `constant_folding`; `@widened@x` is x as `index`.
     """
-    text = _sections(file)[section]
+
+    if "index" in holes:
+        holes["widened"] = "" if holes["index"] == "int" else f"({holes['index']})"
+
+    def inline(line: str) -> str:
+        if _HOLE.fullmatch(line):
+            return line
+        return _WORD.sub(lambda match: str(holes[match[1]]), line)
+
+    text = "".join(map(inline, _sections(file)[section].splitlines(keepends=True)))
+    text = folded(text, _words(text, holes))
 
     def lines(match: re.Match[str]) -> str:
-        value: Any = holes[match[2]]
-        body = value if isinstance(value, str) else "\n".join(map(str, value))
         return "".join(
             f"{match[1] if line and not line.startswith('#') else ''}{line}\n"
-            for line in body.splitlines()
+            for line in _joined(holes[match[2]]).splitlines()
         )
 
-    text = _HOLE.sub(lines, text)
-    return _WORD.sub(lambda match: str(holes[match[1]]), text)
+    return _HOLE.sub(lines, text)
+
+
+def _words(text: str, holes: dict[str, object]) -> frozenset[tuple[str, str]]:
+    """Which statements of which hole, alone on its line, have words that tie them to a loop."""
+    ties = {"break", "continue", *_LOOP_NAME.findall(text)}
+    return frozenset(
+        (f"@{hole}@", word)
+        for _, hole in _HOLE.findall(text)
+        for word in ties.intersection(_IDENTIFIER.findall(_joined(holes[hole])))
+    )
+
+
+def _joined(statements: Any) -> str:
+    return statements if isinstance(statements, str) else "\n".join(map(str, statements))
 
 
 def named(stem: str, text: str) -> tuple[str, str]:
     """The name of a stage by its structure, and its text with the name put in."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:10]
     name = f"{stem}_{digest}"
-    return name, text.replace(_NAME, name)
+    lines = text.replace(_NAME, name).split("\n")
+    return name, "\n".join(part for line in lines for part in _broken(line))
+
+
+def _broken(line: str) -> list[str]:
+    """A line in pieces of at most `WIDTH` characters, broken behind an operator or a comma."""
+    if len(line) <= WIDTH or line.startswith("#"):
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()))
+    comment = line.lstrip().startswith("//")
+    start, marks = (f"{indent}//   ", (" ",)) if comment else (f"{indent}    ", _BREAKS)
+    pieces = []
+    while len(line) > WIDTH:
+        cuts = [line.rfind(mark, len(start), WIDTH) + len(mark) for mark in marks]
+        cut = max(cuts)
+        if cut <= len(start):
+            break
+        pieces.append(line[:cut].rstrip())
+        line = start + line[cut:]
+    return [*pieces, line]
 
 
 def wrapped(

@@ -92,7 +92,9 @@ class Columns:
                 value = writer.value(source, unflatten(flat, source.shape))
                 batch = writer.fresh("batch")
                 writer.scopes[-2].lines.append(f"{one.ctype} {batch}[{self.width}];")
-                writer.scopes[-1].lines.append(f"{batch}[v] = {one.element(value, '')};")
+                writer.scopes[-1].lines.append(
+                    f"{batch}[{'v' if self.width > 1 else 0}] = {one.element(value, '')};"
+                )
                 where = f"{name}[k]" if self.trips else f"{name}, item, {self.items}"
                 stores.after.append(f"tgc_columns_take({where}, {batch}, {one.operator}());")
 
@@ -100,9 +102,7 @@ class Columns:
         """The second stage: the blocks' values of each column in a fixed order."""
         own = Lines(self.kernel, name="column")
         own.outer = Scope("column")
-        names = [one.name for one in own.accumulators]
         pointers = [own.words.scratch(s, a.ctype, False) for a, s in self.scratches.items()]
-        own.accumulators = [one._replace(name=f"{one.name}[0]") for one in own.accumulators]
         taken = own.accumulators
         own.settle(taken)
         made, stored = own.finish()
@@ -114,20 +114,16 @@ class Columns:
             down=THREADS // WARP,
             columns=own.lines,
             parts=self.blocks,
-            before=[
-                line
-                for one, name in zip(taken, names)
-                for line in (f"{one.ctype} {name}[1];", f"{one.name} = {one.start};")
-            ],
+            before=own.start(taken),
             load=[
                 f"{a.name} = {a.operator}()({a.name}, tgc_load({pointer}, {place}));"
                 for a, pointer in zip(taken, pointers)
             ],
             combine=[
                 line
-                for a, name in zip(taken, names)
+                for a in taken
                 for line in fill(
-                    "column_reduce.cuh", "combine", ctype=a.ctype, name=name,
+                    "column_reduce.cuh", "combine", ctype=a.ctype, value=a.name,
                     operator=f"{a.operator}()",
                     down=THREADS // WARP, across=WARP, width=1, threads=THREADS,
                 ).splitlines()

@@ -22,7 +22,7 @@ const int strip = live ? own_strip : @strips@ - 1;  // a spare thread repeats th
 for (int v = 0; v < @width@; v++) {
   @start@
 }
-const @index@ first = (@index@)part * @chunk@;
+const @index@ first = @widened@part * @chunk@;
 const @index@ last = first + @chunk@ < @length@ ? first + @chunk@ : @length@;
 #pragma unroll 4
 for (@index@ item = first + down; item < last; item += @down@) {
@@ -62,14 +62,14 @@ if (down == 0 && live) {
 {
   @ctype@* shared = reinterpret_cast<@ctype@*>(smem);
 #pragma unroll
-  for (int v = 0; v < @width@; v++) shared[v * @threads@ + threadIdx.x] = @name@[v];
+  for (int v = 0; v < @width@; v++) shared[v * @threads@ + threadIdx.x] = @value@;
   __syncthreads();
   for (int half = @down@ / 2; half > 0; half /= 2) {
     if (down < half) {
 #pragma unroll
       for (int v = 0; v < @width@; v++) {
         @ctype@* own = shared + v * @threads@ + threadIdx.x;
-        *own = @name@[v] = @operator@(@name@[v], own[half * @across@]);
+        *own = @value@ = @operator@(@value@, own[half * @across@]);
       }
     }
     __syncthreads();

@@ -39,20 +39,26 @@ def col_stages(kernel: Kernel) -> list[Stage]:
     space = ReductionSpace(kernel.sign, col.line, item)
     writer.scopes = [col.outer, Scope("item"), Scope("v")]
     writer.lane = Lane(v, width)
-    accumulators = [one._replace(name=f"{one.name}[v]") for one in col.accumulators]
+    element, size = ("[v]", f"[{width}]") if width > 1 else ("", "")
+    accumulators = [one._replace(name=f"{one.name}{element}") for one in col.accumulators]
     names = [one.name for one in col.accumulators]
     col.accumulators = accumulators
     stores = Stores(writer, kernel)
     taken = col.loop(1, space.flat, item, stores)
     load, map_ = writer.scopes[1].lines, writer.scopes[2].lines
-    before = [*col.outer.lines, *(f"{a.ctype} {n}[{width}];" for a, n in zip(taken, names))]
+    before = [*col.outer.lines]
+    start = [f"{a.name} = {a.start};" for a in taken]
+    if width > 1:
+        before += [f"{a.ctype} {n}{size};" for a, n in zip(taken, names)]
+    else:
+        before, start = before + col.start(taken), []
     col.outer.lines = []
     combine = [
         line
         for a, n in zip(taken, names)
         if down > 1
         for line in fill(
-            "column_reduce.cuh", "combine", ctype=a.ctype, name=n, operator=f"{a.operator}()",
+            "column_reduce.cuh", "combine", ctype=a.ctype, value=a.name, operator=f"{a.operator}()",
             down=down, across=across, width=width, threads=THREADS,
         ).splitlines()
     ]  # fmt: skip
@@ -60,7 +66,13 @@ def col_stages(kernel: Kernel) -> list[Stage]:
     made: list[str] = []
     after: list[str] = []
     if parts > 1:
-        finish = keep(col, taken, scratches, parts, f"(strip * {width} + v)")
+        finish = keep(
+            col,
+            taken,
+            scratches,
+            parts,
+            f"({ix.render(col.line, col.writer.wide)})" if width > 1 else "strip",
+        )
     else:
         made, finish, after = _col_finish(col, taken, v)
     body = fill(
@@ -75,7 +87,7 @@ def col_stages(kernel: Kernel) -> list[Stage]:
         chunk=chunk,
         index=col.index_type,
         before=before,
-        start=[f"{a.name} = {a.start};" for a in taken],
+        start=start,
         load=load,
         map=map_,
         store=stores.after,

@@ -883,6 +883,11 @@ TGC_DEVICE void tgc_grid_signal() {
 #endif
 }
 
+// A stage: its parameters, FIELDS of a structure, and the head of its function, whose body follows.
+#define TGC_STAGE(NAME, ...) \
+  struct NAME##_params { __VA_ARGS__ }; \
+  __device__ __forceinline__ void NAME##_stage(int virtual_block, const NAME##_params& p, char* smem)
+
 // The kernel NAME of blocks of T threads, around NAME_stage and NAME_params.
 // TGC_KERNEL_DENSE is what generated kernels use: it leaves so many registers free that BLOCKS of
 // its blocks share a multiprocessor, and it waits for the kernels before it with all its threads

@@ -122,8 +122,7 @@ while (next < @tiles@) {
   unsigned bits = 0;
 #pragma unroll
   for (int k = 0; k < @trips@; k++) {
-    const int item = k * 32 + lane;
-    if (item < @items@) {
+    if (const int item = k * 32 + lane; item < @items@) {
       @to_registers@
     }
   }
@@ -163,8 +162,7 @@ if (lane == 0) {
 //@ loop
 @unroll@
 for (int k = 0; k < @trips@; k++) {
-  const int item = k * 32 + lane;
-  if (item < @items@) {
+  if (const int item = k * 32 + lane; item < @items@) {
     @load@
 #pragma unroll
     for (int v = 0; v < @width@; v++) {

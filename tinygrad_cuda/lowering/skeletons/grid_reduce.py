@@ -269,7 +269,7 @@ class _GridReduce:
             tiles=tiles, all_producers=layout.producers, count=self.count, exchange=exchange,
             totals_at=totals_at, parts_at=parts_at, row_totals=row_totals, threads=THREADS,
             copy=copy, publish=publish, tiles_declared=self._tiles(),
-            registers=self._registers(trips), to_registers=self._to_registers(),
+            registers=self._registers(trips), to_registers=self._to_registers(trips),
             position=self._position("tile"), row_values=values,
         )  # fmt: skip
         about = (
@@ -310,14 +310,19 @@ class _GridReduce:
 
     def _registers(self, trips: int) -> list[str]:
         return [
-            f"{self._vector(n)} registers{number}[{trips}];" for number, n in enumerate(self.wide)
+            f"{self._vector(n)} registers{number}{self._size(trips)};"
+            for number, n in enumerate(self.wide)
         ]
 
-    def _to_registers(self) -> list[str]:
+    def _size(self, trips: int) -> str:
+        return f"[{trips}]" if trips > 1 else ""
+
+    def _to_registers(self, trips: int) -> list[str]:
         found = []
         for number in range(len(self.wide)):
-            found.append(f"registers{number}[k] = tile{number}[item];")
-            found.append(f"bits |= tgc_grid_load_bits(registers{number}[k]);")
+            name = f"registers{number}" + "[k]" * (trips > 1)
+            found.append(f"{name} = tile{number}[item];")
+            found.append(f"bits |= tgc_grid_load_bits({name});")
         return found
 
     def _copy(self, sizes: dict[str, Any], position: list[str]) -> list[str]:
@@ -468,7 +473,7 @@ class _GridReduce:
         """The loop over a tile whose row has its totals, and what stands before it."""
         writer, row = self.writer, self.row
         stores = self._open()
-        self.tiles.form = "registers{}[k]"
+        self.tiles.form = "registers{}" + "[k]" * (sizes["trips"] > 1)
         self._settle([f"totals[{k}]" for k in range(self.count)])
         for node in row.wide_stores:
             value = writer.value(node, ix.unflatten(self.flat, node.shape))

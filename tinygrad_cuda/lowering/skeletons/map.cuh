@@ -1,6 +1,6 @@
 // MAP: every thread makes `width` neighbouring elements of each output.
 //@ body
-const @index@ item = (@index@)virtual_block * @threads@ + threadIdx.x;
+const @index@ item = @widened@virtual_block * @threads@ + threadIdx.x;
 if (item >= @items@) return;
 @load@
 #pragma unroll

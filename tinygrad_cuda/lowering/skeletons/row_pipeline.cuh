@@ -34,8 +34,7 @@ for (int row = virtual_block, buffer = 0; row < @rows@; row += @blocks@, buffer 
 }
 #pragma unroll
 for (int k = 0; k < @trips@; k++) {
-  const @index@ item = k * @group@ + thread;
-  if (item < @items@) {
+  if (const @index@ item = k * @group@ + thread; item < @items@) {
     @last@
   }
 }
@@ -43,8 +42,7 @@ for (int k = 0; k < @trips@; k++) {
 if (row < @rows@) {
 #pragma unroll
   for (int k = 0; k < @trips@; k++) {
-    const @index@ item = k * @group@ + thread;
-    if (item < @items@) {
+    if (const @index@ item = k * @group@ + thread; item < @items@) {
       @copies@
     }
   }

@@ -47,8 +47,7 @@ for (int item = thread; item < @items@; item += @group@) {
 @before@
 #pragma unroll @unroll@
 for (int k = 0; k < @trips@; k++) {
-  const @index@ item = k * @group@ + thread;
-  if (item < @items@) {
+  if (const @index@ item = k * @group@ + thread; item < @items@) {
     @load@
 #pragma unroll
     for (int v = 0; v < @width@; v++) {

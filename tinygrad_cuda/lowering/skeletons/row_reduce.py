@@ -273,7 +273,7 @@ def _long(
     sizes |= {"last": last, "counter": "reversed" if back else "item", "item": item}
     if ahead is None:
         return fill("row_reduce.cuh", "long_phase", **sizes, **holes).splitlines()
-    first = [line for *_, line in ahead.loads if line in holes["load"]]
+    first = [line for *_, line, _ in ahead.loads if line in holes["load"]]
     holes = holes | {"load": [line for line in holes["load"] if line not in first]}
     sizes |= {"unroll": ahead.trips}
     declared = ahead.declarations

@@ -3,7 +3,7 @@
 // body: a thread for each element; the positions are staged through shared memory.
 // row_body: the threads of a block share a row, and pick the entries that hit it by ballots.
 //@ body
-const @index@ item = (@index@)virtual_block * @threads@ + threadIdx.x;
+const @index@ item = @widened@virtual_block * @threads@ + threadIdx.x;
 const bool live = item < @items@;
 const int target = live ? int(item / @inner@) : -1;
 int* const targets = reinterpret_cast<int*>(smem);
@@ -32,7 +32,7 @@ if (live) {
 const int target = virtual_block / @pieces@;
 const int column = virtual_block % @pieces@ * @threads@ + threadIdx.x;
 const bool live = column < @inner@;
-const @index@ item = (@index@)target * @inner@ + column;
+const @index@ item = @widened@target * @inner@ + column;
 unsigned* const masks = reinterpret_cast<unsigned*>(smem);
 @before@
 for (int first = 0; first < @count@; first += @threads@) {

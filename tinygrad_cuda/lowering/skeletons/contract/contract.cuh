@@ -51,15 +51,12 @@ int buffer = 0;
 #pragma unroll 1
 for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
   @keep@
-  if (@again@) fetch(k_first + @tile_k@);  // beyond the last tile nothing is loaded
+  @fetch_next@
 #pragma unroll
-  for (int step = 0; step < @tile_k@ / @groups@; step++) {
-    if (step + 1 < @tile_k@ / @groups@) {
+  for (int step = 0; step < @steps@; step++) {
+    if (step + 1 < @steps@) {
       read((step + 1) % 2, buffer, step + 1);
-    } else if (@again@) {  // so early that the last products hide the way through shared memory
-      put(buffer ^ 1);
-      __syncthreads();
-      read(0, buffer ^ 1, 0);
+    @put_next@
     }
 #pragma unroll
     for (int i = 0; i < @rows@; i++)
@@ -72,6 +69,11 @@ for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
   buffer ^= 1;
 }
 @results@
+//@ put_next
+} else {  // so early that the last products hide the latency of shared memory
+  put(buffer ^ 1);
+  __syncthreads();
+  read(0, buffer ^ 1, 0);
 //@ tile
 const int tile_number = @block@ % @tiles@;
 const int batch = @block@ / @tiles@ % @batches@;
@@ -173,6 +175,7 @@ for (int i = 0; i < @loads@; i++) {
 #pragma unroll
     for (int v = 0; v < @width@; v++) {
       @map@
+      hold_@side@[i * @width@ + v] = @value@;
     }
   }
 }
@@ -189,9 +192,9 @@ for (int i = 0; i < @loads@; i++) {
   }
 }
 //@ join
-@type@* const shared = reinterpret_cast<@type@*>(smem);
+@shared@
 const int place = threadIdx.x % @results@, group = threadIdx.x / @results@;
-const @index@ item = (@index@)virtual_block * @results@ + place;
+const @index@ item = @widened@virtual_block * @results@ + place;
 @type@ sum = @zero@;
 if (item < @items@) {
 #pragma unroll 16
@@ -200,10 +203,7 @@ if (item < @items@) {
     if (part < @parts@) sum = @add@;
   }
 }
-if (@groups@ > 1) {
-  shared[threadIdx.x] = sum;
-  __syncthreads();
-}
+@exchange@
 if (group == 0 && item < @items@) {
   @type@ total = sum;
 #pragma unroll

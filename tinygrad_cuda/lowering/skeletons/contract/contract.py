@@ -181,6 +181,7 @@ def _product(problem: _Problem) -> Stage:
     sizes = _sizes(problem)
     read_b = [] if tile.streamed else fill("contract.cuh", "read", **sizes, stride_b=tile.n + PAD)
     keep = fill("contract.cuh", "keep", **sizes) if tile.streamed else []
+    more = problem.chunk > tile.k  # of k than one tile
     body = fill(
         "contract.cuh",
         "body",
@@ -201,6 +202,9 @@ def _product(problem: _Problem) -> Stage:
         put_a=a.put,
         put_b=[] if tile.streamed else b.put,
         factor=factor,
+        fetch_next=[f"fetch(k_first + {tile.k});  // beyond the last tile nothing is loaded"]
+        * more,
+        put_next=fill("contract.cuh", "put_next") if more else [],
         results=results,
     )
     shape = f"{problem.batches} x {problem.m} x {problem.n} x {problem.k}"
@@ -224,7 +228,6 @@ def _sizes(problem: _Problem) -> dict[str, object]:
         "m": problem.m,
         "k": problem.k,
         "chunk": problem.chunk,
-        "again": "true" if problem.chunk > tile.k else "false",
         "batches": problem.batches,
         "tiles_m": problem.tiles_m,
         "tiles_n": problem.tiles_n,
@@ -241,6 +244,7 @@ def _sizes(problem: _Problem) -> dict[str, object]:
         "quad": min(4, tile.cols),
         "places": tile.places,
         "groups": tile.groups,
+        "steps": tile.k // tile.groups,
         "fragment": 4 if _bytes(problem.dtype) <= 4 else 2,
         "threads": THREADS,
     }
@@ -327,6 +331,7 @@ def _sum_parts(problem: _Problem, first: Stage) -> Stage:
         and THREADS // groups > RESULTS
     ):
         groups *= 2
+    split = groups > 1
     words = Words()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     item = ix.variable("item", kernel.numel)
@@ -346,6 +351,8 @@ def _sum_parts(problem: _Problem, first: Stage) -> Stage:
         items=kernel.numel,
         results=THREADS // groups,
         groups=groups,
+        shared=[f"{problem.type}* const shared = reinterpret_cast<{problem.type}*>(smem);"] * split,
+        exchange=["shared[threadIdx.x] = sum;", "__syncthreads();"] * split,
         parts=problem.parts,
         turns=-(-problem.parts // groups),
         add=_sum(problem.dtype, "sum", f"tgc_load({pointer}, part * {kernel.numel}LL + item)"),

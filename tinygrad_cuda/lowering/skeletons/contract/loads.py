@@ -402,7 +402,7 @@ def _written(
     node, at = source.node, source.at(ix.variable("batch", source.batches), other, k)
     last = "k_last" if walk.line == "k" else str(lines)
     step_inside = (
-        f"{step_name} * {width} < k_last"
+        f"{_times(step_name, width)} < k_last"
         if walk.along == "k"
         else (f"{step_name} < {extent // width}")
     )
@@ -425,7 +425,6 @@ def _written(
             f"({name} & {reader.table.column(f'{within} ? (int)(1u << ({mask.case})) : 0')}) != 0"
         ]
     value = reader.value(node, at)
-    reader.scopes[3].lines.append(f"hold_{side}[i * {width} + v] = {value};")
     table, reader.table = reader.table, None
     if table is not None and not table.columns:
         table = None
@@ -435,7 +434,11 @@ def _written(
         found = _written(walk, reader, outer, dtype, offset, False)
         long = walk.along != "k" and walk.found.chunk > walk.found.tile.k
         return replace(found, crowded=long and table.width <= 4)
-    return _filled(walk, reader, dtype, table, inside, offset)
+    return _filled(walk, reader, dtype, table, inside, offset, value)
+
+
+def _times(text: str, factor: int) -> str:
+    return f"{text} * {factor}" if factor > 1 else text
 
 
 def _filled(
@@ -445,6 +448,7 @@ def _filled(
     table: Table | None,
     inside: list[str],
     offset: int,
+    value: str,
 ) -> Fetch:
     """The skeleton's text around what was found."""
     source, width, side = walk.source, walk.width, walk.source.name
@@ -452,7 +456,7 @@ def _filled(
     start = "k_first" if walk.along == "k" else first
     step, row = walk.places
     if width > 1:
-        start = f"({start}) / {width}"
+        start = f"{start} / {width}" if start.isidentifier() else f"({start}) / {width}"
     thread = [f"const int step_{side} = {start} + {step};", *reader.scopes[1].lines]
     before, entry = ([], thread) if walk.along == "k" else (thread, [])
     holes = {
@@ -495,6 +499,7 @@ def _filled(
             zero=literal(0, dtype),
             load=reader.scopes[2].lines,
             map=reader.scopes[3].lines,
+            value=value,
         ).splitlines(),
         fill(
             "contract.cuh",
@@ -503,7 +508,7 @@ def _filled(
             type=dtype.compute,
             tile_k=walk.found.tile.k,
             stride=stride,
-            place=f"{step} * {width * along_step}",
+            place=_times(step, width * along_step),
             along_step=along_step,
             line_step=line_step,
             test=[test] if walk.lines % walk.rows else [],

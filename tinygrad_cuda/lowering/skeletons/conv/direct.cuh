@@ -10,8 +10,7 @@ float* const weights = patch + @patch@;
 @image@
 fetch_patch(threadIdx.x);
 @clear@
-#pragma unroll 1
-for (@weight_loop@) {
+@weight_loop@
   float weight[@weight_loads@];
 #pragma unroll
   for (int i = 0; i < @weight_loads@; i++) {
@@ -114,12 +113,14 @@ auto fetch_patch = [&](int first) {
     const int e = first + i * @threads@;
     const int channel = e / @plane@, line = e / @strips@ % @lines@ + @first_line@, x = e % @strips@;
     const int y = row_first * @stride_y@ + line - @top@;
-    @zero@
+#pragma unroll
+    for (int v = 0; v < @zeroed@; v++) hold_patch[i * @wide@ + v] = 0.0f;
     if (@some@@inside@) {
       @load@
 #pragma unroll
       for (int v = 0; v < @wide@; v++) {
-        @value@
+        @map@
+        hold_patch[i * @wide@ + v] = @value@;
       }
     }
   }
@@ -137,9 +138,6 @@ auto put_patch = [&](int first) {
             hold_patch[i * @wide@ + v];
   }
 };
-//@ zero
-#pragma unroll
-for (int v = 0; v < @wide@; v++) hold_patch[i * @wide@ + v] = 0.0f;
 //@ others
 #pragma unroll 1
 for (int first = threadIdx.x + @step@; first < @elements@; first += @step@) {

@@ -431,7 +431,7 @@ def image_text(
     at = (
         *map(ix.variable, ("image", "channel", "y"), windows.inner.shape[:3]), strip * wide + v
     )  # fmt: skip
-    each.lines.append(f"hold_patch[i * {wide} + v] = {writer.value(windows.inner, at)};")
+    value = writer.value(windows.inner, at)
     writer.lane = None
     inside = f" && y >= 0 && y < {height}" if cut.bands > 1 else ""
     loads = loads_a_trip(cut.loads)
@@ -451,9 +451,10 @@ def image_text(
         stride_y=windows.stride[0],
         inside=inside,
         put_inside="" if again else inside,
-        zero=fill("direct.cuh", "zero", wide=wide) if again else [],
+        zeroed=wide if again else 0,
         load=load.lines,
-        value=each.lines,
+        map=each.lines,
+        value=value,
         pitch=pitches[0],
         plane_pitch=pitches[1],
     ).splitlines()
@@ -474,11 +475,17 @@ def others(what: str, count: int) -> list[str]:
 def some_of(count: int, loads: int) -> str:
     """Whether a thread's load is one of `count`: known but for the last, where one trip is all."""
     test = f"e < {count}"
+    if loads == 1 and count < THREADS:
+        return test
     return test if count > loads * THREADS else f"(i + 1) * {THREADS} <= {count} || {test}"
 
 
-def loop_of(count: int, loads: int) -> str:
-    """Over `count` elements, so many loads of a thread at a time."""
+def loop_of(count: int, loads: int) -> list[str]:
+    """The head of a loop over `count` elements, so many loads of a thread at a time."""
     if count > loads * THREADS:
-        return f"int first = threadIdx.x; first < {count}; first += {loads * THREADS}"
-    return "int first = threadIdx.x, once = 1; once; once = 0"
+        step = loads * THREADS
+        return [
+            "#pragma unroll 1",
+            f"for (int first = threadIdx.x; first < {count}; first += {step}) {{",
+        ]
+    return ["{", "  const int first = threadIdx.x;"]

@@ -28,7 +28,8 @@ for (int job = part * @jobs@; job < (part + 1) * @jobs@ && job < @all_jobs@; job
         @slope_load@
 #pragma unroll
         for (int v = 0; v < @slope_wide@; v++) {
-          @slope_value@
+          @slope_map@
+          hold_slope[i * @slope_wide@ + v] = @slope_value@;
         }
       }
     }

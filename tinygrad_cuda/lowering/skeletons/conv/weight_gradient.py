@@ -175,7 +175,6 @@ def body(
     k = (image * windows.places[0] + row) * length + strip * slope_wide + v
     none = tuple(ix.constant(0) for _ in a.shape[:-2])
     value = writer.value(a, (*none, ix.variable("m", part.m), k))
-    slope_each.lines.append(f"hold_slope[i * {slope_wide} + v] = {value};")
     writer.lane = None
 
     slopes_all = part.m * part.rows * (length // slope_wide)
@@ -211,7 +210,8 @@ def body(
         slope_plane=part.rows * (length // slope_wide),
         slope_pitch=part.slope_pitch,
         slope_load=slope_load.lines,
-        slope_value=slope_each.lines,
+        slope_map=slope_each.lines,
+        slope_value=value,
         shares=part.shares,
         shares_unrolled=min(8, part.shares),
         taps_y=windows.taps[0],

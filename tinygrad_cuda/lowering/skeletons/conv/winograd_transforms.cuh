@@ -2,7 +2,7 @@
 // neighbours make the tiles beside it, so that what a plane holds of them is stored and loaded
 // together. What a tile shares with the next one comes from the L1 cache.
 //@ place
-const @index@ item = (@index@)virtual_block * @threads@ + threadIdx.x;
+const @index@ item = @widened@virtual_block * @threads@ + threadIdx.x;
 if (item >= @items@) return;
 const int channel = int(item / @places@), place = int(item % @places@);
 const int image = place / @tiles@, tile = place % @tiles@;

@@ -241,9 +241,8 @@ def _images(kernel: Kernel, node: Node) -> Stage:
     channel = ix.variable("channel", node.shape[1])
     value = writer.value(x, (plane, channel, ix.variable("place", x.shape[2])))
     outer, strip, map_, after = _epilogue(kernel, node, writer, block.lanes)
-    place = fill(
-        "winograd_transforms.cuh", "result", lane="" if block.together else " + v", **block.sizes
-    )  # fmt: skip
+    lane = "" if block.together or block.lanes == 1 else " + v"
+    place = fill("winograd_transforms.cuh", "result", lane=lane, **block.sizes)
     body = fill(
         "winograd_transforms.cuh",
         "images",
@@ -259,7 +258,7 @@ def _images(kernel: Kernel, node: Node) -> Stage:
         strip_load=strip,
         strip_place=place if block.together else [],
         lane_place=[] if block.together else place,
-        lane_step=f"v * {PITCH}" if block.together else "0",
+        lane_step=f"v * {PITCH}" if block.together and block.lanes > 1 else "0",
         map=map_,
         store=after,
     )
