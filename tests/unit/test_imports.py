@@ -29,6 +29,7 @@ RANKS = {
     "graph.ops": 2,
     "graph.gradient": 3,
     "graph.batching": 3,
+    "graph.compare": 2,
     "graph.subgraph_template": 3,
     "graph.backward_template": 4,
     "graph.rewrite": 3,

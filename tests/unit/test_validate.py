@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda import nn
+from tinygrad_cuda import nn, optim
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.plan import cache
+from tinygrad_cuda.engine.plan_lookup import PlanEntry
+from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.lowering.codegen import skeleton
+from tinygrad_cuda.nn import functional as F
+from tinygrad_cuda.optim.replay import _SameSpecGroup
+from tinygrad_cuda.tensors.templated_calls import templated
 
 pytestmark = pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
 
@@ -191,3 +197,111 @@ def test_without_the_variable_nothing_is_compared(monkeypatch: pytest.MonkeyPatc
         x = random(6, 33)
         wrong = x.sum(1).numpy()
     assert not np.allclose(wrong, x.numpy().sum(1))
+
+
+# Both ways ----------------------------------------------------------------------------------------
+
+
+def trained(turns: int = 6) -> Any:
+    """A loop whose forward and backward passes, plans and steps come round; ends with a weight."""
+    tc.manual_seed(0)
+    layer = nn.Linear(3, 2)
+    optimizer = optim.Adam(layer.parameters(), lr=0.1)
+    for turn in range(turns):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(layer(tc.ones(2, 3) * (turn + 0.5)), tc.tensor([0, 1]))
+        loss.backward()
+        optimizer.step()
+        optimizer.param_groups[0]["lr"] *= 0.5
+    return layer.weight.tolist()
+
+
+def test_what_is_recognised_is_compared_and_right() -> None:
+    """Templates, backward passes and plans, found and recorded; then the same values."""
+    compared = trained()
+    with settings.override(validate=False):
+        assert trained() == compared
+
+
+def test_a_template_of_another_graph_is_named() -> None:
+    """A function that reads a Python value, which is no part of what a call is known by."""
+    scale = [2.0]
+
+    @templated
+    def scaled(x: tc.Tensor) -> tc.Tensor:
+        return x * scale[0] + 1
+
+    scaled(tc.ones(3))
+    scale[0] = 3.0
+    with pytest.raises(TgcError, match="template of scaled: another graph") as caught:
+        scaled(tc.ones(3))
+    assert "test_validate.py" in str(caught.value)
+
+
+def test_a_template_of_another_backward_pass_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that has changed behind its row's back."""
+    factor = [1.0]
+
+    def rule(g: Any, node: Any, x: Any) -> Any:
+        return elementwise.mul(g, elementwise.mul(node, common.full_like(node, factor[0])))
+
+    monkeypatch.setattr(elementwise.exp, "gradient", rule)
+    x = tc.ones(3, requires_grad=True)
+    x.exp().sum().backward()
+    factor[0] = 2.0
+    with pytest.raises(TgcError, match="template of a backward pass: another graph"):
+        x.exp().sum().backward()
+
+
+def test_a_plan_with_earlier_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lookup that does not know which numbers vary."""
+    learn = PlanEntry._learn_numbers
+
+    def learned(entry: PlanEntry, *plan: Any) -> None:
+        learn(entry, *plan)
+        entry.single = []
+
+    monkeypatch.setattr(PlanEntry, "_learn_numbers", learned)
+    with pytest.raises(TgcError, match="plan_lookup: other numbers found") as caught:
+        trained()
+    assert "test_validate.py" in str(caught.value)
+
+
+def test_an_optimizer_with_other_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers that were computed ahead, wrongly."""
+    layer = nn.Linear(3, 2)
+    optimizer = optim.Adam(layer.parameters(), lr=0.1)
+
+    @tc.compile
+    def step(x: tc.Tensor) -> tc.Tensor:
+        optimizer.zero_grad()
+        loss = layer(x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    for _ in range(4):
+        step(tc.ones(2, 3))
+    compute = _SameSpecGroup.compute
+
+    def wrong(group: Any, *given: Any) -> Any:
+        values, new = compute(group, *given)
+        return [value * 2 for value in values], new
+
+    monkeypatch.setattr(_SameSpecGroup, "compute", wrong)
+    with pytest.raises(tc.CompileError, match="does something else"):
+        for _ in range(3):
+            step(tc.ones(2, 3))
+
+
+def test_an_update_of_another_graph_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An optimizer that now takes the gradient for the parameter: it asks for the same numbers."""
+    trained(2)
+    update = optim.Adam.apply_single
+
+    def other(self: Any, g: Any, p: Any, *rest: Any) -> Any:
+        return update(self, p, g, *rest)
+
+    monkeypatch.setattr(optim.Adam, "apply_single", other)
+    with pytest.raises(TgcError, match="template of an update: another graph"):
+        trained(2)

@@ -14,6 +14,7 @@ from typing import Any
 from tinygrad_cuda.backend.base import Executable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.engine import overwrite
 from tinygrad_cuda.engine.capture import capturing
 from tinygrad_cuda.engine.generated_guard import GuardMatch, guard_over, read_by
@@ -21,6 +22,7 @@ from tinygrad_cuda.engine.overwrite import LISTED
 from tinygrad_cuda.engine.plan import Entry, cache, key_numbers
 from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.engine.vmap_trace import tracing
+from tinygrad_cuda.graph.compare import same_value
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.program import Number
@@ -218,6 +220,8 @@ class PlanEntry:
         entry: Entry,
     ) -> None:
         self.executable = executable
+        # Where another number has become an argument since, `entry` has other plans.
+        self.entry, self.plans, self.overwrites = entry, entry.plans, overwrites
         slots = [marks.slots[id(storage)] for storage in trace.storages()]
         self.slots, self.storages_of = slots, picking(slots)
         # Results come first, the inputs' storages behind them.
@@ -290,6 +294,8 @@ class PlanEntry:
 
     def fits(self, outline: GuardMatch, device: Device) -> bool:
         """Whether numbers and references are such that a trace would find this plan."""
+        if self.entry.plans is not self.plans:
+            return False
         numbers = self.fixed(outline.numbers)
         # Those that a key has as they are need not be made one first.
         if numbers != self.fixed_key and key_numbers(numbers) != self.fixed_key:
@@ -314,20 +320,63 @@ class PlanEntry:
         ]
         return free == self.overwritten
 
-    def run(self, outline: GuardMatch, wanted: list[Node]) -> None:
-        """Runs the plan and gives the wanted nodes their values."""
+    def numbers(self, outline: GuardMatch) -> list[Number]:
+        """The numbers of a run."""
         arguments = self.arguments.copy()
         for position, number in self.single:
             arguments[position] = outline.numbers[number]
         for position, number in self.inside:
             arguments[position] = outline.codes[number]
+        return arguments
+
+    def run(self, outline: GuardMatch, wanted: list[Node]) -> None:
+        """Runs the plan and gives the wanted nodes their values."""
         storages = outline.storages
-        results = self.executable.run(self.storages_of(storages), arguments)
+        results = self.executable.run(self.storages_of(storages), self.numbers(outline))
         found = [*results, *storages]
         for node, place in zip(wanted, self.results):
             node.storage = found[place]
             node.sources = ()
             node.piece = None
+
+
+class Expected:
+    """How a plan would have run that was found without a trace, for TGC_VALIDATE.
+
+    It refers to no node and no storage: the trace counts who does.
+    """
+
+    def __init__(self, known: PlanEntry, outline: GuardMatch, marks: Marks) -> None:
+        self.known, self.marks = known, marks
+        self.numbers = known.numbers(outline)
+        self.storages = list(map(id, known.storages_of(outline.storages)))
+
+    def learn(self, wanted: list[Node], trace: Trace, *plan: Any) -> None:
+        """Compares it with the plan that a trace has found.
+
+        Raises:
+            TgcError: they differ.
+        """
+        _, overwrites, executable, entry = plan
+        if entry is not self.known.entry and overwrites == self.known.overwrites:
+            # A plan of other lines, which TGC_VALIDATE keeps apart.
+            self.marks.learn(wanted, trace, *plan)
+            return
+        numbers = [trace.numbers[position] for position in entry.positions]
+        if executable is not self.known.executable and cache.keeps:
+            what, actual = "another plan", "other numbers folded, or other values overwritten"
+        elif not same_value(tuple(numbers), tuple(self.numbers)):
+            what, actual = "other numbers", f"{self.numbers} instead of {numbers}"
+        elif list(map(id, trace.storages())) != self.storages:
+            what, actual = "other inputs", "its values in another order, or others"
+        else:
+            return
+        raise TgcError(
+            "validate", f"plan_lookup: {what} found than by a trace",
+            expect="the plan of the same graph on the same values", actual=actual,
+            site=wanted[-1].site,
+            hint="this is an error of tinygrad_cuda; TGC_FAST=-plan_lookup switches it off",
+        )  # fmt: skip
 
 
 # What is counted of a thing that is in a list of what was found, and in what is picked of that.
@@ -362,14 +411,14 @@ WAYS = 4
 _HINTED = 8
 
 
-def run_cached_plan(device: Device, wanted: list[Node]) -> bool | Marks:
+def run_cached_plan(device: Device, wanted: list[Node]) -> bool | Marks | Expected:
     """Runs the plan for what is wanted if it is known; else gives what is to be learned, or False.
 
     Args:
         device: where.
         wanted: nodes without a value, each once.
     """
-    if settings.debug or settings.validate or settings.sync or mode.now.finite:
+    if settings.debug or settings.sync or mode.now.finite:
         return False
     if tracing.stack or capturing() is not None:
         return False
@@ -384,6 +433,8 @@ def run_cached_plan(device: Device, wanted: list[Node]) -> bool | Marks:
         if found is not None:
             for known in ways:
                 if known.fits(found, device):
+                    if settings.validate:
+                        return Expected(known, found, Marks(GraphSignature(device, wanted), wanted))
                     known.run(found, wanted)
                     return True
             del found
@@ -403,6 +454,8 @@ def run_cached_plan(device: Device, wanted: list[Node]) -> bool | Marks:
         return False
     for known in ways:
         if known.fits(outline, device):
+            if settings.validate:
+                return Expected(known, outline, Marks(outline, wanted))
             ways.found += 1
             if ways.found == STEADY and guards.on:
                 paths = cache.known.setdefault(hint, [])

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import RawSite, user_site
 from tinygrad_cuda.core.interrupts import uninterrupted
+from tinygrad_cuda.graph.compare import require_same
 from tinygrad_cuda.graph.gradient import gradient_site, history, recorded, spend
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, gradient_mode
 from tinygrad_cuda.graph.ops import common
@@ -29,6 +31,39 @@ def templated_pass(
     retain_graph: bool,
 ) -> dict[Node, Node]:
     """`gradient.plain_pass` for passes of which most have come before."""
+    if settings.validate:
+        return _validated(outputs, seeds, wanted, retain_graph)
+    return _recognised(outputs, seeds, wanted, retain_graph)
+
+
+def _validated(
+    outputs: Sequence[Node],
+    seeds: Sequence[Node],
+    wanted: Sequence[Node] | None,
+    retain_graph: bool,
+) -> dict[Node, Node]:
+    """The gradients as templates give them, once the rules have given the same.
+
+    Raises:
+        TgcError: they have not.
+    """
+    found = _recognised(outputs, seeds, wanted, True)
+    with uninterrupted, gradient_mode(False):
+        result, passed = recorded(history(outputs), outputs, seeds, wanted)
+    pairs = [(found[node], g) for node, g in result.items() if node in found]
+    require_same("a template of a backward pass", pairs)
+    assert found.keys() == result.keys()
+    if not retain_graph:
+        spend(passed)
+    return found
+
+
+def _recognised(
+    outputs: Sequence[Node],
+    seeds: Sequence[Node],
+    wanted: Sequence[Node] | None,
+    retain_graph: bool,
+) -> dict[Node, Node]:
     whole = WholeOccasion(outputs, seeds, wanted)
     if (whole_pass := whole.known()) is not None:
         return whole_pass(whole, retain_graph, None if retain_graph else user_site())

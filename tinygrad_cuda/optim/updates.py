@@ -18,6 +18,7 @@ from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.vmap_trace import Recording, tracing
 from tinygrad_cuda.graph.batching import example
+from tinygrad_cuda.graph.compare import require_same
 from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.subgraph_template import Deferred, SubgraphTemplate, Unfit
@@ -175,6 +176,10 @@ class Updates:
                 _templates.clear()
                 _kinds.clear()
             update = _updates[key] = self._made(inputs, state)
+        elif update is not None and settings.validate:
+            now = _Update(self.optimizer, self.group, inputs, state)
+            pairs = zip(update.results, now.results)
+            require_same("the template of an update", pairs, dict(zip(update.inputs, now.inputs)))
         if update is None:
             return False
         inputs += numbers.nodes(self.scalars, wide(value.dtype), value.device, len(value.shape))
@@ -192,7 +197,7 @@ class Updates:
         """Takes on all parameters as in the last step of this group; False if something differs."""
         known = _last.get(self.optimizer)
         last = None if known is None else known.get(number)
-        if last is None or watching.on:
+        if last is None or watching.on or settings.validate:
             return False
         seen = last.look(self.optimizer, parameters)
         if seen is None:

@@ -17,6 +17,7 @@ from tinygrad_cuda.engine.cell import Recorder, local
 from tinygrad_cuda.engine.realize import described_check, register_check
 from tinygrad_cuda.engine.vmap_trace import Recording, tracing
 from tinygrad_cuda.graph.batching import example
+from tinygrad_cuda.graph.compare import require_same
 from tinygrad_cuda.graph.node import Node, site_of
 from tinygrad_cuda.graph.subgraph_template import SubgraphTemplate, waiting
 from tinygrad_cuda.replay.switches import switches
@@ -130,7 +131,11 @@ def templated(function: F) -> F:
             call = _remember(known, whole, calls.made(function, args, options))
         if call is None:
             return function(*args, **options)
-        return _repeated(call, tuple(nodes), recorder, mode.site or site_of(sys._getframe(1)))
+        site = mode.site or site_of(sys._getframe(1))
+        result = _repeated(call, tuple(nodes), recorder, site)
+        if settings.validate:
+            _validate(function, args, options, result)
+        return result
 
     return checks_tensors(wrapper)  # type: ignore[return-value]
 
@@ -154,9 +159,20 @@ def templated_of_two(function: F) -> OfTwo:
         call = known.get(key, _missing)
         if call is _missing:
             call = _remember(known, key, calls.made(function, (a, b), {}))
-        return function(a, b) if call is None else _repeated(call, (first, second), recorder, site)
+        if call is None:
+            return function(a, b)
+        result = _repeated(call, (first, second), recorder, site)
+        if settings.validate:
+            _validate(function, (a, b), {}, result)
+        return result
 
     return wrapper
+
+
+def _validate(function: Any, args: Any, options: dict[str, Any], result: Any) -> None:
+    """Raises if the function now records something else than its template has."""
+    now = function(*args, **options)
+    require_same(f"the template of {function.__name__}", [(result.node, now.node)])
 
 
 def _remember(

@@ -1,0 +1,92 @@
+"""Whether two pending graphs are the same: for TGC_VALIDATE, one recognised and one recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tinygrad_cuda.core.errors import TgcError
+from tinygrad_cuda.graph.node import Node
+
+NO_STRUCTURE = frozenset({"code", "leaf"})  # of which each recording makes its own
+
+
+def first_difference(pairs: Iterable[tuple[Node, Node]], met: dict[Node, Node]) -> Node | None:
+    """The first node of two graphs, sources first, that is not as its counterpart; or None.
+
+    Args:
+        pairs: their results, the second the one that is returned where they differ.
+        met: nodes of the first graph with those that stand for them in the second; is added to.
+    """
+    for pair in pairs:
+        stack = [pair]
+        while stack:
+            one, other = stack[-1]
+            if one is other or one in met:
+                if met.get(one, one) is not other:
+                    return other
+                stack.pop()
+                continue
+            if not _alike(one, other):
+                return other
+            sources = list(zip(one.sources, other.sources))
+            waiting = [(a, b) for a, b in sources if a is not b and a not in met]
+            if waiting:
+                stack += waiting[::-1]
+                continue
+            if any(met.get(a, a) is not b for a, b in sources):
+                return other
+            met[one] = other
+            stack.pop()
+    return None
+
+
+def require_same(
+    what: str, pairs: Iterable[tuple[Node, Node]], met: dict[Node, Node] | None = None
+) -> None:
+    """Raises if a graph that was recognised is not the one that is recorded now.
+
+    Args:
+        what: which recognised it.
+        pairs, met: as of `first_difference`.
+
+    Raises:
+        TgcError: it names the operation and the line.
+    """
+    node = first_difference(pairs, {} if met is None else met)
+    if node is not None:
+        raise TgcError(
+            "validate", f"{what}: another graph was recognised than is recorded now",
+            expect="the same operations on the same values",
+            actual=f"they part at {node.label}, shape {node.shape}", site=node.site,
+            hint="this is an error of tinygrad_cuda; TGC_FAST switches the fast path off",
+        )  # fmt: skip
+
+
+def _alike(one: Node, other: Node) -> bool:
+    """Whether two nodes do the same with their sources."""
+    return (
+        one.op is other.op
+        and one.outputs == other.outputs
+        and one.device is other.device
+        and one.requires_grad is other.requires_grad
+        and one.storage is other.storage
+        and len(one.sources) == len(other.sources)
+        and one.attributes.keys() == other.attributes.keys()
+        and all(
+            name in NO_STRUCTURE or same_value(value, other.attributes[name])
+            for name, value in one.attributes.items()
+        )
+    )
+
+
+def same_value(a: Any, b: Any) -> bool:
+    """Equality by which NaN is equal to itself, and 0.0 is not -0.0."""
+    if type(a) is tuple and type(b) is tuple:
+        return len(a) == len(b) and all(map(same_value, a, b))
+    if isinstance(a, float) and isinstance(b, float):
+        return repr(float(a)) == repr(float(b))
+    return bool(type(a) is type(b) and a == b)
+
+
+__all__ = ["first_difference", "require_same", "same_value"]
