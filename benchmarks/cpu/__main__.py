@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from fnmatch import fnmatch
@@ -130,9 +131,14 @@ def about() -> dict[str, Any]:
     versions = {"ours": tc.__version__, "numpy": np.__version__}
     if "torch" in sys.modules:
         versions["torch"] = sys.modules["torch"].__version__
+    name = cpu[0].split(": ")[1] if cpu else platform.machine()
+    git = subprocess.run(
+        ("git", "rev-parse", "--short", "HEAD"), cwd=ROOT, capture_output=True, text=True
+    )
     return {
         "date": f"{now:%Y-%m-%d %H:%M} UTC",
-        "machine": f"{cpu[0].split(': ')[1] if cpu else platform.machine()}, one thread",
+        "machine": f"{name}, one thread of {os.cpu_count()}, load {os.getloadavg()[0]:.0f}",
+        "commit": git.stdout.strip() or "unknown",
         "versions": versions,
     }
 
@@ -146,10 +152,11 @@ def main(given: list[str] | None = None) -> int:
         page.write_text(report.replaced(page.read_text(), json.loads(args.report.read_text())))
         return 0
     one_thread()
+    from benchmarks.cpu import memory
     from benchmarks.cpu.operations import OPERATIONS
     from benchmarks.cpu.steps import STEPS
 
-    found: dict[str, Any] = {"rows": []}
+    found: dict[str, Any] = {"rows": [], "memory": []}
     both = libraries()
     found["about"] = about() | {"clock": args.clock}
     for case in (*STEPS, *OPERATIONS):
@@ -158,9 +165,20 @@ def main(given: list[str] | None = None) -> int:
         row = measured(case, both, args.seconds, args.clock)
         found["rows"].append(row)
         print(report.line(row), flush=True)
-        if args.json is not None:
-            args.json.write_text(json.dumps(found, indent=1) + "\n")
+        _write(args.json, found)
+    for name in memory.CASES:
+        if not any(fnmatch(name, pattern) for pattern in args.only.split(",")):
+            continue
+        row = memory.measured(name, both)
+        found["memory"].append(row)
+        print(report.memory_line(row), flush=True)
+        _write(args.json, found)
     return 0
+
+
+def _write(path: Path | None, found: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,13 @@ NumPy that read or write an array of so many elements. The clock is the wall's, 
 
 {above}
 
+What a layer keeps for its gradient, in arrays of its input's size: ours is its share of the most
+memory of a step with SGD (gradients and new weights, too; free arrays, up to 32 MB, are not
+counted), in one plan and in two, where the loss is looked at before `backward()`. PyTorch's is
+what it saves.
+
+{memory}
+
 {end}"""
 
 
@@ -35,6 +42,20 @@ def line(row: dict[str, Any]) -> str:
         f"{row['name']:<28} ours {row['ours']:9.1f} us  {theirs}  ratio {ratio:<14} "
         f"goal {row['goal']:g}  difference {row.get('difference', float('nan')):.0e}{mark}"
     )
+
+
+def memory_line(row: dict[str, Any]) -> str:
+    """One row of the table of memory while it is measured."""
+    return "  ".join(memory_cells(row))
+
+
+def memory_cells(row: dict[str, Any]) -> list[str]:
+    """One row of the table of memory."""
+    numbers = [f"{row[key]:.2f}" if key in row else "-" for key in MEMORY_HEADS[1:]]
+    return [row["name"], *numbers]
+
+
+MEMORY_HEADS = ("layer", "one plan", "two plans", "torch")
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -68,6 +89,7 @@ def section(found: dict[str, Any]) -> str:
     return TEXT.format(
         begin=BEGIN, end=END, about=f"{about}\n- versions: {versions}",
         rows=table(HEADS, [cells(row) for row in rows]),
+        memory=table(MEMORY_HEADS, [memory_cells(row) for row in found.get("memory", ())]),
         above=f"Above the goal: {', '.join(above)}." if above else "No row is above its goal.",
     )  # fmt: skip
 
