@@ -6,6 +6,7 @@ Values, gradients, mutations and every device are tested from it; a row without 
 from __future__ import annotations
 
 import samples_compositions
+import samples_convolution
 import samples_elementwise
 import samples_indexing
 import samples_leaf
@@ -26,6 +27,7 @@ FAMILIES: dict[str, tuple[Sample, ...]] = {
     "reduction": tuple(samples_reduction.samples()),
     "leaf": tuple(samples_leaf.leaves()),
     "identity": tuple(samples_leaf.identities()),
+    "convolution": tuple(samples_convolution.samples()),
     "indexing": tuple(samples_indexing.samples()),
     "scan": tuple(samples_scan.samples()),
     "winograd": tuple(samples_winograd.samples()),

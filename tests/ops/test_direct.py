@@ -15,15 +15,17 @@ from execution import Batch, device_or_skip
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, contraction
+from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops import elementwise as ew
-from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops.convolution import convolution as convolve
+from tinygrad_cuda.graph.ops.convolution import convolution_weight_gradient
+from tinygrad_cuda.graph.ops.geometry import Geometry
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
-from tinygrad_cuda.lowering.skeletons.contract import contract
-from tinygrad_cuda.lowering.skeletons.conv.direct import Cut, Windows, cut_of, cuts_of, windows_of
+from tinygrad_cuda.lowering.skeletons.conv import tiers
+from tinygrad_cuda.lowering.skeletons.conv.direct import Cut, cut_of, cuts_of
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import ImagePart, parts_of
+from tinygrad_cuda.lowering.skeletons.conv.windows import Windows, windows_of
 from tinygrad_cuda.lowering.target import BLOCK_SHARED
-from tinygrad_cuda.nn.windows import padded, windows
 
 Array = np.ndarray[Any, Any]
 
@@ -36,17 +38,10 @@ PROBLEMS = [
 ]
 
 
-def columns(x: Node, problem: tuple) -> tuple[Node, tuple[int, int]]:  # type: ignore[type-arg]
-    """The windows of a convolution as a matrix, and the sizes of its result."""
-    n, c, sizes, _, kernel, stride, pads, dilation = problem
-    lengths = tuple(
-        (size + sum(pad) - d * (k - 1) - 1) // s + 1
-        for size, pad, k, s, d in zip(sizes, pads, kernel, stride, dilation, strict=True)
-    )
-    wide = windows(padded(x, pads), kernel, stride, dilation, lengths)
-    wide = mv.permute(wide, axes=(1, 4, 5, 0, 2, 3))
-    shape = (1, c * kernel[0] * kernel[1], n * lengths[0] * lengths[1])
-    return mv.reshape(wide, shape=shape), (lengths[0], lengths[1])
+def geometry(problem: tuple) -> dict[str, Any]:  # type: ignore[type-arg]
+    """The attributes of a convolution's node."""
+    *_, stride, pads, dilation = problem
+    return {"stride": stride, "padding": pads, "dilation": dilation, "groups": 1}
 
 
 def windows_in(x: Array, kernel: Any, stride: Any, pads: Any, dilation: Any) -> Array:
@@ -84,21 +79,18 @@ def test_any_cut_gives_the_convolution(
     for number in range(4):
         x = rng.standard_normal((n, c, *sizes)).astype(np.float32)
         w = rng.standard_normal((m, c, *kernel)).astype(np.float32)
-        b, lengths = columns(batch.input(x), problem)
-        a = mv.reshape(batch.input(w), shape=(1, m, c * kernel[0] * kernel[1]))
-        y = mv.reshape(contraction.matmul(a, b), shape=(m, n, *lengths))
-        y = ew.neg(mv.permute(y, axes=(1, 0, 2, 3)))
-        batch.want(str(number), [y])
+        y = convolve(batch.input(x), batch.input(w), **geometry(problem))
+        batch.want(str(number), [ew.neg(y)])
         expected[str(number)] = -convolution(x, w, problem)
     draw = random.Random(6)
 
     def chosen(found: Windows, outputs: int) -> Cut:
         cut = draw.choice(list(cuts_of(found, outputs)))
-        cuts[found.input] = cut
+        cuts[found.inner] = cut
         return cut
 
-    monkeypatch.setattr(contract, "cut_of", chosen)
-    monkeypatch.setattr(contract, "is_slower", lambda *_: False)
+    monkeypatch.setattr(tiers, "cut_of", chosen)
+    monkeypatch.setattr(tiers.Tier, "wins", lambda *_: True)
     for name, (found,) in batch.run().items():
         np.testing.assert_allclose(found, expected[name], atol=1e-4, err_msg=name)
     assert len(set(cuts.values())) == 4, "not every product went this way"
@@ -119,12 +111,11 @@ def test_any_parts_give_the_gradient_of_the_kernel(
     for number in range(4):
         x = rng.standard_normal((n, c, *sizes)).astype(np.float32)
         x[-1, 0, -1, -1] = np.inf if number == 3 else 1.0
-        b, lengths = columns(batch.input(x), problem)
+        at = geometry(problem)
+        lengths = Geometry(**at).sizes(sizes, kernel)
         g = rng.standard_normal((n, m, *lengths)).astype(np.float32)
-        a = mv.permute(batch.input(g), axes=(1, 0, 2, 3))
-        a = mv.reshape(a, shape=(1, m, n * lengths[0] * lengths[1]))
-        y = contraction.matmul(a, contraction.transpose(b))
-        batch.want(str(number), [mv.reshape(y, shape=(m, c, *kernel))])
+        y = convolution_weight_gradient(batch.input(g), batch.input(x), kernel=kernel, **at)
+        batch.want(str(number), [y])
         near = windows_in(x.astype(np.float64), kernel, stride, pads, dilation)
         expected[str(number)] = np.stack(
             [
@@ -140,32 +131,85 @@ def test_any_parts_give_the_gradient_of_the_kernel(
 
     def chosen(found: Windows, outputs: int) -> ImagePart:
         part = draw.choice(list(parts_of(found, outputs)))
-        parts[found.input] = part
+        parts[found.inner] = part
         return part
 
-    monkeypatch.setattr(contract, "part_of", chosen)
-    monkeypatch.setattr(contract, "is_slower", lambda *_: False)
+    monkeypatch.setattr(tiers, "part_of", chosen)
+    monkeypatch.setattr(tiers.Tier, "wins", lambda *_: True)
     for name, (found,) in batch.run().items():
         np.testing.assert_allclose(found, expected[name], atol=2e-4, rtol=1e-4, err_msg=name)
     assert len(parts) == 4, "not every product went this way"
 
 
-def test_windows_are_recognized_and_others_are_not() -> None:
+def image(problem: tuple, **changes: Any) -> Node:  # type: ignore[type-arg]
+    """A convolution of inputs."""
+    n, c, sizes, m, kernel, *_ = problem
+    x = common.buffer.leaf((n, c, *sizes), float32, CPU, slot=0)
+    at = geometry(problem) | changes
+    w = common.buffer.leaf((m, c // at["groups"], *kernel), float32, CPU, slot=1)
+    return convolve(x, w, **at)
+
+
+def test_windows_are_those_of_the_op() -> None:
     problem = PROBLEMS[1]
-    x = common.buffer.leaf((3, 4, 9, 13), float32, CPU, slot=0)
-    b, lengths = columns(x, problem)
-    found = windows_of(b)
+    node = image(problem)
+    found = windows_of(node)
     assert found is not None
-    assert (found.places, found.taps, found.stride) == (lengths, (3, 3), (2, 1))
-    assert (found.inner, found.top, found.left) == (x, 1, 1)
-    other = mv.permute(windows(x, (3, 3), (1, 1), (1, 1), (7, 11)), axes=(4, 1, 5, 0, 2, 3))
-    assert windows_of(mv.reshape(other, shape=(1, 36, 3 * 77))) is None, "another order of k"
-    assert windows_of(common.buffer.leaf((1, 36, 231), float32, CPU, slot=1)) is None
+    assert (found.places, found.taps, found.stride) == (node.shape[2:], (3, 3), (2, 1))
+    assert (found.inner, found.top, found.left) == (node.sources[0], 1, 1)
+    assert found.size == (9 + 2, 13 + 3)
+    gradient = convolution_weight_gradient(
+        node, node.sources[0], kernel=(3, 3), **geometry(problem)
+    )
+    assert windows_of(gradient) == found
+    assert windows_of(ew.neg(node)) is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "groups", "direct"),
+    [
+        ((3, 3), (1, 1), 1, True), ((3, 3), (1, 1), 2, False), ((1, 1), (2, 2), 1, True),
+        ((1, 1), (1, 1), 1, False), ((1, 3), (1, 1), 1, False), ((4, 4), (4, 4), 1, False),
+    ],
+)  # fmt: skip
+def test_windows_that_do_not_overlap_are_left_to_the_product(
+    kernel: tuple[int, int], stride: tuple[int, int], groups: int, direct: bool
+) -> None:
+    problem = (2, 4, (12, 12), 4, kernel, stride, ((0, 0), (0, 0)), (1, 1))
+    assert (windows_of(image(problem, groups=groups)) is not None) == direct
+
+
+@pytest.mark.parametrize(
+    ("problem", "name"),
+    [
+        ((128, 6, (14, 14), 16, (5, 5), (1, 1), ((0, 0),) * 2, (1, 1)), "direct"),
+        ((128, 1, (28, 28), 6, (5, 5), (1, 1), ((2, 2),) * 2, (1, 1)), "direct"),
+        ((256, 64, (28, 28), 64, (3, 3), (1, 1), ((1, 1),) * 2, (1, 1)), "winograd"),
+        ((256, 64, (28, 28), 128, (3, 3), (2, 2), ((1, 1),) * 2, (1, 1)), "implicit GEMM"),
+        ((128, 64, (32, 32), 1, (3, 3), (1, 1), ((1, 1),) * 2, (1, 1)), "direct"),
+    ],
+    ids=["lenet 2", "lenet 1", "resnet", "resnet down", "unet out"],
+)
+def test_the_tier_of_a_convolution_of_the_benchmarks(
+    problem: tuple,
+    name: str,  # type: ignore[type-arg]
+) -> None:
+    node = image(problem)
+    choice = tiers.choose(node, tiers.product_clocks(node))
+    assert choice is not None and choice.tier in tiers.TIERS
+    assert choice.tier.name == name
+    assert choice.reason == f"{name}, {choice.candidate.clocks:.0f} clocks"
+
+
+def test_tiers_are_compared_with_the_product() -> None:
+    problem = (128, 6, (14, 14), 16, (5, 5), (1, 1), ((0, 0),) * 2, (1, 1))
+    few = (1, *problem[1:])  # one image has few blocks
+    chosen = (tiers.choose(image(problem), 0), tiers.choose(image(few), 1e9))
+    assert [choice and choice.tier.name for choice in chosen] == ["implicit GEMM"] * 2
 
 
 def test_cuts_fit_a_block_and_many_outputs_have_none() -> None:
-    x = common.buffer.leaf((128, 6, 14, 14), float32, CPU, slot=0)
-    found = windows_of(columns(x, (128, *PROBLEMS[0][1:]))[0])
+    found = windows_of(image((128, *PROBLEMS[0][1:])))
     assert found is not None
     for cut in cuts_of(found, 16):
         assert cut.threads <= THREADS

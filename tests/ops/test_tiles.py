@@ -14,6 +14,7 @@ from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops.windows import padded, windows
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.lowering.schedule.kernel_dag import schedule
 from tinygrad_cuda.lowering.skeletons.contract import contract
@@ -26,7 +27,6 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     plan,
 )
 from tinygrad_cuda.lowering.target import BLOCK_SHARED, Target
-from tinygrad_cuda.nn.windows import padded, windows
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "in parts"])

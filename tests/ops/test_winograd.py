@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -17,15 +18,12 @@ from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_gradient
 from tinygrad_cuda.graph.ops.winograd import PARTS, TransformPart
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
-from tinygrad_cuda.lowering.skeletons.conv import winograd
-from tinygrad_cuda.lowering.skeletons.conv.direct import windows_of
-from tinygrad_cuda.lowering.skeletons.conv.winograd import form_of
+from tinygrad_cuda.lowering.skeletons.conv import tiers, winograd
 from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import block_of
 from tinygrad_cuda.nn import functional as F
-from tinygrad_cuda.nn.windows import padded, windows
 
 Array = np.ndarray[Any, Any]
 
@@ -43,13 +41,14 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     """Every convolution of these tests by tiles of this many results along an axis."""
     chosen = {"form": 4, "used": 0}
 
-    def form(*problem: Any) -> int:
-        chosen["used"] += 1
-        return chosen["form"]
+    def tiles(*problem: Any) -> winograd.Tiles | None:
+        found = winograd.tiles_of_least_time(*problem)
+        chosen["used"] += found is not None
+        return found and replace(found, form=chosen["form"], clocks=0.0)
 
     monkeypatch.setattr(settings, "winograd", True)
     monkeypatch.setattr(winograd, "MOST_OUTPUTS", 0)
-    monkeypatch.setattr(winograd, "form_of", form)
+    monkeypatch.setattr(tiers, "tiles_of_least_time", tiles)
     cache.clear()
     yield chosen
     cache.clear()
@@ -188,13 +187,13 @@ def test_explain_shows_the_transforms(
         assert "unwinograd" not in tc.explain(F.relu(F.conv2d(x, w) + 1))
 
 
-def problem(n: int, c: int, size: int, pad: int = 1) -> Node:
-    """The windows of such a convolution as a matrix."""
+def problem(n: int, c: int, size: int, o: int) -> tuple[Node, Node]:
+    """A convolution, and its kernel's gradient."""
+    at = {"stride": (1, 1), "padding": ((1, 1),) * 2, "dilation": (1, 1), "groups": 1}
     x = common.buffer.leaf((n, c, size, size), float32, CPU, slot=0)
-    out = size + 2 * pad - 2
-    wide = windows(padded(x, ((pad, pad),) * 2), (3, 3), (1, 1), (1, 1), (out, out))
-    wide = mv.permute(wide, axes=(1, 4, 5, 0, 2, 3))
-    return mv.reshape(wide, shape=(1, c * 9, n * out * out))
+    w = common.buffer.leaf((o, c, 3, 3), float32, CPU, slot=1)
+    y = convolution(x, w, **at)
+    return y, convolution_weight_gradient(y, x, kernel=(3, 3), **at)
 
 
 @pytest.mark.parametrize(
@@ -211,10 +210,10 @@ def test_tiles_are_chosen_where_they_take_less_time(
     n: int, c: int, size: int, o: int, form: int
 ) -> None:
     """By shapes alone, for the convolution and for its kernel's gradient."""
-    found = windows_of(problem(n, c, size))
-    assert found is not None
-    assert form_of(found, o, False) == form
-    assert form_of(found, o, True) == form
+    for node in problem(n, c, size, o):
+        choice = tiers.choose(node, tiers.product_clocks(node))
+        by_tiles = choice is not None and choice.tier.name == "winograd"
+        assert (choice.candidate.form if choice and by_tiles else 0) == form
 
 
 @pytest.mark.parametrize("part", [PARTS[4]["results"], PARTS[2]["results"], PARTS[4]["taps"]])

@@ -31,11 +31,26 @@ from tinygrad_cuda.graph.ops import common, contraction, indexing, random, scan
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.graph.ops.convolution import convolution as convolve
+from tinygrad_cuda.graph.ops.convolution import convolution_input_gradient
+from tinygrad_cuda.graph.ops.windows import padded
 from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.program import Argument, Program
 from tinygrad_cuda.graph.rewrite import RULES, simplify
 
 NAN, INF = math.nan, math.inf
+
+
+def finite(x: Node) -> Node:
+    """Ones and zeros: padding times an infinite weight would be NaN."""
+    return ew.cast(ew.gt(x, const(0, x)), dtype=x.dtype)
+
+
+def windows_at(pad: int = 0) -> dict[str, Any]:
+    """The attributes of a plain convolution of images."""
+    return {"stride": (1, 1), "padding": ((pad, pad),) * 2, "dilation": (1, 1), "groups": 1}
+
+
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e-3, 7.25, -1e4, INF, -INF, NAN]
 
 
@@ -315,6 +330,35 @@ CASES = [
     ),
     Case("matmul over nothing", lambda: contraction.matmul(buffer(0, (2, 0)), buffer(1, (0, 3))),
          "constant"),
+    Case(
+        "convolution over nothing",
+        lambda: convolve(buffer(0, (2, 0, 5, 5)), buffer(1, (3, 0, 3, 3)), **windows_at()),
+        "constant",
+    ),
+    Case(
+        "input gradient",  # a flipped kernel, with its channels exchanged
+        lambda: convolution_input_gradient(
+            buffer(0, (2, 3, 5, 5)), finite(buffer(1, (3, 4, 3, 3))), size=(5, 5), **windows_at(1)
+        ),
+        "buffer pad slice buffer constant gt cast reshape permute reshape flip convolution",
+        1e-4,
+    ),
+    Case(
+        "input gradient",  # with a stride: a convolution for each phase
+        lambda: convolution_input_gradient(
+            buffer(0, (2, 3, 2)), buffer(1, (3, 4, 2)), size=(4,), stride=(2,),
+            padding=((0, 0),), dilation=(1,), groups=1,
+        ),
+        "buffer buffer add" + 2 * " slice reshape permute reshape convolution pad",
+        1e-5,
+    ),
+    Case(
+        "convolution of padding",
+        lambda: convolve(padded(buffer(0, (2, 4, 5, 5)), ((1, 0), (2, 1))),
+                         buffer(1, (3, 4, 3, 3)), **windows_at(1)),
+        "buffer buffer convolution",
+        1e-5,
+    ),
 ]  # fmt: skip
 
 
@@ -365,6 +409,8 @@ def test_every_rule_has_a_case() -> None:
         lambda: cut(pad(X, (1, 2), (5, 7)), (0, 2), (3, 4)),
         lambda: rd.sum(expand(buffer(0, (1, 4), float16), 2049, 4), axes=(0,)),
         lambda: rd.prod(const(1.5, X), axes=(0,)),
+        lambda: convolve(padded(buffer(0, (2, 4, 5, 5)), ((1, 0), (2, 1)), 1.0),
+                         buffer(1, (3, 4, 3, 3)), **windows_at(1)),
     ],
 )  # fmt: skip
 def test_no_rule(build: Callable[[], Node]) -> None:

@@ -17,7 +17,7 @@ from tinygrad_cuda.lowering.schedule.checks import unread_checks, with_checks
 from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
 from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
 from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule, schedule
-from tinygrad_cuda.lowering.skeletons.conv.winograd import with_winograd
+from tinygrad_cuda.lowering.skeletons.conv.tiers import with_graph_tiers
 from tinygrad_cuda.lowering.target import Target
 
 
@@ -63,4 +63,4 @@ def scheduled(program: Program, target: Target) -> Schedule:
 def _algorithms(outputs: Sequence[Node]) -> Sequence[Node]:
     """The same values, products and convolutions in the form that takes the least time."""
     outputs = turn_products(outputs)
-    return with_winograd(outputs) if settings.winograd else outputs
+    return with_graph_tiers(outputs) if settings.winograd else outputs

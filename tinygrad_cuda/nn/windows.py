@@ -1,7 +1,4 @@
-"""Sliding windows over the trailing axes of a node, by index rewrites alone.
-
-Convolution and pooling are built on them; the windows themselves are never stored.
-"""
+"""The numbers that convolution and pooling take for each axis, and sums over taps."""
 
 from __future__ import annotations
 
@@ -9,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
-from tinygrad_cuda.core.shapes import Shape
-from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import indexing, movement
+from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.tensors import selecting
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.tensor import Tensor
@@ -37,29 +32,6 @@ def per_axis(op: str, name: str, value: Any, rank: int, least: int = 0) -> tuple
     return numbers
 
 
-def padded(x: Node, pads: Sequence[tuple[int, int]], value: Any = 0) -> Node:
-    """x with `value` before and after its trailing axes; negative numbers crop."""
-    lead = len(x.shape) - len(pads)
-    if not any(before or after for before, after in pads):
-        return x
-    ones = (1,) * len(x.shape)
-    if any(before < 0 or after < 0 for before, after in pads):
-        starts = (0,) * lead + tuple(max(-before, 0) for before, _ in pads)
-        shape = tuple(
-            size - start - max(-after, 0)
-            for size, start, (_, after) in zip(x.shape[lead:], starts[lead:], pads)
-        )
-        x = movement.slice_(x, starts=starts, shape=x.shape[:lead] + shape, steps=ones)
-    starts = (0,) * lead + tuple(max(before, 0) for before, _ in pads)
-    shape = x.shape[:lead] + tuple(
-        max(before, 0) + size + max(after, 0) for size, (before, after) in zip(x.shape[lead:], pads)
-    )
-    return (
-        x if shape == x.shape
-        else movement.pad(x, starts=starts, shape=shape, steps=ones, value=value)
-    )  # fmt: skip
-
-
 def count(
     op: str, size: int, kernel: int, stride: int, dilation: int, pads: tuple[int, int]
 ) -> int:
@@ -78,43 +50,6 @@ def count(
             actual=f"a kernel of {kernel} with dilation {dilation}, reaching over {reach}",
         )
     return (whole - reach) // stride + 1
-
-
-def windows(
-    x: Node, kernel: Shape, stride: Shape, dilation: Shape, lengths: Shape
-) -> Node:  # fmt: skip
-    """Windows over the last axes: shape (..., *lengths, *kernel).
-
-    ``out[.., o, .., k] = x[.., o * stride + k * dilation]`` along each of the axes.
-    """
-    rank = len(kernel)
-    lead = len(x.shape) - rank
-    if all(k == s and d == 1 for k, s, d in zip(kernel, stride, dilation)):
-        return _tiles(x, kernel, lengths)
-    for axis in range(rank):
-        over = len(x.shape)
-        x = movement.reshape(x, shape=(*x.shape, 1))
-        x = movement.expand(x, shape=(*x.shape[:-1], kernel[axis]))
-        x = movement.window(
-            x, axis=lead + axis, over=over, length=lengths[axis], stride=stride[axis],
-            dilation=dilation[axis],
-        )  # fmt: skip
-    return x
-
-
-def _tiles(x: Node, kernel: Shape, lengths: Shape) -> Node:
-    """Windows that neither overlap nor leave gaps are a reshape."""
-    rank = len(kernel)
-    lead = len(x.shape) - rank
-    covered = x.shape[:lead] + tuple(n * k for n, k in zip(lengths, kernel))
-    if covered != x.shape:
-        x = movement.slice_(
-            x, starts=(0,) * len(x.shape), shape=covered, steps=(1,) * len(x.shape)
-        )  # fmt: skip
-    apart = tuple(size for pair in zip(lengths, kernel) for size in pair)
-    x = movement.reshape(x, shape=x.shape[:lead] + apart)
-    axes = [*range(lead), *range(lead, lead + 2 * rank, 2), *range(lead + 1, lead + 2 * rank, 2)]
-    return movement.permute(x, axes=tuple(axes))
 
 
 def weighed_taps(

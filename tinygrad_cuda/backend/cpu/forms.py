@@ -16,7 +16,7 @@ import numpy as np
 from tinygrad_cuda.backend.cpu.pool import pool
 from tinygrad_cuda.backend.cpu.rows import HALF, has_argument, reference_of
 from tinygrad_cuda.graph.node import Node, Op, node_made
-from tinygrad_cuda.graph.ops import common, contraction, indexing, numeric
+from tinygrad_cuda.graph.ops import common, contraction, convolution, indexing, numeric
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
@@ -62,11 +62,8 @@ class Forms:
         self._merge(order)
         # How often values are read.
         self.uses = Counter(map(self.canonical, outputs))
-        self.readers: dict[Node, list[Node]] = {}
         for node in dict.fromkeys(self._same.values()):
-            for source in map(self.canonical, node.sources):
-                self.uses[source] += 1
-                self.readers.setdefault(source, []).append(node)
+            self.uses.update(map(self.canonical, node.sources))
         # Nodes with one and the same value everywhere, as 0-d arrays.
         self.uniform: dict[Node, Array] = {}
         # Other nodes whose value is the same in each run.
@@ -463,17 +460,6 @@ def _matmul(forms: Forms, node: Node) -> Form | None:
     a, b = node.sources
     if node.attributes or a.dtype.name in HALF:
         return None
-    columns = forms.canonical(b)
-    parts = _parts(forms, node)
-    if parts > 1 and _are_cut(forms, columns):
-        windows, axis = _windows(forms, columns)
-        call: Any = partial(numeric.product_by_parts, axis, parts, pool)
-        return Form((forms.full(a), forms.full(windows)), call, "fill")
-    turned = forms.canonical(columns.sources[0]) if columns.op is mv.permute else columns
-    if _pieces(forms, node) > 1 and _are_cut(forms, turned):
-        windows, axis = _windows(forms, turned)
-        call = partial(numeric.product_over_windows, axis, pool)
-        return Form((forms.full(a), forms.full(windows)), call, "fill")
     # A transposed result would be copied wherever rows are wanted.
     call = numeric.turned_product if _is_turned(a, b) else numeric.product
     return Form((forms.full(a), forms.full(b)), call, "fill")
@@ -489,71 +475,13 @@ def _is_turned(a: Node, b: Node) -> bool:
 MANY_TERMS = 8
 
 
-# Bytes of the columns of a convolution that are made at once: they stay in the cache for the
-# product. Multiplications of a product from which on OpenBLAS takes its usual way, with room.
-COLUMN_BYTES, LEAST_PRODUCT = 1 << 20, 5 << 18
-
-
-def _windows(forms: Forms, columns: Node) -> tuple[Node, int]:
-    """For columns of windows: the windows, and the axis of the examples; else that is 0."""
-    windows, axis = forms.canonical(columns.sources[0]), 0
-    shape, depth = windows.shape, columns.shape[1]
-    if len(shape) < 5 or windows in forms.uniform or windows in forms.static:
-        return windows, 0
-    while axis < len(shape) and prod(shape[:axis]) < depth:
-        axis += 1
-    if axis == len(shape) or prod(shape[:axis]) != depth or shape[axis] < 2:
-        return windows, 0
-    return windows, axis
-
-
-def _are_columns(node: Node) -> bool:
-    return node.op is mv.reshape and len(node.shape) == 3 and node.shape[0] == 1
-
-
-def _are_cut(forms: Forms, columns: Node) -> bool:
-    """Whether all that reads columns makes them part by part: else they are made once."""
-    for reader in forms.readers[columns]:
-        if reader.op is contraction.matmul:
-            if _parts(forms, reader) == 1:
-                return False
-        elif reader.op is not mv.permute or any(
-            _pieces(forms, second) == 1 for second in forms.readers[reader]
-        ):
-            return False
-    return columns in forms.readers
-
-
-def _parts(forms: Forms, node: Node) -> int:
-    """Into how many parts of the examples a product with columns of windows is cut, or 1."""
-    columns = forms.canonical(node.sources[1])
-    if node.attributes or not _are_columns(columns):
-        return 1
-    windows, axis = _windows(forms, columns)
-    if not axis:
-        return 1
-    count, rows = windows.shape[axis], node.shape[1]
-    each = prod(windows.shape[axis + 1 :]) * columns.shape[1]
-    parts = min(count, -(-columns.dtype.itemsize * each * count // COLUMN_BYTES))
-    while parts > 1 and rows * each * (count // parts) < LEAST_PRODUCT:
-        parts -= 1
-    return parts
-
-
-def _pieces(forms: Forms, node: Node) -> int:
-    """Into how many pieces a product with transposed columns of windows is cut, or 1."""
-    if node.op is not contraction.matmul or node.attributes:
-        return 1
-    b = forms.canonical(node.sources[1])
-    if b.op is not mv.permute or b.attributes["axes"] != (0, 2, 1):
-        return 1
-    columns = forms.canonical(b.sources[0])
-    if not _are_columns(columns) or not _windows(forms, columns)[1]:
-        return 1
-    (_, rows, width), terms = node.shape, b.shape[1]
-    pieces = numeric.pieces_of(rows, width, terms)
-    large = rows * width * (terms // pieces) >= LEAST_PRODUCT
-    return pieces if large and _is_turned(node.sources[0], b) else 1
+def _convolution(forms: Forms, node: Node) -> Form | None:
+    """A convolution or one of its gradients; columns come from the pool."""
+    if node.dtype.name in HALF:
+        return None
+    row: Any = node.op.numpy
+    call = partial(row, room=pool, **node.attributes)
+    return Form(tuple(map(forms.full, node.sources)), call, "fill")
 
 
 def _placed(forms: Forms, node: Node) -> Form | None:
@@ -584,6 +512,7 @@ _SPECIAL: dict[Any, Callable[[Forms, Node], Form | None]] = {
     mv.pad: _placed,
     mv.unwindow: _placed,
     contraction.matmul: _matmul,
+    **dict.fromkeys(convolution.ROWS, _convolution),
     **{row: _short_rows for row in rd.ROWS if row.by_slices is not None},
     indexing.check_index: _check,
     indexing.check_unit: _check,

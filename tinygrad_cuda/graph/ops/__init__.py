@@ -6,6 +6,7 @@ from tinygrad_cuda.graph.node import Op
 from tinygrad_cuda.graph.ops import (
     common,
     contraction,
+    convolution,
     elementwise,
     indexing,
     movement,
@@ -27,6 +28,7 @@ TABLE: dict[str, Op] = {
         movement,
         reduction,
         contraction,
+        convolution,
         indexing,
         scan,
         random,

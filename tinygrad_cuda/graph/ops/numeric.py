@@ -377,10 +377,10 @@ def reshaped(shape: tuple[int, ...], room: Room, x: Any) -> Any:
         pass
     if len(shape) == 3 and not shape[2] * x.itemsize % _SET and _is_columns(shape, x):
         columns = room.take((shape[1], shape[2] + _APART), x.dtype)[None, :, :-_APART]
-        _copy_windows(columns.reshape(x.shape), x, room)
+        copy_windows(columns.reshape(x.shape), x, room)
         return columns
     result = room.take(x.shape, x.dtype)
-    _copy_windows(result, x, room)
+    copy_windows(result, x, room)
     return result.reshape(shape)
 
 
@@ -390,7 +390,7 @@ def _is_columns(shape: tuple[int, ...], x: Any) -> bool:
     return shape[0] == 1 and shape[1] in ends and _shared_rows(x)[0] >= 0
 
 
-def _copy_windows(result: Array, x: Any, room: Room) -> None:
+def copy_windows(result: Array, x: Any, room: Room) -> None:
     """Copies overlapping windows; the rows that they share are made compact in lent memory."""
     axis, ahead = _shared_rows(x)
     if axis < 0:
@@ -421,89 +421,6 @@ def _shared_rows(x: Any) -> tuple[int, int]:
 
 # Elements between the columns' rows: a distance of a power of two fills few sets of the cache.
 _APART = 16
-# BLAS computes so many columns at once; those of a rest are rounded otherwise.
-_TOGETHER = 16
-
-
-def product_by_parts(
-    axis: int, parts: int, room: Room, a: Any, windows: Any, out: Array | None = None
-) -> Array:
-    """A matrix times the columns of windows, made for a part of the examples at a time.
-
-    The bits are those of the whole product.
-
-    Args:
-        axis: that of the examples; those before it are summed over, those behind it are columns.
-        parts: into how many the examples are cut.
-        room: lends the arrays of a part.
-        a, out: of shapes (1, rows, sum) and (1, rows, columns).
-    """
-    depth, count = prod(windows.shape[:axis]), windows.shape[axis]
-    if windows.flags.c_contiguous:
-        return np.matmul(a, windows.reshape(1, depth, -1), out=out)
-    columns = prod(windows.shape[axis:])
-    if out is None:
-        out = np.empty((1, a.shape[1], columns), a.dtype)
-    runs = None if columns % _TOGETHER else _runs(windows, axis)
-    product, source = (_by_columns, windows) if runs is None else (_by_runs, runs)
-    ends = [number * count // parts for number in range(parts + 1)]
-    product(a[0], source, out.reshape(-1, *windows.shape[axis:]), ends, room)
-    return out
-
-
-def _by_columns(left: Array, windows: Any, out: Array, ends: list[int], room: Room) -> None:
-    """The product by columns of the windows as they are."""
-    rows, depth = left.shape
-    axis, each = windows.ndim + 1 - out.ndim, prod(out.shape[2:])
-    widest = max(end - start for start, end in pairwise(ends)) * each + _TOGETHER
-    columns = room.take((depth, widest + _APART), left.dtype)
-    result, done, rest = out.reshape(rows, -1), 0, 0
-    for start, end in pairwise(ends):
-        part = windows[(slice(None),) * axis + (slice(start, end),)]
-        width = rest + (end - start) * each
-        _copy_windows(columns[:, rest:width].reshape(part.shape), part, room)
-        # A part ends where BLAS begins anew; the others are computed with the next ones.
-        rest = width % _TOGETHER if end < ends[-1] else 0
-        now = width - rest
-        np.matmul(left, columns[:, :now], out=result[:, done : done + now])
-        columns[:, :rest] = columns[:, now:width]
-        done += now
-    room.give(columns)
-
-
-def _by_runs(left: Array, runs: Any, out: Array, ends: list[int], room: Room) -> None:
-    """The product by runs over whole rows, of which the margins between windows are dropped."""
-    (rows, depth), (height, width) = left.shape, out.shape[2:]
-    axis, length = runs.ndim - 2, runs.shape[-1]
-    step = (length - width) // (height - 1) if height > 1 else width
-    for start, end in pairwise(ends):
-        part = runs[(slice(None),) * axis + (slice(start, end),)]
-        whole = (end - start) * length
-        padded = -(-whole // _TOGETHER) * _TOGETHER
-        lent = room.take((depth, padded + _APART), left.dtype)
-        columns = lent[:, :padded]
-        columns[:, :whole].reshape(part.shape)[...] = part
-        columns[:, whole:] = 0
-        found = room.take((rows, padded), left.dtype)
-        np.matmul(left, columns, out=found)
-        strides = (found.strides[0], *(n * found.itemsize for n in (length, step, 1)))
-        shape = (rows, end - start, height, width)
-        out[:, start:end] = np.lib.stride_tricks.as_strided(found, shape, strides)
-        room.give(lent)
-        room.give(found)
-
-
-def _runs(windows: Any, axis: int) -> Any:
-    """Windows of neighbouring elements with the margins between their rows; None of others."""
-    if windows.ndim != axis + 3 or windows.strides[-1] != windows.itemsize:
-        return None
-    height, width = windows.shape[-2:]
-    step, rest = divmod(windows.strides[-2], windows.itemsize)
-    length = (height - 1) * step + width
-    if rest or step < width or 4 * length > 5 * height * width:
-        return None
-    shape, strides = (*windows.shape[:-2], length), (*windows.strides[:-2], windows.itemsize)
-    return np.lib.stride_tricks.as_strided(windows, shape, strides, writeable=False)
 
 
 # Elements of the operand of one piece of a sum of products, and the least terms of a piece.
@@ -515,8 +432,7 @@ _MANY_TERMS = 8
 def pieces_of(rows: int, columns: int, terms: int) -> int:
     """Into how many pieces the sums of a product are cut: one but for long sums of few elements.
 
-    A piece of the larger operand stays in the cache; the columns of windows need not be made for
-    more than that at a time.
+    A piece of the larger operand stays in the cache.
     """
     widest = max(rows, columns, 1)
     if terms < _MANY_TERMS * widest:
@@ -550,46 +466,6 @@ def turned_product(a: Any, b: Any, out: Array | None = None) -> Array:
     if out is None:
         return found
     out[...] = found
-    return out
-
-
-def product_over_windows(
-    axis: int, room: Room, a: Any, windows: Any, out: Array | None = None
-) -> Array:
-    """A matrix times the transposed columns of windows, which are made a piece at a time.
-
-    The bits are those of `product`.
-
-    Args:
-        axis: that of the examples, the first one that is summed over.
-        room: lends the columns.
-        a: of shape (1, rows, sum).
-    """
-    depth, count = prod(windows.shape[:axis]), windows.shape[axis]
-    each, rows = prod(windows.shape[axis + 1 :]), a.shape[1]
-    cuts = _cuts(count * each, pieces_of(rows, depth, count * each))
-    longest = max(end - start for start, end in pairwise(cuts))
-    group = max(1, longest // each)
-    columns = room.take((depth, longest + group * each + _APART), a.dtype)
-    found: Array | None = None
-    start = filled = made = 0
-    for end in cuts[1:]:
-        # Whole examples; what the next piece begins with is moved to the front.
-        while start + filled < end:
-            part = windows[(slice(None),) * axis + (slice(made, made + group),)]
-            width = filled + part.shape[axis] * each
-            _copy_windows(columns[:, filled:width].reshape(part.shape), part, room)
-            made, filled = made + group, width
-        number = end - start
-        part = np.matmul(columns[:, :number], a[0, :, start:end].T)
-        found = part if found is None else np.add(found, part, out=found)
-        start, filled = end, filled - number
-        columns[:, :filled] = columns[:, number : number + filled]
-    room.give(columns)
-    assert found is not None
-    if out is None:
-        return found.T[None]
-    out[0] = found.T
     return out
 
 

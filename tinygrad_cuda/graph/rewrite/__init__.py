@@ -10,11 +10,12 @@ from typing import Any
 
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node, Op, gradient_mode, node_made, recorded_at
-from tinygrad_cuda.graph.ops import TABLE, common, contraction, indexing, scan
+from tinygrad_cuda.graph.ops import TABLE, common, contraction, convolution, indexing, scan
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.rewrite import arithmetic as ar
+from tinygrad_cuda.graph.rewrite import convolutions as cv
 from tinygrad_cuda.graph.rewrite import shaping as sh
 from tinygrad_cuda.graph.rewrite.pattern import RewriteRule, literal
 
@@ -88,6 +89,14 @@ RULES: tuple[RewriteRule, ...] = (
     RewriteRule("reduce constant", rd.ROWS, sh.reduce_constant),
     RewriteRule("reduce expanded", rd.ROWS, sh.reduce_expanded),
     RewriteRule("matmul over nothing", (contraction.matmul,), sh.matmul_nothing),
+    # Convolutions
+    RewriteRule("convolution over nothing", convolution.ROWS, cv.over_nothing),
+    RewriteRule("input gradient", (convolution.convolution_input_gradient,), cv.input_gradient),
+    RewriteRule(
+        "convolution of padding",
+        (convolution.convolution, convolution.convolution_weight_gradient),
+        cv.joined_padding,
+    ),
 )
 
 # Never merged with an equal: an input is itself, and each assign asks for a storage of its own.

@@ -50,7 +50,7 @@ def _turned(outputs: Sequence[Node]) -> tuple[Node, ...]:
 def _arranged(outputs: Sequence[Node]) -> tuple[Node, ...]:
     """A product that is only read in another order is stored in that order.
 
-    So a convolution has its result's axes where its readers expect them, and they can join it.
+    So heads of attention stand beside each other where readers expect them, and they can join it.
     """
     order = topological(outputs)
     readers = _readers(order)

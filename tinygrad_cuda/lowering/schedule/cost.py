@@ -10,7 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from tinygrad_cuda.graph.node import Node, Op
-from tinygrad_cuda.graph.ops import common, contraction, indexing, scan, winograd
+from tinygrad_cuda.graph.ops import common, contraction, convolution, indexing, scan, winograd
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
 from tinygrad_cuda.graph.order import topological
@@ -152,6 +152,16 @@ def _matmul(node: Node) -> int:
     return 2 * prod(node.shape) * node.sources[0].shape[-1]
 
 
+def _convolved(node: Node) -> int:
+    """A product for each result and each element of a window, or the same counted otherwise."""
+    x, w = node.sources
+    if node.op is convolution.convolution:
+        return 2 * prod(node.shape) * prod(w.shape[1:])
+    if node.op is convolution.convolution_input_gradient:
+        return 2 * prod(x.shape) * prod(w.shape[1:])
+    return 2 * prod(x.shape) * prod(node.shape[1:])
+
+
 def _sorted(x: Node) -> int:
     size = x.shape[-1]
     return prod(x.shape) * (size - 1).bit_length() if size else 0
@@ -175,6 +185,7 @@ _FLOPS: dict[Op, Callable[[Node], int]] = {
     indexing.scatter: _none,
     indexing.scatter_add: lambda node: prod(node.sources[2].shape),
     contraction.matmul: _matmul,
+    **dict.fromkeys(convolution.ROWS, _convolved),
     scan.cumsum: lambda node: prod(node.shape),
     # The comparisons of a merge sort of each row.
     scan.order: lambda node: _sorted(node.sources[0]),

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, indexing, movement, winograd
+from tinygrad_cuda.graph.ops import common, contraction, convolution, indexing, movement, winograd
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
 from tinygrad_cuda.lowering.target import Target
 
@@ -136,7 +136,12 @@ def edges_of(node: Node, stop: set[Node]) -> list[Edge]:
             sign = signature(node.shape, inner)
             index = Edge(index.base, BROADCAST if index.kind == FLAT else OTHER, sign)
         return [Edge(source.base, OTHER), index]
-    return [trace(source, stop) for source in node.sources]
+    edges = [trace(source, stop) for source in node.sources]
+    if node.op in convolution.ROWS:
+        # Of images it reads windows; of a weight, rows that lie as they are multiplied.
+        own = node.op is convolution.convolution
+        return [Edge(edges[0].base, OTHER), edges[1] if own else Edge(edges[1].base, OTHER)]
+    return edges
 
 
 def works(node: Node) -> bool:
@@ -150,7 +155,18 @@ def is_identity_value(node: Node) -> bool:
     """A reduction or product over nothing: a constant, its op's identity."""
     if node.op.kind == "reduction":
         return prod(node.sources[0].shape) == 0
-    return node.op.kind == "contraction" and node.sources[0].shape[-1] == 0
+    return node.op.kind == "contraction" and sum_length(node) == 0
+
+
+def sum_length(node: Node) -> int:
+    """How many products each result of a contraction is the sum of."""
+    first, second = node.sources
+    if node.op is convolution.convolution:
+        return prod(second.shape[1:])
+    if node.op is convolution.convolution_weight_gradient:
+        return first.shape[0] * prod(first.shape[2:])
+    assert node.op is contraction.matmul, f"{node} is computed as convolutions"
+    return first.shape[-1]
 
 
 def value_of_nothing(node: Node) -> float:
@@ -343,7 +359,7 @@ def _takes_updates(group: Group) -> bool:
     it had better share a launch with the readers.
     """
     if group.kind == "contract":
-        return all(node.sources[0].shape[-1] <= SHORT_PRODUCT for node in group.anchors)
+        return all(sum_length(node) <= SHORT_PRODUCT for node in group.anchors)
     return group.kind in ("col", "tile")
 
 

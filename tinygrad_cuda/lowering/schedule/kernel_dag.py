@@ -44,6 +44,7 @@ class Kernel:
         sign: how kept and reduced axes alternate, of a row or col kernel.
         numel: elements of the space it walks.
         reason: why it is a kernel of its own.
+        tier: of a convolution, which one was chosen when its text was made.
         before: kernels that must be done first.
         update: it makes the new values of an optimizer's step.
         target: the machine that it is for.
@@ -73,6 +74,7 @@ class Kernel:
     co_resident: Mapping[int, int] = field(default_factory=dict)
     reverse: bool = False
     narrowed: frozenset[Node] = frozenset()
+    tier: str = ""
 
     def is_line(self, node: Node) -> bool:
         """Whether a node of a row or col kernel has one value a row."""

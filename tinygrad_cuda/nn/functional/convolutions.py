@@ -1,18 +1,9 @@
-"""Convolution and its transpose, as matrix products over windows that are never stored.
-
-With columns ``X[c k, n o]`` of windows: ``Y = W X``, ``dW = dY X^T``, and the gradient of the
-input is again a convolution, of dY with the flipped kernel; with a stride, one for each rest that
-places leave when divided by it.
-"""
+"""Convolution and its transpose, which is the gradient with respect to a convolution's input."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import reduce
-from itertools import product
-from math import gcd, prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
@@ -23,199 +14,17 @@ from tinygrad_cuda.core.shapes import (
     is_channels_last,
     is_contiguous,
 )
-from tinygrad_cuda.graph.node import Node, gradient_mode, mode
-from tinygrad_cuda.graph.ops import common, contraction, movement
-from tinygrad_cuda.graph.ops import elementwise as ew
-from tinygrad_cuda.nn.windows import count, padded, per_axis, windows
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import movement
+from tinygrad_cuda.graph.ops.convolution import convolution, convolution_input_gradient
+from tinygrad_cuda.graph.ops.geometry import Geometry
+from tinygrad_cuda.graph.ops.windows import padded
+from tinygrad_cuda.nn.windows import count, per_axis
 from tinygrad_cuda.tensors.autocast import in_half
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.layout import fresh
 from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.tensor import Tensor
-
-PHASES = 8  # convolutions that one with a stride may become, backwards
-
-
-class _Geometry(NamedTuple):
-    pads: tuple[tuple[int, int], ...]
-    stride: Shape
-    dilation: Shape
-    groups: int
-
-
-# Nodes --------------------------------------------------------------------------------------
-
-
-def _columns(x: Node, kernel: Shape, lengths: Shape, at: _Geometry) -> Node:
-    """Windows as columns: shape (groups, C / groups * prod(kernel), N * prod(lengths))."""
-    rank = len(kernel)
-    batch, channels = x.shape[:2]
-    wide = windows(padded(x, at.pads), kernel, at.stride, at.dilation, lengths)
-    wide = movement.reshape(
-        wide, shape=(batch, at.groups, channels // at.groups, *lengths, *kernel)
-    )
-    axes = (1, 2, *range(3 + rank, 3 + 2 * rank), 0, *range(3, 3 + rank))
-    wide = movement.permute(wide, axes=axes)
-    rows = channels // at.groups * prod(kernel)
-    return movement.reshape(wide, shape=(at.groups, rows, batch * prod(lengths)))
-
-
-def _forward(x: Node, w: Node, lengths: Shape, at: _Geometry) -> Node:
-    batch, outputs = x.shape[0], w.shape[0]
-    kernel, groups = w.shape[2:], at.groups
-    each = outputs // groups
-    rows = movement.reshape(w, shape=(groups, each, prod(w.shape[1:])))
-    y = contraction.matmul(rows, _columns(x, kernel, lengths, at))
-    y = movement.reshape(y, shape=(groups, each, batch, *lengths))
-    axes = (2, 0, 1, *range(3, 3 + len(lengths)))
-    return movement.reshape(movement.permute(y, axes=axes), shape=(batch, outputs, *lengths))
-
-
-def _weight_gradient(g: Node, x: Node, shape: Shape, at: _Geometry) -> Node:
-    batch, outputs = g.shape[:2]
-    lengths, groups = g.shape[2:], at.groups
-    each = outputs // groups
-    g = movement.reshape(g, shape=(batch, groups, each, *lengths))
-    g = movement.permute(g, axes=(1, 2, 0, *range(3, 3 + len(lengths))))
-    g = movement.reshape(g, shape=(groups, each, batch * prod(lengths)))
-    columns = _columns(x, shape[2:], lengths, at)
-    return movement.reshape(
-        contraction.matmul(g, contraction.transpose(columns)), shape=shape
-    )  # fmt: skip
-
-
-def _turned(w: Node, groups: int) -> Node:
-    """The kernel of the transposed convolution: channels exchanged within groups, flipped."""
-    outputs, inputs, *kernel = w.shape
-    w = movement.reshape(w, shape=(groups, outputs // groups, inputs, *kernel))
-    w = movement.permute(w, axes=(0, 2, 1, *range(3, 3 + len(kernel))))
-    w = movement.reshape(w, shape=(groups * inputs, outputs // groups, *kernel))
-    axes = tuple(2 + axis for axis, size in enumerate(kernel) if size > 1)
-    return movement.flip(w, axes=axes) if axes else w
-
-
-def _transposed(g: Node, w: Node, size: Shape, at: _Geometry) -> Node:
-    """The adjoint of convolution with respect to its input, whose spatial sizes are `size`."""
-    phases = _phases(g.shape[2:], w.shape[2:], size, at)
-    if not 0 < len(phases) <= PHASES or all(s == 1 for s in at.stride):
-        return _spread(g, w, size, at)
-    lead = (1, 1)
-    parts = []
-    for phase in phases:
-        taps = movement.slice_(
-            w,
-            starts=(0, 0, *(axis.tap for axis in phase)),
-            shape=(*w.shape[:2], *(axis.taps for axis in phase)),
-            steps=(*lead, *(axis.step for axis in phase)),
-        )
-        none = ((0, 0),) * len(size)
-        near = _Geometry(none, (1,) * len(size), tuple(a.dilation for a in phase), at.groups)
-        part = _convolution(
-            padded(g, [axis.pads for axis in phase]), _turned(taps, at.groups), near
-        )
-        parts.append(
-            movement.pad(
-                part,
-                starts=(0, 0, *(axis.first for axis in phase)),
-                shape=(*part.shape[:2], *size),
-                steps=(*lead, *at.stride),
-                value=0,
-            )
-        )
-    return reduce(ew.add, parts)
-
-
-class _Phase(NamedTuple):
-    """Every stride-th place of an axis of a convolution's input, and the taps that reach it.
-
-    Attributes:
-        first: the first place; the others are a stride apart.
-        tap, taps, step: the first tap, their number and their distance.
-        dilation: how far apart neighbouring taps are in the convolution's output.
-        pads: what that output gets or loses before and after.
-    """
-
-    first: int
-    tap: int
-    taps: int
-    step: int
-    dilation: int
-    pads: tuple[int, int]
-
-
-def _phases(lengths: Shape, kernel: Shape, size: Shape, at: _Geometry) -> list[tuple[_Phase, ...]]:
-    """The parts of the input's gradient, each a convolution without stride.
-
-    A place p gets ``g[q] w[t]`` with ``p + pad = q stride + t dilation``, so all its taps t leave
-    the same rest; places and taps with different rests never meet.
-    """
-    axes = []
-    for n, k, whole, s, d, (pad, _) in zip(lengths, kernel, size, at.stride, at.dilation, at.pads):
-        step, found = s // gcd(s, d), []
-        for rest in range(s):
-            first = (rest - pad) % s
-            tap = next((t for t in range(min(k, step)) if t * d % s == rest), None)
-            places = -(-(whole - first) // s)
-            if tap is None or places < 1:
-                continue
-            taps, near = -(-(k - tap) // step), d // gcd(s, d)
-            before = near * (taps - 1) + (tap * d - rest) // s - (first + pad - rest) // s
-            after = places + near * (taps - 1) - before - n
-            found.append(_Phase(first, tap, taps, step, near, (before, after)))
-        axes.append(found)
-    return list(product(*axes))
-
-
-def _spread(g: Node, w: Node, size: Shape, at: _Geometry) -> Node:
-    """`_transposed` as one convolution, of g with its elements a stride apart."""
-    lengths, kernel = g.shape[2:], w.shape[2:]
-    reach = tuple(d * (k - 1) for d, k in zip(at.dilation, kernel))
-    spread = tuple(
-        max(before + n, (length - 1) * s + r + 1) + r
-        for (before, _), n, length, s, r in zip(at.pads, size, lengths, at.stride, reach)
-    )
-    g = movement.pad(
-        g, starts=(0, 0, *reach), shape=(*g.shape[:2], *spread), steps=(1, 1, *at.stride), value=0
-    )
-    g = movement.slice_(
-        g,
-        starts=(0, 0, *(before for before, _ in at.pads)),
-        shape=(*g.shape[:2], *(n + r for n, r in zip(size, reach))),
-        steps=(1,) * len(g.shape),
-    )
-    none = _Geometry(((0, 0),) * len(size), (1,) * len(size), at.dilation, at.groups)
-    return _convolution(g, _turned(w, at.groups), none)
-
-
-def _convolution(x: Node, w: Node, at: _Geometry) -> Node:
-    """The convolution as one value with explicit gradients, themselves differentiable."""
-    size, kernel = x.shape[2:], w.shape[2:]
-    lengths = tuple(
-        count("conv", n, k, s, d, pads)
-        for n, k, s, d, pads in zip(size, kernel, at.stride, at.dilation, at.pads)
-    )
-    with gradient_mode(False):
-        value = _forward(x, w, lengths, at)
-    if not (mode.now.gradients and (x.requires_grad or w.requires_grad)):
-        return value  # a rule that nobody asks for would keep both from being overwritten
-
-    return common.custom(value, x, w, results=1, function=_Gradients(at), name=f"conv{len(size)}d")
-
-
-@dataclass(frozen=True)
-class _Gradients(common.GradientRule):
-    """Those of a convolution with respect to its input and its kernel."""
-
-    at: _Geometry
-
-    def __call__(self, node: Node, *gs: Node | None) -> Sequence[Node | None]:
-        (g,), (_, x, w) = gs, node.sources
-        assert g is not None
-        return (
-            _transposed(g, w, x.shape[2:], self.at) if x.requires_grad else None,
-            _weight_gradient(g, x, w.shape, self.at) if w.requires_grad else None,
-        )
-
 
 # Checks -------------------------------------------------------------------------------------
 
@@ -328,7 +137,7 @@ def _conv(
     pads = padding_pairs(op, padding, w.shape[2:], steps, spaces)
     for n, k, s, d, both in zip(x.shape[2:], w.shape[2:], steps, spaces, pads):
         count(op, n, k, s, d, both)
-    y = _convolution(x, w, _Geometry(pads, steps, spaces, groups))
+    y = convolution(x, w, stride=steps, padding=pads, dilation=spaces, groups=groups)
     return _laid_out(_with_bias(y, bias, rank, whole), input, weight)
 
 
@@ -385,6 +194,13 @@ def conv3d(
     return _conv(3, input, weight, bias, stride, padding, dilation, groups)
 
 
+def _transposed(x: Node, w: Node, size: Shape, at: Geometry) -> Node:
+    """The input gradient; an output padding may have room for windows that x lacks: zeros."""
+    sizes = at.sizes(size, w.shape[2:])
+    x = padded(x, [(0, most - n) for n, most in zip(x.shape[2:], sizes)])
+    return convolution_input_gradient(x, w, size=size, **at._asdict())
+
+
 def _conv_transpose(
     rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any,
     output_padding: Any, groups: int, dilation: Any,
@@ -410,7 +226,7 @@ def _conv_transpose(
     )
     if any(n < 0 for n in size):
         raise ShapeError(op, "an output size is negative", expect="sizes >= 0", actual=str(size))
-    at = _Geometry(tuple((p, p) for p in around), steps, spaces, groups)
+    at = Geometry(steps, tuple((p, p) for p in around), spaces, groups)
     y = _transposed(x, w, tuple(max(n, 1) for n in size), at)
     if 0 in size:
         shape = (*y.shape[:2], *size)

@@ -10,8 +10,9 @@ from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.graph.ops import movement
+from tinygrad_cuda.graph.ops.windows import padded, windows
 from tinygrad_cuda.nn.smooth import where
-from tinygrad_cuda.nn.windows import padded, per_axis, weighed_taps, windows
+from tinygrad_cuda.nn.windows import per_axis, weighed_taps
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import arange
 from tinygrad_cuda.tensors.layout import gives_fresh, gives_fresh_lines, gives_rows

@@ -7,6 +7,8 @@ from math import gcd, prod
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import contraction
+from tinygrad_cuda.graph.ops.convolution import convolution
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.lowering.codegen.index import Index
@@ -20,18 +22,20 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     PAD,
     Plan,
     clocks,
+    itemsize_of,
     parted,
     plan,
 )
-from tinygrad_cuda.lowering.skeletons.conv.direct import Cut, cut_of, lanes_of, windows_of
+from tinygrad_cuda.lowering.skeletons.conv.direct import Cut, lanes_of
 from tinygrad_cuda.lowering.skeletons.conv.direct import body as direct_body
-from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import ImagePart, part_of
+from tinygrad_cuda.lowering.skeletons.conv.tiers import Choice, choose_kernel
+from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import ImagePart
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import body as correlated_body
+from tinygrad_cuda.lowering.skeletons.conv.windows import IMPLICIT, operands_of
 from tinygrad_cuda.lowering.target import MULTIPROCESSORS
 
 BAND = 8  # rows of tiles that are walked together, so that their operands stay in the L2 cache
 JOINED = 8  # parts that a thread of the second stage adds at least
-UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
 SQUARE = (128, 128)  # the tile of large products
 RESULTS = 8  # neighbouring results of a block of the second stage at least
 
@@ -43,7 +47,7 @@ class _Problem:
         self.kernel = kernel
         self.crowded = False  # whether half as much of k a block would make it faster
         self.node: Node = kernel.anchors[0]
-        self.a, self.b = self.node.sources
+        self.a, self.b = operands_of(self.node)
         self.m, self.k = self.a.shape[-2:]
         self.n = self.b.shape[-1]
         self.batch_shape = self.a.shape[:-2]
@@ -51,7 +55,8 @@ class _Problem:
         self.dtype = self.node.dtype
         b = Source("b", self.b, "n", self.n, 1, self.k, self.batch_shape)
         streams = self.m <= FEW_ROWS and followed(b, set(kernel.reads))[0] == "n"
-        self.plan = found or plan(self.batches, self.m, self.n, self.k, _bytes(self.dtype), streams)
+        itemsize = itemsize_of(self.dtype)
+        self.plan = found or plan(self.batches, self.m, self.n, self.k, itemsize, streams)
         self.tile, self.chunk, self.parts = self.plan.tile, self.plan.chunk, self.plan.parts
         self.tiles_m = -(-self.m // self.tile.m)
         self.tiles_n = -(-self.n // self.tile.n)
@@ -68,16 +73,26 @@ class _Problem:
 
     def place(self, flat: Index) -> Index:
         """Where a result is stored: in the order that its readers want."""
-        if not self.node.attributes:
+        split, axes = self._order
+        if not axes:
             return flat
-        split, axes = self.node.attributes["split"], self.node.attributes["axes"]
         at = ix.unflatten(flat, split)
         return ix.flatten([at[axis] for axis in axes], [split[axis] for axis in axes])
 
     @property
+    def _order(self) -> tuple[Shape, Shape]:
+        """The axes that the product's elements fall into, and their order in memory if another."""
+        node = self.node
+        if node.op is convolution:  # channels, images, places
+            return (node.shape[1], node.shape[0], prod(node.shape[2:])), (1, 0, 2)
+        if node.op is contraction.matmul and node.attributes:
+            return node.attributes["split"], node.attributes["axes"]
+        return (self.n,), ()
+
+    @property
     def run(self) -> int:
         """Neighbouring results of a row that are neighbours in memory."""
-        split: Shape = self.node.attributes.get("split", (self.n,))
+        split, _ = self._order
         return gcd(self.n, split[-1])
 
     @property
@@ -88,11 +103,14 @@ class _Problem:
 def contract_stages(kernel: Kernel) -> list[Stage]:
     """One stage, or two where the sum over k is split among blocks."""
     problem = _Problem(kernel)
-    cut = _direct_cut(problem)
-    if cut is not None:
-        return [_direct(_Problem(kernel, parted(problem.plan.tile, problem.k, 1)), cut)]
-    part = _correlated_part(problem)
-    if part is not None:
+    choice = _choice(problem)
+    if choice is not None:
+        kernel.tier = choice.reason
+    if choice is not None and isinstance(choice.candidate, Cut):
+        whole = _Problem(kernel, parted(problem.plan.tile, problem.k, 1))
+        return [_direct(whole, choice.candidate)]
+    if choice is not None and isinstance(choice.candidate, ImagePart):
+        part = choice.candidate
         problem = _Problem(kernel, Plan(problem.plan.tile, 0, part.blocks))
         first = _correlated(problem, part)
         return [first] if problem.scratch is None else [first, _sum_parts(problem, first)]
@@ -103,19 +121,13 @@ def contract_stages(kernel: Kernel) -> list[Stage]:
     return [first] if problem.scratch is None else [first, _sum_parts(problem, first)]
 
 
-def _direct_cut(problem: _Problem) -> Cut | None:
-    """How a convolution of few channels is made without a matrix, where that takes less time."""
-    if problem.batches != 1 or problem.type != "float" or is_wide(problem.kernel):
+def _choice(problem: _Problem) -> Choice | None:
+    """The tier of a convolution; None of a product, and where indices take 64 bits."""
+    if problem.node.op not in IMPLICIT or is_wide(problem.kernel):
         return None
-    windows = windows_of(problem.b)
-    cut = windows and cut_of(windows, problem.m)
-    return None if not cut or is_slower(cut, problem) else cut
-
-
-def is_slower(cut: Cut | ImagePart, problem: _Problem) -> bool:
-    """Whether the product of a matrix would take less time, or blocks are too few."""
-    usual = clocks(problem.plan, 1, problem.m, problem.n, _bytes(problem.dtype))
-    return cut.blocks < MULTIPROCESSORS // 2 or cut.clocks > usual + UNCOUNTED
+    itemsize = itemsize_of(problem.dtype)
+    time = clocks(problem.plan, problem.batches, problem.m, problem.n, itemsize)
+    return choose_kernel(problem.node, time)
 
 
 def _direct(problem: _Problem, cut: Cut) -> Stage:
@@ -134,15 +146,6 @@ def _direct(problem: _Problem, cut: Cut) -> Stage:
         cut.blocks,
     )
     return wrapped(kernel, stem(kernel), body, words.list, cut.blocks, cut.shared, label)
-
-
-def _correlated_part(problem: _Problem) -> ImagePart | None:
-    """How the gradient of a small kernel is made without a matrix, where that takes less time."""
-    if problem.batches != 1 or problem.type != "float" or is_wide(problem.kernel):
-        return None
-    windows = windows_of(problem.b, turned=True)
-    part = windows and part_of(windows, problem.m)
-    return None if not part or is_slower(part, problem) else part
 
 
 def _correlated(problem: _Problem, part: ImagePart) -> Stage:
@@ -170,7 +173,7 @@ def _product(problem: _Problem) -> Stage:
     writer = Reader(words, set(kernel.reads), is_wide(kernel))
     outer = Scope("batch")
     batch = ix.variable("batch", problem.batches)
-    shared = tile.shared(_bytes(problem.dtype))
+    shared = tile.shared(itemsize_of(problem.dtype))
     a = fetched(problem.source("a"), problem.plan, shared, writer, outer, problem.dtype)
     shared += a.shared
     b = fetched(problem.source("b"), problem.plan, shared, writer, outer, problem.dtype)
@@ -216,7 +219,7 @@ def _product(problem: _Problem) -> Stage:
     )
     name = stem(kernel) + ("_parts" if problem.scratch else "")
     stage = wrapped(kernel, name, body, words.list, problem.blocks, shared, label)
-    stage.dense = tile.resident(_bytes(problem.dtype)) if tile.groups == 1 else 1
+    stage.dense = tile.resident(itemsize_of(problem.dtype)) if tile.groups == 1 else 1
     return stage
 
 
@@ -245,7 +248,7 @@ def _sizes(problem: _Problem) -> dict[str, object]:
         "places": tile.places,
         "groups": tile.groups,
         "steps": tile.k // tile.groups,
-        "fragment": 4 if _bytes(problem.dtype) <= 4 else 2,
+        "fragment": 4 if itemsize_of(problem.dtype) <= 4 else 2,
         "threads": THREADS,
     }
 
@@ -280,10 +283,6 @@ def _results(problem: _Problem, writer: Evaluator, outer: Scope, batch: Index) -
     # Its sums fill the registers: addresses kept for the results would be spilled in the loop.
     again = _place(problem, "block_again", "thread_again")
     return fill("contract.cuh", "anew", tile=again, results=text)
-
-
-def _bytes(dtype: DType) -> int:
-    return 4 if dtype.compute == "float" else dtype.itemsize
 
 
 def _sum(dtype: DType, a: str, b: str) -> str:
@@ -362,7 +361,7 @@ def _sum_parts(problem: _Problem, first: Stage) -> Stage:
     blocks = -(-kernel.numel // (THREADS // groups))
     label = comment(kernel, f"Second stage, {kernel.numel} sums of {problem.parts} parts", blocks)
     name = stem(kernel) + "_join"
-    shared = THREADS * _bytes(problem.dtype) if groups > 1 else 0
+    shared = THREADS * itemsize_of(problem.dtype) if groups > 1 else 0
     stage = wrapped(kernel, name, body, words.list, blocks, shared, label, second=True)
     stage.after.append(first)
     return stage

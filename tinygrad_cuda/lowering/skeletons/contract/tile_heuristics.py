@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.lowering.target import BLOCK_SHARED, LANES, MULTIPROCESSORS, SHARED
 
@@ -96,6 +97,11 @@ TILES = (
     Tile(8, 256, 32, 8, 1, 0.27, 1, True),
     Tile(8, 256, 16, 8, 1, 0.27, 1, True),
 )
+
+
+def itemsize_of(dtype: DType) -> int:
+    """Bytes of a value in shared memory."""
+    return 4 if dtype.compute == "float" else dtype.itemsize
 
 
 @dataclass(frozen=True)

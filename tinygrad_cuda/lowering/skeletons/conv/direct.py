@@ -10,15 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import movement
-from tinygrad_cuda.graph.program import Argument
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
-from tinygrad_cuda.lowering.codegen.index import Index
-from tinygrad_cuda.lowering.codegen.index_rewrites import moved
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
+from tinygrad_cuda.lowering.skeletons.conv.windows import Windows
 from tinygrad_cuda.lowering.target import (
     BANKS,
     BLOCK_SHARED,
@@ -45,107 +41,6 @@ WEIGHT = 63  # a weight likewise
 SUM = 10  # a share of a result through shared memory
 SLOWER = 1.17  # than its instructions a warp's loop is
 READ = 1.34  # of a warp from shared memory
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Columns of windows: element (k, n) is ``input[image, channel, y sy + u dy, x sx + v dx]``,
-    with k = (channel, u, v) and n = (image, y, x).
-
-    Attributes:
-        input: with as many elements as (image, channel, row, column), rows and columns by `size`.
-        inner: what it is inside its padding with zeros; `top` and `left` of it.
-    """
-
-    input: Node
-    size: tuple[int, int]
-    images: int
-    channels: int
-    taps: tuple[int, int]
-    places: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
-    inner: Node
-    top: int
-    left: int
-
-    def height(self, rows: int) -> int:
-        """Rows of the input that so many rows of the result need."""
-        return (rows - 1) * self.stride[0] + (self.taps[0] - 1) * self.dilation[0] + 1
-
-    def width(self, run: int) -> int:
-        """Columns of the input that so many neighbours need."""
-        return (run - 1) * self.stride[1] + (self.taps[1] - 1) * self.dilation[1] + 1
-
-
-def windows_of(b: Node, turned: bool = False) -> Windows | None:
-    """The windows of which the matrix (.., k, n) is made, or (.., n, k) if `turned`; or None."""
-    node, found = b, list[Node]()
-    while node.op.kind == "movement" and len(found) < 2:
-        if node.op is movement.window:
-            found.append(node)
-        elif node.op not in (movement.reshape, movement.permute, movement.expand):
-            return None
-        node = node.sources[0]
-    if len(found) < 2 or found[0].attributes["axis"] != 3 or found[1].attributes["axis"] != 2:
-        return None
-    whole, (across, down) = found[0].shape, found
-    if len(whole) != 6 or len(down.sources[0].shape) < 4:
-        return None
-    shape = (*whole[:2], down.sources[0].shape[2], across.sources[0].shape[3])
-    while node.op in (movement.expand, movement.reshape) and node.shape != shape:
-        node = node.sources[0]
-    if prod(node.shape) != prod(shape):
-        return None
-    images, channels, *rest = whole
-    y, x = down.attributes, across.attributes
-    windows = Windows(
-        node, shape[2:], images, channels, (rest[2], rest[3]), (rest[0], rest[1]),
-        (y["stride"], x["stride"]), (y["dilation"], x["dilation"]), *_unpadded(node, shape),
-    )  # fmt: skip
-    return windows if _holds(b, windows, turned) else None
-
-
-def _unpadded(node: Node, shape: Shape) -> tuple[Node, int, int]:
-    """A value without the zeros around its last two axes, and how many are above and left."""
-    if node.shape != shape:
-        return movement.reshape(node, shape=shape), 0, 0
-    if node.op is not movement.pad or node.attributes["value"] != 0:
-        return node, 0, 0
-    starts, steps = node.attributes["starts"], node.attributes["steps"]
-    (inner,) = node.sources
-    if starts[:2] != (0, 0) or inner.shape[:2] != node.shape[:2] or any(s != 1 for s in steps):
-        return node, 0, 0
-    return inner, starts[2], starts[3]
-
-
-def _holds(b: Node, windows: Windows, turned: bool) -> bool:
-    """Whether b is made of these windows, in this order."""
-    k, n = windows.channels * prod(windows.taps), windows.images * prod(windows.places)
-    if b.shape[-2:] != ((n, k) if turned else (k, n)):
-        return False
-    names = ("image", "channel", "y", "x", "u", "v")
-    sizes = (windows.images, windows.channels, *windows.places, *windows.taps)
-    shape = (windows.images, windows.channels, *windows.size)
-    image, channel, y, x, u, v = map(ix.variable, names, sizes)
-    line = ix.flatten((channel, u, v), (windows.channels, *windows.taps))
-    place = ix.flatten((image, y, x), (windows.images, *windows.places))
-    pair = (place, line) if turned else (line, place)
-    node, at = b, (*(ix.constant(0) for _ in b.shape[:-2]), *pair)
-    while node is not windows.input:
-        at, conditions, _ = moved(node, at, _no_symbol)
-        if conditions is not True:
-            return False
-        node = node.sources[0]
-    at = ix.unflatten(ix.flatten(at, node.shape), shape)
-    (sy, sx), (dy, dx) = windows.stride, windows.dilation
-    wanted = (image, channel, y * sy + u * dy, x * sx + v * dx)
-    return all(a.expanded() == c for a, c in zip(at, wanted, strict=True))
-
-
-def _no_symbol(argument: Argument, low: int, high: int) -> Index:
-    """Windows are cut at fixed places; a slice that moves lies behind their input."""
-    raise AssertionError(f"a movement between windows and product depends on {argument}")
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,13 @@ from tinygrad_cuda.lowering.skeletons.conv.direct import (
     SUM,
     TRIP,
     Bands,
-    Windows,
     image_text,
     loads_a_trip,
     others,
     some_of,
     vector_of,
 )
+from tinygrad_cuda.lowering.skeletons.conv.windows import Windows
 from tinygrad_cuda.lowering.target import (
     BLOCK_SHARED,
     LANES,

@@ -1,96 +1,65 @@
-"""Which 3 x 3 convolutions are made as products of planes (Winograd), and the nodes of those."""
+"""3 x 3 convolutions as products of planes (Winograd): their time, and their nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from tinygrad_cuda.core.dtypes import float32
-from tinygrad_cuda.graph.node import Node, gradient_mode, node_made, recorded_at
+from tinygrad_cuda.graph.node import Node, gradient_mode, recorded_at
 from tinygrad_cuda.graph.ops import contraction, movement
+from tinygrad_cuda.graph.ops.convolution import convolution
 from tinygrad_cuda.graph.ops.winograd import PARTS, TAPS, tiles_of, unwinograd, winograd
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import clocks, plan
-from tinygrad_cuda.lowering.skeletons.conv.direct import MOST_OUTPUTS, Windows, windows_of
+from tinygrad_cuda.lowering.skeletons.conv.direct import MOST_OUTPUTS
+from tinygrad_cuda.lowering.skeletons.conv.windows import Windows
 
 LAUNCH = 5000  # clocks of a multiprocessor that a further kernel takes at least
 TRAFFIC = 2000  # bytes between memory and all multiprocessors in a clock
-GAIN = 0.9  # of the time of the usual product that this may take at most
 
 
 # The choice ---------------------------------------------------------------------------------
 
 
-def with_winograd(outputs: Sequence[Node]) -> tuple[Node, ...]:
-    """The same values up to rounding; each convolution in the form that takes the least time.
+@dataclass(frozen=True)
+class Tiles:
+    """A convolution, or its weight gradient, as products of planes of tiles.
+
+    Attributes:
+        windows: those of the convolution's input.
+        form: results of a tile along an axis.
+        clocks: an estimate of the time of all kernels, in clocks of a multiprocessor.
+    """
+
+    windows: Windows
+    form: int
+    clocks: float
+
+
+def tiles_of_least_time(node: Node, windows: Windows, channels: int) -> Tiles | None:
+    """The tiles of least time; None where tiles are not made for the problem.
+
+    It depends on shapes only.
 
     Args:
-        outputs: of a plan whose products have the order of their readers.
+        node: the convolution, or its weight gradient.
+        windows: those of its input.
+        channels: of its result.
     """
-    order = topological(outputs)
-    new: dict[Node, Node] = {}
-    with gradient_mode(False):
-        for node in order:
-            sources = tuple(new[source] for source in node.sources)
-            same = sources == node.sources
-            node_now = node if same else node_made(
-                node.op, sources, node.attributes, node.outputs, node.device, False, node.site
-            )  # fmt: skip
-            new[node] = node_now
-            if node.op is contraction.matmul:
-                with recorded_at(node.site):
-                    new[node] = _filtered(node_now) or node_now
-    return tuple(new[node] for node in outputs)
-
-
-def _filtered(node: Node) -> Node | None:
-    """A convolution's product, or that of its kernel's gradient, by tiles; None if it stays."""
-    a, b = node.sources
-    if node.dtype is not float32 or prod(node.shape) == 0 or prod(a.shape[:-2]) != 1:
+    if node.dtype is not float32 or prod(node.shape) == 0:
         return None
-    channels = a.shape[-2]
-    windows = windows_of(b)
-    if windows is not None:
-        if not _suits(windows, channels) or not _known_order(node, windows, channels):
-            return None
-        form = form_of(windows, channels, False)
-        return _result(node, windows, channels, form) if form else None
-    windows = None if node.attributes else windows_of(b, turned=True)
-    if windows is None or not _suits(windows, channels):
-        return None
-    form = form_of(windows, channels, True)
-    return _taps(node, windows, channels, form) if form else None
-
-
-def _suits(windows: Windows, channels: int) -> bool:
-    """Whether a problem is one that tiles are made for."""
     ones = windows.stride == windows.dilation == (1, 1)
     few = min(channels, windows.channels) <= MOST_OUTPUTS
-    return ones and windows.taps == (TAPS, TAPS) and not few
-
-
-def _known_order(node: Node, windows: Windows, channels: int) -> bool:
-    """Whether the product is stored as it is, or as images, their channels, their rows."""
-    if not node.attributes:
-        return True
-    split = (channels, windows.images, prod(windows.places))
-    return (node.attributes["split"], node.attributes["axes"]) == (split, (1, 0, 2))
-
-
-def form_of(windows: Windows, channels: int, turned: bool) -> int:
-    """Results of a tile along an axis where tiles take less time than a product of windows;
-    else 0. It depends on shapes only."""
-    m, n, k = channels, windows.images * prod(windows.places), TAPS * TAPS * windows.channels
-    n, k = (k, n) if turned else (n, k)
-    least, best = GAIN * clocks(plan(1, m, n, k, 4), 1, m, n, 4), 0
-    for form in PARTS:
-        if tiles_of(PARTS[form]["results"], *windows.places)[1] > THREADS:
-            continue  # a block has whole rows of tiles
-        time = _clocks(windows, channels, form, turned)
-        if time < least:
-            least, best = time, form
-    return best
+    if not ones or windows.taps != (TAPS, TAPS) or few:
+        return None
+    found = [
+        Tiles(windows, form, _clocks(windows, channels, form, node.op is not convolution))
+        for form in PARTS
+        # A block has whole rows of tiles.
+        if tiles_of(PARTS[form]["results"], *windows.places)[1] <= THREADS
+    ]
+    return min(found, key=lambda tiles: tiles.clocks, default=None)
 
 
 def _clocks(windows: Windows, channels: int, form: int, turned: bool) -> float:
@@ -124,31 +93,26 @@ def _inside(x: Node, shape: tuple[int, ...], top: int, left: int) -> Node:
     return movement.pad(x, starts=(0, 0, top, left), shape=shape, steps=(1,) * 4, value=0)
 
 
-def _result(node: Node, windows: Windows, channels: int, form: int) -> Node:
+def by_tiles(node: Node, tiles: Tiles) -> Node:
+    """The nodes of a convolution, or of its weight gradient, made by tiles."""
+    with gradient_mode(False), recorded_at(node.site):
+        make = _result if node.op is convolution else _taps
+        return make(node, tiles.windows, tiles.form)
+
+
+def _result(node: Node, windows: Windows, form: int) -> Node:
     """The convolution itself."""
-    kernel = movement.reshape(
-        node.sources[0], shape=(channels, windows.channels, TAPS, TAPS)
-    )  # fmt: skip
-    kernel = movement.permute(kernel, axes=(1, 0, 2, 3))
+    kernel = movement.permute(node.sources[1], axes=(1, 0, 2, 3))
     kernels = winograd(kernel, form=form, part="kernels")
     planes = contraction.matmul(kernels, _tiles(windows, form))
-    shape = (windows.images, channels, *windows.places)
-    images = unwinograd(planes, form=form, part="results", shape=shape)
-    if not node.attributes and windows.images > 1:  # wanted as it is: channels first
-        images = movement.permute(images, axes=(1, 0, 2, 3))
-    return movement.reshape(images, shape=node.shape)
+    return unwinograd(planes, form=form, part="results", shape=node.shape)
 
 
-def _taps(node: Node, windows: Windows, channels: int, form: int) -> Node:
+def _taps(node: Node, windows: Windows, form: int) -> Node:
     """The gradient of its kernel."""
-    g = movement.reshape(
-        node.sources[0], shape=(channels, windows.images, *windows.places)
-    )  # fmt: skip
-    g = movement.permute(g, axes=(1, 0, 2, 3))
+    g = node.sources[0]
     rows, columns = tiles_of(PARTS[form]["results"], *windows.places)
-    whole = (windows.images, channels, rows * form, columns * form)
+    whole = (*g.shape[:2], rows * form, columns * form)
     cotangents = winograd(_inside(g, whole, 0, 0), form=form, part="cotangents")
     planes = contraction.matmul(_tiles(windows, form), contraction.transpose(cotangents))
-    shape = (channels, windows.channels, TAPS, TAPS)
-    taps = unwinograd(planes, form=form, part="taps", shape=shape)
-    return movement.reshape(taps, shape=node.shape)
+    return unwinograd(planes, form=form, part="taps", shape=node.shape)

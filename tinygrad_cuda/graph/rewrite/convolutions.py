@@ -1,0 +1,121 @@
+"""Rewrite rules of convolutions: an input gradient becomes convolutions, padding joins them.
+
+The input gradient is a convolution of the cotangent with the flipped kernel; with a stride, one
+for each output phase.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import movement
+from tinygrad_cuda.graph.ops.convolution import (
+    convolution,
+    convolution_weight_gradient,
+    geometry_of,
+)
+from tinygrad_cuda.graph.ops.geometry import Geometry, Phase, phases_of
+from tinygrad_cuda.graph.ops.windows import padded
+from tinygrad_cuda.graph.rewrite.pattern import constant_like, is_literal
+
+PHASES = 8  # convolutions that the input gradient of one with a stride may become
+
+
+def over_nothing(node: Node) -> Node | None:
+    """No image or no channel: every sum is empty."""
+    return constant_like(0, node) if any(0 in source.shape for source in node.sources) else None
+
+
+def joined_padding(node: Node) -> Node | None:
+    """Zeros around the images of a convolution, or of its weight gradient, are its padding."""
+    position = int(node.op is convolution_weight_gradient)
+    image = node.sources[position]
+    pads = _zeros_around(image)
+    if pads is None:
+        return None
+    sources = list(node.sources)
+    sources[position] = image.sources[0]
+    own = node.attributes["padding"]
+    both = tuple((a + c, b + d) for (a, b), (c, d) in zip(own, pads, strict=True))
+    return node.op(*sources, **{**node.attributes, "padding": both})
+
+
+def _zeros_around(node: Node) -> tuple[tuple[int, int], ...] | None:
+    """How many zeros a pad puts before and after each spatial axis; None if it does more."""
+    if node.op is not movement.pad:
+        return None
+    starts, value = node.attributes["starts"], node.attributes["value"]
+    (inner,) = node.sources
+    if not is_literal(value) or value != 0 or not all(map(is_literal, starts)):
+        return None
+    if inner.shape[:2] != node.shape[:2] or any(step != 1 for step in node.attributes["steps"]):
+        return None
+    sizes = zip(starts[2:], inner.shape[2:], node.shape[2:], strict=True)
+    return tuple((start, whole - start - n) for start, n, whole in sizes)
+
+
+# Input gradients ----------------------------------------------------------------------------------
+
+
+def input_gradient(node: Node) -> Node:
+    """Convolutions of the cotangent with the flipped kernel."""
+    (g, w), at, size = node.sources, geometry_of(node.attributes), node.attributes["size"]
+    phases = phases_of(g.shape[2:], w.shape[2:], size, at)
+    if not 0 < len(phases) <= PHASES or all(s == 1 for s in at.stride):
+        return _spread(g, w, size, at)
+    return reduce(ew.add, (_phase(g, w, size, at, phase) for phase in phases))
+
+
+def _turned(w: Node, groups: int) -> Node:
+    """The kernel of the transposed convolution: channels exchanged within groups, flipped."""
+    outputs, inputs, *kernel = w.shape
+    w = movement.reshape(w, shape=(groups, outputs // groups, inputs, *kernel))
+    w = movement.permute(w, axes=(0, 2, 1, *range(3, 3 + len(kernel))))
+    w = movement.reshape(w, shape=(groups * inputs, outputs // groups, *kernel))
+    axes = tuple(2 + axis for axis, size in enumerate(kernel) if size > 1)
+    return movement.flip(w, axes=axes) if axes else w
+
+
+def _phase(g: Node, w: Node, size: Shape, at: Geometry, phase: tuple[Phase, ...]) -> Node:
+    """The elements of one phase among zeros."""
+    taps = movement.slice_(
+        w,
+        starts=(0, 0, *(axis.tap for axis in phase)),
+        shape=(*w.shape[:2], *(axis.taps for axis in phase)),
+        steps=(1, 1, *(axis.step for axis in phase)),
+    )
+    crops = [(min(before, 0), min(after, 0)) for before, after in (axis.pads for axis in phase)]
+    pads = tuple((max(before, 0), max(after, 0)) for before, after in (axis.pads for axis in phase))
+    near = Geometry((1,) * len(size), pads, tuple(axis.dilation for axis in phase), at.groups)
+    part = convolution(padded(g, crops), _turned(taps, at.groups), **near._asdict())
+    return movement.pad(
+        part,
+        starts=(0, 0, *(axis.first for axis in phase)),
+        shape=(*part.shape[:2], *size),
+        steps=(1, 1, *at.stride),
+        value=0,
+    )
+
+
+def _spread(g: Node, w: Node, size: Shape, at: Geometry) -> Node:
+    """The input gradient as one convolution, of g with its elements a stride apart."""
+    lengths, kernel = g.shape[2:], w.shape[2:]
+    reach = tuple(d * (k - 1) for d, k in zip(at.dilation, kernel))
+    spread = tuple(
+        max(before + n, (length - 1) * s + r + 1) + r
+        for (before, _), n, length, s, r in zip(at.padding, size, lengths, at.stride, reach)
+    )
+    g = movement.pad(
+        g, starts=(0, 0, *reach), shape=(*g.shape[:2], *spread), steps=(1, 1, *at.stride), value=0
+    )
+    g = movement.slice_(
+        g,
+        starts=(0, 0, *(before for before, _ in at.padding)),
+        shape=(*g.shape[:2], *(n + r for n, r in zip(size, reach))),
+        steps=(1,) * len(g.shape),
+    )
+    none = Geometry((1,) * len(size), ((0, 0),) * len(size), at.dilation, at.groups)
+    return convolution(g, _turned(w, at.groups), **none._asdict())
