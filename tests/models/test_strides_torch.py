@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -501,3 +502,52 @@ def test_views_of_results(name: str) -> None:
                 except (RuntimeError, ValueError):
                     seen.append((operation, "refused"))
             assert seen[:1] == seen[1:], operation
+
+
+SINGLE_SHAPES = (
+    (2, 1, 4, 5), (2, 3, 1, 5), (2, 3, 4, 1), (2, 3, 1, 1), (1, 3, 4, 1), (2, 1, 1, 5),
+    (1, 1, 4, 5), (2, 1, 1, 1),
+)  # fmt: skip
+SINGLE_LAYOUTS: dict[str, Program] = {
+    "channels last": lambda lib, x: x.contiguous(memory_format=lib.channels_last),
+    "said to be": lambda lib, x: x.to(memory_format=lib.channels_last),
+    "exchanged": lambda lib, x: x.transpose(1, 3).contiguous().transpose(1, 3),
+    "reversed": lambda lib, x: x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0),
+}
+SINGLES: dict[str, Program] = {
+    "batch_norm": lambda lib, x: lib.nn.functional.batch_norm(x, None, None, training=True),
+    "batch_norm by running values": lambda lib, x: lib.nn.functional.batch_norm(
+        x, lib.zeros(x.shape[1]), lib.ones(x.shape[1])
+    ),
+    "smooth_l1_loss": lambda lib, x: lib.nn.functional.smooth_l1_loss(x, x + 1, reduction="none"),
+    "smooth_l1_loss of rows": lambda lib, x: lib.nn.functional.smooth_l1_loss(
+        x, x.contiguous(), reduction="none"
+    ),
+    "mse_loss": lambda lib, x: lib.nn.functional.mse_loss(x, x + 1, reduction="none"),
+    "mse_loss of rows": lambda lib, x: lib.nn.functional.mse_loss(
+        x, x.contiguous(), reduction="none"
+    ),
+    "hardtanh": lambda lib, x: lib.nn.functional.hardtanh(x),
+    "relu6": lambda lib, x: lib.nn.functional.relu6(x),
+    "hardtanh of integers": lambda lib, x: lib.nn.functional.hardtanh(x.long()),
+    "prelu": lambda lib, x: lib.nn.functional.prelu(x, lib.ones(1)),
+    "nan_to_num": lambda lib, x: x.nan_to_num(),
+    "nan_to_num of integers": lambda lib, x: x.long().nan_to_num(),
+    "pow": lambda lib, x: x**2,
+    "pow of the number": lambda lib, x: 2**x,
+    "as_strided": lambda lib, x: x.as_strided((1, 2, 1), (5, 1, 9)),
+    "as_strided, computed with": lambda lib, x: x.as_strided((2, 1, 1), (1, 7, 9)) + 1,
+    "as_strided, copied": lambda lib, x: lib.as_strided_copy(x, (1, 2, 1), (5, 1, 9)),
+}
+
+
+@pytest.mark.parametrize("name", SINGLES)
+def test_strides_of_dimensions_of_one_element(name: str) -> None:
+    for shape, layout in itertools.product(SINGLE_SHAPES, SINGLE_LAYOUTS.values()):
+        found = []
+        for lib in (torch, tc):
+            x = layout(lib, lib.ones(shape))
+            # One element a channel has no variance.
+            if name != "batch_norm" or x.numel() > x.shape[1]:
+                found.append((tuple(x.stride()), tuple(SINGLES[name](lib, x).stride())))
+        assert found[:1] == found[1:], shape

@@ -196,9 +196,9 @@ def is_channels_last(shape: Shape, strides: Shape) -> bool:
     return True
 
 
-def _in_channels_last_order(shape: Shape, strides: Shape) -> bool:
-    """Whether the elements of (N, C, H, W) lie without gaps as (N, H, W, C)."""
-    inner_last = (0, 2, 3, 1)
+def in_channels_last_order(shape: Shape, strides: Shape) -> bool:
+    """Whether the elements of (N, C, H, W) lie without gaps as (N, H, W, C), or those of 5-D."""
+    inner_last = (0, *range(2, len(shape)), 1)
     return is_contiguous(
         tuple(shape[axis] for axis in inner_last), tuple(strides[axis] for axis in inner_last)
     )
@@ -219,7 +219,7 @@ def elementwise_strides(shape: Shape, operands: tuple[tuple[Shape, Shape], ...])
     if all(s == shape for s, _ in operands):
         if all(is_contiguous(*operand) for operand in operands):
             return None
-        if len(shape) == 4 and all(_in_channels_last_order(*operand) for operand in operands):
+        if len(shape) == 4 and all(in_channels_last_order(*operand) for operand in operands):
             return channels_last_strides(shape)
         if all(t == first and is_dense(shape, t) for _, t in operands):
             return first

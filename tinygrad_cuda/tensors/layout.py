@@ -12,6 +12,7 @@ from tinygrad_cuda.core.shapes import (
     Shape,
     channels_last_strides,
     elementwise_strides,
+    in_channels_last_order,
     is_channels_last,
     is_contiguous,
     is_dense,
@@ -117,6 +118,22 @@ def _each_fresh(function: F, after: Callable[[Tensor, Any], Tensor]) -> F:
 def gives_fresh(function: F) -> F:
     """A function whose results are no views of its first operand: row-major or channels-last."""
     return _each_fresh(function, lambda result, input: result)
+
+
+def gives_format(function: F) -> F:
+    """`gives_fresh` for a function that asks how the elements lie: strides of dimensions of size 1
+    do not matter to it."""
+    return _each_fresh(function, _in_format)
+
+
+def _in_format(result: Tensor, input: Tensor) -> Tensor:
+    shape, strides = input.node.shape, input._strides
+    result._strides = None
+    if strides is None or len(shape) not in (4, 5) or is_contiguous(shape, strides):
+        return result
+    if in_channels_last_order(shape, strides) or is_channels_last(shape, strides):
+        result._strides = channels_last_strides(shape)
+    return result
 
 
 def gives_rows(function: F) -> F:

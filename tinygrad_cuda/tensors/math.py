@@ -217,6 +217,9 @@ def pow(input: Any, exponent: Any) -> Tensor:
     result = _power(input, exponent)
     if not isinstance(input, TensorBase):
         result._strides = None  # as PyTorch lays out a power of a number
+    elif not isinstance(exponent, TensorBase) and input._strides is not None:
+        # An operation of one operand: the number is none.
+        strides_like(result, input)
     return result
 
 

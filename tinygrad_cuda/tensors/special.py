@@ -18,7 +18,7 @@ from tinygrad_cuda.graph.ops import special as ops
 from tinygrad_cuda.tensors import math
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
-from tinygrad_cuda.tensors.layout import gives_rows, keeps_layout, strides_like
+from tinygrad_cuda.tensors.layout import copied_strides, gives_rows, keeps_layout, strides_like
 from tinygrad_cuda.tensors.math import _binary, _unary
 from tinygrad_cuda.tensors.opmath import rounded_once
 from tinygrad_cuda.tensors.promotion import as_float, promote, to_dtype
@@ -316,7 +316,6 @@ def isreal(input: Tensor) -> Tensor:
     return wrap(common.full(True, node.shape, node, dtypes.bool_))
 
 
-@keeps_layout
 def nan_to_num(
     input: Tensor,
     nan: float | None = None,
@@ -337,7 +336,7 @@ def nan_to_num(
     """
     node = input.node
     if not node.dtype.is_floating:
-        return wrap(node)
+        return copied_strides(wrap(node), input)
     limit = dtypes.FLOAT_LIMITS[node.dtype.name][1]
     for found, value in (
         (elementwise.isnan(node), 0.0 if nan is None else nan),
@@ -346,7 +345,7 @@ def nan_to_num(
     ):
         number = dtypes.number_of("nan_to_num", value, node.dtype)
         node = elementwise.where(found, common.full_like(node, number), node)
-    return wrap(node)
+    return copied_strides(wrap(node), input)
 
 
 def deg2rad(input: Tensor) -> Tensor:

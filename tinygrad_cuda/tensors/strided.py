@@ -111,8 +111,9 @@ def as_strided(
     memory, start = _memory(input)
     sizes, strides = tuple(map(int, size)), tuple(map(int, stride))
     offset = start if storage_offset is None else storage_offset
-    places = _places("as_strided", sizes, strides, offset, memory)
-    return _read(memory, places)
+    result = _read(memory, _places("as_strided", sizes, strides, offset, memory))
+    result._strides = None if strides == contiguous_strides(sizes) else strides
+    return result
 
 
 def _read(memory: Node, places: Node) -> Tensor:

@@ -15,7 +15,7 @@ from tinygrad_cuda.tensors import math as tm
 from tinygrad_cuda.tensors.arguments import unchanged
 from tinygrad_cuda.tensors.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensors.creation import arange
-from tinygrad_cuda.tensors.layout import gives_rows
+from tinygrad_cuda.tensors.layout import copied_strides, gives_rows
 from tinygrad_cuda.tensors.opmath import rounded_once
 from tinygrad_cuda.tensors.products import cosine_similarity as cosine_similarity
 from tinygrad_cuda.tensors.products import pairwise_distance as pairwise_distance
@@ -59,9 +59,10 @@ def hardtanh(
                 "hardtanh", "an unsigned input has no negative bounds", expect="bounds >= 0",
                 actual=f"{min_val} and {max_val}",
             )  # fmt: skip
-        return _stored(input, input.clamp(low, high), inplace)
+        return _stored(input, copied_strides(input.clamp(low, high), input), inplace)
     inside = tm.logical_and(input > min_val, input < max_val)
-    return _stored(input, where(inside, input, input.detach().clamp(min_val, max_val)), inplace)
+    output = where(inside, input, input.detach().clamp(min_val, max_val))
+    return _stored(input, copied_strides(output, input), inplace)
 
 
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
@@ -283,7 +284,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
         weight = weight.reshape(())
     positive = input > 0
     # The branch not taken must stay finite: its gradient is 0 times it.
-    return where(positive, input, where(positive, 0.0, input) * weight)
+    return copied_strides(where(positive, input, where(positive, 0.0, input) * weight), input)
 
 
 def rrelu(

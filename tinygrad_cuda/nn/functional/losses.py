@@ -17,7 +17,7 @@ from tinygrad_cuda.nn.smooth import softplus, where
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import arange
-from tinygrad_cuda.tensors.layout import copied_strides
+from tinygrad_cuda.tensors.layout import copied_strides, strides_like
 from tinygrad_cuda.tensors.opmath import rounded_once
 from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.tensor import Tensor
@@ -81,7 +81,8 @@ def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """
     same_shape("mse_loss", input, target)
     difference = input - target
-    return reduce("mse_loss", difference * difference, reduction)
+    squares = strides_like(difference * difference, input, target)
+    return reduce("mse_loss", squares, reduction)
 
 
 @accepts_size_average
@@ -144,7 +145,8 @@ def smooth_l1_loss(
     """``huber_loss(delta=beta) / beta``; `l1_loss` where beta is 0."""
     if beta == 0:
         return l1_loss(input, target, reduction)
-    return huber_loss(input, target, reduction, beta) / beta
+    losses = huber_loss(input, target, reduction, beta) / beta
+    return strides_like(losses, input, target) if reduction == "none" else losses
 
 
 @accepts_size_average

@@ -20,7 +20,7 @@ from tinygrad_cuda.tensors import reductions
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.joining import pad
-from tinygrad_cuda.tensors.layout import fresh, gives_fresh, gives_rows
+from tinygrad_cuda.tensors.layout import fresh, gives_format, gives_fresh, gives_rows
 from tinygrad_cuda.tensors.opmath import rounded_once, rounded_to_input
 from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.tensor import Tensor
@@ -61,7 +61,7 @@ def _is_mixed(input: Tensor, *parameters: Tensor | None) -> bool:
     return input.dtype.is_floating and input.dtype.itemsize == 2 and any(wide)
 
 
-@gives_fresh
+@gives_format
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
