@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -113,3 +114,27 @@ def test_an_integer_is_right_where_float64_says_so(
 def test_a_program_follows_from_its_seed_and_is_shown() -> None:
     assert graphs.generate(5) == graphs.generate(5)
     assert "torch.abs" in graphs.show(PROGRAM)
+
+
+def judged_far(ours: float, far: list[float], wanted: float = 1.0) -> str:
+    """The judgement of one value, near runs of which agree, by far runs."""
+    seen = graphs.Seen("t0", "mul", np.array([wanted]))
+    near, others = [np.array([wanted])], [np.array([value]) for value in far]
+    return graphs._differs(np.array([ours]), seen, near, others, 2.0**-23)
+
+
+def test_far_runs_allow_twice_their_distance_and_no_more() -> None:
+    assert not judged_far(1.0019, [1.001, 0.9995])
+    assert not judged_far(0.9981, [1.001, 0.9995])
+    assert judged_far(1.0021, [1.001, 0.9995])
+    assert judged_far(0.9, [1.001] * 24)
+
+
+def test_a_further_run_needs_the_doubled_distance() -> None:
+    """Of as many far runs as there are, one more lies outside their range once in 25 times."""
+    draws = np.random.default_rng(3).normal(1.0, 1e-3, (4000, graphs.FAR_RUNS + 1))
+    ours, far = draws[:, 0], draws[:, 1:]
+    distance = np.abs(far - 1.0).max(1)
+    assert 0.03 < np.mean(np.abs(ours - 1.0) > distance) < 0.05
+    refused = [bool(judged_far(own, list(others))) for own, others in zip(ours, far)]
+    assert np.mean(refused) < 0.001
