@@ -11,7 +11,7 @@ from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.gradient import backward
 from tinygrad_cuda.graph.node import Node, gradient_mode, node_made
-from tinygrad_cuda.graph.ops import common, contraction, indexing, winograd
+from tinygrad_cuda.graph.ops import common, contraction, indexing, random, winograd
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
@@ -20,6 +20,7 @@ from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule
 from tinygrad_cuda.lowering.target import Target
+from tinygrad_cuda.nn.windows import windows
 
 EMU = as_device("emu")
 TARGET = Target.h200()
@@ -159,6 +160,12 @@ def family() -> dict[str, Program]:
     add("tiles", lambda new: [_tiles(new)])
     add("gather", lambda new: [indexing.gather(new(50, 16), new(30, dtype=dtypes.int64))])
     add("scatter", lambda new: [_scatter(new)])
+    add("scatter_rows", lambda new: [_scatter_rows(new)])
+    add("product_square", lambda new: [contraction.matmul(new(2048, 2048), new(2048, 2048))])
+    add("product_streamed", lambda new: [contraction.matmul(new(8, 1024), new(1024, 65536))])
+    add("conv_direct", lambda new: [_few_channels(new)])
+    add("conv_weight_gradient", lambda new: [_weight_gradient(new)])
+    add("random", lambda new: [_random()])
     found["mlp_step"] = mlp_step()
     return found
 
@@ -198,6 +205,37 @@ def _tiles(new: Inputs) -> Node:
     kernels = winograd.winograd(new(32, 64, 3, 3), form=4, part="kernels")
     y = contraction.matmul(kernels, planes)
     return ew.exp(winograd.unwinograd(y, form=4, part="results", shape=(4, 64, 16, 16)))
+
+
+def _windows(new: Inputs) -> Node:
+    """All 5 x 5 windows of 14 x 14 images of 6 channels, as columns of a matrix."""
+    wide = windows(new(128, 6, 14, 14), (5, 5), (1, 1), (1, 1), (10, 10))
+    wide = mv.permute(wide, axes=(1, 4, 5, 0, 2, 3))
+    return mv.reshape(wide, shape=(1, 150, 12800))
+
+
+def _few_channels(new: Inputs) -> Node:
+    """A convolution of few channels; what follows its bias is in the same kernel."""
+    y = contraction.matmul(new(1, 16, 150), _windows(new))
+    y = mv.permute(mv.reshape(y, shape=(16, 128, 10, 10)), axes=(1, 0, 2, 3))
+    return ew.maximum(ew.add(y, spread(new(16, 1, 1), y.shape)), common.full_like(y, 0))
+
+
+def _weight_gradient(new: Inputs) -> Node:
+    """Of the same convolution."""
+    cotangent = mv.permute(new(128, 16, 10, 10), axes=(1, 0, 2, 3))
+    rows = mv.reshape(cotangent, shape=(1, 16, 12800))
+    return contraction.matmul(rows, contraction.transpose(_windows(new)))
+
+
+def _random() -> Node:
+    numbers = {"seed": Argument(0), "number": Argument(1)}
+    return random.random_uniform.leaf((1000,), dtypes.float32, EMU, **numbers)
+
+
+def _scatter_rows(new: Inputs) -> Node:
+    shape = (50, 256)
+    return indexing.scatter_add(new(*shape), new(30, dtype=dtypes.int64), new(30, 256))
 
 
 def _welford(x: Node) -> list[Node]:

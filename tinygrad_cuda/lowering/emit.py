@@ -52,7 +52,7 @@ def map_stages(kernel: Kernel) -> list[Stage]:
         store=stores.after,
     )
     blocks = -(-items // THREADS)
-    label = comment(kernel, f"MAP over {kernel.numel} elements, {width} a thread", blocks)
+    label = comment(kernel, f"map over {kernel.numel} elements, {width} a thread", blocks)
     return [wrapped(kernel, stem(kernel), body, words.list, blocks, 0, label)]
 
 

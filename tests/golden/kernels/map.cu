@@ -1,7 +1,7 @@
-// MAP over 65536 elements, 4 a thread: add exp.
+// map over 65536 elements, 4 a thread: add exp.
 // Stores exp (64, 1024) float32.
 // Grid 64 x 256 threads, 528384 bytes moved at least.
-TGC_STAGE(map_add_exp_e83f1fcd85,
+TGC_STAGE(map_add_exp_e99ebef65a,
   const float* in0;
   const float* in1;
   float* out0;

@@ -1,7 +1,7 @@
-// CONTRACT 1 x 300 x 170 x 200, tiles of 16 x 32 x 64, k in 1 parts, 20400000 FLOPs: matmul.
+// contract 1 x 300 x 170 x 200, tiles of 16 x 32 x 64, k in 1 parts, 20400000 FLOPs: matmul.
 // Stores matmul (300, 170) float32.
 // Grid 114 x 256 threads, 580000 bytes moved at least.
-TGC_STAGE(contract_matmul_c4cce337e9,
+TGC_STAGE(contract_matmul_d86b40249f,
   const float* in0;
   const float* in1;
   float* out0;

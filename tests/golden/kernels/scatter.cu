@@ -1,7 +1,7 @@
-// SCATTER of 30 entries of 16 elements: scatter_add.
+// scatter of 30 entries of 16 elements: scatter_add.
 // Stores scatter_add (50, 16) float32.
 // Grid 4 x 256 threads, 8560 bytes moved at least.
-TGC_STAGE(scatter_scatter_add_dd530ebd31,
+TGC_STAGE(scatter_scatter_add_c8e9a7598e,
   const float* in0;
   const long long* in1;
   const float* in2;

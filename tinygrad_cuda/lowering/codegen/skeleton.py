@@ -22,7 +22,7 @@ _LOOP_NAME = re.compile(r"^ *for \(int (\w+) = ", re.MULTILINE)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _NAME = "TGC_NAME"
 WIDTH = 112  # characters of a line of generated text
-_BREAKS = (", ", " + ", " - ", " * ", " / ", " % ", " && ", " || ", " ? ", " : ", " = ")
+_BREAKS = ((", ", " ? ", " : ", " && ", " || ", " = "), (" + ", " - ", " * ", " / ", " % "))
 
 
 class Word(NamedTuple):
@@ -155,12 +155,13 @@ def _broken(line: str) -> list[str]:
         return [line]
     indent = " " * (len(line) - len(line.lstrip()))
     comment = line.lstrip().startswith("//")
-    start, marks = (f"{indent}//   ", (" ",)) if comment else (f"{indent}    ", _BREAKS)
+    start, breaks = (f"{indent}//   ", ((" ",),)) if comment else (f"{indent}    ", _BREAKS)
     pieces = []
     while len(line) > WIDTH:
-        cuts = [line.rfind(mark, len(start), WIDTH) + len(mark) for mark in marks]
-        cut = max(cuts)
-        if cut <= len(start):
+        least = len(start) + 24  # or else the piece is too short to break there
+        cuts = (max(line.rfind(m, least, WIDTH) + len(m) for m in marks) for marks in breaks)
+        cut = next((cut for cut in cuts if cut > least), 0)
+        if not cut:
             break
         pieces.append(line[:cut].rstrip())
         line = start + line[cut:]

@@ -1,8 +1,8 @@
-// Fetches up to 8 arrays from pinned memory of the host into memory of the GPU, and stores up to 32
-// numbers that came with its parameters.
-// Grid: a thread for each 16 bytes of the longest array, 256 threads a block. Each byte crosses the
-// bus once; the arrays' places are rounded up to 16 bytes on both sides.
-// Reads are volatile: the host has written there since an earlier launch read it.
+// fetch: copies up to 8 arrays from pinned memory of the host into memory of the GPU, and stores up to
+// 32 numbers that came with its parameters.
+// The grid has a thread for each 16 bytes of the longest array, 256 threads a block. Each byte crosses
+// the bus once; the arrays' sizes are rounded up to 16 bytes on both sides.
+// Reads are volatile, because the host writes there between two launches.
 struct tgc_fetch_params {
   struct {
     const char* from;

@@ -1,4 +1,10 @@
-// MAP: every thread makes `width` neighbouring elements of each output.
+// map: every thread computes `width` neighbouring elements of each output.
+//
+// Versions, `x + 1` of 8192 x 8192 float32 on an H200, shares of a copy's speed
+// (docs/measurements.md):
+//   1. a fixed grid that strides over the data                     85 to 90 %
+//   2. a thread for each element group, unrolled 2 to 8 times      96 to 99.5 %
+//   3. one access of 16 bytes a thread, as many blocks as needed   100 %
 //@ body
 const @index@ item = @widened@virtual_block * @threads@ + threadIdx.x;
 if (item >= @items@) return;

@@ -1,7 +1,11 @@
-// SCATTER: every element of the output looks through the list of positions in order. So there are
-// no atomics, sums have one order, and the last of equal positions is last.
-// body: a thread for each element; the positions are staged through shared memory.
-// row_body: the threads of a block share a row, and pick the entries that hit it by ballots.
+// scatter: every element of the output reads the list of positions in order. So there are no atomics,
+// sums have one order, and of equal positions the last one is written last.
+//
+// Versions, from naive to fast (no times are recorded):
+//   1. body: a thread for each element; a block brings the positions to shared memory, so that each
+//      is loaded once a block.
+//   2. row_body: the threads of a block share a row and find the entries of that row by ballots, so
+//      that a warp skips 32 entries at once.
 //@ body
 const @index@ item = @widened@virtual_block * @threads@ + threadIdx.x;
 const bool live = item < @items@;

@@ -63,7 +63,7 @@ def scatter_stages(kernel: Kernel) -> list[Stage]:
         store=writer.scopes[0].lines,
     )
     blocks = base.shape[0] * pieces if by_rows else -(-numel // THREADS)
-    label = comment(kernel, f"SCATTER of {count} entries of {inner} elements", blocks)
+    label = comment(kernel, f"scatter of {count} entries of {inner} elements", blocks)
     return [wrapped(kernel, stem(kernel), body, words.list, blocks, THREADS * 4, label)]
 
 

@@ -1,5 +1,5 @@
-// What every generated kernel looks like from outside: parameters, and a device function that a
-// launch of its own, a packed launch or a graph node can call.
+// stage: the outside of every generated kernel. TGC_STAGE declares its parameters and opens a device
+// function, which a launch of its own or a packed launch calls.
 //@ stage
 @comment@
 TGC_STAGE(@name@,

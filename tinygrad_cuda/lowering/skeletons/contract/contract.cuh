@@ -1,10 +1,20 @@
-// CONTRACT: C[m, n] = epilogue(sum over k of A(m, k) * B(k, n)), A and B given by their loads.
+// contract: C[m, n] = epilogue(sum over k of A(m, k) * B(k, n)), A and B given by their loads.
 // The next tile of A and B comes through registers while this one, in shared memory, is multiplied;
-// a streamed B stays in the registers of the thread that loaded it. What loads need to know of a
-// line stands in a table (contract_loads.py).
+// a streamed B stays in the registers of the thread that loaded it. Parts of a load's index that
+// depend on its line alone stand in a table in shared memory (loads.py).
 // A warp is `lanes_m` x `lanes_n` threads; a thread owns `rows` x `cols` results in quads of 4 x 4,
 // the quads of a warp interleaved. Where a tile needs fewer threads than a block has, groups of
 // threads take turns at k, and their results meet in shared memory in a fixed order.
+//
+// Versions, 4096^3 float32 on an H200, TFLOP/s; cuBLAS 51.0 (lab/matmul.cu):
+//   1. tiles of 128 x 256                                                    41.7 to 45
+//   2. tiles of 128 x 128 x 16, filled by cp.async                           43 to 44
+//   3. filled through registers, 256 threads with 8 x 8 sums each            45.6
+//   4. 128 threads with 16 x 8 sums each, 2 blocks a multiprocessor          47.7
+// As generated, version 3 leaves registers for a prologue. Addresses of results that are computed
+// again after the loop (`anew`), so that none is spilled within it, took 3000 us to 2877.
+// Tiers, by tile_heuristics.py: small tiles for 512^3 (21.6 TFLOP/s by hand, cuBLAS 20.0), a split of k
+// with a second stage (`join`), a streamed B for few rows.
 //@ body
 @tile@
 typedef tgc_vector<@type@, @fragment@> fragment;

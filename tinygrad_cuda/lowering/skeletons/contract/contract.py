@@ -141,7 +141,7 @@ def _direct(problem: _Problem, cut: Cut) -> Stage:
     body = direct_body(cut, problem.a, writer, outer, lanes, epilogue)
     label = comment(
         kernel,
-        f"CONTRACT {cut.windows.images} images of {cut.m} channels, {cut.rows} rows a block, "
+        f"conv_direct, {cut.windows.images} images of {cut.m} channels, {cut.rows} rows a block, "
         f"{cut.run} neighbours of {cut.outputs} channels a thread, {problem.flops} FLOPs",
         cut.blocks,
     )
@@ -158,7 +158,7 @@ def _correlated(problem: _Problem, part: ImagePart) -> Stage:
     body = correlated_body(part, problem.a, writer, outer, epilogue)
     label = comment(
         kernel,
-        f"CONTRACT gradient of a kernel {part.m} x {problem.n}, {part.rows} rows of an image at "
+        f"conv_weight_gradient of a kernel {part.m} x {problem.n}, {part.rows} rows of an image at "
         f"once, {part.blocks} parts, {problem.flops} FLOPs",
         part.blocks,
     )
@@ -213,7 +213,7 @@ def _product(problem: _Problem) -> Stage:
     shape = f"{problem.batches} x {problem.m} x {problem.n} x {problem.k}"
     label = comment(
         kernel,
-        f"CONTRACT {shape}, tiles of {tile.m} x {tile.n} x {tile.k}, k in {problem.parts} parts, "
+        f"contract {shape}, tiles of {tile.m} x {tile.n} x {tile.k}, k in {problem.parts} parts, "
         f"{problem.flops} FLOPs",
         problem.blocks,
     )

@@ -1,7 +1,12 @@
-// DIRECT: a convolution of few channels. A block has rows of one image's result: it brings the part
-// of the input that they need into shared memory, padding included, and all weights. A thread makes
-// `run` neighbours of a row in `outputs` channels from an equal share of the input's channels; the
-// shares of a result meet in shared memory, in a fixed order.
+// conv_direct: a convolution of few channels. A block computes rows of one image's result: it brings
+// the part of the input that they need into shared memory, padding included, and all weights. A thread
+// computes `run` neighbours of a row in `outputs` channels from an equal share of the input's channels;
+// the shares of a result are added in shared memory, in a fixed order.
+//
+// Versions, the input gradient of 6 to 16 channels, 5 x 5, 128 x 14 x 14 float32 on an H200, us:
+//   1. an implicit matrix product: each element is loaded once for every tap      13.7
+//   2. the image in shared memory, scalar loads that test for the padding         10.4
+//   3. vectors of what lies inside the padding, over shared memory cleared before  6.9
 //@ body
 const int image = virtual_block / @bands@, row_first = virtual_block % @bands@ * @rows@;
 float* const patch = reinterpret_cast<float*>(smem);

@@ -84,7 +84,7 @@ def _planes(kernel: Kernel, node: Node) -> Stage:
     v = ix.variable("v", run)
     writer.scopes, writer.lane = [outer, row, load], Lane(v, 1 if run % 2 else run)
     value = writer.value(x, (image, channel, y, z + first + v))
-    load.lines.append(f"from[u][{first} + v] = {value};")
+    load.lines.append(f"from[u][{f'{first} + ' if first else ''}v] = {value};")
     writer.scopes, writer.lane = [outer, row], None
     for place in (*range(first), *range(first + run, part.size)):
         value = writer.value(x, (image, channel, y, z + place))
@@ -301,5 +301,7 @@ def _place(
 
 def _stage(kernel: Kernel, node: Node, body: str, words: Words, blocks: int, shared: int) -> Stage:
     form, part = node.attributes["form"], node.attributes["part"]
-    label = comment(kernel, f"WINOGRAD F({form} x {form}, {TAPS} x {TAPS}), {part}", blocks)
+    label = comment(
+        kernel, f"winograd_transforms, F({form} x {form}, {TAPS} x {TAPS}), {part}", blocks
+    )
     return wrapped(kernel, f"{stem(kernel)}_{part}", body, words.list, blocks, shared, label)

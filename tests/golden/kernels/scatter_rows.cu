@@ -1,0 +1,42 @@
+// scatter of 30 entries of 256 elements: scatter_add.
+// Stores scatter_add (50, 256) float32.
+// Grid 50 x 256 threads, 133360 bytes moved at least.
+TGC_STAGE(scatter_scatter_add_fddb82fdd4,
+  const float* in0;
+  const long long* in1;
+  const float* in2;
+  float* out0;
+) {
+  const int target = virtual_block;
+  const int column = threadIdx.x;
+  const bool live = column < 256;
+  const int item = target * 256 + column;
+  unsigned* const masks = reinterpret_cast<unsigned*>(smem);
+  float result = 0;
+  if (live) {
+    const float in0 = tgc_load(p.in0, item);
+    result = in0;
+  }
+  const int own = threadIdx.x;
+  int found = -1;
+  if (own < 30) {
+    const long long in1 = tgc_load(p.in1, own);
+    found = (int)in1;
+  }
+  const unsigned mask = __ballot_sync(0xffffffffu, found == target);
+  if (tgc_lane() == 0) masks[tgc_warp()] = mask;
+  __syncthreads();
+  for (int warp = 0; warp < 8; warp++) {
+    for (unsigned left = masks[warp]; left != 0; left &= left - 1) {
+      const int entry = warp * 32 + __ffs(left) - 1;
+      if (live) {
+        const float in2 = tgc_load(p.in2, entry * 256 + item % 256);
+        result = (float)(result + in2);
+      }
+    }
+  }
+  __syncthreads();
+  if (live) {
+    tgc_store(p.out0, item, result);
+  }
+}
