@@ -13,7 +13,7 @@ help:
 	@echo "make mnist   train a perceptron on MNIST  (ARGS='--epochs 3 --device cuda')"
 	@echo "make smoke   some tests of every room, under a minute"
 	@echo "make test    run the tests                (TEST_ARGS='-k matmul')"
-	@echo "make fuzz-long   random programs by the thousand   (FUZZ_DEVICES='cpu emu cuda')"
+	@echo "make fuzz-long   random programs by the thousand, then they and the tests without fast paths   (FUZZ_DEVICES='cpu emu cuda')"
 	@echo "make lint    ruff and mypy"
 	@echo "make format  let ruff rewrite the files"
 	@echo "make clean   remove the environment and everything generated"
@@ -39,6 +39,8 @@ test: $(STAMP)
 
 fuzz-long: $(STAMP)
 	for device in $(FUZZ_DEVICES); do $(BIN)/python -m tests.fuzz long --device $$device || exit 1; done
+	TGC_SLOW=1 $(BIN)/python -m pytest -n auto --dist loadfile $(TEST_ARGS)
+	for device in $(FUZZ_DEVICES); do TGC_SLOW=1 $(BIN)/python -m tests.fuzz long --device $$device || exit 1; done
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -85,6 +85,14 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Under TGC_SLOW nothing is recognised: tests that ask whether something was are skipped."""
+    from tinygrad_cuda.core.config import settings  # after the cache folder was set above
+
+    if settings.slow and item.get_closest_marker("fast_paths"):
+        pytest.skip("TGC_SLOW switches all fast paths off")
+
+
 @pytest.fixture(scope="session")
 def architectures(request: pytest.FixtureRequest) -> list[str]:
     """The names given by --arch, such as sm_90."""

@@ -22,6 +22,7 @@ def test_fast_and_slow_have_the_same_bits() -> None:
     assert [outcome.difference for outcome in outcomes if outcome.difference] == []
 
 
+@pytest.mark.fast_paths
 def test_a_plan_that_runs_with_earlier_numbers_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A learning rate that a schedule changes, and a lookup that has kept the first."""
     learn = PlanEntry._learn_numbers

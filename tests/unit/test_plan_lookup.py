@@ -20,7 +20,7 @@ from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim import updates
 from tinygrad_cuda.optim.updates import Updates
 
-pytestmark = pytest.mark.usefixtures("overwriting")
+pytestmark = [pytest.mark.usefixtures("overwriting"), pytest.mark.fast_paths]
 
 
 @pytest.fixture

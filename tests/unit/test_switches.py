@@ -18,6 +18,7 @@ from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.replay.switches import FAST_PATHS, chosen, switches
 
+pytestmark = pytest.mark.fast_paths
 TURNS = 20  # a guard is written for a plan that has come 16 times
 
 

@@ -165,6 +165,7 @@ def test_functions_and_gradients_from_templates_are_the_same_graphs() -> None:
     assert [graphs(F) for _ in range(3)] == [expected] * 3
 
 
+@pytest.mark.fast_paths
 @pytest.mark.parametrize("join", [tc.cat, tc.stack])
 def test_what_joins_many_tensors_is_one_call(join: Any) -> None:
     """A pad, a mask and a choice for each Tensor are not recorded one by one at each call."""

@@ -17,6 +17,8 @@ from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim.groups import SteadyGroup
 
+pytestmark = pytest.mark.fast_paths
+
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest, overwriting: None) -> str:

@@ -223,6 +223,7 @@ def test_what_is_recognised_is_compared_and_right() -> None:
         assert trained() == compared
 
 
+@pytest.mark.fast_paths
 def test_a_template_of_another_graph_is_named() -> None:
     """A function that reads a Python value, which is no part of what a call is known by."""
     scale = [2.0]
@@ -238,6 +239,7 @@ def test_a_template_of_another_graph_is_named() -> None:
     assert "test_validate.py" in str(caught.value)
 
 
+@pytest.mark.fast_paths
 def test_a_template_of_another_backward_pass_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that has changed behind its row's back."""
     factor = [1.0]
@@ -253,6 +255,7 @@ def test_a_template_of_another_backward_pass_is_named(monkeypatch: pytest.Monkey
         x.exp().sum().backward()
 
 
+@pytest.mark.fast_paths
 def test_a_plan_with_earlier_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lookup that does not know which numbers vary."""
     learn = PlanEntry._learn_numbers
@@ -267,6 +270,7 @@ def test_a_plan_with_earlier_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert "test_validate.py" in str(caught.value)
 
 
+@pytest.mark.fast_paths
 def test_an_optimizer_with_other_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers that were computed ahead, wrongly."""
     layer = nn.Linear(3, 2)
@@ -294,6 +298,7 @@ def test_an_optimizer_with_other_numbers_is_named(monkeypatch: pytest.MonkeyPatc
             step(tc.ones(2, 3))
 
 
+@pytest.mark.fast_paths
 def test_an_update_of_another_graph_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """An optimizer that now takes the gradient for the parameter: it asks for the same numbers."""
     trained(2)
