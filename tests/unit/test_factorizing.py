@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,3 +126,18 @@ def test_history_is_released() -> None:
         assert custom_nodes() == before
     finally:
         gc.enable()
+
+
+def test_gradients_of_matrix_exp_are_linear_in_the_cotangent() -> None:
+    """Also far from the size of the matrix: large ones lost all digits of the second gradient."""
+
+    def gradients(scale: float) -> list[Any]:
+        values = np.random.default_rng(0).normal(size=(2, 3, 3)) * 0.3
+        x = tc.tensor(values, device="cpu", requires_grad=True)
+        (first,) = tc.autograd.grad((tc.linalg.matrix_exp(x) * scale).sum(), x, create_graph=True)
+        (second,) = tc.autograd.grad((first * scale).sum(), x)
+        return [first.detach().numpy() / scale, second.numpy() / scale**2]
+
+    for scale in (1e9, -1e6, 1e-9):
+        for found, expected in zip(gradients(scale), gradients(1.0)):
+            np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -575,9 +575,12 @@ def matrix_exp(A: Tensor) -> Tensor:
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         # The upper right block of the exponential of [[A', g], [0, A']] (Mathias, 1996).
         g, size = gs[0], A.shape[-1]
-        upper = _beside(A.mT, g)
+        # It is linear in g; a large one would have the whole squared often, and lose digits.
+        length = g.detach().abs().amax((-2, -1), keepdim=True)
+        length = length.masked_fill(length == 0, 1.0)
+        upper = _beside(A.mT, g / length)
         lower = _beside(g * 0, A.mT)
         whole = matrix_exp(_beside(upper.mT, lower.mT).mT)
-        return [whole[..., :size, size:]]
+        return [whole[..., :size, size:] * length]
 
     return _recorded(arrays, (A,), backward)[0]
