@@ -373,7 +373,7 @@ _AGAIN = (
     "smooth_l1_loss huber_loss grid_sample conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
     "conv_transpose3d logdet matrix_norm max_pool1d max_pool2d max_pool3d adaptive_max_pool1d "
     "adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d nll_loss "
-    "cross_entropy rms_norm"
+    "cross_entropy rms_norm eigh eigvalsh qr svdvals"
 )
 SAVED_AGAIN = frozenset(_AGAIN.split())
 # Running statistics are saved, and written by each call.
