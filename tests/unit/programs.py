@@ -11,7 +11,7 @@ from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.gradient import backward
 from tinygrad_cuda.graph.node import Node, gradient_mode, node_made
-from tinygrad_cuda.graph.ops import common, contraction, indexing, random, winograd
+from tinygrad_cuda.graph.ops import common, contraction, convolution, indexing, random, winograd
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
@@ -20,7 +20,6 @@ from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule
 from tinygrad_cuda.lowering.target import Target
-from tinygrad_cuda.nn.windows import windows
 
 EMU = as_device("emu")
 TARGET = Target.h200()
@@ -207,25 +206,19 @@ def _tiles(new: Inputs) -> Node:
     return ew.exp(winograd.unwinograd(y, form=4, part="results", shape=(4, 64, 16, 16)))
 
 
-def _windows(new: Inputs) -> Node:
-    """All 5 x 5 windows of 14 x 14 images of 6 channels, as columns of a matrix."""
-    wide = windows(new(128, 6, 14, 14), (5, 5), (1, 1), (1, 1), (10, 10))
-    wide = mv.permute(wide, axes=(1, 4, 5, 0, 2, 3))
-    return mv.reshape(wide, shape=(1, 150, 12800))
+PLAIN = {"stride": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1}
 
 
 def _few_channels(new: Inputs) -> Node:
     """A convolution of few channels; what follows its bias is in the same kernel."""
-    y = contraction.matmul(new(1, 16, 150), _windows(new))
-    y = mv.permute(mv.reshape(y, shape=(16, 128, 10, 10)), axes=(1, 0, 2, 3))
+    y = convolution.convolution(new(128, 6, 14, 14), new(16, 6, 5, 5), **PLAIN)
     return ew.maximum(ew.add(y, spread(new(16, 1, 1), y.shape)), common.full_like(y, 0))
 
 
 def _weight_gradient(new: Inputs) -> Node:
     """Of the same convolution."""
-    cotangent = mv.permute(new(128, 16, 10, 10), axes=(1, 0, 2, 3))
-    rows = mv.reshape(cotangent, shape=(1, 16, 12800))
-    return contraction.matmul(rows, contraction.transpose(_windows(new)))
+    cotangent, x = new(128, 16, 10, 10), new(128, 6, 14, 14)
+    return convolution.convolution_weight_gradient(cotangent, x, kernel=(5, 5), **PLAIN)
 
 
 def _random() -> Node:

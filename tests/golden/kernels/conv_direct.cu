@@ -1,8 +1,8 @@
 // conv_direct, 128 images of 16 channels, 10 rows a block, 5 neighbours of 8 channels a thread, 61440000
-//   FLOPs: matmul add maximum.
+//   FLOPs: convolution add maximum.
 // Stores maximum (128, 16, 10, 10) float32.
 // Grid 128 x 256 threads, 1430976 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_e230309d1b,
+TGC_STAGE(contract_convolution_add_maximum_2f1c228377,
   const float* in0;
   float* out0;
   const float* in1;

@@ -1,7 +1,8 @@
-// conv_weight_gradient of a kernel 16 x 150, 10 rows of an image at once, 128 parts, 61440000 FLOPs: matmul.
-// Stores matmul (1, 16, 150) float32.
+// conv_weight_gradient of a kernel 16 x 150, 10 rows of an image at once, 128 parts, 61440000 FLOPs:
+//   convolution_weight_gradient.
+// Stores convolution_weight_gradient (16, 6, 5, 5) float32.
 // Grid 128 x 256 threads, 2650112 bytes moved at least.
-TGC_STAGE(contract_matmul_parts_c6c7c6ebd9,
+TGC_STAGE(contract_convolution_weight_gradient_parts_dde53c56f7,
   float* partial0;
   const float* in0;
   const float* in1;
@@ -138,10 +139,10 @@ TGC_STAGE(contract_matmul_parts_c6c7c6ebd9,
   }
 }
 
-// Second stage, 2400 sums of 128 parts: matmul.
-// Stores matmul (1, 16, 150) float32.
+// Second stage, 2400 sums of 128 parts: convolution_weight_gradient.
+// Stores convolution_weight_gradient (16, 6, 5, 5) float32.
 // Grid 75 x 256 threads, 1238400 bytes moved at least.
-TGC_STAGE(contract_matmul_join_22060071fc,
+TGC_STAGE(contract_convolution_weight_gradient_join_5675e2ad44,
   float* partial0;
   float* out0;
 ) {
