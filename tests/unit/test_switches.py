@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pretended_gpu import pretended_gpu
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
@@ -19,6 +21,7 @@ from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.replay.switches import FAST_PATHS, chosen, switches
 
 pytestmark = pytest.mark.fast_paths
+compiles = pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
 TURNS = 20  # a guard is written for a plan that has come 16 times
 
 
@@ -73,6 +76,7 @@ def in_order(texts: list[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
+@compiles
 @pytest.mark.parametrize("compiled", [False, True])
 def test_slow_and_fast_have_the_same_kernels_and_bits(texts: list[str], compiled: bool) -> None:
     """All fast paths, and none: the texts first, since bits may agree by chance."""
@@ -86,6 +90,7 @@ def test_slow_and_fast_have_the_same_kernels_and_bits(texts: list[str], compiled
     assert slow == fast
 
 
+@compiles
 @pytest.mark.parametrize("compiled", [False, True])
 def test_each_is_switched_off_alone(texts: list[str], compiled: bool) -> None:
     """And the kernels and bits stay what they are without any."""
@@ -98,6 +103,18 @@ def test_each_is_switched_off_alone(texts: list[str], compiled: bool) -> None:
             assert name not in switches.on() and len(switches.on()) == len(FAST_PATHS) - 1
             assert trained("emu", compiled, 6) == slow, name
         assert in_order(texts) == kernels, name
+
+
+@compiles
+@pytest.mark.parametrize("compiled", [False, True])
+def test_bits_of_graphs(compiled: bool) -> None:
+    """What only a GPU has: graphs, their addresses, and the runs of a steady loop."""
+    with pretended_gpu():
+        with switches.only():
+            slow = trained("cuda", compiled, 8)
+        for name in ("", "cuda_graphs", "graphs_by_address", "steady_runs", "output_recycling"):
+            with switches.without(name):
+                assert trained("cuda", compiled, 8) == slow, name
 
 
 @pytest.mark.parametrize("compiled", [False, True])
