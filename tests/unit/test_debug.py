@@ -48,6 +48,6 @@ def test_level_4_prints_the_prelude_once(
     assert second.count(line) == 0
     assert "// prelude: as printed before\n" in second
     assert "// random_prelude: as printed before\n" in second
-    assert "void map_add_" in first
-    assert "void map_add_" in second
+    assert "TGC_STAGE(map_add_" in first
+    assert "TGC_STAGE(map_add_" in second
     assert len(second.splitlines()) < 120
