@@ -20,7 +20,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError
 
 SOURCE = 'extern "C" __global__ void add(float* p) { p[threadIdx.x] += 1.0f; }\n'
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tinygrad_cuda import nn
 from tinygrad_cuda.core import errors
 from tinygrad_cuda.engine.plan import cache
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "errors.txt"
 NEEDS_COMPILER = re.compile(r'device="emu"|emulation\.module')
 

@@ -18,7 +18,7 @@ from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.handles import RECENT, LaunchAttributes
 from tinygrad_cuda.core.errors import CudaError, DeviceError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Status(int):

@@ -17,7 +17,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn
 from tinygrad_cuda.core.config import settings
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DEVICES = ["cpu"] + (["emu"] if shutil.which("c++") else [])
 F = nn.functional
 
