@@ -97,14 +97,12 @@ from tinygrad_cuda.tensors.creation import as_tensor as asarray
 from tinygrad_cuda.tensors.decomposing import householder_product as orgqr
 from tinygrad_cuda.tensors.decomposing import lu_packed as lu
 from tinygrad_cuda.tensors.decomposing import lu_solve_of as lu_solve
-from tinygrad_cuda.tensors.dividing import split_with_sizes as unsafe_split_with_sizes
 from tinygrad_cuda.tensors.factorizing import cholesky_of as cholesky
 from tinygrad_cuda.tensors.factorizing import inv as inverse
 from tinygrad_cuda.tensors.factorizing import pinv as pinverse
 from tinygrad_cuda.tensors.factorizing import qr_of as qr
 from tinygrad_cuda.tensors.factorizing import svd_v as svd
 from tinygrad_cuda.tensors.functions import *
-from tinygrad_cuda.tensors.joining import vstack as row_stack
 from tinygrad_cuda.tensors.keywords import creates, takes_out
 from tinygrad_cuda.tensors.legacy import ON_HOST, set_default_tensor_type, typename
 from tinygrad_cuda.tensors.math import abs as absolute
@@ -125,6 +123,8 @@ from tinygrad_cuda.tensors.math import sub as subtract
 from tinygrad_cuda.tensors.math import trunc as fix
 from tinygrad_cuda.tensors.shaping import chunk as unsafe_chunk
 from tinygrad_cuda.tensors.shaping import split as unsafe_split
+from tinygrad_cuda.tensors.shaping import split_with_sizes as unsafe_split_with_sizes
+from tinygrad_cuda.tensors.shaping import vstack as row_stack
 from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = [

@@ -29,7 +29,6 @@ from tinygrad_cuda.tensors.decomposing import (
     lu_factor_ex,
     lu_solve,
 )
-from tinygrad_cuda.tensors.dividing import vander as _vander
 from tinygrad_cuda.tensors.factorizing import (
     cholesky,
     det,
@@ -49,6 +48,7 @@ from tinygrad_cuda.tensors.factorizing import (
 from tinygrad_cuda.tensors.linalg import matmul
 from tinygrad_cuda.tensors.products import multi_dot, vecdot
 from tinygrad_cuda.tensors.shaping import diagonal as _diagonal
+from tinygrad_cuda.tensors.shaping import vander as _vander
 from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = [

@@ -9,20 +9,6 @@ from tinygrad_cuda.tensors.arguments import checked_names
 from tinygrad_cuda.tensors.exponentials import log_softmax, logsumexp, softmax
 from tinygrad_cuda.tensors.math import erf, exp2, expm1, log1p, round
 from tinygrad_cuda.tensors.special import (
-    digamma,
-    erfc,
-    erfinv,
-    expit,
-    logit,
-    ndtr,
-    polygamma,
-    sinc,
-    xlog1py,
-    xlogy,
-)
-from tinygrad_cuda.tensors.special import lgamma as gammaln
-from tinygrad_cuda.tensors.special import mvlgamma as multigammaln
-from tinygrad_cuda.tensors.special_rare import (
     bessel_j0,
     bessel_j1,
     bessel_y0,
@@ -31,8 +17,12 @@ from tinygrad_cuda.tensors.special_rare import (
     chebyshev_polynomial_u,
     chebyshev_polynomial_v,
     chebyshev_polynomial_w,
+    digamma,
     entr,
+    erfc,
     erfcx,
+    erfinv,
+    expit,
     gammainc,
     gammaincc,
     hermite_polynomial_h,
@@ -44,20 +34,28 @@ from tinygrad_cuda.tensors.special_rare import (
     laguerre_polynomial_l,
     legendre_polynomial_p,
     log_ndtr,
+    logit,
     modified_bessel_i0,
     modified_bessel_i1,
     modified_bessel_k0,
     modified_bessel_k1,
+    ndtr,
     ndtri,
+    polygamma,
     scaled_modified_bessel_k0,
     scaled_modified_bessel_k1,
     shifted_chebyshev_polynomial_t,
     shifted_chebyshev_polynomial_u,
     shifted_chebyshev_polynomial_v,
     shifted_chebyshev_polynomial_w,
+    sinc,
     spherical_bessel_j0,
+    xlog1py,
+    xlogy,
     zeta,
 )
+from tinygrad_cuda.tensors.special import lgamma as gammaln
+from tinygrad_cuda.tensors.special import mvlgamma as multigammaln
 
 psi = digamma
 

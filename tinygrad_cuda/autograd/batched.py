@@ -15,7 +15,7 @@ from tinygrad_cuda.engine.vmap_trace import Recording
 from tinygrad_cuda.graph.batching import Rewriting, example, leading, placed
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.tensors.base import TensorBase, wrap
-from tinygrad_cuda.tensors.joining import cat
+from tinygrad_cuda.tensors.shaping import cat
 from tinygrad_cuda.tensors.tensor import Tensor
 
 RANDOMNESS = ("error", "different", "same")

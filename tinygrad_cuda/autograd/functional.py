@@ -13,8 +13,8 @@ from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import arange, ones_like, zeros, zeros_like
-from tinygrad_cuda.tensors.joining import stack
 from tinygrad_cuda.tensors.math import eq
+from tinygrad_cuda.tensors.shaping import stack
 from tinygrad_cuda.tensors.tensor import Tensor
 
 Tensors = tuple[Tensor, ...]

@@ -15,8 +15,8 @@ from tinygrad_cuda.core.errors import ArgumentError, IndexError, ShapeError
 from tinygrad_cuda.data.randomness import sample
 from tinygrad_cuda.data.sampler import Shuffler
 from tinygrad_cuda.data.transforms import works_on_batches
-from tinygrad_cuda.tensors.joining import stack
 from tinygrad_cuda.tensors.random import Generator
+from tinygrad_cuda.tensors.shaping import stack
 from tinygrad_cuda.tensors.tensor import Tensor
 
 Array = NDArray[Any]

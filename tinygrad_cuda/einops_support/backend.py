@@ -7,7 +7,7 @@ from typing import Any
 from einops._backends import AbstractBackend
 
 from tinygrad_cuda.core.dtypes import int64
-from tinygrad_cuda.tensors import creation, joining, linalg, rearranging, shaping
+from tinygrad_cuda.tensors import creation, linalg, shaping
 from tinygrad_cuda.tensors.tensor import Tensor
 
 
@@ -42,7 +42,7 @@ class TinygradCudaBackend(AbstractBackend):
         return shaping.permute(x, tuple(axes))
 
     def stack_on_zeroth_dimension(self, tensors: list[Tensor]) -> Tensor:
-        return joining.stack(tensors)
+        return shaping.stack(tensors)
 
     def add_axis(self, x: Tensor, new_position: int) -> Tensor:
         return shaping.unsqueeze(x, new_position)
@@ -55,10 +55,10 @@ class TinygradCudaBackend(AbstractBackend):
         return shaping.expand(x, sizes)
 
     def tile(self, x: Tensor, repeats: Any) -> Tensor:
-        return rearranging.repeat(x, repeats)
+        return shaping.repeat(x, repeats)
 
     def concat(self, tensors: list[Tensor], axis: int) -> Tensor:
-        return joining.cat(tensors, axis)
+        return shaping.cat(tensors, axis)
 
     def is_float_type(self, x: Tensor) -> bool:
         return x.dtype.is_floating

@@ -12,7 +12,7 @@ from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.nn.windows import per_axis
 from tinygrad_cuda.tensors.creation import empty
-from tinygrad_cuda.tensors.joining import pad
+from tinygrad_cuda.tensors.shaping import pad
 from tinygrad_cuda.tensors.tensor import Tensor
 
 _MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate",

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
 from tinygrad_cuda.nn.distance import PairwiseDistance
-from tinygrad_cuda.nn.functional import losses, losses_more
+from tinygrad_cuda.nn.functional import losses
 from tinygrad_cuda.nn.linear import Linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.size_average import accepts_size_average, reduction_of
@@ -222,9 +222,7 @@ class KLDivLoss(_Loss):
         self.log_target = log_target
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return losses_more.kl_div(
-            input, target, reduction=self.reduction, log_target=self.log_target
-        )
+        return losses.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
 
 
 class PoissonNLLLoss(_Loss):
@@ -243,7 +241,7 @@ class PoissonNLLLoss(_Loss):
         self.eps = eps
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return losses_more.poisson_nll_loss(
+        return losses.poisson_nll_loss(
             input,
             target,
             log_input=self.log_input,
@@ -268,7 +266,7 @@ class GaussianNLLLoss(_Loss):
         self.eps = eps
 
     def forward(self, input: Tensor, target: Tensor, var: Any) -> Tensor:
-        return losses_more.gaussian_nll_loss(
+        return losses.gaussian_nll_loss(
             input, target, var, full=self.full, eps=self.eps, reduction=self.reduction
         )
 
@@ -277,7 +275,7 @@ class SoftMarginLoss(_Loss):
     """`soft_margin_loss`: ``log(1 + exp(-target * input))``."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return losses_more.soft_margin_loss(input, target, reduction=self.reduction)
+        return losses.soft_margin_loss(input, target, reduction=self.reduction)
 
 
 class HingeEmbeddingLoss(_Loss):
@@ -292,7 +290,7 @@ class HingeEmbeddingLoss(_Loss):
         self.margin = margin
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return losses_more.hinge_embedding_loss(
+        return losses.hinge_embedding_loss(
             input, target, margin=self.margin, reduction=self.reduction
         )
 
@@ -309,7 +307,7 @@ class MarginRankingLoss(_Loss):
         self.margin = margin
 
     def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
-        return losses_more.margin_ranking_loss(
+        return losses.margin_ranking_loss(
             input1, input2, target, margin=self.margin, reduction=self.reduction
         )
 
@@ -326,7 +324,7 @@ class CosineEmbeddingLoss(_Loss):
         self.margin = margin
 
     def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
-        return losses_more.cosine_embedding_loss(
+        return losses.cosine_embedding_loss(
             input1, input2, target, margin=self.margin, reduction=self.reduction
         )
 
@@ -349,7 +347,7 @@ class TripletMarginLoss(_Loss):
         self.swap = swap
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return losses_more.triplet_margin_loss(
+        return losses.triplet_margin_loss(
             anchor,
             positive,
             negative,
@@ -377,7 +375,7 @@ class CTCLoss(_Loss):
     def forward(
         self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any
     ) -> Tensor:
-        return losses_more.ctc_loss(
+        return losses.ctc_loss(
             log_probs,
             targets,
             input_lengths,
@@ -401,7 +399,7 @@ class TripletMarginWithDistanceLoss(_Loss):
         self.margin, self.swap = margin, swap
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return losses_more.triplet_margin_with_distance_loss(
+        return losses.triplet_margin_with_distance_loss(
             anchor, positive, negative, distance_function=self.distance_function,
             margin=self.margin, swap=self.swap, reduction=self.reduction,
         )  # fmt: skip
@@ -411,14 +409,14 @@ class BCELoss(_Weighted):
     """`binary_cross_entropy`: for independent yes-or-no targets and probabilities."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return losses_more.binary_cross_entropy(input, target, self.weight, self.reduction)
+        return losses.binary_cross_entropy(input, target, self.weight, self.reduction)
 
 
 class MultiLabelSoftMarginLoss(_Weighted):
     """`multilabel_soft_margin_loss`: several classes may be right at once."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return losses_more.multilabel_soft_margin_loss(input, target, self.weight, self.reduction)
+        return losses.multilabel_soft_margin_loss(input, target, self.weight, self.reduction)
 
 
 class MultiMarginLoss(_Weighted):
@@ -432,7 +430,7 @@ class MultiMarginLoss(_Weighted):
         self.p, self.margin = p, margin
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return losses_more.multi_margin_loss(
+        return losses.multi_margin_loss(
             input, target, self.p, self.margin, self.weight, self.reduction
         )
 
@@ -441,7 +439,7 @@ class MultiLabelMarginLoss(_Loss):
     """`multilabel_margin_loss`: every right class above every wrong one."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return losses_more.multilabel_margin_loss(input, target, self.reduction)
+        return losses.multilabel_margin_loss(input, target, self.reduction)
 
 
 _WeightedLoss = _Weighted  # PyTorch's name, which programs import

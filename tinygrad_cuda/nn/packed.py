@@ -13,7 +13,7 @@ import numpy as np
 from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.tensors.creation import tensor
-from tinygrad_cuda.tensors.joining import cat, stack
+from tinygrad_cuda.tensors.shaping import cat, stack
 from tinygrad_cuda.tensors.tensor import Tensor
 
 

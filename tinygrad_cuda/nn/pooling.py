@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.nn.functional import fractional_pooling, sampling
+from tinygrad_cuda.nn.functional import pooling, sampling
 from tinygrad_cuda.nn.functional import pooling as F
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.tensors.tensor import Tensor
@@ -265,7 +265,7 @@ class FractionalMaxPool2d(Module):
     """
 
     rank = 2
-    function: Callable[..., Any] = staticmethod(fractional_pooling.fractional_max_pool2d)
+    function: Callable[..., Any] = staticmethod(pooling.fractional_max_pool2d)
 
     def __init__(
         self, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
@@ -303,7 +303,7 @@ class FractionalMaxPool3d(FractionalMaxPool2d):
     """`FractionalMaxPool2d` over three axes."""
 
     rank = 3
-    function = staticmethod(fractional_pooling.fractional_max_pool3d)
+    function = staticmethod(pooling.fractional_max_pool3d)
 
 
 _MaxPoolNd = _MaxPool  # PyTorch's name, which programs import

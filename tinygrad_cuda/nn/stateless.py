@@ -8,7 +8,7 @@ from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.nn.module import Module
-from tinygrad_cuda.tensors.joining import stack
+from tinygrad_cuda.tensors.shaping import stack
 from tinygrad_cuda.tensors.tensor import Tensor
 
 

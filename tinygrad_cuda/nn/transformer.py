@@ -15,7 +15,7 @@ from tinygrad_cuda.nn.linear import Linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.normalization import LayerNorm
 from tinygrad_cuda.tensors.creation import full
-from tinygrad_cuda.tensors.rearranging import triu
+from tinygrad_cuda.tensors.shaping import triu
 from tinygrad_cuda.tensors.tensor import Tensor
 
 Activation = Callable[[Tensor], Tensor]

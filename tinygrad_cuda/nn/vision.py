@@ -6,7 +6,7 @@ from typing import Any
 
 from tinygrad_cuda.nn.functional import vision as F
 from tinygrad_cuda.nn.module import Module
-from tinygrad_cuda.tensors.joining import pad
+from tinygrad_cuda.tensors.shaping import pad
 from tinygrad_cuda.tensors.tensor import Tensor
 from tinygrad_cuda.tensors.windows import fold, unfold
 

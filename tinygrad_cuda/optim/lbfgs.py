@@ -18,8 +18,8 @@ from tinygrad_cuda.optim.optimizer import Optimizer, Scalars, check_options, loa
 from tinygrad_cuda.optim.updates import widened
 from tinygrad_cuda.tensors.creation import tensor
 from tinygrad_cuda.tensors.creation import zeros as zeros_of
-from tinygrad_cuda.tensors.joining import cat
 from tinygrad_cuda.tensors.promotion import to_dtype
+from tinygrad_cuda.tensors.shaping import cat
 from tinygrad_cuda.tensors.tensor import Tensor
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from tinygrad_cuda.optim.line_search import Trial
 from tinygrad_cuda.optim.optimizer import Scalars
 from tinygrad_cuda.tensors.creation import tensor
-from tinygrad_cuda.tensors.joining import cat, stack
+from tinygrad_cuda.tensors.shaping import cat, stack
 from tinygrad_cuda.tensors.tensor import Tensor
 
 # Pairs there is room for at first; four times as many when they are used up.

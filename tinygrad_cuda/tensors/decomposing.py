@@ -15,7 +15,7 @@ from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.tensors import factorizing, joining, rearranging
+from tinygrad_cuda.tensors import factorizing, shaping
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import buffer_node
 from tinygrad_cuda.tensors.factorizing import require_matrix, solve_triangular
@@ -160,10 +160,10 @@ def _factor(op: str, A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
     square = _packed_square(permuted[..., :k, :k], packed[..., :k, :k])
     if A.shape[-2] > k:
         rest = solve_triangular(square.triu(), permuted[..., k:, :], upper=True, left=False)
-        return joining.cat([square, rest], -2), places, status
+        return shaping.cat([square, rest], -2), places, status
     if A.shape[-1] > k:
         rest = solve_triangular(square, permuted[..., k:], upper=False, unitriangular=True)
-        return joining.cat([square, rest], -1), places, status
+        return shaping.cat([square, rest], -1), places, status
     return square, places, status
 
 
@@ -173,8 +173,8 @@ def _packed_square(A: Tensor, packed: Array) -> Tensor:
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         (g,), (LU,) = gs, results
         lower = _unit_lower(LU)
-        inner = (lower.mT @ rearranging.tril(g, -1)).tril(-1)
-        inner = inner + (rearranging.triu(g) @ LU.triu().mT).triu()
+        inner = (lower.mT @ shaping.tril(g, -1)).tril(-1)
+        inner = inner + (shaping.triu(g) @ LU.triu().mT).triu()
         left = solve_triangular(LU.mT, inner, upper=True, unitriangular=True)
         return [solve_triangular(LU.triu().mT, left, upper=False, left=False)]
 
@@ -267,7 +267,7 @@ def triangular_solve(
     matrix = A.mT if transpose else A
     side = upper != transpose
     found = solve_triangular(matrix, b, upper=side, unitriangular=unitriangular)
-    return TriangularSolution(found, rearranging.clone(A))
+    return TriangularSolution(found, shaping.clone(A))
 
 
 # LDL ----------------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def geqrf(input: Tensor) -> Geqrf:
     array = A.array()
     if not prod(array.shape):
         tau = np.zeros((*array.shape[:-2], min(array.shape[-2:])))
-        return Geqrf(rearranging.clone(A), _buffer(tau, A, A.dtype.numpy))
+        return Geqrf(shaping.clone(A), _buffer(tau, A, A.dtype.numpy))
     packed, tau = _each("geqrf", lambda routine, matrix: routine(matrix)[:2], array)
     return Geqrf(_buffer(packed, A, A.dtype.numpy), _buffer(tau, A, A.dtype.numpy))
 
@@ -381,7 +381,7 @@ def ormqr(
     result = other
     for v, factor in pairs if transpose else reversed(pairs):
         result = result - factor * (v @ (v.mT @ result))
-    return rearranging.clone(result) if result is other else result
+    return shaping.clone(result) if result is other else result
 
 
 # The largest singular values ----------------------------------------------------------------------

@@ -16,10 +16,9 @@ from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.ops import random as ops
-from tinygrad_cuda.tensors import random, rearranging
+from tinygrad_cuda.tensors import random, shaping
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.cumulative import cumsum
-from tinygrad_cuda.tensors.joining import slice_axis
 from tinygrad_cuda.tensors.ordering import topk
 from tinygrad_cuda.tensors.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensors.random import (
@@ -30,6 +29,7 @@ from tinygrad_cuda.tensors.random import (
     uniform_node,
 )
 from tinygrad_cuda.tensors.searching import searchsorted
+from tinygrad_cuda.tensors.shaping import slice_axis
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
@@ -126,7 +126,7 @@ def bernoulli(input: Tensor, p: Any = None, *, generator: Generator | None = Non
     """1 with probability `p`, or with that of each element without `p`, else 0."""
     if p is None:
         return random.bernoulli(input, generator=generator)
-    return random.bernoulli_(rearranging.clone(input.detach()), p, generator=generator)
+    return random.bernoulli_(shaping.clone(input.detach()), p, generator=generator)
 
 
 def exponential_(input: Tensor, lambd: float = 1, *, generator: Generator | None = None) -> Tensor:

@@ -20,10 +20,10 @@ from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.tensors import math, rearranging, selecting
+from tinygrad_cuda.tensors import math, selecting, shaping
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import buffer_node
-from tinygrad_cuda.tensors.joining import cat
+from tinygrad_cuda.tensors.shaping import cat
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
@@ -221,9 +221,9 @@ def solve_triangular(
         unitriangular: take ones for the diagonal.
     """
     A = require_matrix("solve_triangular", A, square=True)
-    T = rearranging.triu(A) if upper else rearranging.tril(A)
+    T = shaping.triu(A) if upper else shaping.tril(A)
     if unitriangular:
-        strict = rearranging.triu(A, 1) if upper else rearranging.tril(A, -1)
+        strict = shaping.triu(A, 1) if upper else shaping.tril(A, -1)
         T = strict + _eye(A)
     return _solved(T, B) if left else _solved(T.mT, B.mT).mT
 
@@ -232,7 +232,7 @@ def _eye(A: Tensor) -> Tensor:
     """The identity of the size, dtype and device of A."""
     size = A.shape[-1]
     ones = A.new_ones(size)
-    return rearranging.diag(ones)
+    return shaping.diag(ones)
 
 
 def det(A: Tensor) -> Tensor:
@@ -280,7 +280,7 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
 
     def backward(gs: list[Any], results: list[Any]) -> list[Tensor | None]:
         (g,), (L,) = gs, results
-        inner = rearranging.tril(L.mT @ g)
+        inner = shaping.tril(L.mT @ g)
         phi = inner - 0.5 * inner * _eye(A)
         middle = 0.5 * (phi + phi.mT)
         right = solve_triangular(L, middle, upper=False, left=False)
@@ -292,7 +292,7 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
 
 def _lower_factor(L: Tensor, upper: bool) -> Tensor:
     """One triangle of the factor; as in PyTorch, the gradient goes to the whole matrix."""
-    triangle = rearranging.triu(L) if upper else rearranging.tril(L)
+    triangle = shaping.triu(L) if upper else shaping.tril(L)
     low = (
         wrap(common.with_history(detached(triangle.node), L.node)) if L.requires_grad else triangle
     )
@@ -358,7 +358,7 @@ def _beside(left: Any, right: Any) -> Tensor:
 
 def _qr_square(Q: Any, R: Any, gQ: Any, gR: Any) -> Tensor:
     M = R @ gR.mT - gQ.mT @ Q
-    symmetric = rearranging.tril(M) + rearranging.tril(M, -1).mT
+    symmetric = shaping.tril(M) + shaping.tril(M, -1).mT
     return solve(R, (gQ + Q @ symmetric).mT).mT
 
 
@@ -555,7 +555,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
         if left:
             square = square @ square
     found: Tensor = result
-    return rearranging.clone(found) if found is A else found
+    return shaping.clone(found) if found is A else found
 
 
 def matrix_exp(A: Tensor) -> Tensor:

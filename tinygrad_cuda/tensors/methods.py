@@ -9,7 +9,6 @@ from tinygrad_cuda.tensors import (
     cumulative,
     decomposing,
     distributions,
-    dividing,
     factorizing,
     histograms,
     legacy,
@@ -18,13 +17,10 @@ from tinygrad_cuda.tensors import (
     ordering,
     products,
     quantiles,
-    rearranging,
     searching,
     shaping,
     special,
-    special_rare,
     statistics,
-    strided,
     writing,
 )
 from tinygrad_cuda.tensors.math import in_place
@@ -141,11 +137,11 @@ class ElementwiseMethods:
     angle = special.angle
     fmax = special.fmax
     fmin = special.fmin
-    i0 = special_rare.i0
-    igamma = special_rare.igamma
-    igammac = special_rare.igammac
-    gcd = special_rare.gcd
-    lcm = special_rare.lcm
+    i0 = special.i0
+    igamma = special.igamma
+    igammac = special.igammac
+    gcd = special.gcd
+    lcm = special.lcm
     float_power = special.float_power
     clamp_min = special.clamp_min
     clamp_max = special.clamp_max
@@ -160,11 +156,11 @@ class ElementwiseMethods:
         """`polygamma` in place."""
         return math.store("polygamma_", self, special.polygamma(n, self).node)
 
-    i0_ = in_place(special_rare.i0)
-    igamma_ = in_place(special_rare.igamma)
-    igammac_ = in_place(special_rare.igammac)
-    gcd_ = in_place(special_rare.gcd)
-    lcm_ = in_place(special_rare.lcm)
+    i0_ = in_place(special.i0)
+    igamma_ = in_place(special.igamma)
+    igammac_ = in_place(special.igammac)
+    gcd_ = in_place(special.gcd)
+    lcm_ = in_place(special.lcm)
     asinh_ = arcsinh_ = in_place(special.asinh)
     acosh_ = arccosh_ = in_place(special.acosh)
     atanh_ = arctanh_ = in_place(special.atanh)
@@ -262,7 +258,7 @@ class OrderMethods:
     bincount = statistics.bincount
     histc = statistics.histc
     histogram = histograms.histogram
-    diff = dividing.diff
+    diff = shaping.diff
 
 
 class ShapeMethods:
@@ -270,37 +266,37 @@ class ShapeMethods:
 
     __slots__ = ()
 
-    as_strided = strided.as_strided
-    as_strided_ = strided.as_strided_
-    as_strided_scatter = strided.as_strided_scatter
-    new_empty_strided = strided.new_empty_strided
-    storage_offset = strided.storage_offset
-    narrow_copy = strided.narrow_copy
-    resize_ = strided.resize_
-    resize_as_ = strided.resize_as_
-    tensor_split = dividing.tensor_split
-    hsplit = dividing.hsplit
-    vsplit = dividing.vsplit
-    dsplit = dividing.dsplit
+    as_strided = shaping.as_strided
+    as_strided_ = shaping.as_strided_
+    as_strided_scatter = shaping.as_strided_scatter
+    new_empty_strided = shaping.new_empty_strided
+    storage_offset = shaping.storage_offset
+    narrow_copy = shaping.narrow_copy
+    resize_ = shaping.resize_
+    resize_as_ = shaping.resize_as_
+    tensor_split = shaping.tensor_split
+    hsplit = shaping.hsplit
+    vsplit = shaping.vsplit
+    dsplit = shaping.dsplit
     unsafe_chunk = shaping.chunk
     unsafe_split = shaping.split
-    unsafe_split_with_sizes = dividing.split_with_sizes
-    split_with_sizes = dividing.split_with_sizes
-    fliplr = dividing.fliplr
-    flipud = dividing.flipud
-    rot90 = dividing.rot90
-    ravel = dividing.ravel
-    diag_embed = dividing.diag_embed
-    diagflat = dividing.diagflat
-    trace = dividing.trace
-    sum_to_size = dividing.sum_to_size
-    squeeze_ = dividing.squeeze_
-    unsqueeze_ = dividing.unsqueeze_
-    transpose_ = swapaxes_ = swapdims_ = dividing.transpose_
-    t_ = dividing.t_
-    tril_ = in_place(rearranging.tril)
-    triu_ = in_place(rearranging.triu)
-    fill_diagonal_ = dividing.fill_diagonal_
+    unsafe_split_with_sizes = shaping.split_with_sizes
+    split_with_sizes = shaping.split_with_sizes
+    fliplr = shaping.fliplr
+    flipud = shaping.flipud
+    rot90 = shaping.rot90
+    ravel = shaping.ravel
+    diag_embed = shaping.diag_embed
+    diagflat = shaping.diagflat
+    trace = shaping.trace
+    sum_to_size = shaping.sum_to_size
+    squeeze_ = shaping.squeeze_
+    unsqueeze_ = shaping.unsqueeze_
+    transpose_ = swapaxes_ = swapdims_ = shaping.transpose_
+    t_ = shaping.t_
+    tril_ = in_place(shaping.tril)
+    triu_ = in_place(shaping.triu)
+    fill_diagonal_ = shaping.fill_diagonal_
 
 
 class WritingMethods:

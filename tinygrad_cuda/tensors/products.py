@@ -13,9 +13,9 @@ from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensors import linalg, math, reductions, shaping
 from tinygrad_cuda.tensors.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensors.base import wrap
-from tinygrad_cuda.tensors.joining import join, slice_axis
 from tinygrad_cuda.tensors.opmath import rounded, rounded_once, widened
 from tinygrad_cuda.tensors.promotion import factor_of, promote, to_shape
+from tinygrad_cuda.tensors.shaping import join, slice_axis
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor

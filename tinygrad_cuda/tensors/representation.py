@@ -14,7 +14,7 @@ import numpy as np
 from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.tensors import joining
+from tinygrad_cuda.tensors import shaping
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
@@ -99,7 +99,7 @@ def _edges(input: Tensor) -> Array:
             if size > 2 * edge:
                 front = result.narrow(axis, 0, edge)
                 back = result.narrow(axis, size - edge, edge)
-                result = joining.cat((front, back), axis)
+                result = shaping.cat((front, back), axis)
         return result.array()
 
 

@@ -17,11 +17,11 @@ from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import DTypeLike
 from tinygrad_cuda.tensors.cumulative import cumsum
-from tinygrad_cuda.tensors.joining import join, slice_axis
 from tinygrad_cuda.tensors.layout import another
 from tinygrad_cuda.tensors.opmath import rounded_once
 from tinygrad_cuda.tensors.promotion import as_float, to_dtype, to_shape
 from tinygrad_cuda.tensors.reductions import cast, require_float
+from tinygrad_cuda.tensors.shaping import join, slice_axis
 from tinygrad_cuda.tensors.special import logaddexp
 
 if TYPE_CHECKING:

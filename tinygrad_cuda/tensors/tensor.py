@@ -33,7 +33,6 @@ from tinygrad_cuda.tensors import (
     linalg,
     math,
     random,
-    rearranging,
     reductions,
     representation,
     selecting,
@@ -694,22 +693,22 @@ class Tensor(
     expand = shaping.expand
     expand_as = shaping.expand_as
     broadcast_to = shaping.broadcast_to
-    repeat = rearranging.repeat
-    tile = rearranging.tile
+    repeat = shaping.repeat
+    tile = shaping.tile
     chunk = shaping.chunk
     unbind = shaping.unbind
     narrow = shaping.narrow
     select = indexing.select
-    flip = rearranging.flip
-    roll = rearranging.roll
+    flip = shaping.flip
+    roll = shaping.roll
     diagonal = shaping.diagonal
     unfold = shaping.unfold
-    tril = rearranging.tril
-    triu = rearranging.triu
-    diag = rearranging.diag
-    contiguous = rearranging.contiguous
-    clone = rearranging.clone
-    repeat_interleave = rearranging.repeat_interleave
+    tril = shaping.tril
+    triu = shaping.triu
+    diag = shaping.diag
+    contiguous = shaping.contiguous
+    clone = shaping.clone
+    repeat_interleave = shaping.repeat_interleave
 
     def split(self, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
         """See `tinygrad_cuda.split`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.tensors import linalg, math, special, special_rare
+from tinygrad_cuda.tensors import linalg, math, special
 from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.tensors.creation import tensor
 
@@ -29,7 +29,7 @@ NAMES = {
 
 def _function_of(ufunc: Any) -> Callable[..., Any] | None:
     name = NAMES.get(ufunc.__name__, ufunc.__name__)
-    for module in (math, special, special_rare, linalg):
+    for module in (math, special, special, linalg):
         function: Callable[..., Any] | None = getattr(module, name, None)
         if function is not None and callable(function):
             return function

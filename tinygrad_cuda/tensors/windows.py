@@ -14,8 +14,8 @@ from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import movement, reduction
 from tinygrad_cuda.tensors.base import wrap
-from tinygrad_cuda.tensors.joining import pad_axis, slice_axis
 from tinygrad_cuda.tensors.promotion import to_dtype
+from tinygrad_cuda.tensors.shaping import pad_axis, slice_axis
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor

@@ -15,7 +15,7 @@ from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, elementwise, movement, reduction
 from tinygrad_cuda.graph.ops import indexing as ops
-from tinygrad_cuda.tensors import indexing, joining, rearranging, selecting, shaping
+from tinygrad_cuda.tensors import indexing, selecting, shaping
 from tinygrad_cuda.tensors.autocast import in_widest
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import as_tensor
@@ -47,7 +47,7 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     missing = size - rows.shape[0]
     if missing <= 0:
         return rows
-    return joining.cat([rows, rows.new_full((missing, rows.shape[1]), fill_value)], 0)
+    return shaping.cat([rows, rows.new_full((missing, rows.shape[1]), fill_value)], 0)
 
 
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
@@ -215,13 +215,13 @@ def _scattered_extreme(
     axes = (len(wide) - 1,)
     old = movement.reshape(region, shape=(*region.shape, 1))
     if include_self:
-        chosen = joining.join([chosen, old], len(wide) - 1)
+        chosen = shaping.join([chosen, old], len(wide) - 1)
     row = REDUCTIONS[reduce]
     reduced = row(chosen, axes=axes)
     if chosen.requires_grad and reduce != "prod":
         if include_self:
             self_here = common.full(True, old.shape, old, bool_)
-            here_too = joining.join([here, self_here], len(wide) - 1)
+            here_too = shaping.join([here, self_here], len(wide) - 1)
         else:
             here_too = here
         reduced = _shared_by_equals(chosen, detached(reduced), here_too)
@@ -293,7 +293,7 @@ def index_reduce(
 
 def _unwritten(input: Tensor, source: Tensor) -> Tensor:
     """A copy of the input, which depends on what would be written elsewhere."""
-    result: Tensor = rearranging.clone(input)
+    result: Tensor = shaping.clone(input)
     if not source.requires_grad:
         return result
     return copied_strides(wrap(common.nothing_written(result.node, source.node)), input)
@@ -347,7 +347,7 @@ def index_put(
             actual=type(indices).__name__,
         )
     key = tuple(slice(None) if item is None else item for item in indices)
-    result = rearranging.clone(input)
+    result = shaping.clone(input)
     if not accumulate:
         indexing.setitem(result, key, values)
         return result
@@ -409,7 +409,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 def _through(op: str, input: Tensor, view: Any, src: Tensor) -> Tensor:
     """A copy of the input with what a view of it shows replaced."""
-    result = rearranging.clone(input)
+    result = shaping.clone(input)
     shown = view(result)
     if shown.node.shape != src.node.shape:
         raise ShapeError(

@@ -17,7 +17,7 @@ from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import ArgumentError, DataError
 from tinygrad_cuda.nn.utils import clip_grad_norm_
 from tinygrad_cuda.optim.lr_scheduler import ReduceLROnPlateau
-from tinygrad_cuda.tensors.joining import stack
+from tinygrad_cuda.tensors.shaping import stack
 from tinygrad_cuda.tensors.tensor import Tensor
 from tinygrad_cuda.utils.checkpoints import load, save
 from tinygrad_cuda.utils.training_logs import History, TensorBoard

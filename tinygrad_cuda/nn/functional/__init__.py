@@ -72,38 +72,30 @@ from tinygrad_cuda.nn.functional.embeddings import (
     embedding,
     embedding_bag,
 )
-from tinygrad_cuda.nn.functional.fractional_pooling import (
-    fractional_max_pool2d,
-    fractional_max_pool2d_with_indices,
-    fractional_max_pool3d,
-    fractional_max_pool3d_with_indices,
-)
 from tinygrad_cuda.nn.functional.linears import (
     dropout,
     linear,
 )
 from tinygrad_cuda.nn.functional.losses import (
-    binary_cross_entropy_with_logits,
-    cross_entropy,
-    huber_loss,
-    l1_loss,
-    linear_cross_entropy,
-    mse_loss,
-    nll_loss,
-    smooth_l1_loss,
-)
-from tinygrad_cuda.nn.functional.losses_more import (
     binary_cross_entropy,
+    binary_cross_entropy_with_logits,
     cosine_embedding_loss,
+    cross_entropy,
     ctc_loss,
     gaussian_nll_loss,
     hinge_embedding_loss,
+    huber_loss,
     kl_div,
+    l1_loss,
+    linear_cross_entropy,
     margin_ranking_loss,
+    mse_loss,
     multi_margin_loss,
     multilabel_margin_loss,
     multilabel_soft_margin_loss,
+    nll_loss,
     poisson_nll_loss,
+    smooth_l1_loss,
     soft_margin_loss,
     triplet_margin_loss,
     triplet_margin_with_distance_loss,
@@ -130,6 +122,10 @@ from tinygrad_cuda.nn.functional.pooling import (
     avg_pool1d,
     avg_pool2d,
     avg_pool3d,
+    fractional_max_pool2d,
+    fractional_max_pool2d_with_indices,
+    fractional_max_pool3d,
+    fractional_max_pool3d_with_indices,
     lp_pool1d,
     lp_pool2d,
     lp_pool3d,
@@ -157,11 +153,11 @@ from tinygrad_cuda.nn.functional.vision import (
     upsample_nearest,
 )
 from tinygrad_cuda.tensors.arguments import checked_names
-from tinygrad_cuda.tensors.joining import (
-    pad,
-)
 from tinygrad_cuda.tensors.selecting import (
     one_hot,
+)
+from tinygrad_cuda.tensors.shaping import (
+    pad,
 )
 from tinygrad_cuda.tensors.windows import (
     fold,

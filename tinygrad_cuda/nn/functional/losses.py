@@ -1,26 +1,32 @@
-"""Losses: one number that says how far a prediction is from its target.
-
-Differing shapes are an error here: PyTorch broadcasts them, and the mean over the larger shape is
-rarely what was meant.
-"""
+"""Losses: regression, classification, margins, divergences and sequences."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
+from tinygrad_cuda.core.dtypes import float32, int64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError, user_site
 from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.engine.realize import register_check
 from tinygrad_cuda.graph.ops import indexing
+from tinygrad_cuda.nn.functional.activations import pairwise_distance
 from tinygrad_cuda.nn.size_average import accepts_size_average
 from tinygrad_cuda.nn.smooth import softplus, where
-from tinygrad_cuda.tensors.autocast import in_float32
+from tinygrad_cuda.tensors.autocast import in_float32, refuse_float16
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import arange
+from tinygrad_cuda.tensors.indexing import position_node
 from tinygrad_cuda.tensors.layout import copied_strides, strides_like
 from tinygrad_cuda.tensors.opmath import rounded_once
+from tinygrad_cuda.tensors.random import probability_node
+from tinygrad_cuda.tensors.reductions import require_float
 from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.tensor import Tensor
+
+# Reduction ----------------------------------------------------------------------------------------
+
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -433,3 +439,499 @@ def _soft_cross_entropy(
         around = [classes if axis == dim else 1 for axis in range(input.ndim)]
         terms = terms * weight.reshape(around)
     return reduce("cross_entropy", terms.sum(dim), reduction)
+
+
+# Losses between distributions, for margins, embeddings and sequences; the usual ones: `losses`
+
+
+# Distributions ------------------------------------------------------------------------------
+
+
+@accepts_size_average
+@refuse_float16("binary_cross_entropy_with_logits takes the logits, and is safe")
+@in_float32
+@rounded_once
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """``-(t log x + (1 - t) log(1 - x))``, each logarithm at least -100.
+
+    Args:
+        input: probabilities, any shape.
+        target: between 0 and 1, the same shape.
+        weight: a factor for each loss; broadcast.
+        reduction: ``mean``, ``sum`` or ``none``.
+
+    Raises:
+        ShapeError: the shapes differ.
+        ArgumentError: an input or a target is not between 0 and 1, when the loss is looked at.
+    """
+    same_shape("binary_cross_entropy", input, target)
+    given = input
+    input, target = (
+        wrap(probability_node("binary_cross_entropy", x.node, what))
+        for x, what in ((input, "input"), (target, "target"))
+    )
+    losses = _cross_entropy_of_two(input, target)
+    losses = losses if weight is None else losses * weight
+    result = reduce("binary_cross_entropy", losses, reduction)
+    return strides_like(result, given) if reduction == "none" else result
+
+
+def _cross_entropy_of_two(x: Tensor, target: Tensor) -> Tensor:
+    """The losses; their slope is PyTorch's, ``(x - target) / max(x (1 - x), 1e-12)``."""
+    other = 1 - x
+    edge = x * other < 1e-12
+    # Near 0 and 1 the logarithms are constants, beside a line of that slope.
+    inner = where(edge, x.detach(), x)
+    losses = target * _floored_log(x, inner) + (1 - target) * _floored_log(other, inner, 1)
+    low = where(edge, x, 0.0)
+    line = (low - low.detach()) * ((x - target).detach() * 1e12)
+    result: Tensor = line - losses
+    return result
+
+
+def _floored_log(x: Tensor, inner: Tensor, less: int = 0) -> Tensor:
+    """``max(log x, -100)``; x is `inner`, or ``1 - inner`` if `less`, with all its digits."""
+    tiny = x <= math.exp(-100)
+    inner = where(tiny, 1.0 - less, inner)
+    return where(tiny, -100.0, (-inner).log1p() if less else inner.log())
+
+
+@accepts_size_average
+@in_float32
+@rounded_once
+def kl_div(
+    input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False
+) -> Tensor:
+    """``target * (log target - input)``, with 0 log 0 = 0.
+
+    Args:
+        input: log-probabilities, any shape.
+        target: probabilities, or their logarithms if `log_target`, the same shape.
+        reduction: ``mean`` over all elements, ``batchmean`` (the sum over the first size), ``sum``
+            or ``none``.
+
+    Raises:
+        ShapeError: the shapes differ.
+    """
+    same_shape("kl_div", input, target)
+    if log_target:
+        losses = target.exp() * (target - input)
+    else:
+        nothing = target == 0
+        entropy = where(nothing, 0.0, target * where(nothing, 1.0, target).log())
+        losses = entropy - target * input
+    if reduction == "batchmean":
+        total: Tensor = losses.sum() / (input.shape[0] if input.ndim else 1)
+        return total
+    return reduce("kl_div", losses, reduction)
+
+
+@in_float32
+@rounded_once
+def gaussian_nll_loss(
+    input: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    r"""``(log var + (input - target) ** 2 / var) / 2`` with ``var`` at least `eps`.
+
+    Args:
+        input: means, shape (\*, D) or any.
+        target: the same shape.
+        var: variances of input's shape, with one of the sizes 1, without the last axis, or a
+            number.
+        full: add ``log(2 pi) / 2``.
+        reduction: ``mean``, ``sum`` or ``none``.
+
+    Raises:
+        ShapeError: the shapes do not fit.
+    """
+    same_shape("gaussian_nll_loss", input, target)
+    if not isinstance(var, Tensor):
+        var = input.new_full((1,) * input.ndim, float(var))
+    elif var.shape != input.shape and tuple(var.shape) == tuple(input.shape[:-1]):
+        var = var.unsqueeze(-1)
+    elif var.shape != input.shape and not _one_axis_narrower(var, input):
+        raise ShapeError(
+            "gaussian_nll_loss", "var does not fit", expect=str(tuple(input.shape)),
+            actual=str(tuple(var.shape)),
+        )  # fmt: skip
+    # As in PyTorch, the bound does not stop the gradient.
+    var = where(var < eps, var - var.detach() + eps, var)
+    difference = input - target
+    losses = (var.log() + difference * difference / var) * 0.5
+    losses = losses + 0.5 * math.log(2 * math.pi) if full else losses
+    return reduce("gaussian_nll_loss", losses, reduction)
+
+
+def _one_axis_narrower(var: Tensor, input: Tensor) -> bool:
+    """Whether the shapes differ in one size alone, which is 1 in `var`."""
+    if var.ndim != input.ndim:
+        return False
+    return [b for a, b in zip(input.shape, var.shape) if a != b] == [1]
+
+
+@accepts_size_average
+@in_float32
+@rounded_once
+def poisson_nll_loss(
+    input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-8,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """``exp(input) - target * input``; with rates themselves ``input - target log(input + eps)``.
+
+    Args:
+        input: (log-)rates, any shape.
+        target: counts, the same shape.
+        log_input: input is the logarithm of the rate.
+        full: add Stirling's approximation of ``log(target!)`` where target > 1.
+
+    Raises:
+        ShapeError: the shapes differ.
+    """
+    same_shape("poisson_nll_loss", input, target)
+    losses = input.exp() - target * input if log_input else input - target * (input + eps).log()
+    if full:
+        large = target > 1
+        n = where(large, target, 1.0)
+        losses = losses + where(large, n * n.log() - n + 0.5 * (n * (2 * math.pi)).log(), 0.0)
+    return reduce("poisson_nll_loss", losses, reduction)
+
+
+@accepts_size_average
+@in_float32
+@rounded_once
+def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """``log(1 + exp(-target * input))`` for targets 1 and -1."""
+    same_shape("soft_margin_loss", input, target)
+    require_float("soft_margin_loss", input.node)
+    return reduce("soft_margin_loss", softplus(-input * target), reduction)
+
+
+@accepts_size_average
+@in_float32
+@rounded_once
+def multilabel_soft_margin_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """Binary cross-entropy of logits (N, C) with 0 or 1, averaged over the classes of each row."""
+    same_shape("multilabel_soft_margin_loss", input, target)
+    losses = (1 - target) * input + softplus(-input)
+    losses = losses if weight is None else losses * weight
+    return reduce("multilabel_soft_margin_loss", losses.mean(-1), reduction)
+
+
+# Margins ------------------------------------------------------------------------------------
+
+
+@accepts_size_average
+@in_float32
+@rounded_once
+def hinge_embedding_loss(
+    input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
+) -> Tensor:
+    """``input`` where target is 1, ``max(margin - input, 0)`` where it is -1; both broadcast."""
+    # Of any other target both, as in PyTorch.
+    if not input.dtype.is_floating:
+        margin = int(margin)  # integers stay integers
+    losses = where(target != -1, input, 0) + where(target != 1, _hinge(margin - input), 0)
+    return reduce("hinge_embedding_loss", losses, reduction)
+
+
+def _hinge(x: Tensor) -> Tensor:
+    """``max(x, 0)`` whose derivative is 1 at 0 and 0 at NaN, as that of PyTorch's clamp."""
+    return x.clamp(min=0)
+
+
+@accepts_size_average
+@in_float32
+@rounded_once
+def margin_ranking_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """``max(margin - target * (input1 - input2), 0)``: input1 higher where target is 1."""
+    same_shape("margin_ranking_loss", input1, input2)
+    losses = _hinge(-target * (input1 - input2) + margin)
+    return reduce("margin_ranking_loss", losses, reduction)
+
+
+@accepts_size_average
+@in_float32
+@rounded_once
+def multi_margin_loss(
+    input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The support vector machine's loss: ``sum_j max(margin - x_y + x_j, 0) ** p / C``, j != y.
+
+    Args:
+        input: scores, shape (N, C), (C,) or () for one class.
+        target: class numbers, shape (N,), or () or (1,) for a single row.
+        p: 1 or 2.
+        margin: how much higher the score of the right class should be.
+        weight: a factor for each right class, shape (C,).
+        reduction: ``mean``, ``sum`` or ``none``.
+
+    Raises:
+        ArgumentError: p is neither 1 nor 2.
+        IndexError: a label is out of range (raised when the value is computed).
+    """
+    op = "multi_margin_loss"
+    if p not in (1, 2):
+        raise ArgumentError(op, "unknown power", expect="p=1 or p=2", actual=str(p))
+    shape = tuple(target.shape)
+    one_row = input.ndim < 2 or (tuple(input.shape[:-1]) == (1,) and not shape)
+    single = one_row and target.ndim < 2 and target.numel() == 1
+    if single:
+        input, target = input.reshape(1, -1), target.reshape(1)
+    classes = input.shape[-1] if input.ndim else 1
+    if tuple(target.shape) != tuple(input.shape[:-1]):
+        raise ShapeError(
+            op, "the target does not fit the input", expect=str(tuple(input.shape[:-1])),
+            actual=str(tuple(target.shape)),
+        )  # fmt: skip
+    labels = wrap(position_node(op, target, classes, input.node, wrap_negative=False))
+    right = arange(classes, device=input.device) == labels.unsqueeze(-1)
+    score = where(right, input, 0.0).sum(-1, keepdim=True)
+    margins = input - score + margin
+    # As in PyTorch, NaN is no violation.
+    losses = where(~right & (margins > 0), margins, 0.0)
+    losses = losses * losses if p == 2 else losses
+    if weight is not None:
+        check_weight(op, weight, classes)
+        losses = losses * where(right, weight, 0.0).sum(-1, keepdim=True)
+    losses = losses.sum(-1) / classes
+    return reduce(op, losses.reshape(shape) if single else losses, reduction)
+
+
+@accepts_size_average
+@in_float32
+@rounded_once
+def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """``sum max(1 - (x_y - x_i), 0) / C`` over right classes y and wrong ones i.
+
+    Args:
+        input: scores, shape (N, C) or (C,).
+        target: the right classes of each row, ended by -1; the same shape.
+        reduction: ``mean``, ``sum`` or ``none``.
+
+    Raises:
+        ShapeError: the shapes differ.
+        IndexError: a class is out of range (raised when the value is computed).
+    """
+    op = "multilabel_margin_loss"
+    if input.ndim + target.ndim < 2 and input.numel() == target.numel() == 1:
+        input, target = input.reshape(1), target.reshape(1)
+    same_shape(op, input, target)
+    classes = input.shape[-1]
+    listed = (target >= 0).to(int64).cumprod(-1) > 0
+    chosen = where(listed, target, 0)
+    labels = wrap(position_node(op, chosen, classes, input.node, wrap_negative=False))
+    right = arange(classes, device=input.device) == labels.unsqueeze(-1)  # (N, J, C)
+    right = right & listed.unsqueeze(-1)
+    scores = where(right, input.unsqueeze(-2), 0.0).sum(-1, keepdim=True)
+    wrong = ~right.any(-2, keepdim=True) & listed.unsqueeze(-1)
+    margins = 1.0 - (scores - input.unsqueeze(-2))
+    # As in PyTorch, NaN is no violation.
+    losses = where(wrong & (margins > 0), margins, 0.0).sum((-2, -1)) / classes
+    return reduce(op, losses, reduction)
+
+
+# Embeddings ---------------------------------------------------------------------------------
+
+
+@accepts_size_average
+@in_float32
+@rounded_once
+def cosine_embedding_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """``1 - cos`` where target is 1, ``max(cos - margin, 0)`` where it is -1.
+
+    Args:
+        input1, input2: shape (N, D) or (D,).
+        target: shape (N,) or ().
+    """
+    same_shape("cosine_embedding_loss", input1, input2)
+    input1, input2 = (x if x.dtype.is_floating else x.to(float32) for x in (input1, input2))
+    # The squared lengths are raised, not bounded as in `cosine_similarity`: PyTorch's formula.
+    squares = ((input1 * input1).sum(-1) + 1e-12) * ((input2 * input2).sum(-1) + 1e-12)
+    similar = (input1 * input2).sum(-1) / squares.sqrt()
+    losses = where(target == 1, 1 - similar, 0.0) + where(
+        target == -1, _hinge(similar - margin), 0.0
+    )
+    return reduce("cosine_embedding_loss", losses, reduction)
+
+
+@accepts_size_average
+@in_float32
+@rounded_once
+def triplet_margin_loss(
+    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0,
+    eps: float = 1e-6, swap: bool = False, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """``max(d(anchor, positive) - d(anchor, negative) + margin, 0)`` with the p-norm's distance.
+
+    Args:
+        anchor, positive, negative: shape (N, D) or (D,).
+        swap: take the distance of positive and negative if it is smaller.
+    """
+    for other in (positive, negative):
+        same_shape("triplet_margin_loss", anchor, other)
+
+    def distance(a: Tensor, b: Tensor) -> Tensor:
+        return pairwise_distance(a, b, p, eps)
+
+    return triplet_margin_with_distance_loss(
+        anchor, positive, negative, distance_function=distance, margin=margin, swap=swap,
+        reduction=reduction,
+    )  # fmt: skip
+
+
+@in_float32
+def triplet_margin_with_distance_loss(
+    anchor: Tensor, positive: Tensor, negative: Tensor, *,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0,
+    swap: bool = False, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """`triplet_margin_loss` with a distance of the user's own."""
+    if not margin > 0:
+        raise ArgumentError(
+            "triplet_margin_loss", "the margin must be positive", expect="margin > 0",
+            actual=str(margin),
+        )  # fmt: skip
+    distance = pairwise_distance if distance_function is None else distance_function
+    near, far = distance(anchor, positive), distance(anchor, negative)
+    if swap:
+        far = far.minimum(distance(positive, negative))
+    return reduce("triplet_margin_loss", _hinge(near - far + margin), reduction)
+
+
+# Sequences ----------------------------------------------------------------------------------
+
+
+@in_float32
+@rounded_once
+def ctc_loss(
+    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
+    reduction: str = "mean", zero_infinity: bool = False,
+) -> Tensor:  # fmt: skip
+    """Minus the log-probability of all alignments of targets (Graves et al., 2006).
+
+    Args:
+        log_probs: shape (T, N, C), or (T, C), each row normalized, as `log_softmax` makes it; as
+            in PyTorch the gradient is that of logits whose log_softmax this is.
+        targets: classes, shape (N, S), or all in one row (sum of target_lengths,).
+        input_lengths, target_lengths: integers for each of the batch; tensors are read at the call.
+        blank: the class that stands for nothing.
+        reduction: ``mean`` divides each loss by its target's length, then averages; ``sum``;
+            ``none``.
+        zero_infinity: a target that does not fit its input counts 0, not infinity (whose
+            gradient is NaN).
+
+    Raises:
+        ShapeError: lengths do not fit the batch.
+    """
+    single = log_probs.ndim == 2
+    if single:
+        log_probs = log_probs.unsqueeze(1)
+    inputs, lengths = _numbers(input_lengths), _numbers(target_lengths)
+    batch = log_probs.shape[1]
+    if len(inputs) != batch or len(lengths) != batch:
+        raise ShapeError(
+            "ctc_loss", "one length for each of the batch", expect=str(batch),
+            actual=f"{len(inputs)} input_lengths, {len(lengths)} target_lengths",
+        )  # fmt: skip
+    labels = _label_rows(targets, lengths, batch, single)
+    losses = _alignments(log_probs, labels, inputs, lengths, blank)
+    nothing, impossible = _normalization(log_probs, inputs), losses == float("inf")
+    if zero_infinity:
+        losses = where(impossible, 0.0, losses + nothing)
+    else:
+        # As in PyTorch an infinite loss has the gradient NaN: 0 times that of a root at 0.
+        nowhere = where(impossible, nothing, 1.0).sqrt() * 0.0
+        losses = losses + where(impossible, nowhere, nothing)
+    if reduction == "mean":
+        divisors = losses.new_tensor([float(max(n, 1)) for n in lengths])
+        return reduce("ctc_loss", losses / divisors, "mean")
+    return reduce("ctc_loss", losses.squeeze(0) if single else losses, reduction)
+
+
+def _numbers(lengths: Any) -> list[int]:
+    values = lengths.tolist() if isinstance(lengths, Tensor) else lengths
+    return [int(n) for n in (values if isinstance(values, list | tuple) else [values])]
+
+
+def _label_rows(targets: Tensor, lengths: list[int], batch: int, single: bool) -> Tensor:
+    """Targets as rows (N, S), filled up with zeros."""
+    if targets.ndim == 2:
+        return targets
+    if single:
+        return targets.unsqueeze(0)
+    longest, start = max(lengths, default=0), 0
+    rows = targets.new_zeros(batch, longest)
+    for row, length in enumerate(lengths):
+        rows[row, :length] = targets[start : start + length]
+        start += length
+    return rows
+
+
+def _alignments(
+    log_probs: Tensor, labels: Tensor, inputs: list[int], lengths: list[int], blank: int
+) -> Tensor:
+    """The forward recursion over states blank, y1, blank, y2, ..., blank."""
+    time, batch, classes = log_probs.shape
+    count = 2 * labels.shape[1] + 1
+    device = log_probs.device
+    states = labels.new_full((batch, count), blank)
+    if labels.shape[1]:
+        states[:, 1::2] = labels
+    places = arange(count, device=device)
+    # A state may be reached from two before it unless that is the same class.
+    before = states.roll(2, 1)
+    skips = (places >= 2) & (states != before) & (states != blank)
+    checked = wrap(position_node("ctc_loss", states, classes, states.node, wrap_negative=False))
+    emitted = log_probs.gather(2, checked.unsqueeze(0).expand(time, batch, count))
+    never = -float("inf")
+    alpha = where(places < 2, emitted[0], never)
+    ends = labels.new_tensor(inputs).unsqueeze(1)
+    for t in range(1, time):
+        one = where(places >= 1, alpha.roll(1, 1), never)
+        two = where(skips, alpha.roll(2, 1), never)
+        moved = _sum_exp((alpha, one, two)) + emitted[t]
+        alpha = where(ends > t, moved, alpha)
+    last = labels.new_tensor([2 * n for n in lengths]).unsqueeze(1)
+    final = (places == last) | ((places == last - 1) & (last > 0))
+    return -_sum_exp((where(final, alpha, never),), 1)
+
+
+def _normalization(log_probs: Tensor, inputs: list[int]) -> Tensor:
+    """Zero for each of the batch, with the probabilities as its gradient.
+
+    It passes through log_softmax as nothing, since there the sum is constant.
+    """
+    time = log_probs.shape[0]
+    ends = log_probs.new_tensor([float(n) for n in inputs])
+    used = arange(time, device=log_probs.device).unsqueeze(1) < ends
+    total = where(used, log_probs.exp().sum(-1), 0.0).sum(0)
+    result: Tensor = total - total.detach()
+    return result
+
+
+def _sum_exp(terms: tuple[Tensor, ...], dim: int | None = None) -> Tensor:
+    """The log of a sum of exponentials that may all be zero, with gradients of 0 there."""
+    largest = terms[0].detach()
+    for term in terms[1:]:
+        largest = largest.maximum(term.detach())
+    if dim is not None:
+        largest = largest.amax(dim, keepdim=True)
+    nothing = largest == -float("inf")
+    shift = where(nothing, 0.0, largest)
+    total: Any = None
+    for term in terms:
+        part = where(term == -float("inf"), 0.0, (term - shift).exp())
+        total = part if total is None else total + part
+    if dim is not None:
+        total, nothing, shift = total.sum(dim), nothing.squeeze(dim), shift.squeeze(dim)
+    return where(nothing, -float("inf"), where(nothing, 1.0, total).log() + shift)

@@ -16,9 +16,9 @@ from tinygrad_cuda.nn.windows import per_axis
 from tinygrad_cuda.tensors.autocast import in_widest
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import arange, ones, zeros
-from tinygrad_cuda.tensors.joining import stack
 from tinygrad_cuda.tensors.layout import fresh
 from tinygrad_cuda.tensors.opmath import rounded_once
+from tinygrad_cuda.tensors.shaping import stack
 from tinygrad_cuda.tensors.tensor import Tensor
 
 MODES = ("bilinear", "nearest", "bicubic")

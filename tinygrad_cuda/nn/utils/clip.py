@@ -11,7 +11,7 @@ from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.tensors import reductions
 from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.tensors.creation import zeros
-from tinygrad_cuda.tensors.joining import stack
+from tinygrad_cuda.tensors.shaping import stack
 from tinygrad_cuda.tensors.tensor import Tensor
 
 

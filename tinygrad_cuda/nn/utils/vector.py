@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tinygrad_cuda.core.errors import ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
-from tinygrad_cuda.tensors.joining import cat
+from tinygrad_cuda.tensors.shaping import cat
 from tinygrad_cuda.tensors.tensor import Tensor
 
 
