@@ -107,9 +107,7 @@ def test_a_broken_map(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_broken_row_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
-    break_skeleton(
-        monkeypatch, "row_reduce.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {"
-    )
+    break_skeleton(monkeypatch, "row_reduce.cuh", "; item < @items@) {", "; item + 1 < @items@) {")
     x = random(6, 33)
 
     def program() -> None:
@@ -157,9 +155,7 @@ def test_a_broken_product(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_first_of_several_kernels_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The row kernel is wrong; the kernels that use its result are not to blame."""
-    break_skeleton(
-        monkeypatch, "row_reduce.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {"
-    )
+    break_skeleton(monkeypatch, "row_reduce.cuh", "; item < @items@) {", "; item + 1 < @items@) {")
     x, w = random(6, 33), random(33, 4)
 
     def program() -> None:
@@ -171,9 +167,7 @@ def test_the_first_of_several_kernels_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_equal_programs_at_two_lines_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    break_skeleton(
-        monkeypatch, "row_reduce.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {"
-    )
+    break_skeleton(monkeypatch, "row_reduce.cuh", "; item < @items@) {", "; item + 1 < @items@) {")
     x = random(6, 33)
 
     def first() -> None:
@@ -190,9 +184,7 @@ def test_equal_programs_at_two_lines_are_told_apart(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_the_variable_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    break_skeleton(
-        monkeypatch, "row_reduce.cuh", "if (item < @items@) {", "if (item + 1 < @items@) {"
-    )
+    break_skeleton(monkeypatch, "row_reduce.cuh", "; item < @items@) {", "; item + 1 < @items@) {")
     with settings.override(validate=False):
         x = random(6, 33)
         wrong = x.sum(1).numpy()
