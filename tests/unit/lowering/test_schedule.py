@@ -469,6 +469,20 @@ def test_random_graphs_make_no_circles() -> None:
             done.update(kernel.stores)
 
 
+def test_each_result_of_a_reduction_is_in_its_kernel() -> None:
+    """The mean's readers fill the kernel before the squares are asked for."""
+    new = Inputs()
+    both = rd.welford(new(3, 5), axes=(1,))
+    mean = common.output(both, index=0)
+    for _ in range(80):
+        mean = ew.tanh(mean)
+    found = scheduled(new.program(mean, common.output(both, index=1)))
+    assert len(found.kernels) > 1
+    assert {node for node in found.kernels[0].nodes if node.op is common.output} == {
+        node for kernel in found.kernels for node in kernel.nodes if node.op is common.output
+    }
+
+
 def _random_node(rng: random.Random, pool: list[Node]) -> Node:
     a, b = rng.choice(pool), rng.choice(pool)
     match rng.randrange(6):

@@ -88,6 +88,8 @@ class Groups:
     def grow(self) -> None:
         """Each node joins the kernel of an operand if it can; that which waits longest first."""
         for node in self.order:
+            if node.op is common.output and self._in_kernel_of_source(node):
+                continue
             group = self._add(node)
             if isinstance(node.op, ReductionOp) and node.op.extreme is not None:
                 group = self._with_extreme(node, node.op.extreme, group)
@@ -103,6 +105,16 @@ class Groups:
                 tried.add(candidates[0])
                 if node in self._adjacent(candidates[0], node):
                     group = self._join(candidates[0], group) or group
+
+    def _in_kernel_of_source(self, node: Node) -> bool:
+        """Puts one of several results into the kernel that has them all; no other can read it."""
+        source = self.edges[node][0].base
+        if source not in self.owner:
+            return False
+        group = self.owner[node] = self.owner[source]
+        group.members.append(node)
+        group.reduction_dependent.add(node)
+        return True
 
     def _with_extreme(self, node: Node, extreme: Op, group: Group) -> Group:
         """The position of a row's extreme joins the extreme, rather than its gradient's kernel."""
