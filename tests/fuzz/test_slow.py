@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import driver  # noqa: E402
 import slow  # noqa: E402
 
-from tinygrad_cuda.engine.plan_lookup import PlanEntry  # noqa: E402
+from tinygrad_cuda.replay.plan_lookup import PlanEntry  # noqa: E402
 
 
 def test_fast_and_slow_have_the_same_bits() -> None:

@@ -12,7 +12,7 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.engine.cell import Cell
-from tinygrad_cuda.engine.dirty_tracking import UnseenCell
+from tinygrad_cuda.replay.dirty_tracking import UnseenCell
 
 steady = sys.modules["tinygrad_cuda.capture.fast_replay"]
 

@@ -18,8 +18,9 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import as_device
-from tinygrad_cuda.engine import plan_lookup, realize
+from tinygrad_cuda.engine import realize
 from tinygrad_cuda.nn import functional as F
+from tinygrad_cuda.replay import plan_lookup
 
 TURNS, UNDISTURBED = 14, 4
 OPTIMIZERS = {

@@ -21,7 +21,10 @@ from tinygrad_cuda.capture.replay_frame import ReplayFrame, RunEvent, outputs_of
 from tinygrad_cuda.capture.results import Fresh, Result
 from tinygrad_cuda.capture.signature import Given
 from tinygrad_cuda.engine.capture import Stale
-from tinygrad_cuda.engine.dirty_tracking import (
+from tinygrad_cuda.engine.overwrite import LISTED
+from tinygrad_cuda.graph.node import mode
+from tinygrad_cuda.graph.subgraph_template import picking
+from tinygrad_cuda.replay.dirty_tracking import (
     SEALABLE_CELLS,
     SEALABLE_LEAVES,
     grad_under,
@@ -29,9 +32,6 @@ from tinygrad_cuda.engine.dirty_tracking import (
     seals,
     track_writes,
 )
-from tinygrad_cuda.engine.overwrite import LISTED
-from tinygrad_cuda.graph.node import mode
-from tinygrad_cuda.graph.subgraph_template import picking
 from tinygrad_cuda.replay.switches import switches
 from tinygrad_cuda.tensors.autocast import state as autocast
 from tinygrad_cuda.tensors.tensor import Tensor

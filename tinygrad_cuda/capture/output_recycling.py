@@ -12,8 +12,8 @@ from typing import Any
 from weakref import getweakrefcount
 
 from tinygrad_cuda.engine.cell import Cell
-from tinygrad_cuda.engine.dirty_tracking import UnseenCell, leave_unseen
 from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.replay.dirty_tracking import UnseenCell, leave_unseen
 from tinygrad_cuda.tensors.tensor import Tensor
 
 SMALL = 64 << 10  # bytes: larger memory goes back to the pool

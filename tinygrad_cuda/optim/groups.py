@@ -16,10 +16,10 @@ from tinygrad_cuda.engine import overwrite
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.overwrite import counts_of
 from tinygrad_cuda.engine.plan import cache
-from tinygrad_cuda.engine.plan_lookup import GraphSignature, PlanEntry
 from tinygrad_cuda.engine.realize import lock_of, run_again
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.optim.replay import wide
+from tinygrad_cuda.replay.plan_lookup import GraphSignature, PlanEntry
 from tinygrad_cuda.tensors.tensor import Tensor
 
 State = dict[str, Any]

@@ -6,9 +6,10 @@ Their defaults are the slow way, so that none of them imports what recognises.
 from __future__ import annotations
 
 from tinygrad_cuda.backend.base import replays
-from tinygrad_cuda.engine import plan_lookup, realize
+from tinygrad_cuda.engine import realize
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.graph import backward_template, gradient
+from tinygrad_cuda.replay import plan_lookup
 from tinygrad_cuda.replay.switches import switches
 
 

@@ -15,11 +15,11 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.plan import cache
-from tinygrad_cuda.engine.plan_lookup import PlanEntry
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.lowering.codegen import skeleton
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim.replay import _SameSpecGroup
+from tinygrad_cuda.replay.plan_lookup import PlanEntry
 from tinygrad_cuda.tensors.templated_calls import templated
 
 pytestmark = pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")

@@ -11,7 +11,8 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.engine.cell import Cell, Leaf
-from tinygrad_cuda.engine.dirty_tracking import (
+from tinygrad_cuda.engine.shared import ExportedCell
+from tinygrad_cuda.replay.dirty_tracking import (
     TrackedCell,
     TrackedLeaf,
     UnseenCell,
@@ -21,7 +22,6 @@ from tinygrad_cuda.engine.dirty_tracking import (
     seals,
     track_writes,
 )
-from tinygrad_cuda.engine.shared import ExportedCell
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.engine.generated_guard import GuardMatch, guard_over
-from tinygrad_cuda.engine.plan_lookup import GraphSignature
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.nn import functional as F
+from tinygrad_cuda.replay.generated_guard import GuardMatch, guard_over
+from tinygrad_cuda.replay.plan_lookup import GraphSignature
 
 
 def value(*shape: int, dtype: Any = np.float32) -> tc.Tensor:

@@ -10,7 +10,7 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.engine import plan_lookup, realize
+from tinygrad_cuda.engine import realize
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph import backward_template
@@ -19,6 +19,7 @@ from tinygrad_cuda.graph.subgraph_template import Deferred
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim import updates
 from tinygrad_cuda.optim.updates import Updates
+from tinygrad_cuda.replay import plan_lookup
 
 pytestmark = [pytest.mark.usefixtures("overwriting"), pytest.mark.fast_paths]
 

@@ -1,1 +1,1 @@
-"""."""
+"""The GPU: driver, compiler, memory pool, graphs and transfers."""

@@ -17,7 +17,6 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.engine import overwrite
 from tinygrad_cuda.engine.capture import capturing
-from tinygrad_cuda.engine.generated_guard import GuardMatch, guard_over, read_by
 from tinygrad_cuda.engine.overwrite import LISTED
 from tinygrad_cuda.engine.plan import Entry, cache, key_numbers
 from tinygrad_cuda.engine.trace import Trace
@@ -27,6 +26,7 @@ from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.program import Number
 from tinygrad_cuda.graph.subgraph_template import Deferred, picking, structure
+from tinygrad_cuda.replay.generated_guard import GuardMatch, guard_over, read_by
 
 _sources_of = attrgetter("sources")
 
