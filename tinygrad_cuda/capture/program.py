@@ -412,7 +412,7 @@ class CapturedProgram:
         return all(
             same_value(float(a), float(b))
             for a, b in pairs
-            if isinstance(getattr(b, "source", (None,))[0], StepEvent)
+            if any(isinstance(first, StepEvent) for first in getattr(b, "source", ())[:1])
         )
 
 

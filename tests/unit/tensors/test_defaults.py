@@ -26,6 +26,7 @@ SAME = {
     ("random_split", "generator"): "None is the default generator",
     ("argsort", "dim"): "torch 2.11 leaves out what 2.13 says: the last",
     ("cdist", "compute_mode"): "the mode is not looked at",
+    ("embedding_bag", "mode"): "0 is the sum at the top level, as PyTorch's schema says",
     ("embedding", "padding_idx"): "-1 means none at the top level, as PyTorch's schema says",
     ("gradient", "spacing"): "None is 1",
     ("kthvalue", "dim"): "None is the last",

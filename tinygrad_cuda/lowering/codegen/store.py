@@ -38,7 +38,8 @@ class Stores:
         """Stores `value` as element `index` of a node, if `condition` holds."""
         writer = self.writer
         depth = len(writer.scopes) - 1
-        value = writer.unrounded.get(value, value)
+        if is_half(node.dtype):  # the store rounds; of float32, a cast keeps the rounded value
+            value = writer.unrounded.get(value, value)
         value, condition = self._guarded(node, index, value, condition)
         pointer = writer.words.write(node)
         test = f"if ({condition}) " if condition else ""
