@@ -35,7 +35,7 @@ def _convolution(*then: Callable[[Any], Any]) -> Layer:
 def _residual(lib: Library) -> Any:
     nn, functional = lib.nn, lib.functional
 
-    class Residual(nn.Module):  # type: ignore[name-defined,misc]
+    class Residual(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.norm = nn.LayerNorm(WIDTH)
@@ -50,7 +50,7 @@ def _residual(lib: Library) -> Any:
 def _attention(lib: Library) -> Any:
     nn, functional = lib.nn, lib.functional
 
-    class Attention(nn.Module):  # type: ignore[name-defined,misc]
+    class Attention(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.project_in, self.project_out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)

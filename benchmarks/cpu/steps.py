@@ -61,7 +61,7 @@ def lenet(lib: Library) -> Call:
 def _residual(lib: Library, width: int) -> Any:
     nn = lib.nn
 
-    class Residual(nn.Module):  # type: ignore[name-defined,misc]
+    class Residual(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.body = nn.Sequential(
@@ -89,7 +89,7 @@ def resnet(lib: Library) -> Call:
 
 
 def _last(lib: Library) -> Any:
-    class Last(lib.nn.Module):  # type: ignore[name-defined,misc]
+    class Last(lib.nn.Module):
         """An LSTM whose last output is classified."""
 
         def __init__(self) -> None:
@@ -112,7 +112,7 @@ def gpt(lib: Library, symbols: int, width: int, heads: int, layers: int, context
     """A GPT as nanoGPT writes it: attention of products, a mask and softmax."""
     nn, functional = lib.nn, lib.functional
 
-    class Attention(nn.Module):  # type: ignore[name-defined,misc]
+    class Attention(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.project_in = nn.Linear(width, 3 * width)
@@ -127,7 +127,7 @@ def gpt(lib: Library, symbols: int, width: int, heads: int, layers: int, context
             y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             return self.project_out(y.transpose(1, 2).contiguous().view(batch, length, width))
 
-    class Block(nn.Module):  # type: ignore[name-defined,misc]
+    class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -140,7 +140,7 @@ def gpt(lib: Library, symbols: int, width: int, heads: int, layers: int, context
             x = x + self.attention(self.norm1(x))
             return x + self.mlp(self.norm2(x))
 
-    class GPT(nn.Module):  # type: ignore[name-defined,misc]
+    class GPT(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.symbols, self.places = nn.Embedding(symbols, width), nn.Embedding(context, width)

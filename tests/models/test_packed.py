@@ -27,7 +27,7 @@ def on_cpu() -> Any:
 def packing(lib: Any, layer: Any, lengths: list[int], **options: Any) -> Any:
     """A module of either library that packs, calls the layer and pads again."""
 
-    class Packing(lib.Module):  # type: ignore[name-defined,misc]
+    class Packing(lib.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = layer(lib)

@@ -18,7 +18,7 @@ ROWS, LINES, SEQUENCE = real(5, 4), real(2, 4, 9), real(5, 2, 6)
 
 
 def symmetric(lib: Any) -> Any:
-    class Symmetric(lib.Module):  # type: ignore[name-defined,misc]
+    class Symmetric(lib.Module):
         def forward(self, x: Any) -> Any:
             return x.triu() + x.triu(1).transpose(-1, -2)
 
@@ -29,7 +29,7 @@ def symmetric(lib: Any) -> Any:
 
 
 def rank_one(lib: Any) -> Any:
-    class RankOne(lib.Module):  # type: ignore[name-defined,misc]
+    class RankOne(lib.Module):
         def forward(self, x: Any, y: Any) -> Any:
             return x.unsqueeze(-1) @ y.unsqueeze(-2)
 
@@ -40,7 +40,7 @@ def rank_one(lib: Any) -> Any:
 
 
 def double(lib: Any) -> Any:
-    class Double(lib.Module):  # type: ignore[name-defined,misc]
+    class Double(lib.Module):
         def forward(self, x: Any) -> Any:
             return x * 2
 

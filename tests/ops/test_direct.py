@@ -38,7 +38,7 @@ PROBLEMS = [
 ]
 
 
-def geometry(problem: tuple) -> dict[str, Any]:  # type: ignore[type-arg]
+def geometry(problem: tuple) -> dict[str, Any]:
     """The attributes of a convolution's node."""
     *_, stride, pads, dilation = problem
     return {"stride": stride, "padding": pads, "dilation": dilation, "groups": 1}
@@ -58,7 +58,7 @@ def products(a: Array, b: Array) -> Any:
     return (a.astype(np.float64) * b).sum()
 
 
-def convolution(x: Array, w: Array, problem: tuple) -> Any:  # type: ignore[type-arg]
+def convolution(x: Array, w: Array, problem: tuple) -> Any:
     """By its definition, in float64."""
     near = windows_in(x.astype(np.float64), *problem[4:])
     return np.einsum("ncyxuv,ocuv->noyx", near, w)
@@ -66,7 +66,7 @@ def convolution(x: Array, w: Array, problem: tuple) -> Any:  # type: ignore[type
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=["plain", "stride", "dilation", "odd"])
 def test_any_cut_gives_the_convolution(
-    problem: tuple,  # type: ignore[type-arg]
+    problem: tuple,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
@@ -98,7 +98,7 @@ def test_any_cut_gives_the_convolution(
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=["plain", "stride", "dilation", "odd"])
 def test_any_parts_give_the_gradient_of_the_kernel(
-    problem: tuple,  # type: ignore[type-arg]
+    problem: tuple,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:
@@ -141,7 +141,7 @@ def test_any_parts_give_the_gradient_of_the_kernel(
     assert len(parts) == 4, "not every product went this way"
 
 
-def image(problem: tuple, **changes: Any) -> Node:  # type: ignore[type-arg]
+def image(problem: tuple, **changes: Any) -> Node:
     """A convolution of inputs."""
     n, c, sizes, m, kernel, *_ = problem
     x = common.buffer.leaf((n, c, *sizes), float32, CPU, slot=0)
@@ -192,7 +192,7 @@ def test_windows_that_do_not_overlap_are_left_to_the_product(
 )
 def test_the_tier_of_a_convolution_of_the_benchmarks(
     problem: tuple,
-    name: str,  # type: ignore[type-arg]
+    name: str,
 ) -> None:
     node = image(problem)
     choice = tiers.choose(node, tiers.product_clocks(node))
