@@ -389,9 +389,9 @@ class CapturedProgram:
     def departs(self, other: CapturedProgram) -> str | None:
         """Where another capture of the same call did something else, as a line; or None."""
         for mine, theirs in zip(self.runs, other.runs):
-            alike = mine.graph == theirs.graph and mine.inputs == theirs.inputs
-            alike = alike and self._same_numbers(mine, theirs)
-            if not alike or _constants(self, mine) != _constants(other, theirs):
+            equal = mine.graph == theirs.graph and mine.inputs == theirs.inputs
+            equal = equal and self._same_numbers(mine, theirs)
+            if not equal or _constants(self, mine) != _constants(other, theirs):
                 lines = zip(mine.sites, theirs.sites)
                 site = next((b for a, b in lines if a != b), theirs.sites[-1])
                 return describe_site(site)

@@ -623,7 +623,7 @@ def pad_axis(node: Node, axis: int, before: int, after: int, value: Any = 0) -> 
 
 
 def join(nodes: Sequence[Node], axis: int) -> Node:
-    """The nodes one after the other along `axis`; they are alike in everything else.
+    """The nodes one after the other along `axis`; their other axes are equal.
 
     Each is padded to the full length and chosen where it lies: no sum, so -0.0 and NaN stay.
     """

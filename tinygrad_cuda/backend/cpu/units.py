@@ -101,7 +101,7 @@ def formed(order: list[Node], forms: dict[Node, Form]) -> list[LoweredUnit]:
 CHEAP = 4
 # Units for which a value is stored from which on it is rather computed again.
 LATE = 16
-# What is so many times smaller than a chain's values, such as the means of rows, does not count.
+# A value so many times smaller than those of its chain is not counted, such as the means of rows.
 SMALL = 8
 
 
