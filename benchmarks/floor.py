@@ -12,7 +12,7 @@ from benchmarks.workload import Repetition, Training, Update, Workload
 from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.realize import realize_all
-from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.graph.node import topological
 from tinygrad_cuda.lowering.schedule import cost
 
 FMAS_PER_MULTIPROCESSOR = 128

@@ -22,8 +22,8 @@ from tinygrad_cuda.engine.overwrite import overwritable
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.engine.trace import Trace
+from tinygrad_cuda.graph.node import topological
 from tinygrad_cuda.graph.ops import elementwise
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.replay.plan_lookup import PlanEntry
 
 NODES, REPEATS, CALLS = 1000, 5, 80

@@ -13,8 +13,8 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.engine.plan import cache
+from tinygrad_cuda.graph.node import topological
 from tinygrad_cuda.graph.ops import elementwise
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.nn import functional as F
 

@@ -8,7 +8,7 @@ import pytest
 from layers import compare, real
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.graph.node import topological
 from tinygrad_cuda.lowering.schedule.cost import flops
 from tinygrad_cuda.nn import functional as F
 

@@ -13,9 +13,8 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import CPU, Device, as_device
 from tinygrad_cuda.core.dtypes import from_numpy
 from tinygrad_cuda.core.errors import DeviceError
-from tinygrad_cuda.graph.node import LeafOp, Node, node_made
+from tinygrad_cuda.graph.node import LeafOp, Node, node_made, topological
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.program import Argument, Program
 
 Results = dict[str, list[Array]]

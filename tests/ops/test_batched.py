@@ -12,10 +12,9 @@ from sampling import Sample, difference, variant
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import bool_
 from tinygrad_cuda.graph.batching import Rewriting
-from tinygrad_cuda.graph.node import Node, Op
+from tinygrad_cuda.graph.node import Node, Op, topological
 from tinygrad_cuda.graph.ops import TABLE, common, movement
 from tinygrad_cuda.graph.ops.elementwise import where
-from tinygrad_cuda.graph.order import topological
 
 ROWS = pytest.mark.parametrize("op", TABLE.values(), ids=list(TABLE))
 # Which operands differ from example to example.

@@ -21,7 +21,6 @@ PACKAGE = ROOT / "tinygrad_cuda"
 RANKS = {
     "core": 0,
     "graph.node": 1,
-    "graph.order": 2,
     "graph.saved_products": 0,
     "graph.saved": 1,
     "graph.program": 2,

@@ -15,9 +15,20 @@ from tinygrad_cuda.core.errors import ArgumentError, DTypeError
 
 
 class DType:
-    """An element type; compare with ``is``."""
+    """An element type; compare with ``is``.
 
-    __slots__ = ("name", "numpy", "itemsize", "c", "compute", "category", "rank", "__weakref__")
+    Attributes:
+        is_floating, is_floating_point: whether it is one of floating-point numbers.
+        is_half: whether its values have 16 bits and are computed in float32.
+        is_integer: whether it is one of integers; bool is not.
+        is_complex: whether it is one of complex numbers.
+        is_signed: whether it has negative numbers.
+    """
+
+    __slots__ = (
+        "name", "numpy", "itemsize", "c", "compute", "category", "rank", "is_floating",
+        "is_floating_point", "is_half", "is_integer", "is_complex", "is_signed", "__weakref__",
+    )  # fmt: skip
 
     def __init__(
         self, name: str, numpy: Any, c: str, compute: str, category: int, rank: int
@@ -29,29 +40,11 @@ class DType:
         self.compute = compute
         self.category = category
         self.rank = rank
-
-    @property
-    def is_floating(self) -> bool:
-        return self.category == 2
-
-    @property
-    def is_floating_point(self) -> bool:
-        """PyTorch's name for `is_floating`."""
-        return self.category == 2
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether it is one of complex numbers."""
-        return self.category == 3
-
-    @property
-    def is_signed(self) -> bool:
-        """Whether it has negative numbers."""
-        return self.name != "bool" and not self.name.startswith(("u", "qu"))
-
-    @property
-    def is_integer(self) -> bool:
-        return self.category == 1
+        self.is_floating = self.is_floating_point = category == 2
+        self.is_half = self.is_floating and self.itemsize == 2
+        self.is_integer = category == 1
+        self.is_complex = category == 3
+        self.is_signed = name != "bool" and not name.startswith(("u", "qu"))
 
     def __repr__(self) -> str:
         return f"tinygrad_cuda.{self.name}"

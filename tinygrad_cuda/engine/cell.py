@@ -209,18 +209,10 @@ class Recorder:
         self.limit = Recorder.limit  # which takes longer to find there
         self.mode = mode.now
         self.signals = of_this_thread()
-        # Lines at which a loop comes round; see `realize.turn`.
+        # Lines at which a loop comes round; see `realize.begin_call`.
         self.backward_lines: set[tuple[Any, int]] = set()
         self.call_lines: set[tuple[Any, int]] = set()
         self.backward_finished = False
-
-    def clear_lines(self) -> None:
-        self.recorded = 0
-        self.backward_finished = False
-        if self.backward_lines:
-            self.backward_lines = set()
-        if self.call_lines:
-            self.call_lines = set()
 
 
 class _Local(threading.local):

@@ -42,7 +42,7 @@ def overwritable(
     Returns:
         Position among `outputs` -> input slot.
     """
-    if device in spared or not trace.assigns:
+    if device in spared:
         return {}
     # First, while nothing here refers to single nodes.
     held = _held(trace)

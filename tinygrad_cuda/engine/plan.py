@@ -106,15 +106,12 @@ class PlanCache:
                 program = trace.program(device, outputs, overwrites, entry.varying)
                 new, executable = executable is None, registry.get(device).compile(program)
                 entry.plans[key] = executable
-                if new:
-                    self._count(f"{device}: {len(trace.owners)} nodes, {len(trace.inputs)} inputs, "
-                                f"{len(outputs)} outputs")  # fmt: skip
+                self.made += new
+                if new and settings.debug >= 1:
+                    sizes = f"{len(trace.owners)} nodes, {len(trace.inputs)} inputs"
+                    text = f"plan {self.made} on {device}: {sizes}, {len(outputs)} outputs"
+                    print(text, file=sys.stderr)
             return executable, [trace.numbers[i] for i in entry.positions], entry
-
-    def _count(self, text: str) -> None:
-        self.made += 1
-        if settings.debug >= 1:
-            print(f"plan {self.made} on {text}", file=sys.stderr)
 
     def clear(self) -> None:
         """Forgets all plans."""

@@ -16,7 +16,7 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import ArgumentError, IndexError, OutOfMemoryError, RawSite
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.locks import new_lock
-from tinygrad_cuda.engine.capture import Made, SuppliedFloat, SuppliedInt, capturing
+from tinygrad_cuda.engine.capture import Made, SuppliedFloat, SuppliedInt, capturing, watching
 from tinygrad_cuda.engine.cell import Cell, local
 from tinygrad_cuda.engine.finite import check_finite
 from tinygrad_cuda.engine.history import keep_history, release
@@ -24,9 +24,8 @@ from tinygrad_cuda.engine.overwrite import overwritable
 from tinygrad_cuda.engine.plan import Entry, cache, key_numbers
 from tinygrad_cuda.engine.trace import Trace, storage_of
 from tinygrad_cuda.engine.vmap_trace import refuse_examples, tracing
-from tinygrad_cuda.graph.node import Node, mode, origin_of
+from tinygrad_cuda.graph.node import Node, mode, origin_of, topological
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.program import Number
 
 _locks: dict[Device, threading.RLock] = {}
@@ -53,7 +52,7 @@ def realize(device: Device, extra: Iterable[Node] = ()) -> None:
         return
     with lock_of(device), uninterrupted:
         cells = _pending_cells(device)
-        local.recorder.clear_lines()
+        _end_turn()
         nodes = [node for node in extra if node.storage is None]
         if not cells and not nodes:
             return
@@ -76,7 +75,7 @@ def realize(device: Device, extra: Iterable[Node] = ()) -> None:
 def _pending_cells(device: Device) -> list[Cell]:
     """This thread's cells that wait for a value on `device`; they wait no longer."""
     cells = []
-    capture = capturing()
+    capture = capturing() if watching.on else None
     references = local.recorder.pending.pop(device, ())
     # Most are gone: what a call gave was only read by another.
     for cell in [*filter(None, map(call, references))]:
@@ -241,7 +240,7 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
     if lesson is True:
         return
     multiples: dict[Node, list[Node]] = {}
-    for node in keep_history(wanted):
+    for node in keep_history(wanted) if any(node.requires_grad for node in wanted) else ():
         if len(node.outputs) > 1:
             multiples[node] = [common.output(node, index=k) for k in range(len(node.outputs))]
             wanted.extend(multiples[node])
@@ -256,8 +255,10 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
     if outputs:
         if mode.now.finite:
             check_finite(device, trace, storages)
-        overwrites = overwritable(trace, wanted, outputs, storages, device)
-        capture = capturing()
+        overwrites: dict[int, int] = {}
+        if trace.assigns:
+            overwrites = overwritable(trace, wanted, outputs, storages, device)
+        capture = capturing() if watching.on else None
         if capture is not None:
             capture.protect(device, storages, overwrites)
         executable, numbers, entry = cache.find(device, trace, outputs, overwrites)
@@ -308,6 +309,17 @@ def begin_backward(site: RawSite | None) -> None:
         if line in recorder.backward_lines:
             realize_all()
         recorder.backward_lines.add(line)
+
+
+def _end_turn() -> None:
+    """What is pending is about to get its value: the next line may begin another turn."""
+    recorder = local.recorder
+    recorder.recorded = 0
+    recorder.backward_finished = False
+    if recorder.backward_lines:
+        recorder.backward_lines = set()
+    if recorder.call_lines:
+        recorder.call_lines = set()
 
 
 def end_backward() -> None:

@@ -11,9 +11,16 @@ from weakref import WeakValueDictionary
 
 from tinygrad_cuda.core.errors import ArgumentError, GradientError
 from tinygrad_cuda.core.shapes import Shape
-from tinygrad_cuda.graph.node import LeafOp, Node, Op, Outputs, gradient_mode, recorded_at
+from tinygrad_cuda.graph.node import (
+    LeafOp,
+    Node,
+    Op,
+    Outputs,
+    gradient_mode,
+    recorded_at,
+    topological,
+)
 from tinygrad_cuda.graph.ops import common, movement, reduction
-from tinygrad_cuda.graph.order import topological
 
 
 def _no_inference(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any]) -> Outputs:

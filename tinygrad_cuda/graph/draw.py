@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError, RawSite, Site
-from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.graph.node import Node, topological
 
 PICTURES = (".svg", ".png", ".pdf")
 # Beyond this nobody can read a picture; DOT and text have no limit.

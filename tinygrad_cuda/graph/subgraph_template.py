@@ -12,9 +12,8 @@ from weakref import ref
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import RawSite
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op, Outputs, ResultNode
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op, Outputs, ResultNode, topological
 from tinygrad_cuda.graph.ops import common, indexing
-from tinygrad_cuda.graph.order import topological
 
 Pick = Callable[[list[Node]], tuple[Node, ...]]
 # Op, sources, attributes, outputs, whether it has history, and which of the given lines is its.

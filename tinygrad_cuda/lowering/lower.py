@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, topological
+from tinygrad_cuda.graph.ops.contraction import matmul
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.graph.rewrite.products import turn_products
@@ -18,6 +19,7 @@ from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
 from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
 from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule, schedule
 from tinygrad_cuda.lowering.skeletons.conv.tiers import with_graph_tiers
+from tinygrad_cuda.lowering.skeletons.conv.windows import IMPLICIT
 from tinygrad_cuda.lowering.target import Target
 
 
@@ -53,14 +55,19 @@ def scheduled(program: Program, target: Target) -> Schedule:
     checks: list[Node] = []
     outputs = simplify(program.outputs, checks=checks)
     made = schedule(_algorithms(outputs), target, overwrites)
-    if unread := unread_checks(checks, made):
+    if checks and (unread := unread_checks(checks, made)):
         made = schedule(_algorithms(with_checks(outputs, unread)), target, overwrites)
-    fuse_grid_reduce(made, target)
-    fuse_column_sums(made, target)
+    if any(kernel.kind == "row" for kernel in made.kernels):  # others have nothing to carry
+        fuse_grid_reduce(made, target)
+        fuse_column_sums(made, target)
     return made
 
 
 def _algorithms(outputs: Sequence[Node]) -> Sequence[Node]:
     """The same values, products and convolutions in the form that takes the least time."""
-    outputs = turn_products(outputs)
-    return with_graph_tiers(outputs) if settings.winograd else outputs
+    ops = {node.op for node in topological(outputs)}
+    if matmul in ops:
+        outputs = turn_products(outputs)
+    if settings.winograd and not ops.isdisjoint(IMPLICIT):
+        outputs = with_graph_tiers(outputs)
+    return outputs

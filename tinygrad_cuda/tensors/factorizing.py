@@ -560,7 +560,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
 
 def matrix_exp(A: Tensor) -> Tensor:
     """The exponential of square matrices: ``sum A^k / k!``, by SciPy on the host."""
-    if A.dtype.is_floating and A.dtype.itemsize == 2:
+    if A.dtype.is_half:
         narrow: Tensor = matrix_exp(A.float()).to(A.dtype)
         return narrow
     A = require_matrix("matrix_exp", A, square=True)

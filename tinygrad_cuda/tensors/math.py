@@ -30,7 +30,6 @@ from tinygrad_cuda.tensors.base import TensorBase, node_of, pending, wrap
 from tinygrad_cuda.tensors.layout import keeps_layout, strides_like
 from tinygrad_cuda.tensors.opmath import (
     holds,
-    is_half,
     rounded,
     rounded_once,
     widened,
@@ -98,7 +97,7 @@ def _of_two(
             a, b = promoted(name, input, other, recorder, site, floating)
             one = input if isinstance(input, TensorBase) else other
             strided = isinstance(one, TensorBase) and one._strides is not None
-            if exact and a.dtype.itemsize == 2 and is_half(a.dtype) and isinstance(one, TensorBase):
+            if exact and a.dtype.is_half and isinstance(one, TensorBase):
                 number = other if one is input else input
                 if isinstance(number, int | float | np.generic) and not holds(a.dtype, number):
                     left = wrap(widened(a)) if one is input else number
@@ -139,20 +138,22 @@ def _only_operand(op: str, value: Any) -> Node:
 
 def _unary(op: SameSpecOp, name: str, doc: str, floating: bool = True) -> Callable[..., Tensor]:
     def function(input: Tensor) -> Tensor:
+        if not isinstance(input, TensorBase):
+            source = _only_operand(name, input)
+            return wrap(op(as_float(source) if floating else source))
         recorder = local.recorder
-        if isinstance(input, TensorBase):
-            source = node_of(input, recorder)
-            if source.dtype in op.keeping:
-                # What the op does when it is called.
-                mode = recorder.mode
-                needs = source.requires_grad and mode.gradients and source.dtype.category == 2
-                outputs, device, site = source.outputs, source.device, mode.site
-                node = node_made(op, (source,), NO_ATTRIBUTES, outputs, device, needs, site, 2)
-                result = pending(node, recorder)
-                return result if input._strides is None else strides_like(result, input)
-        source = _only_operand(name, input)
-        node = op(as_float(source) if floating else source)
-        return strides_like(wrap(node), input)
+        source = node_of(input, recorder)
+        dtype = source.dtype
+        if dtype in op.keeping:
+            # What the op does when it is called.
+            mode = recorder.mode
+            needs = source.requires_grad and mode.gradients and dtype.category == 2
+            outputs, device, site = source.outputs, source.device, mode.site
+            node = node_made(op, (source,), NO_ATTRIBUTES, outputs, device, needs, site, 2)
+        else:
+            node = op(as_float(source) if floating and not dtype.is_floating else source)
+        result = pending(node, recorder)
+        return result if input._strides is None else strides_like(result, input)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc

@@ -20,19 +20,14 @@ from tinygrad_cuda.tensors.base import TensorBase, wrap
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def is_half(dtype: DType) -> bool:
-    """float16 or bfloat16."""
-    return dtype.itemsize == 2 and dtype.is_floating
-
-
 def widened(node: Node) -> Node:
     """A half node in float32; any other as it is."""
-    return elementwise.cast(node, dtype=float32) if is_half(node.dtype) else node
+    return elementwise.cast(node, dtype=float32) if node.dtype.is_half else node
 
 
 def rounded(node: Node, dtype: DType) -> Node:
     """A result in float32 in the half type that its operands had."""
-    return elementwise.cast(node, dtype=dtype) if is_half(dtype) else node
+    return elementwise.cast(node, dtype=dtype) if dtype.is_half else node
 
 
 def rounded_once(function: F) -> F:

@@ -145,7 +145,7 @@ def factor_of(op: str, factor: Any, dtype: DType, name: str = "") -> Any:
             actual=repr(factor), hint="x.float() gives floats" if of_float else None,
         )  # fmt: skip
     # Half types are multiplied in float32.
-    half = dtype.is_floating and dtype.itemsize == 2
+    half = dtype.is_half
     return dtypes.number_of(op, factor, dtypes.float32 if half else dtype)
 
 

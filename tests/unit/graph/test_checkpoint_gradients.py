@@ -14,7 +14,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend.cpu.pool import pool
 from tinygrad_cuda.engine.trace import Trace
-from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.graph.node import topological
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.utils.checkpoint import checkpoint, checkpoint_sequential
 

@@ -15,12 +15,19 @@ from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import DType, float32, float64, int64
 from tinygrad_cuda.core.errors import GradientError
 from tinygrad_cuda.graph.gradient import backward, history
-from tinygrad_cuda.graph.node import Node, Op, current_site, gradient_mode, made_by, node_made
+from tinygrad_cuda.graph.node import (
+    Node,
+    Op,
+    current_site,
+    gradient_mode,
+    made_by,
+    node_made,
+    topological,
+)
 from tinygrad_cuda.graph.ops import common, contraction, indexing
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.graph.rewrite import simplify
 

@@ -26,7 +26,7 @@ from tinygrad_cuda.core.dtypes import (
     uint8,
 )
 from tinygrad_cuda.core.errors import Site
-from tinygrad_cuda.graph.node import Node, node_made
+from tinygrad_cuda.graph.node import Node, node_made, topological
 from tinygrad_cuda.graph.ops import common, contraction, indexing, random, scan
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -34,7 +34,6 @@ from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.ops.convolution import convolution as convolve
 from tinygrad_cuda.graph.ops.convolution import convolution_input_gradient
 from tinygrad_cuda.graph.ops.windows import padded
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.program import Argument, Program
 from tinygrad_cuda.graph.rewrite import RULES, simplify
 

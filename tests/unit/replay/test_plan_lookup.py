@@ -14,7 +14,7 @@ from tinygrad_cuda.engine import realize
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph import backward_template
-from tinygrad_cuda.graph.order import topological
+from tinygrad_cuda.graph.node import topological
 from tinygrad_cuda.graph.subgraph_template import Deferred
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim import updates

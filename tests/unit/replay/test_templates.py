@@ -12,9 +12,8 @@ from tinygrad_cuda import optim
 from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.ops import elementwise
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.subgraph_template import Deferred
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim.updates import Updates

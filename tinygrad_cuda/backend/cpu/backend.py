@@ -20,9 +20,8 @@ from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.shapes import Shape
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.ops import common, indexing, numeric
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.program import NOTHING, Number, Program
 from tinygrad_cuda.lowering.schedule.cost import flops
 

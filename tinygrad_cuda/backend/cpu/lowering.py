@@ -24,9 +24,8 @@ from tinygrad_cuda.backend.cpu.units import (
     formed,
     is_blocked,
 )
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.ops import common, indexing
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.program import Program
 
 Array = np.ndarray[Any, Any]

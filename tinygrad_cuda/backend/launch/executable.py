@@ -34,8 +34,8 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.node import topological
 from tinygrad_cuda.graph.ops import indexing
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.graph.program import NOTHING, Argument, Number, Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, printed
 from tinygrad_cuda.lowering.lower import lower

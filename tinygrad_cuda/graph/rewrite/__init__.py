@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.graph.node import Node, Op, gradient_mode, node_made, recorded_at
+from tinygrad_cuda.graph.node import Node, Op, gradient_mode, mode, node_made, recorded_at
 from tinygrad_cuda.graph.ops import TABLE, common, contraction, convolution, indexing, scan
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -17,7 +17,7 @@ from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.rewrite import arithmetic as ar
 from tinygrad_cuda.graph.rewrite import convolutions as cv
 from tinygrad_cuda.graph.rewrite import shaping as sh
-from tinygrad_cuda.graph.rewrite.pattern import RewriteRule, literal
+from tinygrad_cuda.graph.rewrite.pattern import RewriteRule, When, literal
 
 _COMPUTED = ("elementwise", "reduction", "movement", "contraction", "kernel")
 _FOLDED = tuple(op for op in TABLE.values() if op.kind == "elementwise" and not op.arguments)
@@ -30,13 +30,18 @@ _ROUNDINGS = (ew.floor, ew.ceil, ew.trunc, ew.round)
 
 # Tried in this order at each node, until none holds.
 RULES: tuple[RewriteRule, ...] = (
-    RewriteRule("variable", (common.variable,), ar.erase, early=True),
-    RewriteRule("detach", (common.detach,), ar.erase, early=True),
-    RewriteRule("custom", (common.custom,), ar.erase, early=True),
-    RewriteRule("custom output", (common.output,), ar.erase_output, early=True),
-    RewriteRule("running sums and orders", scan.ROWS, scan.as_nodes, early=True),
-    RewriteRule("empty", tuple(op for op in TABLE.values() if op.kind in _COMPUTED), sh.empty),
-    RewriteRule("fold constants", _FOLDED, ar.fold),
+    RewriteRule("variable", (common.variable,), ar.erase, When.BEFORE_SOURCES),
+    RewriteRule("detach", (common.detach,), ar.erase, When.BEFORE_SOURCES),
+    RewriteRule("custom", (common.custom,), ar.erase, When.BEFORE_SOURCES),
+    RewriteRule("custom output", (common.output,), ar.erase_output, When.BEFORE_SOURCES),
+    RewriteRule("running sums and orders", scan.ROWS, scan.as_nodes, When.BEFORE_SOURCES),
+    RewriteRule(
+        "empty",
+        tuple(op for op in TABLE.values() if op.kind in _COMPUTED),
+        sh.empty,
+        When.WITHOUT_ELEMENTS,
+    ),
+    RewriteRule("fold constants", _FOLDED, ar.fold, When.OF_CONSTANTS),
     # Arithmetic
     RewriteRule("x + 0", (ew.add,), ar.add_zero),
     RewriteRule("x + -y", (ew.add,), ar.add_negated),
@@ -104,16 +109,16 @@ _DISTINCT = (common.buffer, common.assign)
 _COMMUTATIVE = (ew.add, ew.mul, ew.eq, ew.ne, *_LOGIC)
 
 
-def _by_op(early: bool) -> dict[Op, list[RewriteRule]]:
+def _by_op(when: When) -> dict[Op, list[RewriteRule]]:
     table: dict[Op, list[RewriteRule]] = {}
     for rule in RULES:
-        if rule.early is early:
+        if rule.when is when:
             for op in rule.ops:
                 table.setdefault(op, []).append(rule)
     return table
 
 
-_EARLY, _LATE = _by_op(True), _by_op(False)
+_BEFORE_SOURCES, _WITHOUT_ELEMENTS, _OF_CONSTANTS, _ALWAYS = map(_by_op, When)
 
 
 def simplify(
@@ -136,8 +141,8 @@ def simplify(
         counts: receives how often each rule fired, by name; ``common_subexpression`` among them.
         checks: receives every check of the graph, over its simplified sources.
     """
-    with gradient_mode(False):
-        simplifier = _Simplifier(counts)
+    simplifier = _Simplifier(counts)
+    with gradient_mode(False), recorded_at(None):
         simplified = simplifier.run(outputs)
     if checks is not None:
         checks += dict.fromkeys(simplifier.checks)
@@ -149,6 +154,7 @@ class _Simplifier:
 
     def __init__(self, counts: dict[str, int] | None) -> None:
         self.counts = counts
+        self.mode = mode.now
         self.done: dict[Node, Node] = {}
         self.interned: dict[Any, Node] = {}
         self.numbers: dict[Node, int] = {}
@@ -169,14 +175,14 @@ class _Simplifier:
                 done[node] = done[replacement]
                 stack.pop()
                 continue
-            found = self.rewritten(node, _EARLY)
+            found = self.rewritten(node, _BEFORE_SOURCES)
             if found is None:
                 missing = [source for source in node.sources if source not in done]
                 if missing:
                     stack.extend(reversed(missing))
                     continue
                 rebuilt = self.rebuilt(node)
-                found = self.rewritten(rebuilt, _LATE)
+                found = self.simplified(rebuilt)
                 if found is None:
                     found = self.intern(rebuilt)
                     done[found] = found
@@ -190,10 +196,19 @@ class _Simplifier:
                 stack.append(found)
         return tuple(done[node] for node in outputs)
 
+    def simplified(self, node: Node) -> Node | None:
+        """What a node with simplified sources becomes, or None."""
+        found = None
+        if 0 in node.shape:
+            found = self.rewritten(node, _WITHOUT_ELEMENTS)
+        if found is None and all(source.op is common.constant for source in node.sources):
+            found = self.rewritten(node, _OF_CONSTANTS)
+        return self.rewritten(node, _ALWAYS) if found is None else found
+
     def rewritten(self, node: Node, rules: dict[Op, list[RewriteRule]]) -> Node | None:
         for rule in rules.get(node.op, ()):
-            with recorded_at(node.site):
-                found = rule.apply(node)
+            self.mode.site = node.site
+            found = rule.apply(node)
             if found is not None:
                 self.count(rule.name)
                 return found
@@ -228,9 +243,10 @@ class _Simplifier:
 
 
 def _attributes_key(node: Node) -> Any:
-    value = literal(node)
-    if value is not None:
-        return _key(value)
+    if node.op is common.constant:
+        value = literal(node)
+        if value is not None:
+            return _key(value)
     return tuple(sorted((name, _key(value)) for name, value in node.attributes.items()))
 
 

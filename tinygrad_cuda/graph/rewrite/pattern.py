@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,21 +19,29 @@ from tinygrad_cuda.graph.ops import common
 Number = bool | int | float
 
 
+class When(Enum):
+    """At which nodes a rule is tried."""
+
+    BEFORE_SOURCES = "before its sources are simplified, since it drops some of them"
+    WITHOUT_ELEMENTS = "where the node has no elements"
+    OF_CONSTANTS = "where every source is a constant"
+    ALWAYS = "once its sources are simplified"
+
+
 class RewriteRule(NamedTuple):
     """One rewrite.
 
     Attributes:
         name: as `simplify` counts it.
         ops: the ops at the root of the pattern.
-        apply: the node's replacement, or None where the pattern does not hold; the node's
-            sources are simplified already.
-        early: tried before the sources are looked at, because it drops some of them.
+        apply: the node's replacement, or None where the pattern does not hold.
+        when: at which nodes it is tried.
     """
 
     name: str
     ops: tuple[Op, ...]
     apply: Callable[[Node], Node | None]
-    early: bool = False
+    when: When = When.ALWAYS
 
 
 def literal(node: Node) -> Number | None:

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from math import prod
 
 from tinygrad_cuda.core.shapes import Shape
-from tinygrad_cuda.graph.node import Node, node_made
+from tinygrad_cuda.graph.node import Node, node_made, topological
 from tinygrad_cuda.graph.ops import contraction, movement
-from tinygrad_cuda.graph.order import topological
 
 RUN = 8  # elements that must stay neighbours in memory: they are stored together
 

@@ -3,10 +3,11 @@ Simplification happens while an expression is being built; index.py puts them to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import gcd
 from typing import Any
+from weakref import WeakValueDictionary
 
 
 class Term:
@@ -107,16 +108,31 @@ class Bounded(Compound):
 
 
 class Index:
-    """sum of coefficient * term + constant, canonical: equal sums compare and hash equal.
+    """sum of coefficient * term + constant, canonical: equal sums are one object.
 
     Operands of `//` and `%` are shifted by multiples of the divisor until their lowest value is
     in [0, divisor), so negative intermediates never meet C's truncating division.
+
+    Attributes:
+        low, high: the range of its values.
+        leaves: all variables, symbols and loaded values in it, at any depth.
     """
 
-    __slots__ = ("_hash", "_key", "constant", "high", "low", "terms")
+    __slots__ = ("__weakref__", "_key", "constant", "high", "leaves", "low", "terms")
 
-    def __init__(self, terms: tuple[tuple[int, Term], ...], constant: int) -> None:
+    terms: tuple[tuple[int, Term], ...]
+    constant: int
+    low: int
+    high: int
+    leaves: frozenset[AffineLeaf]
+    _key: str | None
+
+    def __new__(cls, terms: tuple[tuple[int, Term], ...], constant: int) -> Index:
         """Use `variable`, `constant`, ... and operators: `terms` must already be canonical."""
+        found = _indices.get((terms, constant))
+        if found is not None:
+            return found
+        self = super().__new__(cls)
         low = high = constant
         for coefficient, term in terms:
             if coefficient > 0:
@@ -126,8 +142,9 @@ class Index:
                 low += coefficient * term.high
                 high += coefficient * term.low
         self.terms, self.constant, self.low, self.high = terms, constant, low, high
-        self._hash = hash((terms, constant))
-        self._key: str | None = None
+        self.leaves = frozenset().union(*[_leaves_of(term) for _, term in terms])
+        self._key = None
+        return _indices.setdefault((terms, constant), self)
 
     @property
     def key(self) -> str:
@@ -138,16 +155,6 @@ class Index:
                 parts.append(str(self.constant))
             self._key = "+".join(parts)
         return self._key
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, Index):
-            return NotImplemented
-        return self.constant == other.constant and self.terms == other.terms
 
     def __repr__(self) -> str:
         return f"Index({self.key})"
@@ -216,16 +223,6 @@ class Index:
             result = sum((part * c for c, part in parts), Index((), result.constant))
         return result
 
-    def leaves(self) -> frozenset[AffineLeaf]:
-        """All variables, symbols and loaded values in it, at any depth."""
-        found: set[AffineLeaf] = set()
-        for _, term in self.terms:
-            if isinstance(term, AffineLeaf):
-                found.add(term)
-            elif isinstance(term, Compound):
-                found |= term.operand.leaves()
-        return frozenset(found)
-
     def substitute(self, values: Mapping[AffineLeaf, Index]) -> Index:
         """Put an index in place of each leaf named in `values`, and simplify again."""
         result = Index((), self.constant)
@@ -249,6 +246,18 @@ class Index:
                 value = term.operand.evaluate(values)
             total = total + coefficient * value
         return total
+
+
+# Those in use.
+_indices: WeakValueDictionary[tuple[tuple[tuple[int, Term], ...], int], Index]
+_indices = WeakValueDictionary()
+
+
+def _leaves_of(term: Term) -> Iterable[AffineLeaf]:
+    if isinstance(term, AffineLeaf):
+        return (term,)
+    assert isinstance(term, Compound)
+    return term.operand.leaves
 
 
 # ---- making them -------------------------------------------------------------------------------

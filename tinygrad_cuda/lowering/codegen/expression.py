@@ -22,7 +22,7 @@ from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates, Guard, mo
 from tinygrad_cuda.lowering.codegen.names import value_stem
 from tinygrad_cuda.lowering.codegen.params import Words, literal
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, is_identity_value, value_of_nothing
-from tinygrad_cuda.lowering.schedule.narrowing import is_half, is_power_below_one
+from tinygrad_cuda.lowering.schedule.narrowing import is_power_below_one
 
 EARLY = 48  # registers of a thread for operands that are loaded before the first loop needs them
 DEAR = 8  # cost from which a value is held for later phases instead of being made again
@@ -64,7 +64,7 @@ class Lane:
     def __init__(self, variable: Index, width: int) -> None:
         self.variable = variable
         self.width = width
-        self.name = next(iter(variable.leaves())).name if variable.terms else ""
+        self.name = next(iter(variable.leaves)).name if variable.terms else ""
 
 
 class Evaluator:
@@ -112,7 +112,7 @@ class Evaluator:
         """The outermost scope where all leaves of these indices are known."""
         depth = 0
         for part in (*parts, *(condition.index for condition in guard)):
-            for leaf in part.leaves():
+            for leaf in part.leaves:
                 depth = max(depth, self._home(leaf.name))
         return depth
 
@@ -150,18 +150,18 @@ class Evaluator:
             return self.load(node, ix.flatten(at, node.shape), guard)
         if node.op.kind == "movement" or node.op in TRANSPARENT or node.op is common.assign:
             return self._moved(node, at, guard)
-        if is_identity_value(node):
-            return literal(value_of_nothing(node), node.dtype)
+        if node.op.kind == "elementwise":
+            return self._elementwise(node, at, guard)
         if node.op.kind == "leaf":
             return self._leaf(node, at, guard)
         if node.op is indexing.gather:
             return self._gather(node, at, guard)
-        assert node.op.kind == "elementwise", f"{node} cannot be evaluated inside a kernel"
-        return self._elementwise(node, at, guard)
+        assert is_identity_value(node), f"{node} cannot be evaluated inside a kernel"
+        return literal(value_of_nothing(node), node.dtype)
 
     def _settled(self, node: Node, text: str) -> str:
         """The result of a skeleton, whose float32 accumulator a half type rounds."""
-        if not is_half(node.dtype):
+        if not node.dtype.is_half:
             return text
         depth = max(self.floors.values(), default=0)
         return self._rounded(node, depth, ("settled", node, text), text)
@@ -241,7 +241,7 @@ class Evaluator:
             text = f"tgc_cast<{dtype.c}>({start} + {step} * ({wide})({position}))"
         else:
             text = self._random(node, position)
-        if is_half(dtype) and node.op is not common.arange:
+        if dtype.is_half and node.op is not common.arange:
             text = f"tgc_cast<{dtype.c}>({text})"
         return self._named(depth, (node, at), dtype.compute, text, value_stem(node))
 
@@ -295,7 +295,7 @@ class Evaluator:
         split = ix.split_lane(index, lane.variable)
         if split is None or split[0] != 1 or not ix.divisible(split[1], lane.width):
             return None
-        if any(self._home(leaf.name) == depth for c in guard for leaf in c.index.leaves()):
+        if any(self._home(leaf.name) == depth for c in guard for leaf in c.index.leaves):
             return None
         rest = split[1]
         outer = self._depth((rest,), guard)
@@ -309,7 +309,7 @@ class Evaluator:
         elif key not in memo:
             place, early = self.index_text(rest), node if self._known(rest, guard) else None
             if self.nearer is not None:
-                names = {leaf.name for leaf in rest.leaves()} if early else set[str]()
+                names = {leaf.name for leaf in rest.leaves} if early else set[str]()
                 text = self.nearer.vector(node, key, lane.width, place, names)
             else:
                 load = "tgc_load_vector" + "_lasting" * (node in self.lasting)
@@ -324,7 +324,7 @@ class Evaluator:
 
     def _known(self, index: Index, guard: Guard) -> bool:
         """Whether a load needs nothing that the kernel finds out."""
-        return not guard and all(leaf.name not in self._homes for leaf in index.leaves())
+        return not guard and all(leaf.name not in self._homes for leaf in index.leaves)
 
     def _hold(
         self, key: Any, depth: int, ctype: str, text: str, stem: str, loaded: Node | None = None
@@ -359,7 +359,7 @@ class Evaluator:
             memo[key] = text
             return text
         ctype = node.dtype.compute
-        rounds = is_half(node.dtype) and node.op not in _EXACT
+        rounds = node.dtype.is_half and node.op not in _EXACT
         if node.op.cost >= DEAR:
             whole = f"tgc_cast<{node.dtype.c}>({text})" if rounds else text
             kept = self._hold(key, depth, ctype, whole, value_stem(node))
@@ -369,7 +369,7 @@ class Evaluator:
         if rounds:
             return self._rounded(node, depth, key, text)
         memo[key] = self.emit(depth, ctype, text, value_stem(node))
-        if node.op is ew.cast and is_half(node.dtype) and node.sources[0].dtype.compute == "float":
+        if node.op is ew.cast and node.dtype.is_half and node.sources[0].dtype.compute == "float":
             self.unrounded[memo[key]] = operands[0]
         return memo[key]
 
@@ -379,7 +379,7 @@ class Evaluator:
         A quotient's are those of any float32 operation. A power's grow with its exponent, and a
         difference would show them: of float32 only those take part that no difference cancels.
         """
-        if is_half(node.dtype):
+        if node.dtype.is_half:
             return True
         return node in self.narrowed and (node.op is ew.div or is_power_below_one(node))
 
@@ -532,5 +532,5 @@ def expression(node: Node, operands: list[str], short: bool = False) -> str:
     text = node.op.cuda
     if callable(text):
         dtype = node.sources[0].dtype
-        text = text(float16 if short and not is_half(dtype) else dtype)
+        text = text(float16 if short and not dtype.is_half else dtype)
     return _CALL.sub(r"tgc_\1(", text).format(*operands)

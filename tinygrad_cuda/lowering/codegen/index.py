@@ -126,7 +126,7 @@ def split_lane(index: Index, lane: Index) -> tuple[int, Index] | None:
     ((_, term),) = lane.terms
     coefficient = next((c for c, t in index.terms if t == term), 0)
     rest = index - lane * coefficient
-    return None if term in rest.leaves() else (coefficient, rest)
+    return None if term in rest.leaves else (coefficient, rest)
 
 
 # ---- conditions --------------------------------------------------------------------------------

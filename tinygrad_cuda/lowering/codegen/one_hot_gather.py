@@ -48,10 +48,10 @@ def pick_of(node: Node, at: Coordinates, column: Index, memory: set[Node]) -> Pi
         core = checked
         while core not in memory and core.op is ew.cast and core.dtype.is_integer:
             core = core.sources[0]
-        leaves = {leaf for part in at_place for leaf in part.leaves()}
+        leaves = {leaf for part in at_place for leaf in part.leaves}
         inside = core not in memory and core.op is indexing.check_index
         inside = inside and int(core.attributes["limit"]) == column.high + 1
-        if inside and leaves.isdisjoint(column.leaves()):
+        if inside and leaves.isdisjoint(column.leaves):
             return Pick(value, checked, core.sources[0], at_place)
     return None
 

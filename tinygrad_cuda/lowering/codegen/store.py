@@ -12,7 +12,6 @@ from tinygrad_cuda.lowering.codegen.expression import Evaluator
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.schedule.narrowing import is_half
 
 SMALL = 1 << 15  # elements below which threads are worth more than vectors
 BUSY = 16  # elements of a thread that has enough to do
@@ -38,7 +37,7 @@ class Stores:
         """Stores `value` as element `index` of a node, if `condition` holds."""
         writer = self.writer
         depth = len(writer.scopes) - 1
-        if is_half(node.dtype):  # the store rounds; of float32, a cast keeps the rounded value
+        if node.dtype.is_half:  # the store rounds; of float32, a cast keeps the rounded value
             value = writer.unrounded.get(value, value)
         value, condition = self._guarded(node, index, value, condition)
         pointer = writer.words.write(node)
@@ -52,7 +51,7 @@ class Stores:
             if fits and split and split[0] == 1 and ix.divisible(split[1], lane.width):
                 name = writer.fresh(f"{pointer.removeprefix('p.')}x{lane.width}")
                 ctype = node.dtype.c
-                if is_half(node.dtype):  # rounded in pairs
+                if node.dtype.is_half:  # rounded in pairs
                     writer.scopes[-2].lines.append(f"float {name}[{lane.width}];")
                     writer.scopes[-1].lines.append(f"{name}[{lane.name}] = {value};")
                     self.after.append(

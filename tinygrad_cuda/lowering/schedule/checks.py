@@ -19,8 +19,6 @@ from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule
 
 def unread_checks(checks: Sequence[Node], schedule: Schedule) -> list[Node]:
     """Those of a program's checks of which no kernel evaluates every element."""
-    if not checks:
-        return []
     roots = [node for kernel in schedule.kernels for node in (*kernel.stores, *kernel.anchors)]
     # Nodes are made anew on the way to the schedule; a check keeps its code.
     read = {n.attributes["code"] for n in _evaluated(roots) if n.op in indexing.CHECKS}

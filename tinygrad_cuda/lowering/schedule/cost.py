@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import NamedTuple
 
-from tinygrad_cuda.graph.node import Node, Op
+from tinygrad_cuda.graph.node import Node, Op, topological
 from tinygrad_cuda.graph.ops import common, contraction, convolution, indexing, scan, winograd
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
-from tinygrad_cuda.graph.order import topological
 
 
 class Cost(NamedTuple):

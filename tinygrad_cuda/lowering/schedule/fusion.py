@@ -1,4 +1,4 @@
-"""How values reach their readers, and which groups of nodes may share a kernel.
+"""How values reach their readers, and which of them every reader computes for itself.
 
 Everything is decided on shapes: a signature says how rows and reduced axes alternate in memory.
 """
@@ -11,9 +11,8 @@ from typing import NamedTuple, Protocol
 
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import common, contraction, convolution, indexing, movement, winograd
+from tinygrad_cuda.graph.ops import common, contraction, convolution, indexing, movement
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
-from tinygrad_cuda.lowering.target import Target
 
 # How an operand's elements line up with those of its reader.
 FLAT = "flat"  # element k of one meets element k of the other, row-major
@@ -23,14 +22,10 @@ OTHER = "other"  # permuted, shifted, gathered: any element may meet any other
 # ((size, reduced), ...): axes of size 1 dropped, neighbours of one sort merged.
 Signature = tuple[tuple[int, bool], ...]
 
-NODES_PER_OUTPUT = 64  # expressions a kernel evaluates for each value it stores
-ANCHORS = 12  # reductions of a kernel: each phase makes again what registers do not hold
 INLINE_COST = 64  # of values made from nothing: masks, positions, constants
 CHEAP_COST = 6  # of values made from one input: casts, comparisons, scales
 BROADCAST_COST = 16  # of small values that every reader broadcasts
 LONG_ROW = 1 << 15  # a row longer than this, among few, is split, so that it has one phase
-SHORT_PRODUCT = 1024  # of products this long at most an update is the epilogue
-TRANSFORMS = winograd.ROWS
 ALONE = {  # kinds of kernels that take elementwise readers of their results only
     "contract": "a contraction has a kernel of its own",
     "tile": "a transform of tiles has a kernel of its own",
@@ -178,16 +173,47 @@ def value_of_nothing(node: Node) -> float:
     return value
 
 
-def inline_values(order: list[Node], stop: set[Node], wanted: set[Node]) -> set[Node]:
+class Dataflow(NamedTuple):
+    """What the values of a program are read through.
+
+    Attributes:
+        stop: movements that are stored themselves.
+        inline: values that every reader computes for itself.
+        edges: the operands of each node that does work.
+    """
+
+    stop: set[Node]
+    inline: set[Node]
+    edges: dict[Node, list[Edge]]
+
+
+def dataflow(order: list[Node], wanted: set[Node]) -> Dataflow:
+    """The values of a program without the movements between them.
+
+    Args:
+        order: its nodes, sources first.
+        wanted: those that end up in memory.
+    """
+    stop = {node for node in wanted if not works(node)}
+    edges = {node: edges_of(node, stop) for node in order if works(node) or node in stop}
+    inline = _inline_values(order, edges, wanted)
+    for node in order:
+        if is_identity_value(node) and node not in stop:
+            edges.pop(node, None)
+    return Dataflow(stop, inline, edges)
+
+
+def _inline_values(
+    order: list[Node], edges: dict[Node, list[Edge]], wanted: set[Node]
+) -> set[Node]:
     """Values that every reader computes for itself: cheaper than a trip through memory.
 
     They depend on inputs of the program and on nothing that a kernel stores.
     """
     readers: dict[Node, list[Edge]] = {}
-    for node in order:
-        if works(node) or node in stop:
-            for edge in edges_of(node, stop):
-                readers.setdefault(edge.base, []).append(edge)
+    for operands in edges.values():
+        for edge in operands:
+            readers.setdefault(edge.base, []).append(edge)
     cost: dict[Node, tuple[int, frozenset[Node]]] = {}  # of the expression; inputs it loads
     found: set[Node] = set()
     for node in order:
@@ -232,75 +258,6 @@ def _inline_cost(
     return total, loads
 
 
-class Group:
-    """Nodes that are to share a kernel.
-
-    Attributes:
-        kind: ``map``, ``row``, ``col``, ``contract``, ``tile`` or ``scatter``.
-        numel: elements of the space the kernel walks.
-        sign: of a row or col kernel.
-        members: in topological order; `anchors` are its reductions, contraction or scatter.
-        reduction_dependent: members that depend on an anchor.
-        update: it makes the new values of an optimizer's step.
-        target: the machine; fewer rows than it has multiprocessors are split.
-    """
-
-    __slots__ = (
-        "kind",
-        "numel",
-        "sign",
-        "members",
-        "anchors",
-        "reduction_dependent",
-        "update",
-        "target",
-        "why",
-    )
-
-    def __init__(self, node: Node, update: bool, target: Target) -> None:
-        self.target = target
-        self.kind = "map"
-        self.numel = prod(node.shape)
-        self.sign: Signature = ()
-        self.members = [node]
-        self.anchors: list[Node] = []
-        self.reduction_dependent: set[Node] = set()
-        self.update = update
-        self.why = ""
-        if node.op.kind == "reduction":
-            shape = node.sources[0].shape
-            self.sign = signature(shape, node.attributes["axes"])
-            self.kind = "row" if not self.sign or self.sign[-1][1] else "col"
-            self.numel = prod(shape)
-        elif node.op.kind == "contraction":
-            self.kind = "contract"
-        elif node.op in TRANSFORMS:
-            self.kind = "tile"
-        elif node.op in (indexing.scatter, indexing.scatter_add):
-            self.kind = "scatter"
-        if self.kind != "map":
-            self.anchors = [node]
-            self.reduction_dependent = {node}
-
-    @property
-    def rows(self) -> int:
-        return rows_of(self.sign)
-
-    @property
-    def one_phase(self) -> bool:
-        """Whether each element is visited once: a long line is split over several blocks."""
-        few = self.rows < self.target.multiprocessors
-        return self.kind == "col" or (
-            self.kind == "row" and few and length_of(self.sign) > LONG_ROW
-        )
-
-    def is_line(self, node: Node) -> bool:
-        """Whether a member has one value for each row, rather than one for each element."""
-        return self.kind in ("row", "col") and (
-            node in self.anchors or prod(node.shape) == self.rows
-        )
-
-
 class IterationSpace(Protocol):
     """What a `Group` and a kernel that was made of it have in common."""
 
@@ -309,74 +266,6 @@ class IterationSpace(Protocol):
     anchors: list[Node]
 
     def is_line(self, node: Node) -> bool: ...
-
-
-def merged(
-    a: Group,
-    b: Group,
-    edges: dict[Node, list[Edge]],
-    position: dict[Node, int],
-    settled: bool = False,
-) -> Group | str:
-    """The two groups as one kernel, or why not. Cycles are the caller's business.
-
-    `settled`: whatever reads the old value that an update replaces is done before the gradient.
-    """
-    if a.kind == "map" and b.kind != "map":
-        a, b = b, a
-    refusal = _spaces_differ(a, b, settled)
-    if refusal:
-        return refusal
-    anchors = len(a.anchors) + len(b.anchors)
-    if anchors > ANCHORS:
-        return f"more than {ANCHORS} reductions"
-    limit = NODES_PER_OUTPUT * min(max(1, anchors), 3)
-    if len(a.members) + len(b.members) > limit:
-        return f"more than {limit} expressions"
-    result = Group.__new__(Group)
-    result.kind, result.numel, result.sign = a.kind, a.numel, a.sign
-    result.update, result.target, result.why = a.update, a.target, ""
-    result.members = sorted(a.members + b.members, key=position.__getitem__)
-    result.anchors = [node for node in result.members if node in a.anchors or node in b.anchors]
-    inside = set(result.members)
-    result.reduction_dependent = set(result.anchors)
-    for node in result.members:
-        for edge in edges[node]:
-            if edge.base in inside:
-                if not lines_up(result, edge, node):
-                    return f"{edge.base.op.name} does not line up with {node.op.name}"
-                if edge.base in result.reduction_dependent:
-                    result.reduction_dependent.add(node)
-                    if result.one_phase and (node in result.anchors or not result.is_line(node)):
-                        return f"{node.op.name} needs a finished {edge.base.op.name}"
-    return result
-
-
-def _takes_updates(group: Group) -> bool:
-    """Whether an update in place may be the epilogue of a gradient.
-
-    It waits for all that reads the old value, and the gradient with it: where that is long work,
-    it had better share a launch with the readers.
-    """
-    if group.kind == "contract":
-        return all(sum_length(node) <= SHORT_PRODUCT for node in group.anchors)
-    return group.kind in ("col", "tile")
-
-
-def _spaces_differ(a: Group, b: Group, settled: bool) -> str:
-    """Why the two cannot walk the same space, or nothing; a `map` is always b."""
-    takes = _takes_updates(a) or (settled and a.kind == "contract")
-    if a.update != b.update and not (b.update and takes):
-        return "an update has a launch of its own"
-    if a.kind == "scatter":
-        return "a scatter has a kernel of its own"
-    if b.kind != "map":
-        if a.kind in ALONE or b.kind in ALONE:
-            return ALONE[b.kind if b.kind in ALONE else a.kind]
-        return "" if a.sign == b.sign and a.kind == b.kind else "they reduce along other axes"
-    if a.numel == b.numel or (a.kind in ("row", "col") and b.numel == a.rows):
-        return ""
-    return "they have different numbers of elements"
 
 
 def lines_up(group: IterationSpace, edge: Edge, reader: Node) -> bool:

@@ -8,24 +8,166 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from tinygrad_cuda.graph.node import Node, Op
-from tinygrad_cuda.graph.ops import common, elementwise, indexing
+from tinygrad_cuda.graph.node import Node, Op, topological
+from tinygrad_cuda.graph.ops import common, elementwise, indexing, winograd
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.lowering.schedule.fusion import (
+    ALONE,
     FLAT,
+    LONG_ROW,
     Edge,
-    Group,
-    edges_of,
-    inline_values,
-    is_identity_value,
-    merged,
-    works,
+    Signature,
+    dataflow,
+    length_of,
+    lines_up,
+    rows_of,
+    signature,
+    sum_length,
 )
 from tinygrad_cuda.lowering.target import Target
 
+NODES_PER_OUTPUT = 64  # expressions a kernel evaluates for each value it stores
+ANCHORS = 12  # reductions of a kernel: each phase makes again what registers do not hold
+SHORT_PRODUCT = 1024  # of products this long at most an update is the epilogue
+TRANSFORMS = winograd.ROWS
 FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
 SIBLINGS = 64  # neighbouring groups of one space that are compared with each other
+
+
+class Group:
+    """Nodes that are to share a kernel.
+
+    Attributes:
+        kind: ``map``, ``row``, ``col``, ``contract``, ``tile`` or ``scatter``.
+        numel: elements of the space the kernel walks.
+        sign: of a row or col kernel.
+        members: in topological order; `anchors` are its reductions, contraction or scatter.
+        reduction_dependent: members that depend on an anchor.
+        update: it makes the new values of an optimizer's step.
+        target: the machine; fewer rows than it has multiprocessors are split.
+    """
+
+    __slots__ = (
+        "kind",
+        "numel",
+        "sign",
+        "members",
+        "anchors",
+        "reduction_dependent",
+        "update",
+        "target",
+        "why",
+    )
+
+    def __init__(self, node: Node, update: bool, target: Target) -> None:
+        self.target = target
+        self.kind = "map"
+        self.numel = prod(node.shape)
+        self.sign: Signature = ()
+        self.members = [node]
+        self.anchors: list[Node] = []
+        self.reduction_dependent: set[Node] = set()
+        self.update = update
+        self.why = ""
+        if node.op.kind == "reduction":
+            shape = node.sources[0].shape
+            self.sign = signature(shape, node.attributes["axes"])
+            self.kind = "row" if not self.sign or self.sign[-1][1] else "col"
+            self.numel = prod(shape)
+        elif node.op.kind == "contraction":
+            self.kind = "contract"
+        elif node.op in TRANSFORMS:
+            self.kind = "tile"
+        elif node.op in (indexing.scatter, indexing.scatter_add):
+            self.kind = "scatter"
+        if self.kind != "map":
+            self.anchors = [node]
+            self.reduction_dependent = {node}
+
+    @property
+    def rows(self) -> int:
+        return rows_of(self.sign)
+
+    @property
+    def one_phase(self) -> bool:
+        """Whether each element is visited once: a long line is split over several blocks."""
+        if self.kind != "row":
+            return self.kind == "col"
+        return self.rows < self.target.multiprocessors and length_of(self.sign) > LONG_ROW
+
+    def is_line(self, node: Node) -> bool:
+        """Whether a member has one value for each row, rather than one for each element."""
+        return self.kind in ("row", "col") and (
+            node in self.anchors or prod(node.shape) == self.rows
+        )
+
+
+def merged(
+    a: Group,
+    b: Group,
+    edges: dict[Node, list[Edge]],
+    position: dict[Node, int],
+    settled: bool = False,
+) -> Group | str:
+    """The two groups as one kernel, or why not. Cycles are the caller's business.
+
+    `settled`: whatever reads the old value that an update replaces is done before the gradient.
+    """
+    if a.kind == "map" and b.kind != "map":
+        a, b = b, a
+    refusal = _spaces_differ(a, b, settled)
+    if refusal:
+        return refusal
+    anchors = len(a.anchors) + len(b.anchors)
+    if anchors > ANCHORS:
+        return f"more than {ANCHORS} reductions"
+    limit = NODES_PER_OUTPUT * min(max(1, anchors), 3)
+    if len(a.members) + len(b.members) > limit:
+        return f"more than {limit} expressions"
+    result = Group.__new__(Group)
+    result.kind, result.numel, result.sign = a.kind, a.numel, a.sign
+    result.update, result.target, result.why = a.update, a.target, ""
+    result.members = sorted(a.members + b.members, key=position.__getitem__)
+    result.anchors = [node for node in result.members if node in a.anchors or node in b.anchors]
+    inside = set(result.members)
+    result.reduction_dependent = set(result.anchors)
+    for node in result.members:
+        for edge in edges[node]:
+            if edge.base in inside:
+                if not lines_up(result, edge, node):
+                    return f"{edge.base.op.name} does not line up with {node.op.name}"
+                if edge.base in result.reduction_dependent:
+                    result.reduction_dependent.add(node)
+                    if result.one_phase and (node in result.anchors or not result.is_line(node)):
+                        return f"{node.op.name} needs a finished {edge.base.op.name}"
+    return result
+
+
+def _takes_updates(group: Group) -> bool:
+    """Whether an update in place may be the epilogue of a gradient.
+
+    It waits for all that reads the old value, and the gradient with it: where that is long work,
+    it had better share a launch with the readers.
+    """
+    if group.kind == "contract":
+        return all(sum_length(node) <= SHORT_PRODUCT for node in group.anchors)
+    return group.kind in ("col", "tile")
+
+
+def _spaces_differ(a: Group, b: Group, settled: bool) -> str:
+    """Why the two cannot walk the same space, or nothing; a `map` is always b."""
+    takes = _takes_updates(a) or (settled and a.kind == "contract")
+    if a.update != b.update and not (b.update and takes):
+        return "an update has a launch of its own"
+    if a.kind == "scatter":
+        return "a scatter has a kernel of its own"
+    if b.kind != "map":
+        if a.kind in ALONE or b.kind in ALONE:
+            return ALONE[b.kind if b.kind in ALONE else a.kind]
+        return "" if a.sign == b.sign and a.kind == b.kind else "they reduce along other axes"
+    if a.numel == b.numel or (a.kind in ("row", "col") and b.numel == a.rows):
+        return ""
+    return "they have different numbers of elements"
 
 
 class Groups:
@@ -34,15 +176,9 @@ class Groups:
     def __init__(self, wanted: tuple[Node, ...], target: Target) -> None:
         self.target = target
         self.wanted = set(wanted)
-        order = topological(wanted)
+        self.nodes = order = topological(wanted)
         self.position = {node: place for place, node in enumerate(order)}
-        self.stop = {node for node in wanted if not works(node)}
-        self.inline = inline_values(order, self.stop, self.wanted)
-        self.edges: dict[Node, list[Edge]] = {
-            node: edges_of(node, self.stop)
-            for node in order
-            if (works(node) and not is_identity_value(node)) or node in self.stop
-        }
+        self.stop, self.inline, self.edges = dataflow(order, self.wanted)
         self.order = [
             node for node in order if node in self.edges and node not in self.inline
             and 0 not in node.shape

@@ -17,12 +17,11 @@ from tinygrad_cuda.lowering.schedule.fusion import (
     OTHER,
     TRANSPARENT,
     Edge,
-    Group,
     Signature,
     is_identity_value,
 )
-from tinygrad_cuda.lowering.schedule.grouping import Groups
-from tinygrad_cuda.lowering.schedule.narrowing import is_half, narrowed_values
+from tinygrad_cuda.lowering.schedule.grouping import Group, Groups
+from tinygrad_cuda.lowering.schedule.narrowing import narrowed_values
 from tinygrad_cuda.lowering.target import Target
 
 REMAKE_COST = 24  # of a value that its readers make again from others in memory
@@ -163,9 +162,10 @@ def schedule(
         if wanted[number].op is common.assign
     }
     made = Schedule(builder.kernels(places), wanted)
-    narrowed = narrowed_values(wanted)
-    for kernel in made.kernels:
-        kernel.narrowed = narrowed
+    if any(node.dtype.is_half for node in builder.nodes):
+        narrowed = narrowed_values(builder.nodes, wanted)
+        for kernel in made.kernels:
+            kernel.narrowed = narrowed
     _turn(made.kernels)
     return made
 
@@ -280,11 +280,11 @@ class _ScheduleBuilder(Groups):
 
     def _widened_from(self, node: Node) -> Node | None:
         """The value of 16 bits in the same kernel that a float32 node only widens, or None."""
-        if node.op is not ew.cast or not is_half(node.sources[0].dtype):
+        if node.op is not ew.cast or not node.sources[0].dtype.is_half:
             return None
         (edge,) = self.edges[node]
         own = self.owner.get(edge.base) is self.owner[node] and edge.base not in self.inline
-        return edge.base if own and edge.kind == FLAT and is_half(edge.base.dtype) else None
+        return edge.base if own and edge.kind == FLAT and edge.base.dtype.is_half else None
 
     def _remade_from(self, node: Node, limit: int, most: int) -> set[Node] | None:
         """The small values to store beside it so that readers can make a value again, or None.

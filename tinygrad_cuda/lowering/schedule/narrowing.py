@@ -4,34 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tinygrad_cuda.core.dtypes import DType, float32
+from tinygrad_cuda.core.dtypes import float32
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import reduction
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT
 
 # Where a small error of the operand may become a step of the result.
 _STEPS = (ew.sign, ew.floor, ew.ceil, ew.trunc, ew.round)
 
 
-def is_half(dtype: DType) -> bool:
-    """Whether values are kept in 16 bits and computed in float32."""
-    return dtype.is_floating and dtype.itemsize == 2
-
-
-def narrowed_values(outputs: Sequence[Node]) -> frozenset[Node]:
+def narrowed_values(order: Sequence[Node], outputs: Sequence[Node]) -> frozenset[Node]:
     """The float32 nodes whose every path to an output leads through a half type.
 
     Comparisons, integers and roundings count as outputs: they turn an error into another value.
+
+    Args:
+        order: the program's nodes, sources first.
+        outputs: those that are its results.
     """
-    order = topological(outputs)
-    if not any(is_half(node.dtype) for node in order):
-        return frozenset()
-    exact = {node for node in outputs if not is_half(node.dtype)}
+    exact = {node for node in outputs if not node.dtype.is_half}
     for node in reversed(order):
         if node in exact or not node.dtype.is_floating or node.op in _STEPS:
-            exact.update(source for source in node.sources if not is_half(source.dtype))
+            exact.update(source for source in node.sources if not source.dtype.is_half)
     return frozenset(node for node in order if node.dtype is float32 and node not in exact)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.core.dtypes import bfloat16, float16, float32, float64
+from tinygrad_cuda.core.dtypes import float32, float64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.nn.functional.pooling import avg_pool1d
@@ -58,7 +58,7 @@ def check_channels(op: str, input: Tensor, **parameters: Tensor | None) -> None:
 def _is_mixed(input: Tensor, *parameters: Tensor | None) -> bool:
     """A half input beside float32 parameters: computed in float32, the result is half."""
     wide = (p is not None and p.dtype.itemsize > 2 for p in parameters)
-    return input.dtype.is_floating and input.dtype.itemsize == 2 and any(wide)
+    return input.dtype.is_half and any(wide)
 
 
 @gives_format
@@ -302,7 +302,7 @@ def rms_norm(
     small = float(np.finfo(np.float64 if input.dtype is float64 else np.float32).eps)
     added = small if eps is None else eps
     # Squares leave the range of float16 early.
-    wide = input.to(float32) if input.dtype in (float16, bfloat16) else input
+    wide = input.to(float32) if input.dtype.is_half else input
     normal = wide * ((wide * wide).mean(axes, keepdim=True) + added).rsqrt()
     scaled = _scaled(normal, weight, None, tuple(normalized_shape))
     result: Tensor = scaled.to(input.dtype)

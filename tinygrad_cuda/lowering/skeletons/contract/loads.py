@@ -62,7 +62,7 @@ class Reader(Evaluator):
 
     def index_text(self, index: Index) -> str:
         table = self.table
-        if table is None or self.wide or table.line not in index.leaves():
+        if table is None or self.wide or table.line not in index.leaves:
             return super().index_text(index)
         index = index.expanded()
         own, rest, mixed = separated(index, table.line)
@@ -87,7 +87,7 @@ class Reader(Evaluator):
         """The name of what is the same for all lines of a thread."""
         depth = self._depth((rest,), ())
         if depth == 2 and all(
-            leaf.name == self.step or self._home(leaf.name) < 2 for leaf in rest.leaves()
+            leaf.name == self.step or self._home(leaf.name) < 2 for leaf in rest.leaves
         ):
             depth = 1
         return self._named(depth, ("rest", rest), "int", super().index_text(rest), "offset")
@@ -130,7 +130,7 @@ def separated(
     mixed: list[tuple[int, FloorDiv | Mod | Bounded]] = []
     for coefficient, term in index.terms:
         part = Index(((coefficient, term),), 0)
-        leaves = part.leaves()
+        leaves = part.leaves
         if line not in leaves:
             rest = rest + part
         elif leaves == {line}:
@@ -181,7 +181,7 @@ def masked(reader: Evaluator, guard: Guard, line: AffineLeaf) -> Mask | None:
     shares: list[tuple[Index, Index | None, int]] = []
     for condition in guard:
         own, rest, mixed = separated(condition.index.expanded(), line)
-        if mixed or any(leaf.name == "v" for leaf in rest.leaves()):
+        if mixed or any(leaf.name == "v" for leaf in rest.leaves):
             return None
         terms = own.terms
         if not terms:
@@ -373,7 +373,7 @@ def _sectors(indices: list[Index], variable: Index) -> int:
     assert isinstance(leaf, AffineLeaf)
     count = 0
     for index in indices:
-        others = {other.name: other.low for other in index.leaves()}
+        others = {other.name: other.low for other in index.leaves}
         for share in range(4):
             first = (leaf.high + 1) * share // 4
             places = range(first, min(first + NEIGHBOURS, leaf.high + 1))

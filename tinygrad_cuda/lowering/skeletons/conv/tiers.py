@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tinygrad_cuda.graph.node import Node, Op, node_made
+from tinygrad_cuda.graph.node import Node, Op, node_made, topological
 from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_gradient
-from tinygrad_cuda.graph.order import topological
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     clocks,
     itemsize_of,
