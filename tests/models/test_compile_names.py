@@ -19,8 +19,8 @@ from python_values import TRAPS, Trainer, Trap, set_scale
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.capture.guard_discovery import names_of
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.replay.guards.discovery import names_of
 
 pytestmark = pytest.mark.usefixtures("device")
 

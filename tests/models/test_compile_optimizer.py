@@ -13,8 +13,15 @@ from compiled_task import value_bytes
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.optim.replay import AHEAD, StepReplay
-from tinygrad_cuda.optim.watched import LIST_WRITERS, WRITERS, States, Watched, WatchedList, changes
+from tinygrad_cuda.optim.step_replay import AHEAD, StepReplay
+from tinygrad_cuda.replay.versioned_containers import (
+    LIST_WRITERS,
+    WRITERS,
+    States,
+    Watched,
+    WatchedList,
+    changes,
+)
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 

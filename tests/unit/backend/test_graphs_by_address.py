@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import Staged
-from tinygrad_cuda.backend.launch.graphs_by_address import GRAPHS, IDLE
-from tinygrad_cuda.backend.launch.steady_runs import SteadyRuns
+from tinygrad_cuda.backend.launch.graphs_by_address_replay import GRAPHS, IDLE
+from tinygrad_cuda.backend.launch.steady_replay import SteadyRuns
 from tinygrad_cuda.core.config import settings
 
 

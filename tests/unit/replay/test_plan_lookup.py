@@ -13,13 +13,12 @@ from tinygrad_cuda import nn, optim
 from tinygrad_cuda.engine import realize
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
-from tinygrad_cuda.graph import backward_template
 from tinygrad_cuda.graph.node import topological
-from tinygrad_cuda.graph.subgraph_template import Deferred
 from tinygrad_cuda.nn import functional as F
-from tinygrad_cuda.optim import updates
-from tinygrad_cuda.optim.updates import Updates
-from tinygrad_cuda.replay import plan_lookup
+from tinygrad_cuda.optim import update_replay as updates
+from tinygrad_cuda.optim.update_replay import Updates
+from tinygrad_cuda.replay import backward_template, plan_lookup
+from tinygrad_cuda.replay.subgraph_template import Deferred
 
 pytestmark = [pytest.mark.usefixtures("overwriting"), pytest.mark.fast_paths]
 

@@ -15,7 +15,7 @@ from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.nn import functional as F
-from tinygrad_cuda.optim.groups import SteadyGroup
+from tinygrad_cuda.optim.group_replay import SteadyGroup
 
 pytestmark = pytest.mark.fast_paths
 
