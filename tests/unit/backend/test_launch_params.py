@@ -173,6 +173,7 @@ class Addresses:
         return Addresses()
 
 
+@pytest.mark.fast_paths
 @pytest.mark.parametrize("fetches", [False, True])
 @pytest.mark.parametrize("period", [1, 2, 3, 40])
 def test_places_that_come_again_are_not_told_again(card: Card, fetches: bool, period: int) -> None:
