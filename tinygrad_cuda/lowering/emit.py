@@ -29,21 +29,24 @@ def stages(kernel: Kernel) -> list[Stage]:
 
 def map_stages(kernel: Kernel) -> list[Stage]:
     """Pointwise: each thread makes a few neighbouring elements of every output."""
-    width = vector_width(kernel, kernel.numel)
+    width, wide = vector_width(kernel, kernel.numel), is_wide(kernel)
     items = kernel.numel // width
-    words = Words()
-    writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
+    blocks = -(-items // THREADS)
+    label = comment(kernel, f"map over {kernel.numel} elements, {width} a thread", blocks)
+    name = stem(kernel)
     item, v = ix.variable("item", items), ix.variable("v", width)
+    flat = item * width + v
+    words = Words()
+    writer = Evaluator(words, set(kernel.reads), wide, kernel.narrowed)
     writer.scopes = [Scope("item"), Scope("v")]
     writer.lane = Lane(v, width)
     stores = Stores(writer, kernel)
-    flat = item * width + v
     for node in kernel.stores:
         stores.put(node, flat, writer.value(node, ix.unflatten(flat, node.shape)))
     body = fill(
         "map.cuh",
         "body",
-        index="long long" if writer.wide else "int",
+        index="long long" if wide else "int",
         threads=THREADS,
         items=items,
         width=width,
@@ -51,9 +54,7 @@ def map_stages(kernel: Kernel) -> list[Stage]:
         map=writer.scopes[1].lines,
         store=stores.after,
     )
-    blocks = -(-items // THREADS)
-    label = comment(kernel, f"map over {kernel.numel} elements, {width} a thread", blocks)
-    return [wrapped(kernel, stem(kernel), body, words.list, blocks, 0, label)]
+    return [wrapped(kernel, name, body, words.list, blocks, 0, label)]
 
 
 __all__ = ["map_stages", "stages"]

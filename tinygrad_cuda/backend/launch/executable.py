@@ -28,7 +28,7 @@ from tinygrad_cuda.backend.launch.launch_params import (
 )
 from tinygrad_cuda.backend.launch.report import Roof, report
 from tinygrad_cuda.backend.launch.run_chain import RunChain, SingleRuns
-from tinygrad_cuda.backend.launch.steady_replay import SteadyRuns
+from tinygrad_cuda.backend.launch.steady_runs import SteadyRuns
 from tinygrad_cuda.backend.launch.validate import Validator
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType
@@ -174,7 +174,7 @@ class CudaExecutable:
         # Arguments that name a check differ from run to run; kernels get names of this program.
         self.codes = [
             node.attributes["code"].position
-            for node in topological(program.outputs)
+            for node in (topological(program.outputs) if self.checks else ())
             if node.op in indexing.CHECKS and isinstance(node.attributes["code"], Argument)
         ]
         self.first_code = next(_first_codes)
@@ -405,7 +405,7 @@ class CudaExecutable:
         def starter(number: int) -> Callable[[], None]:
             return lambda: self._launch(number, pieces)
 
-        order = self.machine.order(self.after)
+        order = self.machine.order(self.after) if len(self.after) > 1 else range(len(self.after))
         if settings.debug >= 2 and validator is None:
             times = self.machine.timed([starter(number) for number in order])
             for number, time in zip(order, times):

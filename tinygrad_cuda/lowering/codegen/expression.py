@@ -106,7 +106,7 @@ class Evaluator:
     # Scopes
 
     def fresh(self, stem: str) -> str:
-        return self.words.names.fresh(stem)
+        return self.words.fresh(stem)
 
     def _depth(self, parts: Sequence[Index], guard: Guard) -> int:
         """The outermost scope where all leaves of these indices are known."""
@@ -270,17 +270,17 @@ class Evaluator:
         memo = self.scopes[depth].memo
         if key not in memo:
             vector = self._vector(node, index, guard, depth)
+            pointer = self.words.read(node)
+            name = pointer.removeprefix("p.")
             if vector is not None:
-                name = self.words.name(node)
                 memo[key] = self.emit(depth, ctype, f"tgc_element({vector})", name)
             else:
                 if self.nearer is not None:
                     self.nearer.single(depth)
-                text = f"tgc_load({self.words.read(node)}, {self.index_text(index)})"
+                text = f"tgc_load({pointer}, {self.index_text(index)})"
                 if guard:
                     text = f"{self.guard_text(guard)} ? {text} : {literal(0, node.dtype)}"
                 early = node if self._known(index, guard) else None
-                name = self.words.name(node)
                 kept = self._hold(key, depth, ctype, text, name, early)
                 memo[key] = kept or self.emit(depth, ctype, text, name)
         return memo[key]
@@ -358,17 +358,17 @@ class Evaluator:
         if node.op is ew.cast and text == operands[0] and text.isidentifier():
             memo[key] = text
             return text
-        ctype = node.dtype.compute
+        ctype, stem = node.dtype.compute, value_stem(node)
         rounds = node.dtype.is_half and node.op not in _EXACT
         if node.op.cost >= DEAR:
             whole = f"tgc_cast<{node.dtype.c}>({text})" if rounds else text
-            kept = self._hold(key, depth, ctype, whole, value_stem(node))
+            kept = self._hold(key, depth, ctype, whole, stem)
             if kept:
                 memo[key] = kept
                 return kept
         if rounds:
             return self._rounded(node, depth, key, text)
-        memo[key] = self.emit(depth, ctype, text, value_stem(node))
+        memo[key] = self.emit(depth, ctype, text, stem)
         if node.op is ew.cast and node.dtype.is_half and node.sources[0].dtype.compute == "float":
             self.unrounded[memo[key]] = operands[0]
         return memo[key]

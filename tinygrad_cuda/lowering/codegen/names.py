@@ -10,24 +10,6 @@ from tinygrad_cuda.graph.ops import common, reduction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT
 
-STATISTICS = frozenset(("mean", "var", "mean_square", "rstd", "rrms"))  # they need no number
-
-
-class Names:
-    """The names of one stage: `exp` gives exp0, exp1; `mean` and the parameter in0 come bare."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-
-    def fresh(self, stem: str) -> str:
-        """A name that the stage does not have yet."""
-        number = self._counts.get(stem, 0)
-        self._counts[stem] = number + 1
-        bare = stem in STATISTICS or stem[-1].isdigit()
-        if bare and not number:
-            return stem
-        return f"{stem}_{number}" if bare else f"{stem}{number}"
-
 
 def value_stem(node: Node) -> str:
     """What a value is called: a statistic's usual name, or its op's."""
@@ -69,6 +51,3 @@ def _value(node: Node) -> Node:
     while node.op.kind == "movement" or node.op in TRANSPARENT or node.op is ew.cast:
         node = node.sources[0]
     return node
-
-
-__all__ = ["Names", "value_stem"]

@@ -18,16 +18,27 @@ NAME = "TGC_NAME"
 
 @dataclass(eq=False)
 class PackedLaunch:
-    """One kernel launch: a stage, or several that do not depend on each other."""
+    """One kernel launch: a stage, or several that do not depend on each other.
+
+    Attributes:
+        stages: in the order of their blocks.
+        name: of the kernel.
+        text: of the kernel and its stages.
+        words: its parameters.
+        blocks: of its grid.
+        shared: bytes of shared memory of a block.
+        moved: bytes between it and memory at least.
+    """
 
     stages: list[Stage]
     name: str
     text: str
     words: list[Word]
 
-    @property
-    def blocks(self) -> int:
-        return sum(stage.blocks for stage in self.stages)
+    def __post_init__(self) -> None:
+        self.blocks = sum(stage.blocks for stage in self.stages)
+        self.shared = max(stage.shared for stage in self.stages)
+        self.moved = sum(stage.moved for stage in self.stages)
 
     @property
     def together(self) -> bool:
@@ -41,15 +52,6 @@ class PackedLaunch:
             describe_site(node.site) for stage in self.stages for node in stage.kernel.stores
         )
         return "; ".join(sites)
-
-    @property
-    def moved(self) -> int:
-        """Bytes between it and memory at least."""
-        return sum(stage.moved for stage in self.stages)
-
-    @property
-    def shared(self) -> int:
-        return max(stage.shared for stage in self.stages)
 
     def __str__(self) -> str:
         kinds = "+".join(stage.kernel.kind for stage in self.stages)

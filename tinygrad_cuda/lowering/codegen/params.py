@@ -1,4 +1,4 @@
-"""The parameters of a stage, and numbers as C text."""
+"""The parameters and names of a stage, and numbers as C text."""
 
 from __future__ import annotations
 
@@ -10,18 +10,28 @@ import numpy as np
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.program import Argument
-from tinygrad_cuda.lowering.codegen.names import Names
 from tinygrad_cuda.lowering.codegen.skeleton import Exchange, Scratch, Word
+
+STATISTICS = frozenset(("mean", "var", "mean_square", "rstd", "rrms"))  # they need no number
 
 
 class Words:
-    """The parameters of a stage, in the order of their first use."""
+    """The parameters of a stage, in the order of their first use, and its variables' names."""
 
     def __init__(self) -> None:
         self.list: list[Word] = []
-        self.names = Names()
         self._names: dict[Any, str] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, int] = {}  # parameters of each stem
+        self._variables: dict[str, int] = {}  # variables of each stem
+
+    def fresh(self, stem: str) -> str:
+        """A name that no variable has yet: exp0, exp1; `mean` and the parameter in0 come bare."""
+        number = self._variables.get(stem, 0)
+        self._variables[stem] = number + 1
+        bare = stem in STATISTICS or stem[-1].isdigit()
+        if bare and not number:
+            return stem
+        return f"{stem}_{number}" if bare else f"{stem}{number}"
 
     def _add(self, key: Any, stem: str, kind: str, item: Any, ctype: str, write: bool) -> str:
         if key not in self._names:

@@ -57,7 +57,7 @@ class Columns:
         self.last: list[str] = []
         self.names: list[str] = []
         for one in self.own.accumulators:
-            name = row.words.names.fresh(f"column_{value_stem(one.node)}")
+            name = row.words.fresh(f"column_{value_stem(one.node)}")
             self.names.append(name)
             if trips:
                 self.declare.append(f"{one.ctype} {name}[{trips}][{width}];")

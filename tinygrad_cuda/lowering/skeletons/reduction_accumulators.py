@@ -127,7 +127,7 @@ class Lines:
         self.picks = self._picks() if whole else {}
         anchors = [node for node in kernel.anchors if node not in self.picks]
         self.accumulators = [
-            accumulator(node, self.words.names.fresh(value_stem(node))) for node in anchors
+            accumulator(node, self.words.fresh(value_stem(node))) for node in anchors
         ]
         self.phase: dict[Node, int] = {}  # the loop in which each node can first be made
         self._known: dict[Node, int] = {}

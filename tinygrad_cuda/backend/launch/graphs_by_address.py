@@ -1,7 +1,4 @@
-"""Graphs by the addresses they were made for, of which a loop has few by turns.
-
-It stays in this room: each launch asks it.
-"""
+"""Graphs by the addresses they were made for, of which a loop has few by turns."""
 
 from __future__ import annotations
 
