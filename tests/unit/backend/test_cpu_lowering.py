@@ -87,6 +87,11 @@ def _layers(function: Callable[..., Any], x: Any, y: Any) -> Any:
     return x
 
 
+def _with_view(function: Callable[[Any], Any]) -> Any:
+    """Results of a value that nothing else reads."""
+    return function(tc.tensor(OTHER) @ tc.tensor(OTHER[:180]))
+
+
 SMALL = LONG[:3, :5].copy()
 PROGRAMS: dict[str, Callable[[], Any]] = {
     "chain": lambda: _gradient(lambda x, y: (x * y).sin() * y + x / 3 - 1, LONG, OTHER),
@@ -125,6 +130,10 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
         lambda x, y: tc.where(x.reshape(-1, 4) > 0, x.reshape(-1, 4)[:, 1:2], 0.0) * y[0, :4], LONG,
         OTHER,
     ),
+    "a view of what dies": lambda: _with_view(lambda x: (x + 1, x.flip(0) * (x + 1))),
+    "short rows less their first": lambda: (
+        lambda x: x - x[:, :1]
+    )(tc.tensor(OTHER.reshape(-1, 6)).cumsum(0)),
     "read twice": lambda: _gradient(
         lambda x: tc.cat([x, x], 1)[:, 3:8] + tc.cat([x, x], 1)[:, :5], SMALL
     ),

@@ -248,6 +248,8 @@ class _Lives:
         self._roots: dict[Node, Node | None] = {}
         self._last: dict[Node | None, int] = {}
         self._readers: dict[Node, set[LoweredUnit]] = {}
+        # Memory that a unit reads through a view: in another order than it would write it.
+        self._viewed: set[tuple[int, Node | None]] = set()
         self._results = set(results)
         self._ending: dict[int, list[Node]] = {}
         roots = self._roots
@@ -261,7 +263,10 @@ class _Lives:
                 roots[node] = root
                 for read in (node, *form.sources):
                     if isinstance(read, Node):
-                        self._last[roots.get(read, read)] = number
+                        owner = roots.get(read, read)
+                        self._last[owner] = number
+                        if owner is not read:
+                            self._viewed.add((number, owner))
             for read in unit.reads:
                 self._readers.setdefault(read, set()).add(unit)
         kept = {roots.get(node, node) for node in results}
@@ -272,9 +277,11 @@ class _Lives:
                 self._ending.setdefault(self._last[found], []).append(node)
 
     def free_at(self, node: Node, number: int) -> bool:
-        """Whether a value owns its memory and nothing reads that after this unit."""
+        """Whether a value owns its memory, which nothing reads after this unit or by a view."""
         forms = self._forms
         if node not in forms or self._roots[node] is not node or self._last[node] != number:
+            return False
+        if (number, node) in self._viewed:
             return False
         return forms[node].kind in ("out", "map") or (
             forms[node].kind in ("new", "update", "fill") and len(node.outputs) == 1
