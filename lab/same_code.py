@@ -38,9 +38,9 @@ from tinygrad_cuda.backend import registry  # noqa: E402
 from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources  # noqa: E402
 from tinygrad_cuda.core.device import as_device  # noqa: E402
 from tinygrad_cuda.engine.realize import realize_all  # noqa: E402
+from tinygrad_cuda.lowering.target import Target  # noqa: E402
 from tinygrad_cuda.nn import functional as F  # noqa: E402
 
-SHARED, CO_RESIDENT = 227 << 10, {1: 132, 2: 264}  # of an H200
 KERNELS = 24  # of one translation unit
 SAMPLES = 60  # of the table of samples, in one program
 ARCH = "sm_90"
@@ -58,7 +58,7 @@ def sources() -> Iterator[list[str]]:
     """The translation units that device ``emu`` is given, lowered as for a large GPU."""
     machine: Any = registry.get(as_device("emu"))
     found: list[str] = []
-    machine.shared_bytes, machine.co_resident = SHARED, CO_RESIDENT
+    machine.target = Target.h200()
     machine.load = found.append
     machine.launch = lambda *_: None
     empty = type(machine.allocate(0))

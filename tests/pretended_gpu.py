@@ -12,7 +12,6 @@ import ctypes
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +26,7 @@ from tinygrad_cuda.backend.emu import runtime as emulator
 from tinygrad_cuda.backend.emu.backend import new_buffer
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine.plan import cache as plans
+from tinygrad_cuda.lowering.target import Target
 
 ATTRIBUTES = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
@@ -35,6 +35,7 @@ ATTRIBUTES = {
     "MAX_THREADS_PER_MULTIPROCESSOR": 2048,
     "L2_CACHE_SIZE": 50 << 20,
     "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 << 10,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 << 10,
     "CLOCK_RATE": 1_000_000,
     "MEMORY_CLOCK_RATE": 1_000_000,
     "GLOBAL_MEMORY_BUS_WIDTH": 1024,
@@ -387,7 +388,7 @@ def pretended_gpu(alone: bool = True, **attributes: int) -> Iterator[Driver]:
     """Device ``cuda`` is the pretended GPU inside; nothing stays of it.
 
     Args:
-        alone: no block of a kernel waits for another: the emulator runs one after the other.
+        alone: it is lowered for as the emulator is, whose blocks run one after the other.
         attributes: of the device, by the end of the driver's names.
     """
     device, driver = as_device("cuda"), Driver(**attributes)
@@ -405,7 +406,7 @@ def pretended_gpu(alone: bool = True, **attributes: int) -> Iterator[Driver]:
         patch.delitem(registry._backends, device, raising=False)
         made: Any = registry.get(device)
         if alone:
-            made.target = replace(made.target, co_resident=((1, 1), (2, 1)))
+            made.target = Target.emu()
         try:
             yield driver
         finally:

@@ -25,9 +25,10 @@ from tinygrad_cuda.lowering.skeletons.conv import tiers
 from tinygrad_cuda.lowering.skeletons.conv.direct import Cut, cut_of, cuts_of
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import ImagePart, parts_of
 from tinygrad_cuda.lowering.skeletons.conv.windows import Windows, windows_of
-from tinygrad_cuda.lowering.target import BLOCK_SHARED
+from tinygrad_cuda.lowering.target import Target
 
 Array = np.ndarray[Any, Any]
+TARGET = Target.h200()
 
 # N, C, (H, W), O, kernel, stride, pads, dilation
 PROBLEMS = [
@@ -84,8 +85,8 @@ def test_any_cut_gives_the_convolution(
         expected[str(number)] = -convolution(x, w, problem)
     draw = random.Random(6)
 
-    def chosen(found: Windows, outputs: int) -> Cut:
-        cut = draw.choice(list(cuts_of(found, outputs)))
+    def chosen(found: Windows, outputs: int, target: Target) -> Cut:
+        cut = draw.choice(list(cuts_of(found, outputs, target)))
         cuts[found.inner] = cut
         return cut
 
@@ -129,8 +130,8 @@ def test_any_parts_give_the_gradient_of_the_kernel(
         )  # fmt: skip
     draw = random.Random(8)
 
-    def chosen(found: Windows, outputs: int) -> ImagePart:
-        part = draw.choice(list(parts_of(found, outputs)))
+    def chosen(found: Windows, outputs: int, target: Target) -> ImagePart:
+        part = draw.choice(list(parts_of(found, outputs, target)))
         parts[found.inner] = part
         return part
 
@@ -195,7 +196,7 @@ def test_the_tier_of_a_convolution_of_the_benchmarks(
     name: str,
 ) -> None:
     node = image(problem)
-    choice = tiers.choose(node, tiers.product_clocks(node))
+    choice = tiers.choose(node, tiers.product_clocks(node, TARGET), TARGET)
     assert choice is not None and choice.tier in tiers.TIERS
     assert choice.tier.name == name
     assert choice.reason == f"{name}, {choice.candidate.clocks:.0f} clocks"
@@ -204,17 +205,18 @@ def test_the_tier_of_a_convolution_of_the_benchmarks(
 def test_tiers_are_compared_with_the_product() -> None:
     problem = (128, 6, (14, 14), 16, (5, 5), (1, 1), ((0, 0),) * 2, (1, 1))
     few = (1, *problem[1:])  # one image has few blocks
-    chosen = (tiers.choose(image(problem), 0), tiers.choose(image(few), 1e9))
+    chosen = (tiers.choose(image(problem), 0, TARGET), tiers.choose(image(few), 1e9, TARGET))
     assert [choice and choice.tier.name for choice in chosen] == ["implicit GEMM"] * 2
 
 
 def test_cuts_fit_a_block_and_many_outputs_have_none() -> None:
     found = windows_of(image((128, *PROBLEMS[0][1:])))
     assert found is not None
-    for cut in cuts_of(found, 16):
+    for cut in cuts_of(found, 16, TARGET):
         assert cut.threads <= THREADS
-        assert cut.shared <= BLOCK_SHARED
-    best = cut_of(found, 16)
+        assert cut.shared <= TARGET.tile_shared
+    best = cut_of(found, 16, TARGET)
     assert best is not None
-    assert best.clocks == min(cut.clocks for cut in cuts_of(found, 16))
-    assert cut_of(found, 64) is None
+    least = min(cut.clocks(TARGET) for cut in cuts_of(found, 16, TARGET))
+    assert best.clocks(TARGET) == least
+    assert cut_of(found, 64, TARGET) is None

@@ -22,11 +22,14 @@ from tinygrad_cuda.lowering.skeletons.contract.loads import Source, followed
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     TILES,
     Plan,
+    Product,
     clocks,
     parted,
     plan,
 )
-from tinygrad_cuda.lowering.target import BLOCK_SHARED, Target
+from tinygrad_cuda.lowering.target import Target
+
+TARGET = Target.h200()
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "in parts"])
@@ -51,8 +54,8 @@ def test_a_product_of_every_tile(
         ]  # fmt: skip
         batch.want(str(tile), [contraction.matmul(*operands)])
 
-    def chosen(batches: int, m: int, n: int, k: int, itemsize: int, streams: bool) -> Plan:
-        return parted(tiles[k], k, 3 if split else 1)
+    def chosen(product: Product, target: Target) -> Plan:
+        return parted(tiles[product.k], product.k, 3 if split else 1)
 
     monkeypatch.setattr(contract, "plan", chosen)
     for name, (found,) in batch.run().items():
@@ -88,7 +91,7 @@ def test_tiles_give_each_thread_its_results() -> None:
         assert tile.m % (tile.lanes_m * tile.rows) == 0
         assert tile.n % (tile.lanes_n * tile.cols) == 0
         assert tile.k % (2 * tile.groups) == 0, "a step of k is read while another is multiplied"
-        assert tile.shared(4) <= BLOCK_SHARED
+        assert tile.shared(4) <= TARGET.tile_shared
 
 
 @pytest.mark.parametrize(
@@ -96,13 +99,15 @@ def test_tiles_give_each_thread_its_results() -> None:
     [(1, 1, 1), (6, 25, 100352), (64, 576, 200704), (4096, 4096, 4096), (64, 10, 128), (1, 7, 0)],
 )
 def test_the_plan_covers_the_sum_and_none_is_thought_faster(m: int, n: int, k: int) -> None:
-    found = plan(1, m, n, k, 4)
+    product = Product(1, m, n, k, 4)
+    found = plan(product, TARGET)
     assert found.chunk % found.tile.k == 0
     assert found.chunk * (found.parts - 1) < max(k, 1) <= found.chunk * found.parts
     for tile in TILES:
         if not tile.streamed:
-            assert clocks(found, 1, m, n, 4) <= clocks(parted(tile, k, 1), 1, m, n, 4)
-    assert plan(1, m, n, k, 8).tile.rows * plan(1, m, n, k, 8).tile.cols <= 16
+            assert clocks(found, product, TARGET) <= clocks(parted(tile, k, 1), product, TARGET)
+    double = plan(product._replace(itemsize=8), TARGET).tile
+    assert double.rows * double.cols <= 16
 
 
 def test_a_long_sum_is_split_where_its_table_would_not_fit_a_block() -> None:
@@ -110,11 +115,11 @@ def test_a_long_sum_is_split_where_its_table_would_not_fit_a_block() -> None:
     w = common.buffer.leaf((512, 512 * 9), float32, CPU, slot=1)
     wide = windows(padded(x, ((1, 1), (1, 1))), (3, 3), (1, 1), (1, 1), (28, 28))
     columns = mv.reshape(mv.permute(wide, axes=(1, 4, 5, 0, 2, 3)), shape=(512 * 9, 64 * 28 * 28))
-    (kernel,) = schedule([contraction.matmul(w, columns)], Target.h200()).kernels
-    assert plan(1, 512, 64 * 28 * 28, 512 * 9, 4).parts == 1
+    (kernel,) = schedule([contraction.matmul(w, columns)], TARGET).kernels
+    assert plan(Product(1, 512, 64 * 28 * 28, 512 * 9, 4), TARGET).parts == 1
     first, join = contract.contract_stages(kernel)
     assert join.after == [first]
-    assert first.shared <= BLOCK_SHARED
+    assert first.shared <= TARGET.tile_shared
     assert "table_b[" in first.text, "columns of windows are found without a table"
 
 

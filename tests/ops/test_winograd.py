@@ -23,11 +23,13 @@ from tinygrad_cuda.graph.ops.winograd import PARTS, TransformPart
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.lowering.skeletons.conv import tiers, winograd
 from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import block_of
+from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.nn import functional as F
 
 Array = np.ndarray[Any, Any]
 
 # N, C, (H, W), O, padding
+TARGET = Target.h200()
 PROBLEMS = [
     (2, 3, (8, 12), 5, 1),
     (1, 4, (7, 5), 3, 0),  # one image, and tiles that hang over both edges
@@ -211,9 +213,9 @@ def test_tiles_are_chosen_where_they_take_less_time(
 ) -> None:
     """By shapes alone, for the convolution and for its kernel's gradient."""
     for node in problem(n, c, size, o):
-        choice = tiers.choose(node, tiers.product_clocks(node))
+        choice = tiers.choose(node, tiers.product_clocks(node, TARGET), TARGET)
         by_tiles = choice is not None and choice.tier.name == "winograd"
-        assert (choice.candidate.form if choice and by_tiles else 0) == form
+        assert (choice.candidate.cut.form if choice and by_tiles else 0) == form
 
 
 @pytest.mark.parametrize("part", [PARTS[4]["results"], PARTS[2]["results"], PARTS[4]["taps"]])
@@ -221,7 +223,7 @@ def test_blocks_have_a_thread_for_each_tile_and_store_whole_vectors(part: Transf
     """Of small and large images, in any number, with few and many channels."""
     sizes = [(3, 3)] if part.step == 3 else [(7, 7), (9, 30), (28, 28), (65, 63), (200, 7)]
     for images, channels, (height, width) in product((1, 3, 64), (1, 12, 64), sizes):
-        block = block_of(part, (images, channels, height, width))
+        block = block_of(part, (images, channels, height, width), TARGET)
         rows, columns = block.tiles
         assert block.channels * block.images * block.rows * columns <= THREADS
         assert block.rows * block.bands >= rows

@@ -12,6 +12,7 @@ from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.program import NOTHING, Number, Program
+from tinygrad_cuda.lowering.target import Target
 
 
 class Replays:
@@ -89,6 +90,11 @@ class Backend(Protocol):
     """One device."""
 
     device: Device
+
+    @property
+    def target(self) -> Target | None:
+        """The machine that programs are lowered for; None where none are."""
+        ...
 
     def from_host(self, array: np.ndarray[Any, Any]) -> Any:
         """A storage with a copy of the array."""

@@ -53,6 +53,8 @@ class _Executable:
 class MetaBackend:
     """The device without values."""
 
+    target = None
+
     def __init__(self, device: Device) -> None:
         self.device = device
 

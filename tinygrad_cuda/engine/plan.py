@@ -84,6 +84,7 @@ class PlanCache:
         with self._lock:
             structure = (
                 device,
+                registry.get(device).target,
                 tuple(trace.records),
                 tuple(outputs),
                 tuple(overwrites.items()),

@@ -54,20 +54,21 @@ def scheduled(program: Program, target: Target) -> Schedule:
     overwrites = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
     checks: list[Node] = []
     outputs = simplify(program.outputs, checks=checks)
-    made = schedule(_algorithms(outputs), target, overwrites)
+    made = schedule(_algorithms(outputs, target), target, overwrites)
     if checks and (unread := unread_checks(checks, made)):
-        made = schedule(_algorithms(with_checks(outputs, unread)), target, overwrites)
+        checked = _algorithms(with_checks(outputs, unread), target)
+        made = schedule(checked, target, overwrites)
     if any(kernel.kind == "row" for kernel in made.kernels):  # others have nothing to carry
         fuse_grid_reduce(made, target)
         fuse_column_sums(made, target)
     return made
 
 
-def _algorithms(outputs: Sequence[Node]) -> Sequence[Node]:
+def _algorithms(outputs: Sequence[Node], target: Target) -> Sequence[Node]:
     """The same values, products and convolutions in the form that takes the least time."""
     ops = {node.op for node in topological(outputs)}
     if matmul in ops:
         outputs = turn_products(outputs)
     if settings.winograd and not ops.isdisjoint(IMPLICIT):
-        outputs = with_graph_tiers(outputs)
+        outputs = with_graph_tiers(outputs, target)
     return outputs

@@ -5,17 +5,18 @@ No other file of the lowering holds a number of a machine, asks a driver or take
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Of every NVIDIA GPU since sm_75.
 WARP = 32  # threads
 BANKS = 32  # of shared memory, 4 bytes wide
 SCHEDULERS = 4  # of a multiprocessor, each of which starts one warp's instruction a clock
-LANES = 128  # float32 multiply-adds of a multiprocessor in a clock
-BLOCK_SHARED = 64 << 10  # bytes of shared memory that a block may have on each of them
-# Assumed of every target: kernels keep their text from GPU to GPU of a generation.
-SHARED = 200 << 10  # bytes of shared memory for all blocks of a multiprocessor
-MULTIPROCESSORS = 132  # products and convolutions are cut for a GPU of the largest kind
+
+# How far a kernel goes with what a machine has; measured on an H200.
+TILE_SHARED = 64 << 10  # bytes of shared memory of a tile at most: blocks are to share the rest
+L1_CACHE = 28 << 10  # bytes of a multiprocessor's shared memory that are left to its L1 cache
+LARGE = 16 << 20  # bytes of a value that a cache of three times as many does not hold
+USABLE = 0.8  # the share of the memory's bandwidth that kernels come by
 
 
 @dataclass(frozen=True)
@@ -24,25 +25,61 @@ class Target:
 
     Attributes:
         name: for a reader.
+        architecture: the compute capability.
         multiprocessors: how many it has.
         block_shared: bytes of shared memory that one block may ask for.
+        shared: bytes of shared memory of a multiprocessor.
+        l2: bytes of its L2 cache.
+        traffic: bytes between memory and all multiprocessors in a clock.
         co_resident: pairs of blocks on a multiprocessor and blocks that then run at one time on
             the machine; empty if blocks cannot wait for each other.
-        large: bytes of a value of which the L2 cache keeps only the part that was touched last.
     """
 
     name: str
+    architecture: tuple[int, int]
     multiprocessors: int
     block_shared: int
-    co_resident: tuple[tuple[int, int], ...]
-    large: int = 16 << 20
+    shared: int
+    l2: int
+    traffic: int
+    co_resident: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def lanes(self) -> int:
+        """Float32 multiply-adds of a multiprocessor in a clock."""
+        return 128 if self.architecture >= (8, 6) else 64
+
+    @property
+    def tile_shared(self) -> int:
+        """Bytes of shared memory that the tile of a product or of a convolution may take."""
+        return min(self.block_shared, TILE_SHARED)
+
+    @property
+    def large(self) -> int:
+        """Bytes of a value of which the L2 cache keeps only the part that was touched last."""
+        return min(LARGE, self.l2 // 3)
+
+    def resident(self, shared: int, most: int) -> int:
+        """Blocks with so many bytes of shared memory that a multiprocessor has at one time."""
+        return max(1, min(most, (self.shared - L1_CACHE) // shared))
 
     @classmethod
     def h200(cls) -> Target:
         """An H200 (sm_90): 132 multiprocessors, 227 KiB of shared memory for a block."""
-        return cls("H200", 132, 227 << 10, ((1, 132), (2, 264)))
+        together = ((1, 132), (2, 264))
+        return cls("H200", (9, 0), 132, 227 << 10, 228 << 10, 50 << 20, 2000, together)
 
     @classmethod
     def emu(cls) -> Target:
         """The emulator: an H200 whose blocks run one after another."""
-        return cls("emu", 132, 227 << 10, ((1, 1), (2, 1)))
+        return replace(cls.h200(), name="emu", co_resident=((1, 1), (2, 1)))
+
+
+def traffic_of(bandwidth: float, clock: float) -> int:
+    """The bytes that kernels move in a clock, to a hundred: a model's time is no closer.
+
+    Args:
+        bandwidth: of the memory at its clock, in bytes a second.
+        clock: of the multiprocessors, in Hz.
+    """
+    return max(100, int(round(USABLE * bandwidth / clock, -2)))

@@ -64,7 +64,7 @@ def test_with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU is named; one that NVRTC cannot compile for makes the machine unusable."""
 
     class Gpu:
-        properties = runtime.Properties("Test GPU", (9, 0), 132, 2048, 80 << 30, 0, 0, 0, 0.0)
+        properties = runtime.Properties("Test GPU", (9, 0), 132, 2048, 80 << 30, 0, 0, 0, 0, 0.0)
 
     monkeypatch.setattr(runtime, "available", lambda: True)
     monkeypatch.setattr(runtime, "device", lambda index: Gpu())

@@ -191,6 +191,8 @@ def _owned(value: Any, taken: set[int]) -> Array:
 class ReferenceBackend:
     """The CPU: storages are NumPy arrays."""
 
+    target = None
+
     def __init__(self, device: Device) -> None:
         self.device = device
 

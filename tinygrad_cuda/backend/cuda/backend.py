@@ -32,7 +32,7 @@ from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.lowering.schedule.arena import ArenaPiece
-from tinygrad_cuda.lowering.target import LANES, Target
+from tinygrad_cuda.lowering.target import Target, traffic_of
 
 ERROR_BYTES = 64
 HOST_MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP: kernels may write it
@@ -67,9 +67,13 @@ class CudaBackend:
         # From sm_90 on, a barrier counts copies to shared memory, which co-resident blocks need.
         crowds = (1, 2) if gpu.capability >= (9, 0) else ()
         together = tuple((dense, dense * gpu.multiprocessors) for dense in crowds)
-        self.target = Target(gpu.name, gpu.multiprocessors, gpu.shared_bytes, together)
+        self.target = Target(
+            gpu.name, gpu.capability, gpu.multiprocessors, gpu.shared_bytes,
+            gpu.multiprocessor_shared_bytes, gpu.l2_bytes,
+            traffic_of(gpu.bandwidth, gpu.clock_hz), together,
+        )  # fmt: skip
         # A multiplication and an addition a clock in each lane.
-        flops = 2.0 * LANES * gpu.multiprocessors * gpu.clock_hz
+        flops = 2.0 * self.target.lanes * gpu.multiprocessors * gpu.clock_hz
         self.roof: Roof | None = Roof(gpu.bandwidth, flops)
 
     # The backend

@@ -199,6 +199,7 @@ class Properties(NamedTuple):
     memory_bytes: int
     l2_bytes: int
     shared_bytes: int
+    multiprocessor_shared_bytes: int
     clock_hz: int
     bandwidth: float
 
@@ -318,6 +319,7 @@ class DeviceHandle:
             memory_bytes=int(self.call("cuDeviceTotalMem", self._handle)),
             l2_bytes=read("L2_CACHE_SIZE"),
             shared_bytes=read("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            multiprocessor_shared_bytes=read("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
             clock_hz=read("CLOCK_RATE") * 1000,
             bandwidth=read("MEMORY_CLOCK_RATE") * 1000 * 2 * bits / 8,
         )

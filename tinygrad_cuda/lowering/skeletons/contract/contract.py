@@ -21,6 +21,7 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     FEW_ROWS,
     PAD,
     Plan,
+    Product,
     clocks,
     itemsize_of,
     parted,
@@ -32,7 +33,6 @@ from tinygrad_cuda.lowering.skeletons.conv.tiers import Choice, choose_kernel
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import ImagePart
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import body as correlated_body
 from tinygrad_cuda.lowering.skeletons.conv.windows import IMPLICIT, operands_of
-from tinygrad_cuda.lowering.target import MULTIPROCESSORS
 
 BAND = 8  # rows of tiles that are walked together, so that their operands stay in the L2 cache
 JOINED = 8  # parts that a thread of the second stage adds at least
@@ -56,7 +56,8 @@ class _Problem:
         b = Source("b", self.b, "n", self.n, 1, self.k, self.batch_shape)
         streams = self.m <= FEW_ROWS and followed(b, set(kernel.reads))[0] == "n"
         itemsize = itemsize_of(self.dtype)
-        self.plan = found or plan(self.batches, self.m, self.n, self.k, itemsize, streams)
+        self.product = Product(self.batches, self.m, self.n, self.k, itemsize, streams)
+        self.plan = found or plan(self.product, kernel.target)
         self.tile, self.chunk, self.parts = self.plan.tile, self.plan.chunk, self.plan.parts
         self.tiles_m = -(-self.m // self.tile.m)
         self.tiles_n = -(-self.n // self.tile.n)
@@ -106,11 +107,11 @@ def contract_stages(kernel: Kernel) -> list[Stage]:
     choice = _choice(problem)
     if choice is not None:
         kernel.tier = choice.reason
-    if choice is not None and isinstance(choice.candidate, Cut):
+    if choice is not None and isinstance(choice.candidate.cut, Cut):
         whole = _Problem(kernel, parted(problem.plan.tile, problem.k, 1))
-        return [_direct(whole, choice.candidate)]
-    if choice is not None and isinstance(choice.candidate, ImagePart):
-        part = choice.candidate
+        return [_direct(whole, choice.candidate.cut)]
+    if choice is not None and isinstance(choice.candidate.cut, ImagePart):
+        part = choice.candidate.cut
         problem = _Problem(kernel, Plan(problem.plan.tile, 0, part.blocks))
         first = _correlated(problem, part)
         return [first] if problem.scratch is None else [first, _sum_parts(problem, first)]
@@ -125,9 +126,8 @@ def _choice(problem: _Problem) -> Choice | None:
     """The tier of a convolution; None of a product, and where indices take 64 bits."""
     if problem.node.op not in IMPLICIT or is_wide(problem.kernel):
         return None
-    itemsize = itemsize_of(problem.dtype)
-    time = clocks(problem.plan, problem.batches, problem.m, problem.n, itemsize)
-    return choose_kernel(problem.node, time)
+    target = problem.kernel.target
+    return choose_kernel(problem.node, clocks(problem.plan, problem.product, target), target)
 
 
 def _direct(problem: _Problem, cut: Cut) -> Stage:
@@ -170,7 +170,7 @@ def _product(problem: _Problem) -> Stage:
     """The stage that multiplies; of a split sum it leaves the parts in scratch memory."""
     kernel, tile = problem.kernel, problem.tile
     words = Words()
-    writer = Reader(words, set(kernel.reads), is_wide(kernel))
+    writer = Reader(words, set(kernel.reads), is_wide(kernel), kernel.target)
     outer = Scope("batch")
     batch = ix.variable("batch", problem.batches)
     shared = tile.shared(itemsize_of(problem.dtype))
@@ -219,7 +219,9 @@ def _product(problem: _Problem) -> Stage:
     )
     name = stem(kernel) + ("_parts" if problem.scratch else "")
     stage = wrapped(kernel, name, body, words.list, problem.blocks, shared, label)
-    stage.dense = tile.resident(itemsize_of(problem.dtype)) if tile.groups == 1 else 1
+    stage.dense = (
+        tile.resident(itemsize_of(problem.dtype), kernel.target) if tile.groups == 1 else 1
+    )
     return stage
 
 
@@ -325,7 +327,7 @@ def _sum_parts(problem: _Problem, first: Stage) -> Stage:
     assert scratch is not None
     groups = 1
     while (
-        2 * groups * kernel.numel <= MULTIPROCESSORS * THREADS
+        2 * groups * kernel.numel <= kernel.target.multiprocessors * THREADS
         and problem.parts >= 2 * groups * JOINED
         and THREADS // groups > RESULTS
     ):

@@ -17,7 +17,7 @@ from tinygrad_cuda.lowering.codegen.params import Words, literal
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import PAD, Plan
-from tinygrad_cuda.lowering.target import BLOCK_SHARED
+from tinygrad_cuda.lowering.target import Target
 
 NEIGHBOURS = 16  # threads that share a line at least
 SECTOR = 8  # elements that come from memory together
@@ -53,10 +53,12 @@ class Reader(Evaluator):
 
     Attributes:
         step: the variable that says where along its lines a thread is.
+        target: its shared memory limits the table.
     """
 
-    def __init__(self, words: Words, memory: set[Node], wide: bool) -> None:
+    def __init__(self, words: Words, memory: set[Node], wide: bool, target: Target) -> None:
         super().__init__(words, memory, wide)
+        self.target = target
         self.table: Table | None = None
         self.step = ""
 
@@ -333,7 +335,7 @@ def fetched(
         along, width = "n", 1  # a column is its thread's from load to result
     walk = _Walk(source, found, along, width)
     if width > 1:
-        trial = Reader(Words(), reader.memory, reader.wide)
+        trial = Reader(Words(), reader.memory, reader.wide, reader.target)
         _written(walk, trial, Scope("batch"), dtype, 0)
         keys = [key for scope in trial.scopes for key in scope.memo]
         if not any(type(key) is tuple and key[0] == "vector" for key in keys):
@@ -428,9 +430,8 @@ def _written(
     table, reader.table = reader.table, None
     if table is not None and not table.columns:
         table = None
-    if table is not None and (
-        table.width > 4 or offset + table.nbytes(walk.table_lines) > BLOCK_SHARED
-    ):
+    room = reader.target.tile_shared - offset
+    if table is not None and (table.width > 4 or table.nbytes(walk.table_lines) > room):
         found = _written(walk, reader, outer, dtype, offset, False)
         long = walk.along != "k" and walk.found.chunk > walk.found.tile.k
         return replace(found, crowded=long and table.width <= 4)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
-from tinygrad_cuda.lowering.target import BLOCK_SHARED, LANES, MULTIPROCESSORS, SHARED
+from tinygrad_cuda.lowering.target import Target
 
 PAD = 4  # elements between the lines of a tile in shared memory, against bank conflicts
 PART_K = 32  # products that a part has at least when the sum over k is split
@@ -19,7 +20,7 @@ STEP = 390  # a step of the loop over k takes at least: a trip to memory and a b
 SHOWN = 0.41  # the share of a step's arithmetic that comes on top of that
 ALONE = 1.08  # how much longer a block takes for itself than its share of a full multiprocessor
 JOIN = 4150  # a second launch
-JOIN_BYTES = 875  # of parts that go to memory and back in a clock
+JOINED = 0.4375  # of memory's traffic are the bytes of parts that go there and back in a clock
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,9 @@ class Tile:
             elements = max(elements, self.groups * self.m * self.n)
         return elements * itemsize
 
-    def resident(self, itemsize: int) -> int:
+    def resident(self, itemsize: int, target: Target) -> int:
         """Blocks that a multiprocessor holds at once."""
-        return max(1, min(STREAMED if self.streamed else 2, SHARED // self.shared(itemsize)))
+        return target.resident(self.shared(itemsize), STREAMED if self.streamed else 2)
 
 
 TILES = (
@@ -104,6 +105,23 @@ def itemsize_of(dtype: DType) -> int:
     return 4 if dtype.compute == "float" else dtype.itemsize
 
 
+class Product(NamedTuple):
+    """A matrix product, or as many as a batch has.
+
+    Attributes:
+        batches, m, n, k: its sizes.
+        itemsize: bytes of a value in shared memory.
+        streams: neighbouring columns of B are neighbours in memory.
+    """
+
+    batches: int
+    m: int
+    n: int
+    k: int
+    itemsize: int
+    streams: bool = False
+
+
 @dataclass(frozen=True)
 class Plan:
     """How a matrix product is cut: the tile of a block, and the parts of the sum over k."""
@@ -118,23 +136,17 @@ class Plan:
 
 
 @lru_cache(maxsize=1 << 12)
-def plan(batches: int, m: int, n: int, k: int, itemsize: int, streams: bool = False) -> Plan:
-    """The tile and the number of parts that take the least time.
-
-    Args:
-        batches, m, n, k: of the product.
-        itemsize: bytes of a value in shared memory.
-        streams: neighbouring columns of B are neighbours in memory.
-    """
+def plan(product: Product, target: Target) -> Plan:
+    """The tile and the number of parts that take the least time."""
     tiles = [
         tile
         for tile in TILES
-        if (streams and m <= FEW_ROWS) >= tile.streamed
-        and (itemsize <= 4 or tile.rows * tile.cols <= 16)
-        and tile.shared(itemsize) <= BLOCK_SHARED
+        if (product.streams and product.m <= FEW_ROWS) >= tile.streamed
+        and (product.itemsize <= 4 or tile.rows * tile.cols <= 16)
+        and tile.shared(product.itemsize) <= target.tile_shared
     ]
-    plans = [found for tile in tiles for found in _parted(tile, _blocks(tile, batches, m, n), k)]
-    return min(plans, key=lambda found: clocks(found, batches, m, n, itemsize))
+    plans = [found for tile in tiles for found in _parted(tile, product, target)]
+    return min(plans, key=lambda found: clocks(found, product, target))
 
 
 def parted(tile: Tile, k: int, parts: int) -> Plan:
@@ -144,33 +156,35 @@ def parted(tile: Tile, k: int, parts: int) -> Plan:
     return Plan(tile, each * tile.k, -(-steps // each))
 
 
-def _blocks(tile: Tile, batches: int, m: int, n: int) -> int:
-    return -(-m // tile.m) * -(-n // tile.n) * batches
+def _blocks(tile: Tile, product: Product) -> int:
+    return -(-product.m // tile.m) * -(-product.n // tile.n) * product.batches
 
 
-def _parted(tile: Tile, blocks: int, k: int) -> list[Plan]:
+def _parted(tile: Tile, product: Product, target: Target) -> list[Plan]:
     """The whole sum, and cuts of it that fill all multiprocessors a few times at most."""
     found = {}
+    blocks, most = _blocks(tile, product), product.k // PART_K or 1
     for turns in range(1, 9):
-        parts = min(max(1, MULTIPROCESSORS * turns // blocks), k // PART_K or 1)
+        parts = min(max(1, target.multiprocessors * turns // blocks), most)
         for count in (1, parts):
-            cut = parted(tile, k, count)
+            cut = parted(tile, product.k, count)
             found[cut.parts] = cut
     return list(found.values())
 
 
-def clocks(found: Plan, batches: int, m: int, n: int, itemsize: int) -> float:
+def clocks(found: Plan, product: Product, target: Target) -> float:
     """An estimate of a product's time, in clocks of a multiprocessor."""
-    tile = found.tile
-    blocks = _blocks(tile, batches, m, n) * found.parts
+    tile, itemsize = found.tile, product.itemsize
+    blocks = _blocks(tile, product) * found.parts
     steps = found.chunk // tile.k
-    each = -(-blocks // MULTIPROCESSORS)
-    resident = tile.resident(itemsize)
-    work = tile.m * tile.n * tile.k / LANES / tile.speed * (itemsize / 4)
+    each = -(-blocks // target.multiprocessors)
+    resident = tile.resident(itemsize, target)
+    work = tile.m * tile.n * tile.k / target.lanes / tile.speed * (itemsize / 4)
     alone = steps * max(work * ALONE, STEP + work * SHOWN)
     rounds, rest = divmod(each, resident)
     time = rounds * max(resident * steps * work, alone)
     time += max(rest * steps * work, alone) if rest else 0
     if found.parts > 1:
-        time += JOIN + found.parts * batches * m * n * itemsize / JOIN_BYTES
+        results = product.batches * product.m * product.n
+        time += JOIN + found.parts * results * itemsize / (JOINED * target.traffic)
     return time

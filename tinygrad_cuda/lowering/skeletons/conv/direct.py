@@ -15,15 +15,7 @@ from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
 from tinygrad_cuda.lowering.skeletons.conv.windows import Windows
-from tinygrad_cuda.lowering.target import (
-    BANKS,
-    BLOCK_SHARED,
-    LANES,
-    MULTIPROCESSORS,
-    SCHEDULERS,
-    SHARED,
-    WARP,
-)
+from tinygrad_cuda.lowering.target import BANKS, SCHEDULERS, WARP, Target
 
 MOST_OUTPUTS = 16  # channels of the result
 LOADS = 8  # vectors of the input that a thread has on their way together
@@ -153,8 +145,7 @@ class Cut(Bands):
         sums = self.shares * self.m * self.rows * windows.places[1]
         return 4 * max(patch + weights, sums)
 
-    @property
-    def clocks(self) -> float:
+    def clocks(self, target: Target) -> float:
         """An estimate of the time, in clocks of a multiprocessor."""
         windows = self.windows
         loads = windows.width(self.run) + windows.taps[1] * self.lanes_m // self.fragment
@@ -165,11 +156,11 @@ class Cut(Bands):
         sums = self.shares * self.m * self.rows * windows.places[1]
         staged = ELEMENT * self.loads * self.wide + WEIGHT * weights + SUM * sums
         trips = -(-self.loads // (LOADS * THREADS)) - (-weights // (MOST_WEIGHTS * THREADS))
-        each = -(-self.blocks // MULTIPROCESSORS)
-        waves = -(-each // max(1, min(SHARED // self.shared, RESIDENT)))
+        each = -(-self.blocks // target.multiprocessors)
+        waves = -(-each // target.resident(self.shared, RESIDENT))
         full = each * max(-(-warps // SCHEDULERS) * own, warps * lines * loads * READ)
         alone = waves * -(-warps // SCHEDULERS) * own
-        return waves * trips * TRIP + each * staged / LANES + max(full, alone)
+        return waves * trips * TRIP + each * staged / target.lanes + max(full, alone)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -187,14 +178,15 @@ def _pitch(least: int, rows: int, runs: int, down: int, step: int) -> int:
     return min(range(least, least + 9), key=meeting)
 
 
-def cut_of(windows: Windows, m: int) -> Cut | None:
+def cut_of(windows: Windows, m: int, target: Target) -> Cut | None:
     """The cut of least time, or None where none fits."""
     if m > MOST_OUTPUTS or min(windows.places) < 1:
         return None
-    return min(cuts_of(windows, m), key=lambda cut: cut.clocks, default=None)
+    cuts = cuts_of(windows, m, target)
+    return min(cuts, key=lambda cut: cut.clocks(target), default=None)
 
 
-def cuts_of(windows: Windows, m: int) -> Iterator[Cut]:
+def cuts_of(windows: Windows, m: int, target: Target) -> Iterator[Cut]:
     """All cuts that keep enough threads of a block busy and fit its shared memory."""
     shares = [s for s in range(1, SPREAD + 1) if windows.channels % s == 0]
     bands = {-(-windows.places[0] // parts) for parts in range(1, windows.places[0] + 1)}
@@ -203,7 +195,7 @@ def cuts_of(windows: Windows, m: int) -> Iterator[Cut]:
             for outputs in sorted({min(m, size) for size in (1, 2, 3, 4, 6, 8)}):
                 for share in shares:
                     cut = Cut(windows, m, rows, run, outputs, share)
-                    if BUSY <= cut.threads <= THREADS and cut.shared <= BLOCK_SHARED:
+                    if BUSY <= cut.threads <= THREADS and cut.shared <= target.tile_shared:
                         yield cut
 
 

@@ -1,17 +1,18 @@
 """Which kernel makes a convolution: THE table of tiers, compared by one model of time.
 
-Times are estimates in clocks of a multiprocessor. They depend on shapes, dtype and layout alone.
+Times are estimates in clocks of a multiprocessor. They depend on shapes, dtype, layout and target.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tinygrad_cuda.graph.node import Node, Op, node_made, topological
 from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_gradient
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
+    Product,
     clocks,
     itemsize_of,
     plan,
@@ -29,7 +30,7 @@ from tinygrad_cuda.lowering.skeletons.conv.winograd import (
     by_tiles,
     tiles_of_least_time,
 )
-from tinygrad_cuda.lowering.target import MULTIPROCESSORS
+from tinygrad_cuda.lowering.target import Target
 
 UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
 
@@ -42,19 +43,28 @@ class Problem(NamedTuple):
         windows: those of its input, which tiers but the product need; see `windows_of`.
         channels: of its result.
         usual: an estimate of the time of the product with windows, in clocks.
+        target: the machine.
     """
 
     node: Node
     windows: Windows | None
     channels: int
     usual: float
+    target: Target
 
 
-@dataclass(frozen=True)
-class Product:
-    """The product with windows; `clocks` is an estimate of its time."""
+class Candidate(NamedTuple):
+    """What a tier proposes.
 
+    Attributes:
+        cut: how its kernel divides the work; None of the product, which has a cut of its own.
+        clocks: an estimate of its time, in clocks of a multiprocessor.
+        blocks: of its kernel, where they may be too few.
+    """
+
+    cut: Cut | ImagePart | Tiles | None
     clocks: float
+    blocks: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,23 +74,23 @@ class Tier:
     Attributes:
         name: as `explain` shows it.
         rewrites: whether it is several nodes, chosen before kernels are formed.
-        propose: its sizes of least time, with their `clocks`; None where there are none.
+        propose: its cut of least time; None where there is none.
         share: of the product's clocks that it may take at most.
         extra: clocks that it may take on top of that.
-        blocks: of its kernel at least: with fewer, multiprocessors have no work.
+        blocks: for each multiprocessor at least: with fewer, many have no work.
     """
 
     name: str
     rewrites: bool
-    propose: Callable[[Problem], Any]
+    propose: Callable[[Problem], Candidate | None]
     share: float
     extra: int
-    blocks: int
+    blocks: float
 
-    def wins(self, candidate: Any, usual: float) -> bool:
+    def wins(self, candidate: Candidate, problem: Problem) -> bool:
         """Whether it takes less time than the product."""
-        enough = not self.blocks or candidate.blocks >= self.blocks
-        return enough and bool(candidate.clocks <= self.share * usual + self.extra)
+        enough = candidate.blocks >= self.blocks * problem.target.multiprocessors
+        return enough and candidate.clocks <= self.share * problem.usual + self.extra
 
 
 class Choice(NamedTuple):
@@ -93,24 +103,27 @@ class Choice(NamedTuple):
     """
 
     tier: Tier
-    candidate: Any
+    candidate: Candidate
     reason: str
 
 
-def _winograd(problem: Problem) -> Tiles | None:
+def _winograd(problem: Problem) -> Candidate | None:
     if problem.windows is None:
         return None
-    return tiles_of_least_time(problem.node, problem.windows, problem.channels)
+    tiles = tiles_of_least_time(problem.node, problem.windows, problem.channels, problem.target)
+    return None if tiles is None else Candidate(tiles, tiles.clocks)
 
 
-def _direct(problem: Problem) -> Cut | None:
+def _direct(problem: Problem) -> Candidate | None:
     windows = _in_float32(problem, convolution)
-    return None if windows is None else cut_of(windows, problem.channels)
+    cut = None if windows is None else cut_of(windows, problem.channels, problem.target)
+    return None if cut is None else Candidate(cut, cut.clocks(problem.target), cut.blocks)
 
 
-def _direct_weight_gradient(problem: Problem) -> ImagePart | None:
+def _direct_weight_gradient(problem: Problem) -> Candidate | None:
     windows = _in_float32(problem, convolution_weight_gradient)
-    return None if windows is None else part_of(windows, problem.channels)
+    part = None if windows is None else part_of(windows, problem.channels, problem.target)
+    return None if part is None else Candidate(part, part.clocks(problem.target), part.blocks)
 
 
 def _in_float32(problem: Problem, op: Op) -> Windows | None:
@@ -119,53 +132,54 @@ def _in_float32(problem: Problem, op: Op) -> Windows | None:
     return problem.windows if node.op is op and node.dtype.compute == "float" else None
 
 
-def _product(problem: Problem) -> Product:
-    return Product(problem.usual)
+def _product(problem: Problem) -> Candidate:
+    return Candidate(None, problem.usual)
 
 
 # Tried in this order; the first that wins against the product is taken. Winograd's transforms are
 # launches of their own, and their model the roughest: it has to win by a tenth.
 TIERS: tuple[Tier, ...] = (
     Tier("winograd", True, _winograd, share=0.9, extra=0, blocks=0),
-    Tier("direct", False, _direct, 1.0, UNCOUNTED, MULTIPROCESSORS // 2),
-    Tier(
-        "direct weight gradient", False, _direct_weight_gradient, 1.0, UNCOUNTED,
-        MULTIPROCESSORS // 2,
-    ),
+    Tier("direct", False, _direct, 1.0, UNCOUNTED, blocks=0.5),
+    Tier("direct weight gradient", False, _direct_weight_gradient, 1.0, UNCOUNTED, blocks=0.5),
     Tier("implicit GEMM", False, _product, 1.0, extra=0, blocks=0),
-)  # fmt: skip
+)
 
 
-def choose(node: Node, usual: float, tiers: Sequence[Tier] = TIERS) -> Choice | None:
+def choose(
+    node: Node, usual: float, target: Target, tiers: Sequence[Tier] = TIERS
+) -> Choice | None:
     """The first tier that takes less time than the product with windows, or that product.
 
     Args:
         node: a convolution, or its weight gradient.
         usual: the product's time, see `product_clocks`.
+        target: the machine.
         tiers: those to choose from, in their order.
 
     Returns:
         None where none of these tiers takes less time.
     """
     channels = node.shape[1] if node.op is convolution else node.shape[0]
-    problem = Problem(node, windows_of(node), channels, usual)
+    problem = Problem(node, windows_of(node), channels, usual, target)
     for tier in tiers:
         candidate = tier.propose(problem)
-        if candidate is not None and tier.wins(candidate, usual):
+        if candidate is not None and tier.wins(candidate, problem):
             return Choice(tier, candidate, f"{tier.name}, {candidate.clocks:.0f} clocks")
     return None
 
 
-def choose_kernel(node: Node, usual: float) -> Choice | None:
+def choose_kernel(node: Node, usual: float, target: Target) -> Choice | None:
     """`choose` among the tiers that are one kernel."""
-    return choose(node, usual, [tier for tier in TIERS if not tier.rewrites])
+    return choose(node, usual, target, [tier for tier in TIERS if not tier.rewrites])
 
 
-def with_graph_tiers(outputs: Sequence[Node]) -> tuple[Node, ...]:
+def with_graph_tiers(outputs: Sequence[Node], target: Target) -> tuple[Node, ...]:
     """The same values up to rounding; convolutions whose tier is several nodes are those.
 
     Args:
         outputs: of a plan, simplified.
+        target: the machine.
     """
     tiers = [tier for tier in TIERS if tier.rewrites]
     new: dict[Node, Node] = {}
@@ -179,14 +193,14 @@ def with_graph_tiers(outputs: Sequence[Node]) -> tuple[Node, ...]:
             copied = node
         new[node] = copied
         if node.op in IMPLICIT and 0 not in node.shape:
-            choice = choose(copied, product_clocks(copied), tiers)
-            if choice is not None:
-                new[node] = by_tiles(copied, choice.candidate)
+            choice = choose(copied, product_clocks(copied, target), target, tiers)
+            if choice is not None and isinstance(choice.candidate.cut, Tiles):
+                new[node] = by_tiles(copied, choice.candidate.cut)
     return tuple(new[node] for node in outputs)
 
 
-def product_clocks(node: Node) -> float:
+def product_clocks(node: Node, target: Target) -> float:
     """An estimate of the time of the product with windows."""
     a, b = operands_of(node)
-    (m, k), n, itemsize = a.shape[-2:], b.shape[-1], itemsize_of(node.dtype)
-    return clocks(plan(a.shape[0], m, n, k, itemsize), a.shape[0], m, n, itemsize)
+    product = Product(a.shape[0], a.shape[1], b.shape[2], a.shape[2], itemsize_of(node.dtype))
+    return clocks(plan(product, target), product, target)

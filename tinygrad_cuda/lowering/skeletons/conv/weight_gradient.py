@@ -12,7 +12,7 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import JOIN, JOIN_BYTES
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import JOIN, JOINED
 from tinygrad_cuda.lowering.skeletons.conv.direct import (
     ELEMENT,
     LOADS,
@@ -29,14 +29,7 @@ from tinygrad_cuda.lowering.skeletons.conv.direct import (
     vector_of,
 )
 from tinygrad_cuda.lowering.skeletons.conv.windows import Windows
-from tinygrad_cuda.lowering.target import (
-    BLOCK_SHARED,
-    LANES,
-    MULTIPROCESSORS,
-    SCHEDULERS,
-    SHARED,
-    WARP,
-)
+from tinygrad_cuda.lowering.target import SCHEDULERS, WARP, Target
 
 LONGEST = 14  # neighbours of a row that a thread has at once
 MOST_SHARES = 32
@@ -98,8 +91,7 @@ class ImagePart(Bands):
         sums = self.shares * self.m * self.tap_lines * self.windows.taps[1]
         return 4 * max(self.patch + slope, sums)
 
-    @property
-    def clocks(self) -> float:
+    def clocks(self, target: Target) -> float:
         """An estimate of the time, in clocks of a multiprocessor."""
         windows = self.windows
         reads = windows.width(self.run) + self.outputs * self.run // self.fragment
@@ -113,24 +105,27 @@ class ImagePart(Bands):
         ]
         trips = sum(-(-n // w // (LOADS * THREADS)) for n, w in zip(elements, wide)) - 1
         results = self.m * self.tap_lines * windows.taps[1]
-        staged = (ELEMENT * sum(elements)) / LANES
+        staged = ELEMENT * sum(elements) / target.lanes
         work = max(-(-warps // SCHEDULERS) * own, warps * runs * reads * READ)
-        each = -(-self.blocks // MULTIPROCESSORS)
-        waves = -(-each // max(1, min(SHARED // self.shared, RESIDENT)))
+        each = -(-self.blocks // target.multiprocessors)
+        waves = -(-each // target.resident(self.shared, RESIDENT))
         time = waves * self.jobs * trips * TRIP + each * self.jobs * (staged + work)
-        time += each * SUM * self.shares * results / LANES
-        return time + (JOIN + self.blocks * results * 4 / JOIN_BYTES if self.blocks > 1 else 0)
+        time += each * SUM * self.shares * results / target.lanes
+        if self.blocks > 1:
+            time += JOIN + self.blocks * results * 4 / (JOINED * target.traffic)
+        return time
 
 
-def part_of(windows: Windows, m: int) -> ImagePart | None:
+def part_of(windows: Windows, m: int, target: Target) -> ImagePart | None:
     """The parts of least time, or None where none fits."""
-    return min(parts_of(windows, m), key=lambda part: part.clocks, default=None)
+    parts = parts_of(windows, m, target)
+    return min(parts, key=lambda part: part.clocks(target), default=None)
 
 
-def parts_of(windows: Windows, m: int) -> Iterator[ImagePart]:
+def parts_of(windows: Windows, m: int, target: Target) -> Iterator[ImagePart]:
     """All that keep enough threads of a block busy and fit its shared memory."""
     height, width = windows.places
-    lines = windows.channels * windows.taps[0]
+    lines, many = windows.channels * windows.taps[0], target.multiprocessors
     for outputs in sorted({min(m, size) for size in (1, 2, 3, 4, 6, 8)}):
         threads = lines * -(-m // outputs)
         if threads > THREADS or outputs * windows.taps[1] > SUMS:
@@ -141,9 +136,9 @@ def parts_of(windows: Windows, m: int) -> Iterator[ImagePart]:
             for rows in (rows for rows in range(shares, height + 1) if height % rows == 0):
                 for run in (run for run in range(1, LONGEST + 1) if width % run == 0):
                     bands = windows.images * (height // rows)
-                    for jobs in sorted({-(-bands // (t * MULTIPROCESSORS)) for t in (1, 2, 4)}):
+                    for jobs in sorted({-(-bands // (turns * many)) for turns in (1, 2, 4)}):
                         part = ImagePart(windows, m, rows, run, outputs, shares, jobs)
-                        if part.shared <= BLOCK_SHARED:
+                        if part.shared <= target.tile_shared:
                             yield part
 
 

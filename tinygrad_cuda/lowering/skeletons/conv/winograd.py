@@ -11,12 +11,12 @@ from tinygrad_cuda.graph.ops import contraction, movement
 from tinygrad_cuda.graph.ops.convolution import convolution
 from tinygrad_cuda.graph.ops.winograd import PARTS, TAPS, tiles_of, unwinograd, winograd
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import clocks, plan
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product, clocks, plan
 from tinygrad_cuda.lowering.skeletons.conv.direct import MOST_OUTPUTS
 from tinygrad_cuda.lowering.skeletons.conv.windows import Windows
+from tinygrad_cuda.lowering.target import Target
 
 LAUNCH = 5000  # clocks of a multiprocessor that a further kernel takes at least
-TRAFFIC = 2000  # bytes between memory and all multiprocessors in a clock
 
 
 # The choice ---------------------------------------------------------------------------------
@@ -37,15 +37,16 @@ class Tiles:
     clocks: float
 
 
-def tiles_of_least_time(node: Node, windows: Windows, channels: int) -> Tiles | None:
+def tiles_of_least_time(
+    node: Node, windows: Windows, channels: int, target: Target
+) -> Tiles | None:
     """The tiles of least time; None where tiles are not made for the problem.
-
-    It depends on shapes only.
 
     Args:
         node: the convolution, or its weight gradient.
         windows: those of its input.
         channels: of its result.
+        target: the machine.
     """
     if node.dtype is not float32 or prod(node.shape) == 0:
         return None
@@ -54,7 +55,7 @@ def tiles_of_least_time(node: Node, windows: Windows, channels: int) -> Tiles | 
     if not ones or windows.taps != (TAPS, TAPS) or few:
         return None
     found = [
-        Tiles(windows, form, _clocks(windows, channels, form, node.op is not convolution))
+        Tiles(windows, form, _clocks(windows, channels, form, node.op is not convolution, target))
         for form in PARTS
         # A block has whole rows of tiles.
         if tiles_of(PARTS[form]["results"], *windows.places)[1] <= THREADS
@@ -62,17 +63,18 @@ def tiles_of_least_time(node: Node, windows: Windows, channels: int) -> Tiles | 
     return min(found, key=lambda tiles: tiles.clocks, default=None)
 
 
-def _clocks(windows: Windows, channels: int, form: int, turned: bool) -> float:
+def _clocks(windows: Windows, channels: int, form: int, turned: bool, target: Target) -> float:
     """An estimate of the time of all kernels, in clocks of a multiprocessor."""
     rows, columns = tiles_of(PARTS[form]["results"], *windows.places)
     places, planes = windows.images * rows * columns, (form + TAPS - 1) ** 2
     m, n, k = channels, places, windows.channels
     m, n, k = (k, m, n) if turned else (m, n, k)
-    product = clocks(plan(planes, m, n, k, 4), planes, m, n, 4)
+    product = Product(planes, m, n, k, 4)
+    time = clocks(plan(product, target), product, target)
     operands = 4 * planes * (m * k + k * n + m * n)
     images = 4 * windows.images * prod(windows.places) * (channels + windows.channels)
     moved = operands + images + 4 * TAPS * TAPS * channels * windows.channels
-    return max(product, operands / TRAFFIC) + moved / TRAFFIC + 3 * LAUNCH
+    return max(time, operands / target.traffic) + moved / target.traffic + 3 * LAUNCH
 
 
 # Nodes --------------------------------------------------------------------------------------

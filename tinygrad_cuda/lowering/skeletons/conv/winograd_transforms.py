@@ -16,7 +16,7 @@ from tinygrad_cuda.lowering.codegen.params import Words
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.target import MULTIPROCESSORS
+from tinygrad_cuda.lowering.target import Target
 
 NEAR = 128  # results of a block that are neighbours in memory at least, where that can be had
 FEW = 4  # neighbours of a plane that a block loads at least, so that there are more blocks
@@ -210,7 +210,7 @@ class Block:
         }
 
 
-def block_of(part: TransformPart, shape: Shape) -> Block:
+def block_of(part: TransformPart, shape: Shape, target: Target) -> Block:
     """A block whose results lie together in memory, with a tile for most of its threads."""
     images, channels, height, width = shape
     rows, columns = tiles_of(part, height, width)
@@ -224,7 +224,8 @@ def block_of(part: TransformPart, shape: Shape) -> Block:
     chosen = next(near, 1)
     lanes = next(wide for wide in (4, 2, 1) if chosen * plane % wide == 0)
     parts, each = channels // chosen, min(images, THREADS // (chosen * tiles))
-    while each > 1 and each * tiles > FEW and parts * -(-images // each) < 2 * MULTIPROCESSORS:
+    enough = 2 * target.multiprocessors
+    while each > 1 and each * tiles > FEW and parts * -(-images // each) < enough:
         each = -(-each // 2)
     return Block(part, shape, chosen, each, rows, lanes)
 
@@ -232,7 +233,7 @@ def block_of(part: TransformPart, shape: Shape) -> Block:
 def _images(kernel: Kernel, node: Node) -> Stage:
     """From planes to images, through the epilogue into memory."""
     part, (x,) = _part_of(node), node.sources
-    block = block_of(part, node.shape)
+    block = block_of(part, node.shape, kernel.target)
     words = Words()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     before, load = Scope("channel", "place"), Scope("f", "g")
