@@ -562,7 +562,7 @@ class World:
         elif op == "option":
             self.optimizer.param_groups[0]["weight_decay"] = numbers[0]
         elif op == "clear state":
-            self.second.state.clear()
+            self.clear(self.second)
         elif op == "change":
             self.change(getattr(self, numbers[0]), numbers[1])
         elif op == "flip":
@@ -583,21 +583,30 @@ class World:
         elif how == "maximize":
             group["maximize"] = not group["maximize"]
         elif how == "clear":
-            optimizer.state.clear()
+            self.clear(optimizer)
         else:
             for state in optimizer.state.values():
                 for key in ("exp_avg", "momentum_buffer", "square_avg"):
                     if state.get(key) is not None:
                         state[key] = state[key] * 0.5
 
+    def clear(self, optimizer: Any) -> None:
+        optimizer.state.clear()
+        self.add_missing_state(optimizer)
+
+    def add_missing_state(self, optimizer: Any) -> None:
+        """Before torch 2.13 Adagrad makes its state in the constructor only."""
+        if self.lib is torch and type(optimizer).__name__ == "Adagrad":
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    zeros = {"step": torch.tensor(0.0), "sum": torch.zeros_like(parameter.detach())}
+                    optimizer.state[parameter] = optimizer.state.get(parameter) or zeros
+
     def add(self) -> None:
         extra = self.lib.nn.Parameter(self.tensor([0.1, -0.2, 0.3]))
         self.model.extras.append(extra)
         self.optimizer.add_param_group({"params": [extra], "lr": 0.02})
-        if self.lib is torch and type(self.optimizer).__name__ == "Adagrad":
-            # Before torch 2.13 the state of a parameter that is added is missing.
-            zeros = {"step": torch.tensor(0.0), "sum": torch.zeros_like(extra.detach())}
-            self.optimizer.state[extra] = self.optimizer.state.get(extra) or zeros
+        self.add_missing_state(self.optimizer)
         self.schedule = self.make_schedule("ExponentialLR")
         self.parameters.append(extra)
         self.ema.append(extra.detach().clone())

@@ -5,11 +5,14 @@ from __future__ import annotations
 import cProfile
 import functools
 import logging
+import os
+import subprocess
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -212,6 +215,24 @@ def test_libraries_and_optimizers_are_not_searched() -> None:
     found = {named.name for named in names.values} - {"__code__"}
     assert found == {"model", "optimizer", "schedule"}
     assert not names.contents
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages", "sources"])
+def test_libraries_of_other_environments_are_not_searched(folder: str, tmp_path: Path) -> None:
+    """Those of a user, of the system or on PYTHONPATH, which may be as large as torch."""
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "other_library.py").write_text("TABLE = [2.0]\ndef two(): return TABLE[0]")
+    program = """
+import other_library
+from tinygrad_cuda.capture.guard_discovery import names_of
+print([named.name for named in names_of(lambda x: x * other_library.two(), ()).values])
+"""
+    paths = os.pathsep.join([str(tmp_path / folder), str(Path(tc.__file__).parents[1])])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    found = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ("TABLE" in found.stdout) == (folder == "sources")
 
 
 def test_what_takes_time_is_reported(

@@ -69,8 +69,13 @@ from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.tensors.settings import get_num_interop_threads
 
 PACKAGE = __package__.partition(".")[0]
-# Where the interpreter and what was installed lie; what is there is a library's, not the user's.
-_FOLDERS = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),)
+# The interpreter's folders and those of installed packages: of the environment, the system, a
+# user, PYTHONPATH. What they hold is a library's and not followed.
+INSTALLED = ("site-packages", "dist-packages")
+_FOLDERS = (
+    *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+    *(path for path in sys.path if Path(path).name in INSTALLED),
+)
 LIBRARIES = (*(f"{x}{os.sep}" for x in (*_FOLDERS, Path(__file__).parents[1])), "<frozen")
 COUNTED = {*LISTS, *DICTIONARIES, States} - {list, dict}  # optimizers', which look after them
 MUTABLE = (list, dict, set, deque, MappingProxyType)
