@@ -26,7 +26,7 @@ from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.backend import CudaBackend
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
-from tinygrad_cuda.backend.cuda.graphs.replay import Replay
+from tinygrad_cuda.backend.cuda.graphs.graph_replay import Replay
 from tinygrad_cuda.backend.launch.executable import CudaExecutable
 from tinygrad_cuda.backend.launch.launch_params import LaunchParams
 from tinygrad_cuda.core.config import settings

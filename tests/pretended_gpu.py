@@ -21,7 +21,7 @@ import pytest
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import backend, compiler, timing
 from tinygrad_cuda.backend.cuda import driver as runtime
-from tinygrad_cuda.backend.cuda.graphs import replay
+from tinygrad_cuda.backend.cuda.graphs import graph_replay as replay
 from tinygrad_cuda.backend.emu import runtime as emulator
 from tinygrad_cuda.backend.emu.backend import new_buffer
 from tinygrad_cuda.core.device import as_device

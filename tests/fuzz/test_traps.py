@@ -12,8 +12,8 @@ from trap_kinds import KINDS, PATHS
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.capture.guard_values import Names
 from tinygrad_cuda.core.device import as_device
+from tinygrad_cuda.replay.guards.values import Names
 
 COUNTS = (("call", 3), ("change", 0), ("call", 3), ("change", 0), ("call", 2))
 

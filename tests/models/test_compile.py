@@ -50,7 +50,7 @@ def test_steps_are_the_plain_ones_bit_for_bit(kind: str) -> None:
         return found
 
     plain, compiled = both(program, kind=kind, clip=True)
-    assert compiled.traced <= 2
+    assert settings.slow or compiled.traced <= 2
     assert plain.optimizer.steps == compiled.optimizer.steps == 12
     for mine, theirs in zip(plain.optimizer.state.values(), compiled.optimizer.state.values()):
         for key, value in mine.items():
@@ -235,6 +235,7 @@ def test_python_values() -> None:
     assert call(one, 1, {"plus": one}).item() == 4.0
 
 
+@pytest.mark.fast_paths
 def test_validate_finds_a_stale_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """TGC_VALIDATE traces every call anew and names the line at which the traces part."""
     factor = ctypes.c_float(1.0)
@@ -263,6 +264,7 @@ def test_validate_finds_nothing_else(name: str, monkeypatch: pytest.MonkeyPatch)
         assert scaled(t, factor).item() == t.item() * factor * 2.0
 
 
+@pytest.mark.fast_paths
 @pytest.mark.parametrize("name", ["cpu", "emu"])
 def test_validate_finds_other_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Tensor made inside from Python data is a constant; memory may hold something else."""
@@ -278,6 +280,7 @@ def test_validate_finds_other_data(name: str, monkeypatch: pytest.MonkeyPatch) -
         call(x)
 
 
+@pytest.mark.fast_paths
 def test_reasons_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -382,7 +385,7 @@ def test_loop() -> None:
     tc.manual_seed(4)
     assert [value_bytes(v) for v in tc.loop(5, turn, tc.ones(3), tc.tensor(5.0))] == wanted
     tc.loop(3, turn, tc.ones(3), tc.tensor(5.0))
-    assert len(calls) == 1
+    assert settings.slow or len(calls) == 1
     assert tc.loop(0, turn, tc.ones(3), t)[1] is t
     with pytest.raises(tc.ArgumentError, match="another number of values"):
         tc.loop(2, lambda x: (x, x), tc.ones(1))

@@ -22,8 +22,8 @@ from python_values import TRAPS, Trainer, Trap, set_scale
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.capture.guard_discovery import names_of
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.replay.guards.discovery import names_of
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -65,6 +65,7 @@ def test_a_value_that_changes(trap: Callable[[], Trap]) -> None:
     assert (after[0], type(after[0][0])) != (before[0], type(before[0][0]))
 
 
+@pytest.mark.fast_paths
 def test_values_that_stay_need_no_trace() -> None:
     """Nor do those that are set to what they were, and those that no code names."""
     calls: list[None] = []
@@ -145,7 +146,7 @@ def test_what_code_inside_only_counts_is_not_repeated() -> None:
     for _ in range(4):
         assert compiled(tc.ones(1)).tolist() == [2.0]
     counted = [turn, len(calls), len(log) // 3, table["calls"], trainer.calls, CALLS - before]  # type: ignore[attr-defined]
-    assert counted == [1] * 6
+    assert settings.slow or counted == [1] * 6
     assert len(trainer.scales) == 2
 
 
@@ -265,7 +266,7 @@ def test_a_list_that_is_an_argument_is_a_value() -> None:
     first[0] = 7.0
     assert compiled(tc.ones(1), [2.0]).tolist() == [2.0]
     assert compiled(tc.ones(1), scales=first).tolist() == [7.0]
-    assert len(calls) == 2
+    assert settings.slow or len(calls) == 2
 
 
 def test_an_object_that_is_an_argument() -> None:
@@ -402,7 +403,7 @@ def test_methods_that_do_not_run_are_not_read() -> None:
         assert [compiled(x).item() for _ in range(3)] == [plain.train(x).item() for _ in range(3)]
         plain.step()
         task.step()
-    assert len(task.calls) == 2, "the first call makes the optimizer's state"
+    assert settings.slow or len(task.calls) == 2, "the first call makes the optimizer's state"
     with pytest.raises(tc.CompileError, match=r"state of an optimizer(.|\n)*test_compile_names"):
         tc.compile(Schooling().both)(x)
 

@@ -13,8 +13,16 @@ from compiled_task import value_bytes
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
-from tinygrad_cuda.optim.replay import AHEAD, StepReplay
-from tinygrad_cuda.optim.watched import LIST_WRITERS, WRITERS, States, Watched, WatchedList, changes
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.optim.step_replay import AHEAD, StepReplay
+from tinygrad_cuda.replay.versioned_containers import (
+    LIST_WRITERS,
+    WRITERS,
+    States,
+    Watched,
+    WatchedList,
+    changes,
+)
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -222,7 +230,7 @@ def test_what_happens_to_an_optimizer(
     wanted = Loop(compiled=False).run(intervention)
     assert Loop(compiled=True).run(intervention) == wanted
     if intervention is nothing:
-        assert len(looks) == 1, "the first replay"
+        assert settings.slow or len(looks) == 1, "the first replay"
 
 
 @pytest.mark.parametrize("kind", [optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adagrad])
@@ -298,6 +306,7 @@ def test_all_writers_are_known() -> None:
     assert set(vars(list)) - readers == set(LIST_WRITERS)
 
 
+@pytest.mark.fast_paths
 def test_watched_containers_are_as_any_others() -> None:
     """As arguments and results of a compiled function, and as attributes of a Module."""
     loop = Loop(compiled=False)

@@ -13,6 +13,7 @@ from compiled_task import SIZES, Task, batch, both, value_bytes
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.utils.checkpoint import checkpoint
 
@@ -28,7 +29,8 @@ def test_shape_change() -> None:
         return [task.step(*batch(n, size)) for n, size in enumerate(sizes)]
 
     _, compiled = both(program)
-    assert compiled.traced == 4, "one for the optimizer's state, and one for each size"
+    # One for the optimizer's state, and one for each size.
+    assert settings.slow or compiled.traced == 4
 
 
 def test_train_and_eval() -> None:
@@ -42,7 +44,7 @@ def test_train_and_eval() -> None:
         return found
 
     _, compiled = both(program)
-    assert compiled.traced == 3
+    assert settings.slow or compiled.traced == 3
 
 
 def test_a_flag_set_by_hand() -> None:
@@ -153,7 +155,7 @@ def test_state_dict_loaded() -> None:
         return found + [task.step(*batch(n)) for n in range(2)]
 
     _, compiled = both(program)
-    assert compiled.traced == 2
+    assert settings.slow or compiled.traced == 2
 
 
 def test_outputs_do_not_alias() -> None:
@@ -189,7 +191,7 @@ def test_views_as_arguments() -> None:
 
     compiled = tc.compile(total)
     assert [compiled(data[n : n + 2]).item() for n in range(5)] == [1.0, 3.0, 5.0, 7.0, 9.0]
-    assert len(calls) == 1
+    assert settings.slow or len(calls) == 1
 
 
 def test_the_same_tensor_twice() -> None:
@@ -332,7 +334,7 @@ def test_gradients_flow_through_a_compiled_module() -> None:
     model.requires_grad_(False)
     for _ in range(3):
         assert not model(tc.tensor([[1.0, 2.0]])).requires_grad
-    assert len(calls) == 1, "frozen, it is replayed"
+    assert settings.slow or len(calls) == 1, "frozen, it is replayed"
 
 
 def test_seed_set_between_calls() -> None:
@@ -428,7 +430,7 @@ def test_scheduler_inside() -> None:
                 [value_bytes(weight), optimizer.param_groups[0]["lr"], schedule.last_epoch]
             )
         assert found[0] == found[1]
-        assert len(calls) <= 2
+        assert settings.slow or len(calls) <= 2
 
 
 # Gradients ----------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ def call(request: pytest.FixtureRequest, kernel_device: str) -> Any:
     return compiled
 
 
+@pytest.mark.fast_paths
 def test_what_nobody_holds_comes_again(call: Any) -> None:
     seen = set()
     for k in range(8):
@@ -56,6 +57,7 @@ def test_what_nobody_holds_comes_again(call: Any) -> None:
     assert total.item() == 21.0
 
 
+@pytest.mark.fast_paths
 def test_what_nobody_looks_at_comes_again(call: Any) -> None:
     seen = set()
     for k in range(8):
@@ -184,6 +186,7 @@ def test_what_is_written_through_a_detached_result_is_its_own() -> None:
     assert factor.grad is not None and factor.grad.tolist() == [42.0, 42.0]
 
 
+@pytest.mark.fast_paths
 def test_large_results_go_back_to_the_pool() -> None:
     compiled = tc.compile(lambda x: x + 1)
     x = tc.zeros(200, 200)

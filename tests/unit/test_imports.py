@@ -29,8 +29,6 @@ RANKS = {
     "graph.gradient": 3,
     "graph.batching": 3,
     "graph.compare": 2,
-    "graph.subgraph_template": 3,
-    "graph.backward_template": 4,
     "graph.rewrite": 3,
     "graph.draw": 5,
     "lowering": 6,

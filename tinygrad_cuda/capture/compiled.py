@@ -11,11 +11,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.capture.fast_replay import MISS, FastReplay, fast_replay
-from tinygrad_cuda.capture.guard_discovery import Extra, home_of, names_of
-from tinygrad_cuda.capture.guard_values import Names
+from tinygrad_cuda.capture.frame_replay import ReplayFrame
 from tinygrad_cuda.capture.multi_step_replay import MultiStepReplay, multi_step_replay
 from tinygrad_cuda.capture.program import CapturedProgram, Change
-from tinygrad_cuda.capture.replay_frame import ReplayFrame
 from tinygrad_cuda.capture.results import ResultHistory
 from tinygrad_cuda.capture.signature import (
     Given,
@@ -23,7 +21,6 @@ from tinygrad_cuda.capture.signature import (
     owner_module,
     snapshot,
 )
-from tinygrad_cuda.capture.watch import Watch, refuse
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, OutOfMemoryError
 from tinygrad_cuda.core.interrupts import SIGINT, SIGTERM, getsignal, indivisible
@@ -43,6 +40,9 @@ from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.graph.versions import versions
+from tinygrad_cuda.replay.guards.discovery import Extra, home_of, names_of
+from tinygrad_cuda.replay.guards.values import Names
+from tinygrad_cuda.replay.guards.watch import Watch, refuse
 from tinygrad_cuda.replay.switches import switches
 
 SIGNATURES = 64  # kept for one function; the least recently used goes first

@@ -15,8 +15,8 @@ import numpy as np
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.capture.compiled import ATTEMPTS, Compiled
+from tinygrad_cuda.capture.frame_replay import ReplayFrame
 from tinygrad_cuda.capture.multi_step_replay import MultiStepReplay, whole_words
-from tinygrad_cuda.capture.replay_frame import ReplayFrame
 from tinygrad_cuda.capture.results import Result
 from tinygrad_cuda.capture.signature import Given
 from tinygrad_cuda.core.device import Device

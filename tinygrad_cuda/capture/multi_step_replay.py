@@ -2,6 +2,7 @@
 
 The guards are checked once, the memory of all replays is laid out before the first, and the host
 writes only the parameters in which one replay differs from the one that stood in its place before.
+It stays in this room: it is how `steps=n` runs, and reads a `CapturedProgram` field by field.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from math import prod
 from typing import Any
 
 from tinygrad_cuda.backend import registry
+from tinygrad_cuda.capture.frame_replay import ReplayFrame, RunEvent
 from tinygrad_cuda.capture.program import CapturedProgram
-from tinygrad_cuda.capture.replay_frame import ReplayFrame, RunEvent
 from tinygrad_cuda.capture.results import Fresh, Result
 from tinygrad_cuda.capture.signature import Given
 from tinygrad_cuda.core.config import settings

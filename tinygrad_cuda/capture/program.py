@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.capture.guard_values import PLAIN, Names, same
-from tinygrad_cuda.capture.replay_frame import (
+from tinygrad_cuda.capture.frame_replay import (
     DrawsEvent,
     GradientPlace,
     HostDrawEvent,
@@ -38,6 +37,7 @@ from tinygrad_cuda.engine.capture import (
 from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.engine.realize import named_error
 from tinygrad_cuda.graph.compare import same_value
+from tinygrad_cuda.replay.guards.values import PLAIN, Names, same
 from tinygrad_cuda.tensors.base import TensorBase
 
 Event = Callable[[ReplayFrame], None]

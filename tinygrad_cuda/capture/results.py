@@ -10,7 +10,7 @@ from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.cell import Branch, Cell, settled
 from tinygrad_cuda.graph.node import Node, holding
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.optim.watched import LISTS
+from tinygrad_cuda.replay.versioned_containers import LISTS
 from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.tensors.views import SelectAt, moves
 

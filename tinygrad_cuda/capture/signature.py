@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.capture.guard_values import PLAIN
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.engine.capture import ViewArgument
 from tinygrad_cuda.graph.node import Node, mode
-from tinygrad_cuda.optim.watched import DICTIONARIES, LISTS
+from tinygrad_cuda.replay.guards.values import PLAIN
+from tinygrad_cuda.replay.versioned_containers import DICTIONARIES, LISTS
 from tinygrad_cuda.tensors.autocast import state as autocast
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import get_default_device, get_default_dtype

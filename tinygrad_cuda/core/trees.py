@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 
@@ -48,3 +49,13 @@ def spread(prefix: Any, value: Any) -> list[Any]:
             raise ValueError
         return [found for key, v in value.items() for found in spread(prefix[key], v)]
     return [prefix] * len(leaves(value))
+
+
+def picking(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function that takes the items at these places out of a sequence, as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    if not places:
+        return lambda items: ()
+    (place,) = places
+    return lambda items: (items[place],)

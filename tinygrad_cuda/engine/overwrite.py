@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from itertools import chain
-from sys import getrefcount
 from typing import Any
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.core.errors import describe_site
+from tinygrad_cuda.core.reference_counts import counts_of
 from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 
 # On cpu a new array costs nothing and the old one is freed at once.
 spared = {CPU}
-# What is counted, from C, of a thing that one list refers to and nothing else.
-(LISTED,) = map(getrefcount, [object()])
 
 
 def overwritable(
@@ -73,14 +70,6 @@ def overwritable(
             line = describe_site(trace.owners[place].site)
             print(f"copied instead of overwritten: {line}: {reason}", file=sys.stderr)
     return result
-
-
-def counts_of(things: Sequence[Any]) -> list[int]:
-    """How often each is referred to by something else than this list.
-
-    Counted from C, so that no frame of Python, traced or not, refers to one meanwhile.
-    """
-    return [count - LISTED for count in map(getrefcount, things)]
 
 
 def _held(trace: Trace) -> set[Node]:

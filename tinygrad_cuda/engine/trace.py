@@ -11,8 +11,7 @@ from typing import Any
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, node_made
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.program import Argument, Number, Program
-from tinygrad_cuda.graph.subgraph_template import structure
+from tinygrad_cuda.graph.program import Argument, Number, Program, structure
 
 
 class Trace:

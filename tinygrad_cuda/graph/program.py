@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op
 
 
 class Argument(NamedTuple):
@@ -38,3 +38,37 @@ class Program:
     outputs: tuple[Node, ...]
     inputs: tuple[Node, ...]
     overwrites: dict[int, int] = field(default_factory=dict)
+
+
+def structure(
+    op: Op, attributes: dict[str, Any], numbers: list[Any], always: list[int]
+) -> tuple[Any, ...]:
+    """The attributes that are structure; numbers are set apart, in the order of the names.
+
+    The names are in the key, since calls may give them in any order.
+
+    Args:
+        op, attributes: of a node.
+        numbers: receives the numbers.
+        always: receives the positions of those that are arguments from the start.
+    """
+    if attributes is NO_ATTRIBUTES:
+        return ()
+    literals, arguments = op.literals, op.arguments
+    if not literals and not arguments:
+        return tuple(attributes.items())
+    kept: list[Any] = []
+    for name, value in attributes.items():
+        kept.append(name)
+        if name in literals:
+            if type(value) is tuple:
+                numbers.extend(value)
+                kept.append(len(value))
+            else:
+                numbers.append(value)
+        elif name in arguments:
+            always.append(len(numbers))
+            numbers.append(value)
+        else:
+            kept.append(value)
+    return tuple(kept)

@@ -17,9 +17,9 @@ from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.packed import PackedSequence
 from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensors.autocast import operands_in_half
+from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import empty, zeros
 from tinygrad_cuda.tensors.shaping import cat, stack
-from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.tensor import Tensor
 
 State = tuple[Tensor, ...]

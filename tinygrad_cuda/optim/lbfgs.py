@@ -15,7 +15,7 @@ from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.optim.lbfgs_memory import Memory
 from tinygrad_cuda.optim.line_search import Trial, strong_wolfe
 from tinygrad_cuda.optim.optimizer import Optimizer, Scalars, check_options, loaded
-from tinygrad_cuda.optim.updates import widened
+from tinygrad_cuda.optim.update_replay import widened
 from tinygrad_cuda.tensors.creation import tensor
 from tinygrad_cuda.tensors.creation import zeros as zeros_of
 from tinygrad_cuda.tensors.promotion import to_dtype

@@ -23,9 +23,9 @@ from tinygrad_cuda.engine.realize import check_errors, realize
 from tinygrad_cuda.graph.node import Node, current_site, gradient_mode, recorded_at
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.optim.hooks import Hooked
-from tinygrad_cuda.optim.replay import ParameterLists, StepReplay
-from tinygrad_cuda.optim.updates import Updates, widened
-from tinygrad_cuda.optim.watched import States, Watched, WatchedList, changed
+from tinygrad_cuda.optim.step_replay import ParameterLists, StepReplay
+from tinygrad_cuda.optim.update_replay import Updates, widened
+from tinygrad_cuda.replay.versioned_containers import States, Watched, WatchedList, changed
 from tinygrad_cuda.tensors.backward import clear
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import tensor

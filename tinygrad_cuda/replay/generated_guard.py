@@ -11,8 +11,9 @@ from typing import Any
 
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.program import Number
-from tinygrad_cuda.graph.subgraph_template import Deferred, structure
+from tinygrad_cuda.graph.program import Number, structure
+from tinygrad_cuda.replay.generated_functions import function_from
+from tinygrad_cuda.replay.subgraph_template import Deferred
 
 
 class GuardMatch:
@@ -263,8 +264,7 @@ class _GuardWriter:
             "structure": structure,
         }  # fmt: skip
         names |= {f"k{number}": thing for number, thing in enumerate(self.known)}
-        exec(compile(text, "<a known graph>", "exec"), names)
-        walk: Callable[[list[Node]], GuardMatch | None] = names["walk"]
+        walk: Callable[[list[Node]], GuardMatch | None] = function_from(text, names)
         return walk
 
 

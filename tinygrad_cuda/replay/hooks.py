@@ -8,8 +8,8 @@ from __future__ import annotations
 from tinygrad_cuda.backend.base import replays
 from tinygrad_cuda.engine import realize
 from tinygrad_cuda.engine.plan import cache
-from tinygrad_cuda.graph import backward_template, gradient
-from tinygrad_cuda.replay import plan_lookup
+from tinygrad_cuda.graph import gradient
+from tinygrad_cuda.replay import backward_template, plan_lookup
 from tinygrad_cuda.replay.switches import switches
 
 

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 from collections import Counter
 from operator import attrgetter, le
-from sys import getrefcount
 from typing import Any
 
 from tinygrad_cuda.backend.base import Executable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import TgcError
+from tinygrad_cuda.core.reference_counts import LISTED, reference_count
+from tinygrad_cuda.core.trees import picking
 from tinygrad_cuda.engine import overwrite
 from tinygrad_cuda.engine.capture import capturing
-from tinygrad_cuda.engine.overwrite import LISTED
 from tinygrad_cuda.engine.plan import Entry, cache, key_numbers
 from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.engine.vmap_trace import tracing
 from tinygrad_cuda.graph.compare import same_value
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.program import Number
-from tinygrad_cuda.graph.subgraph_template import Deferred, picking, structure
+from tinygrad_cuda.graph.program import Number, structure
 from tinygrad_cuda.replay.generated_guard import GuardMatch, guard_over, read_by
+from tinygrad_cuda.replay.subgraph_template import Deferred
 
 _sources_of = attrgetter("sources")
 
@@ -301,16 +301,16 @@ class PlanEntry:
         if numbers != self.fixed_key and key_numbers(numbers) != self.fixed_key:
             return False
         # Counted from C: no name of a frame refers to a node, call or storage meanwhile.
-        if list(map(getrefcount, self.inner(outline.pending))) != self.inner_counts:
+        if list(map(reference_count, self.inner(outline.pending))) != self.inner_counts:
             return False
-        if list(map(getrefcount, outline.calls)) != outline.references:
+        if list(map(reference_count, outline.calls)) != outline.references:
             return False
         if not self.target_slots or device in overwrite.spared:
             return True not in self.overwritten
         if outline.slots != self.input_slots:
             return False
-        counts = list(map(getrefcount, self.targets(outline.inputs)))
-        in_slots = list(map(getrefcount, self.target_storages(outline.storages)))
+        counts = list(map(reference_count, self.targets(outline.inputs)))
+        in_slots = list(map(reference_count, self.target_storages(outline.storages)))
         expected = self.target_counts
         if self.steady and counts == expected:
             return in_slots == self.slot_counts or all(map(le, in_slots, self.slot_counts))

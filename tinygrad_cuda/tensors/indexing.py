@@ -30,9 +30,9 @@ from tinygrad_cuda.graph.node import Node, Op, current_site
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import indexing as ops
 from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import buffer_node, tensor
 from tinygrad_cuda.tensors.promotion import to_dtype, to_shape
-from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.transfer import to_device
 from tinygrad_cuda.tensors.views import only_number, shows_repeats
 

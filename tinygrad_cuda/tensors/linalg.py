@@ -12,9 +12,9 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, contraction, elementwise, movement, reduction
 from tinygrad_cuda.tensors.autocast import in_half, in_widest
 from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.opmath import rounded, widened
 from tinygrad_cuda.tensors.promotion import factor_of, promote, to_dtype, to_shape
-from tinygrad_cuda.tensors.templated_calls import templated
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor

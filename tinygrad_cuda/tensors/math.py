@@ -27,6 +27,7 @@ from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.tensors.arguments import checks_tensors, no_tensor
 from tinygrad_cuda.tensors.autocast import in_float32, in_widest
 from tinygrad_cuda.tensors.base import TensorBase, node_of, pending, wrap
+from tinygrad_cuda.tensors.call_replay import templated_of_two
 from tinygrad_cuda.tensors.layout import keeps_layout, strides_like
 from tinygrad_cuda.tensors.opmath import (
     holds,
@@ -44,7 +45,6 @@ from tinygrad_cuda.tensors.promotion import (
     to_dtype,
     to_shape,
 )
-from tinygrad_cuda.tensors.templated_calls import templated_of_two
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor

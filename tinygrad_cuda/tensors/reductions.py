@@ -20,6 +20,7 @@ from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import reduction as ops
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import DTypeLike
 from tinygrad_cuda.tensors.factorizing import svdvals
 from tinygrad_cuda.tensors.layout import another
@@ -27,7 +28,6 @@ from tinygrad_cuda.tensors.math import maximum, minimum
 from tinygrad_cuda.tensors.opmath import rounded, widened
 from tinygrad_cuda.tensors.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensors.shaping import movedim
-from tinygrad_cuda.tensors.templated_calls import templated
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor

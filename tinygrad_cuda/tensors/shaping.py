@@ -34,6 +34,7 @@ from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensors import creation
 from tinygrad_cuda.tensors.autocast import in_widest
 from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import (
     DeviceLike,
     DTypeLike,
@@ -53,7 +54,6 @@ from tinygrad_cuda.tensors.layout import (
 )
 from tinygrad_cuda.tensors.promotion import to_dtype
 from tinygrad_cuda.tensors.selecting import along_axis
-from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.views import first_position, moves
 
 if TYPE_CHECKING:

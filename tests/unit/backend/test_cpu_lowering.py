@@ -381,6 +381,7 @@ LAYERS: dict[str, tuple[Callable[..., Any], tuple[int, ...], float]] = {
 }  # fmt: skip
 
 
+@pytest.mark.fast_paths
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("look", [False, True])
 @pytest.mark.parametrize("name", LAYERS)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import Staged
-from tinygrad_cuda.backend.launch.graphs_by_address import GRAPHS, IDLE
-from tinygrad_cuda.backend.launch.steady_runs import SteadyRuns
+from tinygrad_cuda.backend.launch.graphs_by_address_replay import GRAPHS, IDLE
+from tinygrad_cuda.backend.launch.steady_replay import SteadyRuns
 from tinygrad_cuda.core.config import settings
 
 
@@ -129,12 +129,14 @@ def waiting() -> Any:
     return piece
 
 
+@pytest.mark.fast_paths
 def test_places_that_come_again_get_a_graph(loop: Loop) -> None:
     x = Memory(10)
     assert [loop.turn(x, 20) for _ in range(4)] == ["long way", "long way", "made", "again"]
     assert loop.executable.log[-1][1] == [10, 100, 20, 5, 7]
 
 
+@pytest.mark.fast_paths
 def test_each_run_of_a_graph_is_watched(loop: Loop) -> None:
     """By the codes of its own checks, which are the same object as long as they are the same."""
     x, executable = Memory(10), loop.executable
@@ -149,6 +151,7 @@ def test_each_run_of_a_graph_is_watched(loop: Loop) -> None:
     assert len(set(map(id, codes))) == 2
 
 
+@pytest.mark.fast_paths
 def test_results_in_two_places_by_turns(loop: Loop) -> None:
     """As where the caller holds the last result: nothing is written again."""
     x = Memory(10)
@@ -157,6 +160,7 @@ def test_results_in_two_places_by_turns(loop: Loop) -> None:
     assert [addresses[2] for _, addresses, _ in loop.executable.log[6:]] == [20, 21, 20, 21]
 
 
+@pytest.mark.fast_paths
 def test_fresh_arrays_have_one_place(loop: Loop) -> None:
     found = [loop.turn(waiting(), 20) for k in range(6)]
     assert found[3:] == ["again"] * 3
@@ -170,6 +174,7 @@ def test_an_array_that_was_fetched_is_where_it_was_copied_to(loop: Loop) -> None
     assert loop.turn(Memory(60), 20) == "long way"
 
 
+@pytest.mark.fast_paths
 @pytest.mark.parametrize("what", ["state", "arena"])
 def test_what_moves_is_noticed(loop: Loop, what: str) -> None:
     x = Memory(10)
@@ -182,6 +187,7 @@ def test_what_moves_is_noticed(loop: Loop, what: str) -> None:
     assert [loop.turn(x, 20) for _ in range(3)] == ["long way", "made", "again"]
 
 
+@pytest.mark.fast_paths
 def test_numbers_are_sent_when_they_are_others(loop: Loop) -> None:
     """By their bits: a zero and its negative are two."""
     x = Memory(10)
@@ -194,6 +200,7 @@ def test_numbers_are_sent_when_they_are_others(loop: Loop) -> None:
     assert sent[-1] == ("again", pack([0.125])) and sent[-2][1] == pack([0.25])
 
 
+@pytest.mark.fast_paths
 def test_many_numbers_wait_to_be_fetched(loop: Loop) -> None:
     """They are more than parameters hold."""
     loop.executable.few = False
@@ -205,6 +212,7 @@ def test_many_numbers_wait_to_be_fetched(loop: Loop) -> None:
     assert len(loop.executable.graphs_made[-1].fetched) == 1
 
 
+@pytest.mark.fast_paths
 @pytest.mark.parametrize("option", [{"debug": 1}, {"sync": True}, {"validate": True}])
 def test_what_is_to_be_looked_at_goes_the_long_way(loop: Loop, option: dict[str, Any]) -> None:
     x = Memory(10)
@@ -222,6 +230,7 @@ def test_too_many_places_make_no_more_graphs(loop: Loop) -> None:
     assert [how for how, *_ in loop.executable.log].count("made") <= 2 * GRAPHS
 
 
+@pytest.mark.fast_paths
 def test_a_graph_that_has_not_run_for_long_makes_room(loop: Loop) -> None:
     x = Memory(10)
     for k in range(4 * GRAPHS):

@@ -14,14 +14,14 @@ import pytest
 
 from tinygrad_cuda.backend.cuda.graphs.dependent_launches import LONG, DependentLaunches, suits
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
-from tinygrad_cuda.backend.cuda.graphs.replay import Replay
+from tinygrad_cuda.backend.cuda.graphs.graph_replay import Replay
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import (
     FETCHED,
     NUMBERS_WITHIN,
     FetchWords,
     lent,
 )
-from tinygrad_cuda.backend.launch.graphs_by_address import GRAPHS
+from tinygrad_cuda.backend.launch.graphs_by_address_replay import GRAPHS
 from tinygrad_cuda.core.errors import ArgumentError, CudaError
 
 SIZE = 8 * (3 * FETCHED + 2) + NUMBERS_WITHIN
@@ -173,6 +173,7 @@ class Addresses:
         return Addresses()
 
 
+@pytest.mark.fast_paths
 @pytest.mark.parametrize("fetches", [False, True])
 @pytest.mark.parametrize("period", [1, 2, 3, 40])
 def test_places_that_come_again_are_not_told_again(card: Card, fetches: bool, period: int) -> None:

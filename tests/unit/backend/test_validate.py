@@ -18,9 +18,9 @@ from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.lowering.codegen import skeleton
 from tinygrad_cuda.nn import functional as F
-from tinygrad_cuda.optim.replay import _SameSpecGroup
+from tinygrad_cuda.optim.step_replay import _SameSpecGroup
 from tinygrad_cuda.replay.plan_lookup import PlanEntry
-from tinygrad_cuda.tensors.templated_calls import templated
+from tinygrad_cuda.tensors.call_replay import templated
 
 pytestmark = pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
 

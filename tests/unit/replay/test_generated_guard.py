@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.engine.realize import realize_all
@@ -117,6 +118,7 @@ def test_a_path_walks_where_an_outline_would_be_the_same() -> None:
     assert walked >= 3 * len(PROGRAMS)
 
 
+@pytest.mark.fast_paths
 def test_a_path_does_not_walk_over_what_has_been_recorded_or_computed() -> None:
     x, y = value(2, 3), value(2, 3)
     first, second, third = (F.gelu(x) * y for _ in range(3))

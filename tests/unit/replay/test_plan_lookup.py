@@ -10,18 +10,18 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine import realize
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
-from tinygrad_cuda.graph import backward_template
 from tinygrad_cuda.graph.node import topological
-from tinygrad_cuda.graph.subgraph_template import Deferred
 from tinygrad_cuda.nn import functional as F
-from tinygrad_cuda.optim import updates
-from tinygrad_cuda.optim.updates import Updates
-from tinygrad_cuda.replay import plan_lookup
+from tinygrad_cuda.optim import update_replay as updates
+from tinygrad_cuda.optim.update_replay import Updates
+from tinygrad_cuda.replay import backward_template, plan_lookup
+from tinygrad_cuda.replay.subgraph_template import Deferred
 
-pytestmark = [pytest.mark.usefixtures("overwriting"), pytest.mark.fast_paths]
+pytestmark = pytest.mark.usefixtures("overwriting")
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_steady_loop_takes_no_trace(
         loop(turn)
     begun = len(traces)
     losses = [loop(turn) for turn in range(4, 9)]
-    assert len(traces) == begun, "no trace in a steady loop"
+    assert settings.slow or len(traces) == begun, "no trace in a steady loop"
     monkeypatch.setattr(realize, "run_cached_plan", lambda device, wanted: False)
     other = Loop(name)
     expected = [other(turn) for turn in range(9)][4:]
@@ -120,7 +120,7 @@ def test_old_values_that_are_held_stay(traces: list[Any]) -> None:
     old = weight.detach().clone()
     expected = old.numpy().copy()
     loop(5), other(5)
-    assert len(traces) == begun + 1, "only the loop with a reader takes a trace"
+    assert settings.slow or len(traces) == begun + 1, "only the loop with a reader takes a trace"
     np.testing.assert_array_equal(old.numpy(), expected)
     for turn in range(6, 9):
         loop(turn), other(turn)
@@ -141,9 +141,10 @@ def test_a_leaf_made_of_a_pending_value_is_there_with_it(traces: list[Any], back
             realize_all()
         begun.append(len(traces))
     assert found[0].detach().shape[0] == 5
-    assert begun[3:] == begun[3:4] * 3, "no trace in a steady loop"
+    assert settings.slow or begun[3:] == begun[3:4] * 3, "no trace in a steady loop"
 
 
+@pytest.mark.fast_paths
 def test_a_graph_that_is_looked_at_is_there(traces: list[Any]) -> None:
     """Nodes made late, before or after the backward pass, are those that would have been."""
     loops = [Loop() for _ in range(4)]
@@ -232,7 +233,7 @@ def test_numbers_of_single_operations_reach_known_plans(traces: list[Any]) -> No
             y = F.relu(x * float(turn + 1)) + 0.5
             realize_all()
             assert y.tolist() == [turn + 1.5, 0.5]
-    assert len(traces) < 6
+    assert settings.slow or len(traces) < 6
 
 
 def test_calls_that_nobody_asks_for_leave_nothing_behind() -> None:
@@ -287,6 +288,6 @@ def test_steady_updates_notice_what_changes(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(Updates, "take_all", counted)
     found = train()
     # Each change costs its own turn, and the one in which the group is looked at again.
-    assert [turn for turn in range(11) if taken[turn]] == [2, 3, 6, 9]
+    assert settings.slow or [turn for turn in range(11) if taken[turn]] == [2, 3, 6, 9]
     monkeypatch.setattr(Updates, "take_all", lambda self, number, parameters: False)
     assert same(found, train())

@@ -20,7 +20,6 @@ from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.replay.switches import FAST_PATHS, chosen, switches
 
-pytestmark = pytest.mark.fast_paths
 compiles = pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
 TURNS = 20  # a guard is written for a plan that has come 16 times
 
@@ -90,6 +89,7 @@ def test_slow_and_fast_have_the_same_kernels_and_bits(texts: list[str], compiled
     assert slow == fast
 
 
+@pytest.mark.fast_paths
 @compiles
 @pytest.mark.parametrize("compiled", [False, True])
 def test_each_is_switched_off_alone(texts: list[str], compiled: bool) -> None:
@@ -127,6 +127,7 @@ def test_bits_on_cpu(compiled: bool) -> None:
             assert trained("cpu", compiled) == slow, name
 
 
+@pytest.mark.fast_paths
 def test_the_defaults_of_hooks_are_the_slow_way() -> None:
     """What the rooms below have where nobody has filled a hook."""
     with switches.only():

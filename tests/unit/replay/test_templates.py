@@ -14,9 +14,9 @@ from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.ops import elementwise
-from tinygrad_cuda.graph.subgraph_template import Deferred
 from tinygrad_cuda.nn import functional as F
-from tinygrad_cuda.optim.updates import Updates
+from tinygrad_cuda.optim.update_replay import Updates
+from tinygrad_cuda.replay.subgraph_template import Deferred
 
 OPTIMIZERS: dict[str, Any] = {
     "SGD": lambda p: optim.SGD(p, lr=0.1),

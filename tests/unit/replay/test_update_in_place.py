@@ -11,13 +11,12 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.nn import functional as F
-from tinygrad_cuda.optim.groups import SteadyGroup
-
-pytestmark = pytest.mark.fast_paths
+from tinygrad_cuda.optim.group_replay import SteadyGroup
 
 
 @pytest.fixture
@@ -137,13 +136,14 @@ def test_whatever_happens_between(
         return [*loop.values(), *(x.detach().numpy() for x in loop.held)], seen
 
     found, seen = train()
-    assert sum(in_place) >= 10, "most turns are as those before"
+    assert settings.slow or sum(in_place) >= 10, "most turns are as those before"
     assert not all(in_place[5:])
     monkeypatch.setattr(SteadyGroup, "run", lambda *_: False)
     expected, known = train()
     assert same(found, expected) and seen == known
 
 
+@pytest.mark.fast_paths
 @everywhere
 def test_nothing_is_recorded(device: str, in_place: list[bool]) -> None:
     """The cells keep their nodes, and someone who holds one of them keeps its value."""

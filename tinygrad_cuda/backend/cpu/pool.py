@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from math import prod
-from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
+from tinygrad_cuda.core.reference_counts import reference_count
 from tinygrad_cuda.core.shapes import Shape
 
 Array = np.ndarray[Any, Any]
@@ -78,7 +78,7 @@ class ArrayPool:
         for number in list(owners):
             array = owners.pop(number)
             # This name and the argument are all that refer to it.
-            if getrefcount(array) == 2 and _is_whole(array):
+            if reference_count(array) == 2 and _is_whole(array):
                 self.give(array)
 
 

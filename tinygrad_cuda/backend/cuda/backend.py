@@ -13,8 +13,8 @@ import numpy as np
 from tinygrad_cuda.backend.base import LINE, BadIndex
 from tinygrad_cuda.backend.cuda import driver
 from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources, taken
-from tinygrad_cuda.backend.cuda.graphs.multi_run_graph import MultiRunGraph
-from tinygrad_cuda.backend.cuda.graphs.replay import Label, Replay
+from tinygrad_cuda.backend.cuda.graphs.graph_replay import Label, Replay
+from tinygrad_cuda.backend.cuda.graphs.multi_run_replay import MultiRunGraph
 from tinygrad_cuda.backend.cuda.timing import times
 from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, Ferried, Ferry
 from tinygrad_cuda.backend.cuda.transfer.pinned import Pinned

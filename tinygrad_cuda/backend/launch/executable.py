@@ -28,7 +28,7 @@ from tinygrad_cuda.backend.launch.launch_params import (
 )
 from tinygrad_cuda.backend.launch.report import Roof, report
 from tinygrad_cuda.backend.launch.run_chain import RunChain, SingleRuns
-from tinygrad_cuda.backend.launch.steady_runs import SteadyRuns
+from tinygrad_cuda.backend.launch.steady_replay import SteadyRuns
 from tinygrad_cuda.backend.launch.validate import Validator
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.dtypes import DType

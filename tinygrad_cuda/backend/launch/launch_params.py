@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tinygrad_cuda.backend.base import BadIndex
+from tinygrad_cuda.core.trees import picking
 from tinygrad_cuda.graph.program import Number
-from tinygrad_cuda.graph.subgraph_template import picking
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 
 OWN_CODES = 1 << 62  # from here on, a check's code is a number that its program has for it

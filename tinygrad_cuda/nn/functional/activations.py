@@ -14,6 +14,7 @@ from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensors import math as tm
 from tinygrad_cuda.tensors.arguments import unchanged
 from tinygrad_cuda.tensors.autocast import in_float32, in_half, in_widest
+from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange
 from tinygrad_cuda.tensors.layout import copied_strides, gives_rows
 from tinygrad_cuda.tensors.opmath import rounded_once
@@ -21,7 +22,6 @@ from tinygrad_cuda.tensors.products import cosine_similarity as cosine_similarit
 from tinygrad_cuda.tensors.products import pairwise_distance as pairwise_distance
 from tinygrad_cuda.tensors.products import pdist as pdist
 from tinygrad_cuda.tensors.random import rand_like
-from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.tensor import Tensor
 
 # Klambauer et al. (2017): with them mean 0 and variance 1 are a fixed point.

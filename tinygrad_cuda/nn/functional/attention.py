@@ -10,12 +10,12 @@ from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.nn.functional.linears import dropout, linear
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensors.autocast import in_half, is_autocast_enabled
+from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange, zeros
 from tinygrad_cuda.tensors.exponentials import masked_softmax
 from tinygrad_cuda.tensors.layout import fresh
 from tinygrad_cuda.tensors.opmath import rounded_once
 from tinygrad_cuda.tensors.shaping import cat
-from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.tensor import Tensor
 
 

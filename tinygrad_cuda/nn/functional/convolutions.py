@@ -22,8 +22,8 @@ from tinygrad_cuda.graph.ops.windows import padded
 from tinygrad_cuda.nn.windows import count, per_axis
 from tinygrad_cuda.tensors.autocast import in_half
 from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.layout import fresh
-from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.tensor import Tensor
 
 # Checks -------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensors import math as tm
 from tinygrad_cuda.tensors.autocast import in_half
 from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.layout import strides_like
 from tinygrad_cuda.tensors.random import keep_mask
-from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.tensor import Tensor
 
 

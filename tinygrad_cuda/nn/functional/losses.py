@@ -16,13 +16,13 @@ from tinygrad_cuda.nn.size_average import accepts_size_average
 from tinygrad_cuda.nn.smooth import softplus, where
 from tinygrad_cuda.tensors.autocast import in_float32, refuse_float16
 from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange
 from tinygrad_cuda.tensors.indexing import position_node
 from tinygrad_cuda.tensors.layout import copied_strides, strides_like
 from tinygrad_cuda.tensors.opmath import rounded_once
 from tinygrad_cuda.tensors.random import probability_node
 from tinygrad_cuda.tensors.reductions import require_float
-from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.tensor import Tensor
 
 # Reduction ----------------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ from tinygrad_cuda.nn.functional.pooling import avg_pool1d
 from tinygrad_cuda.tensors import reductions
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.layout import fresh, gives_format, gives_fresh, gives_rows
 from tinygrad_cuda.tensors.opmath import rounded_once, rounded_to_input
 from tinygrad_cuda.tensors.shaping import pad
-from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.tensor import Tensor
 
 

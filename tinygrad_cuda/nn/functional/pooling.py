@@ -14,12 +14,12 @@ from tinygrad_cuda.graph.ops.windows import padded, windows
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.nn.windows import per_axis, weighed_taps
 from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange
 from tinygrad_cuda.tensors.layout import gives_fresh, gives_fresh_lines, gives_rows
 from tinygrad_cuda.tensors.opmath import rounded_once
 from tinygrad_cuda.tensors.random import rand
 from tinygrad_cuda.tensors.shaping import cat
-from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.tensor import Tensor
 
 # Windows ------------------------------------------------------------------------------------------

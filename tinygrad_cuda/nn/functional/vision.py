@@ -22,10 +22,10 @@ from tinygrad_cuda.nn.functional.pooling import (
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.nn.windows import weighed_taps
 from tinygrad_cuda.tensors.autocast import in_float32
+from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange
 from tinygrad_cuda.tensors.layout import gives_fresh
 from tinygrad_cuda.tensors.opmath import rounded_once
-from tinygrad_cuda.tensors.templated_calls import templated
 from tinygrad_cuda.tensors.tensor import Tensor
 
 _RANKS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}

@@ -6,13 +6,15 @@ names would take twice as long as what it looks at.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.capture.guard_values import (
+from tinygrad_cuda.engine.cell import Cell
+from tinygrad_cuda.replay.generated_functions import function_from
+from tinygrad_cuda.replay.guards.values import (
     MAPPINGS,
     NOTHING,
     RAW,
@@ -25,12 +27,6 @@ from tinygrad_cuda.capture.guard_values import (
     items_of,
     same,
 )
-from tinygrad_cuda.capture.program import CapturedProgram
-from tinygrad_cuda.capture.signature import Given
-from tinygrad_cuda.engine.capture import Stale, structure, watching
-from tinygrad_cuda.engine.cell import Cell
-from tinygrad_cuda.tensors.autocast import state as autocast
-from tinygrad_cuda.tensors.creation import defaults, get_default_device, get_default_dtype
 
 TOGETHER = 200  # containers from which on they are looked at in a loop
 FEW = 3  # cells or names that are compared singly: a set or a tuple costs as much as three
@@ -38,61 +34,36 @@ SINGLY = 32  # items of a container that are looked at by an instruction each
 Look = Callable[[tuple[Any, ...]], list[Any] | None]
 
 
-def looking(program: CapturedProgram, given: Given) -> Look:
+def looking(
+    args: Sequence[Any], names: Names, around: dict[str, Any], others: Sequence[str]
+) -> Look:
     """A function that gives the storages of a call's arguments, or None if anything differs.
 
     Args:
-        program: as it has just been replayed.
-        given: the arguments of that call, Tensors without a history.
+        args: of a call that has just been replayed: Tensors without a history.
+        names: what the function reads besides.
+        around: further values, by the names that the text has for them; of these ``state`` holds
+            the cells that are no arguments.
+        others: further conditions of another call, as text.
     """
     known: dict[str, Any] = {
-        "Cell": Cell, "structure": structure, "program": program, "state": program.known,
-        "defaults": defaults, "device": get_default_device(), "dtype": get_default_dtype(),
-        "watching": watching, "autocast": autocast, "same": is_,
-        "bytes_of": bytes_of, "items_of": items_of, "nothing": NOTHING,
+        **around, "Cell": Cell, "same": is_, "bytes_of": bytes_of, "items_of": items_of,
+        "nothing": NOTHING,
     }  # fmt: skip
-    count = len(given.args)
+    count = len(args)
     # Of another count of arguments ValueError is raised.
     lines = [f"{_each('a{}', count)}, = args" if count else _refuse("args")]
-    for number, tensor in enumerate(given.args):
+    for number, tensor in enumerate(args):
         lines += _argument(number, tensor, known)
     if count > 1:
         lines.append(_refuse(*_repeated(count)))
-    lines += _names(program.names, known)
-    lines.append(
-        _refuse(
-            "structure.version != program.version",
-            "defaults.device is not device",
-            "defaults.dtype is not dtype",
-            "watching.on and autocast.on",
-        )
-    )
+    lines += _names(names, known)
+    lines.append(_refuse(*others))
     lines.append(f"return [{_each('s{}', count)}]")
     # A variable of a closure or an attribute that has been deleted.
     lines = ["try:", *(f"    {line}" for line in lines)]
     lines += ["except (ValueError, AttributeError, KeyError, TypeError):", "    return None"]
-    text = "def look(args):\n    " + "\n    ".join(lines)
-    exec(compile(text, "<a known call>", "exec"), known)
-    look: Look = known["look"]
-    return look
-
-
-def compared(program: CapturedProgram, given: Given) -> Look:
-    """The same without a function of its own: a key is made of each call."""
-
-    key = given.key
-
-    def look(args: tuple[Any, ...]) -> list[Any] | None:
-        now = Given(args, {})
-        if now.key != key or now.views or not program.known.isdisjoint(now.cells):
-            return None
-        try:
-            program.check(now)
-        except Stale:
-            return None
-        storages = [cell.node.storage for cell in now.cells]
-        return None if any(storage is None for storage in storages) else storages
-
+    look: Look = function_from("def look(args):\n    " + "\n    ".join(lines), known)
     return look
 
 
@@ -222,6 +193,3 @@ def _refuse(*conditions: str) -> str:
 
 def _each(pattern: str, count: int) -> str:
     return ", ".join(pattern.format(number) for number in range(count))
-
-
-__all__ = ["Look", "looking"]

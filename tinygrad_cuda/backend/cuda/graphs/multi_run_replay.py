@@ -1,6 +1,7 @@
 """Many runs behind one another as one CUDA graph: what a call pays for a step is its parameters.
 
 The memory of each run is given from outside; a chain allocates nothing but the graph.
+It stays in this room: it is made of calls of the driver.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from tinygrad_cuda.backend.cuda.driver import DeviceHandle
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph
-from tinygrad_cuda.backend.cuda.graphs.replay import Part, kernel_nodes
+from tinygrad_cuda.backend.cuda.graphs.graph_replay import Part, kernel_nodes
 from tinygrad_cuda.backend.launch.run_chain import Runnable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.program import Number

@@ -1,4 +1,7 @@
-"""Graphs by the addresses they were made for, of which a loop has few by turns."""
+"""Graphs by the addresses they were made for, of which a loop has few by turns.
+
+It stays in this room: each launch asks it.
+"""
 
 from __future__ import annotations
 

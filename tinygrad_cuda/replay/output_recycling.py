@@ -7,14 +7,13 @@ node or memory for a loss that nobody keeps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from sys import getrefcount
 from typing import Any
 from weakref import getweakrefcount
 
+from tinygrad_cuda.core.reference_counts import reference_count
 from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.replay.dirty_tracking import UnseenCell, leave_unseen
-from tinygrad_cuda.tensors.tensor import Tensor
 
 SMALL = 64 << 10  # bytes: larger memory goes back to the pool
 KEPT = 4  # results of earlier calls that are kept, to see whether somebody holds them
@@ -27,8 +26,8 @@ def _alone() -> tuple[int, tuple[int, ...]]:
     """
     for entry in [(object(), object(), object(), object())]:
         tensor, cell, node, memory = entry
-        found = getrefcount(cell), getrefcount(node), getrefcount(memory)
-        alone = getrefcount(tensor)
+        found = reference_count(cell), reference_count(node), reference_count(memory)
+        alone = reference_count(tensor)
     return alone, tuple([count + 1 for count in found])
 
 
@@ -39,15 +38,16 @@ class RecycledOutputs:
     """One result of a program, as earlier calls have returned it.
 
     Args:
+        kind: the class of Tensors.
         room: gives new memory for it.
         key: what it is called in `Fresh.made`; None if a Tensor of it cannot be returned again,
             since it is not the only one that shows the value.
     """
 
-    __slots__ = ("room", "key", "kept")
+    __slots__ = ("kind", "room", "key", "kept")
 
-    def __init__(self, room: Callable[[], Any], key: Any) -> None:
-        self.room, self.key = room, key
+    def __init__(self, kind: type[Any], room: Callable[[], Any], key: Any) -> None:
+        self.kind, self.room, self.key = kind, room, key
         self.kept: list[tuple[tuple[Any, ...], tuple[Any, ...], Any]] = []
 
     def free(self) -> tuple[Any, ...] | None:
@@ -55,11 +55,12 @@ class RecycledOutputs:
         for entry, chain, spent in self.kept:
             # One by one: a pass in C over four things takes longer to begin than all of this.
             tensor, cell, node, memory = entry
-            if getrefcount(tensor) != ALONE or getweakrefcount(tensor):
+            if reference_count(tensor) != ALONE or getweakrefcount(tensor):
                 continue
-            if (getrefcount(cell), getrefcount(node), getrefcount(memory)) != PARTS_ALONE:
+            counts = reference_count(cell), reference_count(node), reference_count(memory)
+            if counts != PARTS_ALONE or type(tensor) is not self.kind:
                 continue
-            if tensor.cell is not cell or tensor.chain is not chain or type(tensor) is not Tensor:
+            if tensor.cell is not cell or tensor.chain is not chain:
                 continue
             # What nobody has looked at is as it was.
             if type(cell) is UnseenCell:
@@ -73,7 +74,7 @@ class RecycledOutputs:
         """Notes what a call returns now."""
         chain, cell = tensor.chain, tensor.cell
         node = cell.node
-        plain = type(tensor) is Tensor and tensor._strides is None
+        plain = type(tensor) is self.kind and tensor._strides is None
         # A handle without history shows nobody the node itself, on which others could leave hooks.
         plain = plain and (bool(chain) or not node.requires_grad)
         plain = plain and all(step is common.detach for step, _ in chain)

@@ -1,6 +1,7 @@
 """What a replay of a compiled step does on the host for an optimizer: new numbers, step counts.
 
 The update itself is run on a stand-in for Tensors, so that each optimizer is written only once.
+It stays in this room: without it tc.compile could not repeat a step at all.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.capture import Stale, StepEvent, supplied
 from tinygrad_cuda.engine.plan import key_numbers
 from tinygrad_cuda.engine.realize import value_error
-from tinygrad_cuda.optim.watched import States, Watched, WatchedList, changes
 from tinygrad_cuda.replay.switches import switches
+from tinygrad_cuda.replay.versioned_containers import States, Watched, WatchedList, changes
 from tinygrad_cuda.tensors.tensor import Tensor
 
 _drain: Callable[[Any], None] = deque(maxlen=0).extend  # runs an iterator to its end

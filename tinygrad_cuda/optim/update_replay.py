@@ -2,6 +2,7 @@
 
 The update runs once a step on a stand-in, which yields the step's numbers and says whether a known
 template fits; after that a parameter costs a node for each operation and nothing else.
+It stays in this room: it calls `apply_single`, and takes the place of the loop over parameters.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.compare import require_same
 from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.subgraph_template import Deferred, SubgraphTemplate, Unfit
 from tinygrad_cuda.graph.versions import versions
-from tinygrad_cuda.optim.groups import Seen, SteadyGroup
-from tinygrad_cuda.optim.replay import Absent, dry_run, numeric, wide
+from tinygrad_cuda.optim.group_replay import Seen, SteadyGroup
+from tinygrad_cuda.optim.step_replay import Absent, dry_run, numeric, wide
+from tinygrad_cuda.replay.subgraph_template import Deferred, SubgraphTemplate, Unfit
 from tinygrad_cuda.replay.switches import switches
 from tinygrad_cuda.tensors import autocast
 from tinygrad_cuda.tensors.base import wrap

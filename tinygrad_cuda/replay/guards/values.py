@@ -12,14 +12,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from operator import itemgetter
-from types import CellType, CodeType, MappingProxyType
+from types import CellType, CodeType, FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tinygrad_cuda.core.errors import RawSite
-from tinygrad_cuda.optim.watched import DICTIONARIES
-from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.replay.guards.kinds import kinds
+from tinygrad_cuda.replay.versioned_containers import DICTIONARIES
 
 PLAIN = (bool, int, float, str, bytes, complex, type(None))
 NOTHING: Any = object()
@@ -250,13 +250,13 @@ class Names:
             elif len(items) > MANY:
                 yield f"looks at all {len(container)} items of {name} before each replay"
 
-    def tensors(self) -> Iterator[TensorBase]:
+    def tensors(self) -> Iterator[Any]:
         """All Tensors among them."""
         for named in self.values:
-            if issubclass(type(named.value), TensorBase):
+            if issubclass(type(named.value), kinds.tensor):
                 yield named.value
         for contents in self.contents:
-            yield from (item for item in contents.items if issubclass(type(item), TensorBase))
+            yield from (item for item in contents.items if issubclass(type(item), kinds.tensor))
 
 
 def _identity(place: Any) -> int:
@@ -273,6 +273,17 @@ def items_of(container: Any) -> list[Any]:
     if issubclass(type(container), MAPPINGS):
         return [*container, *container.values()]
     return [*container]
+
+
+def functions_of(code: CodeType) -> list[FunctionType]:
+    """The functions that have some code, where no name leads to them: only the collector does."""
+    found = [thing for thing in gc.get_referrers(code) if type(thing) is FunctionType]
+    return [function for function in found if function.__code__ is code]
+
+
+def is_collected(thing: Any) -> bool:
+    """Whether the collector of garbage knows what an object of C refers to."""
+    return gc.is_tracked(thing)
 
 
 def _referents(thing: Any) -> list[Any]:

@@ -7,20 +7,22 @@ would read from the clock, a file or a generator of random numbers; nothing of t
 from __future__ import annotations
 
 import ast
-import dis
-import gc
 import linecache
 import os
 import re
 import sys
 from collections.abc import Callable
 from string import Formatter
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.capture.guard_discovery import (
+from tinygrad_cuda.core.errors import PACKAGE_FOLDER, CompileError, RawSite
+from tinygrad_cuda.core.interrupts import uninterrupted
+from tinygrad_cuda.replay.generated_functions import function_from
+from tinygrad_cuda.replay.guards.bytecode import instructions, reads_of
+from tinygrad_cuda.replay.guards.discovery import (
     COLLECTED,
     LIBRARIES,
     NO_FIELDS,
@@ -29,11 +31,8 @@ from tinygrad_cuda.capture.guard_discovery import (
     by_statement,
     fields_of,
 )
-from tinygrad_cuda.capture.guard_values import RAW, Names
-from tinygrad_cuda.capture.reads import reads_of
-from tinygrad_cuda.capture.states import UNKNOWN, state_of
-from tinygrad_cuda.core.errors import PACKAGE_FOLDER, CompileError, RawSite
-from tinygrad_cuda.core.interrupts import uninterrupted
+from tinygrad_cuda.replay.guards.states import UNKNOWN, state_of
+from tinygrad_cuda.replay.guards.values import RAW, Names, functions_of
 
 # Functions of C, by module, that give another value each time; of these modules all but some.
 MODULES = {
@@ -245,8 +244,7 @@ class Watch:
             if back.f_code.co_filename.startswith(IMPORTING):
                 return  # a module that is imported inside
             back = back.f_back
-        functions = [f for f in gc.get_referrers(code) if type(f) is FunctionType]
-        self.extra.functions.extend(f for f in functions if f.__code__ is code)
+        self.extra.functions.extend(functions_of(code))
 
     def _looked_up(self, frame: FrameType, builtin: str) -> None:
         """An attribute or global by a name that was computed."""
@@ -331,7 +329,7 @@ class Watch:
         """The first line that names a method of NumPy's generators."""
         words = {*dir(np.random.RandomState), *dir(np.random.Generator)}
         for code in self.ran:
-            for step in dis.get_instructions(code):
+            for step in instructions(code):
                 if isinstance(step.argval, str) and step.argval in words:
                     return code, step.offset
         return next(((code, -1) for code in self.ran), None)
@@ -450,16 +448,16 @@ def _value(node: ast.expr, frame: FrameType) -> Any:
     """What an expression without calls gives in a frame; None if it cannot be told."""
     if not all(isinstance(part, PURE) for part in ast.walk(node)):
         return None
-    code = compile(ast.fix_missing_locations(ast.Expression(node)), "<looked up>", "eval")
+    text = f"def value():\n    return {ast.unparse(node)}"
     try:
-        return eval(code, frame.f_globals, {**frame.f_locals})
+        return function_from(text, {**frame.f_globals, **frame.f_locals})()
     except Exception:  # the function's own line will raise it
         return None
 
 
 def _key_after(frame: FrameType) -> str | None:
     """The constant by which the result of a call is looked up at once."""
-    steps = [s for s in dis.get_instructions(frame.f_code) if s.offset > frame.f_lasti]
+    steps = [s for s in instructions(frame.f_code) if s.offset > frame.f_lasti]
     for step in steps[:3]:
         if step.opname == "LOAD_CONST" and isinstance(step.argval, str):
             return step.argval

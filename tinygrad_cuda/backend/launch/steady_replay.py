@@ -1,4 +1,7 @@
-"""The runs of a steady loop: memory as the last run had it, but for arguments and results."""
+"""The runs of a steady loop: memory as the last run had it, but for arguments and results.
+
+It stays in this room: it writes the launch parameters of each run itself.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from operator import attrgetter, is_
 from typing import Any, Protocol
 
 from tinygrad_cuda.backend.base import replays
-from tinygrad_cuda.backend.launch.graphs_by_address import GraphsByAddress
+from tinygrad_cuda.backend.launch.graphs_by_address_replay import GraphsByAddress
 from tinygrad_cuda.backend.launch.launch_params import FETCHED, NUMBERS, Numbers
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.program import Number

@@ -1,4 +1,7 @@
-"""One replay under way: the cells it touches, the plans it runs, the gradients it leaves."""
+"""One replay under way: the cells it touches, the plans it runs, the gradients it leaves.
+
+It stays in this room, as part of how a captured program runs at all.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import sys
 from collections.abc import Callable
 from itertools import repeat
 from operator import attrgetter, is_
-from sys import getrefcount
 from typing import Any
 
 from tinygrad_cuda.backend import registry
@@ -14,9 +16,9 @@ from tinygrad_cuda.capture.results import Fresh, OutputSpec
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import describe_site
+from tinygrad_cuda.core.reference_counts import LISTED, reference_count
 from tinygrad_cuda.engine.capture import CapturedRun, Draws, HostDraw, duplicate
 from tinygrad_cuda.engine.cell import Cell
-from tinygrad_cuda.engine.overwrite import LISTED
 from tinygrad_cuda.engine.realize import lock_of, realize_cell, run_again
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, node_made
 from tinygrad_cuda.graph.ops import common
@@ -59,8 +61,8 @@ class ReplayFrame:
         for place in places:
             if self.places[place].aliases is not None:
                 self.places[place].forget_aliases()
-        nodes = list(map(getrefcount, self.nodes))
-        storages = list(map(getrefcount, self.values))
+        nodes = list(map(reference_count, self.nodes))
+        storages = list(map(reference_count, self.values))
         for place in places:
             # Besides the lists: the cell refers to the node, the node to the storage.
             if nodes[place] - LISTED > 1 or storages[place] - LISTED > 1:
@@ -88,7 +90,7 @@ class ReplayFrame:
             if cell.aliases is not None:
                 cell.forget_aliases()
             # The list, the cell, this variable and the argument: nobody else has this node.
-            alone = getrefcount(node) == 4 and type(cell) is Cell
+            alone = reference_count(node) == 4 and type(cell) is Cell
             if alone and output_spec.plain and not node.requires_grad:
                 node.storage = new
             else:
@@ -192,7 +194,7 @@ class GradientPlace:
         cell = old.cell
         node = cell.node
         # This variable and the argument; for the others the attribute besides.
-        if getrefcount(old) != 2 or getrefcount(cell) != 3 or getrefcount(node) != 3:
+        if reference_count(old) != 2 or reference_count(cell) != 3 or reference_count(node) != 3:
             return
         if type(cell) is Cell and node.outputs == output_spec.outputs and not node.requires_grad:
             if cell.aliases is not None:
@@ -200,7 +202,7 @@ class GradientPlace:
             storage, node.storage = node.storage, None
             self.kept = old
             # This variable and the argument.
-            if self.run is not None and getrefcount(storage) == 2:
+            if self.run is not None and reference_count(storage) == 2:
                 self.run.spare[self.output] = storage
 
     def leave(self, fresh: Fresh) -> None:

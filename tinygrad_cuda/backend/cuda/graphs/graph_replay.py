@@ -1,4 +1,7 @@
-"""A program's launches as one CUDA graph: built from the second run on, only changes written."""
+"""A program's launches as one CUDA graph: built from the second run on, only changes written.
+
+It stays in this room: it is made of calls of the driver.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tinygrad_cuda.backend.cuda.transfer.pinned_ring import (
     fetch_blocks,
     fetch_source,
 )
-from tinygrad_cuda.backend.launch.graphs_by_address import GraphsByAddress, Places
+from tinygrad_cuda.backend.launch.graphs_by_address_replay import GraphsByAddress, Places
 from tinygrad_cuda.backend.launch.launch_params import LaunchParams
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch

@@ -15,7 +15,7 @@ from tinygrad_cuda.graph.compare import require_same
 from tinygrad_cuda.graph.gradient import gradient_site, history, recorded, spend
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, gradient_mode
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.graph.subgraph_template import Deferred, SubgraphTemplate, Unfit
+from tinygrad_cuda.replay.subgraph_template import Deferred, SubgraphTemplate, Unfit
 
 # Passes kept; all are forgotten when there are more.
 CAPACITY = 1024

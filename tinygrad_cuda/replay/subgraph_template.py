@@ -6,13 +6,14 @@ It holds no node: only ops, attributes, outputs, and where each node's sources a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 from weakref import ref
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.errors import RawSite
-from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, Op, Outputs, ResultNode, topological
+from tinygrad_cuda.core.trees import picking
+from tinygrad_cuda.graph.node import Node, Op, Outputs, ResultNode, topological
 from tinygrad_cuda.graph.ops import common, indexing
 
 Pick = Callable[[list[Node]], tuple[Node, ...]]
@@ -127,16 +128,6 @@ class SubgraphTemplate:
 _gradient_of = attrgetter("gradient")
 # Values, and cells' own nodes.
 _FOREIGN = frozenset((common.buffer, common.variable))
-
-
-def picking(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """A function that takes the items at these places out of a sequence, as a tuple."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    if not places:
-        return lambda items: ()
-    (place,) = places
-    return lambda items: (items[place],)
 
 
 # Calls that wait ----------------------------------------------------------------------------------
@@ -260,37 +251,3 @@ def waiting(
 
 
 _new = object.__new__
-
-
-def structure(
-    op: Op, attributes: dict[str, Any], numbers: list[Any], always: list[int]
-) -> tuple[Any, ...]:
-    """The attributes that are structure; numbers are set apart, in the order of the names.
-
-    The names are in the key, since calls may give them in any order.
-
-    Args:
-        op, attributes: of a node.
-        numbers: receives the numbers.
-        always: receives the positions of those that are arguments from the start.
-    """
-    if attributes is NO_ATTRIBUTES:
-        return ()
-    literals, arguments = op.literals, op.arguments
-    if not literals and not arguments:
-        return tuple(attributes.items())
-    kept: list[Any] = []
-    for name, value in attributes.items():
-        kept.append(name)
-        if name in literals:
-            if type(value) is tuple:
-                numbers.extend(value)
-                kept.append(len(value))
-            else:
-                numbers.append(value)
-        elif name in arguments:
-            always.append(len(numbers))
-            numbers.append(value)
-        else:
-            kept.append(value)
-    return tuple(kept)

@@ -1,5 +1,8 @@
 """A decorator for functions that are compositions: called again in the same way, they record the
-same nodes from a template, and run none of their Python."""
+same nodes from a template, and run none of their Python.
+
+It stays in this room: it is the function that users call, and a hook would be one more call.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tinygrad_cuda.engine.vmap_trace import Recording, tracing
 from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.compare import require_same
 from tinygrad_cuda.graph.node import Node, site_of
-from tinygrad_cuda.graph.subgraph_template import SubgraphTemplate, waiting
+from tinygrad_cuda.replay.subgraph_template import SubgraphTemplate, waiting
 from tinygrad_cuda.replay.switches import switches
 from tinygrad_cuda.tensors import autocast
 from tinygrad_cuda.tensors.arguments import Parameters, checks_tensors

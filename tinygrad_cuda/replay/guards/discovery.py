@@ -9,7 +9,6 @@ name leads to is found, or refused, while the function runs: see `watch`.
 from __future__ import annotations
 
 import abc
-import gc
 import inspect
 import io
 import os
@@ -41,10 +40,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygrad_cuda.amp.grad_scaler import GradScaler
-from tinygrad_cuda.backend.cpu.threads import get_num_threads
-from tinygrad_cuda.backends.cuda import get_float32_matmul_precision
-from tinygrad_cuda.capture.guard_values import (
+from tinygrad_cuda.replay.guards.bytecode import BY_TEXT, MATCHED, codes, only_written, reads_of
+from tinygrad_cuda.replay.guards.kinds import kinds
+from tinygrad_cuda.replay.guards.states import GENERATORS, moves, state_of
+from tinygrad_cuda.replay.guards.values import (
     FUNCTION,
     NOTHING,
     PLAIN,
@@ -55,18 +54,17 @@ from tinygrad_cuda.capture.guard_values import (
     Inside,
     Name,
     Names,
+    is_collected,
     items_of,
     stable,
 )
-from tinygrad_cuda.capture.guard_write_only import codes, only_written
-from tinygrad_cuda.capture.reads import BY_TEXT, MATCHED, reads_of
-from tinygrad_cuda.capture.states import GENERATORS, moves, state_of
-from tinygrad_cuda.nn.module import Module
-from tinygrad_cuda.optim.lr_scheduler import LRScheduler
-from tinygrad_cuda.optim.optimizer import Optimizer
-from tinygrad_cuda.optim.watched import DICTIONARIES, LISTS, States, Watched, WatchedList
-from tinygrad_cuda.tensors.base import TensorBase
-from tinygrad_cuda.tensors.settings import get_num_interop_threads
+from tinygrad_cuda.replay.versioned_containers import (
+    DICTIONARIES,
+    LISTS,
+    States,
+    Watched,
+    WatchedList,
+)
 
 PACKAGE = __package__.partition(".")[0]
 # The interpreter's folders and those of installed packages: of the environment, the system, a
@@ -76,10 +74,10 @@ _FOLDERS = (
     *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
     *(path for path in sys.path if Path(path).name in INSTALLED),
 )
-LIBRARIES = (*(f"{x}{os.sep}" for x in (*_FOLDERS, Path(__file__).parents[1])), "<frozen")
+LIBRARIES = (*(f"{x}{os.sep}" for x in (*_FOLDERS, Path(__file__).parents[2])), "<frozen")
 COUNTED = {*LISTS, *DICTIONARIES, States} - {list, dict}  # optimizers', which look after them
 MUTABLE = (list, dict, set, deque, MappingProxyType)
-# Containers of libraries, and what this package reads as a Python number.
+# Containers of libraries.
 WRAPPERS = (
     UserDict,
     UserList,
@@ -88,8 +86,7 @@ WRAPPERS = (
     weakref.WeakSet,
     weakref.WeakValueDictionary,
     weakref.WeakKeyDictionary,
-    GradScaler,
-)  # containers of libraries
+)
 PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
 # Methods that nobody names and that no call of Python shows while tracing: they are for pickling,
 # copying and printing.
@@ -99,13 +96,6 @@ UNUSED = frozenset({
     "__set_name__", "__sizeof__", "__subclasshook__",
 })  # fmt: skip
 TESTS = frozenset({"isinstance", "issubclass", MATCHED})
-# Functions of this package that tell of settings, by the names that code has for them.
-SETTINGS: dict[str, Callable[[], Any]] = {
-    "allow_tf32": get_float32_matmul_precision,
-    "get_float32_matmul_precision": get_float32_matmul_precision,
-    "get_num_interop_threads": get_num_interop_threads,
-    "get_num_threads": get_num_threads,
-}
 CACHED = lru_cache(int)
 MAKING = frozenset({"__new__", "__init__", "__post_init__"})
 # What this package calls of classes that a user makes from its own.
@@ -305,8 +295,8 @@ class _Search:
         for one in self.objects:
             if issubclass(type(one.thing), SimpleNamespace):
                 self._take_fields(one)
-        for name in sorted(names & SETTINGS.keys()):
-            self._take_called(name, SETTINGS[name])
+        for name in sorted(names & kinds.settings.keys()):
+            self._take_called(name, kinds.settings[name])
         for name, thing, _ in self.found.moving:
             told = {"get_state"}, {"bit_generator", "state"}
             if isinstance(thing, GENERATORS) and any(words <= names for words in told):
@@ -324,7 +314,8 @@ class _Search:
 
     def _take_groups(self) -> None:
         """Options of optimizers' groups, by the strings in the code; all where none is there."""
-        optimizers = [one.thing for one in self.objects if issubclass(type(one.thing), Optimizer)]
+        things = [one.thing for one in self.objects]
+        optimizers = [thing for thing in things if issubclass(type(thing), kinds.optimizer)]
         groups = list(self.groups)
         if ("param_groups", True) in self.names:
             groups += chain.from_iterable(thing.param_groups for thing in optimizers)
@@ -357,10 +348,10 @@ class _Search:
             return
         self.seen[id(value)] = value
         self.abstract = self.abstract or issubclass(kind, abc.ABCMeta)
-        if issubclass(kind, TensorBase):
+        if issubclass(kind, kinds.tensor):
             self.wait(name, *(value.leaf.hooks.values() if value.leaf is not None else ()))
             return
-        if issubclass(kind, Module):
+        if issubclass(kind, kinds.module):
             self._visit_module(name, value)
             return
         self.wait(name, *_within(value))
@@ -390,7 +381,7 @@ class _Search:
             self.names |= dict.fromkeys((word, True) for word in words)
         elif moves(value) and not self._is_own(kind):
             self._take_moving(name, value)
-        elif issubclass(kind, WRAPPERS):
+        elif issubclass(kind, (kinds.scaler, WRAPPERS)):
             self._whole(name, value)
             if self._is_own(kind):
                 self._reach(value)
@@ -402,7 +393,7 @@ class _Search:
 
     def _visit_object(self, name: str, value: Any, weak: Any) -> None:
         kind = type(value)
-        if issubclass(kind, Optimizer):
+        if issubclass(kind, kinds.optimizer):
             self.optimizers.setdefault(name, value)
         if moves(value) and not all(map(by_statement, _iterating(kind))):
             self._take_moving(name, value)
@@ -435,7 +426,7 @@ class _Search:
 
     def _visit_inside(self, name: str, value: Any) -> None:
         """What an object of C refers to, where it says so to the collector of garbage."""
-        if not gc.is_tracked(value) or not self._shows_inside(value):
+        if not is_collected(value) or not self._shows_inside(value):
             return
         inside = items_of(Inside(value))
         if inside:
@@ -618,19 +609,19 @@ class _Search:
         """An object, a class or a Python module that names may be looked up in."""
         kind = type(thing)
         is_class = issubclass(kind, type)
-        kinds = (*thing.__mro__, *kind.__mro__) if is_class else kind.__mro__
-        own = [kind for kind in kinds if self._is_own(kind)]
+        bases = (*thing.__mro__, *kind.__mro__) if is_class else kind.__mro__
+        own = [base for base in bases if self._is_own(base)]
         hidden: frozenset[str] | None = frozenset()
-        if issubclass(kind, Optimizer | LRScheduler):
+        if issubclass(kind, (kinds.optimizer, kinds.scheduler)):
             steps_itself = self._steps_itself(thing)
             hidden = frozenset() if steps_itself else MANAGED
-            if steps_itself and isinstance(thing, Optimizer):
+            if steps_itself and isinstance(thing, kinds.optimizer):
                 groups, states = thing.param_groups, thing.state
                 for held in (groups, *groups, states, *states.values()):
                     self.found.contents.append(Contents("of an optimizer", held, items_of(held)))
-        if not own and not issubclass(kind, Module) and _is_ours(kind):
+        if not own and not issubclass(kind, kinds.module) and _is_ours(kind):
             hidden = None
-        if own and not is_class and not issubclass(kind, Module) and weak is None:
+        if own and not is_class and not issubclass(kind, kinds.module) and weak is None:
             self.found.values.append(Name("type()", thing, kind))
         lowest = thing if is_class else kind
         if own and len(lowest.__mro__) > 2 and ("__mro__", id(lowest)) not in self.known:
@@ -689,7 +680,7 @@ class _Search:
         if name in one.fields and not self._is_data(name, one):
             value = one.fields[name]
             # What a Module below holds itself is looked at with the Module that is called.
-            if not (one.below and (type(value) in PLAIN or issubclass(type(value), TensorBase))):
+            if not (one.below and (type(value) in PLAIN or issubclass(type(value), kinds.tensor))):
                 place = Fields(one.thing) if one.special else one.weak or one.thing
                 self._take(Name(name, place, value), read)
             return
@@ -721,7 +712,7 @@ class _Search:
         self.wait(name, value)
         self._take_method(name, owner, value, one)
         dunder = name.startswith("__") and name.endswith("__")
-        held = one.fields is not NO_FIELDS and not issubclass(type(thing), Module)
+        held = one.fields is not NO_FIELDS and not issubclass(type(thing), kinds.module)
         if held and not dunder and one.weak is None:
             gone = self.absent.setdefault(id(thing), (Fields(thing), set()))[1]
             if name not in one.fields:
@@ -792,8 +783,9 @@ def _described(kind: type) -> set[str]:
     """Attributes for which a class of C, or its slots, have descriptors."""
     if issubclass(kind, (FunctionType, type, *NO_CONTAINERS)) or _is_ours(kind):
         return set()
-    kinds = (GetSetDescriptorType, MemberDescriptorType)
-    names = {name for base in kind.__mro__ for name, x in vars(base).items() if type(x) in kinds}
+    descriptors = (GetSetDescriptorType, MemberDescriptorType)
+    fields = chain.from_iterable(vars(base).items() for base in kind.__mro__)
+    names = {name for name, value in fields if type(value) in descriptors}
     return names - {"__dict__", "__weakref__"}
 
 

@@ -1,0 +1,25 @@
+"""What guards of compiled functions are told of Tensors, Modules, optimizers and settings."""
+
+from __future__ import annotations
+
+from tinygrad_cuda.amp.grad_scaler import GradScaler
+from tinygrad_cuda.backend.cpu.threads import get_num_threads
+from tinygrad_cuda.backends.cuda import get_float32_matmul_precision
+from tinygrad_cuda.nn.module import Module
+from tinygrad_cuda.optim.lr_scheduler import LRScheduler
+from tinygrad_cuda.optim.optimizer import Optimizer
+from tinygrad_cuda.replay.guards.kinds import kinds
+from tinygrad_cuda.tensors.base import TensorBase
+from tinygrad_cuda.tensors.settings import get_num_interop_threads
+
+
+def fill() -> None:
+    """Names the classes and the settings."""
+    kinds.tensor, kinds.module, kinds.scaler = TensorBase, Module, GradScaler
+    kinds.optimizer, kinds.scheduler = Optimizer, LRScheduler
+    kinds.settings = {
+        "allow_tf32": get_float32_matmul_precision,
+        "get_float32_matmul_precision": get_float32_matmul_precision,
+        "get_num_interop_threads": get_num_interop_threads,
+        "get_num_threads": get_num_threads,
+    }

@@ -1,0 +1,161 @@
+"""What a function's code loads, and what it only stores to: the one file that reads bytecode.
+
+Neither source nor syntax tree would do: a function may come without its file, and of code from text
+there is none. Instructions are those of Python 3.11 to 3.14; what is not understood counts as read.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator
+from functools import lru_cache
+from types import CodeType
+from typing import NamedTuple
+
+from tinygrad_cuda.core.errors import RawSite
+
+GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+# Code that names one of these reads attributes by their texts.
+BY_TEXT = frozenset({"getattr", "hasattr", "attrgetter", "methodcaller", "vars", "__dict__"})
+# And code that names one of these may meet an object without an attribute.
+MISSING = frozenset({"AttributeError", "suppress", "Exception", "BaseException"})
+
+MATCHED = "__match_args__"  # which attributes ``case Point(x, y)`` compares
+
+# Methods of lists, dictionaries, sets and deques that give nothing back.
+WRITERS = frozenset({
+    "add", "append", "appendleft", "clear", "extend", "extendleft", "insert", "update",
+})  # fmt: skip
+# Instructions whose argument is no name, or of a variable that is about to have a value.
+NAMELESS = frozenset({"LOAD_CONST", "RETURN_CONST", "KW_NAMES", "MAKE_CELL", "STORE_FAST"})
+# By a letter each, the instructions of ``x += 1``, ``self.x += 1`` and ``x[1] += 1``.
+COUNTING = {
+    "LOAD_CONST": "c", "LOAD_SMALL_INT": "c", "+=": "+", "COPY": "d", "SWAP": "w", "[]": "[",
+    "BINARY_SUBSCR": "[", "STORE_GLOBAL": "s", "STORE_DEREF": "s", "STORE_NAME": "s",
+    "STORE_ATTR": "s", "STORE_SUBSCR": "s",
+}  # fmt: skip
+COUNTS = ("c+s", "c+ws", "cdd[c+wws")
+STORES = {dis.opmap[f"STORE_{kind}"] for kind in ("GLOBAL", "DEREF", "NAME", "ATTR", "SUBSCR")}
+
+
+def instructions(code: CodeType) -> Iterator[dis.Instruction]:
+    """The instructions of a function, without those of the functions inside."""
+    return dis.get_instructions(code)
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions and comprehensions inside."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes(constant)
+
+
+class Reads(NamedTuple):
+    """What the code of a function, and of the functions inside, loads.
+
+    Attributes:
+        globals: names of globals and builtins.
+        chains: names with the attributes that are loaded one after the other.
+        imported: modules that it imports, with what it takes from them.
+        texts: its strings.
+        sites: of each name, the first instruction that has it.
+        catches: whether it may go on where an attribute is missing.
+        implied: attributes that its instructions ask for without a name.
+    """
+
+    globals: frozenset[str]
+    chains: frozenset[tuple[str, ...]]
+    imported: frozenset[tuple[str, str]]
+    texts: frozenset[str]
+    sites: dict[str, RawSite]
+    catches: bool
+    implied: frozenset[str]
+
+
+@lru_cache(maxsize=4096)
+def reads_of(code: CodeType) -> Reads:
+    """What a function's code loads."""
+    names: set[str] = set()
+    chains: set[tuple[str, ...]] = set()
+    imported: set[tuple[str, str]] = set()
+    texts: set[str] = set()
+    sites: dict[str, RawSite] = {}
+    catches, implied = False, set[str]()
+    for part in codes(code):
+        texts.update(text for text in part.co_consts if isinstance(text, str))
+        chain: tuple[str, ...] = ()
+        module = last = ""
+        catches = catches or not MISSING.isdisjoint(part.co_names)
+        for step in instructions(part):
+            # A bare ``except:`` drops the exception without a look at it.
+            catches = catches or (last == "PUSH_EXC_INFO" and step.opname == "POP_TOP")
+            name, last = step.argval, step.opname
+            if last == "MATCH_CLASS":
+                implied.add(MATCHED)
+            if not isinstance(name, str) or step.opname == "LOAD_CONST":
+                chain = ()
+                continue
+            sites.setdefault(name, (part, step.offset))
+            if step.opname in ATTRIBUTES:
+                chain = (*chain, name) if chain else ()
+            else:
+                chain = (name,) if step.opname.startswith("LOAD_") else ()
+            if step.opname in GLOBALS:
+                names.add(name)
+            elif step.opname == "IMPORT_NAME":
+                module = name
+                imported.add((module, ""))
+            elif step.opname == "IMPORT_FROM":
+                imported.add((module, name))
+            if len(chain) > 1:
+                chains.add(chain)
+    return Reads(
+        frozenset(names), frozenset(chains), frozenset(imported), frozenset(texts), sites, catches,
+        frozenset(implied),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def only_written(code: CodeType) -> frozenset[str]:
+    """Names that a function only writes to: ``log.append(1)``, ``calls += 1``, ``n["a"] += 1``."""
+    written: set[str] = set()
+    read: set[str] = set()
+    for part in codes(code):
+        if WRITERS.isdisjoint(part.co_names) and STORES.isdisjoint(part.co_code[::2]):
+            read.update(part.co_names, part.co_freevars, part.co_varnames)
+            continue
+        steps = [*instructions(part)]
+        counted = 0  # up to here, as part of a write
+        for number, step in enumerate(steps):
+            if number < counted or step.opname in NAMELESS:
+                continue
+            if isinstance(step.argval, tuple):  # two variables by one instruction
+                read.update(step.argval)
+            elif isinstance(step.argval, str) and not _hands_on(step, part):
+                length = _writes(step.argval, steps[number + 1 : number + 10])
+                (written if length else read).add(step.argval)
+                counted = number + 1 + length
+    return frozenset(written - read)
+
+
+def _hands_on(step: dis.Instruction, code: CodeType) -> bool:
+    """Whether an instruction takes a cell for a function inside, which says what becomes of it."""
+    cells = (*code.co_freevars, *code.co_cellvars)
+    return step.opname == "LOAD_CLOSURE" or (step.opname == "LOAD_FAST" and step.argval in cells)
+
+
+def _writes(name: str, after: list[dis.Instruction]) -> int:
+    """How many instructions after one that loads a name make a write to it, and no more; or 0."""
+    if after and after[0].opname in ("LOAD_METHOD", "LOAD_ATTR") and after[0].argval in WRITERS:
+        return 1
+    found = ""
+    for step in after:
+        kind = "[]" if step.argrepr == "[]" else step.opname
+        inplace = kind == "BINARY_OP" and step.argrepr.endswith("=")
+        found += COUNTING.get("+=" if inplace else kind, "?")
+        if kind.startswith("STORE_"):
+            stored = kind == "STORE_SUBSCR" or step.argval == name
+            return len(found) if stored and found in COUNTS else 0
+    return 0
