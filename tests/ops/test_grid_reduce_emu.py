@@ -5,7 +5,6 @@ The thresholds of size are lowered; what is refused must have the right values a
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.codegen.skeleton import Exchange
-from tinygrad_cuda.lowering.schedule import fuse_grid_reduce
+from tinygrad_cuda.lowering.schedule import fuse_grid_reduce, grouping
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
 from tinygrad_cuda.lowering.skeletons import grid_reduce as texts
 from tinygrad_cuda.lowering.target import Target
@@ -35,8 +34,7 @@ def small_is_large(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     device_or_skip("emu", request)
-    fusion = importlib.import_module("tinygrad_cuda.lowering.schedule.fusion")
-    monkeypatch.setattr(fusion, "LONG_ROW", 1 << 10)
+    monkeypatch.setattr(grouping, "LONG_ROW", 1 << 10)
     monkeypatch.setattr(fuse_grid_reduce, "ENOUGH", 0)
     cache.clear()
     yield
@@ -58,7 +56,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
 
 def held(kernels: list[Kernel]) -> list[list[str]]:
     """The reductions of each kernel that holds its rows."""
-    return [[node.op.name for node in kernel.anchors] for kernel in kernels if kernel.co_resident]
+    return [[node.op.name for node in kernel.anchors] for kernel in kernels if kernel.grid]
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -269,5 +267,5 @@ def test_two_of_them_never_run_at_one_time(kernels: list[Kernel]) -> None:
     x, weight, bias, other = (tc.tensor(array, device="emu") for array in arrays)
     found = batch_norm(x, weight, bias), batch_norm(other, weight, bias)
     found[0].numpy()  # both are pending, so both are of one plan
-    first, second = (kernel for kernel in kernels if kernel.co_resident)
+    first, second = (kernel for kernel in kernels if kernel.grid)
     assert second.waits_for(first) or first.waits_for(second)

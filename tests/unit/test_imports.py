@@ -186,6 +186,19 @@ def test_ranks() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_a_schedule_is_made_without_a_text() -> None:
+    """Rules of fusion ask shapes and the target, never what a skeleton would generate."""
+    known = modules()
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for module, path in known.items()
+        if module.startswith("lowering.schedule")
+        for name, line, _ in imports(path, typed=True)
+        if (internal(name, known) or "").startswith(("lowering.skeletons", "lowering.codegen"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_no_cycles() -> None:
     """Within one room, such as backend or tensors, modules import each other one way only."""
     known = modules()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from programs import (
@@ -83,9 +84,9 @@ def test_rows_are_sent_for_where_shared_memory_holds_two_and_what_all_share() ->
     rows, weight = 2 * 2 * 8192 * 2, 8192 * 2  # two rows of two operands, of two bytes each
     assert rows + weight < first.shared < rows + weight + 4096
     assert "tgc_copy_ahead" in first.text
-    kernel.room = first.shared
+    kernel.target = replace(TARGET, block_shared=first.shared)
     assert "tgc_copy_ahead" in stages(kernel)[0].text
-    kernel.room = first.shared - 16
+    kernel.target = replace(TARGET, block_shared=first.shared - 16)
     assert "tgc_copy_ahead" not in stages(kernel)[0].text
 
 

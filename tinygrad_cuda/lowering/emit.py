@@ -5,9 +5,10 @@ from __future__ import annotations
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.lowering.codegen.params import Words
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem, vector_width
+from tinygrad_cuda.lowering.codegen.skeleton import Stage, fill, wrapped
+from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.schedule.resources import THREADS, vector_width
 from tinygrad_cuda.lowering.skeletons.column_reduce import col_stages
 from tinygrad_cuda.lowering.skeletons.contract.contract import contract_stages
 from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import tile_stages

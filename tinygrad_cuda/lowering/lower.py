@@ -12,12 +12,14 @@ from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.graph.rewrite.products import turn_products
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, packed, translation_unit
+from tinygrad_cuda.lowering.codegen.skeleton import scratches_of
 from tinygrad_cuda.lowering.emit import stages
 from tinygrad_cuda.lowering.schedule.arena import Arena, plan_arena
 from tinygrad_cuda.lowering.schedule.checks import unread_checks, with_checks
 from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
 from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
 from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule, schedule
+from tinygrad_cuda.lowering.schedule.one_hot_gather import find_one_hot_gathers
 from tinygrad_cuda.lowering.skeletons.conv.tiers import with_graph_tiers
 from tinygrad_cuda.lowering.skeletons.conv.windows import IMPLICIT
 from tinygrad_cuda.lowering.target import Target
@@ -44,7 +46,8 @@ def lower(program: Program, target: Target) -> Lowered:
     """A program as launches: rewrite, choose algorithms, group and fuse, emit, lay out, pack."""
     made = scheduled(program, target)
     emitted = {kernel: stages(kernel) for kernel in made.kernels}
-    arena = plan_arena(made, emitted)  # adds edges of order where values share memory
+    scratches = {kernel: scratches_of(found) for kernel, found in emitted.items()}
+    arena = plan_arena(made, scratches)  # adds edges of order where values share memory
     launches = packed([emitted[kernel] for kernel in made.kernels], target)
     return Lowered(made, arena, launches, translation_unit(launches, target))
 
@@ -61,6 +64,7 @@ def scheduled(program: Program, target: Target) -> Schedule:
     if any(kernel.kind == "row" for kernel in made.kernels):  # others have nothing to carry
         fuse_grid_reduce(made, target)
         fuse_column_sums(made, target)
+        find_one_hot_gathers(made)
     return made
 
 

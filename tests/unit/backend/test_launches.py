@@ -30,7 +30,7 @@ from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 from tinygrad_cuda.lowering.codegen.skeleton import Word
 from tinygrad_cuda.lowering.emit import stages
-from tinygrad_cuda.lowering.skeletons.row_reduce import ROW_BYTES
+from tinygrad_cuda.lowering.schedule.resources import ROW_BYTES
 from tinygrad_cuda.lowering.target import Target
 
 EMU = as_device("emu")

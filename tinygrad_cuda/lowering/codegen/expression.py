@@ -40,8 +40,6 @@ _EXACT = frozenset((
 class Nearer(Protocol):
     """Where a kernel finds operands that are on their way to shared memory."""
 
-    missed: bool
-
     def holds(self, node: Node) -> bool: ...
 
     def single(self, depth: int) -> None: ...

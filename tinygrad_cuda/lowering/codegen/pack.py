@@ -43,7 +43,7 @@ class PackedLaunch:
     @property
     def together(self) -> bool:
         """Whether its blocks wait for each other."""
-        return bool(self.stages[0].kernel.co_resident)
+        return self.stages[0].kernel.grid is not None
 
     @property
     def site(self) -> str:

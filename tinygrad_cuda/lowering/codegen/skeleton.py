@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -13,9 +14,9 @@ from typing import Any, NamedTuple
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.codegen.constant_folding import folded
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.schedule.resources import THREADS as THREADS
 
 FOLDER = Path(__file__).resolve().parents[1] / "skeletons"
-THREADS = 256  # of every generated kernel, so that any two can share a launch
 _HOLE = re.compile(r"^([ \t]*)@(\w+)@[ \t]*\n", re.MULTILINE)
 _WORD = re.compile(r"@(\w+)@")
 _LOOP_NAME = re.compile(r"^ *for \(int (\w+) = ", re.MULTILINE)
@@ -82,6 +83,12 @@ class Stage:
     def stores(self, node: Node) -> bool:
         """Whether this stage of its kernel is the one that stores a node."""
         return any(word.write and word.item is node for word in self.words)
+
+
+def scratches_of(stages: Sequence[Stage]) -> dict[Hashable, int]:
+    """Memory between the stages of a kernel, and its bytes."""
+    words = (word for stage in stages for word in stage.words if word.kind == "scratch")
+    return {word.item: word.item.nbytes for word in words}
 
 
 def _bytes_of(words: list[Word]) -> int:

@@ -10,11 +10,8 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator
 from tinygrad_cuda.lowering.codegen.index import Index
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-
-SMALL = 1 << 15  # elements below which threads are worth more than vectors
-BUSY = 16  # elements of a thread that has enough to do
+from tinygrad_cuda.lowering.schedule.resources import THREADS
 
 
 class Stores:
@@ -88,21 +85,6 @@ class Stores:
         if old.op is not common.buffer:
             return value, condition
         return f"failed ? {writer.load(old, index, ())} : {value}", condition
-
-
-def vector_width(kernel: Kernel, inner: int, threads: int = 0) -> int:
-    """How many neighbours a thread takes: 16 bytes of the widest operand, dividing `inner`.
-
-    `threads`: how many there will be, if that is settled; then vectors cost none.
-    """
-    wide = [n for n in (*kernel.stores, *kernel.reads) if prod(n.shape) >= kernel.numel]
-    busy = 0 < threads * BUSY <= kernel.numel
-    if not wide or (kernel.numel < SMALL and not busy):
-        return 1
-    width: int = min(8, 16 // max(node.dtype.itemsize for node in wide))
-    while inner % width:
-        width //= 2
-    return width
 
 
 def is_wide(kernel: Kernel) -> bool:

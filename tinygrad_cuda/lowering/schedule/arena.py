@@ -7,7 +7,6 @@ from math import prod
 from typing import Any, NamedTuple, cast
 
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
 from tinygrad_cuda.lowering.schedule.memory import PlannedBuffer, plan_memory
 
@@ -20,7 +19,7 @@ class ArenaPiece(NamedTuple):
 
 
 class Arena(NamedTuple):
-    """Where each value or `Scratch` lies: (offset, bytes), and how much it takes in all."""
+    """Where each value or scratch memory lies: (offset, bytes), and how much it takes in all."""
 
     places: dict[Any, tuple[int, int]]
     nbytes: int
@@ -39,8 +38,13 @@ class _Order:
         return cast(Kernel, kernel).before
 
 
-def plan_arena(schedule: Schedule, stages: Mapping[Kernel, list[Stage]]) -> Arena:
-    """Lays out what no output keeps; kernels get the edges of order that sharing needs."""
+def plan_arena(schedule: Schedule, scratches: Mapping[Kernel, Mapping[Hashable, int]]) -> Arena:
+    """Lays out what no output keeps; kernels get the edges of order that sharing needs.
+
+    Args:
+        schedule: its kernels read and write values.
+        scratches: memory between the stages of each kernel, by name, and its bytes.
+    """
     kept = set(schedule.outputs)
     readers: dict[Node, list[Kernel]] = {}
     for kernel in schedule.kernels:
@@ -52,12 +56,7 @@ def plan_arena(schedule: Schedule, stages: Mapping[Kernel, list[Stage]]) -> Aren
             if node not in kept:
                 nbytes = prod(node.shape) * node.dtype.itemsize
                 buffers.append(PlannedBuffer(node, nbytes, kernel, tuple(readers.get(node, ()))))
-        scratches = dict.fromkeys(
-            word.item for stage in stages[kernel] for word in stage.words if word.kind == "scratch"
-        )
-        for scratch in scratches:
-            assert isinstance(scratch, Scratch)
-            buffers.append(PlannedBuffer(scratch, scratch.nbytes, kernel))
+        buffers += [PlannedBuffer(name, size, kernel) for name, size in scratches[kernel].items()]
     if not buffers:
         return Arena({}, 0)
     plan = plan_memory(_Order(schedule.kernels), buffers)

@@ -9,9 +9,13 @@ from math import prod
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.schedule.fusion import length_of, rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
-from tinygrad_cuda.lowering.skeletons.column_partials import column_blocks, columns_bytes
-from tinygrad_cuda.lowering.skeletons.reduction_accumulators import row_of
-from tinygrad_cuda.lowering.skeletons.row_reduce import ROW_BYTES, stays_on_chip
+from tinygrad_cuda.lowering.schedule.resources import (
+    ROW_BYTES,
+    column_blocks,
+    column_bytes,
+    row_of,
+    stays_on_chip,
+)
 from tinygrad_cuda.lowering.target import Target
 
 ROWS_A_BLOCK = 8
@@ -31,12 +35,12 @@ def fuse_column_sums(schedule: Schedule, target: Target) -> None:
         if rows.kind != "row" or rows_of(rows.sign) < enough or not stays_on_chip(rows):
             continue
         for columns in schedule.kernels:
-            if columns.kind == "col" and _fits(rows, columns, target.block_shared):
-                _join(schedule, rows, columns, target.block_shared)
+            if columns.kind == "col" and _fits(rows, columns):
+                _join(schedule, rows, columns)
                 break
 
 
-def _fits(rows: Kernel, columns: Kernel, shared_bytes: int) -> bool:
+def _fits(rows: Kernel, columns: Kernel) -> bool:
     height, length = rows_of(rows.sign), length_of(rows.sign)
     if rows.sign != ((height, False), (length, True)) or len(columns.anchors) > SUMS:
         return False
@@ -53,10 +57,11 @@ def _fits(rows: Kernel, columns: Kernel, shared_bytes: int) -> bool:
     wide = [node for node in columns.reads if prod(node.shape) >= columns.numel]
     if not wide or not set(wide) <= {*rows.reads, *rows.nodes}:
         return False
-    return columns_bytes(columns) + ROW_BYTES <= shared_bytes
+    taken = sum(column_bytes(columns, node) for node in columns.anchors)
+    return taken + ROW_BYTES <= rows.target.block_shared
 
 
-def _join(schedule: Schedule, rows: Kernel, columns: Kernel, shared_bytes: int) -> None:
+def _join(schedule: Schedule, rows: Kernel, columns: Kernel) -> None:
     others = [kernel for kernel in schedule.kernels if kernel not in (rows, columns)]
     needed = {*schedule.outputs, *(node for kernel in others for node in kernel.reads)}
     needed |= _read_behind(columns)
@@ -72,7 +77,6 @@ def _join(schedule: Schedule, rows: Kernel, columns: Kernel, shared_bytes: int) 
         places={**rows.places, **columns.places},
         reason=f"{rows.reason}; it carries the columns that it has at hand",
         pair=(own, columns),
-        room=shared_bytes,
     )
     schedule.replace({rows, columns}, joined)
 

@@ -7,13 +7,29 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
-from tinygrad_cuda.graph.ops import common, indexing
-from tinygrad_cuda.lowering.schedule.fusion import edges_of, lines_up, works
-from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
-from tinygrad_cuda.lowering.skeletons.grid_reduce import grid_reduce_stage
-from tinygrad_cuda.lowering.target import Target
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common, indexing, reduction
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.lowering.schedule.fusion import (
+    TRANSPARENT,
+    edges_of,
+    length_of,
+    lines_up,
+    rows_of,
+    works,
+)
+from tinygrad_cuda.lowering.schedule.kernel_dag import GridTiles, Kernel, Schedule, TileSums
+from tinygrad_cuda.lowering.schedule.operands import follows, operands
+from tinygrad_cuda.lowering.schedule.resources import THREADS
+from tinygrad_cuda.lowering.target import WARP, Target
 
 ENOUGH = 48 << 20  # bytes of what is read again: of less a cache keeps most
+WARPS = THREADS // WARP
+REGISTERS = {2: 100, 1: 200}  # of a thread for its tile, by blocks on a multiprocessor
+RESERVED = 1024  # bytes of shared memory that each block takes besides its own
+LEAST_TILE = 1024  # bytes: shorter copies do not keep memory busy
+TABLES = 128  # bytes of it for barriers
+SUMS = 8  # numbers that a tile publishes
 
 
 def fuse_grid_reduce(schedule: Schedule, target: Target) -> None:
@@ -32,8 +48,9 @@ def fuse_grid_reduce(schedule: Schedule, target: Target) -> None:
         parts, joined = [first], None
         for other in schedule.kernels:
             if _goes_on(parts, other):
-                wider = _joined(schedule, [*parts, other], target)
-                if _lines_up(wider) and grid_reduce_stage(wider) is not None:
+                wider = _joined(schedule, [*parts, other])
+                wider.grid = grid_tiles(wider) if _lines_up(wider) else None
+                if wider.grid is not None:
                     parts, joined = [*parts, other], wider
         if joined is not None:
             schedule.replace(set(parts), joined)
@@ -62,7 +79,7 @@ def _goes_on(parts: list[Kernel], other: Kernel) -> bool:
     that waits for them."""
     first = parts[0]
     same = other.sign == first.sign if other.kind == "row" else other.kind == "map"
-    if other in parts or other.co_resident or not same or other.numel != first.numel:
+    if other in parts or other.grid or not same or other.numel != first.numel:
         return False
     if not _plain(other) or not any(part in other.before for part in parts):
         return False
@@ -81,7 +98,7 @@ def _lines_up(kernel: Kernel) -> bool:
     )
 
 
-def _joined(schedule: Schedule, parts: list[Kernel], target: Target) -> Kernel:
+def _joined(schedule: Schedule, parts: list[Kernel]) -> Kernel:
     others = [kernel for kernel in schedule.kernels if kernel not in parts]
     needed = {*schedule.outputs, *(node for kernel in others for node in kernel.reads)}
     nodes = list(dict.fromkeys(node for part in parts for node in part.nodes))
@@ -96,7 +113,110 @@ def _joined(schedule: Schedule, parts: list[Kernel], target: Target) -> Kernel:
         ],
         before=list(dict.fromkeys(k for part in parts for k in part.before if k not in parts)),
         reason=f"{parts[0].reason}; it holds its rows, since others go on with them",
-        room=target.block_shared,
-        co_resident=dict(target.co_resident),
         reverse=False,
     )  # fmt: skip
+
+
+# Tiles --------------------------------------------------------------------------------------------
+
+
+def grid_tiles(kernel: Kernel) -> GridTiles | None:
+    """The largest tiles of its rows for which there is room; None if there are none.
+
+    The rows need more than their blocks' memory, or a tile publishes too much or in two turns, or
+    an operand does not lie as the rows do.
+    """
+    rows, run = rows_of(kernel.sign), kernel.sign[-1][0] if kernel.sign else 0
+    if not run or not kernel.sign[-1][1] or rows > kernel.target.multiprocessors:
+        return None
+    wide, sums = _wide_operands(kernel, run), _tile_sums(kernel)
+    if not wide or sums is None or sums.published > SUMS:
+        return None
+    width = min(8, 16 // max(n.dtype.itemsize for n in (*wide, *kernel.wide_stores)))
+    outer = length_of(kernel.sign) // run
+    for slices in range(1, run // width + 1):
+        tile, rest = divmod(run, slices)
+        tile_bytes = sum(tile * node.dtype.itemsize for node in wide)
+        if tile_bytes < LEAST_TILE:
+            break
+        if width == 1 or rest or tile % width or any(tile * n.dtype.itemsize % 16 for n in wide):
+            continue
+        trips = -(-tile // (width * WARP))
+        registers = sum(trips * max(1, width * node.dtype.itemsize // 4) for node in wide)
+        shared = (WARPS - 1) * tile_bytes + 8 * rows * SUMS + TABLES
+        for dense, most in REGISTERS.items():
+            room = (kernel.target.block_shared + RESERVED) // dense - RESERVED
+            if registers <= most and shared <= room:
+                blocks, parts = dict(kernel.target.co_resident)[dense], outer * slices
+                reducers = min(rows, blocks)
+                producers = blocks * (WARPS - 1) - reducers
+                # The blocks hold a whole row, so that each tile is published before a warp waits
+                # for its totals, and not all of them, so that something flows.
+                flows = parts <= producers and 2 * producers <= rows * parts
+                found = (slices, tile, width, parts, dense, blocks, reducers, producers)
+                return GridTiles(wide, sums, *found) if flows else None
+    return None
+
+
+def _wide_operands(kernel: Kernel, run: int) -> list[Node] | None:
+    """Operands whose elements lie as the rows do; None if a run meets any other in more than one.
+
+    Args:
+        run: neighbours of a row.
+    """
+    made = (*(node.sources[0] for node in kernel.anchors), *kernel.wide_stores)
+    found = operands(made, kernel.reads)
+    one_a_run = all(sign[-1][1] and sign[-1][0] % run == 0 for sign, _ in found.spread)
+    if found.other or not one_a_run:
+        return None
+    return [node for node in kernel.reads if node in found.flat]
+
+
+def _tile_sums(kernel: Kernel) -> TileSums | None:
+    """The reductions, if all of them can be made in one loop over a tile."""
+    deviations = [node for node in kernel.anchors if node.op is reduction.welford]
+    sums = [node for node in kernel.anchors if node.op is reduction.sum]
+    if len(deviations) > 1 or len(deviations) + len(sums) != len(kernel.anchors):
+        return None
+    if any(node.sources[0].dtype.compute != "float" for node in kernel.anchors):
+        return None
+    welford = deviations[0] if deviations else None
+    if welford is not None and loaded(welford.sources[0], kernel) is None:
+        return None
+    partners: dict[Node, Node | None] = {}
+    for node in sums:
+        partner = None
+        if follows(node.sources, kernel):
+            partner = _partner(node.sources[0], welford, kernel)
+            if partner is None:
+                return None
+        partners[node] = partner
+    found = TileSums(welford, partners, {})
+    for node, partner in partners.items():
+        for one in (found.sum_of(partner), node) if partner else (node,):
+            found.slots.setdefault(one, len(found.slots) + (2 if welford else 0))
+    return found
+
+
+def loaded(node: Node, kernel: Kernel) -> Node | None:
+    """The value in memory whose elements these are."""
+    while node not in kernel.reads:
+        if node.op is not ew.cast and node.op not in TRANSPARENT:
+            return None
+        node = node.sources[0]
+    return node if prod(node.shape) == kernel.numel else None
+
+
+def _partner(source: Node, welford: Node | None, kernel: Kernel) -> Node | None:
+    """`a` where the source is ``a * (b - mean)``, and nothing else in it follows from a row."""
+    if source.op is not ew.mul or welford is None:
+        return None
+    for one, other in (source.sources, source.sources[::-1]):
+        if other.op is not ew.sub or follows((one, other.sources[0]), kernel):
+            continue
+        mean = other.sources[1]
+        while mean.op.kind == "movement" or mean.op in TRANSPARENT:
+            mean = mean.sources[0]
+        if mean.op is common.output and mean.sources[0] is welford and not mean.attributes["index"]:
+            return one
+    return None

@@ -72,7 +72,7 @@ def length_of(sign: Signature) -> int:
     return prod(size for size, reduced in sign if reduced)
 
 
-def _keeps_order(node: Node) -> bool:
+def keeps_order(node: Node) -> bool:
     """A movement that leaves every element at its row-major position."""
     source = node.sources[0]
     if node.op is movement.reshape:
@@ -100,7 +100,7 @@ def trace(node: Node, stop: set[Node]) -> Edge:
         if node.op.kind != "movement":
             break
         source = node.sources[0]
-        if not _keeps_order(node):
+        if not keeps_order(node):
             if node.op is movement.expand and kind == FLAT:
                 kind, target, small, intact = BROADCAST, node.shape, source.shape, True
             elif node.op is movement.expand and kind == BROADCAST and intact:

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing, movement
@@ -29,6 +29,69 @@ EACH = ("map", "contract", "tile")  # kinds of kernels that store each element w
 SMALL_SHARE = 64  # a value with this many times fewer elements is stored for a reader at no cost
 
 
+class TileSums(NamedTuple):
+    """The numbers that a tile publishes.
+
+    Attributes:
+        welford: of a row: mean and squared deviations, the first two numbers.
+        partners: for each sum, what is multiplied with a deviation from that mean in it, if
+            something is: a tile takes its own mean, and what that changes follows from the
+            partner's sum.
+        slots: the numbers of sums, and of partners whose sum is no other's.
+    """
+
+    welford: Node | None
+    partners: dict[Node, Node | None]
+    slots: dict[Node, int]
+
+    @property
+    def published(self) -> int:
+        """Numbers of a tile, which are published two by two."""
+        return (max(self.slots.values(), default=1) + 2) // 2 * 2
+
+    def sum_of(self, partner: Node) -> Node:
+        """The sum of a partner: one of the kernel's, or the partner itself in its place."""
+        return next((n for n in self.partners if n.sources[0] is partner), partner)
+
+
+class GridTiles(NamedTuple):
+    """How all blocks of the machine share rows.
+
+    Attributes:
+        wide: operands of which each element of a row meets its own; the rest is one a row.
+        sums: what each tile publishes.
+        slices: tiles of each run of neighbours, of `tile` elements, in vectors of `width`.
+        parts: tiles of a row.
+        dense: blocks on a multiprocessor.
+        blocks: in all.
+        reducers: of them, those with a reducer warp.
+        producers: warps that sum and map tiles.
+    """
+
+    wide: list[Node]
+    sums: TileSums
+    slices: int
+    tile: int
+    width: int
+    parts: int
+    dense: int
+    blocks: int
+    reducers: int
+    producers: int
+
+
+class OneHotGather(NamedTuple):
+    """What a sum over a one-hot mask is: `value` at the column `position`, checked to lie there.
+
+    Attributes:
+        unchecked: what of `position` needs no check, and can be loaded early.
+    """
+
+    value: Node
+    position: Node
+    unchecked: Node
+
+
 @dataclass(eq=False)
 class Kernel:
     """Nodes that one kernel computes, and what it stores.
@@ -47,10 +110,9 @@ class Kernel:
         before: kernels that must be done first.
         update: it makes the new values of an optimizer's step.
         target: the machine that it is for.
-        room: shared memory that a block of it may have, where that was asked.
         pair: the row kernel and the column kernel of which it was made, if it was.
-        co_resident: how many blocks run at one time, by those on a multiprocessor, if all of them
-            are to hold its rows together.
+        grid: how all blocks hold its rows together, if they do.
+        one_hot: those of its sums that load one element of their row.
         reverse: it begins at the end of its space.
         narrowed: float32 values of the program that its outputs hold only rounded to 16 bits.
     """
@@ -68,9 +130,9 @@ class Kernel:
     reads: list[Node] = field(default_factory=list)
     places: dict[Node, Node] = field(default_factory=dict)
     before: list[Kernel] = field(default_factory=list)
-    room: int = 0
     pair: tuple[Kernel, Kernel] | None = None
-    co_resident: Mapping[int, int] = field(default_factory=dict)
+    grid: GridTiles | None = None
+    one_hot: dict[Node, OneHotGather] = field(default_factory=dict)
     reverse: bool = False
     narrowed: frozenset[Node] = frozenset()
     tier: str = ""
@@ -79,6 +141,11 @@ class Kernel:
         """Whether a node of a row or col kernel has one value a row."""
         rows = prod(size for size, reduced in self.sign if not reduced)
         return self.kind in ("row", "col") and (node in self.anchors or prod(node.shape) == rows)
+
+    @property
+    def wide_stores(self) -> list[Node]:
+        """Stores with more than one value a row."""
+        return [node for node in self.stores if not self.is_line(node)]
 
     def waits_for(self, other: Kernel) -> bool:
         """Whether it runs after another one, by any number of steps."""

@@ -6,16 +6,12 @@ from __future__ import annotations
 from tinygrad_cuda.lowering.codegen.expression import Scope
 from tinygrad_cuda.lowering.codegen.index import Index, unflatten
 from tinygrad_cuda.lowering.codegen.names import value_stem
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
+from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.schedule.resources import THREADS, column_blocks, column_bytes
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import Lines
 from tinygrad_cuda.lowering.target import WARP, Target
-
-
-def column_blocks(target: Target) -> int:
-    """Blocks that walk over rows: two for each multiprocessor."""
-    return 2 * target.multiprocessors
 
 
 def pipeline_blocks(target: Target) -> int:
@@ -67,7 +63,7 @@ class Columns:
                 f"{one.ctype}* {name} = reinterpret_cast<{one.ctype}*>(smem + {offset});"
             )
             self.start.append(f"tgc_columns_start<{width}>({name}, item, {items}, {one.start});")
-            offset += _aligned(self.own.lines * one.bytes)
+            offset += column_bytes(kernel, one.node)
         self.scratches = {
             one: Scratch(self.blocks * self.own.lines * one.bytes) for one in self.own.accumulators
         }
@@ -140,14 +136,4 @@ class Columns:
         return stage
 
 
-def columns_bytes(kernel: Kernel) -> int:
-    """Shared memory for the running values of a column kernel's columns."""
-    own = Lines(kernel)
-    return sum(_aligned(own.lines * one.bytes) for one in own.accumulators)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // 16) * 16
-
-
-__all__ = ["Columns", "column_blocks", "columns_bytes"]
+__all__ = ["Columns"]

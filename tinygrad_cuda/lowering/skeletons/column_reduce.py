@@ -5,15 +5,15 @@ from __future__ import annotations
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Lane, Scope
 from tinygrad_cuda.lowering.codegen.index import Index
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem, vector_width
+from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrapped
+from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
 from tinygrad_cuda.lowering.schedule.fusion import rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.schedule.resources import THREADS, enough_blocks, vector_width
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
     Accumulator,
     Lines,
     ReductionSpace,
-    enough_blocks,
     join_stage,
     keep,
 )

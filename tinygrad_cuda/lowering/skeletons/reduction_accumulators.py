@@ -9,25 +9,22 @@ from typing import NamedTuple
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops.movement import reshape
-from tinygrad_cuda.graph.ops.reduction import ReductionOp
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.names import value_stem
-from tinygrad_cuda.lowering.codegen.one_hot_gather import Pick, pick_of
 from tinygrad_cuda.lowering.codegen.params import Words, literal
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
+from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, Signature, length_of, rows_of
-from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.target import WARP, Target
-
-BLOCKS = 4  # for each multiprocessor, of a reduction that is split
-
-
-def enough_blocks(target: Target) -> int:
-    """Blocks of a reduction up to which it is split over more."""
-    return BLOCKS * target.multiprocessors
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, OneHotGather
+from tinygrad_cuda.lowering.schedule.resources import (
+    THREADS,
+    accumulator_bytes,
+    enough_blocks,
+    row_of,
+)
+from tinygrad_cuda.lowering.target import WARP
 
 
 class Accumulator(NamedTuple):
@@ -46,7 +43,7 @@ class Accumulator(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        return row_of(self.node).cuda.nbytes(max(self.node.sources[0].dtype.itemsize, 4))
+        return accumulator_bytes(self.node)
 
     @property
     def takes_vectors(self) -> bool:
@@ -68,12 +65,6 @@ class Accumulator(NamedTuple):
         """The reduction's outputs, once the accumulator is final."""
         element = self.node.sources[0].dtype.compute
         return tuple(text.format(T=element, r=self.name) for text in row_of(self.node).cuda.results)
-
-
-def row_of(node: Node) -> ReductionOp:
-    """The row of a reduction."""
-    assert isinstance(node.op, ReductionOp), node
-    return node.op
 
 
 def accumulator(node: Node, name: str) -> Accumulator:
@@ -104,12 +95,9 @@ class Lines:
 
     Args:
         width: neighbouring lines that a thread takes, as a strip called `name`.
-        whole: each row is one block's, which can load any element of it.
     """
 
-    def __init__(
-        self, kernel: Kernel, width: int = 1, name: str = "row", whole: bool = False
-    ) -> None:
+    def __init__(self, kernel: Kernel, width: int = 1, name: str = "row") -> None:
         self.kernel = kernel
         self.width = width
         self.name = name
@@ -124,8 +112,7 @@ class Lines:
             self.line = strip * width + ix.variable("v", width)
         else:
             self.line = ix.variable(name, self.lines)
-        self.picks = self._picks() if whole else {}
-        anchors = [node for node in kernel.anchors if node not in self.picks]
+        anchors = [node for node in kernel.anchors if node not in kernel.one_hot]
         self.accumulators = [
             accumulator(node, self.words.fresh(value_stem(node))) for node in anchors
         ]
@@ -135,18 +122,6 @@ class Lines:
         for node in kernel.nodes:
             if kernel.is_line(node):
                 self.writer.lines[node] = ix.unflatten(self.line, node.shape)
-
-    def _picks(self) -> dict[Node, Pick]:
-        """The sums that take one element of their row."""
-        column = ix.variable("column", self.length)
-        found = {}
-        for node in self.kernel.anchors:
-            flat = ReductionSpace(self.kernel.sign, self.line, column).flat
-            at = ix.unflatten(flat, node.sources[0].shape)
-            pick = pick_of(node, at, column, self.writer.memory)
-            if pick is not None:
-                found[node] = pick
-        return found
 
     def ready(self, node: Node) -> int:
         """How many loops must be done before a node can be made: those of reductions it needs."""
@@ -160,14 +135,10 @@ class Lines:
                 value = max((phase.get(s, known.get(s, 0)) for s in sources), default=0)
                 known[top] = value
                 if top in self.kernel.anchors:
-                    phase[top] = value if top in self.picks else value + 1
+                    phase[top] = value if top in self.kernel.one_hot else value + 1
             else:
                 stack.extend(missing)
         return phase.get(node, known[node])
-
-    @property
-    def wide_stores(self) -> list[Node]:
-        return [node for node in self.kernel.stores if not self.kernel.is_line(node)]
 
     @property
     def line_stores(self) -> list[Node]:
@@ -181,10 +152,10 @@ class Lines:
         """Fills the open scopes with loop number `loop` (the first is 1)."""
         writer = self.writer
         if loop == 1:
-            for pick in self.picks.values():
-                if self.ready(pick.first) == 0:
-                    writer.value(pick.first, pick.at)
-        self.pick(loop - 1)
+            for gather in self.kernel.one_hot.values():
+                if self.ready(gather.unchecked) == 0:
+                    writer.value(gather.unchecked, self._at(gather))
+        self.gather(loop - 1)
         taken = [a for a in self.accumulators if self.phase[a.node] == loop]
         for one in taken:
             source = one.node.sources[0]
@@ -197,28 +168,29 @@ class Lines:
                 stores.after.append(one.take(batch, ""))
                 continue
             writer.scopes[-1].lines.append(one.take(value, ix.render(column, True)))
-        for node in self.wide_stores:
+        for node in self.kernel.wide_stores:
             if self.phase[node] + 1 == loop:
                 value = writer.value(node, ix.unflatten(flat, node.shape))
                 live = "live" if self.spare else ""
                 stores.put(node, flat, value, live)
         return taken
 
-    def pick(self, loop: int) -> None:
-        """Loads what those sums pick that can be made after loop number `loop`."""
+    def gather(self, loop: int) -> None:
+        """Loads the one elements that can be made after loop number `loop`."""
         writer = self.writer
-        for node, pick in self.picks.items():
+        for node, gather in self.kernel.one_hot.items():
             if self.phase[node] == loop:
-                value = writer.value(pick.value, ix.unflatten(self._flat(pick), pick.value.shape))
+                shape = gather.value.shape
+                value = writer.value(gather.value, ix.unflatten(self._flat(gather), shape))
                 text = f"0 + {value}"
                 writer.anchored[node] = writer.emit(0, node.dtype.compute, text, "picked")
 
-    def fetch_picks(self, loop: int) -> None:
-        """Loads, while a row is reduced, the elements that `pick` is to find after this loop."""
-        for node, pick in self.picks.items():
-            if self.phase[node] == loop and self.ready(pick.place) < loop:
-                flat = self._flat(pick)
-                for stored in self._elements(pick.value):
+    def load_gathered(self, loop: int) -> None:
+        """Loads, while a row is reduced, the elements that `gather` needs after this loop."""
+        for node, gather in self.kernel.one_hot.items():
+            if self.phase[node] == loop and self.ready(gather.position) < loop:
+                flat = self._flat(gather)
+                for stored in self._elements(gather.value):
                     self.writer.value(stored, ix.unflatten(flat, stored.shape))
 
     def _elements(self, node: Node) -> list[Node]:
@@ -232,10 +204,14 @@ class Lines:
                 stack.extend(top.sources)
         return found
 
-    def _flat(self, pick: Pick) -> Index:
-        """Where the element is that a sum picks; checks its position."""
-        place = self.writer.position(pick.place, pick.at, (), self.length)
-        return ReductionSpace(self.kernel.sign, self.line, place).flat
+    def _at(self, gather: OneHotGather) -> tuple[Index, ...]:
+        """The coordinates of a row's position."""
+        return ix.unflatten(self.line, gather.position.shape)
+
+    def _flat(self, gather: OneHotGather) -> Index:
+        """Where the one element is; checks its position."""
+        column = self.writer.position(gather.position, self._at(gather), (), self.length)
+        return ReductionSpace(self.kernel.sign, self.line, column).flat
 
     def start(self, taken: list[Accumulator]) -> list[str]:
         return [f"{a.ctype} {a.name} = {a.identity};" for a in taken]

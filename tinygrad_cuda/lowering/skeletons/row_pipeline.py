@@ -7,9 +7,10 @@ from math import prod
 from typing import Any
 
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
+from tinygrad_cuda.lowering.codegen.skeleton import Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import comment, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.schedule.resources import THREADS
 from tinygrad_cuda.lowering.skeletons import column_partials
 from tinygrad_cuda.lowering.skeletons.column_partials import Columns
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import Lines
@@ -123,13 +124,13 @@ class Ring:
     def serves(self, kernel: Kernel) -> bool:
         """Whether it has all that the rows need, and room for it."""
         wide = {node for node in kernel.reads if prod(node.shape) >= kernel.numel}
-        return not self.missed and wide <= self.nodes and self.offset <= kernel.room
+        return not self.missed and wide <= self.nodes and self.offset <= kernel.target.block_shared
 
 
 def worth_a_ring(kernel: Kernel, columns: Kernel, values: int) -> bool:
     """Whether `values` of a row keep a thread busy, which has registers for its columns."""
     registers = values * sum(one.bytes for one in Lines(columns).accumulators) // 4
-    return kernel.room > 0 and values >= LEAST and registers <= COLUMN_REGISTERS
+    return values >= LEAST and registers <= COLUMN_REGISTERS
 
 
 __all__ = ["Ring", "worth_a_ring"]

@@ -10,96 +10,46 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import DEAR, HeldValue, Lane, Scope
 from tinygrad_cuda.lowering.codegen.index import Index
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
-from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem, vector_width
-from tinygrad_cuda.lowering.schedule.fusion import LONG_ROW, length_of, rows_of
+from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrapped
+from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, large_values
+from tinygrad_cuda.lowering.schedule.resources import (
+    HELD,
+    THREADS,
+    enough_blocks,
+    row_group,
+    row_of,
+    row_parts,
+    row_width,
+)
 from tinygrad_cuda.lowering.skeletons.column_partials import Columns
 from tinygrad_cuda.lowering.skeletons.grid_reduce import grid_reduce_stage
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
     Accumulator,
     Lines,
     ReductionSpace,
-    enough_blocks,
     join_stage,
     keep,
-    row_of,
 )
 from tinygrad_cuda.lowering.skeletons.row_pipeline import Ring, worth_a_ring
 from tinygrad_cuda.lowering.target import WARP
 
-HELD = 32  # values of each operand that a thread keeps in registers
 HELD_ALONE = 64  # of an operand of at most 4 bytes, if there is no other
 UNROLLED = 4  # turns of a loop over a longer row that are made at once
 STORING = 8  # and of one that stores, whose loads must be on their way before the first store,
 ON_THEIR_WAY = 256  # while they take no more bytes of a thread's registers than this
-AHEAD = 4  # loads of a thread that may be on their way for one row of a sub-warp
-PART = 2048  # elements that a block takes at least, of a row that is split
-ROW_BYTES = 4096  # of shared memory, for the reductions of a row that carries columns
-WORTH_PARTS = 96 << 10  # bytes of a row, among few, that are worth a second stage
 CROWDS = ((5, 32), (4, 64), (3, 80), (2, 128))  # blocks on a multiprocessor, threads' registers
 SPARE = 16  # registers that a thread needs beside what it holds of a row
 
 
 def row_stages(kernel: Kernel) -> list[Stage]:
     """A warp or a block for each row; several blocks and a second stage for few long rows."""
-    if kernel.co_resident:
-        stage = grid_reduce_stage(kernel)
-        assert stage is not None, "it was made once before"
-        return [stage]
+    if kernel.grid is not None:
+        return [grid_reduce_stage(kernel)]
     if kernel.pair is not None:
         return _row(kernel, ahead=True) or _row(kernel)
-    parts = _parts(kernel)
-    single = all(phase <= 1 for phase in Lines(kernel).phase.values())
-    reduction_dependent_wide = any(Lines(kernel).phase[node] for node in Lines(kernel).wide_stores)
-    if parts > 1 and single and not reduction_dependent_wide:
-        return _split_row(kernel, parts)
-    return _row(kernel)
-
-
-def _parts(kernel: Kernel) -> int:
-    """How many blocks had better share a row, if the kernel needs one loop over it."""
-    lines, length = rows_of(kernel.sign), length_of(kernel.sign)
-    wide = [n for n in (*kernel.stores, *kernel.reads) if prod(n.shape) >= kernel.numel]
-    few = (
-        lines < kernel.target.multiprocessors
-        and length * sum(n.dtype.itemsize for n in wide) > WORTH_PARTS
-    )
-    if not few and length <= LONG_ROW:
-        return 1
-    return min(-(-length // PART), max(1, enough_blocks(kernel.target) // lines))
-
-
-def _row_width(kernel: Kernel, group: int) -> int:
-    last = kernel.sign[-1][0] if kernel.sign else 1
-    width = vector_width(kernel, last, rows_of(kernel.sign) * group)
-    while group > WARP and width > 1 and length_of(kernel.sign) // width * 4 < group * 3:
-        width //= 2
-    return width
-
-
-def _row_group(kernel: Kernel) -> int:
-    """Threads that share a row: of a short one as few as have something to load."""
-    lines, length = rows_of(kernel.sign), length_of(kernel.sign)
-    if length > 1024 or (length > 256 and lines < 1024):
-        return THREADS
-    group, items = WARP, length // _row_width(kernel, WARP)
-    while group > 1 and group // 2 >= items:
-        group //= 2
-    # With so many threads each had better load more.
-    plenty = enough_blocks(kernel.target) * THREADS
-    while group > 1 and lines * group > plenty and -(-items // (group // 2)) <= AHEAD:
-        group //= 2
-    return group
-
-
-def stays_on_chip(kernel: Kernel) -> bool:
-    """Whether a row is one block's, which holds it in registers."""
-    lines = Lines(kernel)
-    if _parts(kernel) > 1 or _row_group(kernel) != THREADS or 2 * lines.scratch_bytes > ROW_BYTES:
-        return False
-    width = _row_width(kernel, THREADS)
-    return -(-lines.length // width // THREADS) * width <= HELD
+    parts = row_parts(kernel)
+    return _split_row(kernel, parts) if parts > 1 else _row(kernel)
 
 
 def _held(kernel: Kernel) -> int:
@@ -125,11 +75,11 @@ def _lasting(kernel: Kernel) -> set[Node]:
 def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
     """A kernel whose rows are whole; nothing if they had to be sent for `ahead`, and cannot be."""
     own, columns = kernel.pair or (kernel, None)
-    row = Lines(own, whole=True)
-    group = _row_group(own)
+    row = Lines(own)
+    group = row_group(own)
     per_block = THREADS // group
     row.spare = 1 < group < WARP and row.lines % per_block > 0
-    width = _row_width(own, group)
+    width = row_width(own, group)
     items = row.length // width
     trips = -(-items // group)
     free = 2 * row.scratch_bytes
@@ -142,7 +92,7 @@ def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
     elif columns is not None:
         carried = Columns(row, columns, width, items, free)
     row.slots = "scratch" if carried else "smem"
-    loops = max([*row.phase.values(), *(row.phase[n] + 1 for n in row.wide_stores)])
+    loops = max([*row.phase.values(), *(row.phase[n] + 1 for n in row.kernel.wide_stores)])
     loops = max(loops, carried.loops) if carried else loops
     fits = trips * width <= _held(own)
     least = own.numel if carried else 0  # beside the columns there is no room for what is near
@@ -159,6 +109,8 @@ def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
     if ring:
         return ring.stages(kernel, text, about) if ring.serves(kernel) else []
     if carried:
+        room = fits and carried.shared <= kernel.target.block_shared
+        assert room, "the schedule has no room for the columns"
         return _walk(kernel, carried, text, about)
     section = "spare_body" if row.spare else "body"
     body = fill(
@@ -212,7 +164,7 @@ def _phases(
             carried.take(loop, space.flat, stores)
         phases.append(_holes(row, stores, taken, group))
         row.outer.lines = []
-        row.fetch_picks(loop)
+        row.load_gathered(loop)
         phases[-1]["combine"][:0] = row.outer.lines
         if not fits:
             back = row.kernel.reverse == bool(loop % 2)
@@ -241,7 +193,7 @@ def _open(row: Lines, item: Index, v: Index, width: int) -> Stores:
 
 def _ahead(row: Lines, loop: int, width: int) -> HeldValue | None:
     """What a loop over a long row loads for some turns at once: behind a store none could begin."""
-    storing = any(row.phase[node] + 1 == loop for node in row.wide_stores)
+    storing = any(row.phase[node] + 1 == loop for node in row.kernel.wide_stores)
     if not storing:
         return None
     wide = [node for node in row.kernel.reads if prod(node.shape) >= row.kernel.numel]
@@ -284,7 +236,7 @@ def _long(
 def _finish(row: Lines, loops: int) -> list[str]:
     """The text behind the loops: values with one element a row."""
     row.writer.scopes = [row.outer]
-    row.pick(loops)
+    row.gather(loops)
     made, stored = row.finish()
     made = row.outer.lines + made
     first = "thread == 0 && live" if row.spare else "thread == 0"
@@ -317,7 +269,7 @@ def _walk(kernel: Kernel, carried: Columns, text: list[str], about: str) -> list
 def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
     row = Lines(kernel)
     row.writer.lasting = _lasting(kernel)
-    width = _row_width(kernel, THREADS)
+    width = row_width(kernel, THREADS)
     items = row.length // width
     row.outer = Scope("row", "part")
     item, v = ix.variable("item", items), ix.variable("v", width)

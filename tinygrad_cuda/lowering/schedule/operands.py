@@ -1,0 +1,70 @@
+"""How a loop over elements meets what it is made of: element by element, spread, or otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import NamedTuple
+
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import movement
+from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, Signature, keeps_order, signature
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+
+
+class Operands(NamedTuple):
+    """What the elements of some values are made of.
+
+    Attributes:
+        flat: values where the search stopped: element k meets element k of the loop, row-major.
+        spread: values one element of which meets all along some axes, and a signature of these.
+        other: values that are permuted, shifted or gathered: any element may meet any other.
+    """
+
+    flat: set[Node]
+    spread: list[tuple[Signature, Node]]
+    other: list[Node]
+
+
+def operands(roots: Iterable[Node], stop: Container[Node]) -> Operands:
+    """Searches elementwise values and plain movements for what they begin with.
+
+    Args:
+        roots: values of as many elements as the loop has.
+        stop: values that are at hand, or in memory.
+    """
+    found = Operands(set(), [], [])
+    stack, seen = list(roots), set[Node]()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in stop:
+            found.flat.add(node)
+        elif node.op in TRANSPARENT or (node.op.kind == "movement" and keeps_order(node)):
+            stack.append(node.sources[0])
+        elif node.op.kind == "elementwise":
+            stack.extend(node.sources)
+        elif node.op is movement.expand:
+            (source,) = node.sources
+            axes = [k for k, (a, b) in enumerate(zip(source.shape, node.shape)) if a != b]
+            found.spread.append((signature(node.shape, axes), source))
+        elif node.op.kind != "leaf":
+            found.other.append(node)
+    return found
+
+
+def follows(nodes: Iterable[Node], kernel: Kernel) -> bool:
+    """Whether a value follows from a reduction of the kernel."""
+    stack, seen = list(nodes), set[Node]()
+    while stack:
+        top = stack.pop()
+        if top in kernel.anchors:
+            return True
+        if top not in kernel.reads and top not in seen:
+            seen.add(top)
+            stack.extend(top.sources)
+    return False
+
+
+__all__ = ["Operands", "follows", "operands"]
