@@ -222,6 +222,25 @@ def test_carried_columns_meet_values_of_the_rows(
     bench.check(*outputs, tolerance=1e-4)
 
 
+@pytest.mark.parametrize("what", ["values", "lines", "a flipped line"])
+def test_rows_carry_no_columns_of_what_is_moved(
+    bench: Bench, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The columns' elements need other rows: their statistics are not at hand."""
+    walk_by_five_blocks(monkeypatch)
+    x = bench(300, 300)
+    tops = rd.max(x, axes=(1,))
+    shares = softmax(x, (1,))
+    moved = {
+        "values": mv.permute(shares, axes=(1, 0)),
+        "lines": mv.expand(mv.permute(tops, axes=(1, 0)), shape=x.shape),
+        "a flipped line": mv.expand(mv.flip(tops, axes=(0,)), shape=x.shape),
+    }[what]
+    outputs = [shares, tops, rd.sum(ew.mul(moved, x), axes=(0,))]
+    assert not any(kernel.pair for kernel in bench.compile(*outputs).schedule.kernels)
+    bench.check(*outputs, tolerance=1e-4)
+
+
 @pytest.mark.parametrize("between", [False, True])
 def test_rows_that_wait_for_columns_do_not_carry_them(
     bench: Bench, between: bool, monkeypatch: pytest.MonkeyPatch

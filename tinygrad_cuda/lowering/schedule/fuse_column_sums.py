@@ -9,6 +9,7 @@ from math import prod
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.schedule.fusion import length_of, rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
+from tinygrad_cuda.lowering.schedule.operands import needs_other_rows, operands
 from tinygrad_cuda.lowering.schedule.resources import (
     ROW_BYTES,
     column_blocks,
@@ -58,7 +59,11 @@ def _fits(rows: Kernel, columns: Kernel) -> bool:
     if not wide or not set(wide) <= {*rows.reads, *rows.nodes}:
         return False
     taken = sum(column_bytes(columns, node) for node in columns.anchors)
-    return taken + ROW_BYTES <= rows.target.block_shared
+    if taken + ROW_BYTES > rows.target.block_shared:
+        return False
+    at_hand = {*rows.nodes, *rows.reads, *columns.reads}
+    found = operands((node.sources[0] for node in columns.anchors), at_hand)
+    return not needs_other_rows(found, rows, at_hand)
 
 
 def _join(schedule: Schedule, rows: Kernel, columns: Kernel) -> None:

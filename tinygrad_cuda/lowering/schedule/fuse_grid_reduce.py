@@ -19,7 +19,7 @@ from tinygrad_cuda.lowering.schedule.fusion import (
     works,
 )
 from tinygrad_cuda.lowering.schedule.kernel_dag import GridTiles, Kernel, Schedule, TileSums
-from tinygrad_cuda.lowering.schedule.operands import follows, operands
+from tinygrad_cuda.lowering.schedule.operands import follows, needs_other_rows, operands
 from tinygrad_cuda.lowering.schedule.resources import THREADS
 from tinygrad_cuda.lowering.target import WARP, Target
 
@@ -168,6 +168,8 @@ def _wide_operands(kernel: Kernel, run: int) -> list[Node] | None:
     found = operands(made, kernel.reads)
     one_a_run = all(sign[-1][1] and sign[-1][0] % run == 0 for sign, _ in found.spread)
     if found.other or not one_a_run:
+        return None
+    if needs_other_rows(found, kernel, {*kernel.nodes, *kernel.reads}):
         return None
     return [node for node in kernel.reads if node in found.flat]
 

@@ -54,6 +54,20 @@ def operands(roots: Iterable[Node], stop: Container[Node]) -> Operands:
     return found
 
 
+def needs_other_rows(found: Operands, rows: Kernel, at_hand: Container[Node]) -> bool:
+    """Whether an element follows from reductions of a row that is not its own.
+
+    Args:
+        found: what the elements are made of.
+        rows: the kernel that has the reductions.
+        at_hand: values that it has, or that are in memory.
+    """
+    own = operands((node for sign, node in found.spread if sign == rows.sign), at_hand)
+    others = [node for sign, node in found.spread if sign != rows.sign]
+    others += [node for _, node in own.spread]
+    return follows((*others, *found.other, *own.other), rows)
+
+
 def follows(nodes: Iterable[Node], kernel: Kernel) -> bool:
     """Whether a value follows from a reduction of the kernel."""
     stack, seen = list(nodes), set[Node]()
@@ -67,4 +81,4 @@ def follows(nodes: Iterable[Node], kernel: Kernel) -> bool:
     return False
 
 
-__all__ = ["Operands", "follows", "operands"]
+__all__ = ["Operands", "follows", "needs_other_rows", "operands"]
