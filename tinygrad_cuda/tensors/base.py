@@ -5,6 +5,7 @@ Reading folds the chain over the cell's node; writing puts one functional update
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -25,7 +26,16 @@ from tinygrad_cuda.engine.cell import Branch, Cell, Leaf, Recorder, detached, lo
 from tinygrad_cuda.engine.realize import check_errors, count_nodes, realize, realize_cell
 from tinygrad_cuda.engine.shared import exported
 from tinygrad_cuda.engine.vmap_trace import check_write, tracing
-from tinygrad_cuda.graph.node import Node, Op, Outputs, holding, made_by, mode
+from tinygrad_cuda.graph.node import (
+    Node,
+    Op,
+    Outputs,
+    holding,
+    made_by,
+    mode,
+    node_made,
+    site_of,
+)
 from tinygrad_cuda.graph.ops import common, indexing, movement
 from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensors.views import (
@@ -239,6 +249,17 @@ class TensorBase:
         # Applied at once, so that a bad argument is an error here; the node is kept.
         for op, attributes in steps:
             source = op(source, **attributes)
+            chain = joined(chain, op, attributes)
+        return self._alias(chain, source, strides)
+
+    def alias_as(self, steps: Iterable[tuple[Op, Any, Shape]], strides: Shape) -> Tensor:
+        """As `alias_through`, of movements that the caller has checked, with the shape of each."""
+        source, chain = self._viewed()
+        now, device, dtype = mode.now, source.device, source.dtype
+        needs = source.requires_grad and now.gradients and dtype.category == 2
+        site = now.site or site_of(sys._getframe(1))
+        for op, attributes, shape in steps:
+            source = node_made(op, (source,), attributes, ((shape, dtype),), device, needs, site)
             chain = joined(chain, op, attributes)
         return self._alias(chain, source, strides)
 

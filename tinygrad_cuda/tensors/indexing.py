@@ -479,13 +479,14 @@ def _at_plain(input: Tensor, key: tuple[int | slice, ...]) -> Tensor | None:
     if not kept and (number := input.number_at(starts)) is not None:
         return number
     part = tuple(lengths)
-    through: list[tuple[Op, Any]] = []
+    through: list[tuple[Op, Any, Shape]] = []
     if part != shape or sparse:
         detail = {"starts": tuple(starts), "shape": part, "steps": tuple(steps)}
-        through.append((movement.slice_, detail))
+        through.append((movement.slice_, detail, part))
     if len(kept) < len(shape) or not through:
-        through.append((movement.reshape, {"shape": tuple([lengths[axis] for axis in kept])}))
-    return input.alias_through(through, tuple([strides[axis] * steps[axis] for axis in kept]))
+        left = tuple([lengths[axis] for axis in kept])
+        through.append((movement.reshape, {"shape": left}, left))
+    return input.alias_as(through, tuple([strides[axis] * steps[axis] for axis in kept]))
 
 
 def _at(input: Tensor, key: Any) -> Tensor:

@@ -114,6 +114,13 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "float64": lambda: _gradient(lambda x: x.sigmoid() * x.rsqrt(), np.abs(OTHER).astype(float)),
     "cat": lambda: _gradient(lambda x, y: tc.cat([x, y, x * 2], 1), LONG, OTHER),
     "stack": lambda: _gradient(lambda x: tc.stack([x[:, k] for k in range(5)], 1), LONG),
+    "views at equal distances": lambda: (
+        lambda x: (
+            tc.stack([x[k] for k in range(9, 3, -1)]), tc.stack([x[1:, k] for k in range(5)]),
+            tc.stack([x[:, k : k + 3] for k in range(0, 9, 2)], 2), tc.cat(x.chunk(6, 1), 1),
+            tc.cat([x[k : k + 2] for k in (0, 3, 6)], 1), tc.cat([x[:4], x[2:6]]),
+        )
+    )(tc.tensor(LONG)),
     "padded": lambda: _gradient(lambda x: F.pad(x, (1, 2, 3, 0), value=7.0), SMALL),
     "movements": lambda: _gradient(
         lambda x, y: (
@@ -275,6 +282,20 @@ def test_movements_that_copy_nothing_are_one_step(plans: list[Lowered]) -> None:
     (windows + 1).numpy()
     (steps,) = [plan.steps for plan in plans]
     assert len([step for step in steps if not isinstance(step, ElementwiseChain)]) <= 3
+
+
+def test_views_at_equal_distances_are_joined_by_one_step(plans: list[Lowered]) -> None:
+    x = tc.tensor(OTHER)
+    joins: list[tuple[Callable[[], Any], int]] = [
+        (lambda: tc.stack([x[:, k] for k in range(1, 9)]), 1),
+        (lambda: tc.cat(x.chunk(4, 1)[::-1], 1), 1),
+        (lambda: tc.stack([x[0], x[1], x[3]]), 4),
+        (lambda: tc.cat([x[:, :3], x[:, 3:9]], 1), 3),
+    ]
+    for join, steps in joins:
+        plans.clear()
+        join().numpy()
+        assert [len(plan.steps) for plan in plans] == [steps]
 
 
 @pytest.mark.usefixtures("plans")  # none is there already
@@ -581,7 +602,10 @@ def test_a_cube_may_lie_where_its_base_is() -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
 def test_copies_of_views_whose_lines_share_a_set_of_the_cache(dtype: str) -> None:
     x = (RNG.standard_normal((40, 2, 1024)) * 50).astype(dtype)
-    for view in (x.reshape(80, 1024).T, x.transpose(2, 1, 0), x[::-1].transpose(1, 2, 0)):
+    for view in (
+        x.reshape(80, 1024).T, x.transpose(2, 1, 0), x[::-1].transpose(1, 2, 0),
+        x.reshape(80, 1024)[:, :100].T, x.transpose(2, 0, 1)[900:],
+    ):  # fmt: skip
         copy = np.empty(view.shape, view.dtype)
         numeric.copy_into(copy, view)
         np.testing.assert_array_equal(copy, view)

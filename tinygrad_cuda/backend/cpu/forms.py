@@ -358,10 +358,11 @@ def _join(forms: Forms, node: Node) -> Form | None:
     if end != shape[axis]:
         return None
     sources = tuple(forms.full(part) for _, part in parts)
-    return Form(sources, partial(_joined, axis), "fill")
+    return Form(sources, partial(joined, axis), "fill")
 
 
-def _joined(axis: int, *parts: Array, out: Array | None = None) -> Array:
+def joined(axis: int, *parts: Array, out: Array | None = None) -> Array:
+    """The parts one behind the other."""
     return np.concatenate(parts, axis, out=out)
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from tinygrad_cuda.backend.cpu.forms import Form
+from tinygrad_cuda.backend.cpu.forms import Form, joined
 from tinygrad_cuda.core.shapes import Shape, reshape_strides
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops import numeric
 
 Array = np.ndarray[Any, Any]
 
@@ -43,6 +46,36 @@ class Strided:
         for call in self.calls:
             array = call(array)
         return array
+
+
+class JoinedViews:
+    """Views of one array that lie equally far apart, joined by one copy.
+
+    Args:
+        views: of the same shape and strides, in their order.
+        axis: along which they are joined.
+    """
+
+    __slots__ = ("views", "axis", "shape", "result", "strides")
+
+    def __init__(self, views: Sequence[Strided], axis: int, distance: int) -> None:
+        self.views, self.axis = tuple(views), axis
+        first = views[0]
+        before, after = first.shape[:axis], first.shape[axis:]
+        # The joined axis as two: which view, and where in it.
+        self.shape = (*before, len(views), *after)
+        self.strides = (*first.strides[:axis], distance, *first.strides[axis:])
+        self.result = (*before, len(views) * after[0], *after[1:])
+
+    def __call__(self, array: Array, out: Array | None = None) -> Array:
+        flags, first = array.flags, self.views[0]
+        if not (flags.c_contiguous and flags.owndata):
+            return joined(self.axis, *[view(array) for view in self.views], out=out)
+        view = np.ndarray(self.shape, first.dtype, array, first.offset, self.strides)
+        if out is None:
+            out = np.empty(self.result, first.dtype)
+        numeric.copy_into(out.reshape(self.shape), view)
+        return out
 
 
 class _Path:
@@ -101,6 +134,26 @@ def join_movements(
         paths[node] = longer
         if len(longer.nodes) > 1 or node.op not in _QUICK:
             forms[node] = longer.form()
+    for node in order:
+        form = forms[node]
+        if isinstance(form.call, partial) and form.call.func is joined:
+            forms[node] = _as_one_view(form, forms) or form
+
+
+def _as_one_view(form: Form, forms: dict[Node, Form]) -> Form | None:
+    """The form of parts that are joined, if all are views of one array at equal distances."""
+    parts = [forms.get(part) for part in form.sources if isinstance(part, Node)]
+    views = [part.call for part in parts if part is not None and isinstance(part.call, Strided)]
+    if len(views) < len(form.sources):
+        return None
+    (axis,) = form.call.args  # type: ignore[attr-defined]
+    base = {id(part.sources[0]) for part in parts if part is not None}
+    layouts = {(view.shape, view.strides) for view in views}
+    distances = {b.offset - a.offset for a, b in pairwise(views)}
+    if len(base) > 1 or len(layouts) > 1 or len(distances) != 1:
+        return None
+    assert parts[0] is not None
+    return Form(parts[0].sources, JoinedViews(views, axis, distances.pop()), "fill")
 
 
 def _layout(shape: Shape, dtype: np.dtype[Any]) -> Array:

@@ -478,6 +478,11 @@ def copy_into(result: Array, x: Array) -> None:
     if x.size < _MANY or x.shape[-1] < 32 or not x.strides[-1] or x.strides[-1] % _SET:
         result[...] = x
         return
+    axis = x.strides.index(x.itemsize) if x.itemsize in x.strides else -1
+    if x.shape[axis] * x.itemsize >= _CACHE_LINE and x.shape[axis] * x.itemsize % _SET:
+        # Rows that lie close together are short of that distance once they are compact.
+        result[...] = np.ascontiguousarray(x.swapaxes(axis, -1)).swapaxes(axis, -1)
+        return
     width = max(1, _CACHE_LINE // 2 // x.itemsize)
     for start in range(0, x.shape[-1], width):
         result[..., start : start + width] = x[..., start : start + width]
