@@ -115,6 +115,7 @@ def test_what_code_inside_changes_and_reads_raises() -> None:
                 call(tc.ones(1))
 
 
+@pytest.mark.fast_paths
 def test_what_code_inside_only_counts_is_not_repeated() -> None:
     """As with a print: replays run no Python, and nothing comes of it."""
     log: list[int] = []
@@ -146,7 +147,7 @@ def test_what_code_inside_only_counts_is_not_repeated() -> None:
     for _ in range(4):
         assert compiled(tc.ones(1)).tolist() == [2.0]
     counted = [turn, len(calls), len(log) // 3, table["calls"], trainer.calls, CALLS - before]  # type: ignore[attr-defined]
-    assert settings.slow or counted == [1] * 6
+    assert counted == [1] * 6
     assert len(trainer.scales) == 2
 
 

@@ -105,6 +105,7 @@ def test_every_fast_path_has_a_row() -> None:
     assert sorted(re.findall(r"^\| `(\w+)` \| `", text, re.MULTILINE)) == sorted(FAST_PATHS)
 
 
+@pytest.mark.fast_paths
 def test_a_first_call_passes_the_files_that_the_page_names() -> None:
     """Those of the GPU's own room, and of what recognises earlier plans, apart."""
     overview = (DOCS / "architecture.md").read_text(encoding="utf-8")

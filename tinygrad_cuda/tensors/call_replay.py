@@ -22,6 +22,7 @@ from tinygrad_cuda.engine.vmap_trace import Recording, tracing
 from tinygrad_cuda.graph.batching import example
 from tinygrad_cuda.graph.compare import require_same
 from tinygrad_cuda.graph.node import Node, site_of
+from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.replay.subgraph_template import SubgraphTemplate, waiting
 from tinygrad_cuda.replay.switches import switches
 from tinygrad_cuda.tensors import autocast
@@ -133,7 +134,7 @@ def templated(function: F) -> F:
             parameters.check(args, options)
             call = _remember(known, whole, calls.made(function, args, options))
         if call is None:
-            return function(*args, **options)
+            return _in_full(function, args, options)
         site = mode.site or site_of(sys._getframe(1))
         result = _repeated(call, tuple(nodes), recorder, site)
         if settings.validate:
@@ -163,13 +164,25 @@ def templated_of_two(function: F) -> OfTwo:
         if call is _missing:
             call = _remember(known, key, calls.made(function, (a, b), {}))
         if call is None:
-            return function(a, b)
+            return _in_full(function, (a, b), {})
         result = _repeated(call, (first, second), recorder, site)
         if settings.validate:
             _validate(function, (a, b), {}, result)
         return result
 
     return wrapper
+
+
+def _in_full(function: Any, args: Any, options: dict[str, Any]) -> Any:
+    """A call without a template; to the check of versions it is one operation, too."""
+    if not versions.on:
+        return function(*args, **options)
+    with versions.paused():
+        result = function(*args, **options)
+    for tensor in result if type(result) in _SEQUENCES else (result,):
+        if isinstance(tensor, TensorBase):
+            versions.made(tensor.node, tensor.cell)
+    return result
 
 
 def _validate(function: Any, args: Any, options: dict[str, Any], result: Any) -> None:

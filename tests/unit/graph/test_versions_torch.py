@@ -15,6 +15,7 @@ from test_torch_samples import NOT_LOOKED_AT, RANDOM, function_of
 from torch_samples import collection, flat, full_name, samples, torch
 
 import tinygrad_cuda as tc
+from tinygrad_cuda.replay.switches import switches
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -208,3 +209,9 @@ def test_a_gradient_of_a_gradient_is_refused_where_torch_refuses_it(name: str) -
     # The determinant of one number is the number itself in torch.
     assert bool(differences(name, OPS[name], "second")) == (name == "linalg.det")
     assert bool(differences(name, OPS[name], "constant")) == (name in COMPOSED)
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "binary_cross_entropy_with_logits"])
+def test_a_composed_function_is_one_operation_without_a_template_too(name: str) -> None:
+    with switches.only():
+        assert not differences(PREFIX + name, OPS[PREFIX + name], "constant")
