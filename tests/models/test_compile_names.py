@@ -226,7 +226,7 @@ def test_libraries_of_other_environments_are_not_searched(folder: str, tmp_path:
     (tmp_path / folder / "other_library.py").write_text("TABLE = [2.0]\ndef two(): return TABLE[0]")
     program = """
 import other_library
-from tinygrad_cuda.capture.guard_discovery import names_of
+from tinygrad_cuda.replay.guards.discovery import names_of
 print([named.name for named in names_of(lambda x: x * other_library.two(), ()).values])
 """
     paths = os.pathsep.join([str(tmp_path / folder), str(Path(tc.__file__).parents[1])])
