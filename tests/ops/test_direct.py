@@ -12,16 +12,18 @@ import numpy as np
 import pytest
 from execution import Batch, device_or_skip
 
+from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import CPU
-from tinygrad_cuda.core.dtypes import float32
+from tinygrad_cuda.core.dtypes import float32, float64
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.convolution import convolution as convolve
 from tinygrad_cuda.graph.ops.convolution import convolution_weight_gradient
 from tinygrad_cuda.graph.ops.geometry import Geometry
+from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
-from tinygrad_cuda.lowering.skeletons.conv import tiers
+from tinygrad_cuda.lowering.skeletons.contract import contract
 from tinygrad_cuda.lowering.skeletons.conv.direct import Cut, cut_of, cuts_of
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import ImagePart, parts_of
 from tinygrad_cuda.lowering.skeletons.conv.windows import Windows, windows_of
@@ -75,7 +77,7 @@ def test_any_cut_gives_the_convolution(
     n, c, sizes, m, kernel, *_ = problem
     batch = Batch(device_or_skip("emu", request))
     rng = np.random.default_rng(5)
-    cuts: dict[Node, Cut] = {}
+    cuts: list[Cut] = []
     expected = {}
     for number in range(4):
         x = rng.standard_normal((n, c, *sizes)).astype(np.float32)
@@ -87,14 +89,14 @@ def test_any_cut_gives_the_convolution(
 
     def chosen(found: Windows, outputs: int, target: Target) -> Cut:
         cut = draw.choice(list(cuts_of(found, outputs, target)))
-        cuts[found.inner] = cut
+        cuts.append(cut)
         return cut
 
-    monkeypatch.setattr(tiers, "cut_of", chosen)
-    monkeypatch.setattr(tiers.Tier, "wins", lambda *_: True)
+    monkeypatch.setattr(algorithms, "cut_of", chosen)
+    monkeypatch.setattr(algorithms.Tier, "refusal", lambda *_: "")
     for name, (found,) in batch.run().items():
         np.testing.assert_allclose(found, expected[name], atol=1e-4, err_msg=name)
-    assert len(set(cuts.values())) == 4, "not every product went this way"
+    assert len(cuts) == 4, "not every product went this way"
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=["plain", "stride", "dilation", "odd"])
@@ -107,7 +109,7 @@ def test_any_parts_give_the_gradient_of_the_kernel(
     n, c, sizes, m, kernel, stride, pads, dilation = problem
     batch = Batch(device_or_skip("emu", request))
     rng = np.random.default_rng(7)
-    parts: dict[Node, ImagePart] = {}
+    parts: list[ImagePart] = []
     expected = {}
     for number in range(4):
         x = rng.standard_normal((n, c, *sizes)).astype(np.float32)
@@ -132,11 +134,11 @@ def test_any_parts_give_the_gradient_of_the_kernel(
 
     def chosen(found: Windows, outputs: int, target: Target) -> ImagePart:
         part = draw.choice(list(parts_of(found, outputs, target)))
-        parts[found.inner] = part
+        parts.append(part)
         return part
 
-    monkeypatch.setattr(tiers, "part_of", chosen)
-    monkeypatch.setattr(tiers.Tier, "wins", lambda *_: True)
+    monkeypatch.setattr(algorithms, "part_of", chosen)
+    monkeypatch.setattr(algorithms.Tier, "refusal", lambda *_: "")
     for name, (found,) in batch.run().items():
         np.testing.assert_allclose(found, expected[name], atol=2e-4, rtol=1e-4, err_msg=name)
     assert len(parts) == 4, "not every product went this way"
@@ -145,9 +147,10 @@ def test_any_parts_give_the_gradient_of_the_kernel(
 def image(problem: tuple, **changes: Any) -> Node:
     """A convolution of inputs."""
     n, c, sizes, m, kernel, *_ = problem
-    x = common.buffer.leaf((n, c, *sizes), float32, CPU, slot=0)
+    dtype = changes.pop("dtype", float32)
+    x = common.buffer.leaf((n, c, *sizes), dtype, CPU, slot=0)
     at = geometry(problem) | changes
-    w = common.buffer.leaf((m, c // at["groups"], *kernel), float32, CPU, slot=1)
+    w = common.buffer.leaf((m, c // at["groups"], *kernel), dtype, CPU, slot=1)
     return convolve(x, w, **at)
 
 
@@ -157,7 +160,7 @@ def test_windows_are_those_of_the_op() -> None:
     found = windows_of(node)
     assert found is not None
     assert (found.places, found.taps, found.stride) == (node.shape[2:], (3, 3), (2, 1))
-    assert (found.inner, found.top, found.left) == (node.sources[0], 1, 1)
+    assert (found.shape, found.top, found.left) == (node.sources[0].shape, 1, 1)
     assert found.size == (9 + 2, 13 + 3)
     gradient = convolution_weight_gradient(
         node, node.sources[0], kernel=(3, 3), **geometry(problem)
@@ -196,17 +199,31 @@ def test_the_tier_of_a_convolution_of_the_benchmarks(
     name: str,
 ) -> None:
     node = image(problem)
-    choice = tiers.choose(node, tiers.product_clocks(node, TARGET), TARGET)
-    assert choice is not None and choice.tier in tiers.TIERS
-    assert choice.tier.name == name
-    assert choice.reason == f"{name}, {choice.candidate.clocks:.0f} clocks"
+    choice = algorithms.choose(node, TARGET)
+    assert choice.tier == name
+    assert choice.reason.startswith(f"{name}, ") and " clocks" in choice.reason
 
 
-def test_tiers_are_compared_with_the_product() -> None:
+def test_a_tier_is_refused_with_the_reason() -> None:
     problem = (128, 6, (14, 14), 16, (5, 5), (1, 1), ((0, 0),) * 2, (1, 1))
-    few = (1, *problem[1:])  # one image has few blocks
-    chosen = (tiers.choose(image(problem), 0, TARGET), tiers.choose(image(few), 1e9, TARGET))
-    assert [choice and choice.tier.name for choice in chosen] == ["implicit GEMM"] * 2
+    many = (128, 6, (14, 14), 17, *problem[4:])
+    few = (1, *problem[1:])
+    for node, reason in (
+        (image(few), "not direct: 10 blocks for 132 multiprocessors"),
+        (image(many), "not direct: no cut fits a block"),
+        (image(problem, dtype=float64), "not direct: float64 is not summed in float32"),
+        (image((1, 1, (1 << 16, 1 << 15), 1, *problem[4:])), "not direct: positions take 64 bits"),
+        (image(problem, groups=2), "not direct: no overlapping windows of one group"),
+    ):
+        choice = algorithms.choose(node, TARGET)
+        assert choice.tier == "implicit GEMM"
+        assert reason in choice.reason
+    direct = next(tier for tier in algorithms.TIERS if tier.name == "direct")
+    proposed = direct.propose(algorithms.problem_of(image(problem), TARGET))
+    assert isinstance(proposed, algorithms.Candidate)
+    usual = proposed.clocks - algorithms.UNCOUNTED  # of a product that takes as long
+    assert direct.refusal(proposed, usual + 1, TARGET) == ""
+    assert direct.refusal(proposed, usual - 1, TARGET) == f"{proposed.clocks:.0f} clocks"
 
 
 def test_cuts_fit_a_block_and_many_outputs_have_none() -> None:
@@ -220,3 +237,30 @@ def test_cuts_fit_a_block_and_many_outputs_have_none() -> None:
     least = min(cut.clocks(TARGET) for cut in cuts_of(found, 16, TARGET))
     assert best.clocks(TARGET) == least
     assert cut_of(found, 64, TARGET) is None
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_positions_of_64_bits_come_from_what_joins_the_kernel(
+    gradient: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """An epilogue that reads from a huge value changes the text of positions, not the tier."""
+    device = device_or_skip("emu", request)
+    batch, rng = Batch(device), np.random.default_rng(9)
+    _, c, sizes, m, kernel, *_ = problem = PROBLEMS[0]
+    shapes = ((80, m, 10, 10), (80, c, *sizes)) if gradient else ((80, c, *sizes), (m, c, *kernel))
+    a, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes)
+    sources = batch.input(a), batch.input(b)
+    if gradient:
+        made = convolution_weight_gradient(*sources, kernel=kernel, **geometry(problem))
+    else:
+        made = convolve(*sources, **geometry(problem))
+    batch.want("", [ew.neg(made)])
+    monkeypatch.setattr(algorithms.Tier, "refusal", lambda *_: "")
+    narrow: Any = registry.get(device).compile(batch.program())
+    monkeypatch.setattr(contract, "is_wide", lambda kernel: True)
+    wide: Any = registry.get(device).compile(batch.program())
+    assert wide.launches[0].text != narrow.launches[0].text
+    tier = "direct weight gradient" if gradient else "direct"
+    assert [k.choice.tier for plan in (narrow, wide) for k in plan.schedule.kernels] == [tier] * 2
+    found, expected = (batch.runner(plan)(batch.arrays)[""][0] for plan in (wide, narrow))
+    np.testing.assert_array_equal(found, expected)

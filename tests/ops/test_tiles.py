@@ -15,9 +15,11 @@ from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops.windows import padded, windows
+from tinygrad_cuda.graph.program import Program
+from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
-from tinygrad_cuda.lowering.schedule.kernel_dag import schedule
-from tinygrad_cuda.lowering.skeletons.contract import contract
+from tinygrad_cuda.lowering.emit import stages
+from tinygrad_cuda.lowering.lower import scheduled
 from tinygrad_cuda.lowering.skeletons.contract.loads import Source, followed
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     TILES,
@@ -57,7 +59,7 @@ def test_a_product_of_every_tile(
     def chosen(product: Product, target: Target) -> Plan:
         return parted(tiles[product.k], product.k, 3 if split else 1)
 
-    monkeypatch.setattr(contract, "plan", chosen)
+    monkeypatch.setattr(algorithms, "plan", chosen)
     for name, (found,) in batch.run().items():
         np.testing.assert_allclose(found, expected[name], atol=2e-4, err_msg=name)
 
@@ -80,7 +82,7 @@ def test_a_product_is_stored_in_the_order_in_which_it_is_read(
         batch.want(str(run), [y])
         expected[str(run)] = (a @ b).reshape(6, 5, run).transpose(1, 0, 2) + bias
     tile = next(tile for tile in TILES if (tile.m, tile.n) == (8, 32))
-    monkeypatch.setattr(contract, "plan", lambda *_: parted(tile, 70, 2 if split else 1))
+    monkeypatch.setattr(algorithms, "plan", lambda *_: parted(tile, 70, 2 if split else 1))
     for name, (found,) in batch.run().items():
         np.testing.assert_allclose(found, expected[name], atol=2e-4, err_msg=name)
 
@@ -115,9 +117,10 @@ def test_a_long_sum_is_split_where_its_table_would_not_fit_a_block() -> None:
     w = common.buffer.leaf((512, 512 * 9), float32, CPU, slot=1)
     wide = windows(padded(x, ((1, 1), (1, 1))), (3, 3), (1, 1), (1, 1), (28, 28))
     columns = mv.reshape(mv.permute(wide, axes=(1, 4, 5, 0, 2, 3)), shape=(512 * 9, 64 * 28 * 28))
-    (kernel,) = schedule([contraction.matmul(w, columns)], TARGET).kernels
+    program = Program(CPU, (contraction.matmul(w, columns),), (x, w), {})
+    (kernel,) = scheduled(program, TARGET).kernels
     assert plan(Product(1, 512, 64 * 28 * 28, 512 * 9, 4), TARGET).parts == 1
-    first, join = contract.contract_stages(kernel)
+    first, join = stages(kernel)
     assert join.after == [first]
     assert first.shared <= TARGET.tile_shared
     assert "table_b[" in first.text, "columns of windows are found without a table"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
@@ -20,8 +21,9 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_gradient
 from tinygrad_cuda.graph.ops.winograd import PARTS, TransformPart
+from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
-from tinygrad_cuda.lowering.skeletons.conv import tiers, winograd
+from tinygrad_cuda.lowering.skeletons.conv import winograd
 from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import block_of
 from tinygrad_cuda.lowering.target import Target
 from tinygrad_cuda.nn import functional as F
@@ -50,7 +52,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
 
     monkeypatch.setattr(settings, "winograd", True)
     monkeypatch.setattr(winograd, "MOST_OUTPUTS", 0)
-    monkeypatch.setattr(tiers, "tiles_of_least_time", tiles)
+    monkeypatch.setattr(algorithms, "tiles_of_least_time", tiles)
     cache.clear()
     yield chosen
     cache.clear()
@@ -189,6 +191,19 @@ def test_explain_shows_the_transforms(
         assert "unwinograd" not in tc.explain(F.relu(F.conv2d(x, w) + 1))
 
 
+def test_debug_shows_the_tiers(
+    always: dict[str, int], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the transforms, and of the product of planes between them."""
+    device = device_or_skip("emu", request)
+    x, w = tc.ones(2, 2, 6, 6, device=device), tc.ones(3, 2, 3, 3, device=device)
+    with settings.override(debug=3):
+        F.conv2d(x, w).numpy()
+    text = capsys.readouterr().out
+    assert "tier:  winograd, 0 clocks\n" in text
+    assert re.search(r"tier:  tiled, \d+ clocks\n", text)
+
+
 def problem(n: int, c: int, size: int, o: int) -> tuple[Node, Node]:
     """A convolution, and its kernel's gradient."""
     at = {"stride": (1, 1), "padding": ((1, 1),) * 2, "dilation": (1, 1), "groups": 1}
@@ -213,9 +228,8 @@ def test_tiles_are_chosen_where_they_take_less_time(
 ) -> None:
     """By shapes alone, for the convolution and for its kernel's gradient."""
     for node in problem(n, c, size, o):
-        choice = tiers.choose(node, tiers.product_clocks(node, TARGET), TARGET)
-        by_tiles = choice is not None and choice.tier.name == "winograd"
-        assert (choice.candidate.cut.form if choice and by_tiles else 0) == form
+        cut = algorithms.choose(node, TARGET).cut
+        assert (cut.form if isinstance(cut, winograd.Tiles) else 0) == form
 
 
 @pytest.mark.parametrize("part", [PARTS[4]["results"], PARTS[2]["results"], PARTS[4]["taps"]])

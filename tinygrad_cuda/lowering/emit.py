@@ -10,7 +10,6 @@ from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS, vector_width
 from tinygrad_cuda.lowering.skeletons.column_reduce import col_stages
-from tinygrad_cuda.lowering.skeletons.contract.contract import contract_stages
 from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import tile_stages
 from tinygrad_cuda.lowering.skeletons.row_reduce import row_stages
 from tinygrad_cuda.lowering.skeletons.scatter import scatter_stages
@@ -18,11 +17,12 @@ from tinygrad_cuda.lowering.skeletons.scatter import scatter_stages
 
 def stages(kernel: Kernel) -> list[Stage]:
     """The stages of a kernel: one, or two where a long reduction is split."""
+    if kernel.choice is not None and kernel.choice.stages is not None:
+        return kernel.choice.stages(kernel, kernel.choice.cut)
     return {
         "map": map_stages,
         "row": row_stages,
         "col": col_stages,
-        "contract": contract_stages,
         "scatter": scatter_stages,
         "tile": tile_stages,
     }[kernel.kind](kernel)

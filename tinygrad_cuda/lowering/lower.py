@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.node import Node, topological
-from tinygrad_cuda.graph.ops.contraction import matmul
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.graph.rewrite.products import turn_products
+from tinygrad_cuda.lowering.algorithms import choose_algorithms
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, packed, translation_unit
 from tinygrad_cuda.lowering.codegen.skeleton import scratches_of
 from tinygrad_cuda.lowering.emit import stages
@@ -18,10 +17,8 @@ from tinygrad_cuda.lowering.schedule.arena import Arena, plan_arena
 from tinygrad_cuda.lowering.schedule.checks import unread_checks, with_checks
 from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
 from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
-from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule, schedule
+from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Schedule, schedule
 from tinygrad_cuda.lowering.schedule.one_hot_gather import find_one_hot_gathers
-from tinygrad_cuda.lowering.skeletons.conv.tiers import with_graph_tiers
-from tinygrad_cuda.lowering.skeletons.conv.windows import IMPLICIT
 from tinygrad_cuda.lowering.target import Target
 
 
@@ -57,10 +54,9 @@ def scheduled(program: Program, target: Target) -> Schedule:
     overwrites = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
     checks: list[Node] = []
     outputs = simplify(program.outputs, checks=checks)
-    made = schedule(_algorithms(outputs, target), target, overwrites)
+    made = _grouped(outputs, target, overwrites)
     if checks and (unread := unread_checks(checks, made)):
-        checked = _algorithms(with_checks(outputs, unread), target)
-        made = schedule(checked, target, overwrites)
+        made = _grouped(with_checks(outputs, unread), target, overwrites)
     if any(kernel.kind == "row" for kernel in made.kernels):  # others have nothing to carry
         fuse_grid_reduce(made, target)
         fuse_column_sums(made, target)
@@ -68,11 +64,9 @@ def scheduled(program: Program, target: Target) -> Schedule:
     return made
 
 
-def _algorithms(outputs: Sequence[Node], target: Target) -> Sequence[Node]:
-    """The same values, products and convolutions in the form that takes the least time."""
-    ops = {node.op for node in topological(outputs)}
-    if matmul in ops:
-        outputs = turn_products(outputs)
-    if settings.winograd and not ops.isdisjoint(IMPLICIT):
-        outputs = with_graph_tiers(outputs, target)
-    return outputs
+def _grouped(outputs: Sequence[Node], target: Target, overwrites: Mapping[int, Node]) -> Schedule:
+    """Kernels, after each product and convolution was given the tier that makes it."""
+    choices: dict[Node, Choice] = {}
+    if any(node.op.kind == "contraction" for node in topological(outputs)):
+        outputs, choices = choose_algorithms(turn_products(outputs), target)
+    return schedule(outputs, target, overwrites, choices)

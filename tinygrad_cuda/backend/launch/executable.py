@@ -452,6 +452,6 @@ class CudaExecutable:
 
 def _explained(kernel: Kernel) -> str:
     sites = dict.fromkeys(describe_site(node.site) for node in kernel.nodes)
-    tier = [f"  tier:  {kernel.tier}"] if kernel.tier else []
+    tier = [f"  tier:  {kernel.choice.reason}"] if kernel.choice else []
     lines = [repr(kernel), f"  why:   {kernel.reason}", *tier]
     return "\n".join([*lines, *(f"  line:  {site}" for site in sites)])

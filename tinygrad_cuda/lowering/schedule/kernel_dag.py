@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -92,6 +92,25 @@ class OneHotGather(NamedTuple):
     unchecked: Node
 
 
+class Choice(NamedTuple):
+    """Which kernel makes a product or a convolution.
+
+    Attributes:
+        tier: its name in the table of `algorithms`.
+        cut: how the tier's skeleton divides the work.
+        stages: those of a kernel with this cut; None of a tier that is several nodes.
+        reason: the tier with its estimate, and why those before it were not taken.
+    """
+
+    tier: str
+    cut: Any
+    stages: Callable[[Kernel, Any], list[Any]] | None
+    reason: str
+
+
+NO_CHOICES: Mapping[Node, Choice] = {}
+
+
 @dataclass(eq=False)
 class Kernel:
     """Nodes that one kernel computes, and what it stores.
@@ -106,7 +125,6 @@ class Kernel:
         sign: how kept and reduced axes alternate, of a row or col kernel.
         numel: elements of the space it walks.
         reason: why it is a kernel of its own.
-        tier: of a convolution, which one was chosen when its text was made.
         before: kernels that must be done first.
         update: it makes the new values of an optimizer's step.
         target: the machine that it is for.
@@ -114,6 +132,7 @@ class Kernel:
         grid: how all blocks hold its rows together, if they do.
         one_hot: those of its sums that load one element of their row.
         reverse: it begins at the end of its space.
+        choice: of a product or a convolution, its tier.
         narrowed: float32 values of the program that its outputs hold only rounded to 16 bits.
     """
 
@@ -134,8 +153,8 @@ class Kernel:
     grid: GridTiles | None = None
     one_hot: dict[Node, OneHotGather] = field(default_factory=dict)
     reverse: bool = False
+    choice: Choice | None = None
     narrowed: frozenset[Node] = frozenset()
-    tier: str = ""
 
     def is_line(self, node: Node) -> bool:
         """Whether a node of a row or col kernel has one value a row."""
@@ -210,7 +229,10 @@ class Schedule:
 
 
 def schedule(
-    outputs: Sequence[Node], target: Target, overwrites: Mapping[int, Node] | None = None
+    outputs: Sequence[Node],
+    target: Target,
+    overwrites: Mapping[int, Node] | None = None,
+    choices: Mapping[Node, Choice] = NO_CHOICES,
 ) -> Schedule:
     """Cuts a graph into kernels.
 
@@ -218,6 +240,7 @@ def schedule(
         outputs: the values wanted.
         target: the machine.
         overwrites: for an output's position, the input whose storage it shall take if it can.
+        choices: the tiers of products and convolutions.
     """
     wanted = _distinct(outputs)
     builder = _ScheduleBuilder(wanted, target)
@@ -233,6 +256,8 @@ def schedule(
         narrowed = narrowed_values(builder.nodes, wanted)
         for kernel in made.kernels:
             kernel.narrowed = narrowed
+    for kernel in made.kernels if choices else ():
+        kernel.choice = next((choices[node] for node in kernel.anchors if node in choices), None)
     _turn(made.kernels)
     return made
 

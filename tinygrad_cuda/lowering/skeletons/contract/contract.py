@@ -16,23 +16,17 @@ from tinygrad_cuda.lowering.codegen.params import Words, literal
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.skeletons.contract.loads import Reader, Source, fetched, followed
+from tinygrad_cuda.lowering.skeletons.contract.loads import Reader, fetched, sources_of
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
-    FEW_ROWS,
     PAD,
     Plan,
-    Product,
-    clocks,
     itemsize_of,
-    parted,
-    plan,
 )
 from tinygrad_cuda.lowering.skeletons.conv.direct import Cut, lanes_of
 from tinygrad_cuda.lowering.skeletons.conv.direct import body as direct_body
-from tinygrad_cuda.lowering.skeletons.conv.tiers import Choice, choose_kernel
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import ImagePart
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import body as correlated_body
-from tinygrad_cuda.lowering.skeletons.conv.windows import IMPLICIT, operands_of
+from tinygrad_cuda.lowering.skeletons.conv.windows import operands_of
 
 BAND = 8  # rows of tiles that are walked together, so that their operands stay in the L2 cache
 JOINED = 8  # parts that a thread of the second stage adds at least
@@ -41,36 +35,19 @@ RESULTS = 8  # neighbouring results of a block of the second stage at least
 
 
 class _Problem:
-    """The sizes of a contraction and the tile that they get."""
+    """The sizes of a contraction, and into how many parts its sum is split."""
 
-    def __init__(self, kernel: Kernel, found: Plan | None = None) -> None:
+    def __init__(self, kernel: Kernel, parts: int = 1) -> None:
         self.kernel = kernel
-        self.crowded = False  # whether half as much of k a block would make it faster
         self.node: Node = kernel.anchors[0]
         self.a, self.b = operands_of(self.node)
-        self.m, self.k = self.a.shape[-2:]
-        self.n = self.b.shape[-1]
-        self.batch_shape = self.a.shape[:-2]
-        self.batches = prod(self.batch_shape)
+        *batch_shape, self.m, self.k = self.a.shape
+        self.n, self.batches = self.b.shape[-1], prod(batch_shape)
         self.dtype = self.node.dtype
-        b = Source("b", self.b, "n", self.n, 1, self.k, self.batch_shape)
-        streams = self.m <= FEW_ROWS and followed(b, set(kernel.reads))[0] == "n"
-        itemsize = itemsize_of(self.dtype)
-        self.product = Product(self.batches, self.m, self.n, self.k, itemsize, streams)
-        self.plan = found or plan(self.product, kernel.target)
-        self.tile, self.chunk, self.parts = self.plan.tile, self.plan.chunk, self.plan.parts
-        self.tiles_m = -(-self.m // self.tile.m)
-        self.tiles_n = -(-self.n // self.tile.n)
-        self.blocks = self.tiles_m * self.tiles_n * self.batches * self.parts
         self.type = self.dtype.compute
-        nbytes = self.parts * kernel.numel * max(self.dtype.itemsize, 4)
-        self.scratch = Scratch(nbytes) if self.parts > 1 else None
-
-    def source(self, name: str) -> Source:
-        """An operand: ``a`` or ``b``."""
-        if name == "a":
-            return Source("a", self.a, "m", self.m, self.tile.m, self.k, self.batch_shape)
-        return Source("b", self.b, "n", self.n, self.tile.n, self.k, self.batch_shape)
+        nbytes = parts * kernel.numel * max(self.dtype.itemsize, 4)
+        self.parts = parts
+        self.scratch = Scratch(nbytes) if parts > 1 else None
 
     def place(self, flat: Index) -> Index:
         """Where a result is stored: in the order that its readers want."""
@@ -101,44 +78,48 @@ class _Problem:
         return 2 * self.batches * self.m * self.n * self.k
 
 
-def contract_stages(kernel: Kernel) -> list[Stage]:
+class _Tiled(_Problem):
+    """One whose results fall into tiles."""
+
+    def __init__(self, kernel: Kernel, plan: Plan) -> None:
+        super().__init__(kernel, plan.parts)
+        self.plan, self.tile, self.chunk = plan, plan.tile, plan.chunk
+        self.tiles_m = -(-self.m // self.tile.m)
+        self.tiles_n = -(-self.n // self.tile.n)
+        self.blocks = self.tiles_m * self.tiles_n * self.batches * self.parts
+
+
+def tiled_stages(kernel: Kernel, plan: Plan) -> list[Stage]:
     """One stage, or two where the sum over k is split among blocks."""
-    problem = _Problem(kernel)
-    choice = _choice(problem)
-    if choice is not None:
-        kernel.tier = choice.reason
-    if choice is not None and isinstance(choice.candidate.cut, Cut):
-        whole = _Problem(kernel, parted(problem.plan.tile, problem.k, 1))
-        return [_direct(whole, choice.candidate.cut)]
-    if choice is not None and isinstance(choice.candidate.cut, ImagePart):
-        part = choice.candidate.cut
-        problem = _Problem(kernel, Plan(problem.plan.tile, 0, part.blocks))
-        first = _correlated(problem, part)
-        return [first] if problem.scratch is None else [first, _sum_parts(problem, first)]
-    first = _product(problem)
-    while problem.crowded:
-        problem = _Problem(kernel, problem.plan.halved(problem.k))
-        first = _product(problem)
+    problem = _Tiled(kernel, plan)
+    return _with_sum(problem, _product(problem))
+
+
+def direct_stages(kernel: Kernel, cut: Cut) -> list[Stage]:
+    """One stage: blocks have parts of images."""
+    return [_direct(_Problem(kernel), cut)]
+
+
+def weight_gradient_stages(kernel: Kernel, part: ImagePart) -> list[Stage]:
+    """One stage, or two where blocks share the images."""
+    problem = _Problem(kernel, part.blocks)
+    return _with_sum(problem, _correlated(problem, part))
+
+
+def _with_sum(problem: _Problem, first: Stage) -> list[Stage]:
+    """A stage, and the one that adds its parts if there are several."""
     return [first] if problem.scratch is None else [first, _sum_parts(problem, first)]
-
-
-def _choice(problem: _Problem) -> Choice | None:
-    """The tier of a convolution; None of a product, and where indices take 64 bits."""
-    if problem.node.op not in IMPLICIT or is_wide(problem.kernel):
-        return None
-    target = problem.kernel.target
-    return choose_kernel(problem.node, clocks(problem.plan, problem.product, target), target)
 
 
 def _direct(problem: _Problem, cut: Cut) -> Stage:
     """The one stage of a convolution of few channels."""
     kernel = problem.kernel
     words = Words()
-    writer = Evaluator(words, set(kernel.reads), False)
+    writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
     outer = Scope("image")
     lanes = lanes_of(cut, 4)
     epilogue = _epilogue(problem, writer, outer, ix.constant(0), lanes)
-    body = direct_body(cut, problem.a, writer, outer, lanes, epilogue)
+    body = direct_body(cut, problem.a, problem.node.sources[0], writer, outer, lanes, epilogue)
     label = comment(
         kernel,
         f"conv_direct, {cut.windows.images} images of {cut.m} channels, {cut.rows} rows a block, "
@@ -152,10 +133,10 @@ def _correlated(problem: _Problem, part: ImagePart) -> Stage:
     """The stage that goes over the images; of several blocks it leaves the parts in memory."""
     kernel = problem.kernel
     words = Words()
-    writer = Evaluator(words, set(kernel.reads), False)
+    writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
     outer = Scope("part")
     epilogue = _epilogue(problem, writer, outer, ix.constant(0), 1)
-    body = correlated_body(part, problem.a, writer, outer, epilogue)
+    body = correlated_body(part, problem.a, problem.node.sources[1], writer, outer, epilogue)
     label = comment(
         kernel,
         f"conv_weight_gradient of a kernel {part.m} x {problem.n}, {part.rows} rows of an image at "
@@ -166,7 +147,7 @@ def _correlated(problem: _Problem, part: ImagePart) -> Stage:
     return wrapped(kernel, name, body, words.list, part.blocks, part.shared, label)
 
 
-def _product(problem: _Problem) -> Stage:
+def _product(problem: _Tiled) -> Stage:
     """The stage that multiplies; of a split sum it leaves the parts in scratch memory."""
     kernel, tile = problem.kernel, problem.tile
     words = Words()
@@ -174,11 +155,11 @@ def _product(problem: _Problem) -> Stage:
     outer = Scope("batch")
     batch = ix.variable("batch", problem.batches)
     shared = tile.shared(itemsize_of(problem.dtype))
-    a = fetched(problem.source("a"), problem.plan, shared, writer, outer, problem.dtype)
+    sources = sources_of(problem.a, problem.b, tile.m, tile.n)
+    a = fetched(sources[0], problem.plan, shared, writer, outer, problem.dtype)
     shared += a.shared
-    b = fetched(problem.source("b"), problem.plan, shared, writer, outer, problem.dtype)
+    b = fetched(sources[1], problem.plan, shared, writer, outer, problem.dtype)
     shared += b.shared
-    problem.crowded = a.crowded or b.crowded
     results = _results(problem, writer, outer, batch)
     factor = "kept[step]" if tile.streamed else "b[step % 2][j]"
     sizes = _sizes(problem)
@@ -225,7 +206,7 @@ def _product(problem: _Problem) -> Stage:
     return stage
 
 
-def _sizes(problem: _Problem) -> dict[str, object]:
+def _sizes(problem: _Tiled) -> dict[str, object]:
     """What the skeleton must know of the problem and its tile."""
     tile = problem.tile
     return {
@@ -255,12 +236,12 @@ def _sizes(problem: _Problem) -> dict[str, object]:
     }
 
 
-def _place(problem: _Problem, block: str, thread: str) -> str:
+def _place(problem: _Tiled, block: str, thread: str) -> str:
     """Which tile is the block's, and which of its results are the thread's."""
     return fill("contract.cuh", "tile", **_sizes(problem), block=block, thread=thread)
 
 
-def _results(problem: _Problem, writer: Evaluator, outer: Scope, batch: Index) -> str:
+def _results(problem: _Tiled, writer: Evaluator, outer: Scope, batch: Index) -> str:
     """The end of the kernel: each result through the epilogue into memory."""
     tile = problem.tile
     lanes = min(4, tile.cols if tile.groups == 1 else max(1, tile.m * tile.n // THREADS))

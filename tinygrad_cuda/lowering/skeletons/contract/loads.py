@@ -16,12 +16,13 @@ from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates, Guard, mo
 from tinygrad_cuda.lowering.codegen.params import Words, literal
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import PAD, Plan
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import PAD, Plan, itemsize_of
 from tinygrad_cuda.lowering.target import Target
 
 NEIGHBOURS = 16  # threads that share a line at least
 SECTOR = 8  # elements that come from memory together
 BITS = 32  # cases that a mask tells apart
+TABLE_LINE = 16  # bytes of a line of a table at most: what is loaded at once
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,14 @@ class Source:
     def at(self, batch: Index, other: Index, k: Index) -> Coordinates:
         pair = (other, k) if self.name == "a" else (k, other)
         return (*ix.unflatten(batch, self.batch_shape), *pair)
+
+
+def sources_of(a: Node, b: Node, tile_m: int = 1, tile_n: int = 1) -> tuple[Source, Source]:
+    """Both operands of a product, with as many rows of A and columns of B as a block has."""
+    *batch, m, k = a.shape
+    n, batch_shape = b.shape[-1], tuple(batch)
+    rows = Source("a", a, "m", m, tile_m, k, batch_shape)
+    return rows, Source("b", b, "n", n, tile_n, k, batch_shape)
 
 
 class Reader(Evaluator):
@@ -118,6 +127,11 @@ class Table:
     def width(self) -> int:
         """Words of a line, a power of two."""
         return 1 << (len(self.columns) - 1).bit_length()
+
+    @property
+    def too_wide(self) -> bool:
+        """Whether a line is more than one load."""
+        return 4 * self.width > TABLE_LINE
 
     def nbytes(self, lines: int) -> int:
         """Of shared memory."""
@@ -431,10 +445,10 @@ def _written(
     if table is not None and not table.columns:
         table = None
     room = reader.target.tile_shared - offset
-    if table is not None and (table.width > 4 or table.nbytes(walk.table_lines) > room):
+    if table is not None and (table.too_wide or table.nbytes(walk.table_lines) > room):
         found = _written(walk, reader, outer, dtype, offset, False)
         long = walk.along != "k" and walk.found.chunk > walk.found.tile.k
-        return replace(found, crowded=long and table.width <= 4)
+        return replace(found, crowded=long and not table.too_wide)
     return _filled(walk, reader, dtype, table, inside, offset, value)
 
 
@@ -519,3 +533,33 @@ def _filled(
         0 if table is None else table.nbytes(walk.table_lines),
         False,
     )
+
+
+# Before kernels are formed: what index rewrites read is taken to be in memory. ------------------
+
+
+def follows_columns(a: Node, b: Node) -> bool:
+    """Whether neighbouring columns of B are neighbours in memory."""
+    return followed(sources_of(a, b)[1], _behind(b))[0] == "n"
+
+
+def crowded(a: Node, b: Node, found: Plan, dtype: DType, target: Target) -> bool:
+    """Whether half as much of k would leave a block room for its tables, and less does not."""
+    shared = found.tile.shared(itemsize_of(dtype))
+    lines = found.chunk + found.tile.k + THREADS  # of a table at most
+    if shared + 2 * TABLE_LINE * lines <= target.tile_shared:
+        return False
+    reader = Reader(Words(), _behind(a) | _behind(b), False, target)
+    for source in sources_of(a, b, found.tile.m, found.tile.n):
+        fetch = fetched(source, found, shared, reader, Scope("batch"), dtype)
+        if fetch.crowded:
+            return True
+        shared += fetch.shared
+    return False
+
+
+def _behind(node: Node) -> set[Node]:
+    """The value that an operand's index rewrites read."""
+    while node.op.kind == "movement" or node.op in TRANSPARENT:
+        node = node.sources[0]
+    return {node}

@@ -74,17 +74,17 @@ class Bands:
         windows = self.windows
         if self.bands > 1:
             return self.height
-        return min(windows.inner.shape[2], self.height - windows.top)
+        return min(windows.shape[2], self.height - windows.top)
 
     @property
     def wide(self) -> int:
         """Neighbours of the input that are loaded at once."""
-        return vector_of(self.windows.inner.shape[3])
+        return vector_of(self.windows.shape[3])
 
     @property
     def loads(self) -> int:
         """Of all threads together, for the input."""
-        return self.windows.channels * self.lines * self.windows.inner.shape[3] // self.wide
+        return self.windows.channels * self.lines * self.windows.shape[3] // self.wide
 
 
 class Cut(Bands):
@@ -121,13 +121,13 @@ class Cut(Bands):
     @property
     def cleared(self) -> bool:
         """Whether shared memory holds zeros around what is loaded."""
-        return self.windows.inner.shape[2:] != self.windows.size or self.bands > 1
+        return self.windows.shape[2:] != self.windows.size or self.bands > 1
 
     @property
     def pitch(self) -> int:
         """Elements from row to row of shared memory: the fewest that meet in one bank."""
         windows = self.windows
-        inner = windows.left + windows.inner.shape[3]
+        inner = windows.left + windows.shape[3]
         least = max(self.width, windows.width(self.runs * self.run), inner)
         return _pitch(least, self.rows, self.runs, windows.stride[0], self.run * windows.stride[1])
 
@@ -178,6 +178,7 @@ def _pitch(least: int, rows: int, runs: int, down: int, step: int) -> int:
     return min(range(least, least + 9), key=meeting)
 
 
+@lru_cache(maxsize=1 << 10)
 def cut_of(windows: Windows, m: int, target: Target) -> Cut | None:
     """The cut of least time, or None where none fits."""
     if m > MOST_OUTPUTS or min(windows.places) < 1:
@@ -210,6 +211,7 @@ def lanes_of(cut: Cut, most: int) -> int:
 def body(
     cut: Cut,
     a: Node,
+    x: Node,
     writer: Evaluator,
     outer: Scope,
     lanes: int,
@@ -220,13 +222,14 @@ def body(
     Args:
         cut: of the problem.
         a: the weights, shape (.., m, k).
+        x: the images.
         writer: with what the epilogue has put into `outer`.
         lanes: results that the epilogue makes at once.
         epilogue: statements for each row, each strip before and in its lanes, and after them.
     """
     windows = cut.windows
     k = windows.channels * prod(windows.taps)
-    image = image_text(cut, writer, outer, ("channel", "y", "x"), (cut.pitch, cut.plane))
+    image = image_text(cut, x, writer, outer, ("channel", "y", "x"), (cut.pitch, cut.plane))
     load_weight = Scope("m", "k")
     writer.scopes = [outer, load_weight]
     none = tuple(ix.constant(0) for _ in a.shape[:-2])
@@ -294,6 +297,7 @@ def vector_of(size: int) -> int:
 
 def image_text(
     cut: Bands,
+    x: Node,
     writer: Evaluator,
     outer: Scope,
     names: tuple[str, ...],
@@ -304,6 +308,7 @@ def image_text(
 
     Args:
         cut: the rows.
+        x: the images.
         writer: with what the epilogue has put into `outer`.
         outer: what is known before.
         names: what changes from load to load.
@@ -311,14 +316,14 @@ def image_text(
         again: rows outside of the image are stored as zeros, since others have been there.
     """
     windows, wide = cut.windows, cut.wide
-    height, size = windows.inner.shape[2:]
+    height, size = windows.shape[2:]
     v, strip = ix.variable("v", wide), ix.variable("x", size // wide)
     load, each = Scope(*names), Scope("v")
     writer.scopes, writer.lane = [outer, load, each], Lane(v, wide)
     at = (
-        *map(ix.variable, ("image", "channel", "y"), windows.inner.shape[:3]), strip * wide + v
+        *map(ix.variable, ("image", "channel", "y"), windows.shape[:3]), strip * wide + v
     )  # fmt: skip
-    value = writer.value(windows.inner, at)
+    value = writer.value(x, at)
     writer.lane = None
     inside = f" && y >= 0 && y < {height}" if cut.bands > 1 else ""
     loads = loads_a_trip(cut.loads)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.codegen import index as ix
@@ -76,7 +77,7 @@ class ImagePart(Bands):
     def pitch(self) -> int:
         """Elements from row to row of the input, in shared memory."""
         windows = self.windows
-        wide = max(windows.width(windows.places[1]), windows.left + windows.inner.shape[3])
+        wide = max(windows.width(windows.places[1]), windows.left + windows.shape[3])
         return wide | 1  # lines of taps are few banks apart
 
     @property
@@ -98,9 +99,9 @@ class ImagePart(Bands):
         runs = -(-self.rows // self.shares) * (windows.places[1] // self.run)
         own = runs * (windows.taps[1] * self.run * self.outputs + reads) * SLOWER
         warps = -(-self.threads // WARP)
-        wide = [vector_of(size) for size in (windows.inner.shape[3], windows.places[1])]
+        wide = [vector_of(size) for size in (windows.shape[3], windows.places[1])]
         elements = [
-            windows.channels * self.lines * windows.inner.shape[3],
+            windows.channels * self.lines * windows.shape[3],
             self.m * self.rows * windows.places[1],
         ]
         trips = sum(-(-n // w // (LOADS * THREADS)) for n, w in zip(elements, wide)) - 1
@@ -116,6 +117,7 @@ class ImagePart(Bands):
         return time
 
 
+@lru_cache(maxsize=1 << 10)
 def part_of(windows: Windows, m: int, target: Target) -> ImagePart | None:
     """The parts of least time, or None where none fits."""
     parts = parts_of(windows, m, target)
@@ -145,6 +147,7 @@ def parts_of(windows: Windows, m: int, target: Target) -> Iterator[ImagePart]:
 def body(
     part: ImagePart,
     a: Node,
+    x: Node,
     writer: Evaluator,
     outer: Scope,
     epilogue: tuple[list[str], list[str], list[str], list[str]],
@@ -154,13 +157,14 @@ def body(
     Args:
         part: of the problem.
         a: the cotangent, shape (.., m, k).
+        x: the images.
         writer: with what the epilogue has put into `outer`.
         epilogue: statements for each row, each result before and in its loop, and after them.
     """
     windows = part.windows
     plane = part.height * part.pitch
     names = ("image", "channel", "y", "x")
-    image_lines = image_text(part, writer, outer, names, (part.pitch, plane), again=True)
+    image_lines = image_text(part, x, writer, outer, names, (part.pitch, plane), again=True)
 
     slope_wide, length = vector_of(windows.places[1]), windows.places[1]
     v, strip = ix.variable("v", slope_wide), ix.variable("strip", length // slope_wide)

@@ -71,23 +71,29 @@ class Windows:
     ``input[image, channel, y sy + u dy, x sx + v dx]`` with k = (channel, u, v), n = (image, y, x).
 
     Attributes:
-        size: rows and columns of the input with its padding.
-        images, channels: of the input.
+        shape: of the input, without its padding: images, channels, rows, columns.
+        size: rows and columns of the input with its padding; `top` and `left` of it are zeros.
         taps: rows and columns of a window; `places`: windows down and across.
         stride, dilation: elements from window to window, and from tap to tap.
-        inner: the input inside its padding with zeros; `top` and `left` of it.
     """
 
+    shape: Shape
     size: tuple[int, int]
-    images: int
-    channels: int
     taps: tuple[int, int]
     places: tuple[int, int]
     stride: tuple[int, int]
     dilation: tuple[int, int]
-    inner: Node
     top: int
     left: int
+
+    @property
+    def images(self) -> int:
+        return self.shape[0]
+
+    @property
+    def channels(self) -> int:
+        """Of the input."""
+        return self.shape[1]
 
     def height(self, rows: int) -> int:
         """Rows of the input that so many rows of the result need."""
@@ -116,9 +122,9 @@ def windows_of(node: Node) -> Windows | None:
     if any(k == s == 1 for k, s, _ in axes) or all(k == s and d == 1 for k, s, d in axes):
         return None
     (top, bottom), (left, right) = at.padding
-    (images, channels, height, width), (rows, columns) = x.shape, taps
+    (height, width), (rows, columns) = x.shape[2:], taps
     (down, across), (sy, sx), (dy, dx) = places, at.stride, at.dilation
     return Windows(
-        (top + height + bottom, left + width + right), images, channels, (rows, columns),
-        (down, across), (sy, sx), (dy, dx), x, top, left,
+        x.shape, (top + height + bottom, left + width + right), (rows, columns), (down, across),
+        (sy, sx), (dy, dx), top, left,
     )  # fmt: skip

@@ -80,10 +80,10 @@ def _clocks(windows: Windows, channels: int, form: int, turned: bool, target: Ta
 # Nodes --------------------------------------------------------------------------------------
 
 
-def _tiles(windows: Windows, form: int) -> Node:
+def _tiles(x: Node, windows: Windows, form: int) -> Node:
     """The planes of a convolution's input."""
     rows, columns = tiles_of(PARTS[form]["results"], *windows.places)
-    x, beyond = windows.inner, TAPS - 1
+    beyond = TAPS - 1
     shape = (*x.shape[:2], rows * form + beyond, columns * form + beyond)
     return winograd(_inside(x, shape, windows.top, windows.left), form=form, part="images")
 
@@ -106,15 +106,15 @@ def _result(node: Node, windows: Windows, form: int) -> Node:
     """The convolution itself."""
     kernel = movement.permute(node.sources[1], axes=(1, 0, 2, 3))
     kernels = winograd(kernel, form=form, part="kernels")
-    planes = contraction.matmul(kernels, _tiles(windows, form))
+    planes = contraction.matmul(kernels, _tiles(node.sources[0], windows, form))
     return unwinograd(planes, form=form, part="results", shape=node.shape)
 
 
 def _taps(node: Node, windows: Windows, form: int) -> Node:
     """The gradient of its kernel."""
-    g = node.sources[0]
+    g, x = node.sources
     rows, columns = tiles_of(PARTS[form]["results"], *windows.places)
     whole = (*g.shape[:2], rows * form, columns * form)
     cotangents = winograd(_inside(g, whole, 0, 0), form=form, part="cotangents")
-    planes = contraction.matmul(_tiles(windows, form), contraction.transpose(cotangents))
+    planes = contraction.matmul(_tiles(x, windows, form), contraction.transpose(cotangents))
     return unwinograd(planes, form=form, part="taps", shape=node.shape)

@@ -1,0 +1,244 @@
+"""Which kernel makes a product or a convolution: THE table of tiers, compared by one model of time.
+
+Times are estimates in clocks of a multiprocessor. They depend on shapes, dtype, layout and target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.graph.node import Node, Op, node_made, topological
+from tinygrad_cuda.graph.ops.contraction import matmul
+from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_gradient
+from tinygrad_cuda.lowering.codegen.index import INT_MAX
+from tinygrad_cuda.lowering.codegen.skeleton import Stage
+from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Kernel
+from tinygrad_cuda.lowering.skeletons.contract.contract import (
+    direct_stages,
+    tiled_stages,
+    weight_gradient_stages,
+)
+from tinygrad_cuda.lowering.skeletons.contract.loads import crowded, follows_columns
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
+    FEW_ROWS,
+    Plan,
+    Product,
+    clocks,
+    itemsize_of,
+    plan,
+)
+from tinygrad_cuda.lowering.skeletons.conv.direct import Cut, cut_of
+from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import ImagePart, part_of
+from tinygrad_cuda.lowering.skeletons.conv.windows import (
+    IMPLICIT,
+    Windows,
+    operands_of,
+    windows_of,
+)
+from tinygrad_cuda.lowering.skeletons.conv.winograd import Tiles, by_tiles, tiles_of_least_time
+from tinygrad_cuda.lowering.target import Target
+
+UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
+NO_WINDOWS = "no overlapping windows of one group"
+
+
+class Problem(NamedTuple):
+    """What a choice depends on.
+
+    Attributes:
+        node: the product, the convolution, or its weight gradient.
+        a, b: the matrices that it multiplies.
+        product: their sizes.
+        windows: those of a convolution's input, which tiers but the product need.
+        target: the machine.
+    """
+
+    node: Node
+    a: Node
+    b: Node
+    product: Product
+    windows: Windows | None
+    target: Target
+
+    @property
+    def channels(self) -> int:
+        """Of a convolution's result, where it has one group."""
+        return self.product.m
+
+
+class Candidate(NamedTuple):
+    """What a tier proposes.
+
+    Attributes:
+        cut: how its kernel divides the work.
+        clocks: an estimate of its time, in clocks of a multiprocessor.
+        blocks: of its kernel, where they may be too few.
+    """
+
+    cut: Plan | Cut | ImagePart | Tiles
+    clocks: float
+    blocks: int = 0
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One way to make a product or a convolution.
+
+    Attributes:
+        name: as `explain` shows it.
+        ops: what it makes.
+        propose: its cut of least time, or why there is none.
+        stages: those of a kernel with such a cut; None of a tier that is several nodes.
+        share: of the product's clocks that it may take at most.
+        extra: clocks that it may take on top of that.
+        blocks: for each multiprocessor at least: with fewer, many have no work.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    propose: Callable[[Problem], Candidate | str]
+    stages: Callable[[Kernel, Any], list[Stage]] | None
+    share: float = 1.0
+    extra: int = 0
+    blocks: float = 0.0
+
+    def refusal(self, candidate: Candidate, usual: float, target: Target) -> str:
+        """Why it takes more time than the product, whose clocks are `usual`; empty if it wins."""
+        if candidate.blocks < self.blocks * target.multiprocessors:
+            return f"{candidate.blocks} blocks for {target.multiprocessors} multiprocessors"
+        late = candidate.clocks > self.share * usual + self.extra
+        return f"{candidate.clocks:.0f} clocks" if late else ""
+
+
+def _tiled(problem: Problem) -> Candidate:
+    """The tile of least time; half as much of the sum for a block where its table does not fit."""
+    found = plan(problem.product, problem.target)
+    time = clocks(found, problem.product, problem.target)
+    while crowded(problem.a, problem.b, found, problem.node.dtype, problem.target):
+        found = found.halved(problem.product.k)
+    return Candidate(found, time)
+
+
+def _winograd(problem: Problem) -> Candidate | str:
+    windows, target = problem.windows, problem.target
+    if windows is None:
+        return NO_WINDOWS
+    tiles = tiles_of_least_time(problem.node, windows, problem.channels, target)
+    return Candidate(tiles, tiles.clocks) if tiles else "not 3 x 3 windows of many channels"
+
+
+def _direct(problem: Problem) -> Candidate | str:
+    windows, target = problem.windows, problem.target
+    if refusal := _image_refusal(problem):
+        return refusal
+    cut = cut_of(windows, problem.channels, target) if windows else None
+    return Candidate(cut, cut.clocks(target), cut.blocks) if cut else "no cut fits a block"
+
+
+def _direct_weight_gradient(problem: Problem) -> Candidate | str:
+    windows, target = problem.windows, problem.target
+    if refusal := _image_refusal(problem):
+        return refusal
+    part = part_of(windows, problem.channels, target) if windows else None
+    return Candidate(part, part.clocks(target), part.blocks) if part else "no cut fits a block"
+
+
+def _image_refusal(problem: Problem) -> str:
+    """Why no kernel keeps images in shared memory: it sums in float32, with 32-bit positions."""
+    node = problem.node
+    if problem.windows is None:
+        return NO_WINDOWS
+    if node.dtype.compute != "float":
+        return f"{node.dtype.name} is not summed in float32"
+    if max(prod(n.shape) for n in (node, *node.sources)) > INT_MAX:
+        return "positions take 64 bits"
+    return ""
+
+
+# Tried in this order; the first that wins against the product is taken. Winograd's transforms are
+# launches of their own, and their model the roughest: it has to win by a tenth.
+TIERS: tuple[Tier, ...] = (
+    Tier("winograd", IMPLICIT, _winograd, None, share=0.9),
+    Tier("direct", (convolution,), _direct, direct_stages, extra=UNCOUNTED, blocks=0.5),
+    Tier(
+        "direct weight gradient", (convolution_weight_gradient,), _direct_weight_gradient,
+        weight_gradient_stages, extra=UNCOUNTED, blocks=0.5,
+    ),
+    Tier("implicit GEMM", IMPLICIT, _tiled, tiled_stages),
+    Tier("tiled", (matmul,), _tiled, tiled_stages),
+)  # fmt: skip
+
+
+def allowed() -> tuple[Tier, ...]:
+    """The tiers that the settings leave."""
+    return tuple(tier for tier in TIERS if settings.winograd or tier.name != "winograd")
+
+
+def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS) -> Choice:
+    """The first tier that takes less time than the product, or the product.
+
+    Args:
+        node: a product, a convolution, or its weight gradient.
+        target: the machine.
+        tiers: those to choose from, in their order.
+    """
+    problem = problem_of(node, target)
+    usual = _tiled(problem)
+    refused = ""
+    for tier in tiers:
+        if node.op in tier.ops:
+            candidate = usual if tier.propose is _tiled else tier.propose(problem)
+            if isinstance(candidate, str):
+                refusal = candidate
+            else:
+                refusal = tier.refusal(candidate, usual.clocks, target)
+                if not refusal:
+                    reason = f"{tier.name}, {candidate.clocks:.0f} clocks{refused}"
+                    return Choice(tier.name, candidate.cut, tier.stages, reason)
+            refused += f"; not {tier.name}: {refusal}"
+    raise AssertionError(f"no tier makes {node.op.name}{refused}")
+
+
+def problem_of(node: Node, target: Target) -> Problem:
+    """What the choice of a node's tier depends on."""
+    a, b = operands_of(node)
+    *batch, m, k = a.shape
+    streams = m <= FEW_ROWS and follows_columns(a, b)
+    product = Product(prod(batch), m, b.shape[-1], k, itemsize_of(node.dtype), streams)
+    return Problem(node, a, b, product, windows_of(node), target)
+
+
+def choose_algorithms(
+    outputs: Sequence[Node], target: Target
+) -> tuple[tuple[Node, ...], dict[Node, Choice]]:
+    """The same values up to rounding, and the tier of each product and convolution.
+
+    A convolution whose tier is several nodes is replaced by those.
+
+    Args:
+        outputs: of a plan, simplified.
+        target: the machine.
+    """
+    tiers = allowed()
+    choices: dict[Node, Choice] = {}
+    new: dict[Node, Node] = {}
+    for node in topological(outputs):
+        sources = tuple(new[source] for source in node.sources)
+        made = node
+        if sources != node.sources:
+            made = node_made(
+                node.op, sources, node.attributes, node.outputs, node.device, False, node.site
+            )
+        if node.op.kind == "contraction" and 0 not in node.shape:
+            choice = choose(made, target, tiers)
+            if isinstance(choice.cut, Tiles):
+                made = by_tiles(made, choice.cut)
+                (planes,) = made.sources
+                choices[planes] = choose(planes, target, tiers)
+            choices[made] = choice
+        new[node] = made
+    return tuple(new[node] for node in outputs), choices
