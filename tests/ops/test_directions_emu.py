@@ -46,7 +46,7 @@ def test_values_and_gradients_are_those_of_the_definition(
 ) -> None:
     device = str(device_or_skip("emu", request))
     backend: Any = registry.get(as_device(device))
-    monkeypatch.setattr(backend, "target", replace(backend.target, large=1 << 12))
+    monkeypatch.setattr(backend, "target", replace(backend.target, l2=3 << 12))
     rng = np.random.default_rng(3)
     values, cotangent = (rng.normal(1, 2, shape).astype(np.float32) for _ in range(2))
 

@@ -153,7 +153,7 @@ def walk_by_five_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def call_large(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
     """From so many bytes on a value is one that the emulated cache does not hold."""
     backend: Any = registry.get(as_device("emu"))
-    monkeypatch.setattr(backend, "target", replace(backend.target, large=nbytes))
+    monkeypatch.setattr(backend, "target", replace(backend.target, l2=3 * nbytes))
 
 
 @pytest.mark.parametrize(("rows", "length"), [(11, 4100), (21, 1027), (17, 2048)])
