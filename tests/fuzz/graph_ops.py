@@ -1045,6 +1045,29 @@ product(
 # Linear algebra that is stable -------------------------------------------------------------------
 
 
+def matrix_exp(lib: Any, a: Any) -> Any:
+    """`matrix_exp`; torch's gradient of cotangents of size 1: rule size_of_the_cotangent."""
+    if lib.__name__ != "torch":
+        return lib.linalg.matrix_exp(a)
+
+    class MatrixExp(lib.autograd.Function):  # type: ignore[misc, name-defined]
+        @staticmethod
+        def forward(ctx: Any, a: Any) -> Any:
+            ctx.save_for_backward(a)
+            return lib.linalg.matrix_exp(a)
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            (a,) = ctx.saved_tensors
+            n, size = a.shape[-1], g.detach().abs().amax((-2, -1), keepdim=True)
+            size = lib.where((size > 0) & size.isfinite(), size, lib.ones_like(size))
+            upper = lib.cat([a.mT, g / size], -1)
+            lower = lib.cat([lib.zeros_like(a), a.mT], -1)
+            return MatrixExp.apply(lib.cat([upper, lower], -2))[..., :n, n:] * size
+
+    return MatrixExp.apply(a)
+
+
 def _algebra(name: str) -> Function:
     def run(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
         n = k.choice((1, 2, 3, 4))
@@ -1061,7 +1084,7 @@ def _algebra(name: str) -> Function:
             "svdvals": lambda: linalg.svdvals(a).detach(),
             "matrix_power": lambda: linalg.matrix_power(a, k.choice((0, 1, 2, 3, -1))),
             "solve_triangular": lambda: linalg.solve_triangular(a.triu(), b, upper=True),
-            "matrix_exp": lambda: linalg.matrix_exp(a * 0.3),
+            "matrix_exp": lambda: matrix_exp(lib, a * 0.3),
             "pinv": lambda: linalg.pinv(a),
             "matrix_norm": lambda: linalg.matrix_norm(a, k.choice(("fro", 1, float("inf")))),
             "multi_dot": lambda: linalg.multi_dot([a if a.dim() == 2 else a[0], b, b.mT]),

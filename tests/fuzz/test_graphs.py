@@ -138,3 +138,24 @@ def test_a_further_run_needs_the_doubled_distance() -> None:
     assert 0.03 < np.mean(np.abs(ours - 1.0) > distance) < 0.05
     refused = [bool(judged_far(own, list(others))) for own, others in zip(ours, far)]
     assert np.mean(refused) < 0.001
+
+
+def test_the_gradient_of_matrix_exp_is_that_of_a_small_cotangent() -> None:
+    """Rule size_of_the_cotangent: torch's own adjoint loses digits with large ones."""
+    leaf = ("leaf", 0, (3, 3), "float64", "normal", True, 1)
+    larger = [("op", 1 + k, "rad2deg", (1 + k, 1 + k, 1 + k), 7) for k in (1, 2)]
+    program = [leaf, ("op", 1, "linalg.matrix_exp", (1, 1, 1), 7), *larger]
+    program += [("op", 4, "mul", (4, 4, 4), 7), ("backward", 5, 4, 6)]
+    assert graphs.check(program, "cpu") is None
+
+
+def test_the_instruments_matrix_exp_has_the_derivatives_of_torchs() -> None:
+    values = np.sin(np.arange(18.0)).reshape(2, 3, 3)
+    found = []
+    for function in (torch.linalg.matrix_exp, lambda a: graph_ops.matrix_exp(torch, a)):
+        a = torch.tensor(values, requires_grad=True)
+        (first,) = torch.autograd.grad(function(a), a, a.detach().cos(), create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), a)
+        found.append((first.detach(), second))
+    for expected, ours in zip(*found):
+        np.testing.assert_allclose(ours, expected, rtol=1e-12)
