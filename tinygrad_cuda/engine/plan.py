@@ -81,10 +81,11 @@ class PlanCache:
         self, device: Device, trace: Trace, outputs: list[int], overwrites: dict[int, int]
     ) -> tuple[Executable, list[Number], Entry]:
         """The executable, the numbers to run it with, and where it is kept."""
+        backend = registry.get(device)
         with self._lock:
             structure = (
                 device,
-                registry.get(device).target,
+                backend.target,
                 tuple(trace.records),
                 tuple(outputs),
                 tuple(overwrites.items()),
@@ -105,7 +106,7 @@ class PlanCache:
             executable = entry.plans.get(key)
             if executable is None or not self.keeps:
                 program = trace.program(device, outputs, overwrites, entry.varying)
-                new, executable = executable is None, registry.get(device).compile(program)
+                new, executable = executable is None, backend.compile(program)
                 entry.plans[key] = executable
                 self.made += new
                 if new and settings.debug >= 1:

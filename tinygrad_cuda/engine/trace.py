@@ -147,7 +147,8 @@ class Trace:
         builder = _TraceBuilder(varying)
         fresh: list[Node] = []
         inputs: list[Node] = []
-        slots = {self.places[node] for node in self.inputs}
+        place_of = self.places.__getitem__
+        slots = set(map(place_of, self.inputs))
         for place, owner in enumerate(self.owners):
             if place in slots:
                 node = node_made(
@@ -156,11 +157,13 @@ class Trace:
                 )  # fmt: skip
                 inputs.append(node)
             else:
-                sources = tuple([fresh[self.places[source]] for source in owner.sources])
+                sources = tuple(map(fresh.__getitem__, map(place_of, owner.sources)))
+                attributes = owner.attributes
+                if attributes is not NO_ATTRIBUTES:
+                    attributes = builder.attributes(owner)
                 node = node_made(
-                    owner.op, sources, builder.attributes(owner),
-                    owner.outputs, device, False, owner.site,
-                )  # fmt: skip
+                    owner.op, sources, attributes, owner.outputs, device, False, owner.site
+                )
             fresh.append(node)
         return Program(
             device,

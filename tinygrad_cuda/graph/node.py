@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core.device import Device
 from tinygrad_cuda.core.dtypes import DType
-from tinygrad_cuda.core.errors import DeviceError, RawSite, describe_site, is_internal
+from tinygrad_cuda.core.errors import (
+    PACKAGE_FOLDER,
+    DeviceError,
+    RawSite,
+    describe_site,
+    is_internal,
+)
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.shapes import Shape
 
@@ -104,7 +110,8 @@ def site_of(frame: FrameType | None) -> RawSite | None:
         try:
             internal = _internal[filename]
         except KeyError:
-            internal = _internal[filename] = is_internal(filename)
+            internal = filename.startswith(PACKAGE_FOLDER) or is_internal(filename)
+            _internal[filename] = internal
         if not internal:
             _users_code = code
             return (code, frame.f_lasti)

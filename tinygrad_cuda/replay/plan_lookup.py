@@ -17,12 +17,12 @@ from tinygrad_cuda.core.errors import TgcError
 from tinygrad_cuda.core.reference_counts import LISTED, reference_count
 from tinygrad_cuda.core.trees import picking
 from tinygrad_cuda.engine import overwrite
-from tinygrad_cuda.engine.capture import capturing
+from tinygrad_cuda.engine.capture import capturing, watching
 from tinygrad_cuda.engine.plan import Entry, cache, key_numbers
 from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.engine.vmap_trace import tracing
 from tinygrad_cuda.graph.compare import same_value
-from tinygrad_cuda.graph.node import Node, mode
+from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, mode
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.program import Number, structure
 from tinygrad_cuda.replay.generated_guard import GuardMatch, guard_over, read_by
@@ -108,8 +108,8 @@ class GraphSignature(GuardMatch):
     def _add_single(self, node: Node, sources: tuple[Node, ...]) -> None:
         places, op = self._places, node.op
         read: list[Any] = [places[source] for source in sources]
-        if op.kind == "identity" and op is not common.output:
-            # What it refers to besides is for gradients.
+        if node.attributes is NO_ATTRIBUTES or (op.kind == "identity" and op is not common.output):
+            # What an identity refers to besides is for gradients.
             kept: tuple[Any, ...] = ()
         else:
             kept = structure(op, node.attributes, self.numbers, self.always)
@@ -420,7 +420,7 @@ def run_cached_plan(device: Device, wanted: list[Node]) -> bool | Marks | Expect
     """
     if settings.debug or settings.sync or mode.now.finite:
         return False
-    if tracing.stack or capturing() is not None:
+    if tracing.stack or (watching.on and capturing() is not None):
         return False
     if [node for node in wanted if node.requires_grad and node.spent is None]:
         # What a gradient may still pass through is to be kept.

@@ -25,7 +25,6 @@ from typing import NamedTuple
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, DeviceError
 from tinygrad_cuda.core.interrupts import uninterrupted
-from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.ownership import own_folder, read_own
 
 HERE = Path(__file__).resolve().parent
@@ -95,6 +94,8 @@ def _find_toolchain(chosen: str, path: str) -> Toolchain:
 def compile_source(source: str) -> Path:
     """Compiles one translation unit (prelude and kernels) unless the cache has it.
 
+    Threads that ask for one source at a time may each compile it; the cache gets a whole file.
+
     Args:
         source: the text that NVRTC would get.
 
@@ -110,9 +111,14 @@ def compile_source(source: str) -> Path:
         >>> compile_source(prelude()).suffix
         '.so'
     """
-    key = cache_key(source)
-    with _lock_of(key):
-        return _compiled(key, source)
+    key, folder = cache_key(source), _folder()
+    path = folder / f"{key}.so"
+    if path in _checked and path.exists():
+        return path
+    if not _is_whole(path):
+        _build(source, folder, key)
+    _checked.add(path)
+    return path
 
 
 def compile_many(sources: Sequence[str]) -> list[Path]:
@@ -140,23 +146,7 @@ def _headers() -> str:
 
 # The cache --------------------------------------------------------------------------------------
 
-_locks: dict[str, threading.RLock] = {}
 _checked: set[Path] = set()  # entries that this process has verified or made
-
-
-def _lock_of(key: str) -> threading.RLock:
-    return _locks.setdefault(key, new_lock())
-
-
-def _compiled(key: str, source: str) -> Path:
-    folder = _folder()
-    path = folder / f"{key}.so"
-    if path in _checked and path.exists():
-        return path
-    if not _is_whole(path):
-        _build(source, folder, key)
-    _checked.add(path)
-    return path
 
 
 def _folder() -> Path:

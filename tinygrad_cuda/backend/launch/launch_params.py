@@ -63,6 +63,8 @@ class Numbers:
 
     def packed(self, arguments: Sequence[Number]) -> bytes:
         """The bytes of a run's numbers."""
+        if not self.positions:
+            return b""
         numbers = self._pick(arguments)
         try:
             return self._pack(*numbers)

@@ -203,7 +203,6 @@ def round_twice(node: Node) -> Node | None:
 # Logic ---------------------------------------------------------------------------------------
 
 _CONJUNCTIONS = (ew.logical_and, ew.bitwise_and)
-_DISJUNCTIONS = (ew.logical_or, ew.bitwise_or)
 _EXCLUSIONS = (ew.logical_xor, ew.bitwise_xor)
 
 

@@ -159,10 +159,6 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({self.key})"
 
-    @property
-    def is_constant(self) -> bool:
-        return not self.terms
-
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
             return Index(self.terms, self.constant + other) if other else self

@@ -27,7 +27,6 @@ class PackedLaunch:
         words: its parameters.
         blocks: of its grid.
         shared: bytes of shared memory of a block.
-        moved: bytes between it and memory at least.
     """
 
     stages: list[Stage]
@@ -38,12 +37,16 @@ class PackedLaunch:
     def __post_init__(self) -> None:
         self.blocks = sum(stage.blocks for stage in self.stages)
         self.shared = max(stage.shared for stage in self.stages)
-        self.moved = sum(stage.moved for stage in self.stages)
 
     @property
     def together(self) -> bool:
         """Whether its blocks wait for each other."""
         return self.stages[0].kernel.grid is not None
+
+    @property
+    def moved(self) -> int:
+        """Bytes between it and memory at least."""
+        return sum(stage.moved for stage in self.stages)
 
     @property
     def site(self) -> str:

@@ -43,6 +43,7 @@ class Group:
         sign: of a row or col kernel.
         members: in topological order; `anchors` are its reductions, contraction or scatter.
         reduction_dependent: members that depend on an anchor.
+        one_phase: whether each element is visited once: a long row is split over several blocks.
         update: it makes the new values of an optimizer's step.
         target: the machine; fewer rows than it has multiprocessors are split.
     """
@@ -54,6 +55,7 @@ class Group:
         "members",
         "anchors",
         "reduction_dependent",
+        "one_phase",
         "update",
         "target",
         "why",
@@ -83,17 +85,15 @@ class Group:
         if self.kind != "map":
             self.anchors = [node]
             self.reduction_dependent = {node}
+        self.one_phase = self.kind == "col" or (
+            self.kind == "row"
+            and self.rows < target.multiprocessors
+            and length_of(self.sign) > LONG_ROW
+        )
 
     @property
     def rows(self) -> int:
         return rows_of(self.sign)
-
-    @property
-    def one_phase(self) -> bool:
-        """Whether each element is visited once: a long line is split over several blocks."""
-        if self.kind != "row":
-            return self.kind == "col"
-        return self.rows < self.target.multiprocessors and length_of(self.sign) > LONG_ROW
 
     def is_line(self, node: Node) -> bool:
         """Whether a member has one value for each row, rather than one for each element."""
@@ -127,6 +127,7 @@ def merged(
     result = Group.__new__(Group)
     result.kind, result.numel, result.sign = a.kind, a.numel, a.sign
     result.update, result.target, result.why = a.update, a.target, ""
+    result.one_phase = a.one_phase
     result.members = sorted(a.members + b.members, key=position.__getitem__)
     result.anchors = [node for node in result.members if node in a.anchors or node in b.anchors]
     inside = set(result.members)

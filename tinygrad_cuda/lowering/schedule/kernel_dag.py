@@ -258,7 +258,8 @@ def schedule(
             kernel.narrowed = narrowed
     for kernel in made.kernels if choices else ():
         kernel.choice = next((choices[node] for node in kernel.anchors if node in choices), None)
-    _turn(made.kernels)
+    if len(made.kernels) > 1:
+        _turn(made.kernels)
     return made
 
 
@@ -280,16 +281,18 @@ def _turn(kernels: Sequence[Kernel]) -> None:
 
 def large_values(kernel: Kernel) -> set[Node]:
     """What it touches that a cache cannot hold beside what else there is."""
-    nodes = {*kernel.reads, *kernel.stores}
-    return {node for node in nodes if prod(node.shape) * node.dtype.itemsize >= kernel.target.large}
+    nodes, large = {*kernel.reads, *kernel.stores}, kernel.target.large
+    return {node for node in nodes if prod(node.shape) * node.dtype.itemsize >= large}
 
 
 def _distinct(outputs: Sequence[Node]) -> tuple[Node, ...]:
     """Each output as a node that some kernel can store: copies of inputs, constants, doubles."""
     found: dict[Node, None] = {}
     for node in outputs:
-        leaf = node.op.kind == "leaf" or node.op in TRANSPARENT or is_identity_value(node)
-        if leaf or node in found:
+        stored = node.op.kind == "elementwise" or not (
+            node.op.kind == "leaf" or node.op in TRANSPARENT or is_identity_value(node)
+        )
+        if not stored or node in found:
             node = movement.reshape(node, shape=node.shape)
         found[node] = None
     return tuple(found)
