@@ -27,14 +27,14 @@ from tinygrad_cuda.tensors.creation import empty_like
 from tinygrad_cuda.tensors.tensor import RemovableHandle, Tensor
 
 
-class _Calls(threading.local):
+class _CallDepth(threading.local):
     """How deep this thread is inside calls of modules; `plain` is called without compilation."""
 
     depth: int = 0
     plain: Any = None
 
 
-_calls = _Calls()
+_calls = _CallDepth()
 
 
 class _Compiler:

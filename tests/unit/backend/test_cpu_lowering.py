@@ -20,7 +20,7 @@ from tinygrad_cuda.backend.cpu.backend import (
     ReferenceExecutable,
 )
 from tinygrad_cuda.backend.cpu.chains import ElementwiseChain
-from tinygrad_cuda.backend.cpu.lowering import Lowered
+from tinygrad_cuda.backend.cpu.lowering import NumpyProgram
 from tinygrad_cuda.backend.cpu.pool import CAPACITY, pool
 from tinygrad_cuda.graph.ops import numeric, numeric_convolution
 from tinygrad_cuda.graph.program import NOTHING, Number
@@ -259,12 +259,12 @@ def test_an_array_of_the_pool_is_taken_in_another_shape() -> None:
 
 
 @pytest.fixture
-def plans(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Lowered]]:
+def plans(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NumpyProgram]]:
     """What is made for the programs of a test."""
     from tinygrad_cuda.engine.plan import cache
 
     cache.clear()
-    made: list[Lowered] = []
+    made: list[NumpyProgram] = []
 
     def noted(self: Any, program: Any) -> CpuExecutable:
         executable = CpuExecutable(program)
@@ -276,7 +276,7 @@ def plans(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Lowere
     cache.clear()
 
 
-def test_movements_that_copy_nothing_are_one_step(plans: list[Lowered]) -> None:
+def test_movements_that_copy_nothing_are_one_step(plans: list[NumpyProgram]) -> None:
     x = tc.tensor(OTHER)
     windows = (x * 2).t()[2:9].unfold(1, 5, 3).permute(2, 0, 1)
     (windows + 1).numpy()
@@ -284,7 +284,7 @@ def test_movements_that_copy_nothing_are_one_step(plans: list[Lowered]) -> None:
     assert len([step for step in steps if not isinstance(step, ElementwiseChain)]) <= 3
 
 
-def test_views_at_equal_distances_are_joined_by_one_step(plans: list[Lowered]) -> None:
+def test_views_at_equal_distances_are_joined_by_one_step(plans: list[NumpyProgram]) -> None:
     x = tc.tensor(OTHER)
     joins: list[tuple[Callable[[], Any], int]] = [
         (lambda: tc.stack([x[:, k] for k in range(1, 9)]), 1),
@@ -326,7 +326,7 @@ def test_a_plan_is_made_without_memory_of_its_values_size(monkeypatch: pytest.Mo
     assert total == pytest.approx(expected, rel=1e-5)
 
 
-def test_what_small_values_come_between_is_one_chain(plans: list[Lowered]) -> None:
+def test_what_small_values_come_between_is_one_chain(plans: list[NumpyProgram]) -> None:
     """A norm's scale is computed in several small steps from what its shift comes from."""
     x = tc.tensor(np.resize(OTHER, (4, 9, 50, 50)))
     F.relu(F.batch_norm(x, None, None, training=True)).numpy()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad_cuda.backend.base import BadIndex, NoMemory
-from tinygrad_cuda.backend.cpu.lowering import ARGUMENTS, Lowered
+from tinygrad_cuda.backend.cpu.lowering import ARGUMENTS, NumpyProgram
 from tinygrad_cuda.backend.cpu.rows import check, has_argument, reference_of, resolved
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
@@ -117,7 +117,7 @@ class CpuExecutable:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.lowered = Lowered(program)
+        self.lowered = NumpyProgram(program)
 
     def run(
         self,

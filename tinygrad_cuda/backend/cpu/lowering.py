@@ -34,7 +34,7 @@ Step = Callable[[list[Any]], None]
 ARGUMENTS = 0  # the slot of the numbers that a run supplies
 
 
-class Lowered:
+class NumpyProgram:
     """The steps of a program.
 
     Attributes:
