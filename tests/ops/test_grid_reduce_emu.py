@@ -35,7 +35,7 @@ def small_is_large(
 ) -> Iterator[None]:
     device_or_skip("emu", request)
     monkeypatch.setattr(grouping, "LONG_ROW", 1 << 10)
-    monkeypatch.setattr(fuse_grid_reduce, "ENOUGH", 0)
+    monkeypatch.setattr(Target, "cached", 0)
     cache.clear()
     yield
     cache.clear()

@@ -28,7 +28,7 @@ def test_what_the_schedule_promises_is_generated(
 ) -> None:
     """Values, gradients and second derivatives of every smooth sample."""
     monkeypatch.setattr(grouping, "LONG_ROW", 8)
-    monkeypatch.setattr(fuse_grid_reduce, "ENOUGH", 0)
+    monkeypatch.setattr(Target, "cached", 0)
     monkeypatch.setattr(fuse_grid_reduce, "LEAST_TILE", 16)
     monkeypatch.setattr(fuse_column_sums, "ROWS_A_BLOCK", 1)
     batch = Batch(as_device("cuda"))

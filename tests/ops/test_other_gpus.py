@@ -151,7 +151,8 @@ def numbers(path: Path) -> Iterator[tuple[int, int]]:
 
 def of_machines() -> set[int]:
     """What tells machines apart: the numbers of the H200, and its registers."""
-    values = {getattr(H200, field.name) for field in fields(H200)} | {H200.tile_shared, H200.large}
+    names = [field.name for field in fields(H200)] + ["tile_shared", "large", "cached"]
+    values = [getattr(H200, name) for name in names]
     return {value for value in values if type(value) is int} | {1 << 16}
 
 
@@ -168,6 +169,6 @@ def test_only_the_target_has_numbers_of_a_machine() -> None:
 
 def test_the_h200_is_what_its_driver_says() -> None:
     assert traffic_of(6144 / 8 * 2 * 3201e6, 1980e6) == H200.traffic
-    assert (H200.large, H200.tile_shared) == (16 << 20, 64 << 10)
+    assert (H200.large, H200.cached, H200.tile_shared) == (16 << 20, 48 << 20, 64 << 10)
     assert (H200.lanes, SMALL.lanes) == (128, 64)
     assert (SMALL.large, SMALL.tile_shared) == ((4 << 20) // 3, 48 << 10)

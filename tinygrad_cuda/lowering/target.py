@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 # Of every NVIDIA GPU since sm_75.
 WARP = 32  # threads
 BANKS = 32  # of shared memory, 4 bytes wide
+BLOCK_RESERVED = 1024  # bytes of shared memory that each block takes besides its own
 SCHEDULERS = 4  # of a multiprocessor, each of which starts one warp's instruction a clock
 
 # How far a kernel goes with what a machine has; measured on an H200.
 TILE_SHARED = 64 << 10  # bytes of shared memory of a tile at most: blocks are to share the rest
 L1_CACHE = 28 << 10  # bytes of a multiprocessor's shared memory that are left to its L1 cache
+CACHED = 48 << 20  # bytes of what is read again at least: of less the cache keeps most
 LARGE = 16 << 20  # bytes of a value that a cache of three times as many does not hold
 USABLE = 0.8  # the share of the memory's bandwidth that kernels come by
 
@@ -58,6 +60,11 @@ class Target:
     def large(self) -> int:
         """Bytes of a value of which the L2 cache keeps only the part that was touched last."""
         return min(LARGE, self.l2 // 3)
+
+    @property
+    def cached(self) -> int:
+        """Bytes of which the L2 cache keeps most until they are read again."""
+        return min(CACHED, self.l2)
 
     def resident(self, shared: int, most: int) -> int:
         """Blocks with so many bytes of shared memory that a multiprocessor has at one time."""

@@ -30,7 +30,7 @@ SMALL = replace(Target.h200(), multiprocessors=64, co_resident=((1, 1), (2, 1)))
 @pytest.fixture
 def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping, "LONG_ROW", 32)
-    monkeypatch.setattr(fuse_grid_reduce, "ENOUGH", 0)
+    monkeypatch.setattr(Target, "cached", 0)
     monkeypatch.setattr(fuse_grid_reduce, "LEAST_TILE", 64)
     monkeypatch.setattr(fuse_grid_reduce, "REGISTERS", {2: 8, 1: 24})
 

@@ -21,12 +21,10 @@ from tinygrad_cuda.lowering.schedule.fusion import (
 from tinygrad_cuda.lowering.schedule.kernel_dag import GridTiles, Kernel, Schedule, TileSums
 from tinygrad_cuda.lowering.schedule.operands import follows, needs_other_rows, operands
 from tinygrad_cuda.lowering.schedule.resources import THREADS
-from tinygrad_cuda.lowering.target import WARP, Target
+from tinygrad_cuda.lowering.target import BLOCK_RESERVED, WARP, Target
 
-ENOUGH = 48 << 20  # bytes of what is read again: of less a cache keeps most
 WARPS = THREADS // WARP
 REGISTERS = {2: 100, 1: 200}  # of a thread for its tile, by blocks on a multiprocessor
-RESERVED = 1024  # bytes of shared memory that each block takes besides its own
 LEAST_TILE = 1024  # bytes: shorter copies do not keep memory busy
 TABLES = 128  # bytes of it for barriers
 SUMS = 8  # numbers that a tile publishes
@@ -64,7 +62,12 @@ def _begins(kernel: Kernel) -> bool:
     """Whether it reduces few long rows of more than a cache holds."""
     wide = [node for node in kernel.reads if prod(node.shape) == kernel.numel]
     again = sum(prod(node.shape) * node.dtype.itemsize for node in wide)
-    return kernel.kind == "row" and kernel.one_phase and again >= ENOUGH and _plain(kernel)
+    return (
+        kernel.kind == "row"
+        and kernel.one_phase
+        and again >= kernel.target.cached
+        and _plain(kernel)
+    )
 
 
 def _plain(kernel: Kernel) -> bool:
@@ -145,7 +148,7 @@ def grid_tiles(kernel: Kernel) -> GridTiles | None:
         registers = sum(trips * max(1, width * node.dtype.itemsize // 4) for node in wide)
         shared = (WARPS - 1) * tile_bytes + 8 * rows * SUMS + TABLES
         for dense, most in REGISTERS.items():
-            room = (kernel.target.block_shared + RESERVED) // dense - RESERVED
+            room = (kernel.target.block_shared + BLOCK_RESERVED) // dense - BLOCK_RESERVED
             if registers <= most and shared <= room:
                 blocks, parts = dict(kernel.target.co_resident)[dense], outer * slices
                 reducers = min(rows, blocks)
