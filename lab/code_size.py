@@ -1,4 +1,5 @@
 """How much code the package has: `python lab/code_size.py [FOLDER]`; `--long` lists functions.
+`--replay` lists the files that recognise what was seen before, with what each saves.
 
 Docstrings, comments and blank lines do not count. Python is counted twice: in lines as formatted at
 a width of 100, and in statements of its syntax tree, which no way of breaking lines changes. CUDA
@@ -27,6 +28,7 @@ LAYOUT = {
 }
 SCREEN = 40
 REASONS = Path(__file__).with_name("long_functions.txt")
+REPLAY = Path(__file__).with_name("replay_files.txt")
 _CPP_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
 
@@ -95,6 +97,24 @@ def list_long(root: Path) -> None:
         print(f"     {name} fits on a screen or is gone")
 
 
+def replay_files() -> list[tuple[str, int, str]]:
+    """The files that recognise what was seen before: path, code lines, what each saves."""
+    entries = [line.split(maxsplit=1) for line in REPLAY.read_text().splitlines()]
+    return [
+        (name, python_size((PACKAGE / name).read_text(encoding="utf-8"))[0], saves)
+        for name, saves in entries
+        if name != "#"
+    ]
+
+
+def list_replay() -> None:
+    """Prints them, and their sum."""
+    files = replay_files()
+    for name, size, saves in files:
+        print(f"{size:5} {name}: {saves}")
+    print(f"{sum(size for _, size, _ in files):5} in {len(files)} files")
+
+
 def cpp_size(source: str) -> int:
     """Lines that are neither blank nor only comment."""
     bare = _CPP_COMMENT.sub(lambda text: "\n" * text.group().count("\n"), source)
@@ -102,6 +122,9 @@ def cpp_size(source: str) -> int:
 
 
 def main() -> None:
+    if "--replay" in sys.argv:
+        list_replay()
+        return
     folders = [argument for argument in sys.argv[1:] if argument != "--long"]
     root = Path(folders[0]).resolve() if folders else PACKAGE
     if "--long" in sys.argv:
