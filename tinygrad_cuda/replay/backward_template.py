@@ -12,7 +12,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import RawSite, user_site
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.graph.compare import require_same
-from tinygrad_cuda.graph.gradient import gradient_site, history, recorded, spend
+from tinygrad_cuda.graph.gradient import gradient_site, history, pass_by_rules, recorded, spend
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, gradient_mode
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.replay.subgraph_template import Deferred, SubgraphTemplate, Unfit
@@ -20,15 +20,13 @@ from tinygrad_cuda.replay.subgraph_template import Deferred, SubgraphTemplate, U
 # Passes kept; all are forgotten when there are more.
 CAPACITY = 1024
 # None where there can be no template.
-_known: dict[Any, BackwardTemplate | None] = {}
-_whole: dict[Any, WholeBackwardTemplate | None] = {}
+_templates: dict[Any, BackwardTemplate | None] = {}
+_missing: Any = object()
+Nodes = Sequence[Node]
 
 
 def templated_pass(
-    outputs: Sequence[Node],
-    seeds: Sequence[Node],
-    wanted: Sequence[Node] | None,
-    retain_graph: bool,
+    outputs: Nodes, seeds: Nodes, wanted: Nodes | None, retain_graph: bool
 ) -> dict[Node, Node]:
     """`gradient.plain_pass` for passes of which most have come before."""
     if settings.validate:
@@ -37,10 +35,7 @@ def templated_pass(
 
 
 def _validated(
-    outputs: Sequence[Node],
-    seeds: Sequence[Node],
-    wanted: Sequence[Node] | None,
-    retain_graph: bool,
+    outputs: Nodes, seeds: Nodes, wanted: Nodes | None, retain_graph: bool
 ) -> dict[Node, Node]:
     """The gradients as templates give them, once the rules have given the same.
 
@@ -59,29 +54,24 @@ def _validated(
 
 
 def _recognised(
-    outputs: Sequence[Node],
-    seeds: Sequence[Node],
-    wanted: Sequence[Node] | None,
-    retain_graph: bool,
+    outputs: Nodes, seeds: Nodes, wanted: Nodes | None, retain_graph: bool
 ) -> dict[Node, Node]:
-    whole = WholeOccasion(outputs, seeds, wanted)
-    if (whole_pass := whole.known()) is not None:
-        return whole_pass(whole, retain_graph, None if retain_graph else user_site())
+    occasion = Occasion(outputs, seeds, wanted)
+    template = occasion.template()
+    if template is None:
+        return pass_by_rules(outputs, seeds, wanted, retain_graph)
+    if template is not _missing:
+        if occasion.calls and template.template.heads is not None:
+            return template.deferred(occasion, retain_graph)
+        return template.recorded(occasion, retain_graph)
     order = history(outputs)
-    occasion = Occasion(order, outputs, seeds, wanted) if order else None
-    known = None if occasion is None else occasion.known()
-    if known is None:
-        if occasion is not None and occasion.key is None:
-            occasion = None
-        at = gradient_site if occasion is None else occasion.at
-        with uninterrupted, gradient_mode(False):
-            result, passed = recorded(order, outputs, seeds, wanted, at)
-        known = None if occasion is None else occasion.made(result, passed)
-    if occasion is not None and known is not None:
+    sites = _Sites()
+    with uninterrupted, gradient_mode(False):
+        result, passed = recorded(order, outputs, seeds, wanted, sites.at)
+    template = occasion.learn(order, result, passed, sites)
+    if template is not None:
         # The first pass as all that follow: a plan sees from which templates its nodes are.
-        result, passed = known(occasion.inputs)
-        if whole.key is not None:
-            whole.learn(occasion, known)
+        return template.recorded(occasion, retain_graph)
     if not retain_graph:
         spend(passed)
     return result
@@ -89,191 +79,48 @@ def _recognised(
 
 def forget() -> None:
     """Drops all templates."""
-    _known.clear()
-    _whole.clear()
+    _templates.clear()
 
 
-class Occasion:
-    """One backward pass: its structure, and the nodes that differ from one such pass to the next.
+class _Sites:
+    """The lines of what is recorded, with the nodes of the history that they belong to."""
 
-    Args:
-        order: the history, sources first.
-        outputs, seeds, wanted: as `gradient.backward` takes them.
-
-    Attributes:
-        key: equal for passes that record the same nodes; None if no template is to be made.
-        inputs: every node that a rule could take, by place.
-        sites: the lines of nodes recorded so far, with the places of the nodes they belong to.
-    """
-
-    def __init__(
-        self,
-        order: list[Node],
-        outputs: Sequence[Node],
-        seeds: Sequence[Node],
-        wanted: Sequence[Node] | None,
-    ) -> None:
-        self.places: dict[Node, int] = {}
-        self.inputs: list[Node] = []
-        self.key: Any = None
-        self.sites: dict[int, tuple[RawSite | None, int]] = {}
-        self.device = outputs[0].device
-        key = self._structure(order, seeds)
-        if key is not None:
-            places = self.places
-            key.append(tuple([places.get(node) for node in outputs]))
-            key.append(tuple([places[node] for node in seeds]))
-            key.append(None if wanted is None else tuple([places.get(node) for node in wanted]))
-            self.key = tuple(key)
-
-    def _structure(self, order: list[Node], seeds: Sequence[Node]) -> list[Any] | None:
-        places, inputs, device = self.places, self.inputs, self.device
-        variable, custom = common.variable, common.custom
-        key: list[Any] = [device]
-        for node in order:
-            op = node.op
-            if op is custom and not isinstance(node.attributes["function"], common.GradientRule):
-                return None
-            if op is variable:
-                key += (op, node.outputs)
-            else:
-                for source in node.sources:
-                    if source not in places:
-                        places[source] = len(inputs)
-                        inputs.append(source)
-                        key.append(source.outputs)
-                attributes = node.attributes
-                key += (
-                    op,
-                    op.gradient,
-                    None if attributes is NO_ATTRIBUTES else tuple(attributes.items()),
-                    tuple([places[source] for source in node.sources]),
-                )
-            places[node] = len(inputs)
-            inputs.append(node)
-        for seed in seeds:
-            if seed.device is not device:
-                return None
-            if seed not in places:
-                places[seed] = len(inputs)
-                inputs.append(seed)
-        return key
-
-    def known(self) -> BackwardTemplate | None:
-        """The template of such a pass; None if it must be recorded by the rules."""
-        if self.key is None:
-            return None
-        try:
-            found = _known.get(self.key, _missing)
-        except TypeError:
-            # An attribute that cannot be part of a key.
-            found = None
-        if found is None:
-            self.key = None
-        return None if found is _missing else found
-
-    # Recording it in the ordinary way -----------------------------------------------------------
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[RawSite | None, Node]] = {}
 
     def at(self, node: Node) -> RawSite | None:
         """The line of what is recorded for a node of the history."""
         site = gradient_site(node)
-        self.sites[id(site)] = site, self.places[node]
+        self._of[id(site)] = site, node
         return site
 
-    def made(self, result: dict[Node, Node], passed: list[Node]) -> BackwardTemplate | None:
-        """The template of a pass that has just been recorded, for all that follow."""
-        places = self.places
-        lines: dict[int, int] = {}
-
-        def line(node: Node) -> int:
-            known = self.sites.get(id(node.site))
-            if known is None or node.device is not self.device or node.requires_grad:
-                raise Unfit(node.op.name)
-            return lines.setdefault(known[1], len(lines))
-
-        found = None
-        try:
-            template = SubgraphTemplate(self.inputs, list(result.values()), line)
-            wanted, used = [[places[node] for node in nodes] for nodes in (result, passed)]
-            names = [(place, self.inputs[place].label) for place in lines]
-            found = BackwardTemplate(template, names, wanted, used)
-        except Unfit:
-            pass
-        if len(_known) >= CAPACITY:
-            _known.clear()
-        _known[self.key] = found
-        return found
+    def node(self, part: Node) -> Node | None:
+        """For which node something was recorded."""
+        found = self._of.get(id(part.site))
+        return None if found is None else found[1]
 
 
-_missing: Any = object()
-
-
-class BackwardTemplate:
-    """A backward pass as a template.
-
-    Args:
-        template: of all gradients that are asked for.
-        lines: the places of the nodes whose lines its nodes carry, with their names.
-        wanted: the places of the nodes whose gradients it gives.
-        passed: the places of the nodes whose rules it stands for.
-    """
-
-    __slots__ = ("template", "lines", "wanted", "passed")
-
-    def __init__(
-        self,
-        template: SubgraphTemplate,
-        lines: list[tuple[int, str]],
-        wanted: list[int],
-        passed: list[int],
-    ) -> None:
-        self.template = template
-        self.lines = lines
-        self.wanted = wanted
-        self.passed = passed
-
-    def __call__(self, inputs: list[Node]) -> tuple[dict[Node, Node], list[Node]]:
-        """The gradients by node, and the nodes that the pass has used."""
-        template = self.template
-        # As `gradient_site` has it; the names are those of the nodes' structure.
-        lines = [
-            site if (site := inputs[place].site) is None or len(site) == 3 else (*site, label)
-            for place, label in self.lines
-        ]
-        nodes = template(inputs, inputs[0].device, lines)
-        chosen = zip(self.wanted, template.chosen)
-        return (
-            {inputs[place]: nodes[found] for place, found in chosen},
-            [inputs[place] for place in self.passed],
-        )
-
-
-# Through calls that are not recorded yet ----------------------------------------------------------
-
-
-class WholeOccasion:
-    """One backward pass through calls that wait: its structure, a call being one unit of it.
+class Occasion:
+    """One backward pass: its structure, a call that waits being one unit of it.
 
     Args:
         outputs, seeds, wanted: as `gradient.backward` takes them.
 
     Attributes:
-        key: equal for passes that record the same nodes; None if there is no call on the way, or
-            no template is to be made.
+        key: equal for passes that record the same nodes; None if no template is to be made.
         units: results of calls and single nodes, by place, with what they are computed from.
-        calls: those that wait, with the places of their results.
+        calls: those that wait.
     """
 
-    def __init__(
-        self, outputs: Sequence[Node], seeds: Sequence[Node], wanted: Sequence[Node] | None
-    ) -> None:
+    def __init__(self, outputs: Nodes, seeds: Nodes, wanted: Nodes | None) -> None:
         self.places: dict[Node, int] = {}
         self.units: list[Node] = []
         self.calls: list[Deferred] = []
+        self.seeds = seeds
         self.key: Any = None
         self.device = outputs[0].device if outputs else None
         key = self._structure(outputs)
-        if key is None or not self.calls:
+        if key is None or not self.units:
             return
         places = self.places
         for seed in seeds:
@@ -287,7 +134,7 @@ class WholeOccasion:
         key.append(None if wanted is None else tuple([places.get(node) for node in wanted]))
         self.key = tuple(key)
 
-    def _structure(self, outputs: Sequence[Node]) -> list[Any] | None:
+    def _structure(self, outputs: Nodes) -> list[Any] | None:
         places, units, calls = self.places, self.units, self.calls
         variable, custom = common.variable, common.custom
         key: list[Any] = [self.device]
@@ -340,100 +187,146 @@ class WholeOccasion:
             units.append(node)
         return key
 
-    def known(self) -> WholeBackwardTemplate | None:
-        """The template of such a pass; None if its calls must be recorded first."""
+    def template(self) -> BackwardTemplate | None:
+        """The template of such a pass; `_missing` if it is to be made, None if it cannot be."""
         if self.key is None:
             return None
         try:
-            found = _whole.get(self.key, _missing)
+            found: BackwardTemplate | None = _templates.get(self.key, _missing)
         except TypeError:
-            found = None
-        if found is None:
-            self.key = None
-        return None if found is _missing else found
+            # An attribute that cannot be part of a key.
+            return None
+        return found
 
-    def learn(self, occasion: Occasion, pullback: BackwardTemplate) -> None:
-        """Keeps the pass that has just been recorded, node by node, for all that follow."""
-        if len(_whole) >= CAPACITY:
-            _whole.clear()
+    def learn(
+        self, order: list[Node], result: dict[Node, Node], passed: list[Node], sites: _Sites
+    ) -> BackwardTemplate | None:
+        """The template of a pass that the rules have just recorded, for all that follow.
+
+        Args:
+            order: its history, node by node: its calls are recorded.
+            result, passed: as of `gradient.recorded`.
+            sites: the lines of what was recorded.
+        """
+        # What a rule could take.
+        taken: dict[Node, None] = {}
+        for node in order:
+            taken |= dict.fromkeys(node.sources if node.op is not common.variable else ())
+            taken[node] = None
+        inputs = [*(taken | dict.fromkeys(self.seeds))]
+        places = {node: place for place, node in enumerate(inputs)}
         where = {node: (place, -1) for place, node in enumerate(self.units)}
         for number, call in enumerate(self.calls):
             for place, node in enumerate(call.expand()):
                 where.setdefault(node, (number, place))
+        lines: dict[int, int] = {}
+
+        def line(part: Node) -> int:
+            node = sites.node(part)
+            if node is None or part.device is not self.device or part.requires_grad:
+                raise Unfit(part.op.name)
+            return lines.setdefault(places[node], len(lines))
+
         found = None
-        if pullback.template.heads is not None and all(node in where for node in occasion.inputs):
-            found = WholeBackwardTemplate(pullback, [where[node] for node in occasion.inputs], self)
-        _whole[self.key] = found
+        try:
+            template = SubgraphTemplate(inputs, list(result.values()), line)
+            names = [(place, inputs[place].label) for place in lines]
+            ends = [places[node] for node in result], [places[node] for node in passed]
+            found = BackwardTemplate(template, [where[n] for n in inputs], names, ends, self)
+        except Unfit:
+            pass
+        if len(_templates) >= CAPACITY:
+            _templates.clear()
+        _templates[self.key] = found
+        return found
 
 
-class WholeBackwardTemplate:
-    """A backward pass as a template, from results of calls that wait and what they are computed of.
+class BackwardTemplate:
+    """A backward pass as a template.
 
     Args:
-        pullback: the pass, node by node.
+        template: of all gradients that are asked for, node by node.
         where: where its inputs are found: a unit and -1, or a call and a place among its nodes.
+        lines: the places of the nodes whose lines its nodes carry, with their names.
+        ends: the places of the nodes whose gradients it gives, and of those whose rules it stands
+            for.
         occasion: a pass with this structure, its calls recorded.
     """
 
-    __slots__ = ("pullback", "template", "lines", "wanted", "single", "ends", "inside", "_where")
+    __slots__ = ("template", "lines", "wanted", "passed", "single", "ends", "inside", "_where")
 
     def __init__(
-        self, pullback: BackwardTemplate, where: list[tuple[int, int]], occasion: WholeOccasion
+        self,
+        template: SubgraphTemplate,
+        where: list[tuple[int, int]],
+        lines: list[tuple[int, str]],
+        ends: tuple[list[int], list[int]],
+        occasion: Occasion,
     ) -> None:
-        self.pullback = pullback
-        self.template = pullback.template
-        self._where = where
+        self.template, self._where = template, where
+        wanted, self.passed = ends
         # A call's nodes carry its result's line.
-        ends: dict[int, int] = {}
+        results: dict[int, int] = {}
         for number, call in enumerate(occasion.calls):
             for place, node in enumerate(occasion.units):
                 if any(end() is node for end in call.ends):
-                    ends[number] = place
-        units = [place if inside < 0 else ends[place] for place, inside in where]
-        self.lines = [(units[place], label) for place, label in pullback.lines]
-        self.wanted = [units[place] for place in pullback.wanted]
+                    results[number] = place
+        units = [place if inside < 0 else results[place] for place, inside in where]
+        self.lines = [(units[place], label) for place, label in lines]
+        self.wanted = [units[place] for place in wanted]
         # Of the nodes whose rules it stands for: single ones, results of calls, nodes of calls.
-        results = set(ends.values())
         self.single: list[int] = []
         self.ends: list[int] = []
         self.inside: list[list[int]] = [[] for _ in occasion.calls]
-        for place in pullback.passed:
+        for place in self.passed:
             unit, inside = where[place]
             if inside >= 0:
                 self.inside[unit].append(inside)
-            elif unit not in results:
+            elif unit not in results.values():
                 self.single.append(unit)
             else:
                 self.ends.append(unit)
-        for number, unit in ends.items():
+        for number, unit in results.items():
             if unit in self.ends:
                 self.inside[number].append(occasion.calls[number].origin.template.chosen[0])
 
     def expanded(self, call: Deferred) -> list[Node]:
         """All nodes of such a pass that waits; those of the calls that it reads are recorded."""
-        units, calls = call.inputs, call.calls
-        inputs = [
+        inputs = self._inputs(call.inputs, call.calls)
+        return self.template(inputs, call.device, self._lines(call.inputs))
+
+    def _inputs(self, units: Nodes, calls: Sequence[Deferred]) -> list[Node]:
+        return [
             units[place] if inside < 0 else calls[place].expand()[inside]
             for place, inside in self._where
         ]
-        return self.template(inputs, call.device, self._lines(units))
 
-    def _lines(self, units: Sequence[Node]) -> list[RawSite | None]:
+    def _lines(self, units: Nodes) -> list[RawSite | None]:
         # As `gradient_site` has it; the names are those of the nodes' structure.
         return [
             site if (site := units[place].site) is None or len(site) == 3 else (*site, label)
             for place, label in self.lines
         ]
 
-    def __call__(
-        self, occasion: WholeOccasion, retain_graph: bool, line: RawSite | None
-    ) -> dict[Node, Node]:
-        """The gradients by node."""
+    def recorded(self, occasion: Occasion, retain_graph: bool) -> dict[Node, Node]:
+        """The gradients by node, all nodes recorded at once."""
+        units, device = occasion.units, occasion.device
+        assert device is not None
+        inputs = self._inputs(units, occasion.calls)
+        nodes = self.template(inputs, device, self._lines(units))
+        if not retain_graph:
+            spend([inputs[place] for place in self.passed])
+        chosen = zip(self.wanted, self.template.chosen)
+        return {units[place]: nodes[found] for place, found in chosen}
+
+    def deferred(self, occasion: Occasion, retain_graph: bool) -> dict[Node, Node]:
+        """The gradients by node, whose sources are recorded when somebody looks at them."""
         units, calls = occasion.units, tuple(occasion.calls)
         assert occasion.device is not None and self.template.heads is not None
         waiting = Deferred(self, tuple(units), occasion.device, (), calls)
         found = waiting.results(self.template.heads, self._lines(units))
         if not retain_graph:
+            line = user_site()
             for call, places in zip(calls, self.inside):
                 call.used = line, places
             for place in self.ends:
