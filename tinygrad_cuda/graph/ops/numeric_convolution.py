@@ -107,12 +107,13 @@ def weight_gradient(
     least = 2 * total.nbytes  # of a part's columns, so that adding up costs little
     for start, end in _parts(batch, depth, each, prod(sizes), x.dtype.itemsize * groups, least):
         lent, columns = _columns(windows, start, end, depth, room)
-        part = slopes[start:end].transpose(1, 0, 3, 2).reshape(groups, -1, each)
+        # Rows of whole images: BLAS turns them quicker than a copy does.
+        part = slopes[start:end].transpose(1, 2, 0, 3).reshape(groups, each, -1)
         # BLAS is quicker with the larger one in front.
         if each < depth:
-            total += np.matmul(columns, part).swapaxes(1, 2)
+            total += np.matmul(columns, part.swapaxes(1, 2)).swapaxes(1, 2)
         else:
-            total += np.matmul(part.swapaxes(1, 2), columns.swapaxes(1, 2))
+            total += np.matmul(part, columns.swapaxes(1, 2))
         room.give(lent)
     _give_back(wide, x, room)
     return out
