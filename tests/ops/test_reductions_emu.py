@@ -22,7 +22,7 @@ from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.lowering.schedule import fuse_column_sums
-from tinygrad_cuda.lowering.skeletons import column_partials, row_pipeline
+from tinygrad_cuda.lowering.skeletons import column_partials
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_rows_carry_the_columns_that_they_have_at_hand(
     Rows are sent for ahead where they can be: odd ones have no vectors.
     """
     walk_by_five_blocks(monkeypatch)
-    monkeypatch.setattr(row_pipeline, "LEAST", 1 if ahead else row_pipeline.LEAST)
+    monkeypatch.setattr(fuse_column_sums, "LEAST", 1 if ahead else fuse_column_sums.LEAST)
     call_large(monkeypatch, 1)
     x, g, weight = (bench(*shape, dtype=dtype) for shape in ((rows, length),) * 2 + ((length,),))
     size = common.full_like(rd.sum(x, axes=(1,)), length)

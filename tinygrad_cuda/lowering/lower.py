@@ -59,8 +59,8 @@ def scheduled(program: Program, target: Target) -> Schedule:
         made = _grouped(with_checks(outputs, unread), target, overwrites)
     if any(kernel.kind == "row" for kernel in made.kernels):  # others have nothing to carry
         fuse_grid_reduce(made, target)
-        fuse_column_sums(made, target)
         find_one_hot_gathers(made)
+        fuse_column_sums(made, target)
     return made
 
 

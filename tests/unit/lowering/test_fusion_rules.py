@@ -19,7 +19,7 @@ from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.emit import stages
-from tinygrad_cuda.lowering.schedule import fuse_grid_reduce, grouping
+from tinygrad_cuda.lowering.schedule import fuse_column_sums, fuse_grid_reduce, grouping
 from tinygrad_cuda.lowering.schedule.kernel_dag import GridTiles, Kernel
 from tinygrad_cuda.lowering.target import Target
 
@@ -164,15 +164,33 @@ def rows_and_columns(seed: int) -> Program:
     return new.program(shares, *sums)
 
 
-def test_carried_columns_have_room() -> None:
-    """Random programs for a machine of few multiprocessors, on which few rows are many."""
+def test_carried_columns_and_rows_loaded_ahead_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random programs for a machine of few multiprocessors, on which few rows are many.
+
+    Rows that were refused are loaded otherwise than by vectors, or have no room.
+    """
+    monkeypatch.setattr(fuse_column_sums, "LEAST", 1)
+    monkeypatch.setattr(fuse_column_sums, "COLUMN_REGISTERS", 1 << 20)
     target = replace(SMALL, multiprocessors=2)
-    carried = 0
-    for seed in range(60):
-        for kernel in lower.scheduled(rows_and_columns(seed), target).kernels:
-            carried += kernel.pair is not None
-            assert all(stage.shared <= target.block_shared for stage in stages(kernel))
-    assert carried >= 10
+    found = [
+        kernel
+        for seed in range(140)
+        for kernel in lower.scheduled(rows_and_columns(seed), target).kernels
+    ]
+    for kernel in found:
+        assert all(stage.shared <= target.block_shared for stage in stages(kernel))
+    ahead = [kernel.ahead for kernel in found if kernel.pair]
+    assert 10 <= sum(ahead) <= len(ahead) - 10
+    assert ahead == [can_load_ahead(kernel) for kernel in found if kernel.pair]
+
+
+def can_load_ahead(kernel: Kernel) -> bool:
+    """Whether the skeleton can make a kernel that is to load its rows ahead."""
+    try:
+        stages(replace(kernel, ahead=True))
+    except AssertionError:
+        return False
+    return True
 
 
 MACHINES = {"emu": Target.emu(), "small": SMALL, "tiny": replace(SMALL, multiprocessors=2)}

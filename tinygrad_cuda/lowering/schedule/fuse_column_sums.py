@@ -7,20 +7,28 @@ from dataclasses import replace
 from math import prod
 
 from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.lowering.schedule.fusion import length_of, rows_of
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
-from tinygrad_cuda.lowering.schedule.operands import needs_other_rows, operands
+from tinygrad_cuda.lowering.schedule.operands import needs_other_rows, operands, reaches
 from tinygrad_cuda.lowering.schedule.resources import (
     ROW_BYTES,
+    THREADS,
+    accumulator_bytes,
     column_blocks,
     column_bytes,
     row_of,
+    row_width,
+    scratch_bytes,
     stays_on_chip,
 )
 from tinygrad_cuda.lowering.target import Target
 
 ROWS_A_BLOCK = 8
 SUMS = 4  # values of each column that a row kernel carries at most
+DEPTH = 2  # rows of a block that are in shared memory, or in flight, where they are loaded ahead
+LEAST = 32  # values of a row for each thread: less does not keep memory busy from one block
+COLUMN_REGISTERS = 64  # of a thread, for the columns that it carries meanwhile
 
 
 def fuse_column_sums(schedule: Schedule, target: Target) -> None:
@@ -82,8 +90,38 @@ def _join(schedule: Schedule, rows: Kernel, columns: Kernel) -> None:
         places={**rows.places, **columns.places},
         reason=f"{rows.reason}; it carries the columns that it has at hand",
         pair=(own, columns),
+        ahead=_loads_ahead(own, columns),
     )
     schedule.replace({rows, columns}, joined)
+
+
+def _loads_ahead(rows: Kernel, columns: Kernel) -> bool:
+    """Whether a block can load the rows after this one: by vectors alone, with room for them."""
+    width, length = row_width(rows, THREADS), length_of(rows.sign)
+    values = -(-length // width // THREADS) * width
+    registers = values * sum(map(accumulator_bytes, columns.anchors)) // 4
+    assigned = any(node.op is common.assign and node not in rows.places for node in rows.stores)
+    if width == 1 or values < LEAST or registers > COLUMN_REGISTERS or rows.one_hot or assigned:
+        return False
+    memory = {*rows.reads, *columns.reads}.difference(rows.nodes)
+    summed = (node.sources[0] for node in rows.anchors + columns.anchors)
+    found = operands((*summed, *rows.wide_stores), memory)
+    shared = operands((node for sign, node in found.spread if sign == columns.sign), memory)
+    others = [node for sign, node in found.spread if sign != columns.sign]
+    others += [*found.other, *shared.other, *(node for _, node in shared.spread)]
+    others += [node for node in rows.stores if rows.is_line(node)]
+    wide = {node for node in memory if prod(node.shape) >= rows.numel}
+    if reaches(others, memory, rows.anchors) or not wide <= found.flat:
+        return False
+    if not all(4 <= width * node.dtype.itemsize <= 16 for node in found.flat | shared.flat):
+        return False
+    sizes = [DEPTH * _aligned(length * node.dtype.itemsize) for node in found.flat]
+    sizes += [_aligned(length * node.dtype.itemsize) for node in shared.flat]
+    return _aligned(2 * scratch_bytes(rows)) + sum(sizes) <= rows.target.block_shared
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // 16) * 16
 
 
 def _read_behind(columns: Kernel) -> set[Node]:

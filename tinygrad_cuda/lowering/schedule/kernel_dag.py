@@ -129,6 +129,7 @@ class Kernel:
         update: it makes the new values of an optimizer's step.
         target: the machine that it is for.
         pair: the row kernel and the column kernel of which it was made, if it was.
+        ahead: rows are loaded to shared memory while those before them are made.
         grid: how all blocks hold its rows together, if they do.
         one_hot: those of its sums that load one element of their row.
         reverse: it begins at the end of its space.
@@ -150,6 +151,7 @@ class Kernel:
     places: dict[Node, Node] = field(default_factory=dict)
     before: list[Kernel] = field(default_factory=list)
     pair: tuple[Kernel, Kernel] | None = None
+    ahead: bool = False
     grid: GridTiles | None = None
     one_hot: dict[Node, OneHotGather] = field(default_factory=dict)
     reverse: bool = False

@@ -26,9 +26,8 @@ def find_one_hot_gathers(schedule: Schedule) -> None:
     for kernel in schedule.kernels:
         if kernel.kind != "row" or kernel.grid or row_parts(kernel) > 1:
             continue
-        own, _ = kernel.pair or (kernel, None)
-        found = ((node, _one_hot_gather(node, own)) for node in own.anchors)
-        own.one_hot = {node: gather for node, gather in found if gather is not None}
+        found = ((node, _one_hot_gather(node, kernel)) for node in kernel.anchors)
+        kernel.one_hot = {node: gather for node, gather in found if gather is not None}
 
 
 def _one_hot_gather(node: Node, kernel: Kernel) -> OneHotGather | None:

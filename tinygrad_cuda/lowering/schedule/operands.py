@@ -70,15 +70,20 @@ def needs_other_rows(found: Operands, rows: Kernel, at_hand: Container[Node]) ->
 
 def follows(nodes: Iterable[Node], kernel: Kernel) -> bool:
     """Whether a value follows from a reduction of the kernel."""
+    return reaches(nodes, kernel.anchors, kernel.reads)
+
+
+def reaches(nodes: Iterable[Node], wanted: Container[Node], stop: Container[Node]) -> bool:
+    """Whether a value is made of a wanted one, without one where the search stops."""
     stack, seen = list(nodes), set[Node]()
     while stack:
         top = stack.pop()
-        if top in kernel.anchors:
+        if top in wanted:
             return True
-        if top not in kernel.reads and top not in seen:
+        if top not in stop and top not in seen:
             seen.add(top)
             stack.extend(top.sources)
     return False
 
 
-__all__ = ["Operands", "follows", "needs_other_rows", "operands"]
+__all__ = ["Operands", "follows", "needs_other_rows", "operands", "reaches"]

@@ -1,23 +1,19 @@
-"""Rows that are on their way to shared memory while a block makes those before them: for kernels
-that carry columns, whose blocks walk over many rows and would else wait for each one's loads."""
+"""Rows in flight to shared memory while a block makes those before them: for kernels that carry
+columns, whose blocks walk over many rows and would else wait for each one's loads."""
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.codegen.skeleton import Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import comment, stem
+from tinygrad_cuda.lowering.schedule.fuse_column_sums import DEPTH
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS
 from tinygrad_cuda.lowering.skeletons import column_partials
 from tinygrad_cuda.lowering.skeletons.column_partials import Columns
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import Lines
-
-DEPTH = 2  # rows of a block that are in shared memory, or on their way there
-LEAST = 32  # values of a row for each thread: less does not keep memory busy from one block
-COLUMN_REGISTERS = 64  # of a thread, for the columns that it carries
 
 
 class Ring:
@@ -30,7 +26,6 @@ class Ring:
 
     Attributes:
         carried: the columns, in registers.
-        missed: something is loaded in some other way, so that each row would wait after all.
         loop: the loop that is being written; `last` is the one that reads the ring last.
     """
 
@@ -39,9 +34,7 @@ class Ring:
         walkers = column_partials.pipeline_blocks(row.kernel.target)
         self.carried = Columns(row, columns, width, items, 0, trips, walkers)
         self.offset = -(-2 * row.scratch_bytes // 16) * 16  # where shared memory is free
-        self.missed = False
         self.loop = self.last = 0
-        self.nodes: set[Node] = set()
         self.names: dict[Any, str] = {}
         self.declare: list[str] = []
         self.start: list[str] = []
@@ -52,8 +45,8 @@ class Ring:
         return node.dtype.itemsize >= 4
 
     def single(self, depth: int) -> None:
-        """An element is loaded by itself."""
-        self.missed = True
+        """An element is loaded by itself: each row would wait for it after all."""
+        raise AssertionError("the schedule has an operand that is not loaded by vectors")
 
     def vector(self, node: Node, key: Any, width: int, place: str, names: set[str]) -> str:
         """The text that reads a vector: of a row that has arrived, or of what all rows share.
@@ -64,9 +57,8 @@ class Ring:
         """
         pointer = self.row.words.read(node)
         nbytes = width * node.dtype.itemsize
-        if "item" not in names or not names <= {"row", "item"} or nbytes < 4:
-            self.missed = True
-            return f"tgc_load_vector<{width}>({pointer}, {place})"
+        as_rows = nbytes >= 4 and "item" in names and names <= {"row", "item"}
+        assert as_rows, f"{node} does not lie as its rows do"
         shared = "row" not in names
         if key not in self.names:
             name = self.row.writer.fresh(
@@ -88,7 +80,6 @@ class Ring:
         if shared:
             return f"{self.names[key]}[item]"
         self.last = self.loop
-        self.nodes.add(node)
         return f"{self.names[key]}[buffer * {self.items} + item]"
 
     def refill(self) -> list[str]:
@@ -107,6 +98,7 @@ class Ring:
     def stages(self, kernel: Kernel, text: list[str], about: str) -> list[Stage]:
         """The blocks that walk over rows, and the second stage of their columns."""
         row, carried = self.row, self.carried
+        assert self.offset <= kernel.target.block_shared, "the schedule has no room for the rows"
         body = fill(
             "row_pipeline.cuh", "ring_body", declare=carried.declare + self.declare,
             start=self.start,
@@ -121,16 +113,5 @@ class Ring:
         first.alone = True
         return [first, carried.join(kernel, first)]
 
-    def serves(self, kernel: Kernel) -> bool:
-        """Whether it has all that the rows need, and room for it."""
-        wide = {node for node in kernel.reads if prod(node.shape) >= kernel.numel}
-        return not self.missed and wide <= self.nodes and self.offset <= kernel.target.block_shared
 
-
-def worth_a_ring(kernel: Kernel, columns: Kernel, values: int) -> bool:
-    """Whether `values` of a row keep a thread busy, which has registers for its columns."""
-    registers = values * sum(one.bytes for one in Lines(columns).accumulators) // 4
-    return values >= LEAST and registers <= COLUMN_REGISTERS
-
-
-__all__ = ["Ring", "worth_a_ring"]
+__all__ = ["Ring"]

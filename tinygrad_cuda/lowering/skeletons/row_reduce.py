@@ -31,7 +31,7 @@ from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
     join_stage,
     keep,
 )
-from tinygrad_cuda.lowering.skeletons.row_pipeline import Ring, worth_a_ring
+from tinygrad_cuda.lowering.skeletons.row_pipeline import Ring
 from tinygrad_cuda.lowering.target import WARP
 
 HELD_ALONE = 64  # of an operand of at most 4 bytes, if there is no other
@@ -46,9 +46,7 @@ def row_stages(kernel: Kernel) -> list[Stage]:
     """A warp or a block for each row; several blocks and a second stage for few long rows."""
     if kernel.grid is not None:
         return [grid_reduce_stage(kernel)]
-    if kernel.pair is not None:
-        return _row(kernel, ahead=True) or _row(kernel)
-    parts = row_parts(kernel)
+    parts = 1 if kernel.pair else row_parts(kernel)
     return _split_row(kernel, parts) if parts > 1 else _row(kernel)
 
 
@@ -72,8 +70,8 @@ def _lasting(kernel: Kernel) -> set[Node]:
     return {node for node in large.intersection(kernel.reads) if prod(node.shape) >= kernel.numel}
 
 
-def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
-    """A kernel whose rows are whole; nothing if they had to be sent for `ahead`, and cannot be."""
+def _row(kernel: Kernel) -> list[Stage]:
+    """A kernel whose rows are whole."""
     own, columns = kernel.pair or (kernel, None)
     row = Lines(own)
     group = row_group(own)
@@ -84,9 +82,7 @@ def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
     trips = -(-items // group)
     free = 2 * row.scratch_bytes
     ring = carried = None
-    if ahead and columns is not None:
-        if not worth_a_ring(kernel, columns, trips * width):
-            return []
+    if kernel.ahead and columns is not None:
         ring = row.writer.nearer = Ring(row, columns, width, items, trips)
         carried = ring.carried
     elif columns is not None:
@@ -107,7 +103,7 @@ def _row(kernel: Kernel, ahead: bool = False) -> list[Stage]:
     about = f"row_reduce, {row.lines} rows of {row.length}, {group} threads each"
     about += f", {loops} loops, {where}"
     if ring:
-        return ring.stages(kernel, text, about) if ring.serves(kernel) else []
+        return ring.stages(kernel, text, about)
     if carried:
         room = fits and carried.shared <= kernel.target.block_shared
         assert room, "the schedule has no room for the columns"
