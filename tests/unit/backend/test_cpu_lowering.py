@@ -138,6 +138,9 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
         OTHER,
     ),
     "a view of what dies": lambda: _with_view(lambda x: (x + 1, x.flip(0) * (x + 1))),
+    "a few rows of a large weight": lambda: _gradient(
+        lambda x, w: F.layer_norm(F.linear(x[:30], w.repeat(2, 1)) * 2, (400,)), LONG, OTHER
+    ),
     "short rows less their first": lambda: (
         lambda x: x - x[:, :1]
     )(tc.tensor(OTHER.reshape(-1, 6)).cumsum(0)),
@@ -334,7 +337,13 @@ def test_what_small_values_come_between_is_one_chain(plans: list[NumpyProgram]) 
     assert len(chain.members) >= 4
 
 
-@pytest.mark.parametrize("shape", [(16, 144, 4096), (6, 25, 50_000), (3, 7, 500), (5, 300, 12_000)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (16, 144, 4096), (6, 25, 50_000), (3, 7, 500), (5, 300, 12_000), (2, 512, 128),
+        (40, 512, 128), (33, 128, 512), (64, 256, 784),
+    ],
+)  # fmt: skip
 def test_turned_products_have_the_same_bits(
     shape: tuple[int, int, int], request: pytest.FixtureRequest
 ) -> None:
@@ -347,6 +356,7 @@ def test_turned_products_have_the_same_bits(
     expected = numeric.product(a, b)
     np.testing.assert_array_equal(numeric.turned_product(a, b), expected)
     out = np.empty_like(expected)
+    assert numeric.turned_product(a, b).flags.c_contiguous
     assert numeric.turned_product(a, b, out=out) is out
     np.testing.assert_array_equal(out, expected)
 

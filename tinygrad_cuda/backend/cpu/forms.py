@@ -467,13 +467,21 @@ def _matmul(forms: Forms, node: Node) -> Form | None:
 
 
 def _is_turned(a: Node, b: Node) -> bool:
-    """Whether a product sums many terms for few elements, more columns than rows."""
+    """Whether BLAS is quicker with the transposes: it packs the operand in front in its own order.
+
+    So it is for long sums of few elements, more columns than rows, and for few rows of a large
+    weight.
+    """
     rows, terms, columns = a.shape[-2], a.shape[-1], b.shape[-1]
-    return b.op is mv.permute and rows < columns and terms >= MANY_TERMS * columns
+    if b.op is not mv.permute:
+        return False
+    few = 2 <= rows <= FEW_ROWS and terms * columns >= LARGE_WEIGHT and len(b.shape) == 2
+    return few or (rows < columns and terms >= MANY_TERMS * columns)
 
 
-# Terms for each column from which on a product is turned.
-MANY_TERMS = 8
+# Terms for each column from which on a product is turned; rows up to which it is, and elements of
+# the weight (at 64 rows: 0.84 of the time with 784 x 256 elements, 1.03 with 128 x 128).
+MANY_TERMS, FEW_ROWS, LARGE_WEIGHT = 8, 64, 1 << 16
 
 
 def _convolution(forms: Forms, node: Node) -> Form | None:

@@ -464,7 +464,8 @@ def turned_product(a: Any, b: Any, out: Array | None = None) -> Array:
     """
     found: Array = product(b.swapaxes(-1, -2), a.swapaxes(-1, -2)).swapaxes(-1, -2)
     if out is None:
-        return found
+        # Row-major as all values: what sums it goes over it in that order.
+        return np.ascontiguousarray(found)
     out[...] = found
     return out
 
