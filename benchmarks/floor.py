@@ -51,7 +51,7 @@ def floor_of(workload: Workload) -> Floor:
     """FLOPs from the recorded, never computed step; bytes from its definition."""
     work = Work(tc, workload, "cpu")
     realize_all()
-    local.recorder.clear_lines()
+    local.recorder.call_lines = set()
     given = work.data[0]
     if isinstance(workload, Training):
         loss = workload.loss(work.net, *given)

@@ -280,6 +280,27 @@ def test_validate_finds_other_data(name: str, monkeypatch: pytest.MonkeyPatch) -
         call(x)
 
 
+def test_state_that_is_cleared_before_each_call_is_made_each_time() -> None:
+    """As without `compile`: no call is refused, however many there are."""
+    weights = []
+    for compiled in (False, True):
+        tc.manual_seed(0)
+        model = nn.Linear(6, 2)
+        optimizer = optim.RAdam(model.parameters(), lr=0.1)
+
+        def step(x: Any, model: Any = model, optimizer: Any = optimizer) -> None:
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        call = tc.compile(step) if compiled else step
+        for _ in range(6):
+            call(tc.ones(4, 6))
+            optimizer.state.clear()
+        weights.append(model.weight.tolist())
+    assert weights[0] == weights[1]
+
+
 @pytest.mark.fast_paths
 def test_reasons_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -292,7 +313,7 @@ def test_reasons_are_reported(
     task.step(*batch(0, 5))
     text = capsys.readouterr().err
     assert "is traced: its first call" in text
-    assert "its call has changed the optimizer's state was made" in text
+    assert "its call has changed the optimizer's state, which it made" in text
     assert "an argument is a tensor (5, 6) float32" in text
     assert "training has changed" in text
 

@@ -27,6 +27,7 @@ from tinygrad_cuda.core.interrupts import SIGINT, SIGTERM, getsignal, indivisibl
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.trees import leaves
 from tinygrad_cuda.engine.capture import (
+    STATE_MADE,
     Capture,
     Stale,
     StepEvent,
@@ -351,7 +352,8 @@ def _unsteady(capture: Capture, program: CapturedProgram) -> Change | None:
     """What the call has made or replaced that a replay would not; or None."""
     for event in capture.events:
         if isinstance(event, StepEvent) and event.unsteady is not None:
-            return Change(event.unsteady, None, False)
+            # A program that clears the state before each call is right, and never repeated.
+            return Change(event.unsteady, None, event.unsteady == STATE_MADE)
     for reference, cell, chain in capture.handles.values():
         handle = reference()
         if handle is not None and (handle.cell is not cell or handle.chain != chain):

@@ -83,6 +83,10 @@ class Stale(Exception):
     """A replay does not fit any more; the text says why."""
 
 
+# Why a step cannot be repeated that was the first of its optimizer, or since its state was cleared.
+STATE_MADE = "the optimizer's state, which it made"
+
+
 class StepEvent:
     """What an optimizer's step does on the host.
 

@@ -16,7 +16,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.core.dtypes import DType, float32
 from tinygrad_cuda.core.errors import CompileError
-from tinygrad_cuda.engine.capture import Stale, StepEvent, supplied
+from tinygrad_cuda.engine.capture import STATE_MADE, Stale, StepEvent, supplied
 from tinygrad_cuda.engine.plan import key_numbers
 from tinygrad_cuda.engine.realize import value_error
 from tinygrad_cuda.replay.switches import switches
@@ -428,7 +428,7 @@ class StepReplay(StepEvent):
             self.alike.append(_SameSpecGroup(self.optimizer, number, parameter, host))
         except KeyError:
             # The state is made by this very step.
-            self.unsteady = "the optimizer's state was made"
+            self.unsteady = STATE_MADE
             self._current = -1
 
     def supply(self, value: float, name: tuple[Any, ...]) -> float:
@@ -452,7 +452,7 @@ class StepReplay(StepEvent):
                 before[k] is v for k, v in after.items() if isinstance(v, Tensor)
             )
             if not same:
-                self.unsteady = "the optimizer's state was made"
+                self.unsteady = STATE_MADE
         self._before = {}
         for alike in self.alike:
             parameters, alike.members = alike.members, []
