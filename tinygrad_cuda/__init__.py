@@ -94,17 +94,17 @@ from tinygrad_cuda.tensors.autocast import (
 )
 from tinygrad_cuda.tensors.base import Size
 from tinygrad_cuda.tensors.creation import as_tensor as asarray
-from tinygrad_cuda.tensors.decomposing import householder_product as orgqr
-from tinygrad_cuda.tensors.decomposing import lu_packed as lu
-from tinygrad_cuda.tensors.decomposing import lu_solve_of as lu_solve
-from tinygrad_cuda.tensors.factorizing import cholesky_of as cholesky
-from tinygrad_cuda.tensors.factorizing import inv as inverse
-from tinygrad_cuda.tensors.factorizing import pinv as pinverse
-from tinygrad_cuda.tensors.factorizing import qr_of as qr
-from tinygrad_cuda.tensors.factorizing import svd_v as svd
 from tinygrad_cuda.tensors.functions import *
 from tinygrad_cuda.tensors.keywords import creates, takes_out
 from tinygrad_cuda.tensors.legacy import ON_HOST, set_default_tensor_type, typename
+from tinygrad_cuda.tensors.linalg.decomposing import householder_product as orgqr
+from tinygrad_cuda.tensors.linalg.decomposing import lu_packed as lu
+from tinygrad_cuda.tensors.linalg.decomposing import lu_solve_of as lu_solve
+from tinygrad_cuda.tensors.linalg.factorizing import cholesky_of as cholesky
+from tinygrad_cuda.tensors.linalg.factorizing import inv as inverse
+from tinygrad_cuda.tensors.linalg.factorizing import pinv as pinverse
+from tinygrad_cuda.tensors.linalg.factorizing import qr_of as qr
+from tinygrad_cuda.tensors.linalg.factorizing import svd_v as svd
 from tinygrad_cuda.tensors.math import abs as absolute
 from tinygrad_cuda.tensors.math import acos as arccos
 from tinygrad_cuda.tensors.math import asin as arcsin

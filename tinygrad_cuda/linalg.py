@@ -14,12 +14,13 @@ import numpy as np
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.core.shapes import normalize_axes, normalize_axis
-from tinygrad_cuda.tensors import math, products, reductions
+from tinygrad_cuda.tensors import math, reductions
 from tinygrad_cuda.tensors.arguments import checked_names
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import DTypeLike, buffer_node
-from tinygrad_cuda.tensors.decomposing import (
+from tinygrad_cuda.tensors.linalg import products
+from tinygrad_cuda.tensors.linalg.decomposing import (
     householder_product,
     ldl_factor,
     ldl_factor_ex,
@@ -29,7 +30,7 @@ from tinygrad_cuda.tensors.decomposing import (
     lu_factor_ex,
     lu_solve,
 )
-from tinygrad_cuda.tensors.factorizing import (
+from tinygrad_cuda.tensors.linalg.factorizing import (
     cholesky,
     det,
     eigh,
@@ -45,8 +46,7 @@ from tinygrad_cuda.tensors.factorizing import (
     svd,
     svdvals,
 )
-from tinygrad_cuda.tensors.linalg import matmul
-from tinygrad_cuda.tensors.products import multi_dot, vecdot
+from tinygrad_cuda.tensors.linalg.products import matmul, multi_dot, vecdot
 from tinygrad_cuda.tensors.shaping import diagonal as _diagonal
 from tinygrad_cuda.tensors.shaping import vander as _vander
 from tinygrad_cuda.tensors.tensor import Tensor

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from tinygrad_cuda.core.names import missing_from
 from tinygrad_cuda.tensors.arguments import checked_names
-from tinygrad_cuda.tensors.exponentials import log_softmax, logsumexp, softmax
 from tinygrad_cuda.tensors.math import erf, exp2, expm1, log1p, round
+from tinygrad_cuda.tensors.reductions import log_softmax, logsumexp, softmax
 from tinygrad_cuda.tensors.special import (
     bessel_j0,
     bessel_j1,

@@ -43,7 +43,7 @@ EVERYDAY = {
 }
 PACKAGE = "tinygrad_cuda.tensors"
 # The modules from which `functions` takes what they call public.
-FAMILIES = re.findall(rf"^from {PACKAGE}\.(\w+) import \*$", getsource(functions), re.MULTILINE)
+FAMILIES = re.findall(rf"^from {PACKAGE}\.([\w.]+) import \*$", getsource(functions), re.MULTILINE)
 OWNERS = {"Tensor": tc.Tensor, "torch": tc, "linalg": tc.linalg}
 
 

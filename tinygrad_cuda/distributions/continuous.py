@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinygrad_cuda.distributions.distribution import Distribution, together, uniform
+from tinygrad_cuda.tensors.indexing.selecting import where
 from tinygrad_cuda.tensors.random import randn
-from tinygrad_cuda.tensors.selecting import where
 from tinygrad_cuda.tensors.tensor import Tensor
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)

@@ -23,7 +23,7 @@ from tinygrad_cuda.distributions.multivariate_normal import (
     MultivariateNormal,
     normal_divergence,
 )
-from tinygrad_cuda.tensors.selecting import where
+from tinygrad_cuda.tensors.indexing.selecting import where
 from tinygrad_cuda.tensors.tensor import Tensor
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from tinygrad_cuda.distributions.distribution import Distribution, Shape, together, uniform
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.tensors.creation import tensor
+from tinygrad_cuda.tensors.indexing.selecting import where
 from tinygrad_cuda.tensors.random import randn
-from tinygrad_cuda.tensors.selecting import where
 from tinygrad_cuda.tensors.special import digamma, lgamma, xlogy
 from tinygrad_cuda.tensors.tensor import Tensor
 

@@ -9,7 +9,7 @@ from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.distributions.continuous import HALF_LOG_TAU
 from tinygrad_cuda.distributions.distribution import Distribution
-from tinygrad_cuda.tensors.factorizing import cholesky, inv, solve_triangular
+from tinygrad_cuda.tensors.linalg.factorizing import cholesky, inv, solve_triangular
 from tinygrad_cuda.tensors.random import randn
 from tinygrad_cuda.tensors.tensor import Tensor
 

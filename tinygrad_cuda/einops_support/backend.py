@@ -7,7 +7,8 @@ from typing import Any
 from einops._backends import AbstractBackend
 
 from tinygrad_cuda.core.dtypes import int64
-from tinygrad_cuda.tensors import creation, linalg, shaping
+from tinygrad_cuda.tensors import creation, shaping
+from tinygrad_cuda.tensors.linalg import products
 from tinygrad_cuda.tensors.tensor import Tensor
 
 
@@ -64,4 +65,4 @@ class TinygradCudaBackend(AbstractBackend):
         return x.dtype.is_floating
 
     def einsum(self, pattern: str, *x: Tensor) -> Tensor:
-        return linalg.einsum(pattern, *x)
+        return products.einsum(pattern, *x)

@@ -9,8 +9,8 @@ from einops.layers._einmix import _EinmixMixin
 
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
-from tinygrad_cuda.tensors import linalg
 from tinygrad_cuda.tensors.creation import zeros
+from tinygrad_cuda.tensors.linalg import products
 from tinygrad_cuda.tensors.tensor import Tensor
 
 __all__ = ["EinMix", "Rearrange", "Reduce"]
@@ -56,7 +56,7 @@ class EinMix(_EinmixMixin, Module):
     def forward(self, input: Tensor) -> Any:
         if self.pre_rearrange is not None:
             input = self.pre_rearrange(input)
-        result = linalg.einsum(self.einsum_pattern, input, self.weight)
+        result = products.einsum(self.einsum_pattern, input, self.weight)
         if self.bias is not None:
             result += self.bias
         return result if self.post_rearrange is None else self.post_rearrange(result)

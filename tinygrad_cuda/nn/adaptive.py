@@ -12,7 +12,7 @@ from tinygrad_cuda.nn.linear import Linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensors.base import wrap
-from tinygrad_cuda.tensors.indexing import position_node
+from tinygrad_cuda.tensors.indexing.keys import position_node
 from tinygrad_cuda.tensors.shaping import cat
 from tinygrad_cuda.tensors.tensor import Tensor
 

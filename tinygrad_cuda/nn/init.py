@@ -18,7 +18,7 @@ from tinygrad_cuda.core.names import missing_from, public
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.tensors import creation
 from tinygrad_cuda.tensors.creation import empty
-from tinygrad_cuda.tensors.factorizing import qr
+from tinygrad_cuda.tensors.linalg.factorizing import qr
 from tinygrad_cuda.tensors.special import erfinv
 from tinygrad_cuda.tensors.tensor import Tensor
 

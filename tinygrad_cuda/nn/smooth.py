@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinygrad_cuda.tensors import selecting
+from tinygrad_cuda.tensors.indexing import selecting
 from tinygrad_cuda.tensors.tensor import Tensor
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.ops import indexing
-from tinygrad_cuda.tensors import selecting
 from tinygrad_cuda.tensors.base import wrap
+from tinygrad_cuda.tensors.indexing import selecting
 from tinygrad_cuda.tensors.tensor import Tensor
 
 

@@ -15,7 +15,7 @@ from tinygrad_cuda.nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from tinygrad_cuda.optim.lr_scheduler.base import LRScheduler, per_group, rate_of
 from tinygrad_cuda.optim.optimizer import Optimizer
 from tinygrad_cuda.tensors.creation import tensor
-from tinygrad_cuda.tensors.selecting import where
+from tinygrad_cuda.tensors.indexing.selecting import where
 from tinygrad_cuda.tensors.tensor import Tensor
 
 Average = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -18,7 +18,6 @@ from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.ops import random as ops
 from tinygrad_cuda.tensors import random, shaping
 from tinygrad_cuda.tensors.base import wrap
-from tinygrad_cuda.tensors.cumulative import cumsum
 from tinygrad_cuda.tensors.ordering import topk
 from tinygrad_cuda.tensors.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensors.random import (
@@ -28,6 +27,7 @@ from tinygrad_cuda.tensors.random import (
     numbered,
     uniform_node,
 )
+from tinygrad_cuda.tensors.reductions import cumsum
 from tinygrad_cuda.tensors.searching import searchsorted
 from tinygrad_cuda.tensors.shaping import slice_axis
 

@@ -6,23 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad_cuda.core import layouts
 from tinygrad_cuda.tensors import (
-    cumulative,
-    decomposing,
     distributions,
-    factorizing,
-    histograms,
     legacy,
-    linalg,
     math,
     ordering,
-    products,
     quantiles,
+    reductions,
     searching,
     shaping,
     special,
     statistics,
-    writing,
 )
+from tinygrad_cuda.tensors.indexing import writing
+from tinygrad_cuda.tensors.linalg import decomposing, factorizing, products
 from tinygrad_cuda.tensors.math import in_place
 
 if TYPE_CHECKING:
@@ -223,8 +219,8 @@ class ElementwiseMethods:
     subtract_ = in_place(math.sub)
     multiply_ = in_place(math.mul)
     divide_ = true_divide_ = in_place(math.div)
-    cumsum_ = in_place(cumulative.cumsum)
-    cumprod_ = in_place(cumulative.cumprod)
+    cumsum_ = in_place(reductions.cumsum)
+    cumprod_ = in_place(reductions.cumprod)
 
 
 class OrderMethods:
@@ -257,7 +253,7 @@ class OrderMethods:
     renorm_ = in_place(statistics.renorm)
     bincount = statistics.bincount
     histc = statistics.histc
-    histogram = histograms.histogram
+    histogram = statistics.histogram
     diff = shaping.diff
 
 
@@ -338,7 +334,7 @@ class ProductMethods:
 
     baddbmm = products.baddbmm
     baddbmm_ = in_place(products.baddbmm)
-    addmm_ = in_place(linalg.addmm)
+    addmm_ = in_place(products.addmm)
     addbmm = products.addbmm
     addbmm_ = in_place(products.addbmm)
     addmv = products.addmv

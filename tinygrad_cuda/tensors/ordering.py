@@ -22,9 +22,9 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, indexing, movement, numeric, scan
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import buffer_node
+from tinygrad_cuda.tensors.indexing.selecting import along_axis
 from tinygrad_cuda.tensors.layout import another, copied_strides
 from tinygrad_cuda.tensors.promotion import to_dtype
-from tinygrad_cuda.tensors.selecting import along_axis
 from tinygrad_cuda.tensors.shaping import slice_axis
 
 if TYPE_CHECKING:

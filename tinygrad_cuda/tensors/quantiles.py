@@ -15,9 +15,9 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise, movement
 from tinygrad_cuda.graph.ops import reduction as ops
 from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.indexing.selecting import along_axis
 from tinygrad_cuda.tensors.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensors.reductions import require_float
-from tinygrad_cuda.tensors.selecting import along_axis
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor

@@ -43,7 +43,8 @@ from tinygrad_cuda.tensors.creation import (
     resolve_device,
     zeros,
 )
-from tinygrad_cuda.tensors.indexing import select
+from tinygrad_cuda.tensors.indexing.keys import select
+from tinygrad_cuda.tensors.indexing.selecting import along_axis
 from tinygrad_cuda.tensors.layout import (
     another,
     copied_strides,
@@ -53,7 +54,6 @@ from tinygrad_cuda.tensors.layout import (
     lies_in,
 )
 from tinygrad_cuda.tensors.promotion import to_dtype
-from tinygrad_cuda.tensors.selecting import along_axis
 from tinygrad_cuda.tensors.views import first_position, moves
 
 if TYPE_CHECKING:

@@ -15,10 +15,11 @@ from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.graph.ops import special as ops
 from tinygrad_cuda.graph.ops import special_rare as rare_ops
-from tinygrad_cuda.tensors import math, selecting
+from tinygrad_cuda.tensors import math
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import ones_like, zeros_like
+from tinygrad_cuda.tensors.indexing import selecting
 from tinygrad_cuda.tensors.layout import copied_strides, gives_rows, keeps_layout, strides_like
 from tinygrad_cuda.tensors.math import _binary, _unary
 from tinygrad_cuda.tensors.opmath import rounded_once

@@ -24,28 +24,24 @@ from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.tensors import backward as backward_pass
 from tinygrad_cuda.tensors import (
     creation,
-    cumulative,
-    exponentials,
-    indexing,
     inspection,
     keywords,
     legacy,
-    linalg,
     math,
     random,
     reductions,
     representation,
-    selecting,
     shaping,
     special,
     transfer,
     ufuncs,
-    writing,
 )
 from tinygrad_cuda.tensors.arguments import takes_tensors
 from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.indexing import keys, selecting, writing
 from tinygrad_cuda.tensors.layout import lies_in
+from tinygrad_cuda.tensors.linalg import products
 from tinygrad_cuda.tensors.methods import (
     ElementwiseMethods,
     FactMethods,
@@ -521,8 +517,8 @@ class Tensor(
     __rpow__ = _reflected(math.pow)
     __neg__ = math.neg
     __abs__ = math.abs
-    __matmul__ = linalg.matmul
-    __rmatmul__ = _reflected(linalg.matmul)
+    __matmul__ = products.matmul
+    __rmatmul__ = _reflected(products.matmul)
 
     def __pos__(self) -> Tensor:
         return self
@@ -592,8 +588,8 @@ class Tensor(
     round = math.round
     sign = math.sign
     clamp = clip = math.clamp
-    softmax = exponentials.softmax
-    log_softmax = exponentials.log_softmax
+    softmax = reductions.softmax
+    log_softmax = reductions.log_softmax
 
     # In place --------------------------------------------------------------------------------
 
@@ -673,10 +669,10 @@ class Tensor(
     var = reductions.var
     std = reductions.std
     norm = reductions.norm
-    logsumexp = exponentials.logsumexp
+    logsumexp = reductions.logsumexp
     count_nonzero = reductions.count_nonzero
-    cumsum = cumulative.cumsum
-    cumprod = cumulative.cumprod
+    cumsum = reductions.cumsum
+    cumprod = reductions.cumprod
 
     # Shape -----------------------------------------------------------------------------------
 
@@ -698,7 +694,7 @@ class Tensor(
     chunk = shaping.chunk
     unbind = shaping.unbind
     narrow = shaping.narrow
-    select = indexing.select
+    select = keys.select
     flip = shaping.flip
     roll = shaping.roll
     diagonal = shaping.diagonal
@@ -724,8 +720,8 @@ class Tensor(
 
     # Indexing --------------------------------------------------------------------------------
 
-    __getitem__ = indexing.getitem
-    __setitem__ = indexing.setitem
+    __getitem__ = keys.getitem
+    __setitem__ = keys.setitem
     gather = selecting.gather
     take_along_dim = selecting.take_along_dim
     take = selecting.take
@@ -736,8 +732,8 @@ class Tensor(
     index_copy = selecting.index_copy
     index_fill = selecting.index_fill
     masked_fill = selecting.masked_fill
-    masked_select = indexing.masked_select
-    nonzero = indexing.nonzero
+    masked_select = keys.masked_select
+    nonzero = keys.nonzero
 
     def where(self, condition: Tensor, other: Any) -> Tensor:
         """The element of self where `condition` holds, else of `other`."""
@@ -746,13 +742,13 @@ class Tensor(
 
     # Products --------------------------------------------------------------------------------
 
-    matmul = linalg.matmul
-    mm = linalg.mm
-    bmm = linalg.bmm
-    mv = linalg.mv
-    dot = linalg.dot
-    outer = linalg.outer
-    addmm = linalg.addmm
+    matmul = products.matmul
+    mm = products.mm
+    bmm = products.bmm
+    mv = products.mv
+    dot = products.dot
+    outer = products.outer
+    addmm = products.addmm
 
     # Device and dtype ------------------------------------------------------------------------
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad_cuda.core.errors import ArgumentError
-from tinygrad_cuda.tensors import linalg, math, special
+from tinygrad_cuda.tensors import math, special
 from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.tensors.creation import tensor
+from tinygrad_cuda.tensors.linalg import products
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
@@ -29,7 +30,7 @@ NAMES = {
 
 def _function_of(ufunc: Any) -> Callable[..., Any] | None:
     name = NAMES.get(ufunc.__name__, ufunc.__name__)
-    for module in (math, special, special, linalg):
+    for module in (math, special, products):
         function: Callable[..., Any] | None = getattr(module, name, None)
         if function is not None and callable(function):
             return function

@@ -12,8 +12,8 @@ from tinygrad_cuda.graph import gradient
 from tinygrad_cuda.graph.node import Node, gradient_mode, mode
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensors.base import TensorBase, wrap
+from tinygrad_cuda.tensors.indexing.selecting import where
 from tinygrad_cuda.tensors.random import default_generator
-from tinygrad_cuda.tensors.selecting import where
 from tinygrad_cuda.tensors.tensor import Tensor
 
 

@@ -342,7 +342,7 @@ def test_index_errors_are_builtin_index_errors() -> None:
 def test_plain_keys_take_the_short_way_to_the_same_view(
     shape: tuple[int, ...], on_cpu: None
 ) -> None:
-    from tinygrad_cuda.tensors.indexing import _at_plain, _read
+    from tinygrad_cuda.tensors.indexing.keys import _at_plain, _read
 
     x = tc.arange(int(np.prod(shape))).reshape(shape)
     parts = (0, -1, slice(None), slice(0, 1), slice(-1, None), slice(None, None, 2), slice(9, 9))

@@ -153,7 +153,7 @@ from tinygrad_cuda.nn.functional.vision import (
     upsample_nearest,
 )
 from tinygrad_cuda.tensors.arguments import checked_names
-from tinygrad_cuda.tensors.selecting import (
+from tinygrad_cuda.tensors.indexing.selecting import (
     one_hot,
 )
 from tinygrad_cuda.tensors.shaping import (

@@ -17,10 +17,10 @@ from tinygrad_cuda.tensors.autocast import in_float32, in_half, in_widest
 from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange
 from tinygrad_cuda.tensors.layout import copied_strides, gives_rows
+from tinygrad_cuda.tensors.linalg.products import cosine_similarity as cosine_similarity
+from tinygrad_cuda.tensors.linalg.products import pairwise_distance as pairwise_distance
+from tinygrad_cuda.tensors.linalg.products import pdist as pdist
 from tinygrad_cuda.tensors.opmath import rounded_once
-from tinygrad_cuda.tensors.products import cosine_similarity as cosine_similarity
-from tinygrad_cuda.tensors.products import pairwise_distance as pairwise_distance
-from tinygrad_cuda.tensors.products import pdist as pdist
 from tinygrad_cuda.tensors.random import rand_like
 from tinygrad_cuda.tensors.tensor import Tensor
 

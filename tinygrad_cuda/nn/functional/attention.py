@@ -12,9 +12,9 @@ from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensors.autocast import in_half, is_autocast_enabled
 from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange, zeros
-from tinygrad_cuda.tensors.exponentials import masked_softmax
 from tinygrad_cuda.tensors.layout import fresh
 from tinygrad_cuda.tensors.opmath import rounded_once
+from tinygrad_cuda.tensors.reductions import masked_softmax
 from tinygrad_cuda.tensors.shaping import cat
 from tinygrad_cuda.tensors.tensor import Tensor
 

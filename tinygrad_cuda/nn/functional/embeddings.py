@@ -10,7 +10,7 @@ from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensors import reductions
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import arange, ones_like, zeros
-from tinygrad_cuda.tensors.indexing import position_node
+from tinygrad_cuda.tensors.indexing.keys import position_node
 from tinygrad_cuda.tensors.tensor import Tensor
 
 

@@ -18,7 +18,7 @@ from tinygrad_cuda.tensors.autocast import in_float32, refuse_float16
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange
-from tinygrad_cuda.tensors.indexing import position_node
+from tinygrad_cuda.tensors.indexing.keys import position_node
 from tinygrad_cuda.tensors.layout import copied_strides, strides_like
 from tinygrad_cuda.tensors.opmath import rounded_once
 from tinygrad_cuda.tensors.random import probability_node

@@ -17,7 +17,7 @@ from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.utils.parametrize import register_parametrization
 from tinygrad_cuda.nn.utils.reparametrize import lengths
 from tinygrad_cuda.tensors.creation import empty, eye, tensor
-from tinygrad_cuda.tensors.factorizing import matrix_exp, qr, solve
+from tinygrad_cuda.tensors.linalg.factorizing import matrix_exp, qr, solve
 from tinygrad_cuda.tensors.shaping import cat
 from tinygrad_cuda.tensors.tensor import Tensor
 

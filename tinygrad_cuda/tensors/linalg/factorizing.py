@@ -20,9 +20,10 @@ from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, mode
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.tensors import math, selecting, shaping
+from tinygrad_cuda.tensors import math, shaping
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import buffer_node
+from tinygrad_cuda.tensors.indexing import selecting
 from tinygrad_cuda.tensors.shaping import cat
 
 if TYPE_CHECKING:

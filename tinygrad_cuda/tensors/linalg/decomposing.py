@@ -15,10 +15,11 @@ from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.tensors import factorizing, shaping
+from tinygrad_cuda.tensors import shaping
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import buffer_node
-from tinygrad_cuda.tensors.factorizing import require_matrix, solve_triangular
+from tinygrad_cuda.tensors.linalg import factorizing
+from tinygrad_cuda.tensors.linalg.factorizing import require_matrix, solve_triangular
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor

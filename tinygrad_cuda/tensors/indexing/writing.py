@@ -15,15 +15,16 @@ from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, Op
 from tinygrad_cuda.graph.ops import common, elementwise, movement, reduction
 from tinygrad_cuda.graph.ops import indexing as ops
-from tinygrad_cuda.tensors import indexing, selecting, shaping
+from tinygrad_cuda.tensors import shaping
 from tinygrad_cuda.tensors.autocast import in_widest
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import as_tensor
-from tinygrad_cuda.tensors.cumulative import cumsum
+from tinygrad_cuda.tensors.indexing import keys, selecting
+from tinygrad_cuda.tensors.indexing.selecting import along_axis, scatter_add
 from tinygrad_cuda.tensors.layout import copied_strides
 from tinygrad_cuda.tensors.math import store
 from tinygrad_cuda.tensors.promotion import to_dtype, to_shape
-from tinygrad_cuda.tensors.selecting import along_axis, scatter_add
+from tinygrad_cuda.tensors.reductions import cumsum
 
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
@@ -37,13 +38,13 @@ __all__ = [
 
 def argwhere(input: Tensor) -> Tensor:
     """The positions of elements other than zero, as rows; see `nonzero`."""
-    found: Tensor = indexing.nonzero(input)
+    found: Tensor = keys.nonzero(input)
     return found
 
 
 def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     """The first `size` rows of `nonzero`, filled up with rows of `fill_value`."""
-    rows: Tensor = indexing.nonzero(input)[:size]
+    rows: Tensor = keys.nonzero(input)[:size]
     missing = size - rows.shape[0]
     if missing <= 0:
         return rows
@@ -204,7 +205,7 @@ def _scattered_extreme(
     """Every place reduces all sources whose index is the place, and the old element."""
     whole = _last(input.node, axis)
     size, count = whole.shape[-1], index.node.shape[axis]
-    checked = indexing.position_node("scatter_reduce", index, size, input.node, wrap_negative=False)
+    checked = keys.position_node("scatter_reduce", index, size, input.node, wrap_negative=False)
     places = _last(checked, axis)
     values = _leading(_last(src.node, axis), places.shape)
     region = _leading(whole, (*places.shape[:-1], size))
@@ -316,7 +317,7 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
         )
     if not index.numel():
         return _unwritten(input, source)
-    places = indexing.position_node("put", index, size, node)
+    places = keys.position_node("put", index, size, node)
     places = movement.reshape(places, shape=(prod(places.shape),))
     values = movement.reshape(source.node, shape=places.shape)
     row = ops.scatter_add if accumulate else ops.scatter
@@ -349,10 +350,10 @@ def index_put(
     key = tuple(slice(None) if item is None else item for item in indices)
     result = shaping.clone(input)
     if not accumulate:
-        indexing.setitem(result, key, values)
+        keys.setitem(result, key, values)
         return result
     places = wrap(along_flat(input.node))
-    chosen = indexing.getitem(places, key)
+    chosen = keys.getitem(places, key)
     added = wrap(to_shape(as_tensor(values).node, chosen.node.shape))
     return put(result, chosen, added, accumulate=True)
 
@@ -401,7 +402,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     number = elementwise.where(
         movement.reshape(chosen, shape=flat.shape), number, common.full_like(number, 0)
     )
-    places = indexing.position_node("masked_scatter", wrap(number), source.numel(), input.node)
+    places = keys.position_node("masked_scatter", wrap(number), source.numel(), input.node)
     supply = movement.reshape(source.node, shape=(source.numel(),))
     taken = movement.reshape(ops.gather(supply, places), shape=shape)
     return wrap(elementwise.where(chosen, taken, to_shape(input.node, shape)))
@@ -424,7 +425,7 @@ def _through(op: str, input: Tensor, view: Any, src: Tensor) -> Tensor:
 
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """A copy with the slice that `select` shows replaced by `src`."""
-    return _through("select_scatter", input, lambda x: indexing.select(x, dim, index), src)
+    return _through("select_scatter", input, lambda x: keys.select(x, dim, index), src)
 
 
 def slice_scatter(
@@ -438,7 +439,7 @@ def slice_scatter(
     """A copy with ``[start:end:step]`` along `dim` replaced by `src`."""
     axis = normalize_axis("slice_scatter", dim, input.ndim)
     key = (slice(None),) * axis + (slice(start, end, step),)
-    return _through("slice_scatter", input, lambda x: indexing.getitem(x, key), src)
+    return _through("slice_scatter", input, lambda x: keys.getitem(x, key), src)
 
 
 def diagonal_scatter(

@@ -21,7 +21,7 @@ from tinygrad_cuda.tensors.autocast import in_widest
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import get_default_dtype
-from tinygrad_cuda.tensors.indexing import nonzero, position_node
+from tinygrad_cuda.tensors.indexing.keys import nonzero, position_node
 from tinygrad_cuda.tensors.layout import keeps_layout, strides_like
 from tinygrad_cuda.tensors.promotion import factor_of, promote, to_dtype, to_shape
 from tinygrad_cuda.tensors.transfer import to_device

@@ -1,0 +1,1 @@
+"""Elements at positions: `x[key]`, choosing by other Tensors, and writing there."""

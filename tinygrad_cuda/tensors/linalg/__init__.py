@@ -1,0 +1,1 @@
+"""Linear algebra: products of matrices, their inverses and factors."""
