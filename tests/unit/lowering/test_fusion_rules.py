@@ -70,10 +70,10 @@ def of_shape(k: random.Random, new: Inputs, shape: Shape) -> Node:
     def plain() -> Node:
         return new(*shape)
 
-    makers: list[Callable[[], Node]] = [
+    kinds: list[Callable[[], Node]] = [
         spread, one_a_channel, reshaped, sliced, turned, flipped, counted, plain,
     ]  # fmt: skip
-    return k.choices(makers, weights=(3, 6, 6, 1, 1, 1, 1, 6))[0]()
+    return k.choices(kinds, weights=(3, 6, 6, 1, 1, 1, 1, 6))[0]()
 
 
 def normalization(seed: int) -> Program:
@@ -172,16 +172,16 @@ def test_carried_columns_and_rows_loaded_ahead_have_room(monkeypatch: pytest.Mon
     monkeypatch.setattr(fuse_column_sums, "LEAST", 1)
     monkeypatch.setattr(fuse_column_sums, "COLUMN_REGISTERS", 1 << 20)
     target = replace(SMALL, multiprocessors=2)
-    found = [
+    made = [
         kernel
         for seed in range(140)
         for kernel in lower.scheduled(rows_and_columns(seed), target).kernels
     ]
-    for kernel in found:
+    for kernel in made:
         assert all(stage.shared <= target.block_shared for stage in stages(kernel))
-    ahead = [kernel.ahead for kernel in found if kernel.pair]
+    ahead = [kernel.ahead for kernel in made if kernel.pair]
     assert 10 <= sum(ahead) <= len(ahead) - 10
-    assert ahead == [can_load_ahead(kernel) for kernel in found if kernel.pair]
+    assert ahead == [can_load_ahead(kernel) for kernel in made if kernel.pair]
 
 
 def can_load_ahead(kernel: Kernel) -> bool:

@@ -21,6 +21,7 @@ from tinygrad_cuda.lowering.schedule.resources import (
     row_width,
     scratch_bytes,
     stays_on_chip,
+    values_of_thread,
 )
 from tinygrad_cuda.lowering.target import Target
 
@@ -70,8 +71,8 @@ def _fits(rows: Kernel, columns: Kernel) -> bool:
     if taken + ROW_BYTES > rows.target.block_shared:
         return False
     at_hand = {*rows.nodes, *rows.reads, *columns.reads}
-    found = operands((node.sources[0] for node in columns.anchors), at_hand)
-    return not needs_other_rows(found, rows, at_hand)
+    met = operands((node.sources[0] for node in columns.anchors), at_hand)
+    return not needs_other_rows(met, rows, at_hand)
 
 
 def _join(schedule: Schedule, rows: Kernel, columns: Kernel) -> None:
@@ -98,24 +99,23 @@ def _join(schedule: Schedule, rows: Kernel, columns: Kernel) -> None:
 def _loads_ahead(rows: Kernel, columns: Kernel) -> bool:
     """Whether a block can load the rows after this one: by vectors alone, with room for them."""
     width, length = row_width(rows, THREADS), length_of(rows.sign)
-    values = -(-length // width // THREADS) * width
+    values = values_of_thread(rows)
     registers = values * sum(map(accumulator_bytes, columns.anchors)) // 4
     assigned = any(node.op is common.assign and node not in rows.places for node in rows.stores)
     if width == 1 or values < LEAST or registers > COLUMN_REGISTERS or rows.one_hot or assigned:
         return False
     memory = {*rows.reads, *columns.reads}.difference(rows.nodes)
     summed = (node.sources[0] for node in rows.anchors + columns.anchors)
-    found = operands((*summed, *rows.wide_stores), memory)
-    shared = operands((node for sign, node in found.spread if sign == columns.sign), memory)
-    others = [node for sign, node in found.spread if sign != columns.sign]
-    others += [*found.other, *shared.other, *(node for _, node in shared.spread)]
+    met = operands((*summed, *rows.wide_stores), memory)
+    shared = operands(met.along(columns.sign), memory)
+    others = [*met.besides(columns.sign), *shared.besides(())]
     others += [node for node in rows.stores if rows.is_line(node)]
     wide = {node for node in memory if prod(node.shape) >= rows.numel}
-    if reaches(others, memory, rows.anchors) or not wide <= found.flat:
+    if reaches(others, memory, rows.anchors) or not wide <= met.flat:
         return False
-    if not all(4 <= width * node.dtype.itemsize <= 16 for node in found.flat | shared.flat):
+    if not all(4 <= width * node.dtype.itemsize <= 16 for node in met.flat | shared.flat):
         return False
-    sizes = [DEPTH * _aligned(length * node.dtype.itemsize) for node in found.flat]
+    sizes = [DEPTH * _aligned(length * node.dtype.itemsize) for node in met.flat]
     sizes += [_aligned(length * node.dtype.itemsize) for node in shared.flat]
     return _aligned(2 * scratch_bytes(rows)) + sum(sizes) <= rows.target.block_shared
 

@@ -156,8 +156,8 @@ def grid_tiles(kernel: Kernel) -> GridTiles | None:
                 # The blocks hold a whole row, so that each tile is published before a warp waits
                 # for its totals, and not all of them, so that something flows.
                 flows = parts <= producers and 2 * producers <= rows * parts
-                found = (slices, tile, width, parts, dense, blocks, reducers, producers)
-                return GridTiles(wide, sums, *found) if flows else None
+                sizes = (slices, tile, width, parts, dense, blocks, reducers, producers)
+                return GridTiles(wide, sums, *sizes) if flows else None
     return None
 
 
@@ -168,13 +168,13 @@ def _wide_operands(kernel: Kernel, run: int) -> list[Node] | None:
         run: neighbours of a row.
     """
     made = (*(node.sources[0] for node in kernel.anchors), *kernel.wide_stores)
-    found = operands(made, kernel.reads)
-    one_a_run = all(sign[-1][1] and sign[-1][0] % run == 0 for sign, _ in found.spread)
-    if found.other or not one_a_run:
+    met = operands(made, kernel.reads)
+    one_a_run = all(sign[-1][1] and sign[-1][0] % run == 0 for sign, _ in met.spread)
+    if met.other or not one_a_run:
         return None
-    if needs_other_rows(found, kernel, {*kernel.nodes, *kernel.reads}):
+    if needs_other_rows(met, kernel, {*kernel.nodes, *kernel.reads}):
         return None
-    return [node for node in kernel.reads if node in found.flat]
+    return [node for node in kernel.reads if node in met.flat]
 
 
 def _tile_sums(kernel: Kernel) -> TileSums | None:
@@ -196,11 +196,7 @@ def _tile_sums(kernel: Kernel) -> TileSums | None:
             if partner is None:
                 return None
         partners[node] = partner
-    found = TileSums(welford, partners, {})
-    for node, partner in partners.items():
-        for one in (found.sum_of(partner), node) if partner else (node,):
-            found.slots.setdefault(one, len(found.slots) + (2 if welford else 0))
-    return found
+    return TileSums(welford, partners)
 
 
 def loaded(node: Node, kernel: Kernel) -> Node | None:

@@ -37,12 +37,18 @@ class TileSums(NamedTuple):
         partners: for each sum, what is multiplied with a deviation from that mean in it, if
             something is: a tile takes its own mean, and what that changes follows from the
             partner's sum.
-        slots: the numbers of sums, and of partners whose sum is no other's.
     """
 
     welford: Node | None
     partners: dict[Node, Node | None]
-    slots: dict[Node, int]
+
+    @property
+    def slots(self) -> dict[Node, int]:
+        """The numbers of sums, and of partners that have no sum in the kernel."""
+        pairs = self.partners.items()
+        sums = ((self.sum_of(partner) if partner else node, node) for node, partner in pairs)
+        order = dict.fromkeys(node for pair in sums for node in pair)
+        return {node: k + 2 * (self.welford is not None) for k, node in enumerate(order)}
 
     @property
     def published(self) -> int:
@@ -50,7 +56,7 @@ class TileSums(NamedTuple):
         return (max(self.slots.values(), default=1) + 2) // 2 * 2
 
     def sum_of(self, partner: Node) -> Node:
-        """The sum of a partner: one of the kernel's, or the partner itself in its place."""
+        """The sum of a partner: one of the kernel's, or else the partner itself."""
         return next((n for n in self.partners if n.sources[0] is partner), partner)
 
 

@@ -1,4 +1,4 @@
-"""Sums over a one-hot mask, ``where(positions == place, value, 0)`` along a row: of all its
+"""Sums over a one-hot mask, ``where(columns == position, value, 0)`` along a row: of all its
 elements one counts, and a kernel whose rows are each one block's loads that one alone."""
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def find_one_hot_gathers(schedule: Schedule) -> None:
     for kernel in schedule.kernels:
         if kernel.kind != "row" or kernel.grid or row_parts(kernel) > 1:
             continue
-        found = ((node, _one_hot_gather(node, kernel)) for node in kernel.anchors)
-        kernel.one_hot = {node: gather for node, gather in found if gather is not None}
+        gathers = ((node, _one_hot_gather(node, kernel)) for node in kernel.anchors)
+        kernel.one_hot = {node: gather for node, gather in gathers if gather is not None}
 
 
 def _one_hot_gather(node: Node, kernel: Kernel) -> OneHotGather | None:
@@ -43,10 +43,10 @@ def _one_hot_gather(node: Node, kernel: Kernel) -> OneHotGather | None:
         return None
     if not _is_zero(trace(other, set())):
         return None
-    places = tuple((size, not reduced) for size, reduced in kernel.sign)
+    across = tuple((size, not reduced) for size, reduced in kernel.sign)
     first, second = (trace(operand, memory) for operand in mask.base.sources)
     for columns, position in ((first, second), (second, first)):
-        if not _counts(columns, memory) or _sign_of(columns, condition) != places:
+        if not _counts(columns, memory) or _sign_of(columns, condition) != across:
             continue
         index = position.base
         while index not in memory and index.op is ew.cast and index.dtype.is_integer:

@@ -24,6 +24,14 @@ class Operands(NamedTuple):
     spread: list[tuple[Signature, Node]]
     other: list[Node]
 
+    def along(self, sign: Signature) -> list[Node]:
+        """Values that are spread along these axes."""
+        return [node for axes, node in self.spread if axes == sign]
+
+    def besides(self, sign: Signature) -> list[Node]:
+        """Values that are met neither element by element nor spread along these axes."""
+        return [*self.other, *(node for axes, node in self.spread if axes != sign)]
+
 
 def operands(roots: Iterable[Node], stop: Container[Node]) -> Operands:
     """Searches elementwise values and plain movements for what they begin with.
@@ -32,7 +40,7 @@ def operands(roots: Iterable[Node], stop: Container[Node]) -> Operands:
         roots: values of as many elements as the loop has.
         stop: values that are at hand, or in memory.
     """
-    found = Operands(set(), [], [])
+    met = Operands(set(), [], [])
     stack, seen = list(roots), set[Node]()
     while stack:
         node = stack.pop()
@@ -40,7 +48,7 @@ def operands(roots: Iterable[Node], stop: Container[Node]) -> Operands:
             continue
         seen.add(node)
         if node in stop:
-            found.flat.add(node)
+            met.flat.add(node)
         elif node.op in TRANSPARENT or (node.op.kind == "movement" and keeps_order(node)):
             stack.append(node.sources[0])
         elif node.op.kind == "elementwise":
@@ -48,24 +56,22 @@ def operands(roots: Iterable[Node], stop: Container[Node]) -> Operands:
         elif node.op is movement.expand:
             (source,) = node.sources
             axes = [k for k, (a, b) in enumerate(zip(source.shape, node.shape)) if a != b]
-            found.spread.append((signature(node.shape, axes), source))
+            met.spread.append((signature(node.shape, axes), source))
         elif node.op.kind != "leaf":
-            found.other.append(node)
-    return found
+            met.other.append(node)
+    return met
 
 
-def needs_other_rows(found: Operands, rows: Kernel, at_hand: Container[Node]) -> bool:
+def needs_other_rows(met: Operands, rows: Kernel, at_hand: Container[Node]) -> bool:
     """Whether an element follows from reductions of a row that is not its own.
 
     Args:
-        found: what the elements are made of.
+        met: what the elements are made of.
         rows: the kernel that has the reductions.
         at_hand: values that it has, or that are in memory.
     """
-    own = operands((node for sign, node in found.spread if sign == rows.sign), at_hand)
-    others = [node for sign, node in found.spread if sign != rows.sign]
-    others += [node for _, node in own.spread]
-    return follows((*others, *found.other, *own.other), rows)
+    lines = operands(met.along(rows.sign), at_hand)
+    return follows((*met.besides(rows.sign), *lines.besides(())), rows)
 
 
 def follows(nodes: Iterable[Node], kernel: Kernel) -> bool:

@@ -103,8 +103,13 @@ def stays_on_chip(kernel: Kernel) -> bool:
     """Whether each of many rows is one block's, which holds it in registers."""
     if row_group(kernel) != THREADS or 2 * scratch_bytes(kernel) > ROW_BYTES:
         return False
+    return values_of_thread(kernel) <= HELD
+
+
+def values_of_thread(kernel: Kernel) -> int:
+    """How many elements of a row a thread takes, where a block takes the row."""
     width = row_width(kernel, THREADS)
-    return -(-length_of(kernel.sign) // width // THREADS) * width <= HELD
+    return -(-length_of(kernel.sign) // width // THREADS) * width
 
 
 def column_blocks(target: Target) -> int:
