@@ -5,12 +5,15 @@ One program holds a product for each tile, with sizes that no tile divides.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from execution import Batch, device_or_skip
 
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import float32
+from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -20,7 +23,7 @@ from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.lowering.emit import stages
 from tinygrad_cuda.lowering.lower import scheduled
-from tinygrad_cuda.lowering.skeletons.contract.loads import Source, followed
+from tinygrad_cuda.lowering.skeletons.contract.loads import Source, followed, follows_columns
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     TILES,
     Plan,
@@ -144,3 +147,33 @@ def test_an_operand_is_read_along_the_axis_on_which_it_lies(
     node = mv.permute(stored, axes=(1, 0)) if turned else stored
     source = Source(name, node, "m" if name == "a" else "n", lines, 64, k, ())
     assert followed(source, {stored}) == (axis, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "streams"),
+    [
+        (lambda x, y: y, True),
+        (lambda x, y: turned(x), False),
+        (lambda x, y: ew.neg(turned(x)), False),  # inline
+        (lambda x, y: turned(ew.exp(turned(y))), True),  # dear, but each element is read once
+        (lambda x, y: ew.exp(turned(x)), True),  # stored by another kernel
+        (lambda x, y: ew.mul(turned(x), y), True),
+    ],
+    ids=["plain", "turned", "negated", "turned twice", "dear", "of two"],
+)
+def test_an_operands_layout_is_that_of_what_its_kernel_reads(make: Any, streams: bool) -> None:
+    """The choice is made before kernels form."""
+    inputs = [
+        common.buffer.leaf(shape, float32, CPU, slot=slot)
+        for slot, shape in enumerate([(4, 200), (900, 200), (200, 900)])
+    ]
+    b = make(*inputs[1:])
+    node = contraction.matmul(inputs[0], b)
+    *_, kernel = scheduled(Program(CPU, (node,), tuple(inputs), {}), TARGET).kernels
+    (own,) = kernel.anchors
+    read = followed(Source("b", own.sources[1], "n", 900, 1, 200, ()), set(kernel.reads))[0]
+    assert follows_columns(*node.sources) == (read == "n") == streams
+
+
+def turned(node: Node) -> Node:
+    return mv.permute(node, axes=(1, 0))

@@ -9,13 +9,20 @@ from math import gcd, prod
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.lowering.codegen.index import AffineLeaf, Bounded, Compound, FloorDiv, Index, Mod
 from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates, Guard, moved
 from tinygrad_cuda.lowering.codegen.params import Words, literal
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
-from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT
+from tinygrad_cuda.lowering.schedule.fusion import (
+    BROADCAST_COST,
+    CHEAP_COST,
+    FLAT,
+    TRANSPARENT,
+    trace,
+)
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import PAD, Plan, itemsize_of
 from tinygrad_cuda.lowering.target import Target
 
@@ -558,8 +565,14 @@ def crowded(a: Node, b: Node, found: Plan, dtype: DType, target: Target) -> bool
     return False
 
 
-def _behind(node: Node) -> set[Node]:
-    """The value that an operand's index rewrites read."""
-    while node.op.kind == "movement" or node.op in TRANSPARENT:
-        node = node.sources[0]
-    return {node}
+def _behind(node: Node, cost: int = 0) -> set[Node]:
+    """What an operand's loads read: cheap values that are made of one other are inline."""
+    edge = trace(node, set())
+    node, cost = edge.base, cost + edge.base.op.cost
+    if node.op.kind != "elementwise" or cost > (
+        CHEAP_COST if edge.kind == FLAT else BROADCAST_COST
+    ):
+        return {node}
+    found = {base for source in node.sources for base in _behind(source, cost)}
+    loads = sum(base.op.kind != "leaf" or base.op is common.buffer for base in found)
+    return found if loads == 1 else {node}
