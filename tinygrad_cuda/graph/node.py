@@ -246,6 +246,13 @@ def node_made(
     return node
 
 
+def with_sources(node: Node, sources: tuple[Node, ...]) -> Node:
+    """The node over other values of the same shapes, without a history; itself over its own."""
+    if sources == node.sources:
+        return node
+    return node_made(node.op, sources, node.attributes, node.outputs, node.device, False, node.site)
+
+
 def holding(op: Op, outputs: Outputs, device: Device, storage: Any, site: RawSite | None) -> Node:
     """A node that has its value."""
     node = Node()

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.graph.node import Node, Op, node_made, topological
+from tinygrad_cuda.graph.node import Node, Op, topological, with_sources
 from tinygrad_cuda.graph.ops.contraction import matmul
 from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_gradient
 from tinygrad_cuda.lowering.codegen.index import INT_MAX
@@ -227,12 +227,7 @@ def choose_algorithms(
     choices: dict[Node, Choice] = {}
     new: dict[Node, Node] = {}
     for node in topological(outputs):
-        sources = tuple(new[source] for source in node.sources)
-        made = node
-        if sources != node.sources:
-            made = node_made(
-                node.op, sources, node.attributes, node.outputs, node.device, False, node.site
-            )
+        made = with_sources(node, tuple(new[source] for source in node.sources))
         if node.op.kind == "contraction" and 0 not in node.shape:
             choice = choose(made, target, tiers)
             if isinstance(choice.cut, Tiles):

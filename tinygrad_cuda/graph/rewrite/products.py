@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 
 from tinygrad_cuda.core.shapes import Shape
-from tinygrad_cuda.graph.node import Node, node_made, topological
+from tinygrad_cuda.graph.node import Node, node_made, topological, with_sources
 from tinygrad_cuda.graph.ops import contraction, movement
 
 RUN = 8  # elements that must stay neighbours in memory: they are stored together
@@ -41,8 +41,7 @@ def _turned(outputs: Sequence[Node]) -> tuple[Node, ...]:
             new[node] = _product(node, _transposed(b), _transposed(a))
         else:
             sources = tuple(new[operand] for operand in node.sources)
-            same = sources == node.sources
-            new[node] = node if same else _copy(node, sources)
+            new[node] = with_sources(node, sources)
     return tuple(new[node] for node in outputs)
 
 
@@ -75,7 +74,7 @@ def _arranged(outputs: Sequence[Node]) -> tuple[Node, ...]:
             )  # fmt: skip
         else:
             sources = tuple(new[operand] for operand in node.sources)
-            new[node] = node if sources == node.sources else _copy(node, sources)
+            new[node] = with_sources(node, sources)
     return tuple(new[node] for node in outputs)
 
 
@@ -135,7 +134,3 @@ def _transposed(node: Node) -> Node:
 def _product(like: Node, a: Node, b: Node) -> Node:
     outputs = like.outputs
     return node_made(contraction.matmul, (a, b), {}, outputs, like.device, False, like.site)
-
-
-def _copy(node: Node, sources: tuple[Node, ...]) -> Node:
-    return node_made(node.op, sources, node.attributes, node.outputs, node.device, False, node.site)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from math import prod
 
-from tinygrad_cuda.graph.node import Node, gradient_mode, node_made, recorded_at
+from tinygrad_cuda.graph.node import Node, gradient_mode, recorded_at, with_sources
 from tinygrad_cuda.graph.ops import common, indexing, movement, reduction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, is_identity_value
@@ -69,9 +69,6 @@ def _negative(check: Node) -> Node:
 
 def _chosen(node: Node, condition: Node) -> Node:
     if node.op is common.assign:
-        sources = (node.sources[0], _chosen(node.sources[1], condition))
-        return node_made(
-            node.op, sources, node.attributes, node.outputs, node.device, False, node.site
-        )
+        return with_sources(node, (node.sources[0], _chosen(node.sources[1], condition)))
     one = movement.reshape(condition, shape=(1,) * len(node.shape))
     return ew.where(movement.expand(one, shape=node.shape), node, node)
