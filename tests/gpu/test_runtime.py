@@ -8,17 +8,22 @@ import struct
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import compiler
 from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
 from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import ArgumentError, CudaError, OutOfMemoryError
+from tinygrad_cuda.lowering.target import Target
 
 pytestmark = pytest.mark.usefixtures("cuda_device")
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,6 +130,16 @@ def test_properties(gpu: runtime.DeviceHandle) -> None:
     free, total = gpu.memory_info()
     assert 0 < free <= total <= found.memory_bytes * 1.01
     assert runtime.device(0) is gpu
+
+
+def test_an_h200_is_lowered_for_as_golden_files_are(gpu: runtime.DeviceHandle) -> None:
+    """Whatever its L2 cache: the limits that follow from it are the same."""
+    made: Any = registry.get(as_device("cuda"))
+    if not made.target.name.startswith("NVIDIA H200"):
+        pytest.skip(f"of an H200, not of {made.target.name}")
+    expected = Target.h200()
+    assert replace(made.target, name=expected.name, l2=expected.l2) == expected
+    assert (made.target.large, made.target.cached) == (expected.large, expected.cached)
 
 
 def test_a_loop_meets_the_same_addresses(gpu: runtime.DeviceHandle) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from tinygrad_cuda.core.errors import (
     OutOfMemoryError,
 )
 from tinygrad_cuda.engine.plan import cache as plans
+from tinygrad_cuda.lowering.target import Target
 
 
 @pytest.fixture(autouse=True)
@@ -333,6 +335,16 @@ def test_rows_share_a_grid_from_sm_90_on(major: int, co_resident: dict[int, int]
     with pretended_gpu(alone=False, **attributes):
         made: Any = registry.get(as_device("cuda"))
         assert dict(made.target.co_resident) == co_resident
+
+
+def test_the_target_of_an_h200_follows_from_its_attributes() -> None:
+    attributes = {
+        "MULTIPROCESSOR_COUNT": 132, "CLOCK_RATE": 1_980_000, "MEMORY_CLOCK_RATE": 3_201_000,
+        "GLOBAL_MEMORY_BUS_WIDTH": 6144,
+    }  # fmt: skip
+    with pretended_gpu(alone=False, **attributes):
+        made: Any = registry.get(as_device("cuda"))
+        assert replace(made.target, name="H200") == Target.h200()
 
 
 def test_debug_shows_kernels_of_a_chain_one_by_one(
