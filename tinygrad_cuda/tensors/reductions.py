@@ -188,6 +188,14 @@ def _as_bool(node: Node) -> Node:
     return elementwise.ne(node, common.full_like(node, 0))
 
 
+def _truth(name: str, row: Op, input: Tensor, dim: Any, axis: Any, keep: bool) -> Tensor:
+    node = _as_bool(input.node)
+    axes = _axes(name, node, dim, axis)
+    found = finish(reduced(row, node, axes), axes, keep)
+    # As in PyTorch, bytes give bytes.
+    return wrap(to_dtype(found, uint8) if input.dtype is uint8 else found)
+
+
 def any(
     input: Tensor,
     dim: Any = None,
@@ -197,11 +205,7 @@ def any(
     keepdims: bool = False,
 ) -> Tensor:
     """Whether an element along `dim`, or any at all, is not zero."""
-    node = _as_bool(input.node)
-    axes = _axes("any", node, dim, axis)
-    found = finish(reduced(ops.any, node, axes), axes, keepdim or keepdims)
-    # As in PyTorch, bytes give bytes.
-    return wrap(to_dtype(found, uint8) if input.dtype is uint8 else found)
+    return _truth("any", ops.any, input, dim, axis, keepdim or keepdims)
 
 
 def all(
@@ -213,11 +217,7 @@ def all(
     keepdims: bool = False,
 ) -> Tensor:
     """Whether no element along `dim`, or none at all, is zero."""
-    node = _as_bool(input.node)
-    axes = _axes("all", node, dim, axis)
-    found = finish(reduced(ops.all, node, axes), axes, keepdim or keepdims)
-    # As in PyTorch, bytes give bytes.
-    return wrap(to_dtype(found, uint8) if input.dtype is uint8 else found)
+    return _truth("all", ops.all, input, dim, axis, keepdim or keepdims)
 
 
 # Extremes -----------------------------------------------------------------------------------------

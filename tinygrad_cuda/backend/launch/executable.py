@@ -354,6 +354,7 @@ class CudaExecutable:
         if replay is None:
             replay = self.new_replay(memory, staged)
             if replay is None:
+                self.singly = NEVER  # this machine launches each run anew
                 return False
         addresses = list(map(address_of, memory))
         self.sent = b""  # until it is under way

@@ -179,7 +179,8 @@ def _source(op: str, node: Node, src: Any, shape: Shape) -> Node:
     return movement.slice_(values, starts=zeros, shape=shape, steps=ones)
 
 
-def _scattered(op: str, input: Tensor, dim: int, index: Any, src: Any, add: bool) -> Tensor:
+def scattered(op: str, input: Tensor, dim: int, index: Any, src: Any, add: bool) -> Tensor:
+    """The input with elements of `src` written, or added, where `index` says."""
     node, dim, index = _with_axis(op, input, dim, index)
     flat_index = _flat_positions(op, node, dim, index)
     values = _source(op, node, src, flat_index.shape)
@@ -190,49 +191,10 @@ def _scattered(op: str, input: Tensor, dim: int, index: Any, src: Any, add: bool
     return wrap(movement.reshape(row(_flat(node), flat_index, values), shape=input.node.shape))
 
 
-def scatter(
-    input: Tensor,
-    dim: int,
-    index: Any,
-    src: Any = None,
-    *,
-    value: Any = None,
-    reduce: str | None = None,
-) -> Tensor:
-    """The input with elements replaced: ``out[index[i][j]][j] = src[i][j]`` for dim 0.
-
-    Args:
-        dim: the dimension along which `index` chooses.
-        index: integers, of as many dimensions as `input`; of repeated places the last stays.
-        src: a Tensor at least as large as `index`, or a number.
-        value: a number, instead of `src`.
-        reduce: ``"add"`` adds to the old elements; `tc.scatter` knows ``"multiply"`` too.
-
-    Example:
-        >>> import tinygrad_cuda as tc
-        >>> tc.scatter(tc.zeros(3, device="cpu"), 0, tc.tensor([2], device="cpu"), 1.0).tolist()
-        [0.0, 0.0, 1.0]
-    """
-    if (src is None) == (value is None):
-        raise ArgumentError(
-            "scatter",
-            "src and value exclude each other",
-            expect="one of them",
-            actual="neither" if src is None else "both",
-        )
-    if reduce not in (None, "add"):
-        raise ArgumentError(
-            "scatter", "unknown reduction", expect="None or 'add'", actual=repr(reduce),
-            hint='scatter_reduce(dim, index, src, "prod") multiplies',
-        )  # fmt: skip
-    given = value if src is None else src
-    return _scattered("scatter", input, dim, index, given, reduce == "add")
-
-
 @in_widest
 def scatter_add(input: Tensor, dim: int, index: Any, src: Tensor) -> Tensor:
     """The input with `src` added at chosen places: ``out[index[i][j]][j] += src[i][j]``."""
-    return _scattered("scatter_add", input, dim, index, src, True)
+    return scattered("scatter_add", input, dim, index, src, True)
 
 
 # Along one dimension, row by row ------------------------------------------------------------------

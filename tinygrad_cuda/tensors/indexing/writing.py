@@ -85,9 +85,19 @@ def scatter(
         >>> tc.scatter(tc.zeros(3, device="cpu"), 0, tc.tensor([2], device="cpu"), 1.0).tolist()
         [0.0, 0.0, 1.0]
     """
-    if reduce != "multiply" or (src is None) == (value is None):
-        return selecting.scatter(input, dim, index, src, value=value, reduce=reduce)
+    if (src is None) == (value is None):
+        raise ArgumentError(
+            "scatter", "src and value exclude each other", expect="one of them",
+            actual="neither" if src is None else "both",
+        )  # fmt: skip
+    if reduce not in (None, "add", "multiply"):
+        raise ArgumentError(
+            "scatter", "unknown reduction", expect="None, 'add' or 'multiply'",
+            actual=repr(reduce), hint="scatter_reduce() has others",
+        )  # fmt: skip
     given = value if src is None else src
+    if reduce != "multiply":
+        return selecting.scattered("scatter", input, dim, index, given, reduce == "add")
     if not isinstance(given, TensorBase):
         given = input.new_full(tuple(index.shape), given)
     return scatter_reduce(input, dim, index, given, "prod")
