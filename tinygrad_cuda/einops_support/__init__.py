@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -19,25 +18,26 @@ _TABLE = "einops._backends"
 _LAYERS = "einops.layers.tinygrad_cuda"
 
 
-class _ThenOurs(Loader):
+class _ThenOurs:
     """Loads einops' table of frameworks, then the module that defines ours.
 
     Args:
         plain: the loader of the table.
     """
 
-    def __init__(self, plain: Loader) -> None:
+    def __init__(self, plain: Any) -> None:
         self._plain = plain
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._plain.create_module(spec)
+        made: ModuleType | None = self._plain.create_module(spec)
+        return made
 
     def exec_module(self, module: ModuleType) -> None:
         self._plain.exec_module(module)
         importlib.import_module(f"{__name__}.backend")
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds einops' table, and its layers for this framework."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
@@ -47,7 +47,8 @@ class _Finder(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _ThenOurs(spec.loader)
+            loader: Any = _ThenOurs(spec.loader)
+            spec.loader = loader
         return spec
 
 

@@ -42,7 +42,7 @@ import numpy as np
 
 from tinygrad_cuda.replay.guards.bytecode import BY_TEXT, MATCHED, codes, only_written, reads_of
 from tinygrad_cuda.replay.guards.kinds import kinds
-from tinygrad_cuda.replay.guards.states import GENERATORS, moves, state_of
+from tinygrad_cuda.replay.guards.states import generators, moves, state_of
 from tinygrad_cuda.replay.guards.values import (
     FUNCTION,
     NOTHING,
@@ -299,7 +299,7 @@ class _Search:
             self._take_called(name, kinds.settings[name])
         for name, thing, _ in self.found.moving:
             told = {"get_state"}, {"bit_generator", "state"}
-            if isinstance(thing, GENERATORS) and any(words <= names for words in told):
+            if isinstance(thing, generators()) and any(words <= names for words in told):
                 self._take_called(name, partial(state_of, thing))
 
     def _take_fields(self, one: _Reached) -> None:

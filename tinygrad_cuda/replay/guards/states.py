@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import io
+import sys
 import warnings
 from types import BuiltinFunctionType, GeneratorType
 from typing import Any
 
 import numpy as np
 
-GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 UNKNOWN: Any = object()
 DEPTH = 8  # of iterators over iterators
+
+
+def generators() -> tuple[type, ...]:
+    """NumPy's classes of random numbers; none where nobody has imported them, which takes long."""
+    random = vars(sys.modules.get("numpy.random", sys))
+    return tuple(random[n] for n in ("Generator", "RandomState", "BitGenerator") if n in random)
 
 
 def moves(value: Any) -> bool:
     """Whether to read a value changes it, where nobody can see it."""
     kind = type(value)
-    if issubclass(kind, GENERATORS):
+    if issubclass(kind, generators()):
         return True
     if issubclass(kind, io.IOBase):
         return not value.closed and value.readable() and not value.writable()
@@ -26,13 +32,8 @@ def moves(value: Any) -> bool:
 
 def state_of(value: Any, depth: int = 0) -> Any:
     """Something that is equal as long as nobody has read on; `UNKNOWN` if that cannot be told."""
-    if isinstance(value, np.random.Generator):
-        return repr(value.bit_generator.state)
-    if isinstance(value, np.random.BitGenerator):
-        return repr(value.state)
-    if isinstance(value, np.random.RandomState):
-        kind, key, *rest = value.get_state(legacy=True)
-        return kind, np.asarray(key).tobytes(), rest
+    if isinstance(value, generators()):
+        return _random_state(value)
     if isinstance(value, GeneratorType):
         frame = value.gi_frame
         if frame is None:
@@ -46,6 +47,15 @@ def state_of(value: Any, depth: int = 0) -> Any:
         except OSError:
             return UNKNOWN
     return _reduced(value, depth)
+
+
+def _random_state(value: Any) -> Any:
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, np.random.BitGenerator):
+        return repr(value.state)
+    kind, key, *rest = value.get_state(legacy=True)
+    return kind, np.asarray(key).tobytes(), rest
 
 
 def _reduced(value: Any, depth: int) -> Any:
