@@ -116,11 +116,11 @@ class Tier:
 
 def _tiled(problem: Problem) -> Candidate:
     """The tile of least time; half as much of the sum for a block where its table does not fit."""
-    found = plan(problem.product, problem.target)
-    time = clocks(found, problem.product, problem.target)
-    while crowded(problem.a, problem.b, found, problem.node.dtype, problem.target):
-        found = found.halved(problem.product.k)
-    return Candidate(found, time)
+    cut = plan(problem.product, problem.target)
+    time = clocks(cut, problem.product, problem.target)
+    while crowded(problem.a, problem.b, cut, problem.node.dtype, problem.target):
+        cut = cut.halved(problem.product.k)
+    return Candidate(cut, time)
 
 
 def _winograd(problem: Problem) -> Candidate | str:

@@ -145,8 +145,8 @@ def plan(product: Product, target: Target) -> Plan:
         and (product.itemsize <= 4 or tile.rows * tile.cols <= 16)
         and tile.shared(product.itemsize) <= target.tile_shared
     ]
-    plans = [found for tile in tiles for found in _parted(tile, product, target)]
-    return min(plans, key=lambda found: clocks(found, product, target))
+    plans = [cut for tile in tiles for cut in _parted(tile, product, target)]
+    return min(plans, key=lambda cut: clocks(cut, product, target))
 
 
 def parted(tile: Tile, k: int, parts: int) -> Plan:
@@ -162,21 +162,21 @@ def _blocks(tile: Tile, product: Product) -> int:
 
 def _parted(tile: Tile, product: Product, target: Target) -> list[Plan]:
     """The whole sum, and cuts of it that fill all multiprocessors a few times at most."""
-    found = {}
+    cuts = {}
     blocks, most = _blocks(tile, product), product.k // PART_K or 1
     for turns in range(1, 9):
         parts = min(max(1, target.multiprocessors * turns // blocks), most)
         for count in (1, parts):
             cut = parted(tile, product.k, count)
-            found[cut.parts] = cut
-    return list(found.values())
+            cuts[cut.parts] = cut
+    return list(cuts.values())
 
 
-def clocks(found: Plan, product: Product, target: Target) -> float:
+def clocks(cut: Plan, product: Product, target: Target) -> float:
     """An estimate of a product's time, in clocks of a multiprocessor."""
-    tile, itemsize = found.tile, product.itemsize
-    blocks = _blocks(tile, product) * found.parts
-    steps = found.chunk // tile.k
+    tile, itemsize = cut.tile, product.itemsize
+    blocks = _blocks(tile, product) * cut.parts
+    steps = cut.chunk // tile.k
     each = -(-blocks // target.multiprocessors)
     resident = tile.resident(itemsize, target)
     work = tile.m * tile.n * tile.k / target.lanes / tile.speed * (itemsize / 4)
@@ -184,7 +184,7 @@ def clocks(found: Plan, product: Product, target: Target) -> float:
     rounds, rest = divmod(each, resident)
     time = rounds * max(resident * steps * work, alone)
     time += max(rest * steps * work, alone) if rest else 0
-    if found.parts > 1:
+    if cut.parts > 1:
         results = product.batches * product.m * product.n
-        time += JOIN + found.parts * results * itemsize / (JOINED * target.traffic)
+        time += JOIN + cut.parts * results * itemsize / (JOINED * target.traffic)
     return time
