@@ -58,6 +58,7 @@ def test_several_values_at_once() -> None:
     assert [p for p in programs if traps.check(p, "cpu") is not None] == []
 
 
+@pytest.mark.fast_paths
 def test_a_stale_replay_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The instrument itself: without its guards a compiled function fails it."""
     monkeypatch.setattr(Names, "changes", lambda self: iter(()))

@@ -1,4 +1,4 @@
-"""What guards of compiled functions are told of Tensors, Modules, optimizers and settings."""
+"""Names Tensors, Modules, optimizers and settings to the guards of compiled functions."""
 
 from __future__ import annotations
 

@@ -469,7 +469,7 @@ def _goes_round(turns: MultiStepReplay, given: Given) -> bool:
                 return False
             continue
         node = tensor.cell.node
-        alike = x.outputs == node.outputs and x.device is node.device and not x.requires_grad
-        if not alike or x.steps != tuple([step[0] for step in tensor.chain]):
+        same = x.outputs == node.outputs and x.device is node.device and not x.requires_grad
+        if not same or x.steps != tuple([step[0] for step in tensor.chain]):
             return False
     return True

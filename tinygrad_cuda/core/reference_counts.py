@@ -2,7 +2,7 @@
 
 Memory may be overwritten only if nobody else can read it: no other Tensor, no history that a
 backward pass may still use, no array and no variable of the user's. No list of ours could name the
-last two, but the count has them. Who is not thought of adds to it, and causes a copy at most.
+last two, but the count has them. A holder of any other kind adds to it, and causes a copy at most.
 """
 
 from __future__ import annotations

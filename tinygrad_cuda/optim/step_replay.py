@@ -390,7 +390,7 @@ class StepReplay(StepEvent):
         self.lists = ParameterLists(optimizer)
         # When all was last looked through: the changes, and the optimizer's steps.
         self._seen, self._steps = -1, -1
-        self.alike: list[_SameSpecGroup] = []
+        self.same_specs: list[_SameSpecGroup] = []
         # By a later step's parameters: those of this step's, and the states that it leaves alone.
         self._behind: dict[int, tuple[list[_SameSpecGroup], list[Any]]] = {}
         self._current = -1
@@ -418,14 +418,14 @@ class StepReplay(StepEvent):
         self._before[id(parameter)] = (parameter, dict(state))
         host = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         any_shape = "shape" not in self.optimizer.numbers_depend_on
-        for index, alike in enumerate(self.alike):
-            same = alike.number == number and alike.host == host
-            if same and (any_shape or alike.first.shape == parameter.shape):
+        for index, same_spec in enumerate(self.same_specs):
+            same = same_spec.number == number and same_spec.host == host
+            if same and (any_shape or same_spec.first.shape == parameter.shape):
                 self._current = index
                 return
-        self._current = len(self.alike)
+        self._current = len(self.same_specs)
         try:
-            self.alike.append(_SameSpecGroup(self.optimizer, number, parameter, host))
+            self.same_specs.append(_SameSpecGroup(self.optimizer, number, parameter, host))
         except KeyError:
             # The state is made by this very step.
             self.unsteady = STATE_MADE
@@ -435,14 +435,14 @@ class StepReplay(StepEvent):
         """The number, with where a replay gets it from."""
         if self._current < 0:
             return value
-        alike = self.alike[self._current]
-        found: float = supplied(value, self, self._current, alike.names.index(name))
+        same_spec = self.same_specs[self._current]
+        found: float = supplied(value, self, self._current, same_spec.names.index(name))
         return found
 
     def join(self, parameter: Tensor) -> None:
         """The update of the parameter has been recorded."""
         if self._current >= 0:
-            self.alike[self._current].members.append(parameter)
+            self.same_specs[self._current].members.append(parameter)
 
     def finish(self) -> None:
         """The step has run: notes what stays, or why this step cannot be repeated as it was."""
@@ -454,16 +454,16 @@ class StepReplay(StepEvent):
             if not same:
                 self.unsteady = STATE_MADE
         self._before = {}
-        for alike in self.alike:
-            parameters, alike.members = alike.members, []
+        for same_spec in self.same_specs:
+            parameters, same_spec.members = same_spec.members, []
             for parameter in parameters:
-                alike.join(parameter, self.mapping.get(parameter))
+                same_spec.join(parameter, self.mapping.get(parameter))
 
     # For the program that replays it -------------------------------------------------------------
 
     def target(self, numbers: list[Any], position: int, index: int, which: int) -> None:
         """Has number `which` of a group of parameters written to ``numbers[position]``."""
-        self.alike[index].targets[which].append((numbers, position))
+        self.same_specs[index].targets[which].append((numbers, position))
 
     def prepare(self) -> None:
         """Computes the step's numbers; reports errors of earlier steps.
@@ -483,9 +483,9 @@ class StepReplay(StepEvent):
             and optimizer.state is self.mapping
             and optimizer.param_groups is self.groups
         ):
-            for alike in self.alike:
-                if alike.used:
-                    alike.advance()
+            for same_spec in self.same_specs:
+                if same_spec.used:
+                    same_spec.advance()
         else:
             self._look()
 
@@ -501,12 +501,12 @@ class StepReplay(StepEvent):
         if self.optimizer.state is not self.mapping:
             raise Stale("the optimizer's state was replaced")
         self.lists.compare()
-        for alike in self.alike:
-            group = self.optimizer.param_groups[alike.number]
+        for same_spec in self.same_specs:
+            group = self.optimizer.param_groups[same_spec.number]
             if before is None:
-                alike.foresee(group, alike.current(), AHEAD)
+                same_spec.foresee(group, same_spec.current(), AHEAD)
             else:
-                alike.foresee(group, before.host_behind(alike), 1)
+                same_spec.foresee(group, before.host_behind(same_spec), 1)
 
     def host_behind(self, later: _SameSpecGroup) -> dict[str, Any]:
         """The host state of a later step's parameters behind this step.
@@ -515,15 +515,17 @@ class StepReplay(StepEvent):
             Stale: it differs between them.
         """
         if id(later) not in self._behind:
-            mine = {id(owner): alike for alike in self.alike for owner in alike.owners}
+            mine = {
+                id(owner): same_spec for same_spec in self.same_specs for owner in same_spec.owners
+            }
             found = {id(mine[id(p)]): mine[id(p)] for p in later.owners if id(p) in mine}
-            pairs = zip(later.owners, later.states)
+            states = zip(later.owners, later.states)
             self._behind[id(later)] = (
                 list(found.values()),
-                [s for p, s in pairs if id(p) not in mine],
+                [s for p, s in states if id(p) not in mine],
             )
         steps, others = self._behind[id(later)]
-        hosts = [alike.after() for alike in steps]
+        hosts = [same_spec.after() for same_spec in steps]
         hosts += [{key: state[key] for key in later.host} for state in others]
         if any(host != hosts[0] for host in hosts[1:]):
             raise Stale("the optimizer's state differs between parameters")
@@ -536,8 +538,8 @@ class StepReplay(StepEvent):
         if self.optimizer.state is not self.mapping:
             raise Stale("the optimizer's state was replaced")
         self.lists.compare()
-        for alike in self.alike:
-            alike.prepare(groups[alike.number])
+        for same_spec in self.same_specs:
+            same_spec.prepare(groups[same_spec.number])
         self.groups = groups
         if self._watched():
             self._seen, self._steps = number, self.optimizer.steps
@@ -550,14 +552,14 @@ class StepReplay(StepEvent):
             or not counted(self.groups)
         ):
             return False
-        states = [state for alike in self.alike for state in alike.states]
+        states = [state for same_spec in self.same_specs for state in same_spec.states]
         return all(type(state) is Watched or state is None for state in states)
 
     def commit(self, frame: Any = None) -> None:
         """The step has run: an event of a replay, whose cells it does not look at."""
-        for alike in self.alike:
-            if alike.new:
-                alike.commit()
+        for same_spec in self.same_specs:
+            if same_spec.new:
+                same_spec.commit()
         optimizer = self.optimizer
         steps = optimizer.steps = optimizer.steps + 1
         if steps == self._steps + 1:

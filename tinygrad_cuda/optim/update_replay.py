@@ -212,17 +212,17 @@ class Updates:
 
     def _numbers_for(self, parameter: Tensor, state: State, host: Any) -> _Numbers:
         """The numbers of this step, computed once for all parameters that share them."""
-        alike = host, tuple(parameter.cell.node.shape) if self.by_shape else None
-        found = self._numbers.get(alike)
+        shared = host, tuple(parameter.cell.node.shape) if self.by_shape else None
+        found = self._numbers.get(shared)
         if found is None:
             # A rate that stays, and no step counts: all is as it was in the last step.
             past = _past.setdefault(self.optimizer, {})
-            key = self.all_options, alike
+            key = self.all_options, shared
             if key not in past:
                 if len(past) >= 16:
                     past.clear()
                 past[key] = _Numbers(self.optimizer, self.group, self.options, parameter, state)
-            found = self._numbers[alike] = past[key].again()
+            found = self._numbers[shared] = past[key].again()
         return found
 
     def _made(self, inputs: list[Node], state: State) -> _Update | None:

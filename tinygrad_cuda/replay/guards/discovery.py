@@ -298,8 +298,8 @@ class _Search:
         for name in sorted(names & kinds.settings.keys()):
             self._take_called(name, kinds.settings[name])
         for name, thing, _ in self.found.moving:
-            told = {"get_state"}, {"bit_generator", "state"}
-            if isinstance(thing, generators()) and any(words <= names for words in told):
+            methods = {"get_state"}, {"bit_generator", "state"}
+            if isinstance(thing, generators()) and any(words <= names for words in methods):
                 self._take_called(name, partial(state_of, thing))
 
     def _take_fields(self, one: _Reached) -> None:

@@ -31,7 +31,7 @@ def moves(value: Any) -> bool:
 
 
 def state_of(value: Any, depth: int = 0) -> Any:
-    """Something that is equal as long as nobody has read on; `UNKNOWN` if that cannot be told."""
+    """Something that is equal as long as nobody has read on; `UNKNOWN` without such a thing."""
     if isinstance(value, generators()):
         return _random_state(value)
     if isinstance(value, GeneratorType):

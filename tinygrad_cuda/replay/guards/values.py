@@ -310,7 +310,7 @@ def bytes_of(buffer: Any) -> list[Any]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are one thing, or plain values of one type that are written alike."""
+    """Whether two values are one thing, or plain values of one type of one text."""
     if a is b:
         return True
     if type(a) is not type(b):

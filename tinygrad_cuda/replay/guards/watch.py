@@ -445,7 +445,7 @@ PURE = (
 
 
 def _value(node: ast.expr, frame: FrameType) -> Any:
-    """What an expression without calls gives in a frame; None if it cannot be told."""
+    """What an expression without calls gives in a frame; None if it has calls."""
     if not all(isinstance(part, PURE) for part in ast.walk(node)):
         return None
     text = f"def value():\n    return {ast.unparse(node)}"
