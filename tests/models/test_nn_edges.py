@@ -192,6 +192,39 @@ def test_integers_are_not_weighed() -> None:
         nn.functional.interpolate(image[0], size=2, mode="linear")
 
 
+POOLS: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    "max_pool1d": (
+        lambda F, x: F.max_pool1d(x[0], 3, 2, 1, return_indices=True), [[0, 1, 3]] * 3),
+    "max_pool2d": (
+        lambda F, x: F.max_pool2d(x, 3, 2, 1, return_indices=True), [[[0, 1, 3], [5, 6, 8]]]),
+    "max_pool2d, dilated": (
+        lambda F, x: F.max_pool2d(x, 2, 1, 1, 2, return_indices=True),
+        [[[6, 5, 6, 7, 8], [1, 0, 1, 2, 3], [6, 5, 6, 7, 8]]]),
+    "max_pool3d": (
+        lambda F, x: F.max_pool3d(x[None], (1, 3, 3), 2, (0, 1, 1), return_indices=True),
+        [[[[0, 1, 3], [5, 6, 8]]]]),
+    "adaptive_max_pool1d": (
+        lambda F, x: F.adaptive_max_pool1d(x[0], 3, return_indices=True), [[0, 1, 3]] * 3),
+    "adaptive_max_pool2d": (
+        lambda F, x: F.adaptive_max_pool2d(x, (2, 3), return_indices=True),
+        [[[0, 1, 3], [5, 6, 8]]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lowest"), [("uint8", 0), ("int64", -(2**63)), ("float32", -np.inf)]
+)
+@pytest.mark.parametrize("name", POOLS)
+def test_the_largest_of_lowest_values_is_inside(name: str, dtype: str, lowest: Any) -> None:
+    """Where all are as low as padding, the first element of a window, as in PyTorch."""
+    call, expected = POOLS[name]
+    values, indices = call(
+        nn.functional, tc.tensor(np.full((1, 3, 5), lowest, dtype), device="cpu")
+    )
+    assert (values == lowest).all()
+    assert indices.tolist() == expected
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
     "probabilities have no label": lambda: nn.functional.cross_entropy(
         tc.ones(2, 3), tc.ones(2, 3), ignore_index=0

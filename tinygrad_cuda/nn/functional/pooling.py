@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from math import prod
+from operator import or_
 from typing import Any
 
 from tinygrad_cuda.core.dtypes import bool_, int64
@@ -97,16 +99,22 @@ class _Pool:
 
     def indices(self, chosen: Tensor) -> Tensor:
         """Positions in the flattened input from positions in a window."""
-        flat: Any = 0
         rest = chosen
-        places: list[Any] = [None] * self.rank
+        positions: list[Any] = [None] * self.rank
+        firsts: list[Any] = [None] * self.rank
         for axis in reversed(range(self.rank)):
-            places[axis] = rest % self.kernel[axis]
+            start = arange(self.lengths[axis], device=chosen.device) * self.stride[axis]
+            start = self.along(axis, start - self.padding[axis])
+            positions[axis] = start + rest % self.kernel[axis] * self.dilation[axis]
+            firsts[axis] = where(start < 0, start % self.dilation[axis], start)
             rest = rest // self.kernel[axis]
-        for axis in range(self.rank):
-            first = arange(self.lengths[axis], device=chosen.device) * self.stride[axis]
-            start = self.along(axis, first - self.padding[axis])
-            flat = flat * self.size[axis] + start + places[axis] * self.dilation[axis]
+        if any(self.padding):
+            # A window of the lowest value equals its padding; its first element is meant.
+            outside = reduce(or_, [position < 0 for position in positions])
+            positions = [where(outside, *pair) for pair in zip(firsts, positions)]
+        flat: Any = 0
+        for position, size in zip(positions, self.size):
+            flat = flat * size + position
         found: Tensor = flat
         return found
 
@@ -340,10 +348,9 @@ def _emptied(result: Tensor, sizes: Shape) -> Tensor:
     return result
 
 
-def _spans(input: Tensor, axis: int, count: int) -> Tensor:
-    """Which elements along an axis belong to each of `count` spans: shape (count, size)."""
-    first, end = _span_ends(input, axis, count)
-    place = arange(input.shape[axis], device=input.device)
+def _spans(first: Tensor, end: Tensor, size: int) -> Tensor:
+    """Which elements of an axis belong to each span: shape (number of spans, size)."""
+    place = arange(size, device=first.device)
     inside: Tensor = (place >= first.unsqueeze(1)) & (place < end.unsqueeze(1))
     return inside
 
@@ -431,9 +438,12 @@ def _adaptive_max(rank: int, input: Tensor, output_size: Any, return_indices: bo
     # The last axis first, so that of equal elements the first in row-major order is chosen.
     for position in reversed(range(rank)):
         axis = input.ndim - rank + position
-        inside = _spans(input, axis, sizes[position])
+        first, end = _span_ends(input, axis, sizes[position])
+        inside = _spans(first, end, input.shape[axis])
         rows = input.movedim(axis, -1).unsqueeze(-2)
         values, chosen = where(inside, rows, _lowest(input)).max(-1)
+        # A span of the lowest value equals what lies before it; its first element is meant.
+        chosen = where(chosen < first, first, chosen)
         input, chosen = values.movedim(-1, axis), chosen.movedim(-1, axis)
         places = [place.gather(axis, chosen) for place in places] + [chosen]
     if not return_indices:
