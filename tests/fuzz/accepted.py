@@ -55,7 +55,8 @@ RULES: dict[str, Rule] = {
         "the derivative does not contain that element",
     ),
     "which_of_equals": Rule(
-        "another one of equal elements, or of nans, is chosen (mode, kthvalue, median, topk)",
+        "another one of equal elements, or of nans, is chosen, and has the gradient (mode, "
+        "kthvalue, median, topk; sort and msort of more than 16 elements, where not stable)",
         "the first",
         "torch documents no choice; scatter_reduce counts an old element that takes no part",
     ),
@@ -89,6 +90,11 @@ RULES: dict[str, Rule] = {
         torch="a gradient of zeros where a result does not depend on an operand smoothly",
         ours="None, as for an operand that was not used",
         why="both train in the same way; None costs nothing",
+    ),
+    "rows_of_empty_vectors": Rule(
+        torch="block_diag(zeros(0), x) is [[0], [x]]; the gradient of x is that of the row above",
+        ours="the gradient of the row where x is",
+        why="torch's forward counts a vector without elements as a row, its backward does not",
     ),
     "size_of_the_cotangent": Rule(
         torch="a gradient of matrix_exp with a relative error of the rounding times the size of "

@@ -497,8 +497,8 @@ for _name in ["median", "nanmedian"]:
 def _mode(lib: Any, k: Numbers, x: Any) -> Any:
     axis = k.axis(x)
     values, indices = lib.mode(x, dim=axis, keepdim=k.flip())
-    # Longer rows torch sorts without an order of equal elements: any of their places is right.
-    return (values, indices) if not x.dim() or x.shape[axis] <= 16 else values
+    # Longer rows torch sorts without an order of equal elements: the rule which_of_equals.
+    return (values, indices) if not x.dim() or x.shape[axis] <= 16 else values.detach()
 
 
 op("mode", "n", _mode, "reduction", False)
@@ -615,6 +615,11 @@ def _sorted(lib: Any, k: Numbers, x: Any) -> Any:
     return tuple(lib.sort(x, dim=k.axis(x), descending=k.flip(), stable=True))
 
 
+def _msort(lib: Any, k: Numbers, x: Any) -> Any:
+    # Which of equal elements has the gradient is open in longer columns: the rule which_of_equals.
+    return lib.msort(x if not x.dim() or x.shape[0] <= 16 else x.detach())
+
+
 def _topk(lib: Any, k: Numbers, x: Any) -> Any:
     axis = k.axis(x)
     size = x.shape[axis] if x.dim() else 1
@@ -629,7 +634,7 @@ op(
     "order", False,
 )  # fmt: skip
 op("topk", "n", _topk, "order", False)
-op("msort", "n", lambda lib, k, x: lib.msort(x), "order", False)
+op("msort", "n", _msort, "order", False)
 op("kthvalue", "n", lambda lib, k, x: lib.kthvalue(x.detach(), 1, k.axis(x))[0], "order", False)
 op(
     "searchsorted", "ff",
@@ -736,6 +741,12 @@ def _squeezed(lib: Any, k: Numbers, x: Any) -> Any:
     ]()
 
 
+def _block_diag(lib: Any, k: Numbers, x: Any, y: Any) -> Any:
+    # The rule rows_of_empty_vectors.
+    passed_over = any(tuple(part.shape) == (0,) for part in (x, y))
+    return lib.block_diag(*(part.detach() if passed_over else part for part in (x, y)))
+
+
 move("reshape", "a", lambda lib, k, x: x.reshape(_factors(k, x.numel())))
 move("view", "a", lambda lib, k, x: x.view(_factors(k, x.numel())))
 move("view refused or not", "a", lambda lib, k, x: x.view(-1))
@@ -787,7 +798,7 @@ for _name in ["hstack", "vstack", "dstack", "column_stack"]:
     move(_name, "aA", lambda lib, k, x, y, _name=_name: getattr(lib, _name)([x, y]))
 for _name in ["atleast_1d", "atleast_2d", "atleast_3d"]:
     move(_name, "a", lambda lib, k, x, _name=_name: getattr(lib, _name)(x))
-move("block_diag", "aa", lambda lib, k, x, y: lib.block_diag(x, y))
+move("block_diag", "aa", _block_diag)
 move("meshgrid", "aa", lambda lib, k, x, y: tuple(lib.meshgrid(x, y, indexing="ij")))
 move("swapaxes", "a", lambda lib, k, x: x.swapaxes(k.axis(x), k.axis(x)))
 move("channels_last", "a", lambda lib, k, x: x.contiguous(memory_format=lib.channels_last))

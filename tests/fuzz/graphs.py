@@ -323,12 +323,12 @@ def _move(torch: Any, x: Any, moved: random.Random) -> None:
     data.copy_(data.double() * torch.from_numpy(np.asarray(factor)))
 
 
-def _move_far(torch: Any, x: Any, moved: random.Random, unit: float) -> None:
+def _move_far(torch: Any, x: Any, moved: random.Random, unit: float, reach: float) -> None:
     """Moves farther, by parts of `unit` too; what is below these becomes 0 or takes either sign.
 
     Every other time all elements move by one factor, so that counts and sums move as a whole.
     """
-    scale, numbers = 2 * _reach(x, True), np.random.default_rng(moved.getrandbits(32))
+    scale, numbers = 2 * reach, np.random.default_rng(moved.getrandbits(32))
     shape = (1,) * x.dim() if numbers.random() < 0.5 else tuple(x.shape)
     factor, added = numbers.uniform(-scale, scale, (2, *shape))
     sign = numbers.integers(-1, 2, shape)
@@ -605,15 +605,17 @@ class Torch:
     def shift(self, step: Step, keys: tuple[int, ...], results: list[Any]) -> None:
         """Moves the results of a moved run, where the operation rounds."""
         if step[0] == "grad" and self.far:
+            # A gradient rounds as the coarsest dtype that it may have passed, not as its own.
+            reach = max(_reach(x, True) for x in self.pool.values() if dtype_name(x) in FLOATS)
             for x in results:
-                _move_far(self.lib, x, self.moved, max(1.0, _largest(x)))
+                _move_far(self.lib, x, self.moved, max(1.0, _largest(x)), reach)
         if step[0] != "op" or self.moved is None or not OPS[step[2]].rounds:
             return
         unit = max(_largest(self.pool[key]) for key in keys)
         for x in [self.pool[keys[0]]] if OPS[step[2]].writes else results:
             if dtype_name(x) in FLOATS and 0 not in x.stride():
                 if self.far:
-                    _move_far(self.lib, x, self.moved, unit)
+                    _move_far(self.lib, x, self.moved, unit, _reach(x, True))
                 else:
                     _move(self.lib, x, self.moved)
             if self.far and x.requires_grad and not x.is_leaf:
