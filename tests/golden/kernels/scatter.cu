@@ -1,7 +1,7 @@
 // scatter of 30 entries of 16 elements: scatter_add.
 // Stores scatter_add (50, 16) float32.
 // Grid 4 x 256 threads, 8560 bytes moved at least.
-TGC_STAGE(scatter_scatter_add_c8e9a7598e,
+TGC_STAGE(scatter_scatter_add_2039a3665d,
   const float* in0;
   const long long* in1;
   const float* in2;
@@ -17,12 +17,12 @@ TGC_STAGE(scatter_scatter_add_c8e9a7598e,
     result = in0;
   }
   const int own = threadIdx.x;
-  int found = -1;
+  int own_target = -1;
   if (own < 30) {
     const long long in1 = tgc_load(p.in1, own);
-    found = (int)in1;
+    own_target = (int)in1;
   }
-  targets[threadIdx.x] = found;
+  targets[threadIdx.x] = own_target;
   __syncthreads();
   const int here = 30 < 256 ? 30 : 256;
   for (int other = 0; other < here; other++) {

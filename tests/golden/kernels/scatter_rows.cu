@@ -1,7 +1,7 @@
 // scatter of 30 entries of 256 elements: scatter_add.
 // Stores scatter_add (50, 256) float32.
 // Grid 50 x 256 threads, 133360 bytes moved at least.
-TGC_STAGE(scatter_scatter_add_fddb82fdd4,
+TGC_STAGE(scatter_scatter_add_76f22636d1,
   const float* in0;
   const long long* in1;
   const float* in2;
@@ -18,12 +18,12 @@ TGC_STAGE(scatter_scatter_add_fddb82fdd4,
     result = in0;
   }
   const int own = threadIdx.x;
-  int found = -1;
+  int own_target = -1;
   if (own < 30) {
     const long long in1 = tgc_load(p.in1, own);
-    found = (int)in1;
+    own_target = (int)in1;
   }
-  const unsigned mask = __ballot_sync(0xffffffffu, found == target);
+  const unsigned mask = __ballot_sync(0xffffffffu, own_target == target);
   if (tgc_lane() == 0) masks[tgc_warp()] = mask;
   __syncthreads();
   for (int warp = 0; warp < 8; warp++) {

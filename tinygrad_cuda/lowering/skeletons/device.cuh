@@ -245,8 +245,8 @@ extern "C" __device__ void* __nv_associate_access_property(const void*, unsigned
 template <int N, class T, class I>
 TGC_DEVICE tgc_vector<T, N> tgc_load_vector_lasting(const T* base, I index) {
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
-  const void* place = __nv_associate_access_property(base + index, TGC_LASTING);
-  return *reinterpret_cast<const tgc_vector<T, N>*>(place);
+  const void* address = __nv_associate_access_property(base + index, TGC_LASTING);
+  return *reinterpret_cast<const tgc_vector<T, N>*>(address);
 #else
   return tgc_load_vector<N>(base, index);
 #endif
@@ -258,14 +258,14 @@ TGC_DEVICE tgc_vector<T, N> tgc_load_vector_lasting(const T* base, I index) {
 template <int N, class T, class I>
 TGC_DEVICE void tgc_copy_ahead(tgc_vector<T, N>* target, const T* base, I index) {
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
-  unsigned place = (unsigned)__cvta_generic_to_shared(target);
+  unsigned address = (unsigned)__cvta_generic_to_shared(target);
   constexpr int bytes = N * int(sizeof(T));
   if constexpr (bytes == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                 :: "r"(place), "l"(base + index) : "memory");
+                 :: "r"(address), "l"(base + index) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
-                 :: "r"(place), "l"(base + index), "n"(bytes) : "memory");
+                 :: "r"(address), "l"(base + index), "n"(bytes) : "memory");
 #else
   *target = tgc_load_vector<N>(base, index);
 #endif
@@ -438,7 +438,7 @@ TGC_DEVICE float tgc_divide(float x, tgc_divisor by) {
   float better = tgc_fma(-excess, by.reciprocal, quotient);
   return tgc_fabs(quotient) < float(INFINITY) ? better : quotient;
 }
-// For values that are kept in 16 bits: within a few parts in a million of the exact ones. What is
+// For values stored in 16 bits: within a few parts in a million of the exact ones. What is
 // below 2^-126 is 0: nothing in float16, and no share of a row whose largest power is 1.
 TGC_DEVICE float tgc_exp_short(float x) {
 #ifdef TGC_EMULATOR
@@ -717,11 +717,11 @@ TGC_DEVICE void tgc_columns_take(T* columns, int item, int items, const T (&valu
   constexpr int piece = tgc_piece<T, N>;
 #pragma unroll
   for (int k = 0; k < N / piece; k++) {
-    auto* place = tgc_columns_at<T, N>(columns, item, items, k);
-    auto own = *place;
+    auto* address = tgc_columns_at<T, N>(columns, item, items, k);
+    auto own = *address;
 #pragma unroll
     for (int i = 0; i < piece; i++) own.at[i] = combine(own.at[i], values[k * piece + i]);
-    *place = own;
+    *address = own;
   }
 }
 template <int N, class T>

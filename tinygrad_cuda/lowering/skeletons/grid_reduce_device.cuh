@@ -19,8 +19,8 @@ TGC_DEVICE void tgc_grid_barrier_init(unsigned long long* barrier) {
 #ifdef TGC_EMULATOR
   *barrier = 0;
 #elif __CUDA_ARCH__ >= 900
-  unsigned place = (unsigned)__cvta_generic_to_shared(barrier);
-  asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(place) : "memory");
+  unsigned address = (unsigned)__cvta_generic_to_shared(barrier);
+  asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(address) : "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
@@ -30,9 +30,9 @@ TGC_DEVICE void tgc_grid_barrier_expect(unsigned long long* barrier, int bytes) 
 #ifdef TGC_EMULATOR
   *barrier += (unsigned)bytes;
 #elif __CUDA_ARCH__ >= 900
-  unsigned place = (unsigned)__cvta_generic_to_shared(barrier);
+  unsigned address = (unsigned)__cvta_generic_to_shared(barrier);
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
-               :: "r"(place), "r"(bytes) : "memory");
+               :: "r"(address), "r"(bytes) : "memory");
 #endif
 }
 
@@ -62,11 +62,11 @@ TGC_DEVICE void tgc_grid_barrier_wait(unsigned long long* barrier, unsigned pari
 #ifdef TGC_EMULATOR
   while ((*barrier >> 32 & 1) == parity) tgc_nap(0);
 #elif __CUDA_ARCH__ >= 900
-  unsigned place = (unsigned)__cvta_generic_to_shared(barrier), done = 0;
+  unsigned address = (unsigned)__cvta_generic_to_shared(barrier), done = 0;
   while (!done)
     asm volatile("{\n.reg .pred P;\n"
                  "mbarrier.try_wait.parity.shared.b64 P, [%1], %2;\nselp.b32 %0, 1, 0, P;\n}"
-                 : "=r"(done) : "r"(place), "r"(parity) : "memory");
+                 : "=r"(done) : "r"(address), "r"(parity) : "memory");
 #endif
 }
 
@@ -93,13 +93,13 @@ TGC_DEVICE unsigned long long tgc_grid_word(float value, unsigned launch) {
 }
 TGC_DEVICE void tgc_grid_publish(unsigned long long* words, int index, float a, float b,
                               unsigned launch) {
-  unsigned long long* place = tgc_address_write(words, index, 2);
+  unsigned long long* address = tgc_address_write(words, index, 2);
   unsigned long long first = tgc_grid_word(a, launch), second = tgc_grid_word(b, launch);
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 700
   asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};"
-               :: "l"(place), "l"(first), "l"(second) : "memory");
+               :: "l"(address), "l"(first), "l"(second) : "memory");
 #else
-  place[0] = first, place[1] = second;
+  address[0] = first, address[1] = second;
 #ifdef TGC_EMULATOR
   tgc_emu_moved();
 #endif
@@ -108,13 +108,13 @@ TGC_DEVICE void tgc_grid_publish(unsigned long long* words, int index, float a, 
 // Two words; whether both are there.
 TGC_DEVICE bool tgc_grid_poll(unsigned long long* words, int index, float& a, float& b,
                               unsigned launch) {
-  unsigned long long* place = tgc_address_write(words, index, 2);
+  unsigned long long* address = tgc_address_write(words, index, 2);
   unsigned long long first, second;
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 700
   asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];"
-               : "=l"(first), "=l"(second) : "l"(place) : "memory");
+               : "=l"(first), "=l"(second) : "l"(address) : "memory");
 #else
-  first = place[0], second = place[1];
+  first = address[0], second = address[1];
 #endif
   a = __uint_as_float((unsigned)first), b = __uint_as_float((unsigned)second);
   return first >> 32 == launch && second >> 32 == launch;
@@ -122,12 +122,12 @@ TGC_DEVICE bool tgc_grid_poll(unsigned long long* words, int index, float& a, fl
 
 // The number of this launch, from 1: each takes COUNT tickets from the first word.
 template <int COUNT> TGC_DEVICE unsigned tgc_grid_launch(unsigned long long* words) {
-  unsigned long long* place = tgc_address_write(words, 0);
+  unsigned long long* address = tgc_address_write(words, 0);
   unsigned long long taken;
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 700
-  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(taken) : "l"(place) : "memory");
+  asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(taken) : "l"(address) : "memory");
 #else
-  taken = *place;
+  taken = *address;
 #endif
   return (unsigned)(taken / COUNT) + 1;
 }

@@ -8,7 +8,7 @@
 //   1. two blocks a multiprocessor, columns in shared memory, a row's loads behind the last   181  300
 //   2. both operands of the next row by cp.async behind the first barrier                     173
 //   3. a ring of two rows in shared memory, columns in registers, two blocks                  156
-//   4. the same, one block a multiprocessor, values held in registers                         154  282
+//   4. the same, one block a multiprocessor, values in registers                              154  282
 //   5. the same, 16-bit values read again from shared memory in each loop                     144.5
 // In a later run, marking the copies' lines evict_last in L2 took 147.7 to 144.1 and 282.6 to 271.3 us.
 //@ ring_body

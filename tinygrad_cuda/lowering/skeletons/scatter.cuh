@@ -14,11 +14,11 @@ int* const targets = reinterpret_cast<int*>(smem);
 @before@
 for (int first = 0; first < @count@; first += @threads@) {
   const int own = first + threadIdx.x;
-  int found = -1;
+  int own_target = -1;
   if (own < @count@) {
     @find@
   }
-  targets[threadIdx.x] = found;
+  targets[threadIdx.x] = own_target;
   __syncthreads();
   const int here = @count@ - first < @threads@ ? @count@ - first : @threads@;
   for (int other = 0; other < here; other++) {
@@ -41,11 +41,11 @@ unsigned* const masks = reinterpret_cast<unsigned*>(smem);
 @before@
 for (int first = 0; first < @count@; first += @threads@) {
   const int own = first + threadIdx.x;
-  int found = -1;
+  int own_target = -1;
   if (own < @count@) {
     @find@
   }
-  const unsigned mask = __ballot_sync(0xffffffffu, found == target);
+  const unsigned mask = __ballot_sync(0xffffffffu, own_target == target);
   if (tgc_lane() == 0) masks[tgc_warp()] = mask;
   __syncthreads();
   for (int warp = 0; warp < @threads@ / 32; warp++) {

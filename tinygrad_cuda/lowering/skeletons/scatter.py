@@ -36,7 +36,7 @@ def scatter_stages(kernel: Kernel) -> list[Stage]:
     own = ix.variable("own", max(count, 1))
     writer.scopes = [Scope(), Scope("own")]
     where = writer.value(positions, ix.unflatten(own, positions.shape))
-    find = [*writer.scopes[0].lines, *writer.scopes[1].lines, f"found = (int){where};"]
+    find = [*writer.scopes[0].lines, *writer.scopes[1].lines, f"own_target = (int){where};"]
     writer.scopes = [Scope(), Scope("item", "entry")]
     entry = ix.variable("entry", max(count, 1))
     place = entry * inner + item % inner

@@ -183,9 +183,9 @@ TGC_DEVICE double tgc_incomplete_gamma(double a, double x, int part) {
   if (a > 1e5) return tgc_gamma_uniform(a, x, part);
   bool small = a < 1.0 && x < 1.1 && a * tgc_fabs(tgc_log(x)) < 0.4;
   int side = small || x > a + 1.0;
-  double found = small ? tgc_gamma_upper_series(a, x)
-                       : side ? tgc_gamma_fraction(a, x) : tgc_gamma_series(a, x);
-  return side == part ? found : 1.0 - found;
+  double result = small ? tgc_gamma_upper_series(a, x)
+                        : side ? tgc_gamma_fraction(a, x) : tgc_gamma_series(a, x);
+  return side == part ? result : 1.0 - result;
 }
 TGC_DEVICE double tgc_igamma(double a, double x) { return tgc_incomplete_gamma(a, x, 0); }
 TGC_DEVICE double tgc_igammac(double a, double x) { return tgc_incomplete_gamma(a, x, 1); }
