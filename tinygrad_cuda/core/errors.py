@@ -200,6 +200,16 @@ class CompileError(TgcError):
     """Generated source that a compiler refused, or no compiler at all."""
 
 
+def numbered_lines(source: str, center: int, around: int = 3) -> list[str]:
+    """The lines of a source around one, with their numbers and a mark at that one."""
+    lines = source.splitlines()
+    first, last = max(1, center - around), min(len(lines), center + around)
+    return [
+        f"{'>' if number == center else ' '} {number:>4} | {lines[number - 1]}"
+        for number in range(first, last + 1)
+    ]
+
+
 class CudaError(TgcError):
     """A failed call of the CUDA driver."""
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.core.errors import CompileError
+from tinygrad_cuda.core.errors import CompileError, numbered_lines
 from tinygrad_cuda.core.ownership import distrust, own_folder, read_own
 
 FORMAT = "1"  # of a cache entry; part of the key, so a change of it makes old entries misses
@@ -261,7 +261,7 @@ def _rejected(source: str, arch: str, options: tuple[str, ...], log: str) -> Com
     shown = lines[:12] + [f"... {len(lines) - 12} more lines"] * (len(lines) > 12)
     match = _ERROR_LINE.search(log)
     if match is not None:
-        shown += _numbered(source, int(match.group(1)))
+        shown += numbered_lines(source, int(match.group(1)))
     return CompileError(
         "compile",
         f"NVRTC refused the source ({_kernels(count_kernels(source))} for {arch})",
@@ -270,15 +270,6 @@ def _rejected(source: str, arch: str, options: tuple[str, ...], log: str) -> Com
         hint="TGC_DEBUG=4 prints each source"
         + (f"; options: {' '.join(options)}" if options else ""),
     )
-
-
-def _numbered(source: str, center: int, around: int = 3) -> list[str]:
-    lines = source.splitlines()
-    first, last = max(1, center - around), min(len(lines), center + around)
-    return [
-        f"{'>' if number == center else ' '} {number:>4} | {lines[number - 1]}"
-        for number in range(first, last + 1)
-    ]
 
 
 class _SlowNotice:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tinygrad_cuda.core.config import settings
-from tinygrad_cuda.core.errors import CompileError, DeviceError
+from tinygrad_cuda.core.errors import CompileError, DeviceError, numbered_lines
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.ownership import own_folder, read_own
 
@@ -248,7 +248,7 @@ def _rejected(source: str, name: str, log: str) -> CompileError:
     shown = shown or log.strip().splitlines()[:12]
     for file, line, _ in found[:1]:
         text = source if file == name else Path(file).read_text() if os.path.exists(file) else ""
-        shown += _numbered(text, int(line))
+        shown += numbered_lines(text, int(line))
     return CompileError(
         "emu",
         "the C++ compiler refused the source",
@@ -256,12 +256,3 @@ def _rejected(source: str, name: str, log: str) -> CompileError:
         actual="\n".join(shown),
         hint="TGC_DEBUG=4 prints each source",
     )
-
-
-def _numbered(source: str, center: int, around: int = 3) -> list[str]:
-    lines = source.splitlines()
-    first, last = max(1, center - around), min(len(lines), center + around)
-    return [
-        f"{'>' if number == center else ' '} {number:>4} | {lines[number - 1]}"
-        for number in range(first, last + 1)
-    ]
