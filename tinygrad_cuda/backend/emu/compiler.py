@@ -25,6 +25,7 @@ from typing import NamedTuple
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import CompileError, DeviceError, numbered_lines
 from tinygrad_cuda.core.interrupts import uninterrupted
+from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.ownership import own_folder, read_own
 
 HERE = Path(__file__).resolve().parent
@@ -94,8 +95,6 @@ def _find_toolchain(chosen: str, path: str) -> Toolchain:
 def compile_source(source: str) -> Path:
     """Compiles one translation unit (prelude and kernels) unless the cache has it.
 
-    Threads that ask for one source at a time may each compile it; the cache gets a whole file.
-
     Args:
         source: the text that NVRTC would get.
 
@@ -116,7 +115,9 @@ def compile_source(source: str) -> Path:
     if path in _checked and path.exists():
         return path
     if not _is_whole(path):
-        _build(source, folder, key)
+        with _lock_of(key):
+            if not _is_whole(path):  # else another thread has built it meanwhile
+                _build(source, folder, key)
     _checked.add(path)
     return path
 
@@ -146,7 +147,12 @@ def _headers() -> str:
 
 # The cache --------------------------------------------------------------------------------------
 
+_locks: dict[str, threading.RLock] = {}  # of sources that this process builds
 _checked: set[Path] = set()  # entries that this process has verified or made
+
+
+def _lock_of(key: str) -> threading.RLock:
+    return _locks.setdefault(key, new_lock())
 
 
 def _folder() -> Path:
