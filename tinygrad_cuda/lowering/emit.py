@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
-from tinygrad_cuda.lowering.codegen.params import Words
+from tinygrad_cuda.lowering.codegen.params import KernelParams
 from tinygrad_cuda.lowering.codegen.skeleton import Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
@@ -37,7 +37,7 @@ def map_stages(kernel: Kernel) -> list[Stage]:
     name = stem(kernel)
     item, v = ix.variable("item", items), ix.variable("v", width)
     flat = item * width + v
-    words = Words()
+    words = KernelParams()
     writer = Evaluator(words, set(kernel.reads), wide, kernel.narrowed)
     writer.scopes = [Scope("item"), Scope("v")]
     writer.lane = Lane(v, width)

@@ -28,7 +28,7 @@ from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
-from tinygrad_cuda.lowering.codegen.skeleton import Word
+from tinygrad_cuda.lowering.codegen.skeleton import KernelParam
 from tinygrad_cuda.lowering.emit import stages
 from tinygrad_cuda.lowering.schedule.resources import ROW_BYTES
 from tinygrad_cuda.lowering.target import Target
@@ -110,19 +110,27 @@ def test_small_stages_share_a_launch_but_not_with_one_that_fills_registers_twice
     assert homes[large] is not homes[small[0]]
 
 
-class Words:
+class FakeLaunch:
     """A launch as far as a frame looks at it."""
 
-    def __init__(self, *words: Word) -> None:
+    def __init__(self, *words: KernelParam) -> None:
         self.words = list(words)
 
 
 def frame() -> LaunchParams:
     number = 0, "double"
     launches: list[Any] = [
-        Words(Word("value", "x", "float* x"), Word("argument", number, "const double* s")),
-        Words(Word("value", "t", "float* t", True), Word("argument", number, "const double* s")),
-        Words(Word("unused", None, "long long unused"), Word("error", None, "error")),
+        FakeLaunch(
+            KernelParam("value", "x", "float* x"),
+            KernelParam("argument", number, "const double* s"),
+        ),
+        FakeLaunch(
+            KernelParam("value", "t", "float* t", True),
+            KernelParam("argument", number, "const double* s"),
+        ),
+        FakeLaunch(
+            KernelParam("unused", None, "long long unused"), KernelParam("error", None, "error")
+        ),
     ]
     places: dict[Any, Any] = {"x": (0, 0), "t": (1, 256), "error": (2, 0), number: (3, 8)}
     return LaunchParams(launches, places, 4)
@@ -146,9 +154,14 @@ def test_numbers_are_packed_as_the_kernels_read_them() -> None:
     """Zeros of both signs are told apart; integers may be negative or come as floats."""
     first, second = (1, "double"), (0, "long long")
     launches: list[Any] = [
-        Words(Word("argument", first, "const double* s"), Word("value", "x", "float* x")),
-        Words(Word("argument", second, "const long long* n"), Word("argument", first, "")),
-        Words(Word("argument", (0, "double"), "const double* n")),
+        FakeLaunch(
+            KernelParam("argument", first, "const double* s"), KernelParam("value", "x", "float* x")
+        ),
+        FakeLaunch(
+            KernelParam("argument", second, "const long long* n"),
+            KernelParam("argument", first, ""),
+        ),
+        FakeLaunch(KernelParam("argument", (0, "double"), "const double* n")),
     ]
     numbers = Numbers(launches)
     assert numbers.table == {first: 0, second: 1, (0, "double"): 2} and numbers.nbytes == 24
@@ -161,9 +174,9 @@ def test_numbers_are_packed_as_the_kernels_read_them() -> None:
 
 def test_first_uses() -> None:
     launches: list[Any] = [
-        Words(Word("value", "x", "x"), Word("value", "t", "t", True)),
-        Words(Word("value", "t", "t"), Word("scratch", "s", "s", True)),
-        Words(Word("scratch", "s", "s")),
+        FakeLaunch(KernelParam("value", "x", "x"), KernelParam("value", "t", "t", True)),
+        FakeLaunch(KernelParam("value", "t", "t"), KernelParam("scratch", "s", "s", True)),
+        FakeLaunch(KernelParam("scratch", "s", "s")),
     ]
     assert first_uses(launches, {"t", "s"}) == [["t"], ["s"], []]
 

@@ -8,7 +8,7 @@ import pytest
 from programs import family, launches
 
 from tinygrad_cuda.lowering.codegen.constant_folding import folded
-from tinygrad_cuda.lowering.codegen.params import Words
+from tinygrad_cuda.lowering.codegen.params import KernelParams
 
 CLUMSY = {
     "neutral arithmetic": r" [*/%] 1\b(?!\.)| [+-] 0\b(?!\.)|(?<![\w.])0 [+*/%] |(?<![\w.])1 \* ",
@@ -65,6 +65,6 @@ def test_a_loop_stays_where_its_statements_need_it() -> None:
 
 
 def test_names_are_unlike_each_other() -> None:
-    words = Words()
+    words = KernelParams()
     made = [words.fresh(stem) for stem in ("exp", "exp", "mean", "mean", "in0", "in0", "log2_")]
     assert made == ["exp0", "exp1", "mean", "mean_1", "in0", "in0_1", "log2_0"]

@@ -20,7 +20,7 @@ from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates, Guard, moved
 from tinygrad_cuda.lowering.codegen.names import value_stem
-from tinygrad_cuda.lowering.codegen.params import Words, literal
+from tinygrad_cuda.lowering.codegen.params import KernelParams, literal
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, is_identity_value, value_of_nothing
 from tinygrad_cuda.lowering.schedule.narrowing import is_power_below_one
 
@@ -77,7 +77,7 @@ class Evaluator:
 
     def __init__(
         self,
-        words: Words,
+        words: KernelParams,
         memory: set[Node],
         wide: bool,
         narrowed: frozenset[Node] = frozenset(),

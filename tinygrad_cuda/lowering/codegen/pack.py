@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
-from tinygrad_cuda.lowering.codegen.skeleton import FOLDER, THREADS, Stage, Word, fill, named
+from tinygrad_cuda.lowering.codegen.skeleton import FOLDER, THREADS, KernelParam, Stage, fill, named
 from tinygrad_cuda.lowering.target import Target
 
 WORDS = 4096 // 8  # of a kernel's parameters
@@ -32,7 +32,7 @@ class PackedLaunch:
     stages: list[Stage]
     name: str
     text: str
-    words: list[Word]
+    words: list[KernelParam]
 
     def __post_init__(self) -> None:
         self.blocks = sum(stage.blocks for stage in self.stages)

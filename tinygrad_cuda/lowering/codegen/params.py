@@ -10,16 +10,16 @@ import numpy as np
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.program import Argument
-from tinygrad_cuda.lowering.codegen.skeleton import Exchange, Scratch, Word
+from tinygrad_cuda.lowering.codegen.skeleton import Exchange, KernelParam, Scratch
 
 STATISTICS = frozenset(("mean", "var", "mean_square", "rstd", "rrms"))  # they need no number
 
 
-class Words:
+class KernelParams:
     """The parameters of a stage, in the order of their first use, and its variables' names."""
 
     def __init__(self) -> None:
-        self.list: list[Word] = []
+        self.list: list[KernelParam] = []
         self._names: dict[Any, str] = {}
         self._counts: dict[str, int] = {}  # parameters of each stem
         self._variables: dict[str, int] = {}  # variables of each stem
@@ -38,7 +38,7 @@ class Words:
             number = self._counts.get(stem, 0)
             self._counts[stem] = number + 1
             name = stem if stem == "error" else f"{stem}{number}"
-            self.list.append(Word(kind, item, f"{ctype} {name}", write))
+            self.list.append(KernelParam(kind, item, f"{ctype} {name}", write))
             self._names[key] = f"p.{name}"
         return self._names[key]
 

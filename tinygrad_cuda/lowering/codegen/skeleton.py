@@ -26,7 +26,7 @@ WIDTH = 112  # characters of a line of generated text
 _BREAKS = ((", ", " ? ", " : ", " && ", " || ", " = "), (" + ", " - ", " * ", " / ", " % "))
 
 
-class Word(NamedTuple):
+class KernelParam(NamedTuple):
     """Eight bytes of a kernel's parameters.
 
     Attributes:
@@ -68,7 +68,7 @@ class Stage:
     text: str
     blocks: int
     shared: int
-    words: list[Word]
+    words: list[KernelParam]
     label: str
     second: bool = False
     after: list[Stage] = field(default_factory=list)
@@ -91,7 +91,7 @@ def scratches_of(stages: Sequence[Stage]) -> dict[Hashable, int]:
     return {word.item: word.item.nbytes for word in words}
 
 
-def _bytes_of(words: list[Word]) -> int:
+def _bytes_of(words: list[KernelParam]) -> int:
     """Bytes of what a stage reads and writes, each value once."""
     values: list[Node] = [word.item for word in words if word.kind == "value"]
     parts: list[Scratch] = [word.item for word in words if word.kind == "scratch"]
@@ -179,7 +179,7 @@ def wrapped(
     kernel: Kernel,
     stem: str,
     body: str,
-    words: list[Word],
+    words: list[KernelParam],
     blocks: int,
     shared: int,
     label: str,
@@ -204,6 +204,6 @@ def wrapped(
         body="\n".join([*loads, body]),
     )
     if not words:
-        words = [Word("unused", None, "long long unused")]
+        words = [KernelParam("unused", None, "long long unused")]
     name, text = named(stem, text)
     return Stage(kernel, name, text, blocks, shared, words, label, second)

@@ -10,7 +10,7 @@ from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrappe
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS, column_blocks, column_bytes
-from tinygrad_cuda.lowering.skeletons.reduction_accumulators import Lines
+from tinygrad_cuda.lowering.skeletons.reduction_accumulators import ReductionAccumulators
 from tinygrad_cuda.lowering.target import WARP, Target
 
 
@@ -33,7 +33,7 @@ class Columns:
 
     def __init__(
         self,
-        row: Lines,
+        row: ReductionAccumulators,
         kernel: Kernel,
         width: int,
         items: int,
@@ -43,7 +43,7 @@ class Columns:
     ) -> None:
         self.row, self.kernel, self.width, self.items = row, kernel, width, items
         self.trips = trips
-        self.own = Lines(kernel)
+        self.own = ReductionAccumulators(kernel)
         row.writer.memory |= set(kernel.reads) - set(row.kernel.nodes)
         self.phase = {one: row.ready(one.node.sources[0]) for one in self.own.accumulators}
         each = -(-row.lines // (walkers or column_blocks(row.kernel.target)))
@@ -96,7 +96,7 @@ class Columns:
 
     def join(self, kernel: Kernel, first: Stage) -> Stage:
         """The second stage: the blocks' values of each column in a fixed order."""
-        own = Lines(self.kernel, name="column")
+        own = ReductionAccumulators(self.kernel, name="column")
         own.outer = Scope("column")
         pointers = [own.words.scratch(s, a.ctype, False) for a, s in self.scratches.items()]
         taken = own.accumulators

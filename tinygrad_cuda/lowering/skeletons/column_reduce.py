@@ -12,7 +12,7 @@ from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS, enough_blocks, vector_width
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
     Accumulator,
-    Lines,
+    ReductionAccumulators,
     ReductionSpace,
     join_stage,
     keep,
@@ -25,7 +25,7 @@ AHEAD = 4  # elements of a line that a thread takes before the next block's thre
 def col_stages(kernel: Kernel) -> list[Stage]:
     """Tiles of columns; where these are few, each column in several parts with a second stage."""
     width = _col_width(kernel)
-    col = Lines(kernel, width, "strip")
+    col = ReductionAccumulators(kernel, width, "strip")
     strips = col.lines // width
     across = _across(strips, col.length, kernel.target)
     down = THREADS // across
@@ -135,7 +135,7 @@ def _col_width(kernel: Kernel) -> int:
 
 
 def _col_finish(
-    col: Lines, taken: list[Accumulator], v: Index
+    col: ReductionAccumulators, taken: list[Accumulator], v: Index
 ) -> tuple[list[str], list[str], list[str]]:
     """The epilogue: statements before, in and after the loop over a thread's lines."""
     col.settle(taken)

@@ -12,7 +12,10 @@ from tinygrad_cuda.lowering.codegen.store import Stores, comment, stem
 from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import WARPS, loaded
 from tinygrad_cuda.lowering.schedule.kernel_dag import GridTiles, Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS
-from tinygrad_cuda.lowering.skeletons.reduction_accumulators import Lines, ReductionSpace
+from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
+    ReductionAccumulators,
+    ReductionSpace,
+)
 from tinygrad_cuda.lowering.target import WARP
 
 
@@ -54,7 +57,7 @@ class _GridReduce:
     def __init__(self, kernel: Kernel, layout: GridTiles) -> None:
         self.kernel, self.layout, self.wide, self.sums = kernel, layout, layout.wide, layout.sums
         self.slots, self.count = self.sums.slots, self.sums.published
-        self.row = Lines(kernel)
+        self.row = ReductionAccumulators(kernel)
         self.writer = self.row.writer
         run = kernel.sign[-1][0]
         self.item = ix.variable("item", layout.tile // layout.width)

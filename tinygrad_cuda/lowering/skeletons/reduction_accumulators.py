@@ -13,7 +13,7 @@ from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
 from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.names import value_stem
-from tinygrad_cuda.lowering.codegen.params import Words, literal
+from tinygrad_cuda.lowering.codegen.params import KernelParams, literal
 from tinygrad_cuda.lowering.codegen.skeleton import Scratch, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.fusion import TRANSPARENT, Signature, length_of, rows_of
@@ -90,7 +90,7 @@ class ReductionSpace:
         self.line = line
 
 
-class Lines:
+class ReductionAccumulators:
     """What ROW and COL share: accumulators, phases, and values with one element a line.
 
     Args:
@@ -105,7 +105,7 @@ class Lines:
         self.length = length_of(kernel.sign)
         self.slots = "smem"  # where a block's reductions have their memory
         self.spare = kernel.kind == "col"  # some threads may repeat a line, and store nothing
-        self.words = Words()
+        self.words = KernelParams()
         self.writer = Evaluator(self.words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
         if width > 1:
             strip = ix.variable(name, self.lines // width)
@@ -271,7 +271,7 @@ class Lines:
 
 
 def keep(
-    row: Lines,
+    row: ReductionAccumulators,
     taken: list[Accumulator],
     scratches: dict[Accumulator, Scratch],
     parts: int,
@@ -289,7 +289,7 @@ def join_stage(
     kernel: Kernel, scratches: dict[Accumulator, Scratch], parts: int, first: Stage
 ) -> Stage:
     """The second stage of a split reduction."""
-    row = Lines(kernel)
+    row = ReductionAccumulators(kernel)
     row.outer = Scope("row")
     taken = list(scratches)
     load = []

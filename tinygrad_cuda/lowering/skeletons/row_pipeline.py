@@ -13,10 +13,10 @@ from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS
 from tinygrad_cuda.lowering.skeletons import column_partials
 from tinygrad_cuda.lowering.skeletons.column_partials import Columns
-from tinygrad_cuda.lowering.skeletons.reduction_accumulators import Lines
+from tinygrad_cuda.lowering.skeletons.reduction_accumulators import ReductionAccumulators
 
 
-class Ring:
+class RowPipeline:
     """What a block that walks over rows keeps in shared memory.
 
     Args:
@@ -29,7 +29,9 @@ class Ring:
         loop: the loop that is being written; `last` is the one that reads the ring last.
     """
 
-    def __init__(self, row: Lines, columns: Kernel, width: int, items: int, trips: int) -> None:
+    def __init__(
+        self, row: ReductionAccumulators, columns: Kernel, width: int, items: int, trips: int
+    ) -> None:
         self.row, self.items, self.trips = row, items, trips
         walkers = column_partials.pipeline_blocks(row.kernel.target)
         self.carried = Columns(row, columns, width, items, 0, trips, walkers)
@@ -114,4 +116,4 @@ class Ring:
         return [first, carried.join(kernel, first)]
 
 
-__all__ = ["Ring"]
+__all__ = ["RowPipeline"]

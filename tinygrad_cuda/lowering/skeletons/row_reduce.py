@@ -26,12 +26,12 @@ from tinygrad_cuda.lowering.skeletons.column_partials import Columns
 from tinygrad_cuda.lowering.skeletons.grid_reduce import grid_reduce_stage
 from tinygrad_cuda.lowering.skeletons.reduction_accumulators import (
     Accumulator,
-    Lines,
+    ReductionAccumulators,
     ReductionSpace,
     join_stage,
     keep,
 )
-from tinygrad_cuda.lowering.skeletons.row_pipeline import Ring
+from tinygrad_cuda.lowering.skeletons.row_pipeline import RowPipeline
 from tinygrad_cuda.lowering.target import WARP
 
 HELD_ALONE = 64  # of an operand of at most 4 bytes, if there is no other
@@ -73,7 +73,7 @@ def _lasting(kernel: Kernel) -> set[Node]:
 def _row(kernel: Kernel) -> list[Stage]:
     """A kernel whose rows are whole."""
     own, columns = kernel.pair or (kernel, None)
-    row = Lines(own)
+    row = ReductionAccumulators(own)
     group = row_group(own)
     per_block = THREADS // group
     row.spare = 1 < group < WARP and row.lines % per_block > 0
@@ -83,7 +83,7 @@ def _row(kernel: Kernel) -> list[Stage]:
     free = 2 * row.scratch_bytes
     ring = carried = None
     if kernel.ahead and columns is not None:
-        ring = row.writer.nearer = Ring(row, columns, width, items, trips)
+        ring = row.writer.nearer = RowPipeline(row, columns, width, items, trips)
         carried = ring.carried
     elif columns is not None:
         carried = Columns(row, columns, width, items, free)
@@ -131,13 +131,13 @@ def _crowd(kernel: Kernel, held: HeldValue | None, blocks: int) -> int:
 
 
 def _phases(
-    row: Lines,
+    row: ReductionAccumulators,
     carried: Columns | None,
     loops: int,
     group: int,
     width: int,
     fits: bool,
-    ring: Ring | None = None,
+    ring: RowPipeline | None = None,
 ) -> list[str]:
     """The loops over a row."""
     writer, kept = row.writer, row.writer.held
@@ -180,14 +180,14 @@ def _phases(
     return text
 
 
-def _open(row: Lines, item: Index, v: Index, width: int) -> Stores:
+def _open(row: ReductionAccumulators, item: Index, v: Index, width: int) -> Stores:
     """Begins a loop."""
     row.writer.scopes = [row.outer, Scope("item"), Scope("v")]
     row.writer.lane = Lane(v, width)
     return Stores(row.writer, row.kernel)
 
 
-def _ahead(row: Lines, loop: int, width: int) -> HeldValue | None:
+def _ahead(row: ReductionAccumulators, loop: int, width: int) -> HeldValue | None:
     """What a loop over a long row loads for some turns at once: behind a store none could begin."""
     storing = any(row.phase[node] + 1 == loop for node in row.kernel.wide_stores)
     if not storing:
@@ -197,7 +197,9 @@ def _ahead(row: Lines, loop: int, width: int) -> HeldValue | None:
     return HeldValue(1, STORING if STORING * nbytes <= ON_THEIR_WAY else UNROLLED, width)
 
 
-def _holes(row: Lines, stores: Stores, taken: list[Accumulator], group: int) -> dict[str, Any]:
+def _holes(
+    row: ReductionAccumulators, stores: Stores, taken: list[Accumulator], group: int
+) -> dict[str, Any]:
     """What fills the holes of a loop."""
     return {
         "before": row.outer.lines + row.start(taken),
@@ -209,7 +211,7 @@ def _holes(row: Lines, stores: Stores, taken: list[Accumulator], group: int) -> 
 
 
 def _long(
-    row: Lines,
+    row: ReductionAccumulators,
     ahead: HeldValue | None,
     holes: dict[str, Any],
     back: bool,
@@ -229,7 +231,7 @@ def _long(
     return text.splitlines()
 
 
-def _finish(row: Lines, loops: int) -> list[str]:
+def _finish(row: ReductionAccumulators, loops: int) -> list[str]:
     """The text behind the loops: values with one element a row."""
     row.writer.scopes = [row.outer]
     row.gather(loops)
@@ -263,7 +265,7 @@ def _walk(kernel: Kernel, carried: Columns, text: list[str], about: str) -> list
 
 
 def _split_row(kernel: Kernel, parts: int) -> list[Stage]:
-    row = Lines(kernel)
+    row = ReductionAccumulators(kernel)
     row.writer.lasting = _lasting(kernel)
     width = row_width(kernel, THREADS)
     items = row.length // width

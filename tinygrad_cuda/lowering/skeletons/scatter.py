@@ -7,7 +7,7 @@ from math import prod
 from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Scope
-from tinygrad_cuda.lowering.codegen.params import Words
+from tinygrad_cuda.lowering.codegen.params import KernelParams
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
@@ -21,7 +21,7 @@ def scatter_stages(kernel: Kernel) -> list[Stage]:
     base, positions, values = node.sources
     inner, count = prod(base.shape[1:]), prod(positions.shape)
     numel = prod(node.shape)
-    words = Words()
+    words = KernelParams()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     item = ix.variable("item", numel)
     writer.scopes = [Scope("item"), Scope("own")]

@@ -12,7 +12,7 @@ from tinygrad_cuda.graph.ops.convolution import convolution
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.lowering.codegen.index import Index
-from tinygrad_cuda.lowering.codegen.params import Words, literal
+from tinygrad_cuda.lowering.codegen.params import KernelParams, literal
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
@@ -114,7 +114,7 @@ def _with_sum(problem: _Problem, first: Stage) -> list[Stage]:
 def _direct(problem: _Problem, cut: Cut) -> Stage:
     """The one stage of a convolution of few channels."""
     kernel = problem.kernel
-    words = Words()
+    words = KernelParams()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
     outer = Scope("image")
     lanes = lanes_of(cut, 4)
@@ -132,7 +132,7 @@ def _direct(problem: _Problem, cut: Cut) -> Stage:
 def _correlated(problem: _Problem, part: ImagePart) -> Stage:
     """The stage that goes over the images; of several blocks it leaves the parts in memory."""
     kernel = problem.kernel
-    words = Words()
+    words = KernelParams()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
     outer = Scope("part")
     epilogue = _epilogue(problem, writer, outer, ix.constant(0), 1)
@@ -150,7 +150,7 @@ def _correlated(problem: _Problem, part: ImagePart) -> Stage:
 def _product(problem: _Tiled) -> Stage:
     """The stage that multiplies; of a split sum it leaves the parts in scratch memory."""
     kernel, tile = problem.kernel, problem.tile
-    words = Words()
+    words = KernelParams()
     writer = Reader(words, set(kernel.reads), is_wide(kernel), kernel.target)
     outer = Scope("batch")
     batch = ix.variable("batch", problem.batches)
@@ -314,7 +314,7 @@ def _sum_parts(problem: _Problem, first: Stage) -> Stage:
     ):
         groups *= 2
     split = groups > 1
-    words = Words()
+    words = KernelParams()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     item = ix.variable("item", kernel.numel)
     writer.scopes = [Scope("item"), Scope("v")]

@@ -14,7 +14,7 @@ from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
 from tinygrad_cuda.lowering.codegen.index import AffineLeaf, Bounded, Compound, FloorDiv, Index, Mod
 from tinygrad_cuda.lowering.codegen.index_rewrites import Coordinates, Guard, moved
-from tinygrad_cuda.lowering.codegen.params import Words, literal
+from tinygrad_cuda.lowering.codegen.params import KernelParams, literal
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
 from tinygrad_cuda.lowering.schedule.fusion import (
     BROADCAST_COST,
@@ -72,7 +72,7 @@ class Reader(Evaluator):
         target: its shared memory limits the table.
     """
 
-    def __init__(self, words: Words, memory: set[Node], wide: bool, target: Target) -> None:
+    def __init__(self, words: KernelParams, memory: set[Node], wide: bool, target: Target) -> None:
         super().__init__(words, memory, wide)
         self.target = target
         self.table: Table | None = None
@@ -132,7 +132,7 @@ class Table:
 
     @property
     def width(self) -> int:
-        """Words of a line, a power of two."""
+        """KernelParams of a line, a power of two."""
         return 1 << (len(self.columns) - 1).bit_length()
 
     @property
@@ -356,7 +356,7 @@ def fetched(
         along, width = "n", 1  # a column is its thread's from load to result
     walk = _Walk(source, found, along, width)
     if width > 1:
-        trial = Reader(Words(), reader.memory, reader.wide, reader.target)
+        trial = Reader(KernelParams(), reader.memory, reader.wide, reader.target)
         _written(walk, trial, Scope("batch"), dtype, 0)
         keys = [key for scope in trial.scopes for key in scope.memo]
         if not any(type(key) is tuple and key[0] == "vector" for key in keys):
@@ -367,7 +367,7 @@ def fetched(
 def followed(source: Source, memory: set[Node]) -> tuple[str, int]:
     """The axis along which the operand lies in memory, and the bytes of its widest elements."""
     k, line = ix.variable("k", source.k), ix.variable(source.other, source.extent)
-    trial = Evaluator(Words(), memory, True)
+    trial = Evaluator(KernelParams(), memory, True)
     trial.scopes = [Scope("batch"), Scope("k", source.other)]
     trial.value(source.node, source.at(ix.variable("batch", source.batches), line, k))
     along, loads = "k", trial.loaded
@@ -556,7 +556,7 @@ def crowded(a: Node, b: Node, found: Plan, dtype: DType, target: Target) -> bool
     lines = found.chunk + found.tile.k + THREADS  # of a table at most
     if shared + 2 * TABLE_LINE * lines <= target.tile_shared:
         return False
-    reader = Reader(Words(), _behind(a) | _behind(b), False, target)
+    reader = Reader(KernelParams(), _behind(a) | _behind(b), False, target)
     for source in sources_of(a, b, found.tile.m, found.tile.n):
         fetch = fetched(source, found, shared, reader, Scope("batch"), dtype)
         if fetch.crowded:

@@ -12,7 +12,7 @@ from tinygrad_cuda.graph.ops import movement
 from tinygrad_cuda.graph.ops.winograd import PARTS, TAPS, TransformPart, tiles_of, winograd
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
-from tinygrad_cuda.lowering.codegen.params import Words
+from tinygrad_cuda.lowering.codegen.params import KernelParams
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
@@ -74,7 +74,7 @@ def _planes(kernel: Kernel, node: Node) -> Stage:
     images, _, height, width = x.shape
     beyond, lines = part.size - part.step, len(part.matrix)
     rows, columns = (height - beyond) // part.step, (width - beyond) // part.step
-    words = Words()
+    words = KernelParams()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     outer, row, load = Scope("image", "channel", "tile_y", "tile_x"), Scope("u"), Scope("v")
     image, channel = ix.variable("image", images), ix.variable("channel", channels)
@@ -234,7 +234,7 @@ def _images(kernel: Kernel, node: Node) -> Stage:
     """From planes to images, through the epilogue into memory."""
     part, (x,) = _part_of(node), node.sources
     block = block_of(part, node.shape, kernel.target)
-    words = Words()
+    words = KernelParams()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     before, load = Scope("channel", "place"), Scope("f", "g")
     writer.scopes = [before, load]
@@ -300,7 +300,9 @@ def _place(
     )
 
 
-def _stage(kernel: Kernel, node: Node, body: str, words: Words, blocks: int, shared: int) -> Stage:
+def _stage(
+    kernel: Kernel, node: Node, body: str, words: KernelParams, blocks: int, shared: int
+) -> Stage:
     form, part = node.attributes["form"], node.attributes["part"]
     label = comment(
         kernel, f"winograd_transforms, F({form} x {form}, {TAPS} x {TAPS}), {part}", blocks
