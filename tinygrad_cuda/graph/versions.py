@@ -80,12 +80,18 @@ class VersionUnit:
         # Values of arguments: a view's is recorded by whoever reads it first.
         self._given: list[ref[Node]] = []
         if name is not None:
-            self._given = [ref(tensor.node) for tensor in tensors_in([*arguments.values()])]
-            tensors, self.results = saved_by(name, arguments)
-            for tensor, copied, again in tensors:
-                self.saved.append((version_of(tensor), copied, again))
-                if tensor.requires_grad:
-                    self._behind.append(ref(tensor.node))
+            given = [*tensors_in([*arguments.values()])]
+            self._given = [ref(tensor.node) for tensor in given]
+            # Without a gradient nothing is saved, whatever history the memory has.
+            if mode.now.gradients and any(tensor.requires_grad for tensor in given):
+                self._save(name, arguments)
+
+    def _save(self, name: str, arguments: Arguments) -> None:
+        tensors, self.results = saved_by(name, arguments)
+        for tensor, copied, again in tensors:
+            self.saved.append((version_of(tensor), copied, again))
+            if tensor.requires_grad:
+                self._behind.append(ref(tensor.node))
 
     def gradient(self) -> VersionUnit:
         """What the gradient of this call does."""
@@ -368,6 +374,19 @@ def _name(frame: FrameType) -> str:
     return text.strip("_")
 
 
+def _unwrapped(function: Any) -> Any:
+    """The function whose parameters have names; the form in place of one calls that one."""
+    while True:
+        function = inspect.unwrap(function)
+        code = getattr(function, "__code__", None)
+        if code is None or not code.co_flags & inspect.CO_VARARGS:
+            return function
+        inner = inspect.getclosurevars(function).nonlocals.get("function")
+        if inner is None:
+            return function
+        function = inner
+
+
 def _arguments(frame: FrameType) -> Arguments:
     """The arguments of a frame's call by parameter; of a wrapper, those of what it wraps."""
     code, values = frame.f_code, frame.f_locals
@@ -379,7 +398,7 @@ def _arguments(frame: FrameType) -> Arguments:
     place = bool(code.co_flags & inspect.CO_VARARGS)
     options = values.get(rest[place], {}) if code.co_flags & inspect.CO_VARKEYWORDS else {}
     if "function" in code.co_freevars:
-        function = inspect.unwrap(values["function"])
+        function = _unwrapped(values["function"])
         given = [found[name] for name in code.co_varnames[:count]]
         try:
             bound = inspect.signature(function).bind(*given, *more, **options)

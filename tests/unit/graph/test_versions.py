@@ -452,3 +452,65 @@ def test_a_second_gradient_is_refused_with_torch(program: Any) -> None:
             pytest.raises((RuntimeError, tc.GradientError), match="modified by an inplace"),
         ):
             program(lib, h, w)
+
+
+# lib, x, other, mask, index: a write in place whose gradient needs an operand; and that operand.
+WRITES_WITH_OPERANDS: dict[str, Callable[[Any, Any, Any, Any, Any], Any]] = {
+    "mul_": lambda lib, x, o, m, i: (x.mul_(o), o)[1],
+    "div_": lambda lib, x, o, m, i: (x.div_(o), o)[1],
+    "pow_": lambda lib, x, o, m, i: (x.pow_(o), o)[1],
+    "atan2_": lambda lib, x, o, m, i: (x.atan2_(o), o)[1],
+    "add_": lambda lib, x, o, m, i: (x.add_(o), o)[1],
+    "lerp_": lambda lib, x, o, m, i: (x.lerp_(o, o), o)[1],
+    "addcmul_": lambda lib, x, o, m, i: (x.addcmul_(x * 2, o), o)[1],
+    "addcdiv_": lambda lib, x, o, m, i: (x.addcdiv_(x * 2, o), o)[1],
+    "masked_fill_": lambda lib, x, o, m, i: (x.masked_fill_(m, 2.0), m)[1],
+    "masked_scatter_": lambda lib, x, o, m, i: (x.masked_scatter_(m, o), m)[1],
+    "index_fill_": lambda lib, x, o, m, i: (x.index_fill_(0, i, 2.0), i)[1],
+    "index_copy_": lambda lib, x, o, m, i: (x.index_copy_(0, i, o), i)[1],
+    "index_add_": lambda lib, x, o, m, i: (x.index_add_(0, i, o), i)[1],
+    "scatter_": lambda lib, x, o, m, i: (x.scatter_(0, m.long(), 2.0), m)[1],
+    "clamp_": lambda lib, x, o, m, i: (x.clamp_(o), o)[1],
+}  # fmt: skip
+OPERAND_WRITES: dict[str, Callable[[Any], Any]] = {
+    "value": lambda x: x.fill_(1),
+    "shape": lambda x: x.unsqueeze_(0),
+}
+
+
+def refuses(lib: Any, write: Callable[..., Any], change: Callable[[Any], Any]) -> bool:
+    """Whether a gradient is refused after an operand of a write is written."""
+    h = lib.tensor(np.linspace(0.2, 1.2, 9).reshape(3, 3), requires_grad=True) * 1
+    other = lib.tensor(np.linspace(0.5, 0.9, 9).reshape(3, 3))
+    mask, index = lib.tensor(np.eye(3) > 0), lib.tensor(np.array([2, 0, 1]))
+    with tc.autograd.check_versions(True):
+        operand = write(lib, h, other, mask, index)
+        change(operand)
+        try:
+            h.sum().backward()
+        except (RuntimeError, tc.GradientError) as error:
+            return "modified by an inplace" in str(error)
+    return False
+
+
+@pytest.mark.parametrize("change", OPERAND_WRITES)
+@pytest.mark.parametrize("name", WRITES_WITH_OPERANDS)
+def test_operands_of_writes_are_checked_as_torch_does(name: str, change: str) -> None:
+    ours, torchs = (
+        refuses(lib, WRITES_WITH_OPERANDS[name], OPERAND_WRITES[change]) for lib in (tc, torch)
+    )
+    assert ours is torchs
+
+
+@pytest.mark.parametrize("write", ["sigmoid_", "exp_", "tanh_", "sqrt_", "abs_"])
+@pytest.mark.parametrize("under_no_grad", [False, True])
+def test_a_write_without_history_saves_nothing(write: str, under_no_grad: bool) -> None:
+    for lib in (torch, tc):
+        with tc.autograd.check_versions(True):
+            w = lib.tensor(np.linspace(0.2, 1.2, 3), requires_grad=True)
+            y = w * 2
+            with lib.no_grad() if under_no_grad else lib.enable_grad():
+                getattr(y.detach(), write)()
+            y.sub_(0.5)
+            y.sum().backward()
+        assert w.grad.tolist() == [2, 2, 2]
