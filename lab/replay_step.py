@@ -27,7 +27,7 @@ from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.backend import CudaBackend
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
 from tinygrad_cuda.backend.cuda.graphs.graph_replay import Replay
-from tinygrad_cuda.backend.launch.executable import CudaExecutable
+from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import LaunchParams
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine.plan import cache as plans
@@ -136,15 +136,15 @@ class TheirGraph:
         self.graph.replay()
 
 
-def executables() -> list[CudaExecutable]:
+def executables() -> list[LoweredExecutable]:
     found = [plan for entry in plans.entries.values() for plan in entry.plans.values()]
-    return [plan for plan in found if isinstance(plan, CudaExecutable)]
+    return [plan for plan in found if isinstance(plan, LoweredExecutable)]
 
 
 def ours(gpu: runtime.DeviceHandle, fresh: bool) -> None:
     name = "fresh host batch" if fresh else "same device batch"
     plans.clear()
-    with patch.object(CudaExecutable, "_replayed", lambda self: False):
+    with patch.object(LoweredExecutable, "_replayed", lambda self: False):
         median, least = walls(Ours(fresh), gpu.synchronize)
     print(f"ours, launched singly, {name}: {median:.1f} us (least {least:.1f})")
     plans.clear()
@@ -173,7 +173,7 @@ def ours(gpu: runtime.DeviceHandle, fresh: bool) -> None:
         host(plan, step, gpu)
 
 
-def rebuilt(gpu: runtime.DeviceHandle, plan: CudaExecutable) -> Any:
+def rebuilt(gpu: runtime.DeviceHandle, plan: LoweredExecutable) -> Any:
     """The plan's graph on plain edges."""
     unit: Any = plan.unit
     return CudaGraph(
@@ -188,11 +188,11 @@ def rebuilt(gpu: runtime.DeviceHandle, plan: CudaExecutable) -> Any:
     )  # fmt: skip
 
 
-def host(plan: CudaExecutable, step: Ours, gpu: runtime.DeviceHandle) -> None:
+def host(plan: LoweredExecutable, step: Ours, gpu: runtime.DeviceHandle) -> None:
     """Where the host's time of a step goes."""
     for owner, name in (
-        (CudaExecutable, "run"),
-        (CudaExecutable, "_outputs"),
+        (LoweredExecutable, "run"),
+        (LoweredExecutable, "_outputs"),
         (LaunchParams, "fill"),
         (Replay, "run"),
         (CudaGraph, "launch"),

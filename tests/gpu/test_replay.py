@@ -15,7 +15,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.graphs.dependent_launches import DependentLaunches
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph
-from tinygrad_cuda.backend.launch.executable import CudaExecutable
+from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import CudaError
@@ -58,16 +58,16 @@ def singly(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def switch(on: bool) -> None:
         if on:
-            monkeypatch.setattr(CudaExecutable, "_replayed", lambda *arguments: False)
+            monkeypatch.setattr(LoweredExecutable, "_replayed", lambda *arguments: False)
         else:
             monkeypatch.undo()
 
     return switch
 
 
-def executables() -> list[CudaExecutable]:
+def executables() -> list[LoweredExecutable]:
     found = [plan for entry in plans.entries.values() for plan in entry.plans.values()]
-    return [plan for plan in found if isinstance(plan, CudaExecutable)]
+    return [plan for plan in found if isinstance(plan, LoweredExecutable)]
 
 
 def replays() -> list[Any]:

@@ -216,7 +216,7 @@ def test_debug_prints_a_line_per_kernel_its_reason_and_its_source(
     with settings.override(debug=4):
         bench.run(y)
     text = capsys.readouterr().out
-    assert "why:   it reads inputs only" in text
+    assert "why:   no kernel before it to join" in text
     assert "test_codegen_emu.py" in text
     assert "TGC_KERNEL" in text
     assert "row_sum_tanh_exp" in text.splitlines()[-1]

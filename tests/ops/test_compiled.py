@@ -11,7 +11,7 @@ from execution import Batch, collected
 
 from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import fetch_source
-from tinygrad_cuda.backend.launch.executable import CudaExecutable
+from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.lowering.target import Target
 
@@ -38,7 +38,7 @@ class Listing:
 def source_of(batch: Batch) -> list[str]:
     """The translation unit of a program; none where nothing is computed."""
     machine = Listing()
-    CudaExecutable(batch.program(), machine)
+    LoweredExecutable(batch.program(), machine)
     return machine.sources
 
 

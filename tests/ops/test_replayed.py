@@ -7,7 +7,7 @@ import samples
 from execution import Results, collected, device_or_skip
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.launch.executable import CudaExecutable
+from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.core.config import settings
 
 CHUNKS = samples.chunks(300)
@@ -34,7 +34,7 @@ def test_replay_gives_the_bits_of_single_launches(
     first = run(batch.arrays)
     for _ in range(3):
         assert not different(first, run(batch.arrays))
-    assert isinstance(executable, CudaExecutable)
+    assert isinstance(executable, LoweredExecutable)
     assert executable.replays
 
 

@@ -16,7 +16,7 @@ _lock = new_lock()
 # Module and class of each kind. A backend is imported when its device is first used: the code
 # generator alone is half of the package.
 BACKENDS = {
-    "cpu": ("tinygrad_cuda.backend.cpu.backend", "ReferenceBackend"),
+    "cpu": ("tinygrad_cuda.backend.cpu.backend", "CpuBackend"),
     "cuda": ("tinygrad_cuda.backend.cuda.backend", "CudaBackend"),
     "meta": ("tinygrad_cuda.backend.meta", "MetaBackend"),
     "emu": ("tinygrad_cuda.backend.emu.backend", "EmuBackend"),

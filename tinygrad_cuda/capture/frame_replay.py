@@ -1,6 +1,6 @@
 """One replay under way: the cells it touches, the plans it runs, the gradients it leaves.
 
-It stays in this room, as part of how a captured program runs at all.
+It is in `capture` since every captured program runs by it.
 """
 
 from __future__ import annotations

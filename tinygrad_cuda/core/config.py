@@ -131,7 +131,7 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         "winograd",
         _boolean,
         "1",
-        "0 sums 3 x 3 convolutions by their definition, not by tiles; read when a plan is made",
+        "0 sums 3 x 3 convolutions by their definition, not by tiles",
     ),
     EnvironmentVariable(
         "TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit", 0

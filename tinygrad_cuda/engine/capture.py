@@ -83,7 +83,7 @@ class Stale(Exception):
     """A replay does not fit any more; the text says why."""
 
 
-# Why a step cannot be repeated that was the first of its optimizer, or since its state was cleared.
+# The reason of a step that made its optimizer's state, the first one or the first after a clear.
 STATE_MADE = "the optimizer's state, which it made"
 
 

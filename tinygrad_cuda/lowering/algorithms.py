@@ -89,7 +89,7 @@ class Tier:
     """One way to make a product or a convolution.
 
     Attributes:
-        name: as `explain` shows it.
+        name: as ``TGC_DEBUG=3`` prints it.
         ops: what it makes.
         propose: its cut of least time, or why there is none.
         stages: those of a kernel with such a cut; None of a tier that is several nodes.
@@ -115,7 +115,7 @@ class Tier:
 
 
 def _tiled(problem: Problem) -> Candidate:
-    """The tile of least time; half as much of the sum for a block where its table does not fit."""
+    """The tile of least time; its k is halved until its index table fits in shared memory."""
     cut = plan(problem.product, problem.target)
     time = clocks(cut, problem.product, problem.target)
     while crowded(problem.a, problem.b, cut, problem.node.dtype, problem.target):

@@ -12,8 +12,9 @@ from tinygrad_cuda.optim.hooks import (
     register_optimizer_step_pre_hook,
 )
 from tinygrad_cuda.optim.lbfgs import LBFGS
+from tinygrad_cuda.optim.lion import Lion
 from tinygrad_cuda.optim.optimizer import Optimizer
-from tinygrad_cuda.optim.orthogonal import Lion, Muon
+from tinygrad_cuda.optim.orthogonal import Muon
 from tinygrad_cuda.optim.resilient import Adafactor, Rprop
 from tinygrad_cuda.optim.sgd import ASGD, SGD
 

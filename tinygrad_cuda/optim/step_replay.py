@@ -1,7 +1,7 @@
 """What a replay of a compiled step does on the host for an optimizer: new numbers, step counts.
 
 The update itself is run on a stand-in for Tensors, so that each optimizer is written only once.
-It stays in this room: without it tc.compile could not repeat a step at all.
+It is in `optim` since it runs each optimizer's own `apply_single`; without it no step is replayed.
 """
 
 from __future__ import annotations

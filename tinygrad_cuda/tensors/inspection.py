@@ -45,8 +45,9 @@ def draw(tensors: Any, path: str | Path | None = None) -> Any:
 
 
 def explain(tensors: Any) -> str:
-    """The kernels that computing these Tensors would run, one line each, with the reason.
+    """The kernels that computing these Tensors would run, one line each.
 
-    Nothing is computed. What is realized already needs no kernel.
+    Nothing is computed. What is realized already needs no kernel. ``TGC_DEBUG=3`` prints why each
+    kernel exists.
     """
     return explain_nodes(_nodes(tensors))

@@ -252,7 +252,10 @@ def _extreme(
 
 
 def _chosen(node: Node, indices: Node, axis: int) -> Node:
-    """The elements at `indices`, as a sum of one: its gradient goes to these elements alone."""
+    """``sum(where(position == index, x, 0))``: the gradient goes to the chosen elements alone.
+
+    On a GPU it is one load (`lowering/schedule/one_hot_gather.py`).
+    """
     apart = tuple(node.shape[axis] if k == axis else 1 for k in range(len(node.shape)))
     line = common.arange.leaf((node.shape[axis],), int64, node.device, start=0, step=1)
     place = to_shape(movement.reshape(line, shape=apart), node.shape)

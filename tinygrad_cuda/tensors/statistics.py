@@ -173,7 +173,8 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     node = input.node
     size = norm(detached(node))
     large = elementwise.gt(size, common.full_like(size, maxnorm))
-    # Of slices that stay, the norm's slope at 0 or NaN reaches no gradient.
+    # Slices that are not scaled are replaced by ones: the norm's infinite slope at 0 is in no
+    # gradient.
     scaled = elementwise.where(to_shape(large, node.shape), node, common.full_like(node, 1))
     small = math.div(maxnorm, math.add(wrap(norm(scaled)), 1e-7)).node
     factor = elementwise.where(large, small, common.full_like(small, 1))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tinygrad_cuda.backend.cuda.transfer import async_copy
-from tinygrad_cuda.backend.cuda.transfer.async_copy import LARGEST, TURNS, Ferry
+from tinygrad_cuda.backend.cuda.transfer.async_copy import LARGEST_REUSED, TURNS, Ferry
 
 
 class Stream:
@@ -163,8 +163,8 @@ def test_memory_that_the_pool_gives_out_again_is_free_by_then(card: Card) -> Non
 def test_no_place_is_kept_for_very_large_arrays(card: Card) -> None:
     boat = Ferry(card)
     big = array(card, 1, 16)
-    big = np.lib.stride_tricks.as_strided(big, (LARGEST // 8 + 1,), (0,))
+    big = np.lib.stride_tricks.as_strided(big, (LARGEST_REUSED // 8 + 1,), (0,))
     for _ in range(3):
         boat.send(big, 1)
         boat.send(array(card, 2), 2)
-    assert sum(p.memory.nbytes > LARGEST for idle in boat._idle.values() for p in idle) == 0
+    assert sum(p.memory.nbytes > LARGEST_REUSED for idle in boat._idle.values() for p in idle) == 0

@@ -15,8 +15,8 @@ import pytest
 
 import tinygrad_cuda as tc
 from tinygrad_cuda.backend.cpu.backend import (
+    CpuBackend,
     CpuExecutable,
-    ReferenceBackend,
     ReferenceExecutable,
 )
 from tinygrad_cuda.backend.cpu.chains import ElementwiseChain
@@ -67,7 +67,7 @@ def compared(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     cache.clear()
     before = Compared.runs
-    monkeypatch.setattr(ReferenceBackend, "compile", lambda self, program: Compared(program))
+    monkeypatch.setattr(CpuBackend, "compile", lambda self, program: Compared(program))
     yield
     cache.clear()
     assert Compared.runs > before
@@ -274,7 +274,7 @@ def plans(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NumpyP
         made.append(executable.lowered)
         return executable
 
-    monkeypatch.setattr(ReferenceBackend, "compile", noted)
+    monkeypatch.setattr(CpuBackend, "compile", noted)
     yield made
     cache.clear()
 
@@ -313,7 +313,7 @@ def test_a_plan_is_made_without_memory_of_its_values_size(monkeypatch: pytest.Mo
         used.append(tracemalloc.get_traced_memory()[1] - before)
         return executable
 
-    monkeypatch.setattr(ReferenceBackend, "compile", noted)
+    monkeypatch.setattr(CpuBackend, "compile", noted)
     x = tc.tensor(np.resize(OTHER, (1, 700, 900)))
     y = x * 2
     moved = [y.transpose(1, 2), y.flip(1), y.expand(3, 700, 900), y[:, 2::3], y.unfold(2, 9, 4)]

@@ -12,7 +12,7 @@ import pytest
 from programs import Inputs, family, launches, layer_norm, mlp_step, softmax
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.launch.executable import CudaExecutable
+from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import (
     LaunchParams,
     Numbers,
@@ -216,7 +216,7 @@ def arrays(program: Program) -> list[np.ndarray[Any, Any]]:
     return found
 
 
-def result(machine: Any, executable: CudaExecutable, program: Program) -> list[bytes]:
+def result(machine: Any, executable: LoweredExecutable, program: Program) -> list[bytes]:
     """The bytes of all outputs; the inputs are fresh, since some are written over."""
     storages = [machine.from_host(array) for array in arrays(program)]
     return [out.bytes.tobytes() for out in executable.run(storages, [RATE])]
@@ -225,7 +225,7 @@ def result(machine: Any, executable: CudaExecutable, program: Program) -> list[b
 @pytest.mark.parametrize("make", [mlp_step, branches])
 def test_any_legal_order_gives_the_same_bytes(make: Any, machine: Any) -> None:
     program = make() if make is branches else make(8, (12, 16, 10))
-    executable = CudaExecutable(program, machine)
+    executable = LoweredExecutable(program, machine)
     expected = result(machine, executable, program)
     orders = set()
     for seed in range(1, 9):
@@ -250,7 +250,7 @@ def test_orders_differ_and_keep_the_edges(machine: Any) -> None:
 def test_an_order_that_breaks_an_edge_is_noticed(machine: Any) -> None:
     """What a launch reads before it is written is poison, not what an earlier run left there."""
     program = branches()
-    executable = CudaExecutable(program, machine)
+    executable = LoweredExecutable(program, machine)
     expected = result(machine, executable, program)
     assert len(executable.launches) > 3
     machine.order = lambda after: range(len(after))[::-1]
@@ -264,7 +264,7 @@ def test_an_order_that_breaks_an_edge_is_noticed(machine: Any) -> None:
 def test_programs_share_one_arena_that_grows(machine: Any) -> None:
     """A larger program moves it; the smaller one follows at its next run."""
     small, large = mlp_step(4, (6, 5, 10)), mlp_step(16, (64, 96, 10))
-    first, second = CudaExecutable(small, machine), CudaExecutable(large, machine)
+    first, second = LoweredExecutable(small, machine), LoweredExecutable(large, machine)
     assert 0 < first.arena.nbytes < second.arena.nbytes
     expected = result(machine, first, small)
     other = result(machine, second, large)

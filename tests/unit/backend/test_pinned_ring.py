@@ -15,7 +15,7 @@ import pytest
 from tinygrad_cuda.backend.cuda.transfer import pinned_ring
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import (
     KEPT,
-    LARGEST,
+    LARGEST_STAGED,
     PART,
     PARTS,
     Sent,
@@ -112,7 +112,7 @@ def test_every_array_arrives_however_late_it_is_read(card: Card, seed: int) -> N
     waiting: list[tuple[Any, bytes]] = []
     copied: list[tuple[Any, bytes]] = []
     for number in range(20 * PARTS * 5):
-        data = np.full(rng.choice([3, 1000, 100_000, LARGEST // 4]), number % 251, np.uint8)
+        data = np.full(rng.choice([3, 1000, 100_000, LARGEST_STAGED // 4]), number % 251, np.uint8)
         waiting.append((ring.stage(data, card.allocate), data.tobytes()))
         data[:] = 255
         while len(waiting) > rng.choice([0, 0, 30]):
@@ -145,7 +145,7 @@ def test_an_array_waits_until_it_was_lent_or_copied(card: Card) -> None:
 def test_what_others_keep_is_read_where_it_is(card: Card) -> None:
     """Pinned memory of its own: large arrays go by the driver, and the array lives as long."""
     ring = Staging(card)  # type: ignore[arg-type]
-    array = np.arange(LARGEST // 8 + 1)
+    array = np.arange(LARGEST_STAGED // 8 + 1)
     large = lent(ring, array, array.ctypes.data, array.nbytes, card.allocate)
     small = lent(ring, array, array.ctypes.data, 16, card.allocate)
     assert small.waits and not large.waits

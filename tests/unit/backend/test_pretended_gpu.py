@@ -18,7 +18,7 @@ from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.graphs import dependent_launches
 from tinygrad_cuda.backend.emu.compiler import toolchain
-from tinygrad_cuda.backend.launch.executable import REPLAYS, CudaExecutable
+from tinygrad_cuda.backend.launch.executable import REPLAYS, LoweredExecutable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.errors import (
@@ -49,7 +49,7 @@ def driver() -> Iterator[Driver]:
 
 def executables() -> list[Any]:
     found = [plan for entry in plans.entries.values() for plan in entry.plans.values()]
-    return [plan for plan in found if isinstance(plan, CudaExecutable)]
+    return [plan for plan in found if isinstance(plan, LoweredExecutable)]
 
 
 # Training -----------------------------------------------------------------------------------------

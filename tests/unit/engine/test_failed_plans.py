@@ -11,7 +11,7 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.backend.cpu.backend import CpuExecutable, ReferenceBackend
+from tinygrad_cuda.backend.cpu.backend import CpuBackend, CpuExecutable
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine import overwrite
 from tinygrad_cuda.engine.plan import cache
@@ -175,7 +175,7 @@ def test_a_compilation_that_fails_can_be_tried_again(
     cache.clear()
     made = cache.made
     with monkeypatch.context() as patch:
-        patch.setattr(ReferenceBackend, "compile", fail)
+        patch.setattr(CpuBackend, "compile", fail)
         with pytest.raises(BrokenError):
             y.tolist()
     assert cache.made == made

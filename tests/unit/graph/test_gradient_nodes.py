@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
-from tinygrad_cuda.backend.cpu.backend import ReferenceBackend
+from tinygrad_cuda.backend.cpu.backend import CpuBackend
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import DType, float32, float64, int64
 from tinygrad_cuda.core.errors import GradientError
@@ -57,7 +57,7 @@ def evaluate(*outputs: Node) -> list[Any]:
         for slot in range(max(inputs, default=-1) + 1)
     ]
     program = Program(CPU, simple, tuple(inputs.values()))
-    return ReferenceBackend(CPU).compile(program).run(arrays, [])
+    return CpuBackend(CPU).compile(program).run(arrays, [])
 
 
 def names(*outputs: Node) -> list[str]:

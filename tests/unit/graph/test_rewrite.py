@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinygrad_cuda.backend.cpu.backend import ReferenceBackend
+from tinygrad_cuda.backend.cpu.backend import CpuBackend
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import (
     ALL,
@@ -86,7 +86,7 @@ def evaluate(outputs: tuple[Node, ...], arguments: list[Any] | None = None) -> l
     slots = max(inputs, default=-1) + 1
     arrays = [values(inputs[k]) if k in inputs else None for k in range(slots)]
     program = Program(CPU, outputs, tuple(inputs.values()))
-    return ReferenceBackend(CPU).compile(program).run(arrays, arguments or [])
+    return CpuBackend(CPU).compile(program).run(arrays, arguments or [])
 
 
 def assert_same(before: Any, after: Any, tolerance: float = 0.0) -> None:

@@ -1,6 +1,7 @@
-"""Interprets a program node by node with the NumPy reference of each row.
+"""The cpu device: `CpuExecutable` runs the NumPy steps that backend/cpu/lowering.py makes.
 
-Half types are computed in float32 and rounded once a node; values are freed as soon as dead.
+`ReferenceExecutable` interprets a program node by node; tests compare the steps with it. Half
+types are computed in float32 and rounded once a node; values are freed as soon as dead.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class ReferenceExecutable:
 
 
 class CpuExecutable:
-    """A program as the cpu device runs it: see lowering.py."""
+    """A program as the cpu device runs it: see backend/cpu/lowering.py."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -188,7 +189,7 @@ def _owned(value: Any, taken: set[int]) -> Array:
     return array
 
 
-class ReferenceBackend:
+class CpuBackend:
     """The CPU: storages are NumPy arrays."""
 
     target = None

@@ -20,7 +20,7 @@ from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, Ferried, Fe
 from tinygrad_cuda.backend.cuda.transfer.pinned import Pinned
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import Staged, lent
 from tinygrad_cuda.backend.cuda.transfer.prefetch import Upload, Uploader
-from tinygrad_cuda.backend.launch.executable import CudaExecutable
+from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import LaunchParams, bad_index
 from tinygrad_cuda.backend.launch.report import Roof
 from tinygrad_cuda.core.config import settings
@@ -121,8 +121,8 @@ class CudaBackend:
         self.gpu.copy_out(storage.address, array.reshape(-1).view(np.uint8))
         return array
 
-    def compile(self, program: Program) -> CudaExecutable:
-        return CudaExecutable(program, self)
+    def compile(self, program: Program) -> LoweredExecutable:
+        return LoweredExecutable(program, self)
 
     def synchronize(self) -> None:
         self.gpu.synchronize()
@@ -183,7 +183,7 @@ class CudaBackend:
     ) -> Replay:
         return Replay(self.gpu, unit, launches, after, frame, fetched, numbers)
 
-    def chain(self, programs: Sequence[CudaExecutable], length: int) -> MultiRunGraph:
+    def chain(self, programs: Sequence[LoweredExecutable], length: int) -> MultiRunGraph:
         return MultiRunGraph(self.gpu, programs, length)
 
     def copy(self, target: driver.Allocation, source: driver.Allocation) -> None:

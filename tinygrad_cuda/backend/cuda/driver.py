@@ -24,7 +24,7 @@ from tinygrad_cuda.backend.cuda.handles import (
     LoadedModule,
 )
 from tinygrad_cuda.backend.cuda.pool import Allocation, DevicePool, size_class
-from tinygrad_cuda.backend.cuda.transfer.pinned_ring import LARGEST, Staged, Staging
+from tinygrad_cuda.backend.cuda.transfer.pinned_ring import LARGEST_STAGED, Staged, Staging
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError, CudaError, DeviceError, TgcError
 from tinygrad_cuda.core.locks import new_lock
@@ -402,7 +402,7 @@ class DeviceHandle:
         if source.nbytes:
             _check_contiguous(source)
             self.enter()
-            if source.nbytes <= LARGEST:
+            if source.nbytes <= LARGEST_STAGED:
                 with self.lock:
                     self.ring().copy_in(address, source)
                 return
@@ -423,7 +423,7 @@ class DeviceHandle:
             source: may be changed as soon as this returns.
             room: gives memory of a number of bytes.
         """
-        if 0 < source.nbytes <= LARGEST:
+        if 0 < source.nbytes <= LARGEST_STAGED:
             self.enter()
             with self.lock:
                 return self.ring().stage(source, room)

@@ -14,7 +14,7 @@ import numpy as np
 from tinygrad_cuda.backend.base import BadIndex
 from tinygrad_cuda.backend.emu.compiler import toolchain
 from tinygrad_cuda.backend.emu.runtime import EmulatedModule
-from tinygrad_cuda.backend.launch.executable import CudaExecutable
+from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import LaunchParams, bad_index
 from tinygrad_cuda.backend.launch.report import Roof
 from tinygrad_cuda.core.config import settings
@@ -79,8 +79,8 @@ class EmuBackend:
         array: Array = storage.bytes.copy().view(dtype.numpy).reshape(shape)
         return array
 
-    def compile(self, program: Program) -> CudaExecutable:
-        return CudaExecutable(program, self)
+    def compile(self, program: Program) -> LoweredExecutable:
+        return LoweredExecutable(program, self)
 
     def synchronize(self) -> None:
         """A launch has ended when it returns."""
@@ -124,7 +124,7 @@ class EmuBackend:
     def load(self, source: str) -> EmulatedModule:
         return EmulatedModule(source)
 
-    def chain(self, programs: Sequence[CudaExecutable], length: int) -> None:
+    def chain(self, programs: Sequence[LoweredExecutable], length: int) -> None:
         """There are no graphs."""
 
     def copy(self, target: EmuBuffer, source: EmuBuffer) -> None:

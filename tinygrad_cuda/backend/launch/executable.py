@@ -126,7 +126,7 @@ class Machine(Protocol):
         """
         ...
 
-    def chain(self, programs: Sequence[CudaExecutable], length: int) -> RunChain | None:
+    def chain(self, programs: Sequence[LoweredExecutable], length: int) -> RunChain | None:
         """Turns of some runs as one thing to start; None where there is no such thing."""
         ...
 
@@ -155,7 +155,7 @@ _first_codes = itertools.count(OWN_CODES, CODES)
 address_of = attrgetter("address")
 
 
-class CudaExecutable:
+class LoweredExecutable:
     """A compiled program of generated kernels."""
 
     def __init__(self, program: Program, machine: Machine) -> None:
@@ -297,7 +297,7 @@ class CudaExecutable:
         """Its runs in a loop where only the inputs in `slots` and some outputs move."""
         return SteadyRuns(self, slots)
 
-    def chain(self, programs: Sequence[CudaExecutable], length: int) -> RunChain:
+    def chain(self, programs: Sequence[LoweredExecutable], length: int) -> RunChain:
         """Many turns of some runs, this one among them, behind one another."""
         single = settings.debug >= 2 or settings.sync or settings.validate
         single = single or not replays.multi_run_graphs

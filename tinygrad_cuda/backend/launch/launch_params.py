@@ -51,7 +51,7 @@ class Numbers:
 
     def __init__(self, launches: Sequence[PackedLaunch]) -> None:
         items = [w.item for launch in launches for w in launch.words if w.kind == "argument"]
-        # Of each: the argument's position and how it is written.
+        # Of each argument's position and C type: its slot.
         self.table: dict[tuple[int, str], int] = {}
         for item in items:
             self.table.setdefault(item, len(self.table))

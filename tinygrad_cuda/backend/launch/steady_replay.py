@@ -20,7 +20,7 @@ _address_of = attrgetter("address")
 
 
 class ReplayedProgram(Protocol):
-    """What steady runs need of a compiled program; see `CudaExecutable`."""
+    """What steady runs need of a compiled program; see `LoweredExecutable`."""
 
     machine: Any
     arena: Any

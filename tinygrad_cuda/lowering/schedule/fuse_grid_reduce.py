@@ -209,7 +209,7 @@ def loaded(node: Node, kernel: Kernel) -> Node | None:
 
 
 def _partner(source: Node, welford: Node | None, kernel: Kernel) -> Node | None:
-    """`a` where the source is ``a * (b - mean)``, and nothing else in it follows from a row."""
+    """`a` where the source is ``a * (b - mean)`` and neither `a` nor `b` depends on a row."""
     if source.op is not ew.mul or welford is None:
         return None
     for one, other in (source.sources, source.sources[::-1]):

@@ -43,7 +43,8 @@ class Group:
         sign: of a row or col kernel.
         members: in topological order; `anchors` are its reductions, contraction or scatter.
         reduction_dependent: members that depend on an anchor.
-        one_phase: whether each element is visited once: a long row is split over several blocks.
+        one_phase: whether its operands are read once: of columns, and of few long rows, which are
+            split over several blocks.
         update: it makes the new values of an optimizer's step.
         target: the machine; fewer rows than it has multiprocessors are split.
     """

@@ -34,9 +34,8 @@ class TileSums(NamedTuple):
 
     Attributes:
         welford: of a row: mean and squared deviations, the first two numbers.
-        partners: for each sum, what is multiplied with a deviation from that mean in it, if
-            something is: a tile takes its own mean, and what that changes follows from the
-            partner's sum.
+        partners: for each sum of ``a * (b - mean)``, `a`; None for other sums. A tile takes its own
+            mean t, and sum(a (b - mean)) = sum(a (b - t)) + (t - mean) sum(a).
     """
 
     welford: Node | None
@@ -336,7 +335,7 @@ class _ScheduleBuilder(Groups):
                 stores=[node for node in group.members if node in self.kept],
                 sign=group.sign,
                 numel=group.numel,
-                reason=group.why or "it reads inputs only",
+                reason=group.why or "no kernel before it to join",
                 one_phase=group.one_phase,
                 update=group.update,
                 target=group.target,

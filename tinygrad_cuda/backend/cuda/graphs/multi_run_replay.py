@@ -1,7 +1,7 @@
 """Many runs behind one another as one CUDA graph: what a call pays for a step is its parameters.
 
 The memory of each run is given from outside; a chain allocates nothing but the graph.
-It stays in this room: it is made of calls of the driver.
+It is not in `replay`, which may not import the driver.
 Without it many steps of mlp_64 in one call take 185 % longer (H200).
 """
 

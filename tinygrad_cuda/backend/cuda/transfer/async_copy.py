@@ -16,7 +16,7 @@ from tinygrad_cuda.backend.cuda.pool import Allocation
 SMALLEST = 256 << 10  # bytes; a graph fetches less in a few microseconds, without other calls
 SIZES = 8  # sizes of which memory is kept
 TURNS = 4  # pieces of memory of one size that are kept
-LARGEST = 64 << 20  # bytes of which memory is kept; copies of more take long in any case
+LARGEST_REUSED = 64 << 20  # bytes of which memory is kept; copies of more take long in any case
 
 
 class _Place:
@@ -98,6 +98,6 @@ class Ferry:
             if nbytes not in self._idle and len(self._idle) >= SIZES:
                 self._idle.clear()
             idle = self._idle.setdefault(nbytes, deque())
-            if nbytes <= LARGEST and len(idle) < TURNS:
+            if nbytes <= LARGEST_REUSED and len(idle) < TURNS:
                 place.free.record()
                 idle.append(place)

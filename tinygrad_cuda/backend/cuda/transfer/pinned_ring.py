@@ -20,9 +20,9 @@ from tinygrad_cuda.backend.cuda.pool import Allocation
 from tinygrad_cuda.backend.launch.launch_params import FETCHED, NUMBERS_WITHIN
 from tinygrad_cuda.lowering.codegen.skeleton import FOLDER, THREADS
 
-LARGEST = 512 << 10  # bytes; of larger arrays the driver's own staging overlaps with the copy
+LARGEST_STAGED = 512 << 10  # bytes; the driver's own staging of larger ones overlaps with the copy
 PARTS = 4
-PART = LARGEST  # bytes of one part of the ring, which is small so that it stays in the cache
+PART = LARGEST_STAGED  # bytes of one part of the ring, which is small so that it stays in the cache
 ALIGNMENT = 256
 KEPT = 64  # references to arrays of a part after which dead ones are dropped
 FETCH_BYTES = 16  # a thread's at a time
@@ -130,7 +130,7 @@ def lent(
 ) -> Staged:
     """An array that waits in pinned memory of its own, at `place`, where nobody changes it."""
     piece = _new(Staged)
-    piece.nbytes, piece.waits, piece._source = nbytes, nbytes <= LARGEST, source
+    piece.nbytes, piece.waits, piece._source = nbytes, nbytes <= LARGEST_STAGED, source
     piece._staging, piece._part, piece._place, piece._room = staging, None, place, room
     piece._memory = None
     return piece
@@ -168,11 +168,11 @@ class Staging:
         self._used = 0  # bytes of the part
 
     def copy_in(self, address: int, source: npt.NDArray[Any]) -> None:
-        """Copies at most `LARGEST` bytes of host memory, which may be changed afterwards."""
+        """Copies at most `LARGEST_STAGED` bytes of host memory, which may be changed afterwards."""
         self.send(address, self._put(source, source.nbytes), source.nbytes)
 
     def stage(self, source: npt.NDArray[Any], room: Callable[[int], Allocation]) -> Staged:
-        """Takes a copy of at most `LARGEST` bytes, for which `room` gives memory on the GPU."""
+        """Copies at most `LARGEST_STAGED` bytes; `room` gives the memory on the GPU."""
         nbytes = source.nbytes
         place = self._put(source, nbytes)
         piece = Staged(self, self.part, place, nbytes, room)
