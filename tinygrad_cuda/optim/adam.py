@@ -80,20 +80,12 @@ class Adam(Optimizer):
         names = ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * group["amsgrad"]
         return {"step": 0, **{name: zeros(parameter) for name in names}}
 
-    def progress(self, state: State, group: Group) -> tuple[State, dict[str, float]]:
-        first, second = group["betas"]
-        step = int(state["step"]) + 1
-        # In float64, and rounded once.
-        size = group["lr"] / (1.0 - first**step)
-        return {"step": step}, {"size": size, "correction": math.sqrt(1.0 - second**step)}
-
     def apply_single(
         self, gradient: Tensor, parameter: Tensor, state: State, group: Group, scalar: Any
     ) -> tuple[Tensor, State]:
         first, second = group["betas"]
         decay, rate = group["weight_decay"], group["lr"]
-        new, numbers = self.progress(state, group)
-        step = new["step"]
+        step = int(state["step"]) + 1
         if group["maximize"]:
             gradient = -gradient
         if decay != 0 and group.get("decoupled_weight_decay", self.decoupled):
@@ -104,12 +96,12 @@ class Adam(Optimizer):
         mean = mean + gradient * scalar(1.0 - first, "1 - beta1")
         square = state["exp_avg_sq"] * scalar(second, "beta2")
         square = square + gradient * gradient * scalar(1.0 - second, "1 - beta2")
-        new |= {"exp_avg": mean, "exp_avg_sq": square}
+        new: State = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
         if group["amsgrad"]:
             square = new["max_exp_avg_sq"] = state["max_exp_avg_sq"].maximum(square)
-        # Parameters that began later have steps of their own.
-        size = scalar(numbers["size"], "size", step)
-        correction = scalar(numbers["correction"], "correction", step)
+        # In float64, and rounded once. Parameters that began later have steps of their own.
+        size = scalar(rate / (1.0 - first**step), "size", step)
+        correction = scalar(math.sqrt(1.0 - second**step), "correction", step)
         root = square.sqrt() / correction + scalar(group["eps"], "eps")
         return parameter - mean / root * size, new
 

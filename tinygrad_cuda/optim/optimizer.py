@@ -147,14 +147,6 @@ class Optimizer(Hooked):
         """
         raise NotImplementedError(f"{type(self).__name__} has no apply_single")
 
-    def progress(self, state: State, group: Group) -> tuple[State, dict[str, float]]:
-        """What a step changes on the host: its part of the state, and numbers by their names.
-
-        Only for an `apply_single` of the same class that takes from here all that depends on the
-        host's part of the state: replays then ask for this alone.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no progress")
-
     # The step ----------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -10,21 +10,19 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from itertools import repeat
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.core.dtypes import DType, float32
 from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.capture import STATE_MADE, Stale, StepEvent, supplied
-from tinygrad_cuda.engine.plan import key_numbers
 from tinygrad_cuda.engine.realize import value_error
 from tinygrad_cuda.replay.switches import switches
 from tinygrad_cuda.replay.versioned_containers import States, Watched, WatchedList, changes
 from tinygrad_cuda.tensors.tensor import Tensor
 
 _drain: Callable[[Any], None] = deque(maxlen=0).extend  # runs an iterator to its end
-AHEAD = 16  # steps whose numbers are computed together
 
 
 def wide(dtype: DType) -> DType:
@@ -97,23 +95,6 @@ def dry_run(optimizer: Any, absent: Any, state: Any, group: Any, scalar: Any) ->
         ) from error
 
 
-_Targets = list[tuple[list[Any], int]]
-
-
-class _Ahead(NamedTuple):
-    """A step to come.
-
-    Attributes:
-        host: the host state before it.
-        new: the host state after it, as far as it is another one.
-        numbers: those that are not as in the step before, each behind where it goes.
-    """
-
-    host: dict[str, Any]
-    new: dict[str, Any]
-    numbers: list[tuple[_Targets, float]]
-
-
 class _SameSpecGroup:
     """Parameters of one group whose host state is the same: they share all numbers of a step."""
 
@@ -124,7 +105,7 @@ class _SameSpecGroup:
         self.host = host
         self.members: list[Tensor] = []
         # Where plans read each of the numbers.
-        self.targets: defaultdict[int, _Targets] = defaultdict(list)
+        self.targets: defaultdict[int, list[tuple[list[Any], int]]] = defaultdict(list)
         self.parameters = len(optimizer.param_groups[number]["params"])
         self.group = dict(optimizer.param_groups[number])
         # Options that are numbers may change: what depends on them is compared by its log.
@@ -142,15 +123,11 @@ class _SameSpecGroup:
         self.keys: list[str] = []
         self.tensors: list[Tensor] = []
         self.names: list[Any] = []
-        # The next steps while the options stay as they are.
-        self.ahead: deque[_Ahead] = deque()
         self.used = False  # the step for which there are numbers has been taken
         # The host state behind the step, where the step was only foreseen.
         self.then: dict[str, Any] | None = None
         _, self.new = self.compute(self.group, host)
         self.log_kept = list(self.log)
-        self.progress = _progress_of(optimizer) if switches.steps_ahead else None
-        self.steps = AHEAD if switches.steps_ahead else 1
 
     def compute(self, group: Any, host: dict[str, Any]) -> tuple[list[float], Any]:
         """The numbers of a step in the order in which they are asked for, and the new state."""
@@ -194,17 +171,14 @@ class _SameSpecGroup:
             return
         if not same:
             self._compare(group, whole)
-        if not (same and self.ahead and self.ahead[0].host == now):
-            self._look_ahead(group, now, self.steps if same else 1)
-        self._take()
+        self._take(group, now)
         if not same:
             self.group = dict(group)
 
-    def foresee(self, group: Any, host: dict[str, Any], count: int) -> None:
+    def foresee(self, group: Any, host: dict[str, Any]) -> None:
         """Compares all as `prepare` does, for a step that begins with this host state.
 
-        What it computes for options that have changed is not kept: they may change again before
-        the step.
+        Its numbers are not kept: options may change again before the step.
 
         Raises:
             Stale: the step would be another graph.
@@ -214,14 +188,8 @@ class _SameSpecGroup:
         same = whole and group == self.group
         if not same:
             self._compare(group, whole)
-        if same and host == self.host:
-            self.then = self._after(host, self.new)
-            return
-        if not (same and self.ahead and self.ahead[0].host == host):
-            self._look_ahead(group, host, min(count, self.steps) if same else 1)
-        self.then = self._after(host, self.ahead[0].new)
-        if not same:
-            self.ahead.clear()
+        new = self.new if same and host == self.host else self._checked(group, host)[1]
+        self.then = self._after(host, new)
 
     def current(self) -> dict[str, Any]:
         """The host state that all the parameters have now.
@@ -255,9 +223,7 @@ class _SameSpecGroup:
         Raises:
             Stale: the step would be another graph.
         """
-        if not self.ahead:
-            self._look_ahead(self.group, self._after(self.host, self.new), self.steps)
-        self._take()
+        self._take(self.group, self._after(self.host, self.new))
 
     def _compare(self, group: Any, whole: bool) -> None:
         """Raises if options have changed that are no numbers."""
@@ -267,56 +233,33 @@ class _SameSpecGroup:
             if group[key] != self.group[key]:
                 raise Stale(f"the optimizer's {key} has changed")
 
-    def _look_ahead(self, group: Any, host: dict[str, Any], count: int) -> None:
-        """Computes the numbers of some steps at once, which costs less than one at a time."""
-        self.ahead.clear()
+    def _checked(self, group: Any, host: dict[str, Any]) -> tuple[list[float], Any]:
+        """What `compute` returns.
+
+        Raises:
+            Stale: the step would be another graph.
+        """
         values, new = self.compute(group, host)
         if self.log != self.log_kept:
             raise Stale("the optimizer's update is another one")
-        targets = self.targets
-        self.ahead.append(_Ahead(host, new, [(targets[k], x) for k, x in enumerate(values)]))
-        where = {name[0]: targets[index] for index, name in enumerate(self.names)}
-        while len(self.ahead) < count:
-            host = self._after(host, new)
-            if self.progress is not None:
-                new, changing = self.progress(host, group)
-                changed = [(where[name], value) for name, value in changing.items()]
-            else:
-                known, (values, new) = values, self.compute(group, host)
-                if self.log != self.log_kept:
-                    break
-                # What stays from step to step is written once, and known by identity.
-                pairs = zip(key_numbers(known), key_numbers(values))
-                differ = [k for k, (before, after) in enumerate(pairs) if before != after]
-                changed = [(targets[k], values[k]) for k in differ]
-            self.ahead.append(_Ahead(host, new, changed))
+        return values, new
 
     def _after(self, host: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         """The host state after a step."""
         return {key: new.get(key, value) for key, value in host.items()}
 
-    def _take(self) -> None:
-        """Takes the next step's numbers to where plans read them."""
-        self.host, self.new, numbers = self.ahead.popleft()
-        self.used = False
-        for places, value in numbers:
-            for to, position in places:
+    def _take(self, group: Any, host: dict[str, Any]) -> None:
+        """Computes the numbers of the step from this host state, where plans read them."""
+        values, self.new = self._checked(group, host)
+        self.host, self.used = host, False
+        for index, value in enumerate(values):
+            for to, position in self.targets[index]:
                 to[position] = value
 
     def commit(self) -> None:
         """Writes the new host state, past the methods that count changes: `steps` says so."""
         self.used = True
         _drain(map(dict.update, self.states, repeat(self.new)))
-
-
-def _progress_of(optimizer: Any) -> Any:
-    """`progress` of an optimizer whose update is that which it was written for; or None."""
-    names = "apply_single", "progress"
-    owners = [next(x for x in type(optimizer).__mro__ if name in vars(x)) for name in names]
-    # Not by its `__dict__`: an object whose dictionary has been asked for is read more slowly.
-    inherited = [getattr(type(optimizer), name).__get__(optimizer) for name in names]
-    overridden = [getattr(optimizer, name) for name in names] != inherited
-    return optimizer.progress if owners[0] is owners[1] and not overridden else None
 
 
 def numeric(value: Any) -> bool:
@@ -503,10 +446,8 @@ class StepReplay(StepEvent):
         self.lists.compare()
         for same_spec in self.same_specs:
             group = self.optimizer.param_groups[same_spec.number]
-            if before is None:
-                same_spec.foresee(group, same_spec.current(), AHEAD)
-            else:
-                same_spec.foresee(group, before.host_behind(same_spec), 1)
+            host = same_spec.current() if before is None else before.host_behind(same_spec)
+            same_spec.foresee(group, host)
 
     def host_behind(self, later: _SameSpecGroup) -> dict[str, Any]:
         """The host state of a later step's parameters behind this step.

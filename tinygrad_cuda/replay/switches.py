@@ -25,7 +25,6 @@ FAST_PATHS = {
     "dirty_tracking": "counting who refers to state that nobody has touched",
     "output_recycling": "making the Tensors that a compiled call returns",
     "multi_step": "starting each step of steps=n by itself",
-    "steps_ahead": "computing an optimizer's numbers one step at a time",
     "watched_options": "comparing an optimizer's options and state that nobody has written",
     "cuda_graphs": "launching each kernel of a program by itself",
     "graphs_by_address": "writing parameters of a graph when addresses come again",
@@ -49,7 +48,6 @@ class Switches:
     dirty_tracking: bool
     output_recycling: bool
     multi_step: bool
-    steps_ahead: bool
     watched_options: bool
     cuda_graphs: bool
     graphs_by_address: bool

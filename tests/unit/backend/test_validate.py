@@ -264,7 +264,7 @@ def test_a_plan_with_earlier_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.fast_paths
 def test_an_optimizer_with_other_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers that were computed ahead, wrongly."""
+    """Numbers that are computed wrongly."""
     layer = nn.Linear(3, 2)
     optimizer = optim.Adam(layer.parameters(), lr=0.1)
 
