@@ -18,7 +18,7 @@ TILE_SHARED = 64 << 10  # bytes of shared memory of a tile at most: blocks are t
 L1_CACHE = 28 << 10  # bytes of a multiprocessor's shared memory that are left to its L1 cache
 CACHED = 48 << 20  # bytes of what is read again at least: of less the cache keeps most
 LARGE = 16 << 20  # bytes of a value that a cache of three times as many does not hold
-USABLE = 0.8  # the share of the memory's bandwidth that kernels come by
+USABLE = 0.82  # the share of the memory's bandwidth that kernels come by
 
 
 @dataclass(frozen=True)

@@ -569,10 +569,11 @@ def _behind(node: Node, cost: int = 0) -> set[Node]:
     """What an operand's loads read: cheap values that are made of one other are inline."""
     edge = trace(node, set())
     node, cost = edge.base, cost + edge.base.op.cost
+    if node.op.kind == "leaf":
+        return {node} if node.op is common.buffer else set()  # others are not in memory
     if node.op.kind != "elementwise" or cost > (
         CHEAP_COST if edge.kind == FLAT else BROADCAST_COST
     ):
         return {node}
     found = {base for source in node.sources for base in _behind(source, cost)}
-    loads = sum(base.op.kind != "leaf" or base.op is common.buffer for base in found)
-    return found if loads == 1 else {node}
+    return found if len(found) == 1 else {node}
