@@ -28,7 +28,7 @@ ROWS = {
     f"{name} {kind}": (name, kind)
     for name in ("mlp_64", "denoiser_sample", "denoiser_train", "lenet")
     for kind in ("plain", "compiled", "together")
-}
+} | {"adam_124m plain": ("adam_124m", "plain")}
 WARM, SECONDS = 40, 0.5
 Times = dict[str, tuple[float, float]]
 

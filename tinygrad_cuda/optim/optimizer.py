@@ -232,7 +232,11 @@ class Optimizer(Hooked):
                 group = numbers_of(options)
                 scalars = Scalars(replay)
                 updates = Updates(self, group, scalars) if repeats else None
-                for parameter in group["params"]:
+                parameters = group["params"]
+                steady = updates if replay is None else None
+                if steady is not None and steady.take_all(number, parameters):
+                    parameters = ()
+                for parameter in parameters:
                     gradient = parameter.grad
                     if gradient is None:
                         continue
@@ -242,6 +246,8 @@ class Optimizer(Hooked):
                         fresh.append((parameter, self._update(parameter, group, scalars)))
                     if replay is not None:
                         replay.join(parameter)
+                if steady is not None and parameters:
+                    steady.remember(number, parameters)
                 if updates is not None:
                     fresh += updates.record()
         return fresh

@@ -24,6 +24,7 @@ from tinygrad_cuda.graph.compare import require_same
 from tinygrad_cuda.graph.node import Node, current_site
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.versions import versions
+from tinygrad_cuda.optim.group_replay import Seen, SteadyGroup
 from tinygrad_cuda.optim.step_replay import Absent, dry_run, numeric, wide
 from tinygrad_cuda.replay.subgraph_template import Deferred, SubgraphTemplate, Unfit
 from tinygrad_cuda.replay.switches import switches
@@ -44,6 +45,8 @@ _kinds: dict[Any, object] = {}
 
 # By optimizer: the numbers of its last steps. Weak, and not an attribute, which would be copied.
 _past: WeakKeyDictionary[Any, dict[Any, _Numbers]] = WeakKeyDictionary()
+# And what its last steps have met in each group.
+_last: WeakKeyDictionary[Any, dict[int, SteadyGroup]] = WeakKeyDictionary()
 _missing: Any = object()
 _PARAMETERS = ("params", "param_names")
 
@@ -54,6 +57,7 @@ def _forget() -> None:
     _templates.clear()
     _kinds.clear()
     _past.clear()
+    _last.clear()
 
 
 switches.listen(_forget)
@@ -119,6 +123,7 @@ class Updates:
         self.cells: list[Cell] = []
         self.kinds: list[_Update] = []
         self.fresh: list[tuple[Tensor, State]] = []
+        self.to_learn: tuple[SteadyGroup, Seen, dict[Any, list[Node]]] | None = None
         self._numbers: dict[Any, _Numbers] = {}
 
     @staticmethod
@@ -190,6 +195,53 @@ class Updates:
         self.fresh.append((parameter, new))
         return True
 
+    def take_all(self, number: int, parameters: list[Tensor]) -> bool:
+        """Takes on all parameters as in the last step of this group; False if something differs."""
+        known = _last.get(self.optimizer)
+        last = None if known is None else known.get(number)
+        if last is None or watching.on or settings.validate:
+            return False
+        seen = last.look(self.optimizer, parameters)
+        if seen is None:
+            return False
+        numbers = self._numbers_for(parameters[0], seen.first, seen.host)
+        if numbers.kind is not last.kind:
+            return False
+        new = numbers.new_state
+        self.fresh = [(parameter, new) for parameter in parameters]
+        if last.run(seen, list(numbers.values.values())):
+            return True
+        scalars = {
+            kind: numbers.nodes(self.scalars, kind[1], last.device, kind[0])
+            for kind in dict.fromkeys(last.like)
+        }
+        given, nodes = seen.given, seen.nodes
+        rest, count = iter(nodes[len(given) :]), last.tensors
+        for g, value, kind in zip(given, nodes, last.like):
+            self.inputs += (g, value, *[next(rest) for _ in range(count)], *scalars[kind])
+        self.kinds, self.cells = last.kinds, last.written
+        if last.in_place is None:
+            self.to_learn = last, seen, scalars
+        return True
+
+    def remember(self, number: int, parameters: list[Tensor]) -> None:
+        """Keeps what `take_all` compares, after all parameters have been taken on one by one."""
+        known = _last.setdefault(self.optimizer, {})
+        known.pop(number, None)
+        if (
+            not switches.group_updates
+            or self.by_shape
+            or len(self.kinds) != len(parameters)
+            or len(self._numbers) != 1
+        ):
+            return
+        states = list(map(self.optimizer.state.get, parameters))
+        (numbers,) = self._numbers.values()
+        if not all(states) and (numbers.names or None in states):
+            return  # it is made by this step
+        if len(set(map(tuple, states))) == 1 and len({p.device for p in parameters}) == 1:
+            known[number] = SteadyGroup(parameters, states, numbers.kind, self.kinds, self.cells)
+
     def record(self) -> list[tuple[Tensor, State]]:
         """Records the updates of all parameters taken on; what is new in the state of each."""
         if not self.kinds:
@@ -208,6 +260,9 @@ class Updates:
         local.recorder.recorded += template.length
         for cell, node in zip(self.cells, results):
             cell.put(node)
+        if self.to_learn is not None:
+            last, seen, scalars = self.to_learn
+            last.learn(seen, scalars)
         return self.fresh
 
     def _numbers_for(self, parameter: Tensor, state: State, host: Any) -> _Numbers:

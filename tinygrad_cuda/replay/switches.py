@@ -16,6 +16,7 @@ FAST_PATHS = {
     "templated_calls": "a composed function's Python, where its graph was recorded before",
     "backward_templates": "the gradient rules of a backward pass that has come before",
     "update_templates": "an optimizer's apply_single, where its graph was recorded before",
+    "group_updates": "looking at each parameter of a group that is as its last step left it",
     "plan_cache": "scheduling and generating a graph whose trace has come before",
     "plan_lookup": "tracing a graph whose calls have come before",
     "plan_guards": "walking over such a graph: a function is written for it",
@@ -39,6 +40,7 @@ class Switches:
     templated_calls: bool
     backward_templates: bool
     update_templates: bool
+    group_updates: bool
     plan_cache: bool
     plan_lookup: bool
     plan_guards: bool

@@ -17,9 +17,9 @@ from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.graph.node import topological
 from tinygrad_cuda.nn import functional as F
 from tinygrad_cuda.optim import update_replay as updates
+from tinygrad_cuda.optim.update_replay import Updates
 from tinygrad_cuda.replay import backward_template, plan_lookup
 from tinygrad_cuda.replay.subgraph_template import Deferred
-from tinygrad_cuda.replay.switches import switches
 
 pytestmark = pytest.mark.usefixtures("overwriting")
 
@@ -256,8 +256,13 @@ def test_calls_that_nobody_asks_for_leave_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam"])
-def test_updates_notice_what_changes(name: str) -> None:
-    """State, gradients and parameters that are replaced between steps."""
+def test_steady_updates_notice_what_changes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is taken at a glance only if places, state and gradients are as before."""
+    take_all, taken = Updates.take_all, []
+
+    def counted(self: Updates, *arguments: Any) -> bool:
+        taken.append(take_all(self, *arguments))
+        return taken[-1]
 
     def train() -> list[Any]:
         loop = Loop(name)
@@ -280,6 +285,9 @@ def test_updates_notice_what_changes(name: str) -> None:
             loop.optimizer.step()
         return loop.values()
 
+    monkeypatch.setattr(Updates, "take_all", counted)
     found = train()
-    with switches.without("update_templates"):
-        assert same(found, train())
+    # Each change costs its own turn, and the one in which the group is looked at again.
+    assert settings.slow or [turn for turn in range(11) if taken[turn]] == [2, 3, 6, 9]
+    monkeypatch.setattr(Updates, "take_all", lambda self, number, parameters: False)
+    assert same(found, train())

@@ -11,11 +11,12 @@ import pytest
 import tinygrad_cuda as tc
 from tinygrad_cuda import nn, optim
 from tinygrad_cuda.backend import registry
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.engine.realize import realize_all
 from tinygrad_cuda.nn import functional as F
-from tinygrad_cuda.replay.switches import switches
+from tinygrad_cuda.optim.group_replay import SteadyGroup
 
 
 @pytest.fixture
@@ -67,6 +68,20 @@ def same(a: list[Any], b: list[Any]) -> bool:
     return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b))
 
 
+@pytest.fixture
+def in_place(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each step was made in place."""
+    found: list[bool] = []
+    run = SteadyGroup.run
+
+    def counted(self: SteadyGroup, *arguments: Any) -> bool:
+        found.append(run(self, *arguments))
+        return found[-1]
+
+    monkeypatch.setattr(SteadyGroup, "run", counted)
+    return found
+
+
 def interfered(loop: Loop, turn: int) -> None:
     """What else happens between the backward pass and the step of a turn."""
     first, second, *_ = loop.model.parameters()
@@ -103,12 +118,13 @@ def interfered(loop: Loop, turn: int) -> None:
 
 # One rule where compiling takes long.
 CASES = [*(("cpu", rule) for rule in RULES), ("emu", "Adam"), *(("cuda", rule) for rule in RULES)]
+everywhere = pytest.mark.parametrize("device", ["cpu", "emu", "cuda"], indirect=True)
 
 
 @pytest.mark.parametrize(("device", "rule"), CASES, indirect=["device"])
-def test_whatever_happens_between(device: str, rule: str) -> None:
-    """Updates from templates are those that are recorded one by one."""
-
+def test_whatever_happens_between(
+    device: str, rule: str, in_place: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def train() -> tuple[list[Any], list[list[float]]]:
         loop, seen = Loop(rule), []
         for turn in range(34):
@@ -120,6 +136,39 @@ def test_whatever_happens_between(device: str, rule: str) -> None:
         return [*loop.values(), *(x.detach().numpy() for x in loop.held)], seen
 
     found, seen = train()
-    with switches.without("update_templates"):
-        expected, known = train()
+    assert settings.slow or sum(in_place) >= 10, "most turns are as those before"
+    assert not all(in_place[5:])
+    monkeypatch.setattr(SteadyGroup, "run", lambda *_: False)
+    expected, known = train()
     assert same(found, expected) and seen == known
+
+
+@pytest.mark.fast_paths
+@everywhere
+def test_nothing_is_recorded(device: str, in_place: list[bool]) -> None:
+    """The cells keep their nodes, and someone who holds one of them keeps its value."""
+    loop = Loop("Adam")
+    for _ in range(6):
+        loop.backward()
+        loop.optimizer.step()
+    cells = [parameter.cell for parameter in loop.model.parameters()]
+    loop.backward()
+    before, old = [id(cell.node) for cell in cells], loop.values()
+    loop.optimizer.step()
+    assert in_place[-1] and [id(cell.node) for cell in cells] == before
+    assert not any(np.array_equal(x, y) for x, y in zip(loop.values(), old))
+    loop.backward()
+    kept = cells[0].node
+    loop.optimizer.step()
+    assert not in_place[-1] and cells[0].node is not kept
+
+
+@everywhere
+def test_a_group_beside_others_is_recorded_with_them(device: str, in_place: list[bool]) -> None:
+    loop = Loop("Adam")
+    first, *rest = loop.model.parameters()
+    loop.optimizer = optim.Adam([{"params": [first]}, {"params": rest, "lr": 0.1}], lr=0.01)
+    for _ in range(8):
+        loop.backward()
+        loop.optimizer.step()
+    assert not any(in_place)
