@@ -158,8 +158,10 @@ def test_an_operand_is_read_along_the_axis_on_which_it_lies(
         (lambda x, y: turned(ew.exp(turned(y))), True),  # dear, but each element is read once
         (lambda x, y: ew.exp(turned(x)), True),  # stored by another kernel
         (lambda x, y: ew.mul(turned(x), y), True),
+        (lambda x, y: filled(), False),  # computed
+        (lambda x, y: ew.mul(turned(x), filled()), False),
     ],
-    ids=["plain", "turned", "negated", "turned twice", "dear", "of two"],
+    ids=["plain", "turned", "negated", "turned twice", "dear", "of two", "constant", "constants"],
 )
 def test_an_operands_layout_is_that_of_what_its_kernel_reads(make: Any, streams: bool) -> None:
     """The choice is made before kernels form."""
@@ -173,6 +175,10 @@ def test_an_operands_layout_is_that_of_what_its_kernel_reads(make: Any, streams:
     (own,) = kernel.anchors
     read = followed(Source("b", own.sources[1], "n", 900, 1, 200, ()), set(kernel.reads))[0]
     assert follows_columns(*node.sources) == (read == "n") == streams
+
+
+def filled() -> Node:
+    return common.constant.leaf((200, 900), float32, CPU, value=0.5)
 
 
 def turned(node: Node) -> Node:
