@@ -225,6 +225,21 @@ def test_the_largest_of_lowest_values_is_inside(name: str, dtype: str, lowest: A
     assert indices.tolist() == expected
 
 
+@pytest.mark.parametrize("name", POOLS)
+def test_the_gradient_of_lowest_values_is_inside(name: str) -> None:
+    """It goes to the element that is chosen, not to padding."""
+    torch = pytest.importorskip("torch")
+    call, _ = POOLS[name]
+    array = np.full((1, 3, 5), -np.inf)
+    array[0, 1, 2:4] = [2.0, 2.0]
+    ours = tc.tensor(array, device="cpu", requires_grad=True)
+    theirs = torch.tensor(array, requires_grad=True)
+    for framework, x in ((nn.functional, ours), (torch.nn.functional, theirs)):
+        call(framework, x)[0].sum().backward()
+    assert ours.grad is not None and theirs.grad is not None
+    assert ours.grad.tolist() == theirs.grad.tolist()
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
     "probabilities have no label": lambda: nn.functional.cross_entropy(
         tc.ones(2, 3), tc.ones(2, 3), ignore_index=0

@@ -251,6 +251,23 @@ def _extreme(
     return Extremes(wrap(finish(values, axes, keep)), wrap(finish(indices, axes, keep)))
 
 
+def max_at(input: Tensor, choose: Callable[[Tensor], Tensor]) -> Extremes:
+    """`max` along the last dimension where `choose` prefers others among equal elements.
+
+    Args:
+        choose: given the indices of the first of equal elements, those to which the gradient goes.
+    """
+    node = input.node
+    axes = (len(node.shape) - 1,)
+    first = ops.argmax(node, axes=axes)
+    chosen = choose(wrap(finish(first, axes, False))).node
+    values = ops.max(detached(node), axes=axes)
+    if node.requires_grad:
+        kept = movement.reshape(chosen, shape=first.shape)
+        values = common.with_history(values, _chosen(node, kept, axes[0]))
+    return Extremes(wrap(finish(values, axes, False)), wrap(chosen))
+
+
 def _chosen(node: Node, indices: Node, axis: int) -> Node:
     """``sum(where(position == index, x, 0))``: the gradient goes to the chosen elements alone.
 

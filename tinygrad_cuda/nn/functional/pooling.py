@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 from operator import or_
 from typing import Any
@@ -19,8 +19,10 @@ from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange
 from tinygrad_cuda.tensors.layout import gives_fresh, gives_fresh_lines, gives_rows
+from tinygrad_cuda.tensors.math import maximum
 from tinygrad_cuda.tensors.opmath import rounded_once
 from tinygrad_cuda.tensors.random import rand
+from tinygrad_cuda.tensors.reductions import max_at
 from tinygrad_cuda.tensors.shaping import cat
 from tinygrad_cuda.tensors.tensor import Tensor
 
@@ -97,26 +99,35 @@ class _Pool:
         """Numbers of one axis of the output, shaped to broadcast with it."""
         return values.reshape(-1, *(1,) * (self.rank - 1 - axis))
 
+    def inside(self, chosen: Tensor) -> Tensor:
+        """Positions in a window: of one that chose its padding, its first element inside."""
+        rest, outside = chosen, []
+        first: Any = 0
+        stride = 1
+        for axis in reversed(range(self.rank)):
+            start, step, size = self.starts(axis), self.dilation[axis], self.kernel[axis]
+            outside.append(start + rest % size * step < 0)
+            first = first + (-start).clamp(min=0).add(step - 1) // step * stride
+            rest, stride = rest // size, stride * size
+        return where(reduce(or_, outside), first, chosen)
+
     def indices(self, chosen: Tensor) -> Tensor:
         """Positions in the flattened input from positions in a window."""
         rest = chosen
         positions: list[Any] = [None] * self.rank
-        firsts: list[Any] = [None] * self.rank
         for axis in reversed(range(self.rank)):
-            start = arange(self.lengths[axis], device=chosen.device) * self.stride[axis]
-            start = self.along(axis, start - self.padding[axis])
-            positions[axis] = start + rest % self.kernel[axis] * self.dilation[axis]
-            firsts[axis] = where(start < 0, start % self.dilation[axis], start)
+            positions[axis] = self.starts(axis) + rest % self.kernel[axis] * self.dilation[axis]
             rest = rest // self.kernel[axis]
-        if any(self.padding):
-            # A window of the lowest value equals its padding; its first element is meant.
-            outside = reduce(or_, [position < 0 for position in positions])
-            positions = [where(outside, *pair) for pair in zip(firsts, positions)]
         flat: Any = 0
         for position, size in zip(positions, self.size):
             flat = flat * size + position
         found: Tensor = flat
         return found
+
+    def starts(self, axis: int) -> Tensor:
+        """Where the windows of an axis begin, negative in the padding."""
+        start = arange(self.lengths[axis], device=self.flat.device) * self.stride[axis]
+        return self.along(axis, start - self.padding[axis])
 
     def divisor(self, count_include_pad: bool) -> Any:
         """How many elements each window has."""
@@ -147,7 +158,8 @@ def _max_pool(
     pool = _Pool(
         op, input, kernel_size, stride, padding, dilation, ceil_mode, rank, _lowest(input)
     )  # fmt: skip
-    values, chosen = pool.flat.max(-1)
+    # A window of the lowest value equals its padding, of which no element is meant.
+    values, chosen = max_at(pool.flat, pool.inside) if any(pool.padding) else pool.flat.max(-1)
     return (values, pool.indices(chosen)) if return_indices else values
 
 
@@ -441,9 +453,9 @@ def _adaptive_max(rank: int, input: Tensor, output_size: Any, return_indices: bo
         first, end = _span_ends(input, axis, sizes[position])
         inside = _spans(first, end, input.shape[axis])
         rows = input.movedim(axis, -1).unsqueeze(-2)
-        values, chosen = where(inside, rows, _lowest(input)).max(-1)
         # A span of the lowest value equals what lies before it; its first element is meant.
-        chosen = where(chosen < first, first, chosen)
+        spans = where(inside, rows, _lowest(input))
+        values, chosen = max_at(spans, partial(maximum, first))
         input, chosen = values.movedim(-1, axis), chosen.movedim(-1, axis)
         places = [place.gather(axis, chosen) for place in places] + [chosen]
     if not return_indices:
