@@ -137,16 +137,16 @@ def join_movements(
     for node in order:
         form = forms[node]
         if isinstance(form.call, partial) and form.call.func is joined:
-            forms[node] = _as_one_view(form, forms) or form
+            (axis,) = form.call.args
+            forms[node] = _as_one_view(form, axis, forms) or form
 
 
-def _as_one_view(form: Form, forms: dict[Node, Form]) -> Form | None:
+def _as_one_view(form: Form, axis: int, forms: dict[Node, Form]) -> Form | None:
     """The form of parts that are joined, if all are views of one array at equal distances."""
     parts = [forms.get(part) for part in form.sources if isinstance(part, Node)]
     views = [part.call for part in parts if part is not None and isinstance(part.call, Strided)]
     if len(views) < len(form.sources):
         return None
-    (axis,) = form.call.args  # type: ignore[attr-defined]
     base = {id(part.sources[0]) for part in parts if part is not None}
     layouts = {(view.shape, view.strides) for view in views}
     distances = {b.offset - a.offset for a, b in pairwise(views)}
