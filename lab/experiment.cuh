@@ -49,7 +49,7 @@ TGC_DEVICE void edge_loaded() {
 typedef tgc_vector<float, 4> float_4;
 
 #ifndef TGC_EMULATOR
-// Streaming accesses: the line is marked to leave the cache first.
+// Streaming accesses: the line is marked evict_first in L2.
 TGC_DEVICE float_4 load_stream(const float* pointer, long long index) {
   float_4 v;
   asm volatile("ld.global.cs.v4.f32 {%0, %1, %2, %3}, [%4];"

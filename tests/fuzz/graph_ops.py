@@ -1061,7 +1061,7 @@ def matrix_exp(lib: Any, a: Any) -> Any:
     if lib.__name__ != "torch":
         return lib.linalg.matrix_exp(a)
 
-    class MatrixExp(lib.autograd.Function):  # type: ignore[misc, name-defined]
+    class MatrixExp(lib.autograd.Function):
         @staticmethod
         def forward(ctx: Any, a: Any) -> Any:
             ctx.save_for_backward(a)
