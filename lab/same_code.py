@@ -155,7 +155,7 @@ def collect(folder: Path, pattern: str) -> None:
     tc.set_default_device("emu")
     prelude = "".join(
         (skeletons() / f"{name}.cuh").read_text()
-        for name in ("device", "random", "special", "grid_reduce_device")
+        for name in ("device", "random", "special", "grid_reduce_device", "mma")
     )
     (folder / "prelude.cuh").write_text(prelude)
     with sources() as found:

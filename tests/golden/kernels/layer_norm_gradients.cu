@@ -3,7 +3,7 @@
 //   mul sum sum.
 // Stores add (4096, 8192) bfloat16; reshape (8192,) bfloat16; reshape (8192,) bfloat16.
 // Grid 128 x 256 threads, 209731584 bytes moved at least.
-TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_ce4e8d5600,
+TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_5da6d72bf5,
   float* partial0;
   float* partial1;
   const tgc_bfloat16* in0;
@@ -28,7 +28,7 @@ TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_ce4e8d5600,
         }
       }
     }
-    tgc_copies_close();
+    tgc_copy_commit();
   }
 #pragma unroll
   for (int k = 0; k < 4; k++) {
@@ -42,7 +42,7 @@ TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_ce4e8d5600,
 #pragma unroll 1
   for (int row = virtual_block, buffer = 0; row < 4096; row += 128, buffer ^= 1) {
     char* const scratch = smem + buffer * 512;  // the row before may still be read
-    tgc_copies_wait<1>();  // this row has arrived, the next may be in flight
+    tgc_copy_wait<1>();  // this row has arrived, the next may be in flight
     float sum0 = 0.0f;
 #pragma unroll 4
     for (int k = 0; k < 4; k++) {
@@ -171,7 +171,7 @@ TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_ce4e8d5600,
           }
         }
       }
-      tgc_copies_close();
+      tgc_copy_commit();
     }
   }
 #pragma unroll

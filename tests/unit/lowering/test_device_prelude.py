@@ -536,10 +536,10 @@ EVERYTHING = kernel(
   auto* pieces = reinterpret_cast<tgc_vector<tgc_half, 4>*>(sums) + threadIdx.x;
   auto* wholes = reinterpret_cast<tgc_vector<float, 4>*>(sums) + threadIdx.x;
   tgc_copy_ahead(pieces, p.h, i * 4);
-  tgc_copies_close();
+  tgc_copy_commit();
   tgc_copy_ahead_lasting(wholes, p.f, i * 4);
-  tgc_copies_close();
-  tgc_copies_wait<1>();
+  tgc_copy_commit();
+  tgc_copy_wait<1>();
   x += tgc_element(*pieces, 1);
   tgc_store_vector(p.ho, i * 4, tgc_rounded<tgc_half>(batch));
   tgc_store_vector(p.bo, i * 4, tgc_rounded<tgc_bfloat16>(batch));

@@ -30,7 +30,7 @@
 struct tgc_emu_range { unsigned long long base, bytes; };
 
 enum { TGC_EMU_FINE, TGC_EMU_BOUNDS, TGC_EMU_MISALIGNED, TGC_EMU_DEADLOCK, TGC_EMU_BARRIERS,
-       TGC_EMU_MASK, TGC_EMU_CANARY, TGC_EMU_BLOCK_SIZE, TGC_EMU_PARAMETERS };
+       TGC_EMU_MASK, TGC_EMU_CANARY, TGC_EMU_BLOCK_SIZE, TGC_EMU_PARAMETERS, TGC_EMU_SHARED_ACCESS };
 
 struct tgc_emu_error {
   long long kind, block, thread;
@@ -64,6 +64,7 @@ struct tgc_emu_warp {
   unsigned arrived;
   unsigned mask[32];
   int operation[32], source[32];
+  void (*work[32])(void* const* lanes);
   unsigned long long value[32], result[32];
 };
 
@@ -342,6 +343,15 @@ template <class T> static inline T* tgc_emu_atomic(T* pointer) {
   return pointer;
 }
 
+// `bytes` at an address that an instruction takes only in shared memory and divisible by `unit`.
+static inline void tgc_emu_check_shared(const void* pointer, long long bytes, long long unit,
+                                        bool write) {
+  long long offset = (const char*)pointer - tgc_emu_smem;
+  if (offset >= 0 && offset + bytes <= tgc_emu->launch->shared && offset % unit == 0) return;
+  tgc_emu->launch->error.write = write;
+  tgc_emu_fail(TGC_EMU_SHARED_ACCESS, offset, bytes, unit);
+}
+
 // One CPU thread runs all fibers, so plain reads and writes are atomic. Only the types that CUDA
 // has, and no floating sums: their order would be the hardware's.
 #define TGC_EMU_ATOMIC(NAME, T, NEW) \
@@ -399,20 +409,29 @@ static inline int __syncthreads_and(int predicate, int line = __builtin_LINE()) 
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}
 
-enum { TGC_EMU_SHUFFLE, TGC_EMU_VOTE };
+enum { TGC_EMU_SHUFFLE, TGC_EMU_VOTE, TGC_EMU_COLLECTIVE };
+
+// What all 32 lanes do together, each with what it brings: the last lane to come does it for all.
+typedef void (*tgc_emu_collective)(void* const* lanes);
 
 // All lanes of the mask have come: each gets its source's value, or the vote.
-static void tgc_emu_warp_complete(tgc_emu_warp& warp, unsigned mask, int operation) {
+static void tgc_emu_warp_complete(tgc_emu_warp& warp, unsigned mask, int operation,
+                                  tgc_emu_collective work) {
   tgc_emu_state* m = tgc_emu;
   int self = threadIdx.x % 32, first = threadIdx.x - self;
   unsigned long long vote = 0;
   for (int lane = 0; lane < 32; lane++) {
     if (!(mask >> lane & 1)) continue;
-    if (warp.mask[lane] != mask || warp.operation[lane] != operation)
+    if (warp.mask[lane] != mask || warp.operation[lane] != operation || warp.work[lane] != work)
       tgc_emu_fail(TGC_EMU_MASK, mask, warp.mask[lane], lane);
     if (warp.value[lane]) vote |= 1ull << lane;
   }
   warp.arrived &= ~mask;
+  if (operation == TGC_EMU_COLLECTIVE) {
+    void* lanes[32];
+    for (int lane = 0; lane < 32; lane++) lanes[lane] = (void*)warp.value[lane];
+    work(lanes);
+  }
   for (int lane = 0; lane < 32; lane++) {
     if (!(mask >> lane & 1)) continue;
     int source = warp.source[lane];
@@ -425,25 +444,30 @@ static void tgc_emu_warp_complete(tgc_emu_warp& warp, unsigned mask, int operati
 }
 
 static unsigned long long tgc_emu_warp_meet(unsigned mask, int operation, unsigned long long value,
-                                            int source) {
+                                            int source, tgc_emu_collective work = nullptr) {
   tgc_emu_state* m = tgc_emu;
   int lane = threadIdx.x % 32;
   tgc_emu_warp& warp = m->warps[threadIdx.x / 32];
   if (!(mask >> lane & 1)) tgc_emu_fail(TGC_EMU_MASK, mask, mask, lane);
   warp.mask[lane] = mask;
   warp.operation[lane] = operation;
+  warp.work[lane] = work;
   warp.value[lane] = value;
   warp.source[lane] = source;
   warp.arrived |= 1u << lane;
   m->warp_count++;
   if ((warp.arrived & mask) == mask) {
     m->warp_count -= __builtin_popcount(mask);
-    tgc_emu_warp_complete(warp, mask, operation);
+    tgc_emu_warp_complete(warp, mask, operation, work);
     if (m->launch->order != 0) tgc_emu_wait();
   } else {
     tgc_emu_wait();
   }
   return warp.result[lane];
+}
+
+static inline void tgc_emu_warp_collective(tgc_emu_collective work, void* own) {
+  tgc_emu_warp_meet(0xffffffffu, TGC_EMU_COLLECTIVE, (unsigned long long)own, 0, work);
 }
 
 template <class T> static inline T tgc_emu_shuffle(unsigned mask, T value, int source) {

@@ -205,6 +205,7 @@ def _check_sizes(name: str, grid: int, block: int, shared_bytes: int) -> None:
 # What went wrong ----------------------------------------------------------------------------------
 
 _BOUNDS, _MISALIGNED, _DEADLOCK, _BARRIERS, _MASK, _CANARY, _BLOCK_SIZE, _PARAMETERS = range(1, 9)
+_SHARED_ACCESS = 9
 
 
 def _parameter_names(source: str, kernel: str) -> list[str]:
@@ -286,6 +287,13 @@ def _describe(error: _Error, launch: _Launch, where: str) -> tuple[str, str, str
             f"writes {side} of shared memory",
             f"0 <= offset < {launch.shared}",
             f"byte {error.first} was changed; block {error.block}",
+        )
+    if error.kind == _SHARED_ACCESS:
+        verb = "writes" if error.write else "reads"
+        return (
+            f"{verb} {error.second} bytes that are not aligned in shared memory",
+            f"an offset divisible by {error.third}, at most {launch.shared - error.second}",
+            f"offset {error.first}, {where}",
         )
     if error.kind == _BLOCK_SIZE:
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -185,6 +186,16 @@ def grid_reduce_prelude() -> str:
     return (FOLDER / "grid_reduce_device.cuh").read_text()
 
 
+@lru_cache(maxsize=1)
+def mma_prelude() -> str:
+    """What kernels on matrix units need."""
+    return (FOLDER / "mma.cuh").read_text()
+
+
+# The names that mma.cuh defines for kernels.
+MMA_NAMES = re.compile(r"\btgc_(mma_|ldmatrix_|tf32\b|pack_(bf16|fp16)\b|copy_async16\b)")
+
+
 def translation_unit(launches: Sequence[PackedLaunch], target: Target) -> str:
     """All that the compiler gets: each stage once, each kernel once."""
     texts: dict[str, None] = {}
@@ -203,6 +214,7 @@ def translation_unit(launches: Sequence[PackedLaunch], target: Target) -> str:
     before = prelude() + (random_prelude() if "tgc_random" in body else "")
     before += special_prelude() if "tgc_special_" in body else ""
     before += grid_reduce_prelude() if "tgc_grid_" in body else ""
+    before += mma_prelude() if MMA_NAMES.search(body) else ""
     before += "".join(_functors(launches))
     return f"{before}\n{body}"
 
@@ -219,7 +231,7 @@ _printed: set[str] = set()
 
 def printed(source: str) -> str:
     """A unit for TGC_DEBUG=4: a prelude that was printed before is one line."""
-    for make in (prelude, random_prelude, special_prelude, grid_reduce_prelude):
+    for make in (prelude, random_prelude, special_prelude, grid_reduce_prelude, mma_prelude):
         text = make()
         if text in source:
             if text in _printed:

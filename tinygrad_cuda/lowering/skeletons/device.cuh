@@ -280,12 +280,12 @@ TGC_DEVICE void tgc_copy_ahead_lasting(tgc_vector<T, N>* target, const T* base, 
 #endif
   tgc_copy_ahead(target, base, index);
 }
-TGC_DEVICE void tgc_copies_close() {
+TGC_DEVICE void tgc_copy_commit() {
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-template <int PENDING> TGC_DEVICE void tgc_copies_wait() {
+template <int PENDING> TGC_DEVICE void tgc_copy_wait() {
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
 #endif

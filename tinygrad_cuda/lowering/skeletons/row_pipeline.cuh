@@ -29,7 +29,7 @@ for (int k = 0; k < @trips@; k++) {
 #pragma unroll 1
 for (int row = virtual_block, buffer = 0; row < @rows@; row += @blocks@, buffer ^= 1) {
   char* const scratch = smem + buffer * @scratch_bytes@;  // the row before may still be read
-  tgc_copies_wait<1>();  // this row has arrived, the next may be in flight
+  tgc_copy_wait<1>();  // this row has arrived, the next may be in flight
   @phases@
 }
 #pragma unroll
@@ -47,7 +47,7 @@ if (row < @rows@) {
     }
   }
 }
-tgc_copies_close();
+tgc_copy_commit();
 //@ refill
 {
   const int row_ahead = row + @ahead@;

@@ -1,0 +1,189 @@
+// Matrix units: tiles from shared memory to registers (ldmatrix), their products (mma), rounding to
+// the formats they read, and 16-byte asynchronous copies with zero fill. It runs from sm_80 on.
+// Kernels that name none of these functions are compiled without this text.
+//
+// The emulator computes a warp's operation once all its 32 lanes have come. A lane below is 0 to 31,
+// `group` = lane / 4 and `pair` = lane % 4, as the PTX ISA draws the fragments:
+//   a, 16 x 16 of 16 bits   r0 (group, 2 pair + {0, 1})  r1 row + 8  r2 column + 8  r3 both
+//   b, 16 x 8 of 16 bits    r0 (2 pair + {0, 1}, group)  r1 row + 8
+//   a, 16 x 8 of tf32       r0 (group, pair)  r1 row + 8  r2 column + 4  r3 both
+//   b, 8 x 8 of tf32        r0 (pair, group)  r1 row + 4
+//   d, 16 x 8 of float32    0, 1 (group, 2 pair + {0, 1})  2, 3 row + 8
+// The lower half of a register is the element of the lower row of b, or the lower column of a.
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "mma.cuh needs sm_80: sm_75 has neither cp.async nor mma of bfloat16, tf32 or 16 x 8 x 16"
+#endif
+
+#ifdef TGC_EMULATOR
+
+// What a lane brings to an operation of its warp: addresses of its own registers.
+struct tgc_mma_lane {
+  const void* row;     // of ldmatrix
+  unsigned* r;         // that ldmatrix writes
+  float* d;            // that mma adds to
+  const unsigned *a, *b;
+};
+
+static tgc_mma_lane& tgc_mma_at(void* const* lanes, int lane) {
+  return *(tgc_mma_lane*)lanes[lane];
+}
+
+template <bool TRANSPOSED> static void tgc_ldmatrix_twin(void* const* lanes) {
+  for (int matrix = 0; matrix < 4; matrix++) {
+    unsigned short at[8][8];
+    for (int row = 0; row < 8; row++) memcpy(at[row], tgc_mma_at(lanes, matrix * 8 + row).row, 16);
+    for (int lane = 0; lane < 32; lane++) {
+      int group = lane / 4, first = lane % 4 * 2;
+      unsigned low = TRANSPOSED ? at[first][group] : at[group][first];
+      unsigned high = TRANSPOSED ? at[first + 1][group] : at[group][first + 1];
+      tgc_mma_at(lanes, lane).r[matrix] = low | high << 16;
+    }
+  }
+}
+
+// Products of 16-bit and of tf32 numbers are exact in float32. Here they are summed in the order of
+// k, each sum rounded to the nearest float32, and the sum is added to d last. The hardware aligns
+// the products of 4 to 16 k and d to the largest of them and truncates what lies below: its sum is
+// off by more, toward zero, and the order does not matter within such a piece.
+template <int K, class Value> static void tgc_mma_twin(void* const* lanes, Value value) {
+  constexpr int packed = K == 16 ? 2 : 1, half = K / 2;  // packed: elements of a register
+  float a[16][K], b[K][8];
+  for (int lane = 0; lane < 32; lane++) {
+    int group = lane / 4, pair = lane % 4;
+    for (int i = 0; i < packed; i++) {
+      int k = pair * packed + i;
+      for (int r = 0; r < 4; r++)
+        a[group + r % 2 * 8][k + r / 2 * half] = value(tgc_mma_at(lanes, lane).a[r], i);
+      for (int r = 0; r < 2; r++) b[k + r * half][group] = value(tgc_mma_at(lanes, lane).b[r], i);
+    }
+  }
+  for (int lane = 0; lane < 32; lane++) {
+    for (int i = 0; i < 4; i++) {
+      int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+      float sum = 0;
+      for (int k = 0; k < K; k++) {
+        float product = a[row][k] * b[k][column];  // exact: as good as a fused sum, and quicker
+        sum += product;
+      }
+      tgc_mma_at(lanes, lane).d[i] += sum;
+    }
+  }
+}
+static void tgc_mma_bf16_twin(void* const* lanes) {
+  tgc_mma_twin<16>(lanes, [](unsigned bits, int i) {
+    return __uint_as_float(i ? bits & 0xffff0000u : bits << 16);
+  });
+}
+static void tgc_mma_fp16_twin(void* const* lanes) {
+  tgc_mma_twin<16>(lanes, [](unsigned bits, int i) {
+    return tgc_half_value((unsigned short)(i ? bits >> 16 : bits));
+  });
+}
+// The matrix unit does not read the lower 13 bits of a tf32 operand.
+static void tgc_mma_tf32_twin(void* const* lanes) {
+  tgc_mma_twin<8>(lanes, [](unsigned bits, int) { return __uint_as_float(bits & 0xffffe000u); });
+}
+
+#endif
+
+// ------------------------------------------------------------------------- shared memory to tiles
+// Four matrices of 8 x 8 elements of 16 bits: `row` is the lane's own address, of row lane % 8 of
+// matrix lane / 8, in shared memory and divisible by 16. r[m] is the lane's part of matrix m, or of
+// its transpose.
+
+TGC_DEVICE void tgc_ldmatrix_x4(unsigned (&r)[4], const void* row) {
+#ifdef TGC_EMULATOR
+  tgc_emu_check_shared(row, 16, 16, false);
+  tgc_mma_lane own = {row, r, nullptr, nullptr, nullptr};
+  tgc_emu_warp_collective(tgc_ldmatrix_twin<false>, &own);
+#else
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
+#endif
+}
+TGC_DEVICE void tgc_ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
+#ifdef TGC_EMULATOR
+  tgc_emu_check_shared(row, 16, 16, false);
+  tgc_mma_lane own = {row, r, nullptr, nullptr, nullptr};
+  tgc_emu_warp_collective(tgc_ldmatrix_twin<true>, &own);
+#else
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
+#endif
+}
+
+// --------------------------------------------------------------------------------------- products
+// d += a b, on fragments as drawn above.
+
+#ifdef TGC_EMULATOR
+#define TGC_MMA(NAME, SHAPE) \
+  TGC_DEVICE void NAME(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+    tgc_mma_lane own = {nullptr, nullptr, d, a, b}; \
+    tgc_emu_warp_collective(NAME##_twin, &own); \
+  }
+#else
+#define TGC_MMA(NAME, SHAPE) \
+  TGC_DEVICE void NAME(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+    asm volatile("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+                 "{%0, %1, %2, %3};" \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
+  }
+#endif
+TGC_MMA(tgc_mma_bf16, "m16n8k16.row.col.f32.bf16.bf16.f32")
+TGC_MMA(tgc_mma_fp16, "m16n8k16.row.col.f32.f16.f16.f32")
+TGC_MMA(tgc_mma_tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")
+
+// --------------------------------------------------------------------------------------- rounding
+
+// The nearest number of 10 mantissa bits, ties away from zero; as a float32 its lower 13 bits are 0.
+TGC_DEVICE unsigned tgc_tf32(float value) {
+#ifdef TGC_EMULATOR
+  unsigned bits = __float_as_uint(value);
+  if ((bits & 0x7f800000u) != 0x7f800000u) return (bits + 0x1000u) & 0xffffe000u;
+  return bits & 0x7fffffu ? 0x7fffffffu : bits;
+#else
+  unsigned bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return bits;
+#endif
+}
+// Two floats to the halves of a register, to nearest, ties to even.
+TGC_DEVICE unsigned tgc_pack_bf16(float low, float high) {
+#ifdef TGC_EMULATOR
+  return tgc_bfloat16_bits(low) | (unsigned)tgc_bfloat16_bits(high) << 16;
+#else
+  unsigned bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+#endif
+}
+TGC_DEVICE unsigned tgc_pack_fp16(float low, float high) {
+#ifdef TGC_EMULATOR
+  return tgc_half_bits(low) | (unsigned)tgc_half_bits(high) << 16;
+#else
+  unsigned bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+#endif
+}
+
+// --------------------------------------------------------------------------- asynchronous copies
+
+// 16 bytes to shared memory; zeros where not `inside`, when `global` is not read. Groups are closed
+// by tgc_copy_commit and waited for by tgc_copy_wait, of device.cuh.
+TGC_DEVICE void tgc_copy_async16(void* shared, const void* global, bool inside) {
+#ifdef TGC_EMULATOR
+  tgc_emu_check_shared(shared, 16, 16, true);
+  if (inside) tgc_emu_check(global, 0, 1, 16, false);
+  if (inside) memcpy(shared, global, 16);
+  else memset(shared, 0, 16);
+#else
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :: "r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global),
+                  "r"(inside ? 16 : 0) : "memory");
+#endif
+}
