@@ -123,8 +123,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     rates, found["about"]["repeats"] = found["about"], effort.repeats
     chosen_workloads = [name for name in names if name in WORKLOADS]
     for name in chosen_workloads:
-        floor = floor_of(made(name, args.smoke))
-        peak = rates["peak_flops"] or float("inf")
+        floor, peak = floor_of(made(name, args.smoke)), rates["peak_flops"] or float("inf")
+        found["floors"][name] = None
+        if floor is None:
+            continue
         found["floors"][name] = floor.microseconds(rates["copy_bytes_per_second"], peak)
         if floor.moves(rates["copy_bytes_per_second"], peak):
             found["copied"].append(name)

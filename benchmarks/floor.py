@@ -8,7 +8,7 @@ from typing import Any
 
 import tinygrad_cuda as tc
 from benchmarks.peers.torchlike import Work
-from benchmarks.workload import Repetition, Training, Update, Workload
+from benchmarks.workload import ModelTraining, Repetition, Training, Update, Workload
 from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.realize import realize_all
@@ -47,8 +47,13 @@ def peak_flops(device: str) -> float | None:
     return 2.0 * FMAS_PER_MULTIPROCESSOR * about.multiprocessors * about.clock_hz
 
 
-def floor_of(workload: Workload) -> Floor:
-    """FLOPs from the recorded, never computed step; bytes from its definition."""
+def floor_of(workload: Workload) -> Floor | None:
+    """FLOPs from the recorded, never computed step; bytes from its definition.
+
+    None where matrix units compute, whose rate is another one, and for modules.
+    """
+    if isinstance(workload, ModelTraining) or getattr(workload, "precision", "ieee") != "ieee":
+        return None
     work = Work(tc, workload, "cpu")
     realize_all()
     local.recorder.call_lines = set()

@@ -17,9 +17,18 @@ import numpy as np
 
 from benchmarks.peers.program import Program, Variant
 from benchmarks.quick import QuickCpu
-from benchmarks.workload import Array, Function, Repetition, Training, Workload
+from benchmarks.workload import (
+    Array,
+    Function,
+    ModelTraining,
+    Repetition,
+    Training,
+    Workload,
+)
 
 COMPARED_STEPS = 20
+# Of steps of a tenth of a second as many tell of another program, and take less time.
+COMPARED_MODEL_STEPS = 8
 # Single operations are the device's alone, so that fewer steps tell as much.
 WARM_UP_SECONDS, REPEAT_SECONDS, OPERATION_SECONDS = 0.1, 0.1, 0.05
 REPEATS, STEPS_AT_MOST = 5, 1000
@@ -29,7 +38,9 @@ DEVICE_REPEATS = 5
 DEVICE_CALLS = ((100, 30), (30_000, 10), (float("inf"), 2))
 FIRST_CALLS = 3
 LEFT_OUT = "left out by --without"
-TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
+# Of losses and results relative to the largest, by what products are computed in. A loss is a mean
+# over thousands of rounded values, so that one unit in the last place of tf32 (2^-10) is plenty.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "ieee": 1e-4, "tf32": 1e-3, "bf16": 8e-3}
 
 
 @dataclass
@@ -62,6 +73,8 @@ class Row:
         difference: largest relative difference of results from the first peer's; of losses, once
             all are there, from the median of the peers'.
         losses: of the first steps, for training.
+        tolerance: of the difference.
+        peak: most bytes of device memory at once, parameters and batches among them.
         failure: why there is nothing here.
     """
 
@@ -75,6 +88,8 @@ class Row:
     difference: float | None = None
     agrees: bool = True
     losses: list[float] = field(default_factory=list)
+    tolerance: float = TOLERANCE["float32"]
+    peak: int | None = None
     failure: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -125,7 +140,7 @@ class Suite:
         for key, variant in variants.items():
             if not variant.runs(workload):
                 continue
-            row = Row(name, key, variant.title)
+            row = Row(name, key, variant.title, tolerance=tolerance(workload))
             if any(fnmatch(f"{key}/{name}", pattern) for pattern in self.without):
                 row.failure = LEFT_OUT
             elif time.time() > self.end:
@@ -148,29 +163,34 @@ class Suite:
         row.together = program.steps
         found: list[Array] = []
         calls = 0
-        compared = self.effort.compared if isinstance(workload, Training) else 1
+        trains = isinstance(workload, Training | ModelTraining)
+        compared = self.effort.compared if trains else 1
+        if isinstance(workload, ModelTraining):
+            compared = min(compared, COMPARED_MODEL_STEPS)
         if isinstance(workload, Repetition):
             compared = workload.together
         first = FIRST_CALLS if program.steps == 1 else 1
         while calls * program.steps < compared or calls < first:
             program.call(calls)
             calls += 1
-            if isinstance(workload, Training):
+            if trains:
                 found += program.results()[:1]
             elif calls * program.steps == compared:
                 found = program.results()
             if calls == first:
                 program.synchronize()
                 row.first = time.perf_counter() - start
-        self._compare(row, workload, found)
+        self._compare(row, trains, found)
+        program.reset_peak()
         seconds = self.effort.operation if isinstance(workload, Function) else self.effort.repeat
         with self.cpu.kept():
             row.wall = self._wall(program, seconds)
+        row.peak = program.peak_bytes()
         if self.effort.device_repeats:
             row.device = self._device(program, row.wall.median * program.steps)
 
-    def _compare(self, row: Row, workload: Workload, found: list[Array]) -> None:
-        if isinstance(workload, Training):
+    def _compare(self, row: Row, trains: bool, found: list[Array]) -> None:
+        if trains:
             losses = np.concatenate([x.reshape(-1) for x in found])[: self.effort.compared]
             row.losses = [float(value) for value in losses]
             found = [losses]
@@ -181,8 +201,7 @@ class Suite:
             np.savez(path, *found)
         with np.load(path) as reference:
             row.difference = max(map(difference, found, reference.values()))
-        dtype = getattr(workload, "dtype", "float32")
-        row.agrees = row.difference <= TOLERANCE[dtype]
+        row.agrees = row.difference <= row.tolerance
 
     def _wall(self, program: Program, seconds: float) -> Times:
         effort, calls = self.effort, 0
@@ -220,6 +239,13 @@ class Suite:
         return Times.of(samples)
 
 
+def tolerance(workload: Workload) -> float:
+    """By how much results may differ, relative to the largest."""
+    if isinstance(workload, Function):
+        return TOLERANCE[workload.dtype]
+    return TOLERANCE[getattr(workload, "precision", "ieee")]
+
+
 def compare_losses(rows: list[dict[str, Any]]) -> None:
     """Sets by how much the losses of each row differ from the median of the peers'.
 
@@ -237,7 +263,7 @@ def compare_losses(rows: list[dict[str, Any]]) -> None:
         for row in own:
             median = np.median(list(peers.values()), axis=0)
             row["difference"] = difference(np.array(row["losses"]), median)
-            row["agrees"] = row["difference"] <= TOLERANCE["float32"]
+            row["agrees"] = row["difference"] <= row["tolerance"]
 
 
 def difference(found: Array, expected: Array) -> float:

@@ -65,12 +65,13 @@ def row_cells(row: Json, floor: float | None, copied: bool) -> list[str]:
     steps = f" x {row['together']}" if row["together"] > 1 else ""
     return [
         row["workload"], row["title"] + steps, time_text(row["wall"]), time_text(row["device"]),
-        "-" if floor is None else number(floor), over, share, f"{row['first']:.2f}", same,
+        "-" if floor is None else number(floor), over, share, gigabytes(row.get("peak")),
+        f"{row['first']:.2f}", same,
     ]  # fmt: skip
 
 
 DETAILS = (
-    "workload", "variant", "wall us", "device us", "floor us", "over floor", "% of copy",
+    "workload", "variant", "wall us", "device us", "floor us", "over floor", "% of copy", "peak GB",
     "first 3 calls s", "difference",
 )  # fmt: skip
 
@@ -112,6 +113,39 @@ def ratios(found: Json) -> str:
     )
 
 
+def gigabytes(nbytes: float | None) -> str:
+    return "-" if nbytes is None else f"{nbytes / 1e9:.2f}"
+
+
+def programs(found: Json) -> str:
+    """Steps whose memory was measured: ours and the peers' best in time, and in memory."""
+    lines = []
+    for name in dict.fromkeys(row["workload"] for row in found["rows"]):
+        rows = [row for row in measured(rows_of(found, name)) if row.get("peak")]
+        ours, peer = (best(rows, mine) for mine in (True, False))
+        if ours is None or peer is None:
+            continue
+        least = min(row["peak"] for row in rows if not row["variant"].startswith(OURS))
+        lines.append([
+            name, milliseconds(ours), milliseconds(peer),
+            f"{ours['wall']['median'] / peer['wall']['median']:.2f}",
+            gigabytes(ours["peak"]), f"{gigabytes(peer['peak'])}; {gigabytes(least)}",
+            f"{ours['peak'] / least:.2f}",
+            f"{ours['difference']:.0e}" + " DIFFERS" * (not ours["agrees"]),
+        ])  # fmt: skip
+    return table(PROGRAMS, lines) if lines else ""
+
+
+PROGRAMS = (
+    "training step", "ours, ms", "best peer, ms", "ours / peer", "ours, GB",
+    "that peer, GB; least", "ours / least", "losses differ by",
+)  # fmt: skip
+
+
+def milliseconds(row: Json) -> str:
+    return f"{number(row['wall']['median'] / 1000)} ({row['title'].removeprefix('ours, ')})"
+
+
 def device_ratio(rows: Sequence[Json], ours: Json) -> str:
     """Our device time over the least of the peers that have one."""
     times = [
@@ -144,7 +178,7 @@ def summary(found: Json) -> str:
     about = "\n".join(f"{key}: {value}" for key, value in found["about"].items())
     text = f"{about}\n"
     if found["rows"]:
-        text += f"\n{details(found)}\n\n{ratios(found)}\n"
+        text += f"\n{details(found)}\n\n{ratios(found)}\n\n{programs(found)}\n"
     return f"{text}\n{other_tables(found)}"
 
 

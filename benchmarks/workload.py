@@ -16,6 +16,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 NONE: Arrays = {}
+# What products of float32 are computed in, and the suffix of a workload's name: without tf32
+# permitted, with it, and in bfloat16 under autocast.
+PRECISIONS = {"bf16": "_bf16", "tf32": "_tf32", "ieee": ""}
 
 
 @dataclass(frozen=True)
@@ -23,19 +26,21 @@ class Rule:
     """How parameters are updated.
 
     Attributes:
-        kind: "sgd" or "adam", with PyTorch's formulas and default constants.
+        kind: "sgd", "adam" or "adamw", with PyTorch's formulas and default constants.
         rate: the learning rate.
         momentum: of "sgd".
+        decay: weight decay; None is the kind's default.
     """
 
     kind: str
     rate: float
     momentum: float = 0.0
+    decay: float | None = None
 
     @property
     def bytes_per_parameter(self) -> int:
         """The parameter and its state in float32, each read and written once."""
-        values = 3 if self.kind == "adam" else 2 if self.momentum else 1
+        values = 3 if self.kind.startswith("adam") else 2 if self.momentum else 1
         return 2 * 4 * values
 
 
@@ -49,6 +54,8 @@ class Training:
         batches: host data; steps take them in turn.
         buffers: what is not trained, running statistics and tables.
         together: steps of one call, for peers that can run many; whole rounds of the batches.
+        precision: of products, see PRECISIONS.
+        images: whether channels-last batches and weights are another variant of peers.
     """
 
     loss: Callable[..., Any]
@@ -57,6 +64,31 @@ class Training:
     batches: Sequence[tuple[Array, ...]]
     buffers: Arrays = field(default_factory=dict)
     together: int = 100
+    precision: str = "ieee"
+    images: bool = False
+
+
+@dataclass(frozen=True)
+class ModelTraining:
+    """Whole training steps of a module, which libraries with PyTorch's names build by one text.
+
+    Batches lie on the device, so that no step waits for the bus.
+
+    Attributes:
+        model: (library) to a module; called with a batch, it returns the loss.
+        rule: how parameters are updated.
+        batches: host data; steps take them in turn.
+        precision: of products, see PRECISIONS.
+        deviation: the standard deviation of initial matrices; None is uniform by fan-in.
+        images: whether channels-last batches and weights are another variant of peers.
+    """
+
+    model: Callable[[Any], Any]
+    rule: Rule
+    batches: Sequence[tuple[Array, ...]]
+    precision: str = "ieee"
+    deviation: float | None = None
+    images: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +138,7 @@ class Update:
     rule: Rule
 
 
-Workload = Training | Repetition | Function | Update
+Workload = Training | ModelTraining | Repetition | Function | Update
 # Makes a workload; True asks for tiny shapes.
 Maker = Callable[[bool], Workload]
 
@@ -133,6 +165,31 @@ class Initial:
     def norm(self, name: str, channels: int) -> None:
         self.values[f"{name}.weight"] = np.ones(channels, np.float32)
         self.values[f"{name}.bias"] = np.zeros(channels, np.float32)
+
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@functools.lru_cache(maxsize=1)
+def drawn(shapes: Shapes, deviation: float | None) -> dict[str, Array]:
+    """Initial parameters of a module: matrices at random, weights of norms 1, biases 0.
+
+    Args:
+        shapes: by the parameters' names.
+        deviation: see `ModelTraining`.
+    """
+    rng = np.random.default_rng(0)
+    found: dict[str, Array] = {}
+    for name, shape in shapes:
+        if len(shape) == 1:
+            one = "weight" in name
+            found[name] = np.full(shape, float(one), np.float32)
+        elif deviation is not None:
+            found[name] = rng.standard_normal(shape, np.float32) * np.float32(deviation)
+        else:
+            bound = np.float32(1 / np.sqrt(np.prod(shape[1:])))
+            found[name] = (2 * rng.random(shape, np.float32) - 1) * bound
+    return found
 
 
 @functools.lru_cache(maxsize=4)

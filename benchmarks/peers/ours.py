@@ -11,9 +11,9 @@ import numpy as np
 
 import tinygrad_cuda as tc
 import tinygrad_cuda.autograd
-from benchmarks.peers.program import Program, Variant, host_data
+from benchmarks.peers.program import Program, Variant, host_data, in_full_precision
 from benchmarks.peers.torchlike import Work
-from benchmarks.workload import Array, Repetition, Training, Workload
+from benchmarks.workload import Array, ModelTraining, Repetition, Training, Workload
 from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.handles import DriverEvent
@@ -29,8 +29,9 @@ class Plain(Program):
     """Recorded anew by each call, as a user writes it."""
 
     def __init__(self, workload: Workload, device: str, compiled: bool = False) -> None:
-        self.work = Work(tc, workload, device)
         self.device = device
+        self.before = tc.cuda.memory_allocated() if device.startswith("cuda") else 0
+        self.work = Work(tc, workload, device)
         self.step = tc.compile(self.work.call) if compiled else self.work.call
         self.host = host_data(workload)
         self.fresh = isinstance(workload, Training)
@@ -40,8 +41,11 @@ class Plain(Program):
             for given in self.host
         ]
         self.given = self.work.data[0]
+        self.turns = isinstance(workload, ModelTraining)
 
     def call(self, number: int) -> None:
+        if self.turns:
+            self.given = self.work.data[number % len(self.work.data)]
         if self.fresh:
             batch = self.batches[number % len(self.batches)]
             self.given = tuple(tc.as_tensor(x, device=self.device) for x in batch)
@@ -71,6 +75,14 @@ class Plain(Program):
 
         return behind_delay(gpu, submit, calls * host) / calls
 
+    def reset_peak(self) -> None:
+        tc.cuda.reset_peak_memory_stats()
+
+    def peak_bytes(self) -> int | None:
+        if not self.device.startswith("cuda"):
+            return None
+        return tc.cuda.max_memory_allocated() - self.before
+
 
 class Together(Plain):
     """Many steps in one call: `steps=n` over data on the device, or `tc.loop`."""
@@ -92,7 +104,7 @@ class Together(Plain):
 
 
 def repeats(workload: Workload) -> bool:
-    return isinstance(workload, Training | Repetition)
+    return isinstance(workload, Training | Repetition) and in_full_precision(workload)
 
 
 def behind_delay(gpu: runtime.DeviceHandle, submit: Any, host: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from benchmarks.workload import Array, Function, Training, Workload
+from benchmarks.workload import Array, Function, ModelTraining, Training, Workload
 
 
 class Program:
@@ -41,6 +41,19 @@ class Program:
         """
         return None
 
+    def reset_peak(self) -> None:
+        """Starts `peak_bytes` anew, where the device counts."""
+
+    def peak_bytes(self) -> int | None:
+        """The most device memory at once beyond what was in use before the program was built."""
+        return None
+
+
+def in_full_precision(workload: Workload) -> bool:
+    """Functions of arrays in IEEE float32: what peers without PyTorch's modules run."""
+    own = getattr(workload, "precision", "ieee") == "ieee"
+    return own and not isinstance(workload, ModelTraining)
+
 
 class Variant(NamedTuple):
     """One way to use a peer.
@@ -60,7 +73,7 @@ class Variant(NamedTuple):
 
 def host_data(workload: Workload) -> list[tuple[Array, ...]]:
     """The arrays of each call, in turn."""
-    if isinstance(workload, Training):
+    if isinstance(workload, Training | ModelTraining):
         return list(workload.batches)
     if isinstance(workload, Function):
         return [workload.inputs]

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.peers.program import Program, Variant, host_data, parts
+from benchmarks.peers.program import Program, Variant, host_data, in_full_precision
 from benchmarks.peers.torchlike import Work
-from benchmarks.workload import Array, Function, Training, Workload
+from benchmarks.workload import Array, Function, ModelTraining, Training, Workload
 
 SLEEP_CYCLES_PER_MICROSECOND = 2000
 WARM_UPS = 3
@@ -19,30 +19,29 @@ def version() -> str:
     return str(torch.__version__)
 
 
-def _set_precision() -> None:
-    """Full float32, and the fastest algorithms for it."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
-
-
 class Eager(Program):
     """Each operation launched as it is called."""
 
     def __init__(self, workload: Workload, device: str, **options: Any) -> None:
         self.device = device
-        if device == "cuda":
-            _set_precision()
+        torch.backends.cudnn.benchmark = True
+        self.before = torch.cuda.memory_allocated() if device == "cuda" else 0
+        if isinstance(workload, ModelTraining) and device == "cuda":
+            options.setdefault("fused", True)
         self.work = Work(torch, workload, device, **options)
         self.fresh = isinstance(workload, Training)
         pin = device == "cuda"
-        self.host = [
-            tuple(torch.tensor(x).pin_memory() if pin else torch.tensor(x) for x in given)
+        on_host = [
+            tuple(self.work.laid_out(torch.tensor(x)) for x in given)
             for given in (host_data(workload) if self.fresh else [])
         ]
+        self.host = [tuple(x.pin_memory() if pin else x for x in given) for given in on_host]
         self.given = self.work.data[0]
+        self.turns = isinstance(workload, ModelTraining) and len(workload.batches) > 1
 
     def call(self, number: int) -> None:
+        if self.turns:
+            self.given = self.work.data[number % len(self.work.data)]
         if self.fresh:
             batch = self.host[number % len(self.host)]
             self.given = tuple(x.to(self.device, non_blocking=True) for x in batch)
@@ -72,12 +71,23 @@ class Eager(Program):
         end.synchronize()
         return 1e3 * start.elapsed_time(end) / calls
 
+    def reset_peak(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+
+    def peak_bytes(self) -> int | None:
+        if self.device != "cuda":
+            return None
+        return torch.cuda.max_memory_allocated() - self.before
+
 
 class Graph(Eager):
     """The whole call captured once; batches are copied into its inputs."""
 
-    def __init__(self, workload: Workload, device: str, compiled: bool = False) -> None:
-        options: dict[str, Any] = {"capturable": True, "fused": True}
+    def __init__(
+        self, workload: Workload, device: str, compiled: bool = False, **options: Any
+    ) -> None:
+        options |= {"capturable": True, "fused": True}
         if compiled:
             torch._dynamo.reset()
             options["compile"] = torch.compile
@@ -89,21 +99,22 @@ class Graph(Eager):
             for _ in range(WARM_UPS):
                 self.work.call(*self.given)
         torch.cuda.current_stream().wait_stream(side)
+        self.reset_peak()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.outputs = self.work.call(*self.given)
             if self.work.feeds_back:
                 for old, new in zip(self.given, self.outputs):
                     old.copy_(new)
+        self.captured = super().peak_bytes()
         self._begin_again(workload)
 
     @torch.no_grad()
     def _begin_again(self, workload: Workload) -> None:
         """Undoes what warming up has done to parameters and optimizer."""
         values = {**self.work.parameters, **self.work.buffers}
-        for arrays in parts(workload):
-            for name, array in arrays.items():
-                values[name].copy_(torch.tensor(array))
+        for name, array in self.work.initial.items():
+            values[name].copy_(torch.tensor(array))
         if self.work.optimizer is not None:
             for state in self.work.optimizer.state.values():
                 for value in state.values():
@@ -114,13 +125,18 @@ class Graph(Eager):
                 x.copy_(torch.tensor(array))
 
     def call(self, number: int) -> None:
-        if self.fresh:
-            for x, array in zip(self.given, self.host[number % len(self.host)]):
-                x.copy_(array, non_blocking=True)
+        batches: list[Any] = self.host if self.fresh else self.work.data if self.turns else []
+        if batches:
+            for x, batch in zip(self.given, batches[number % len(batches)]):
+                x.copy_(batch, non_blocking=True)
         self.graph.replay()
 
     def call_on_device(self, number: int) -> None:
         self.graph.replay()
+
+    def peak_bytes(self) -> int | None:
+        """That of the captured call: a replay allocates nothing."""
+        return self.captured
 
 
 def beyond_one_kernel(workload: Workload) -> bool:
@@ -128,10 +144,35 @@ def beyond_one_kernel(workload: Workload) -> bool:
     return not isinstance(workload, Function)
 
 
+def of_images(workload: Workload) -> bool:
+    return getattr(workload, "images", False)
+
+
+def worth_compiling(workload: Workload) -> bool:
+    """Compiling takes up to a minute, and saves nothing where float32 units take the time."""
+    if isinstance(workload, ModelTraining) and workload.precision == "ieee":
+        return False
+    return in_full_precision(workload) or not of_images(workload)
+
+
+def worth_compiling_channels_last(workload: Workload) -> bool:
+    return of_images(workload) and not in_full_precision(workload)
+
+
+LAST = ", channels-last"
+GPU = ("cuda",)
 VARIANTS = {
     "torch": Variant("torch eager", Eager),
-    "torch_graph": Variant("torch graph", Graph, beyond_one_kernel, devices=("cuda",)),
+    "torch_graph": Variant("torch graph", Graph, beyond_one_kernel, GPU),
     "torch_compiled": Variant(
-        "torch compiled + graph", partial(Graph, compiled=True), devices=("cuda",)
+        "torch compiled + graph", partial(Graph, compiled=True), worth_compiling, GPU
     ),
-}
+    "torch_last": Variant("torch eager" + LAST, partial(Eager, channels_last=True), of_images),
+    "torch_graph_last": Variant(
+        "torch graph" + LAST, partial(Graph, channels_last=True), of_images, GPU
+    ),
+    "torch_compiled_last": Variant(
+        "torch compiled + graph" + LAST,
+        partial(Graph, compiled=True, channels_last=True), worth_compiling_channels_last, GPU
+    ),
+}  # fmt: skip

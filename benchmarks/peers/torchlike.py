@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from benchmarks.peers.program import host_data, parts
-from benchmarks.workload import Array, Function, Repetition, Rule, Training, Update, Workload
+from benchmarks.workload import (
+    Array,
+    Arrays,
+    Function,
+    ModelTraining,
+    Repetition,
+    Rule,
+    Training,
+    Update,
+    Workload,
+    drawn,
+)
 
 
 class Net:
@@ -66,16 +78,29 @@ class Net:
 
 
 def optimizer(library: Any, rule: Rule, parameters: list[Any], **options: Any) -> Any:
-    """The library's optimizer of this rule."""
+    """The library's optimizer of this rule; `options` are of Adam and AdamW."""
+    if rule.decay is not None:
+        options["weight_decay"] = rule.decay
     if rule.kind == "adam":
         return library.optim.Adam(parameters, lr=rule.rate, **options)
-    return library.optim.SGD(parameters, lr=rule.rate, momentum=rule.momentum)
+    if rule.kind == "adamw":
+        return library.optim.AdamW(parameters, lr=rule.rate, **options)
+    options.pop("capturable", None)
+    return library.optim.SGD(parameters, lr=rule.rate, momentum=rule.momentum, **options)
+
+
+def set_precision(library: Any, workload: Workload) -> None:
+    """Permits tf32 to the workloads that ask for it, and to no other."""
+    permitted = getattr(workload, "precision", "ieee") == "tf32"
+    library.backends.cuda.matmul.allow_tf32 = permitted
+    library.backends.cudnn.allow_tf32 = permitted
 
 
 class Work:
     """A workload's state on a device, and the plain program of one call.
 
     Attributes:
+        initial: parameters and buffers by name, as they are before the first call.
         call: takes what `data` gives and returns a tuple of results.
         data: the arguments of each call, in turn, on the device.
         feeds_back: the results are the next call's arguments.
@@ -83,7 +108,8 @@ class Work:
     Args:
         library: `torch` or `tinygrad_cuda`.
         compile: applied to the function that is differentiated.
-        options: for Adam.
+        channels_last: batches and weights of images lie in this order.
+        options: for the optimizer.
     """
 
     def __init__(
@@ -92,25 +118,28 @@ class Work:
         workload: Workload,
         device: str,
         compile: Callable[[Any], Any] = lambda function: function,
+        channels_last: bool = False,
         **options: Any,
     ) -> None:
-        self.library, self.device = library, device
-        parameters, buffers = parts(workload)
-        self.trains = isinstance(workload, Training | Update)
-        self.parameters = {
-            k: self.put(v).requires_grad_(self.trains) for k, v in parameters.items()
-        }
-        self.buffers = {k: self.put(v) for k, v in buffers.items()}
-        self.net = Net(library, {**self.parameters, **self.buffers})
+        self.library, self.device, self.channels_last = library, device, channels_last
+        set_precision(library, workload)
+        self.trains = isinstance(workload, Training | ModelTraining | Update)
         self.feeds_back = isinstance(workload, Repetition)
         self.optimizer: Any = None
         dtype = getattr(workload, "dtype", "float32")
+        if isinstance(workload, ModelTraining):
+            self._build(workload)
+        else:
+            self._put_parts(workload)
         self.data = [tuple(self.put(x, dtype) for x in given) for given in host_data(workload)]
-        if isinstance(workload, Training | Update):
+        if isinstance(workload, Training | ModelTraining | Update):
             weights = list(self.parameters.values())
             self.optimizer = optimizer(library, workload.rule, weights, **options)
-        if isinstance(workload, Training):
-            self.call = self.training(compile(workload.loss))
+        if isinstance(workload, ModelTraining):
+            self.call = self.training(self.cast(compile(self.module), workload.precision))
+        elif isinstance(workload, Training):
+            loss = self.cast(compile(workload.loss), workload.precision)
+            self.call = self.training(functools.partial(loss, self.net))
         elif isinstance(workload, Update):
             for name, parameter in self.parameters.items():
                 parameter.grad = self.put(workload.gradients[name])
@@ -120,15 +149,60 @@ class Work:
         else:
             self.call = self.function(workload, compile(workload.function), dtype)
 
+    def _put_parts(self, workload: Workload) -> None:
+        """The arrays of a workload that is defined by functions of a `Net`."""
+        parameters, buffers = parts(workload)
+        self.initial: Arrays = {**parameters, **buffers}
+        self.parameters = {
+            k: self.put(v).requires_grad_(self.trains) for k, v in parameters.items()
+        }
+        self.buffers = {k: self.put(v) for k, v in buffers.items()}
+        self.net = Net(self.library, {**self.parameters, **self.buffers})
+
+    def _build(self, workload: ModelTraining) -> None:
+        """The module on the device, with initial values that are equal in every library."""
+        with self.library.device(self.device):
+            module = workload.model(self.library)
+        if self.channels_last:
+            module = module.to(memory_format=self.library.channels_last)
+        self.module = module
+        self.parameters = dict(module.named_parameters())
+        self.buffers = dict(module.named_buffers())
+        shapes = tuple((name, tuple(p.shape)) for name, p in self.parameters.items())
+        values = drawn(shapes, workload.deviation)
+        with self.library.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.copy_(self.library.tensor(values[name], device=self.device))
+        kept = {name: np.array(buffer.cpu().numpy()) for name, buffer in self.buffers.items()}
+        self.initial = {**values, **kept}
+
+    def cast(self, loss: Callable[..., Any], precision: str) -> Callable[..., Any]:
+        """The loss, under autocast where products are of bfloat16."""
+        if precision != "bf16":
+            return loss
+        kind, dtype = self.device.split(":")[0], self.library.bfloat16
+
+        def in_bfloat16(*given: Any) -> Any:
+            with self.library.autocast(kind, dtype=dtype):
+                return loss(*given)
+
+        return in_bfloat16
+
     def put(self, array: Array, dtype: str = "float32") -> Any:
         """A copy on the device; floating arrays in `dtype`, index arrays as they are."""
-        tensor = self.library.tensor(array, device=self.device)
+        tensor = self.laid_out(self.library.tensor(array, device=self.device))
         return tensor.to(getattr(self.library, dtype)) if array.dtype.kind == "f" else tensor
+
+    def laid_out(self, tensor: Any) -> Any:
+        """The tensor, its channels last where this variant wants images so."""
+        if not self.channels_last or tensor.ndim != 4:
+            return tensor
+        return tensor.contiguous(memory_format=self.library.channels_last)
 
     def training(self, loss: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
         def step(*batch: Any) -> tuple[Any, ...]:
             self.optimizer.zero_grad()
-            value = loss(self.net, *batch)
+            value = loss(*batch)
             value.backward()
             self.optimizer.step()
             return (value.detach(),)

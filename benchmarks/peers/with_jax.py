@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from benchmarks.peers.program import Program, Variant, host_data, parts
+from benchmarks.peers.program import Program, Variant, host_data, in_full_precision, parts
 from benchmarks.workload import (
     Array,
     Function,
@@ -257,10 +257,10 @@ class Scanned(Jitted):
 
 
 def _scans(workload: Workload) -> bool:
-    return isinstance(workload, Training | Repetition)
+    return isinstance(workload, Training | Repetition) and in_full_precision(workload)
 
 
 VARIANTS = {
-    "jax": Variant("JAX jit", Jitted),
+    "jax": Variant("JAX jit", Jitted, in_full_precision),
     "jax_scan": Variant("JAX lax.scan", Scanned, _scans),
 }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tinygrad import Context, Device, Tensor, TinyJit, dtypes, nn
 
-from benchmarks.peers.program import Program, Variant, host_data, parts
+from benchmarks.peers.program import Program, Variant, host_data, in_full_precision, parts
 from benchmarks.workload import Array, Function, Repetition, Training, Update, Workload
 
 
@@ -198,4 +198,4 @@ def put(array: Array, dtype: str = "float32") -> Tensor:
     return (tensor.cast(getattr(dtypes, dtype)) if array.dtype.kind == "f" else tensor).realize()
 
 
-VARIANTS = {"tinygrad": Variant("tinygrad TinyJit", Jitted)}
+VARIANTS = {"tinygrad": Variant("tinygrad TinyJit", Jitted, in_full_precision)}

@@ -7,17 +7,22 @@ from benchmarks.workloads import (
     adam,
     denoiser,
     lenet,
+    lstm,
     mlp,
     normalizations,
     pointwise,
     products,
     resnet,
+    resnet18,
     softmaxes,
     sums,
+    transformers,
     unet,
+    wide_mlp,
 )
 
 MODULES = (
+    wide_mlp, transformers, resnet18, lstm,
     mlp, lenet, resnet, denoiser, unet, softmaxes, normalizations, pointwise, sums, products, adam,
 )  # fmt: skip
 WORKLOADS: dict[str, Maker] = {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from benchmarks.workload import Initial, Rule, Training, normal
+from benchmarks.workload import PRECISIONS, Initial, Rule, Training, normal
 
 STAGES = 3
 
@@ -27,7 +28,7 @@ def loss(net: Any, x: Any, labels: Any) -> Any:
     return net.cross_entropy(net.linear(net.mean(x, (2, 3)), "out"), labels)
 
 
-def training(smoke: bool) -> Training:
+def training(precision: str, smoke: bool) -> Training:
     batch, width, side = (4, 4, 8) if smoke else (256, 64, 28)
     initial = Initial()
     norms = {"norm": width}
@@ -50,7 +51,10 @@ def training(smoke: bool) -> Training:
         buffers[f"{name}.var"] = np.ones(wide, np.float32)
     labels = np.random.default_rng(1).integers(0, 10, (4, batch))
     batches = [(normal((batch, 1, side, side), seed), labels[seed]) for seed in range(4)]
-    return Training(loss, initial.values, Rule("adam", 1e-4), batches, buffers, together=20)
+    rule = Rule("adam", 1e-4)
+    return Training(loss, initial.values, rule, batches, buffers, 20, precision, images=True)
 
 
-WORKLOADS = {"resnet": training}
+WORKLOADS = {
+    f"resnet{suffix}": partial(training, precision) for precision, suffix in PRECISIONS.items()
+}

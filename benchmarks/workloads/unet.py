@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from benchmarks.workload import Array, Initial, Repetition, Rule, Training, normal
+from benchmarks.workload import (
+    PRECISIONS,
+    Array,
+    Initial,
+    Maker,
+    Repetition,
+    Rule,
+    Training,
+    normal,
+)
 from benchmarks.workloads import diffusion
 
 GROUPS = 4
@@ -77,13 +87,15 @@ def buffers(base: int) -> dict[str, Array]:
     return {**diffusion.tables(), "frequencies": (10000.0**-exponents).astype(np.float32)}
 
 
-def training(smoke: bool) -> Training:
+def training(precision: str, smoke: bool) -> Training:
     batch, base, side = (2, 8, 8) if smoke else (128, 64, 32)
     shape = (batch, 1, side, side)
     steps = np.random.default_rng(1).integers(0, diffusion.STEPS, (4, batch), np.int32)
     batches = [(normal(shape, seed), normal(shape, 100 + seed), steps[seed]) for seed in range(4)]
     rule = Rule("adam", 1e-4)
-    return Training(loss, parameters(base), rule, batches, buffers(base), together=20)
+    return Training(
+        loss, parameters(base), rule, batches, buffers(base), 20, precision, images=True
+    )
 
 
 def sampling(smoke: bool) -> Repetition:
@@ -92,4 +104,7 @@ def sampling(smoke: bool) -> Repetition:
     return Repetition(advance, parameters(base), buffers(base), state, together=100)
 
 
-WORKLOADS = {"unet_train": training, "unet_sample": sampling}
+WORKLOADS: dict[str, Maker] = {
+    f"unet_train{suffix}": partial(training, precision) for precision, suffix in PRECISIONS.items()
+}
+WORKLOADS["unet_sample"] = sampling

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from dataclasses import replace
@@ -12,13 +13,22 @@ import numpy as np
 import pytest
 
 import benchmarks.__main__ as command
+import tinygrad_cuda as tc
 from benchmarks import report
 from benchmarks.floor import floor_of
 from benchmarks.harness import LEFT_OUT, SMOKE, Suite, compare_losses, difference
+from benchmarks.peers import torchlike
 from benchmarks.peers.ours import VARIANTS
 from benchmarks.worker import Job
 from benchmarks.workload import Training
 from benchmarks.workloads import WORKLOADS
+
+
+@pytest.fixture(autouse=True)
+def switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What workloads permit is not permitted to the tests that follow."""
+    for holder in (tc.backends.cuda.matmul, tc.backends.cudnn):
+        monkeypatch.setattr(holder, "allow_tf32", holder.allow_tf32)
 
 
 def results(arguments: list[str], path: Path) -> dict[str, Any]:
@@ -79,7 +89,7 @@ def test_losses_are_compared_with_the_median_of_the_peers() -> None:
     """The one that rounds otherwise differs; variants of a peer count once."""
     losses = {"torch": 2.001, "torch_graph": 2.001, "jax": 2.0, "ours": 2.0, "ours_together": 2.0}
     rows: list[dict[str, Any]] = [
-        {"workload": "lenet", "variant": name, "losses": [4.0, value]}
+        {"workload": "lenet", "variant": name, "losses": [4.0, value], "tolerance": 1e-4}
         for name, value in losses.items()
     ]
     rows.append({"workload": "softmax", "variant": "ours", "losses": [], "agrees": True})
@@ -89,6 +99,38 @@ def test_losses_are_compared_with_the_median_of_the_peers() -> None:
         ("jax", "ours", "ours_together"), True
     )
     assert rows[0]["difference"] == pytest.approx(0.001 / 4)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mlp_4096", "mlp_4096_bf16", "gpt2_tf32", "gpt2_bf16", "resnet18", "resnet18_bf16", "lstm",
+     "lstm_bf16", "resnet_bf16", "unet_train_bf16"],
+)  # fmt: skip
+def test_programs_train_as_in_torch(name: str, tmp_path: Path) -> None:
+    """Two steps from equal weights on equal batches, as near as the precision rounds."""
+    pytest.importorskip("torch")
+    pytorch = importlib.import_module("benchmarks.peers.pytorch")
+    suite, workload = Suite("cpu", SMOKE, tmp_path), WORKLOADS[name](True)
+    theirs = {key: v for key, v in pytorch.VARIANTS.items() if "cpu" in v.devices}
+    rows = list(suite.rows(name, workload, theirs | VARIANTS))
+    assert not [row.failure for row in rows if row.failure]
+    variants = [row.variant for row in rows]
+    last = ["torch_last"] if name.startswith(("resnet", "unet")) else []
+    assert variants == ["torch", *last, "ours", "ours_compiled"]
+    first = rows[0].losses
+    assert len(first) == 2 and first[1] != first[0]
+    for row in rows:
+        assert row.agrees and row.tolerance == (8e-3 if name.endswith("bf16") else row.tolerance)
+        exact = row.tolerance if row.variant == "torch_last" else min(row.tolerance, 2e-3)
+        np.testing.assert_allclose(row.losses, first, rtol=exact)
+
+
+def test_tf32_is_permitted_to_those_who_ask() -> None:
+    """A workload sets the switches for itself, and the next one sets them back."""
+    torchlike.Work(tc, WORKLOADS["lstm_tf32"](True), "cpu")
+    assert tc.backends.cuda.matmul.allow_tf32 and tc.backends.cudnn.allow_tf32
+    torchlike.Work(tc, WORKLOADS["lstm"](True), "cpu")
+    assert not tc.backends.cuda.matmul.allow_tf32 and not tc.backends.cudnn.allow_tf32
 
 
 def test_process_of_its_own_and_time_that_is_over(tmp_path: Path) -> None:
