@@ -24,8 +24,11 @@ from tinygrad_cuda.graph.ops.geometry import Geometry
 from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.lowering.skeletons.contract import contract
-from tinygrad_cuda.lowering.skeletons.conv.direct import Cut, cut_of, cuts_of
-from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import ImagePart, parts_of
+from tinygrad_cuda.lowering.skeletons.conv.direct import DirectCut, direct_cut_of, direct_cuts_of
+from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import (
+    WeightGradientCut,
+    weight_gradient_cuts_of,
+)
 from tinygrad_cuda.lowering.skeletons.conv.windows import Windows, windows_of
 from tinygrad_cuda.lowering.target import Target
 
@@ -77,7 +80,7 @@ def test_any_cut_gives_the_convolution(
     n, c, sizes, m, kernel, *_ = problem
     batch = Batch(device_or_skip("emu", request))
     rng = np.random.default_rng(5)
-    cuts: list[Cut] = []
+    cuts: list[DirectCut] = []
     expected = {}
     for number in range(4):
         x = rng.standard_normal((n, c, *sizes)).astype(np.float32)
@@ -87,12 +90,12 @@ def test_any_cut_gives_the_convolution(
         expected[str(number)] = -convolution(x, w, problem)
     draw = random.Random(6)
 
-    def chosen(found: Windows, outputs: int, target: Target) -> Cut:
-        cut = draw.choice(list(cuts_of(found, outputs, target)))
+    def chosen(found: Windows, outputs: int, target: Target) -> DirectCut:
+        cut = draw.choice(list(direct_cuts_of(found, outputs, target)))
         cuts.append(cut)
         return cut
 
-    monkeypatch.setattr(algorithms, "cut_of", chosen)
+    monkeypatch.setattr(algorithms, "direct_cut_of", chosen)
     monkeypatch.setattr(algorithms.Tier, "refusal", lambda *_: "")
     for name, (found,) in batch.run().items():
         np.testing.assert_allclose(found, expected[name], atol=1e-4, err_msg=name)
@@ -109,7 +112,7 @@ def test_any_parts_give_the_gradient_of_the_kernel(
     n, c, sizes, m, kernel, stride, pads, dilation = problem
     batch = Batch(device_or_skip("emu", request))
     rng = np.random.default_rng(7)
-    parts: list[ImagePart] = []
+    parts: list[WeightGradientCut] = []
     expected = {}
     for number in range(4):
         x = rng.standard_normal((n, c, *sizes)).astype(np.float32)
@@ -132,12 +135,12 @@ def test_any_parts_give_the_gradient_of_the_kernel(
         )  # fmt: skip
     draw = random.Random(8)
 
-    def chosen(found: Windows, outputs: int, target: Target) -> ImagePart:
-        part = draw.choice(list(parts_of(found, outputs, target)))
+    def chosen(found: Windows, outputs: int, target: Target) -> WeightGradientCut:
+        part = draw.choice(list(weight_gradient_cuts_of(found, outputs, target)))
         parts.append(part)
         return part
 
-    monkeypatch.setattr(algorithms, "part_of", chosen)
+    monkeypatch.setattr(algorithms, "weight_gradient_cut_of", chosen)
     monkeypatch.setattr(algorithms.Tier, "refusal", lambda *_: "")
     for name, (found,) in batch.run().items():
         np.testing.assert_allclose(found, expected[name], atol=2e-4, rtol=1e-4, err_msg=name)
@@ -159,7 +162,7 @@ def test_windows_are_those_of_the_op() -> None:
     node = image(problem)
     found = windows_of(node)
     assert found is not None
-    assert (found.places, found.taps, found.stride) == (node.shape[2:], (3, 3), (2, 1))
+    assert (found.output_size, found.taps, found.stride) == (node.shape[2:], (3, 3), (2, 1))
     assert (found.shape, found.top, found.left) == (node.sources[0].shape, 1, 1)
     assert found.size == (9 + 2, 13 + 3)
     gradient = convolution_weight_gradient(
@@ -229,14 +232,14 @@ def test_a_tier_is_refused_with_the_reason() -> None:
 def test_cuts_fit_a_block_and_many_outputs_have_none() -> None:
     found = windows_of(image((128, *PROBLEMS[0][1:])))
     assert found is not None
-    for cut in cuts_of(found, 16, TARGET):
+    for cut in direct_cuts_of(found, 16, TARGET):
         assert cut.threads <= THREADS
         assert cut.shared <= TARGET.tile_shared
-    best = cut_of(found, 16, TARGET)
+    best = direct_cut_of(found, 16, TARGET)
     assert best is not None
-    least = min(cut.clocks(TARGET) for cut in cuts_of(found, 16, TARGET))
+    least = min(cut.clocks(TARGET) for cut in direct_cuts_of(found, 16, TARGET))
     assert best.clocks(TARGET) == least
-    assert cut_of(found, 64, TARGET) is None
+    assert direct_cut_of(found, 64, TARGET) is None
 
 
 @pytest.mark.parametrize("gradient", [False, True])

@@ -97,7 +97,7 @@ def test_a_small_gpu_gets_other_cuts_with_the_same_values(
 @pytest.mark.parametrize(("multiprocessors", "parts"), [(8, 16), (16, 32), (60, 118), (132, 256)])
 def test_a_sum_is_split_by_the_number_of_multiprocessors(multiprocessors: int, parts: int) -> None:
     target = replace(H200, multiprocessors=multiprocessors)
-    assert plan(Product(1, 64, 64, 1 << 16, 4), target).parts == parts
+    assert plan(Product(1, 64, 64, 1 << 16, 4), target).slices == parts
 
 
 def test_tiles_fit_the_shared_memory_of_a_block() -> None:

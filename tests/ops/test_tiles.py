@@ -23,14 +23,14 @@ from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.lowering.emit import stages
 from tinygrad_cuda.lowering.lower import scheduled
-from tinygrad_cuda.lowering.skeletons.contract.loads import Source, followed, follows_columns
+from tinygrad_cuda.lowering.skeletons.contract.loads import Source, contiguous_axis, is_row_major
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     TILES,
     Plan,
     Product,
     clocks,
-    parted,
     plan,
+    split_k,
 )
 from tinygrad_cuda.lowering.target import Target
 
@@ -60,7 +60,7 @@ def test_a_product_of_every_tile(
         batch.want(str(tile), [contraction.matmul(*operands)])
 
     def chosen(product: Product, target: Target) -> Plan:
-        return parted(tiles[product.k], product.k, 3 if split else 1)
+        return split_k(tiles[product.k], product.k, 3 if split else 1)
 
     monkeypatch.setattr(algorithms, "plan", chosen)
     for name, (found,) in batch.run().items():
@@ -85,14 +85,14 @@ def test_a_product_is_stored_in_the_order_in_which_it_is_read(
         batch.want(str(run), [y])
         expected[str(run)] = (a @ b).reshape(6, 5, run).transpose(1, 0, 2) + bias
     tile = next(tile for tile in TILES if (tile.m, tile.n) == (8, 32))
-    monkeypatch.setattr(algorithms, "plan", lambda *_: parted(tile, 70, 2 if split else 1))
+    monkeypatch.setattr(algorithms, "plan", lambda *_: split_k(tile, 70, 2 if split else 1))
     for name, (found,) in batch.run().items():
         np.testing.assert_allclose(found, expected[name], atol=2e-4, err_msg=name)
 
 
 def test_tiles_give_each_thread_its_results() -> None:
     for tile in TILES:
-        assert tile.places * tile.groups == THREADS
+        assert tile.threads * tile.groups == THREADS
         assert tile.m % (tile.lanes_m * tile.rows) == 0
         assert tile.n % (tile.lanes_n * tile.cols) == 0
         assert tile.k % (2 * tile.groups) == 0, "a step of k is read while another is multiplied"
@@ -107,10 +107,10 @@ def test_the_plan_covers_the_sum_and_none_is_thought_faster(m: int, n: int, k: i
     product = Product(1, m, n, k, 4)
     found = plan(product, TARGET)
     assert found.chunk % found.tile.k == 0
-    assert found.chunk * (found.parts - 1) < max(k, 1) <= found.chunk * found.parts
+    assert found.chunk * (found.slices - 1) < max(k, 1) <= found.chunk * found.slices
     for tile in TILES:
         if not tile.streamed:
-            assert clocks(found, product, TARGET) <= clocks(parted(tile, k, 1), product, TARGET)
+            assert clocks(found, product, TARGET) <= clocks(split_k(tile, k, 1), product, TARGET)
     double = plan(product._replace(itemsize=8), TARGET).tile
     assert double.rows * double.cols <= 16
 
@@ -122,7 +122,7 @@ def test_a_long_sum_is_split_where_its_table_would_not_fit_a_block() -> None:
     columns = mv.reshape(mv.permute(wide, axes=(1, 4, 5, 0, 2, 3)), shape=(512 * 9, 64 * 28 * 28))
     program = Program(CPU, (contraction.matmul(w, columns),), (x, w), {})
     (kernel,) = scheduled(program, TARGET).kernels
-    assert plan(Product(1, 512, 64 * 28 * 28, 512 * 9, 4), TARGET).parts == 1
+    assert plan(Product(1, 512, 64 * 28 * 28, 512 * 9, 4), TARGET).slices == 1
     first, join = stages(kernel)
     assert join.after == [first]
     assert first.shared <= TARGET.tile_shared
@@ -146,7 +146,7 @@ def test_an_operand_is_read_along_the_axis_on_which_it_lies(
     stored = common.buffer.leaf(shape[::-1] if turned else shape, float32, CPU, slot=0)
     node = mv.permute(stored, axes=(1, 0)) if turned else stored
     source = Source(name, node, "m" if name == "a" else "n", lines, 64, k, ())
-    assert followed(source, {stored}) == (axis, 4)
+    assert contiguous_axis(source, {stored}) == (axis, 4)
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,8 @@ def test_an_operands_layout_is_that_of_what_its_kernel_reads(make: Any, streams:
     node = contraction.matmul(inputs[0], b)
     *_, kernel = scheduled(Program(CPU, (node,), tuple(inputs), {}), TARGET).kernels
     (own,) = kernel.anchors
-    read = followed(Source("b", own.sources[1], "n", 900, 1, 200, ()), set(kernel.reads))[0]
-    assert follows_columns(*node.sources) == (read == "n") == streams
+    read = contiguous_axis(Source("b", own.sources[1], "n", 900, 1, 200, ()), set(kernel.reads))[0]
+    assert is_row_major(*node.sources) == (read == "n") == streams
 
 
 def filled() -> Node:

@@ -22,7 +22,7 @@ from tinygrad_cuda.lowering.skeletons.contract.contract import (
     tiled_stages,
     weight_gradient_stages,
 )
-from tinygrad_cuda.lowering.skeletons.contract.loads import crowded, follows_columns
+from tinygrad_cuda.lowering.skeletons.contract.loads import is_row_major, table_overflows
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     FEW_ROWS,
     Plan,
@@ -31,8 +31,11 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     itemsize_of,
     plan,
 )
-from tinygrad_cuda.lowering.skeletons.conv.direct import Cut, cut_of
-from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import ImagePart, part_of
+from tinygrad_cuda.lowering.skeletons.conv.direct import DirectCut, direct_cut_of
+from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import (
+    WeightGradientCut,
+    weight_gradient_cut_of,
+)
 from tinygrad_cuda.lowering.skeletons.conv.windows import (
     IMPLICIT,
     Windows,
@@ -79,7 +82,7 @@ class Candidate(NamedTuple):
         blocks: of its kernel, where they may be too few.
     """
 
-    cut: Plan | Cut | ImagePart | Tiles
+    cut: Plan | DirectCut | WeightGradientCut | Tiles
     clocks: float
     blocks: int = 0
 
@@ -118,7 +121,7 @@ def _tiled(problem: Problem) -> Candidate:
     """The tile of least time; its k is halved until its index table fits in shared memory."""
     cut = plan(problem.product, problem.target)
     time = clocks(cut, problem.product, problem.target)
-    while crowded(problem.a, problem.b, cut, problem.node.dtype, problem.target):
+    while table_overflows(problem.a, problem.b, cut, problem.node.dtype, problem.target):
         cut = cut.halved(problem.product.k)
     return Candidate(cut, time)
 
@@ -135,7 +138,7 @@ def _direct(problem: Problem) -> Candidate | str:
     windows, target = problem.windows, problem.target
     if refusal := _image_refusal(problem):
         return refusal
-    cut = cut_of(windows, problem.channels, target) if windows else None
+    cut = direct_cut_of(windows, problem.channels, target) if windows else None
     return Candidate(cut, cut.clocks(target), cut.blocks) if cut else "no cut fits a block"
 
 
@@ -143,7 +146,7 @@ def _direct_weight_gradient(problem: Problem) -> Candidate | str:
     windows, target = problem.windows, problem.target
     if refusal := _image_refusal(problem):
         return refusal
-    part = part_of(windows, problem.channels, target) if windows else None
+    part = weight_gradient_cut_of(windows, problem.channels, target) if windows else None
     return Candidate(part, part.clocks(target), part.blocks) if part else "no cut fits a block"
 
 
@@ -207,7 +210,7 @@ def problem_of(node: Node, target: Target) -> Problem:
     """What the choice of a node's tier depends on."""
     a, b = operands_of(node)
     *batch, m, k = a.shape
-    streams = m <= FEW_ROWS and follows_columns(a, b)
+    streams = m <= FEW_ROWS and is_row_major(a, b)
     product = Product(prod(batch), m, b.shape[-1], k, itemsize_of(node.dtype), streams)
     return Problem(node, a, b, product, windows_of(node), target)
 

@@ -1,28 +1,29 @@
-// contract 1 x 64 x 128 x 784, tiles of 32 x 32 x 32, k in 13 parts, 12845056 FLOPs: matmul add maximum eq lt.
+// contract 1 x 64 x 128 x 784, tiles of 32 x 32 x 32, split-K 13, 12845056 FLOPs: matmul add maximum eq lt.
 // Stores maximum (64, 128) float32; eq (64, 128) bool; lt (64, 128) bool.
 // Grid 104 x 256 threads, 1028096 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_eq_lt_parts_058bc0c117,
+TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_ee06d7dadb,
   const float* in0;
   const float* in1;
   float* partial0;
 ) {
-  const int tile_number = virtual_block % 8;
+  const int tile_index = virtual_block % 8;
   const int batch = 0;
-  const int part = virtual_block / 8;
-  const int band = tile_number / 8 * 2;
+  const int k_slice = virtual_block / 8;
+  const int band = tile_index / 8 * 2;
   const int band_rows = 2 - band < 2 ? 2 - band : 2;
-  const int tile_m = band + tile_number % 8 % band_rows;
-  const int tile_n = tile_number % 8 / band_rows;
-  const int place = threadIdx.x % 64, group = threadIdx.x / 64;
-  const int lane_m = place / 32 * 16 + place % 32 / 8 * 4;
-  const int lane_n = place % 32 % 8 * 4;
+  const int tile_m = band + tile_index % 8 % band_rows;
+  const int tile_n = tile_index % 8 / band_rows;
+  const int tile_thread = threadIdx.x % 64, k_group = threadIdx.x / 64;
+  const int lane_m = tile_thread / 32 * 16 + tile_thread % 32 / 8 * 4;
+  const int lane_n =
+      tile_thread % 32 % 8 * 4;
   typedef tgc_vector<float, 4> fragment;
   float* const shared_a = reinterpret_cast<float*>(smem);
   float* const shared_b = shared_a + 2 * 32 * 36;
-  float hold_a[4], hold_b[4];
+  float prefetch_a[4], prefetch_b[4];
   float sum[4][4] = {};
   float a[2][4], b[2][4];
-  const int k_begin = part * 64;
+  const int k_begin = k_slice * 64;
   const int k_last = k_begin + 64 < 784 ? k_begin + 64 : 784;
 
   auto fetch = [&](int k_first) {
@@ -32,13 +33,13 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_parts_058bc0c117,
       const int row = threadIdx.x / 4 % 32;
       const int m = tile_m * 32 + row;
 #pragma unroll
-      for (int v = 0; v < 4; v++) hold_a[v] = 0.0f;
+      for (int v = 0; v < 4; v++) prefetch_a[v] = 0.0f;
       if (m < 64 && step_a * 4 < k_last) {
         const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 784 + offset0);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
           const float in0 = tgc_element(in0x4, v);
-          hold_a[v] = in0;
+          prefetch_a[v] = in0;
         }
       }
     }
@@ -48,13 +49,13 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_parts_058bc0c117,
       const int row = threadIdx.x / 4 % 32;
       const int n = tile_n * 32 + row;
 #pragma unroll
-      for (int v = 0; v < 4; v++) hold_b[v] = 0.0f;
+      for (int v = 0; v < 4; v++) prefetch_b[v] = 0.0f;
       if (n < 128 && step_b * 4 < k_last) {
         const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, n * 784 + offset1);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
           const float in1 = tgc_element(in1x4, v);
-          hold_b[v] = in1;
+          prefetch_b[v] = in1;
         }
       }
     }
@@ -65,26 +66,26 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_parts_058bc0c117,
           shared_a + buffer * 32 * 36 + (threadIdx.x % 4 + threadIdx.x / 128 * 4) * 144 + threadIdx.x / 4 % 32;
 #pragma unroll
       for (int v = 0; v < 4; v++)
-        tile[v * 36] = hold_a[v];
+        tile[v * 36] = prefetch_a[v];
     }
     {
       float* const tile =
           shared_b + buffer * 32 * 36 + (threadIdx.x % 4 + threadIdx.x / 128 * 4) * 144 + threadIdx.x / 4 % 32;
 #pragma unroll
       for (int v = 0; v < 4; v++)
-        tile[v * 36] = hold_b[v];
+        tile[v * 36] = prefetch_b[v];
     }
   };
   auto read = [&](int slot, int buffer, int step) {
-    const int line = buffer * 32 + step * 4 + group;
-    const fragment part_a = *reinterpret_cast<const fragment*>(
-        shared_a + line * 36 + lane_m);
+    const int shared_row = buffer * 32 + step * 4 + k_group;
+    const fragment fragment_a = *reinterpret_cast<const fragment*>(
+        shared_a + shared_row * 36 + lane_m);
 #pragma unroll
-    for (int q = 0; q < 4; q++) a[slot][q] = part_a.at[q];
-    const fragment part_b = *reinterpret_cast<const fragment*>(
-        shared_b + line * 36 + lane_n);
+    for (int q = 0; q < 4; q++) a[slot][q] = fragment_a.at[q];
+    const fragment fragment_b = *reinterpret_cast<const fragment*>(
+        shared_b + shared_row * 36 + lane_n);
 #pragma unroll
-    for (int q = 0; q < 4; q++) b[slot][q] = part_b.at[q];
+    for (int q = 0; q < 4; q++) b[slot][q] = fragment_b.at[q];
   };
 
   fetch(k_begin);
@@ -120,7 +121,7 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_parts_058bc0c117,
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int j = 0; j < 4; j++)
-      shared_sum[(group * 32 + lane_m + i / 4 * 16 + i % 4) * 32 + lane_n +
+      shared_sum[(k_group * 32 + lane_m + i / 4 * 16 + i % 4) * 32 + lane_n +
                  j / 4 * 32 + j % 4] = sum[i][j];
   __syncthreads();
 #pragma unroll
@@ -135,73 +136,74 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_parts_058bc0c117,
       float total = shared_sum[e * 4 + v];
 #pragma unroll
       for (int other = 1; other < 4; other++) {
-        const float more = shared_sum[other * 32 * 32 + e * 4 + v];
-        total = (float)(total + more);
+        const float addend = shared_sum[other * 32 * 32 + e * 4 + v];
+        total = (float)(total + addend);
       }
-      tgc_store(p.partial0, part * 8192LL + m * 128 + strip * 4 + v, total);
+      tgc_store(p.partial0, k_slice * 8192LL + m * 128 + strip * 4 + v, total);
     }
   }
 }
 
-// Second stage, 8192 sums of 13 parts: matmul add maximum eq lt.
+// Second stage, 8192 sums of 13 slices: matmul add maximum eq lt.
 // Stores maximum (64, 128) float32; eq (64, 128) bool; lt (64, 128) bool.
 // Grid 32 x 256 threads, 475648 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_eq_lt_join_cec8377549,
+TGC_STAGE(contract_matmul_add_maximum_eq_lt_join_1ea16ec9e0,
   float* partial0;
   const float* in0;
   float* out0;
   bool* out1;
   bool* out2;
 ) {
-  const int place = threadIdx.x % 256, group = threadIdx.x / 256;
-  const int item = virtual_block * 256 + place;
+  const int result = threadIdx.x % 256, k_group = threadIdx.x / 256;
+  const int output = virtual_block * 256 + result;
   float sum = 0.0f;
-  if (item < 8192) {
+  if (output < 8192) {
 #pragma unroll 16
     for (int turn = 0; turn < 13; turn++) {
-      const int part = turn + group;
-      if (part < 13) sum = (float)(sum + tgc_load(p.partial0, part * 8192LL + item));
+      const int k_slice = turn + k_group;
+      if (k_slice < 13) sum = (float)(sum + tgc_load(p.partial0, k_slice * 8192LL + output));
     }
   }
-  if (group == 0 && item < 8192) {
+  if (k_group == 0 && output < 8192) {
     float total = sum;
-    const float in0 = tgc_load(p.in0, item % 128);
+    const float in0 = tgc_load(p.in0, output % 128);
     const float add0 = total + in0;
     const float maximum0 = tgc_max(add0, 0.0f);
     const bool eq0 = add0 == 0.0f;
     const bool lt0 = add0 < 0.0f;
-    tgc_store(p.out0, item, maximum0);
-    tgc_store(p.out1, item, eq0);
-    tgc_store(p.out2, item, lt0);
+    tgc_store(p.out0, output, maximum0);
+    tgc_store(p.out1, output, eq0);
+    tgc_store(p.out2, output, lt0);
   }
 }
 
-// contract 1 x 64 x 10 x 128, tiles of 8 x 16 x 128, k in 1 parts, 163840 FLOPs: matmul add.
+// contract 1 x 64 x 10 x 128, tiles of 8 x 16 x 128, split-K 1, 163840 FLOPs: matmul add.
 // Stores add (64, 10) float32.
 // Grid 8 x 256 threads, 40488 bytes moved at least.
-TGC_STAGE(contract_matmul_add_267861434e,
+TGC_STAGE(contract_matmul_add_e0366f41c1,
   const float* in0;
   const float* in1;
   const float* in2;
   float* out0;
 ) {
-  const int tile_number = virtual_block % 8;
+  const int tile_index = virtual_block % 8;
   const int batch = 0;
-  const int part = virtual_block / 8;
-  const int band = tile_number / 8 * 8;
+  const int k_slice = virtual_block / 8;
+  const int band = tile_index / 8 * 8;
   const int band_rows = 8 - band < 8 ? 8 - band : 8;
-  const int tile_m = band + tile_number % 8 % band_rows;
-  const int tile_n = tile_number % 8 / band_rows;
-  const int place = threadIdx.x % 8, group = threadIdx.x / 8;
-  const int lane_m = place / 32 * 8 + place % 32 / 4 * 4;
-  const int lane_n = place % 32 % 4 * 4;
+  const int tile_m = band + tile_index % 8 % band_rows;
+  const int tile_n = tile_index % 8 / band_rows;
+  const int tile_thread = threadIdx.x % 8, k_group = threadIdx.x / 8;
+  const int lane_m = tile_thread / 32 * 8 + tile_thread % 32 / 4 * 4;
+  const int lane_n =
+      tile_thread % 32 % 4 * 4;
   typedef tgc_vector<float, 4> fragment;
   float* const shared_a = reinterpret_cast<float*>(smem);
   float* const shared_b = shared_a + 2 * 128 * 12;
-  float hold_a[4], hold_b[8];
+  float prefetch_a[4], prefetch_b[8];
   float sum[4][4] = {};
   float a[2][4], b[2][4];
-  const int k_begin = part * 128;
+  const int k_begin = k_slice * 128;
   const int k_last = k_begin + 128 < 128 ? k_begin + 128 : 128;
 
   auto fetch = [&](int k_first) {
@@ -211,13 +213,13 @@ TGC_STAGE(contract_matmul_add_267861434e,
       const int row = threadIdx.x / 4 % 8;
       const int m = tile_m * 8 + row;
 #pragma unroll
-      for (int v = 0; v < 4; v++) hold_a[v] = 0.0f;
+      for (int v = 0; v < 4; v++) prefetch_a[v] = 0.0f;
       if (m < 64 && step_a * 4 < k_last) {
         const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 128 + offset0);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
           const float in0 = tgc_element(in0x4, v);
-          hold_a[v] = in0;
+          prefetch_a[v] = in0;
         }
       }
     }
@@ -229,13 +231,13 @@ TGC_STAGE(contract_matmul_add_267861434e,
         const int row = i * 8 + threadIdx.x / 4 % 8;
         const int n = tile_n * 16 + row;
 #pragma unroll
-        for (int v = 0; v < 4; v++) hold_b[i * 4 + v] = 0.0f;
+        for (int v = 0; v < 4; v++) prefetch_b[i * 4 + v] = 0.0f;
         if (n < 10 && step_b * 4 < k_last) {
           const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, n * 128 + offset1);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
             const float in1 = tgc_element(in1x4, v);
-            hold_b[i * 4 + v] = in1;
+            prefetch_b[i * 4 + v] = in1;
           }
         }
       }
@@ -247,7 +249,7 @@ TGC_STAGE(contract_matmul_add_267861434e,
           shared_a + buffer * 128 * 12 + (threadIdx.x % 4 + threadIdx.x / 32 * 4) * 48 + threadIdx.x / 4 % 8;
 #pragma unroll
       for (int v = 0; v < 4; v++)
-        tile[v * 12] = hold_a[v];
+        tile[v * 12] = prefetch_a[v];
     }
     {
       float* const tile =
@@ -256,20 +258,20 @@ TGC_STAGE(contract_matmul_add_267861434e,
       for (int i = 0; i < 2; i++) {
 #pragma unroll
         for (int v = 0; v < 4; v++)
-          tile[i * 8 + v * 20] = hold_b[i * 4 + v];
+          tile[i * 8 + v * 20] = prefetch_b[i * 4 + v];
       }
     }
   };
   auto read = [&](int slot, int buffer, int step) {
-    const int line = buffer * 128 + step * 32 + group;
-    const fragment part_a = *reinterpret_cast<const fragment*>(
-        shared_a + line * 12 + lane_m);
+    const int shared_row = buffer * 128 + step * 32 + k_group;
+    const fragment fragment_a = *reinterpret_cast<const fragment*>(
+        shared_a + shared_row * 12 + lane_m);
 #pragma unroll
-    for (int q = 0; q < 4; q++) a[slot][q] = part_a.at[q];
-    const fragment part_b = *reinterpret_cast<const fragment*>(
-        shared_b + line * 20 + lane_n);
+    for (int q = 0; q < 4; q++) a[slot][q] = fragment_a.at[q];
+    const fragment fragment_b = *reinterpret_cast<const fragment*>(
+        shared_b + shared_row * 20 + lane_n);
 #pragma unroll
-    for (int q = 0; q < 4; q++) b[slot][q] = part_b.at[q];
+    for (int q = 0; q < 4; q++) b[slot][q] = fragment_b.at[q];
   };
 
   fetch(k_begin);
@@ -300,7 +302,7 @@ TGC_STAGE(contract_matmul_add_267861434e,
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int j = 0; j < 4; j++)
-      shared_sum[(group * 8 + lane_m + i / 4 * 8 + i % 4) * 16 + lane_n +
+      shared_sum[(k_group * 8 + lane_m + i / 4 * 8 + i % 4) * 16 + lane_n +
                  j / 4 * 16 + j % 4] = sum[i][j];
   __syncthreads();
 #pragma unroll
@@ -314,8 +316,8 @@ TGC_STAGE(contract_matmul_add_267861434e,
     float total = shared_sum[e];
 #pragma unroll
     for (int other = 1; other < 32; other++) {
-      const float more = shared_sum[other * 8 * 16 + e];
-      total = (float)(total + more);
+      const float addend = shared_sum[other * 8 * 16 + e];
+      total = (float)(total + addend);
     }
     const float add0 = total + in2;
     tgc_store(p.out0, m * 10 + strip, add0);
@@ -409,33 +411,34 @@ TGC_STAGE(row_sum_mul_6530b4f7d7,
   }
 }
 
-// contract 1 x 64 x 128 x 10, tiles of 8 x 64 x 32, k in 1 parts, 163840 FLOPs: matmul mul where where.
+// contract 1 x 64 x 128 x 10, tiles of 8 x 64 x 32, split-K 1, 163840 FLOPs: matmul mul where where.
 // Stores where (64, 128) float32.
 // Grid 16 x 256 threads, 56832 bytes moved at least.
-TGC_STAGE(contract_matmul_mul_where_e98cb9da0f,
+TGC_STAGE(contract_matmul_mul_where_5386a35699,
   const float* in0;
   const float* in1;
   const bool* in2;
   const bool* in3;
   float* out0;
 ) {
-  const int tile_number = virtual_block % 16;
+  const int tile_index = virtual_block % 16;
   const int batch = 0;
-  const int part = virtual_block / 16;
-  const int band = tile_number / 16 * 8;
+  const int k_slice = virtual_block / 16;
+  const int band = tile_index / 16 * 8;
   const int band_rows = 8 - band < 8 ? 8 - band : 8;
-  const int tile_m = band + tile_number % 16 % band_rows;
-  const int tile_n = tile_number % 16 / band_rows;
-  const int place = threadIdx.x % 32, group = threadIdx.x / 32;
-  const int lane_m = place / 32 * 8 + place % 32 / 16 * 4;
-  const int lane_n = place % 32 % 16 * 4;
+  const int tile_m = band + tile_index % 16 % band_rows;
+  const int tile_n = tile_index % 16 / band_rows;
+  const int tile_thread = threadIdx.x % 32, k_group = threadIdx.x / 32;
+  const int lane_m = tile_thread / 32 * 8 + tile_thread % 32 / 16 * 4;
+  const int lane_n =
+      tile_thread % 32 % 16 * 4;
   typedef tgc_vector<float, 4> fragment;
   float* const shared_a = reinterpret_cast<float*>(smem);
   float* const shared_b = shared_a + 2 * 32 * 12;
-  float hold_a[1], hold_b[8];
+  float prefetch_a[1], prefetch_b[8];
   float sum[4][4] = {};
   float a[2][4], b[2][4];
-  const int k_begin = part * 32;
+  const int k_begin = k_slice * 32;
   const int k_last = k_begin + 32 < 10 ? k_begin + 32 : 10;
   const int step_b = (tile_n * 64) / 4 + threadIdx.x % 16;
   const int offset1 = step_b * 4;
@@ -446,10 +449,10 @@ TGC_STAGE(contract_matmul_mul_where_e98cb9da0f,
       const int offset0 = step_a;
       const int row = threadIdx.x / 16 % 8;
       const int m = tile_m * 8 + row;
-      hold_a[0] = 0.0f;
+      prefetch_a[0] = 0.0f;
       if (m < 64 && step_a < k_last) {
         const float in0 = tgc_load(p.in0, m * 10 + offset0);
-        hold_a[0] = in0;
+        prefetch_a[0] = in0;
       }
     }
     {
@@ -458,13 +461,13 @@ TGC_STAGE(contract_matmul_mul_where_e98cb9da0f,
         const int row = i * 16 + threadIdx.x / 16;
         const int k = k_first + row;
 #pragma unroll
-        for (int v = 0; v < 4; v++) hold_b[i * 4 + v] = 0.0f;
+        for (int v = 0; v < 4; v++) prefetch_b[i * 4 + v] = 0.0f;
         if (k < k_last && step_b < 32) {
           const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, k * 128 + offset1);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
             const float in1 = tgc_element(in1x4, v);
-            hold_b[i * 4 + v] = in1;
+            prefetch_b[i * 4 + v] = in1;
           }
         }
       }
@@ -474,7 +477,7 @@ TGC_STAGE(contract_matmul_mul_where_e98cb9da0f,
     {
       float* const tile =
           shared_a + buffer * 32 * 12 + (threadIdx.x % 16 + threadIdx.x / 128 * 16) * 12 + threadIdx.x / 16 % 8;
-      tile[0] = hold_a[0];
+      tile[0] = prefetch_a[0];
     }
     {
       float* const tile =
@@ -483,20 +486,20 @@ TGC_STAGE(contract_matmul_mul_where_e98cb9da0f,
       for (int i = 0; i < 2; i++) {
 #pragma unroll
         for (int v = 0; v < 4; v++)
-          tile[i * 16 * 68 + v] = hold_b[i * 4 + v];
+          tile[i * 16 * 68 + v] = prefetch_b[i * 4 + v];
       }
     }
   };
   auto read = [&](int slot, int buffer, int step) {
-    const int line = buffer * 32 + step * 8 + group;
-    const fragment part_a = *reinterpret_cast<const fragment*>(
-        shared_a + line * 12 + lane_m);
+    const int shared_row = buffer * 32 + step * 8 + k_group;
+    const fragment fragment_a = *reinterpret_cast<const fragment*>(
+        shared_a + shared_row * 12 + lane_m);
 #pragma unroll
-    for (int q = 0; q < 4; q++) a[slot][q] = part_a.at[q];
-    const fragment part_b = *reinterpret_cast<const fragment*>(
-        shared_b + line * 68 + lane_n);
+    for (int q = 0; q < 4; q++) a[slot][q] = fragment_a.at[q];
+    const fragment fragment_b = *reinterpret_cast<const fragment*>(
+        shared_b + shared_row * 68 + lane_n);
 #pragma unroll
-    for (int q = 0; q < 4; q++) b[slot][q] = part_b.at[q];
+    for (int q = 0; q < 4; q++) b[slot][q] = fragment_b.at[q];
   };
 
   fetch(k_begin);
@@ -527,7 +530,7 @@ TGC_STAGE(contract_matmul_mul_where_e98cb9da0f,
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int j = 0; j < 4; j++)
-      shared_sum[(group * 8 + lane_m + i / 4 * 8 + i % 4) * 64 + lane_n +
+      shared_sum[(k_group * 8 + lane_m + i / 4 * 8 + i % 4) * 64 + lane_n +
                  j / 4 * 64 + j % 4] = sum[i][j];
   __syncthreads();
 #pragma unroll
@@ -545,8 +548,8 @@ TGC_STAGE(contract_matmul_mul_where_e98cb9da0f,
       float total = shared_sum[e * 2 + v];
 #pragma unroll
       for (int other = 1; other < 8; other++) {
-        const float more = shared_sum[other * 8 * 64 + e * 2 + v];
-        total = (float)(total + more);
+        const float addend = shared_sum[other * 8 * 64 + e * 2 + v];
+        total = (float)(total + addend);
       }
       const bool in2 = tgc_element(in2x2, v);
       const float mul0 = total * 0.5f;
@@ -616,21 +619,21 @@ TGC_STAGE(col_sum_add_mul_sub_d0eaefd102,
 }
 
 // 3 independent stages in one launch of 18 x 256 threads.
-TGC_STAGE(pack_87f24e8297,
+TGC_STAGE(pack_e12c5630be,
   row_sum_mul_6530b4f7d7_params stage0;
-  contract_matmul_mul_where_e98cb9da0f_params stage1;
+  contract_matmul_mul_where_5386a35699_params stage1;
   col_sum_add_mul_sub_d0eaefd102_params stage2;
 ) {
   if (virtual_block < 1) row_sum_mul_6530b4f7d7_stage(virtual_block, p.stage0, smem);
-  else if (virtual_block < 17) contract_matmul_mul_where_e98cb9da0f_stage(virtual_block - 1, p.stage1, smem);
+  else if (virtual_block < 17) contract_matmul_mul_where_5386a35699_stage(virtual_block - 1, p.stage1, smem);
   else col_sum_add_mul_sub_d0eaefd102_stage(virtual_block - 17, p.stage2, smem);
 }
 
-// contract 1 x 128 x 784 x 64, tiles of 32 x 32 x 32, k in 1 parts, 12845056 FLOPs: matmul add assign mul sub
+// contract 1 x 128 x 784 x 64, tiles of 32 x 32 x 32, split-K 1, 12845056 FLOPs: matmul add assign mul sub
 //   assign.
 // Stores matmul (128, 784) float32; assign (128, 784) float32; assign (128, 784) float32.
 // Grid 100 x 256 threads, 2240512 bytes moved at least.
-TGC_STAGE(contract_matmul_add_mul_sub_b5b84441ab,
+TGC_STAGE(contract_matmul_add_mul_sub_2349faa9de,
   const float* in0;
   const float* in1;
   float* out0;
@@ -642,23 +645,24 @@ TGC_STAGE(contract_matmul_add_mul_sub_b5b84441ab,
   float* out2;
 ) {
   const double number0 = tgc_load(p.number0, 0);
-  const int tile_number = virtual_block % 100;
+  const int tile_index = virtual_block % 100;
   const int batch = 0;
-  const int part = virtual_block / 100;
-  const int band = tile_number / 100 * 4;
+  const int k_slice = virtual_block / 100;
+  const int band = tile_index / 100 * 4;
   const int band_rows = 4 - band < 4 ? 4 - band : 4;
-  const int tile_m = band + tile_number % 100 % band_rows;
-  const int tile_n = tile_number % 100 / band_rows;
-  const int place = threadIdx.x % 64, group = threadIdx.x / 64;
-  const int lane_m = place / 32 * 16 + place % 32 / 8 * 4;
-  const int lane_n = place % 32 % 8 * 4;
+  const int tile_m = band + tile_index % 100 % band_rows;
+  const int tile_n = tile_index % 100 / band_rows;
+  const int tile_thread = threadIdx.x % 64, k_group = threadIdx.x / 64;
+  const int lane_m = tile_thread / 32 * 16 + tile_thread % 32 / 8 * 4;
+  const int lane_n =
+      tile_thread % 32 % 8 * 4;
   typedef tgc_vector<float, 4> fragment;
   float* const shared_a = reinterpret_cast<float*>(smem);
   float* const shared_b = shared_a + 2 * 32 * 36;
-  float hold_a[4], hold_b[4];
+  float prefetch_a[4], prefetch_b[4];
   float sum[4][4] = {};
   float a[2][4], b[2][4];
-  const int k_begin = part * 64;
+  const int k_begin = k_slice * 64;
   const int k_last = k_begin + 64 < 64 ? k_begin + 64 : 64;
   const bool failed = tgc_load(p.error, 0) != 0ull;
   const float scalar0 = tgc_cast<float>(number0);
@@ -672,13 +676,13 @@ TGC_STAGE(contract_matmul_add_mul_sub_b5b84441ab,
       const int row = threadIdx.x / 8;
       const int k = k_first + row;
 #pragma unroll
-      for (int v = 0; v < 4; v++) hold_a[v] = 0.0f;
+      for (int v = 0; v < 4; v++) prefetch_a[v] = 0.0f;
       if (k < k_last && step_a < 32) {
         const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, k * 128 + offset0);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
           const float in0 = tgc_element(in0x4, v);
-          hold_a[v] = in0;
+          prefetch_a[v] = in0;
         }
       }
     }
@@ -686,13 +690,13 @@ TGC_STAGE(contract_matmul_add_mul_sub_b5b84441ab,
       const int row = threadIdx.x / 8;
       const int k = k_first + row;
 #pragma unroll
-      for (int v = 0; v < 4; v++) hold_b[v] = 0.0f;
+      for (int v = 0; v < 4; v++) prefetch_b[v] = 0.0f;
       if (k < k_last && step_b < 196) {
         const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, k * 784 + offset1);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
           const float in1 = tgc_element(in1x4, v);
-          hold_b[v] = in1;
+          prefetch_b[v] = in1;
         }
       }
     }
@@ -703,26 +707,26 @@ TGC_STAGE(contract_matmul_add_mul_sub_b5b84441ab,
           shared_a + buffer * 32 * 36 + threadIdx.x % 8 * 4 + threadIdx.x / 8 * 36;
 #pragma unroll
       for (int v = 0; v < 4; v++)
-        tile[v] = hold_a[v];
+        tile[v] = prefetch_a[v];
     }
     {
       float* const tile =
           shared_b + buffer * 32 * 36 + threadIdx.x % 8 * 4 + threadIdx.x / 8 * 36;
 #pragma unroll
       for (int v = 0; v < 4; v++)
-        tile[v] = hold_b[v];
+        tile[v] = prefetch_b[v];
     }
   };
   auto read = [&](int slot, int buffer, int step) {
-    const int line = buffer * 32 + step * 4 + group;
-    const fragment part_a = *reinterpret_cast<const fragment*>(
-        shared_a + line * 36 + lane_m);
+    const int shared_row = buffer * 32 + step * 4 + k_group;
+    const fragment fragment_a = *reinterpret_cast<const fragment*>(
+        shared_a + shared_row * 36 + lane_m);
 #pragma unroll
-    for (int q = 0; q < 4; q++) a[slot][q] = part_a.at[q];
-    const fragment part_b = *reinterpret_cast<const fragment*>(
-        shared_b + line * 36 + lane_n);
+    for (int q = 0; q < 4; q++) a[slot][q] = fragment_a.at[q];
+    const fragment fragment_b = *reinterpret_cast<const fragment*>(
+        shared_b + shared_row * 36 + lane_n);
 #pragma unroll
-    for (int q = 0; q < 4; q++) b[slot][q] = part_b.at[q];
+    for (int q = 0; q < 4; q++) b[slot][q] = fragment_b.at[q];
   };
 
   fetch(k_begin);
@@ -758,7 +762,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_b5b84441ab,
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int j = 0; j < 4; j++)
-      shared_sum[(group * 32 + lane_m + i / 4 * 16 + i % 4) * 32 + lane_n +
+      shared_sum[(k_group * 32 + lane_m + i / 4 * 16 + i % 4) * 32 + lane_n +
                  j / 4 * 32 + j % 4] = sum[i][j];
   __syncthreads();
 #pragma unroll
@@ -778,8 +782,8 @@ TGC_STAGE(contract_matmul_add_mul_sub_b5b84441ab,
       float total = shared_sum[e * 4 + v];
 #pragma unroll
       for (int other = 1; other < 4; other++) {
-        const float more = shared_sum[other * 32 * 32 + e * 4 + v];
-        total = (float)(total + more);
+        const float addend = shared_sum[other * 32 * 32 + e * 4 + v];
+        total = (float)(total + addend);
       }
       out0x4.at[v] = tgc_to_storage<float>(total);
       const float in2 = tgc_element(in2x4, v);
@@ -853,11 +857,10 @@ TGC_STAGE(col_sum_add_mul_sub_1362766250,
   }
 }
 
-// contract 1 x 10 x 128 x 64, tiles of 8 x 32 x 64, k in 1 parts, 163840 FLOPs: matmul add assign mul sub
-//   assign.
+// contract 1 x 10 x 128 x 64, tiles of 8 x 32 x 64, split-K 1, 163840 FLOPs: matmul add assign mul sub assign.
 // Stores matmul (10, 128) float32; assign (10, 128) float32; assign (10, 128) float32.
 // Grid 8 x 256 threads, 60928 bytes moved at least.
-TGC_STAGE(contract_matmul_add_mul_sub_cba9d94265,
+TGC_STAGE(contract_matmul_add_mul_sub_12eea04abf,
   const float* in0;
   const float* in1;
   float* out0;
@@ -869,23 +872,24 @@ TGC_STAGE(contract_matmul_add_mul_sub_cba9d94265,
   float* out2;
 ) {
   const double number0 = tgc_load(p.number0, 0);
-  const int tile_number = virtual_block % 8;
+  const int tile_index = virtual_block % 8;
   const int batch = 0;
-  const int part = virtual_block / 8;
-  const int band = tile_number / 8 * 2;
+  const int k_slice = virtual_block / 8;
+  const int band = tile_index / 8 * 2;
   const int band_rows = 2 - band < 2 ? 2 - band : 2;
-  const int tile_m = band + tile_number % 8 % band_rows;
-  const int tile_n = tile_number % 8 / band_rows;
-  const int place = threadIdx.x % 16, group = threadIdx.x / 16;
-  const int lane_m = place / 32 * 8 + place % 32 / 8 * 4;
-  const int lane_n = place % 32 % 8 * 4;
+  const int tile_m = band + tile_index % 8 % band_rows;
+  const int tile_n = tile_index % 8 / band_rows;
+  const int tile_thread = threadIdx.x % 16, k_group = threadIdx.x / 16;
+  const int lane_m = tile_thread / 32 * 8 + tile_thread % 32 / 8 * 4;
+  const int lane_n =
+      tile_thread % 32 % 8 * 4;
   typedef tgc_vector<float, 4> fragment;
   float* const shared_a = reinterpret_cast<float*>(smem);
   float* const shared_b = shared_a + 2 * 64 * 12;
-  float hold_a[2], hold_b[8];
+  float prefetch_a[2], prefetch_b[8];
   float sum[4][4] = {};
   float a[2][4], b[2][4];
-  const int k_begin = part * 64;
+  const int k_begin = k_slice * 64;
   const int k_last = k_begin + 64 < 64 ? k_begin + 64 : 64;
   const bool failed = tgc_load(p.error, 0) != 0ull;
   const float scalar0 = tgc_cast<float>(number0);
@@ -899,13 +903,13 @@ TGC_STAGE(contract_matmul_add_mul_sub_cba9d94265,
       const int row = threadIdx.x / 4;
       const int k = k_first + row;
 #pragma unroll
-      for (int v = 0; v < 2; v++) hold_a[v] = 0.0f;
+      for (int v = 0; v < 2; v++) prefetch_a[v] = 0.0f;
       if (k < k_last && step_a < 5) {
         const tgc_vector<float, 2> in0x2 = tgc_load_vector<2>(p.in0, k * 10 + offset0);
 #pragma unroll
         for (int v = 0; v < 2; v++) {
           const float in0 = tgc_element(in0x2, v);
-          hold_a[v] = in0;
+          prefetch_a[v] = in0;
         }
       }
     }
@@ -915,13 +919,13 @@ TGC_STAGE(contract_matmul_add_mul_sub_cba9d94265,
         const int row = i * 32 + threadIdx.x / 8;
         const int k = k_first + row;
 #pragma unroll
-        for (int v = 0; v < 4; v++) hold_b[i * 4 + v] = 0.0f;
+        for (int v = 0; v < 4; v++) prefetch_b[i * 4 + v] = 0.0f;
         if (k < k_last && step_b < 32) {
           const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, k * 128 + offset1);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
             const float in1 = tgc_element(in1x4, v);
-            hold_b[i * 4 + v] = in1;
+            prefetch_b[i * 4 + v] = in1;
           }
         }
       }
@@ -933,7 +937,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_cba9d94265,
           shared_a + buffer * 64 * 12 + threadIdx.x % 4 * 2 + threadIdx.x / 4 * 12;
 #pragma unroll
       for (int v = 0; v < 2; v++)
-        tile[v] = hold_a[v];
+        tile[v] = prefetch_a[v];
     }
     {
       float* const tile =
@@ -942,20 +946,20 @@ TGC_STAGE(contract_matmul_add_mul_sub_cba9d94265,
       for (int i = 0; i < 2; i++) {
 #pragma unroll
         for (int v = 0; v < 4; v++)
-          tile[i * 32 * 36 + v] = hold_b[i * 4 + v];
+          tile[i * 32 * 36 + v] = prefetch_b[i * 4 + v];
       }
     }
   };
   auto read = [&](int slot, int buffer, int step) {
-    const int line = buffer * 64 + step * 16 + group;
-    const fragment part_a = *reinterpret_cast<const fragment*>(
-        shared_a + line * 12 + lane_m);
+    const int shared_row = buffer * 64 + step * 16 + k_group;
+    const fragment fragment_a = *reinterpret_cast<const fragment*>(
+        shared_a + shared_row * 12 + lane_m);
 #pragma unroll
-    for (int q = 0; q < 4; q++) a[slot][q] = part_a.at[q];
-    const fragment part_b = *reinterpret_cast<const fragment*>(
-        shared_b + line * 36 + lane_n);
+    for (int q = 0; q < 4; q++) a[slot][q] = fragment_a.at[q];
+    const fragment fragment_b = *reinterpret_cast<const fragment*>(
+        shared_b + shared_row * 36 + lane_n);
 #pragma unroll
-    for (int q = 0; q < 4; q++) b[slot][q] = part_b.at[q];
+    for (int q = 0; q < 4; q++) b[slot][q] = fragment_b.at[q];
   };
 
   fetch(k_begin);
@@ -986,7 +990,7 @@ TGC_STAGE(contract_matmul_add_mul_sub_cba9d94265,
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int j = 0; j < 4; j++)
-      shared_sum[(group * 8 + lane_m + i / 4 * 8 + i % 4) * 32 + lane_n +
+      shared_sum[(k_group * 8 + lane_m + i / 4 * 8 + i % 4) * 32 + lane_n +
                  j / 4 * 32 + j % 4] = sum[i][j];
   __syncthreads();
 #pragma unroll
@@ -1002,8 +1006,8 @@ TGC_STAGE(contract_matmul_add_mul_sub_cba9d94265,
     float total = shared_sum[e];
 #pragma unroll
     for (int other = 1; other < 16; other++) {
-      const float more = shared_sum[other * 8 * 32 + e];
-      total = (float)(total + more);
+      const float addend = shared_sum[other * 8 * 32 + e];
+      total = (float)(total + addend);
     }
     tgc_store(p.out0, m * 128 + strip, total);
     const float add0 = mul0 + total;
@@ -1015,12 +1019,12 @@ TGC_STAGE(contract_matmul_add_mul_sub_cba9d94265,
 }
 
 // 3 independent stages in one launch of 112 x 256 threads.
-TGC_STAGE(pack_56d1ba664b,
-  contract_matmul_add_mul_sub_b5b84441ab_params stage0;
+TGC_STAGE(pack_054e47cd0c,
+  contract_matmul_add_mul_sub_2349faa9de_params stage0;
   col_sum_add_mul_sub_1362766250_params stage1;
-  contract_matmul_add_mul_sub_cba9d94265_params stage2;
+  contract_matmul_add_mul_sub_12eea04abf_params stage2;
 ) {
-  if (virtual_block < 100) contract_matmul_add_mul_sub_b5b84441ab_stage(virtual_block, p.stage0, smem);
+  if (virtual_block < 100) contract_matmul_add_mul_sub_2349faa9de_stage(virtual_block, p.stage0, smem);
   else if (virtual_block < 104) col_sum_add_mul_sub_1362766250_stage(virtual_block - 100, p.stage1, smem);
-  else contract_matmul_add_mul_sub_cba9d94265_stage(virtual_block - 104, p.stage2, smem);
+  else contract_matmul_add_mul_sub_12eea04abf_stage(virtual_block - 104, p.stage2, smem);
 }

@@ -1,28 +1,29 @@
-// contract 1 x 300 x 170 x 200, tiles of 16 x 32 x 64, k in 1 parts, 20400000 FLOPs: matmul.
+// contract 1 x 300 x 170 x 200, tiles of 16 x 32 x 64, split-K 1, 20400000 FLOPs: matmul.
 // Stores matmul (300, 170) float32.
 // Grid 114 x 256 threads, 580000 bytes moved at least.
-TGC_STAGE(contract_matmul_d86b40249f,
+TGC_STAGE(contract_matmul_1651ca260b,
   const float* in0;
   const float* in1;
   float* out0;
 ) {
-  const int tile_number = virtual_block % 114;
+  const int tile_index = virtual_block % 114;
   const int batch = 0;
-  const int part = virtual_block / 114;
-  const int band = tile_number / 48 * 8;
+  const int k_slice = virtual_block / 114;
+  const int band = tile_index / 48 * 8;
   const int band_rows = 19 - band < 8 ? 19 - band : 8;
-  const int tile_m = band + tile_number % 48 % band_rows;
-  const int tile_n = tile_number % 48 / band_rows;
-  const int place = threadIdx.x % 32, group = threadIdx.x / 32;
-  const int lane_m = place / 32 * 16 + place % 32 / 8 * 4;
-  const int lane_n = place % 32 % 8 * 4;
+  const int tile_m = band + tile_index % 48 % band_rows;
+  const int tile_n = tile_index % 48 / band_rows;
+  const int tile_thread = threadIdx.x % 32, k_group = threadIdx.x / 32;
+  const int lane_m = tile_thread / 32 * 16 + tile_thread % 32 / 8 * 4;
+  const int lane_n =
+      tile_thread % 32 % 8 * 4;
   typedef tgc_vector<float, 4> fragment;
   float* const shared_a = reinterpret_cast<float*>(smem);
   float* const shared_b = shared_a + 2 * 64 * 20;
-  float hold_a[4], hold_b[8];
+  float prefetch_a[4], prefetch_b[8];
   float sum[4][4] = {};
   float a[2][4], b[2][4];
-  const int k_begin = part * 256;
+  const int k_begin = k_slice * 256;
   const int k_last = k_begin + 256 < 200 ? k_begin + 256 : 200;
   const int step_b = (tile_n * 32) / 2 + threadIdx.x % 16;
   const int offset1 = step_b * 2;
@@ -34,13 +35,13 @@ TGC_STAGE(contract_matmul_d86b40249f,
       const int row = threadIdx.x / 4 % 16;
       const int m = tile_m * 16 + row;
 #pragma unroll
-      for (int v = 0; v < 4; v++) hold_a[v] = 0.0f;
+      for (int v = 0; v < 4; v++) prefetch_a[v] = 0.0f;
       if (m < 300 && step_a * 4 < k_last) {
         const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 200 + offset0);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
           const float in0 = tgc_element(in0x4, v);
-          hold_a[v] = in0;
+          prefetch_a[v] = in0;
         }
       }
     }
@@ -50,13 +51,13 @@ TGC_STAGE(contract_matmul_d86b40249f,
         const int row = i * 16 + threadIdx.x / 16;
         const int k = k_first + row;
 #pragma unroll
-        for (int v = 0; v < 2; v++) hold_b[i * 2 + v] = 0.0f;
+        for (int v = 0; v < 2; v++) prefetch_b[i * 2 + v] = 0.0f;
         if (k < k_last && step_b < 85) {
           const tgc_vector<float, 2> in1x2 = tgc_load_vector<2>(p.in1, k * 170 + offset1);
 #pragma unroll
           for (int v = 0; v < 2; v++) {
             const float in1 = tgc_element(in1x2, v);
-            hold_b[i * 2 + v] = in1;
+            prefetch_b[i * 2 + v] = in1;
           }
         }
       }
@@ -68,7 +69,7 @@ TGC_STAGE(contract_matmul_d86b40249f,
           shared_a + buffer * 64 * 20 + (threadIdx.x % 4 + threadIdx.x / 64 * 4) * 80 + threadIdx.x / 4 % 16;
 #pragma unroll
       for (int v = 0; v < 4; v++)
-        tile[v * 20] = hold_a[v];
+        tile[v * 20] = prefetch_a[v];
     }
     {
       float* const tile =
@@ -77,20 +78,20 @@ TGC_STAGE(contract_matmul_d86b40249f,
       for (int i = 0; i < 4; i++) {
 #pragma unroll
         for (int v = 0; v < 2; v++)
-          tile[i * 16 * 36 + v] = hold_b[i * 2 + v];
+          tile[i * 16 * 36 + v] = prefetch_b[i * 2 + v];
       }
     }
   };
   auto read = [&](int slot, int buffer, int step) {
-    const int line = buffer * 64 + step * 8 + group;
-    const fragment part_a = *reinterpret_cast<const fragment*>(
-        shared_a + line * 20 + lane_m);
+    const int shared_row = buffer * 64 + step * 8 + k_group;
+    const fragment fragment_a = *reinterpret_cast<const fragment*>(
+        shared_a + shared_row * 20 + lane_m);
 #pragma unroll
-    for (int q = 0; q < 4; q++) a[slot][q] = part_a.at[q];
-    const fragment part_b = *reinterpret_cast<const fragment*>(
-        shared_b + line * 36 + lane_n);
+    for (int q = 0; q < 4; q++) a[slot][q] = fragment_a.at[q];
+    const fragment fragment_b = *reinterpret_cast<const fragment*>(
+        shared_b + shared_row * 36 + lane_n);
 #pragma unroll
-    for (int q = 0; q < 4; q++) b[slot][q] = part_b.at[q];
+    for (int q = 0; q < 4; q++) b[slot][q] = fragment_b.at[q];
   };
 
   fetch(k_begin);
@@ -126,7 +127,7 @@ TGC_STAGE(contract_matmul_d86b40249f,
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int j = 0; j < 4; j++)
-      shared_sum[(group * 16 + lane_m + i / 4 * 16 + i % 4) * 32 + lane_n +
+      shared_sum[(k_group * 16 + lane_m + i / 4 * 16 + i % 4) * 32 + lane_n +
                  j / 4 * 32 + j % 4] = sum[i][j];
   __syncthreads();
 #pragma unroll
@@ -142,8 +143,8 @@ TGC_STAGE(contract_matmul_d86b40249f,
       float total = shared_sum[e * 2 + v];
 #pragma unroll
       for (int other = 1; other < 8; other++) {
-        const float more = shared_sum[other * 16 * 32 + e * 2 + v];
-        total = (float)(total + more);
+        const float addend = shared_sum[other * 16 * 32 + e * 2 + v];
+        total = (float)(total + addend);
       }
       out0x2.at[v] = tgc_to_storage<float>(total);
     }

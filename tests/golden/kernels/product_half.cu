@@ -1,28 +1,29 @@
-// contract 4 x 65 x 47 x 33, tiles of 8 x 32 x 64, k in 1 parts, 806520 FLOPs: matmul.
+// contract 4 x 65 x 47 x 33, tiles of 8 x 32 x 64, split-K 1, 806520 FLOPs: matmul.
 // Stores matmul (4, 65, 47) bfloat16.
 // Grid 72 x 256 threads, 54008 bytes moved at least.
-TGC_STAGE(contract_matmul_61d54a3745,
+TGC_STAGE(contract_matmul_60390da8e5,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   tgc_bfloat16* out0;
 ) {
-  const int tile_number = virtual_block % 18;
+  const int tile_index = virtual_block % 18;
   const int batch = virtual_block / 18 % 4;
-  const int part = virtual_block / 18 / 4;
-  const int band = tile_number / 16 * 8;
+  const int k_slice = virtual_block / 18 / 4;
+  const int band = tile_index / 16 * 8;
   const int band_rows = 9 - band < 8 ? 9 - band : 8;
-  const int tile_m = band + tile_number % 16 % band_rows;
-  const int tile_n = tile_number % 16 / band_rows;
-  const int place = threadIdx.x % 16, group = threadIdx.x / 16;
-  const int lane_m = place / 32 * 8 + place % 32 / 8 * 4;
-  const int lane_n = place % 32 % 8 * 4;
+  const int tile_m = band + tile_index % 16 % band_rows;
+  const int tile_n = tile_index % 16 / band_rows;
+  const int tile_thread = threadIdx.x % 16, k_group = threadIdx.x / 16;
+  const int lane_m = tile_thread / 32 * 8 + tile_thread % 32 / 8 * 4;
+  const int lane_n =
+      tile_thread % 32 % 8 * 4;
   typedef tgc_vector<float, 4> fragment;
   float* const shared_a = reinterpret_cast<float*>(smem);
   float* const shared_b = shared_a + 2 * 64 * 12;
-  float hold_a[2], hold_b[8];
+  float prefetch_a[2], prefetch_b[8];
   float sum[4][4] = {};
   float a[2][4], b[2][4];
-  const int k_begin = part * 64;
+  const int k_begin = k_slice * 64;
   const int k_last = k_begin + 64 < 33 ? k_begin + 64 : 33;
 
   auto fetch = [&](int k_first) {
@@ -33,10 +34,10 @@ TGC_STAGE(contract_matmul_61d54a3745,
       for (int i = 0; i < 2; i++) {
         const int row = i * 4 + threadIdx.x / 16 % 4;
         const int m = tile_m * 8 + row;
-        hold_a[i] = 0.0f;
+        prefetch_a[i] = 0.0f;
         if (m < 65 && step_a < k_last) {
           const float in0 = tgc_load(p.in0, m * 33 + offset0);
-          hold_a[i] = in0;
+          prefetch_a[i] = in0;
         }
       }
     }
@@ -47,10 +48,10 @@ TGC_STAGE(contract_matmul_61d54a3745,
       for (int i = 0; i < 8; i++) {
         const int row = i * 4 + threadIdx.x / 16 % 4;
         const int n = tile_n * 32 + row;
-        hold_b[i] = 0.0f;
+        prefetch_b[i] = 0.0f;
         if (n < 47 && step_b < k_last) {
           const float in1 = tgc_load(p.in1, n * 33 + offset1);
-          hold_b[i] = in1;
+          prefetch_b[i] = in1;
         }
       }
     }
@@ -61,7 +62,7 @@ TGC_STAGE(contract_matmul_61d54a3745,
           shared_a + buffer * 64 * 12 + (threadIdx.x % 16 + threadIdx.x / 64 * 16) * 12 + threadIdx.x / 16 % 4;
 #pragma unroll
       for (int i = 0; i < 2; i++) {
-        tile[i * 4] = hold_a[i];
+        tile[i * 4] = prefetch_a[i];
       }
     }
     {
@@ -69,20 +70,20 @@ TGC_STAGE(contract_matmul_61d54a3745,
           shared_b + buffer * 64 * 36 + (threadIdx.x % 16 + threadIdx.x / 64 * 16) * 36 + threadIdx.x / 16 % 4;
 #pragma unroll
       for (int i = 0; i < 8; i++) {
-        tile[i * 4] = hold_b[i];
+        tile[i * 4] = prefetch_b[i];
       }
     }
   };
   auto read = [&](int slot, int buffer, int step) {
-    const int line = buffer * 64 + step * 16 + group;
-    const fragment part_a = *reinterpret_cast<const fragment*>(
-        shared_a + line * 12 + lane_m);
+    const int shared_row = buffer * 64 + step * 16 + k_group;
+    const fragment fragment_a = *reinterpret_cast<const fragment*>(
+        shared_a + shared_row * 12 + lane_m);
 #pragma unroll
-    for (int q = 0; q < 4; q++) a[slot][q] = part_a.at[q];
-    const fragment part_b = *reinterpret_cast<const fragment*>(
-        shared_b + line * 36 + lane_n);
+    for (int q = 0; q < 4; q++) a[slot][q] = fragment_a.at[q];
+    const fragment fragment_b = *reinterpret_cast<const fragment*>(
+        shared_b + shared_row * 36 + lane_n);
 #pragma unroll
-    for (int q = 0; q < 4; q++) b[slot][q] = part_b.at[q];
+    for (int q = 0; q < 4; q++) b[slot][q] = fragment_b.at[q];
   };
 
   fetch(k_begin);
@@ -113,7 +114,7 @@ TGC_STAGE(contract_matmul_61d54a3745,
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int j = 0; j < 4; j++)
-      shared_sum[(group * 8 + lane_m + i / 4 * 8 + i % 4) * 32 + lane_n +
+      shared_sum[(k_group * 8 + lane_m + i / 4 * 8 + i % 4) * 32 + lane_n +
                  j / 4 * 32 + j % 4] = sum[i][j];
   __syncthreads();
 #pragma unroll
@@ -126,8 +127,8 @@ TGC_STAGE(contract_matmul_61d54a3745,
     float total = shared_sum[e];
 #pragma unroll
     for (int other = 1; other < 16; other++) {
-      const float more = shared_sum[other * 8 * 32 + e];
-      total = (float)(total + more);
+      const float addend = shared_sum[other * 8 * 32 + e];
+      total = (float)(total + addend);
     }
     const float rounded0 = tgc_cast<tgc_bfloat16>(total);
     tgc_store(p.out0, batch * 3055 + m * 47 + strip, total);

@@ -1,28 +1,29 @@
-// contract 1 x 2048 x 2048 x 2048, tiles of 128 x 128 x 16, k in 1 parts, 17179869184 FLOPs: matmul.
+// contract 1 x 2048 x 2048 x 2048, tiles of 128 x 128 x 16, split-K 1, 17179869184 FLOPs: matmul.
 // Stores matmul (2048, 2048) float32.
 // Grid 256 x 256 threads, 50331648 bytes moved at least.
-TGC_STAGE(contract_matmul_8c7d858a6a,
+TGC_STAGE(contract_matmul_960047aef1,
   const float* in0;
   const float* in1;
   float* out0;
 ) {
-  const int tile_number = virtual_block % 256;
+  const int tile_index = virtual_block % 256;
   const int batch = 0;
-  const int part = virtual_block / 256;
-  const int band = tile_number / 128 * 8;
+  const int k_slice = virtual_block / 256;
+  const int band = tile_index / 128 * 8;
   const int band_rows = 16 - band < 8 ? 16 - band : 8;
-  const int tile_m = band + tile_number % 128 % band_rows;
-  const int tile_n = tile_number % 128 / band_rows;
-  const int place = threadIdx.x % 256, group = threadIdx.x / 256;
-  const int lane_m = place / 32 / 2 * 32 + place % 32 / 8 * 4;
-  const int lane_n = place / 32 % 2 * 64 + place % 32 % 8 * 4;
+  const int tile_m = band + tile_index % 128 % band_rows;
+  const int tile_n = tile_index % 128 / band_rows;
+  const int tile_thread = threadIdx.x % 256, k_group = threadIdx.x / 256;
+  const int lane_m = tile_thread / 32 / 2 * 32 + tile_thread % 32 / 8 * 4;
+  const int lane_n =
+      tile_thread / 32 % 2 * 64 + tile_thread % 32 % 8 * 4;
   typedef tgc_vector<float, 4> fragment;
   float* const shared_a = reinterpret_cast<float*>(smem);
   float* const shared_b = shared_a + 2 * 16 * 132;
-  float hold_a[8], hold_b[8];
+  float prefetch_a[8], prefetch_b[8];
   float sum[8][8] = {};
   float a[2][8], b[2][8];
-  const int k_begin = part * 2048;
+  const int k_begin = k_slice * 2048;
   const int k_last = k_begin + 2048 < 2048 ? k_begin + 2048 : 2048;
   const int step_b = (tile_n * 128) / 4 + threadIdx.x % 32;
   const int offset1 = step_b * 4;
@@ -36,13 +37,13 @@ TGC_STAGE(contract_matmul_8c7d858a6a,
         const int row = i * 64 + threadIdx.x / 4;
         const int m = tile_m * 128 + row;
 #pragma unroll
-        for (int v = 0; v < 4; v++) hold_a[i * 4 + v] = 0.0f;
+        for (int v = 0; v < 4; v++) prefetch_a[i * 4 + v] = 0.0f;
         if (m < 2048 && step_a * 4 < k_last) {
           const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 2048 + offset0);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
             const float in0 = tgc_element(in0x4, v);
-            hold_a[i * 4 + v] = in0;
+            prefetch_a[i * 4 + v] = in0;
           }
         }
       }
@@ -53,13 +54,13 @@ TGC_STAGE(contract_matmul_8c7d858a6a,
         const int row = i * 8 + threadIdx.x / 32;
         const int k = k_first + row;
 #pragma unroll
-        for (int v = 0; v < 4; v++) hold_b[i * 4 + v] = 0.0f;
+        for (int v = 0; v < 4; v++) prefetch_b[i * 4 + v] = 0.0f;
         if (k < k_last && step_b < 512) {
           const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, k * 2048 + offset1);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
             const float in1 = tgc_element(in1x4, v);
-            hold_b[i * 4 + v] = in1;
+            prefetch_b[i * 4 + v] = in1;
           }
         }
       }
@@ -73,7 +74,7 @@ TGC_STAGE(contract_matmul_8c7d858a6a,
       for (int i = 0; i < 2; i++) {
 #pragma unroll
         for (int v = 0; v < 4; v++)
-          tile[i * 64 + v * 132] = hold_a[i * 4 + v];
+          tile[i * 64 + v * 132] = prefetch_a[i * 4 + v];
       }
     }
     {
@@ -83,25 +84,25 @@ TGC_STAGE(contract_matmul_8c7d858a6a,
       for (int i = 0; i < 2; i++) {
 #pragma unroll
         for (int v = 0; v < 4; v++)
-          tile[i * 8 * 132 + v] = hold_b[i * 4 + v];
+          tile[i * 8 * 132 + v] = prefetch_b[i * 4 + v];
       }
     }
   };
   auto read = [&](int slot, int buffer, int step) {
-    const int line = buffer * 16 + step + group;
+    const int shared_row = buffer * 16 + step + k_group;
 #pragma unroll
     for (int i = 0; i < 8; i += 4) {
-      const fragment part_a = *reinterpret_cast<const fragment*>(
-          shared_a + line * 132 + lane_m + i / 4 * 16 + i % 4);
+      const fragment fragment_a = *reinterpret_cast<const fragment*>(
+          shared_a + shared_row * 132 + lane_m + i / 4 * 16 + i % 4);
 #pragma unroll
-      for (int q = 0; q < 4; q++) a[slot][i + q] = part_a.at[q];
+      for (int q = 0; q < 4; q++) a[slot][i + q] = fragment_a.at[q];
     }
 #pragma unroll
     for (int j = 0; j < 8; j += 4) {
-      const fragment part_b = *reinterpret_cast<const fragment*>(
-          shared_b + line * 132 + lane_n + j / 4 * 32 + j % 4);
+      const fragment fragment_b = *reinterpret_cast<const fragment*>(
+          shared_b + shared_row * 132 + lane_n + j / 4 * 32 + j % 4);
 #pragma unroll
-      for (int q = 0; q < 4; q++) b[slot][j + q] = part_b.at[q];
+      for (int q = 0; q < 4; q++) b[slot][j + q] = fragment_b.at[q];
     }
   };
 
@@ -133,17 +134,18 @@ TGC_STAGE(contract_matmul_8c7d858a6a,
     buffer ^= 1;
   }
   {
-    const int block_again = tgc_again(virtual_block), thread_again = tgc_again(threadIdx.x);
-    const int tile_number = block_again % 256;
+    const int opaque_block = tgc_again(virtual_block), opaque_thread = tgc_again(threadIdx.x);
+    const int tile_index = opaque_block % 256;
     const int batch = 0;
-    const int part = block_again / 256;
-    const int band = tile_number / 128 * 8;
+    const int k_slice = opaque_block / 256;
+    const int band = tile_index / 128 * 8;
     const int band_rows = 16 - band < 8 ? 16 - band : 8;
-    const int tile_m = band + tile_number % 128 % band_rows;
-    const int tile_n = tile_number % 128 / band_rows;
-    const int place = thread_again % 256, group = thread_again / 256;
-    const int lane_m = place / 32 / 2 * 32 + place % 32 / 8 * 4;
-    const int lane_n = place / 32 % 2 * 64 + place % 32 % 8 * 4;
+    const int tile_m = band + tile_index % 128 % band_rows;
+    const int tile_n = tile_index % 128 / band_rows;
+    const int tile_thread = opaque_thread % 256, k_group = opaque_thread / 256;
+    const int lane_m = tile_thread / 32 / 2 * 32 + tile_thread % 32 / 8 * 4;
+    const int lane_n =
+        tile_thread / 32 % 2 * 64 + tile_thread % 32 % 8 * 4;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
       const int m = tile_m * 128 + lane_m + i / 4 * 16 + i % 4;

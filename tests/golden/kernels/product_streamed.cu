@@ -1,28 +1,29 @@
-// contract 1 x 8 x 65536 x 1024, tiles of 8 x 256 x 16, k in 1 parts, 1073741824 FLOPs: matmul.
+// contract 1 x 8 x 65536 x 1024, tiles of 8 x 256 x 16, split-K 1, 1073741824 FLOPs: matmul.
 // Stores matmul (8, 65536) float32.
 // Grid 256 x 256 threads, 270565376 bytes moved at least.
-TGC_STAGE(contract_matmul_9176dd0dd9,
+TGC_STAGE(contract_matmul_405f739dca,
   const float* in0;
   const float* in1;
   float* out0;
 ) {
-  const int tile_number = virtual_block % 256;
+  const int tile_index = virtual_block % 256;
   const int batch = 0;
-  const int part = virtual_block / 256;
-  const int band = tile_number / 256;
+  const int k_slice = virtual_block / 256;
+  const int band = tile_index / 256;
   const int band_rows = 1 - band < 1 ? 1 - band : 1;
-  const int tile_m = band + tile_number % 256 % band_rows;
-  const int tile_n = tile_number % 256 / band_rows;
-  const int place = threadIdx.x % 64, group = threadIdx.x / 64;
-  const int lane_m = place / 32 / 2 * 8 + place % 32 / 32 * 4;
-  const int lane_n = place / 32 % 2 * 128 + place % 32 % 32 * 4;
+  const int tile_m = band + tile_index % 256 % band_rows;
+  const int tile_n = tile_index % 256 / band_rows;
+  const int tile_thread = threadIdx.x % 64, k_group = threadIdx.x / 64;
+  const int lane_m = tile_thread / 32 / 2 * 8 + tile_thread % 32 / 32 * 4;
+  const int lane_n =
+      tile_thread / 32 % 2 * 128 + tile_thread % 32 % 32 * 4;
   typedef tgc_vector<float, 4> fragment;
   float* const shared_a = reinterpret_cast<float*>(smem);
   float* const shared_b = shared_a + 2 * 16 * 12;
-  float hold_a[1], hold_b[16];
+  float prefetch_a[1], prefetch_b[16];
   float sum[8][4] = {};
   float a[2][8], b[2][4];
-  const int k_begin = part * 1024;
+  const int k_begin = k_slice * 1024;
   const int k_last = k_begin + 1024 < 1024 ? k_begin + 1024 : 1024;
   const int step_b = (tile_n * 256) / 4 + threadIdx.x % 64;
   const int offset1 = step_b * 4;
@@ -33,10 +34,10 @@ TGC_STAGE(contract_matmul_9176dd0dd9,
       const int offset0 = step_a;
       const int row = threadIdx.x / 16;
       const int m = tile_m * 8 + row;
-      hold_a[0] = 0.0f;
+      prefetch_a[0] = 0.0f;
       if (m < 8 && step_a < k_last && row < 8) {
         const float in0 = tgc_load(p.in0, m * 1024 + offset0);
-        hold_a[0] = in0;
+        prefetch_a[0] = in0;
       }
     }
     {
@@ -45,13 +46,13 @@ TGC_STAGE(contract_matmul_9176dd0dd9,
         const int row = i * 4 + threadIdx.x / 64;
         const int k = k_first + row;
 #pragma unroll
-        for (int v = 0; v < 4; v++) hold_b[i * 4 + v] = 0.0f;
+        for (int v = 0; v < 4; v++) prefetch_b[i * 4 + v] = 0.0f;
         if (k < k_last && step_b < 16384) {
           const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, k * 65536 + offset1);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
             const float in1 = tgc_element(in1x4, v);
-            hold_b[i * 4 + v] = in1;
+            prefetch_b[i * 4 + v] = in1;
           }
         }
       }
@@ -64,7 +65,7 @@ TGC_STAGE(contract_matmul_9176dd0dd9,
 #pragma unroll
       for (int i = 0; i < 1; i++) {
         if (i * 16 + threadIdx.x / 16 >= 8) break;
-        tile[i * 16] = hold_a[i];
+        tile[i * 16] = prefetch_a[i];
       }
     }
     {
@@ -74,23 +75,23 @@ TGC_STAGE(contract_matmul_9176dd0dd9,
       for (int i = 0; i < 4; i++) {
 #pragma unroll
         for (int v = 0; v < 4; v++)
-          tile[i * 4 * 260 + v] = hold_b[i * 4 + v];
+          tile[i * 4 * 260 + v] = prefetch_b[i * 4 + v];
       }
     }
   };
   auto read = [&](int slot, int buffer, int step) {
-    const int line = buffer * 16 + step * 4 + group;
+    const int shared_row = buffer * 16 + step * 4 + k_group;
 #pragma unroll
     for (int i = 0; i < 8; i += 4) {
-      const fragment part_a = *reinterpret_cast<const fragment*>(
-          shared_a + line * 12 + lane_m + i / 4 * 4 + i % 4);
+      const fragment fragment_a = *reinterpret_cast<const fragment*>(
+          shared_a + shared_row * 12 + lane_m + i / 4 * 4 + i % 4);
 #pragma unroll
-      for (int q = 0; q < 4; q++) a[slot][i + q] = part_a.at[q];
+      for (int q = 0; q < 4; q++) a[slot][i + q] = fragment_a.at[q];
     }
-    const fragment part_b = *reinterpret_cast<const fragment*>(
-        shared_b + line * 260 + lane_n);
+    const fragment fragment_b = *reinterpret_cast<const fragment*>(
+        shared_b + shared_row * 260 + lane_n);
 #pragma unroll
-    for (int q = 0; q < 4; q++) b[slot][q] = part_b.at[q];
+    for (int q = 0; q < 4; q++) b[slot][q] = fragment_b.at[q];
   };
 
   fetch(k_begin);
@@ -126,7 +127,7 @@ TGC_STAGE(contract_matmul_9176dd0dd9,
   for (int i = 0; i < 8; i++)
 #pragma unroll
     for (int j = 0; j < 4; j++)
-      shared_sum[(group * 8 + lane_m + i / 4 * 4 + i % 4) * 256 + lane_n +
+      shared_sum[(k_group * 8 + lane_m + i / 4 * 4 + i % 4) * 256 + lane_n +
                  j / 4 * 128 + j % 4] = sum[i][j];
   __syncthreads();
 #pragma unroll
@@ -142,8 +143,8 @@ TGC_STAGE(contract_matmul_9176dd0dd9,
       float total = shared_sum[e * 4 + v];
 #pragma unroll
       for (int other = 1; other < 4; other++) {
-        const float more = shared_sum[other * 8 * 256 + e * 4 + v];
-        total = (float)(total + more);
+        const float addend = shared_sum[other * 8 * 256 + e * 4 + v];
+        total = (float)(total + addend);
       }
       out0x4.at[v] = tgc_to_storage<float>(total);
     }

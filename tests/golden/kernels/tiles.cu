@@ -1,14 +1,14 @@
 // winograd_transforms, F(4 x 4, 3 x 3), kernels: winograd.
 // Stores winograd (36, 64, 32) float32.
 // Grid 8 x 256 threads, 368640 bytes moved at least.
-TGC_STAGE(tile_winograd_kernels_aa1d04bb14,
+TGC_STAGE(tile_winograd_kernels_03ab2db1fe,
   const float* in0;
   float* out0;
 ) {
-  const int item = virtual_block * 256 + threadIdx.x;
-  if (item >= 2048) return;
-  const int channel = int(item / 32), place = int(item % 32);
-  const int image = place, tile = 0;
+  const int global_thread = virtual_block * 256 + threadIdx.x;
+  if (global_thread >= 2048) return;
+  const int channel = int(global_thread / 32), image_tile = int(global_thread % 32);
+  const int image = image_tile, tile = 0;
   const int tile_y = tile, tile_x = 0;
   float from[3][3];
 #pragma unroll
@@ -44,7 +44,7 @@ TGC_STAGE(tile_winograd_kernels_aa1d04bb14,
     to[5] = half[f][2];
 #pragma unroll
     for (int g = 0; g < 6; g++) {
-      tgc_store(p.out0, f * 12288 + g * 2048 + channel * 32 + place, to[g]);
+      tgc_store(p.out0, f * 12288 + g * 2048 + channel * 32 + image_tile, to[g]);
     }
   }
 }
@@ -52,14 +52,14 @@ TGC_STAGE(tile_winograd_kernels_aa1d04bb14,
 // winograd_transforms, F(4 x 4, 3 x 3), images: winograd.
 // Stores winograd (36, 32, 64) float32.
 // Grid 8 x 256 threads, 425984 bytes moved at least.
-TGC_STAGE(tile_winograd_images_fea9fad86f,
+TGC_STAGE(tile_winograd_images_aeb54ee8a8,
   const float* in0;
   float* out0;
 ) {
-  const int item = virtual_block * 256 + threadIdx.x;
-  if (item >= 2048) return;
-  const int channel = int(item / 64), place = int(item % 64);
-  const int image = place / 16, tile = place % 16;
+  const int global_thread = virtual_block * 256 + threadIdx.x;
+  if (global_thread >= 2048) return;
+  const int channel = int(global_thread / 64), image_tile = int(global_thread % 64);
+  const int image = image_tile / 16, tile = image_tile % 16;
   const int tile_y = tile / 4, tile_x = tile % 4;
   float from[6][6];
 #pragma unroll
@@ -106,45 +106,46 @@ TGC_STAGE(tile_winograd_images_fea9fad86f,
         half[f][1] + half[f][5])));
 #pragma unroll
     for (int g = 0; g < 6; g++) {
-      tgc_store(p.out0, f * 12288 + g * 2048 + channel * 64 + place, to[g]);
+      tgc_store(p.out0, f * 12288 + g * 2048 + channel * 64 + image_tile, to[g]);
     }
   }
 }
 
 // 2 independent stages in one launch of 16 x 256 threads.
-TGC_STAGE(pack_3f4813eb8c,
-  tile_winograd_kernels_aa1d04bb14_params stage0;
-  tile_winograd_images_fea9fad86f_params stage1;
+TGC_STAGE(pack_5295ddf451,
+  tile_winograd_kernels_03ab2db1fe_params stage0;
+  tile_winograd_images_aeb54ee8a8_params stage1;
 ) {
-  if (virtual_block < 8) tile_winograd_kernels_aa1d04bb14_stage(virtual_block, p.stage0, smem);
-  else tile_winograd_images_fea9fad86f_stage(virtual_block - 8, p.stage1, smem);
+  if (virtual_block < 8) tile_winograd_kernels_03ab2db1fe_stage(virtual_block, p.stage0, smem);
+  else tile_winograd_images_aeb54ee8a8_stage(virtual_block - 8, p.stage1, smem);
 }
 
-// contract 36 x 64 x 64 x 32, tiles of 32 x 32 x 32, k in 1 parts, 9437184 FLOPs: matmul.
+// contract 36 x 64 x 64 x 32, tiles of 32 x 32 x 32, split-K 1, 9437184 FLOPs: matmul.
 // Stores matmul (36, 64, 64) float32.
 // Grid 144 x 256 threads, 1179648 bytes moved at least.
-TGC_STAGE(contract_matmul_c31ef3e2b4,
+TGC_STAGE(contract_matmul_37726f7296,
   const float* in0;
   const float* in1;
   float* out0;
 ) {
-  const int tile_number = virtual_block % 4;
+  const int tile_index = virtual_block % 4;
   const int batch = virtual_block / 4 % 36;
-  const int part = virtual_block / 4 / 36;
-  const int band = tile_number / 4 * 2;
+  const int k_slice = virtual_block / 4 / 36;
+  const int band = tile_index / 4 * 2;
   const int band_rows = 2 - band < 2 ? 2 - band : 2;
-  const int tile_m = band + tile_number % 4 % band_rows;
-  const int tile_n = tile_number % 4 / band_rows;
-  const int place = threadIdx.x % 64, group = threadIdx.x / 64;
-  const int lane_m = place / 32 * 16 + place % 32 / 8 * 4;
-  const int lane_n = place % 32 % 8 * 4;
+  const int tile_m = band + tile_index % 4 % band_rows;
+  const int tile_n = tile_index % 4 / band_rows;
+  const int tile_thread = threadIdx.x % 64, k_group = threadIdx.x / 64;
+  const int lane_m = tile_thread / 32 * 16 + tile_thread % 32 / 8 * 4;
+  const int lane_n =
+      tile_thread % 32 % 8 * 4;
   typedef tgc_vector<float, 4> fragment;
   float* const shared_a = reinterpret_cast<float*>(smem);
   float* const shared_b = shared_a + 2 * 32 * 36;
-  float hold_a[4], hold_b[4];
+  float prefetch_a[4], prefetch_b[4];
   float sum[4][4] = {};
   float a[2][4], b[2][4];
-  const int k_begin = part * 32;
+  const int k_begin = k_slice * 32;
   const int k_last = k_begin + 32 < 32 ? k_begin + 32 : 32;
   const int step_b = (tile_n * 32) / 4 + threadIdx.x % 8;
   const int offset1 = batch * 2048 + step_b * 4;
@@ -156,13 +157,13 @@ TGC_STAGE(contract_matmul_c31ef3e2b4,
       const int row = threadIdx.x / 4 % 32;
       const int m = tile_m * 32 + row;
 #pragma unroll
-      for (int v = 0; v < 4; v++) hold_a[v] = 0.0f;
+      for (int v = 0; v < 4; v++) prefetch_a[v] = 0.0f;
       if (m < 64 && step_a * 4 < k_last) {
         const tgc_vector<float, 4> in0x4 = tgc_load_vector<4>(p.in0, m * 32 + offset0);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
           const float in0 = tgc_element(in0x4, v);
-          hold_a[v] = in0;
+          prefetch_a[v] = in0;
         }
       }
     }
@@ -170,13 +171,13 @@ TGC_STAGE(contract_matmul_c31ef3e2b4,
       const int row = threadIdx.x / 8;
       const int k = k_first + row;
 #pragma unroll
-      for (int v = 0; v < 4; v++) hold_b[v] = 0.0f;
+      for (int v = 0; v < 4; v++) prefetch_b[v] = 0.0f;
       if (k < k_last && step_b < 16) {
         const tgc_vector<float, 4> in1x4 = tgc_load_vector<4>(p.in1, k * 64 + offset1);
 #pragma unroll
         for (int v = 0; v < 4; v++) {
           const float in1 = tgc_element(in1x4, v);
-          hold_b[v] = in1;
+          prefetch_b[v] = in1;
         }
       }
     }
@@ -187,26 +188,26 @@ TGC_STAGE(contract_matmul_c31ef3e2b4,
           shared_a + buffer * 32 * 36 + (threadIdx.x % 4 + threadIdx.x / 128 * 4) * 144 + threadIdx.x / 4 % 32;
 #pragma unroll
       for (int v = 0; v < 4; v++)
-        tile[v * 36] = hold_a[v];
+        tile[v * 36] = prefetch_a[v];
     }
     {
       float* const tile =
           shared_b + buffer * 32 * 36 + threadIdx.x % 8 * 4 + threadIdx.x / 8 * 36;
 #pragma unroll
       for (int v = 0; v < 4; v++)
-        tile[v] = hold_b[v];
+        tile[v] = prefetch_b[v];
     }
   };
   auto read = [&](int slot, int buffer, int step) {
-    const int line = buffer * 32 + step * 4 + group;
-    const fragment part_a = *reinterpret_cast<const fragment*>(
-        shared_a + line * 36 + lane_m);
+    const int shared_row = buffer * 32 + step * 4 + k_group;
+    const fragment fragment_a = *reinterpret_cast<const fragment*>(
+        shared_a + shared_row * 36 + lane_m);
 #pragma unroll
-    for (int q = 0; q < 4; q++) a[slot][q] = part_a.at[q];
-    const fragment part_b = *reinterpret_cast<const fragment*>(
-        shared_b + line * 36 + lane_n);
+    for (int q = 0; q < 4; q++) a[slot][q] = fragment_a.at[q];
+    const fragment fragment_b = *reinterpret_cast<const fragment*>(
+        shared_b + shared_row * 36 + lane_n);
 #pragma unroll
-    for (int q = 0; q < 4; q++) b[slot][q] = part_b.at[q];
+    for (int q = 0; q < 4; q++) b[slot][q] = fragment_b.at[q];
   };
 
   fetch(k_begin);
@@ -237,7 +238,7 @@ TGC_STAGE(contract_matmul_c31ef3e2b4,
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int j = 0; j < 4; j++)
-      shared_sum[(group * 32 + lane_m + i / 4 * 16 + i % 4) * 32 + lane_n +
+      shared_sum[(k_group * 32 + lane_m + i / 4 * 16 + i % 4) * 32 + lane_n +
                  j / 4 * 32 + j % 4] = sum[i][j];
   __syncthreads();
 #pragma unroll
@@ -253,8 +254,8 @@ TGC_STAGE(contract_matmul_c31ef3e2b4,
       float total = shared_sum[e * 4 + v];
 #pragma unroll
       for (int other = 1; other < 4; other++) {
-        const float more = shared_sum[other * 32 * 32 + e * 4 + v];
-        total = (float)(total + more);
+        const float addend = shared_sum[other * 32 * 32 + e * 4 + v];
+        total = (float)(total + addend);
       }
       out0x4.at[v] = tgc_to_storage<float>(total);
     }
@@ -265,27 +266,27 @@ TGC_STAGE(contract_matmul_c31ef3e2b4,
 // winograd_transforms, F(4 x 4, 3 x 3), results: unwinograd exp.
 // Stores exp (4, 64, 16, 16) float32.
 // Grid 256 x 256 threads, 851968 bytes moved at least.
-TGC_STAGE(tile_unwinograd_exp_results_9449e3886e,
+TGC_STAGE(tile_unwinograd_exp_results_a9546ae05e,
   const float* in0;
   float* out0;
 ) {
-  // A block makes tiles of 1 neighbouring channels of some images, or of rows of one image. They
-  // meet in shared memory, so that what follows them goes along memory.
-  const int group = virtual_block / 64, part = virtual_block % 64;
+  // A block computes tiles of 1 neighbouring channels of some images, or of rows of one
+  // image. They pass through shared memory, so that the epilogue's accesses coalesce.
+  const int group = virtual_block / 64, channel_group = virtual_block % 64;
   const int first_image = group, band = 0;
   float* const shared = reinterpret_cast<float*>(smem);
   {
     const int local = threadIdx.x % 16;
-    const int channel = part + threadIdx.x / 16;
+    const int channel = channel_group + threadIdx.x / 16;
     const int image = first_image + local / 16, tile = band * 16 + local % 16;
     if (threadIdx.x < 16 && image < 4 && tile < 16) {
-      const int place = image * 16 + tile;
+      const int image_tile = image * 16 + tile;
       float from[6][6];
 #pragma unroll
       for (int f = 0; f < 6; f++)
 #pragma unroll
         for (int g = 0; g < 6; g++) {
-          const float in0 = tgc_load(p.in0, f * 24576 + g * 4096 + channel * 64 + place);
+          const float in0 = tgc_load(p.in0, f * 24576 + g * 4096 + channel * 64 + image_tile);
           from[f][g] = in0;
         }
       float half[4][6];
@@ -314,14 +315,15 @@ TGC_STAGE(tile_unwinograd_exp_results_9449e3886e,
   __syncthreads();
   {
     const unsigned e = threadIdx.x;  // divides in fewer instructions than an int
-    const unsigned near = e / 64, along = e % 64;
-    const int image = first_image + near, strip = part * 64 + band * 64 + along;
+    const unsigned local_image = e / 64, run_strip = e % 64;
+    const int image = first_image + local_image,
+              strip = channel_group * 64 + band * 64 + run_strip;
     if ((256 <= 64 || e < 64)) {
       tgc_vector<float, 4> out0x4;
-      const unsigned at = band * 256u + along * 4u;
+      const unsigned at = band * 256u + run_strip * 4u;
       const unsigned y = at % 256u / 16u, x = at % 16u;
       const float* const from = shared + (y % 4u * 4u + x % 4u) * 264u +
-                                at / 256u * 16u + near * 16u +
+                                at / 256u * 16u + local_image * 16u +
                                 (y / 4u - band * 4u) * 4u + x / 4u;
 #pragma unroll
       for (int v = 0; v < 4; v++) {

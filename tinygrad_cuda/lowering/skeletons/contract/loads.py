@@ -1,5 +1,5 @@
-"""How an operand of a matrix product comes into shared memory: which elements a thread loads, what
-it knows of their places before the loop over k, and what stands in a table of the block."""
+"""How an operand of a matrix product comes into shared memory: which elements a thread loads, which
+terms of their indices it computes before the loop over k, and which a block's table holds."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tinygrad_cuda.lowering.schedule.fusion import (
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import PAD, Plan, itemsize_of
 from tinygrad_cuda.lowering.target import Target
 
-NEIGHBOURS = 16  # threads that share a line at least
-SECTOR = 8  # elements that come from memory together
-BITS = 32  # cases that a mask tells apart
-TABLE_LINE = 16  # bytes of a line of a table at most: what is loaded at once
+NEIGHBOURS = 16  # threads along the contiguous axis at least
+SECTOR = 8  # elements of a 32-byte sector of memory, of 4 bytes each
+BITS = 32  # cases of a mask, one a bit
+TABLE_ENTRY = 16  # bytes of an index table's entry at most: the widest load
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ def sources_of(a: Node, b: Node, tile_m: int = 1, tile_n: int = 1) -> tuple[Sour
 
 
 class Reader(Evaluator):
-    """An evaluator that takes indices apart where it can.
+    """An evaluator that separates an index's terms by axis where it can.
 
-    With a table, the terms of an index that depend on its lines alone are looked up in shared
-    memory; the others are computed once for all lines of a thread.
+    With a table, the terms that depend on the strided axis alone are looked up in shared memory;
+    the others are computed once for all loads of a thread.
 
     Attributes:
-        step: the variable that says where along its lines a thread is.
+        step: the variable of a thread's position along the contiguous axis.
         target: its shared memory limits the table.
     """
 
@@ -80,10 +80,10 @@ class Reader(Evaluator):
 
     def index_text(self, index: Index) -> str:
         table = self.table
-        if table is None or self.wide or table.line not in index.leaves:
+        if table is None or self.wide or table.strided not in index.leaves:
             return super().index_text(index)
         index = index.expanded()
-        own, rest, mixed = separated(index, table.line)
+        own, rest, mixed = separated(index, table.strided)
         parts = []
         if any(isinstance(term, Compound) for _, term in own.terms):
             parts.append(table.column(super().index_text(own)))
@@ -102,7 +102,7 @@ class Reader(Evaluator):
         return " + ".join(parts)
 
     def _once(self, rest: Index) -> str:
-        """The name of what is the same for all lines of a thread."""
+        """The variable of terms that are the same for all loads of a thread."""
         depth = self._depth((rest,), ())
         if depth == 2 and all(
             leaf.name == self.step or self._home(leaf.name) < 2 for leaf in rest.leaves
@@ -113,51 +113,51 @@ class Reader(Evaluator):
 
 @dataclass
 class Table:
-    """What a block keeps in shared memory for each line of an operand: parts of its index.
+    """Index terms in shared memory, an entry for each value of an operand's strided axis.
 
     Attributes:
-        line: the variable that counts lines.
-        columns: C text of what it holds, in terms of that variable.
+        strided: the variable of that axis.
+        columns: C text of an entry's integers, in terms of that variable.
     """
 
     side: str
-    line: AffineLeaf
+    strided: AffineLeaf
     columns: list[str] = field(default_factory=list)
 
     def column(self, text: str) -> str:
-        """Where a line finds the value of this text."""
+        """The entry's element with the value of this text."""
         if text not in self.columns:
             self.columns.append(text)
-        return f"line_{self.side}.at[{self.columns.index(text)}]"
+        return f"entry_{self.side}.at[{self.columns.index(text)}]"
 
     @property
     def width(self) -> int:
-        """KernelParams of a line, a power of two."""
+        """Integers of an entry, a power of two."""
         return 1 << (len(self.columns) - 1).bit_length()
 
     @property
     def too_wide(self) -> bool:
-        """Whether a line is more than one load."""
-        return 4 * self.width > TABLE_LINE
+        """Whether an entry takes more than one load."""
+        return 4 * self.width > TABLE_ENTRY
 
-    def nbytes(self, lines: int) -> int:
-        """Of shared memory."""
-        return -(-4 * self.width * lines // 16) * 16
+    def nbytes(self, entries: int) -> int:
+        """Bytes of shared memory."""
+        return -(-4 * self.width * entries // 16) * 16
 
 
 def separated(
-    index: Index, line: AffineLeaf
+    index: Index, leaf: AffineLeaf
 ) -> tuple[Index, Index, list[tuple[int, FloorDiv | Mod | Bounded]]]:
-    """(own, rest, mixed): terms of `line` alone, terms without it, and those that have both."""
+    """(own, rest, mixed): terms of `leaf` alone, terms without it, and those that have both."""
     own, rest = Index((), 0), Index((), index.constant)
     mixed: list[tuple[int, FloorDiv | Mod | Bounded]] = []
     for coefficient, term in index.terms:
-        part = Index(((coefficient, term),), 0)
-        leaves = part.leaves
-        if line not in leaves:
-            rest = rest + part
-        elif leaves == {line}:
-            own = own + part
+        single = Index(((coefficient, term),), 0)
+        leaves = single.leaves
+        if leaf not in leaves:
+            rest = rest + single
+        elif leaves == {leaf}:
+            own = own + single
         else:
             assert isinstance(term, (FloorDiv, Mod, Bounded))
             mixed.append((coefficient, term))
@@ -185,11 +185,11 @@ def zero_outside(reader: Evaluator, node: Node, at: Coordinates) -> tuple[Node, 
 
 @dataclass(frozen=True)
 class Mask:
-    """Guards as bits: a thread's mask of the cases that are inside, and the case of each line.
+    """Guards as bits: a thread's mask of the cases in bounds, and the case of each table entry.
 
     Attributes:
-        case: C text of a line's case, from 0.
-        cases: how many there are.
+        case: C text of an entry's case, from 0.
+        cases: their number.
         clears: conditions of the thread, with the cases that fail where one does not hold.
     """
 
@@ -198,23 +198,23 @@ class Mask:
     clears: tuple[tuple[str, int], ...]
 
 
-def masked(reader: Evaluator, guard: Guard, line: AffineLeaf) -> Mask | None:
-    """A guard taken apart into what a thread knows and what a line does; None where it cannot."""
+def masked(reader: Evaluator, guard: Guard, strided: AffineLeaf) -> Mask | None:
+    """A guard as a mask of the thread and cases of the strided axis; None where they mix."""
     bases: dict[Index, Index] = {}
-    shares: list[tuple[Index, Index | None, int]] = []
+    bounds: list[tuple[Index, Index | None, int]] = []
     for condition in guard:
-        own, rest, mixed = separated(condition.index.expanded(), line)
+        own, rest, mixed = separated(condition.index.expanded(), strided)
         if mixed or any(leaf.name == "v" for leaf in rest.leaves):
             return None
         terms = own.terms
         if not terms:
-            shares.append((rest, None, 0))
+            bounds.append((rest, None, 0))
             continue
         scale = gcd(*(c for c, _ in terms))
         scale = scale if terms[0][0] > 0 else -scale
         base = Index(tuple((c // scale, term) for c, term in terms), 0)
         bases[base] = base
-        shares.append((rest, base, scale))
+        bounds.append((rest, base, scale))
     if not bases:
         return None
     lows = {base: base.low for base in bases}
@@ -228,16 +228,16 @@ def masked(reader: Evaluator, guard: Guard, line: AffineLeaf) -> Mask | None:
         case = case + (term - lows[term]) * cases
         cases *= count
     clears: dict[str, int] = {}
-    for rest, known, scale in shares:
-        for value in range(1 if known is None else counts[known]):
-            low = 0 if known is None else lows[known]
+    for rest, key, scale in bounds:
+        for value in range(1 if key is None else counts[key]):
+            low = 0 if key is None else lows[key]
             holds = ix.nonnegative(rest + scale * (value + low))
             if holds is True:
                 continue
             failing = sum(
                 1 << number
                 for number in range(cases)
-                if known is None or number // strides[known] % counts[known] == value
+                if key is None or number // strides[key] % counts[key] == value
             )
             text = "false" if holds is False else holds.render(reader.wide)
             clears[text] = clears.get(text, 0) | failing
@@ -256,11 +256,11 @@ class Fetch:
 
     Attributes:
         before: statements before the loop over k; first those that fill a table.
-        fetch: in which each thread loads its share of a tile into registers.
-        put: in which the share goes to shared memory, k-major.
+        fetch: in which each thread prefetches its elements of a tile into registers.
+        put: in which it stores them to shared memory, k-major.
         loads, width: loads of a thread, and the elements of each.
         shared: bytes of shared memory that its table takes.
-        crowded: whether there was no room for a table, which half as much of k would leave.
+        table_overflows: whether its table exceeds shared memory and half as much of k would fit.
     """
 
     before: list[str]
@@ -269,58 +269,58 @@ class Fetch:
     loads: int
     width: int
     shared: int
-    crowded: bool
+    table_overflows: bool
 
 
 @dataclass(frozen=True)
-class _Walk:
-    """How the threads of a block share a tile of an operand.
+class _ThreadMap:
+    """Which elements of an operand's tile each thread of a block loads.
 
     Attributes:
-        along: the axis that neighbouring threads follow (``k``, or the operand's other one).
+        contiguous: the axis along which neighbouring threads load (``k``, or the operand's other).
         width: elements a thread loads at once along it.
     """
 
     source: Source
-    found: Plan
-    along: str
+    plan: Plan
+    contiguous: str
     width: int
 
     @property
-    def line(self) -> str:
-        """The other axis: a thread has several lines, always at one place."""
-        return self.source.other if self.along == "k" else "k"
+    def strided(self) -> str:
+        """The other axis: a thread loads several rows along it, in the same columns."""
+        return self.source.other if self.contiguous == "k" else "k"
 
     @property
-    def lines(self) -> int:
-        """Of a tile."""
-        return self.source.tile if self.along == "k" else self.found.tile.k
+    def strided_size(self) -> int:
+        """Rows of a tile along the strided axis."""
+        return self.source.tile if self.contiguous == "k" else self.plan.tile.k
 
     @property
     def extents(self) -> tuple[int, int]:
-        """Of the axis followed, and of the lines."""
+        """Sizes of the operand's contiguous and strided axes."""
         sizes = self.source.k, self.source.extent
-        return sizes if self.along == "k" else sizes[::-1]
+        return sizes if self.contiguous == "k" else sizes[::-1]
 
     @property
     def length(self) -> int:
-        """Threads along a line."""
-        step = self.found.tile.k if self.along == "k" else self.source.tile
+        """Threads along the contiguous axis."""
+        step = self.plan.tile.k if self.contiguous == "k" else self.source.tile
         return step // self.width
 
     @property
     def rows(self) -> int:
-        """Lines that all threads load at once."""
+        """Rows that all threads load at once."""
         return THREADS // self.length
 
     @property
-    def places(self) -> tuple[str, str]:
-        """C text of a thread's step along its lines, and of the first of them.
+    def offsets(self) -> tuple[str, str]:
+        """C text of a thread's first position along the contiguous and the strided axis.
 
-        Neighbouring values of k go to lines of shared memory that are few banks apart, so no more
-        threads follow k together than memory needs.
+        Neighbouring values of k go to rows of shared memory that are few banks apart, so no more
+        threads load along k together than a sector needs.
         """
-        near = min(self.length, NEIGHBOURS // self.width) if self.along == "k" else self.length
+        near = min(self.length, NEIGHBOURS // self.width) if self.contiguous == "k" else self.length
         if near == self.length:
             return f"threadIdx.x % {near}", f"threadIdx.x / {near}"
         step = f"threadIdx.x % {near} + threadIdx.x / {near * self.rows} * {near}"
@@ -328,62 +328,62 @@ class _Walk:
 
     @property
     def loads(self) -> int:
-        return -(-self.lines // self.rows)
+        return -(-self.strided_size // self.rows)
 
     @property
-    def table_lines(self) -> int:
-        """Lines that a block comes by, the tile after the last one included."""
-        before = 0 if self.along == "k" else self.found.chunk
+    def table_entries(self) -> int:
+        """Entries that a block reads, the tile after the last one included."""
+        before = 0 if self.contiguous == "k" else self.plan.chunk
         return before + self.rows * self.loads
 
 
-def fetched(
-    source: Source, found: Plan, offset: int, reader: Reader, outer: Scope, dtype: DType
+def operand_fetch(
+    source: Source, plan: Plan, offset: int, reader: Reader, outer: Scope, dtype: DType
 ) -> Fetch:
     """The operand's loads, wide ones where its elements lie side by side.
 
     Args:
         source: the operand.
-        found: the tile, and how much of k a block has.
+        plan: the tile, and how much of k a block has.
         offset: bytes of shared memory before its table.
         reader: of the kernel.
         outer: the scope around the loop over k.
         dtype: of the operand.
     """
-    along, itemsize = followed(source, reader.memory)
-    width = _width(source, found, along, itemsize)
-    if found.tile.streamed and source.name == "b":
-        along, width = "n", 1  # a column is its thread's from load to result
-    walk = _Walk(source, found, along, width)
+    contiguous, itemsize = contiguous_axis(source, reader.memory)
+    width = _width(source, plan, contiguous, itemsize)
+    if plan.tile.streamed and source.name == "b":
+        contiguous, width = "n", 1  # one thread loads a column and computes its outputs
+    threads = _ThreadMap(source, plan, contiguous, width)
     if width > 1:
         trial = Reader(KernelParams(), reader.memory, reader.wide, reader.target)
-        _written(walk, trial, Scope("batch"), dtype, 0)
+        _written(threads, trial, Scope("batch"), dtype, 0)
         keys = [key for scope in trial.scopes for key in scope.memo]
         if not any(type(key) is tuple and key[0] == "vector" for key in keys):
-            walk = _Walk(source, found, along, 1)
-    return _written(walk, reader, outer, dtype, offset)
+            threads = _ThreadMap(source, plan, contiguous, 1)
+    return _written(threads, reader, outer, dtype, offset)
 
 
-def followed(source: Source, memory: set[Node]) -> tuple[str, int]:
+def contiguous_axis(source: Source, memory: set[Node]) -> tuple[str, int]:
     """The axis along which the operand lies in memory, and the bytes of its widest elements."""
-    k, line = ix.variable("k", source.k), ix.variable(source.other, source.extent)
+    k, other = ix.variable("k", source.k), ix.variable(source.other, source.extent)
     trial = Evaluator(KernelParams(), memory, True)
     trial.scopes = [Scope("batch"), Scope("k", source.other)]
-    trial.value(source.node, source.at(ix.variable("batch", source.batches), line, k))
-    along, loads = "k", trial.loaded
+    trial.value(source.node, source.at(ix.variable("batch", source.batches), other, k))
+    contiguous, loads = "k", trial.loaded
     if loads and source.k > 1 and source.extent > 1:
         indices = [index for _, index in loads]
-        by_k, by_line = (_sectors(indices, variable) for variable in (k, line))
-        along = "k" if by_k <= by_line else source.other
+        along_k, along_other = (_sectors(indices, variable) for variable in (k, other))
+        contiguous = "k" if along_k <= along_other else source.other
     elif source.k == 1:
-        along = source.other
-    return along, max((node.dtype.itemsize for node, _ in loads), default=4)
+        contiguous = source.other
+    return contiguous, max((node.dtype.itemsize for node, _ in loads), default=4)
 
 
-def _width(source: Source, found: Plan, along: str, itemsize: int) -> int:
+def _width(source: Source, plan: Plan, contiguous: str, itemsize: int) -> int:
     """Elements that a thread might load at once."""
-    tile_k = found.tile.k
-    size, step = (source.k, tile_k) if along == "k" else (source.extent, source.tile)
+    tile_k = plan.tile.k
+    size, step = (source.k, tile_k) if contiguous == "k" else (source.extent, source.tile)
     width = max(1, min(4, 16 // itemsize))
     while width > 1 and (size % width or step % width or tile_k * source.tile // width < THREADS):
         width //= 2
@@ -391,72 +391,77 @@ def _width(source: Source, found: Plan, along: str, itemsize: int) -> int:
 
 
 def _sectors(indices: list[Index], variable: Index) -> int:
-    """Pieces of memory that neighbouring threads touch if they follow a variable."""
+    """Sectors of memory that neighbouring threads touch if they load along a variable."""
     ((_, leaf),) = variable.terms
     assert isinstance(leaf, AffineLeaf)
     count = 0
     for index in indices:
         others = {other.name: other.low for other in index.leaves}
-        for share in range(4):
-            first = (leaf.high + 1) * share // 4
-            places = range(first, min(first + NEIGHBOURS, leaf.high + 1))
-            found = {index.evaluate(others | {leaf.name: at}) // SECTOR for at in places}
-            count += len(found) * NEIGHBOURS // len(places)
+        for quarter in range(4):
+            first = (leaf.high + 1) * quarter // 4
+            values = range(first, min(first + NEIGHBOURS, leaf.high + 1))
+            sectors = {index.evaluate(others | {leaf.name: at}) // SECTOR for at in values}
+            count += len(sectors) * NEIGHBOURS // len(values)
     return count
 
 
 def _written(
-    walk: _Walk, reader: Reader, outer: Scope, dtype: DType, offset: int, tabled: bool = True
+    threads: _ThreadMap,
+    reader: Reader,
+    outer: Scope,
+    dtype: DType,
+    offset: int,
+    tabled: bool = True,
 ) -> Fetch:
-    """The text, without a table where that would be too large."""
-    source, width, side = walk.source, walk.width, walk.source.name
-    extent, lines = walk.extents
+    """The operand's loads as text, without a table where that would be too large."""
+    source, width, side = threads.source, threads.width, threads.source.name
+    extent, strided_extent = threads.extents
     step_name = f"step_{side}"
     steps, v = ix.variable(step_name, extent // width), ix.variable("v", width)
-    line = ix.variable(walk.line, lines)
+    strided = ix.variable(threads.strided, strided_extent)
     thread = Scope()
-    reader.scopes = [outer, thread, Scope(walk.line, step_name), Scope("v")]
+    reader.scopes = [outer, thread, Scope(threads.strided, step_name), Scope("v")]
     reader.lane = Lane(v, width)
     reader.step = step_name
-    counted = line.terms[0][1] if line.terms else None
-    reader.table = Table(side, counted) if tabled and isinstance(counted, AffineLeaf) else None
-    along = steps * width + v
-    other, k = (line, along) if walk.along == "k" else (along, line)
+    leaf = strided.terms[0][1] if strided.terms else None
+    reader.table = Table(side, leaf) if tabled and isinstance(leaf, AffineLeaf) else None
+    contiguous = steps * width + v
+    other, k = (strided, contiguous) if threads.contiguous == "k" else (contiguous, strided)
     node, at = source.node, source.at(ix.variable("batch", source.batches), other, k)
-    last = "k_last" if walk.line == "k" else str(lines)
-    step_inside = (
+    last = "k_last" if threads.strided == "k" else str(strided_extent)
+    step_in_bounds = (
         f"{_times(step_name, width)} < k_last"
-        if walk.along == "k"
+        if threads.contiguous == "k"
         else (f"{step_name} < {extent // width}")
     )
-    inside = [f"{walk.line} < {last}", step_inside]
-    if walk.lines % walk.rows:
-        inside.append(f"row < {walk.lines}")
+    in_bounds = [f"{threads.strided} < {last}", step_in_bounds]
+    if threads.strided_size % threads.rows:
+        in_bounds.append(f"row < {threads.strided_size}")
     mask = None
     if reader.table is not None:
-        behind, places, guard = zero_outside(reader, node, at)
-        mask = masked(reader, guard, reader.table.line) if guard else None
+        inner, inner_at, guard = zero_outside(reader, node, at)
+        mask = masked(reader, guard, reader.table.strided) if guard else None
     if mask is not None and reader.table is not None:
-        node, at = behind, places
+        node, at = inner, inner_at
         name = f"mask_{side}"
-        thread.lines.append(f"int {name} = {step_inside} ? -1 : 0;")
+        thread.lines.append(f"int {name} = {step_in_bounds} ? -1 : 0;")
         thread.lines += [
             f"{name} &= {test} ? -1 : {_signed(~cases)};" for test, cases in mask.clears
         ]
-        within = " && ".join([f"{walk.line} < {last}", *inside[2:]])
-        inside = [
-            f"({name} & {reader.table.column(f'{within} ? (int)(1u << ({mask.case})) : 0')}) != 0"
+        valid = " && ".join([f"{threads.strided} < {last}", *in_bounds[2:]])
+        in_bounds = [
+            f"({name} & {reader.table.column(f'{valid} ? (int)(1u << ({mask.case})) : 0')}) != 0"
         ]
     value = reader.value(node, at)
     table, reader.table = reader.table, None
     if table is not None and not table.columns:
         table = None
-    room = reader.target.tile_shared - offset
-    if table is not None and (table.too_wide or table.nbytes(walk.table_lines) > room):
-        found = _written(walk, reader, outer, dtype, offset, False)
-        long = walk.along != "k" and walk.found.chunk > walk.found.tile.k
-        return replace(found, crowded=long and not table.too_wide)
-    return _filled(walk, reader, dtype, table, inside, offset, value)
+    free = reader.target.tile_shared - offset
+    if table is not None and (table.too_wide or table.nbytes(threads.table_entries) > free):
+        fetch = _written(threads, reader, outer, dtype, offset, False)
+        long = threads.contiguous != "k" and threads.plan.chunk > threads.plan.tile.k
+        return replace(fetch, table_overflows=long and not table.too_wide)
+    return _filled(threads, reader, dtype, table, in_bounds, offset, value)
 
 
 def _times(text: str, factor: int) -> str:
@@ -464,60 +469,60 @@ def _times(text: str, factor: int) -> str:
 
 
 def _filled(
-    walk: _Walk,
+    threads: _ThreadMap,
     reader: Reader,
     dtype: DType,
     table: Table | None,
-    inside: list[str],
+    in_bounds: list[str],
     offset: int,
     value: str,
 ) -> Fetch:
-    """The skeleton's text around what was found."""
-    source, width, side = walk.source, walk.width, walk.source.name
+    """The skeleton filled with an operand's loads."""
+    source, width, side = threads.source, threads.width, threads.source.name
     first = f"tile_{source.other} * {source.tile}"
-    start = "k_first" if walk.along == "k" else first
-    step, row = walk.places
+    start = "k_first" if threads.contiguous == "k" else first
+    step, row = threads.offsets
     if width > 1:
         start = f"{start} / {width}" if start.isidentifier() else f"({start}) / {width}"
     thread = [f"const int step_{side} = {start} + {step};", *reader.scopes[1].lines]
-    before, entry = ([], thread) if walk.along == "k" else (thread, [])
+    before, inner = ([], thread) if threads.contiguous == "k" else (thread, [])
     holes = {
         "threads": THREADS,
         "side": side,
-        "line": walk.line,
+        "strided": threads.strided,
         "width": width,
-        "loads": walk.loads,
-        "rows": walk.rows,
+        "loads": threads.loads,
+        "rows": threads.rows,
         "row": row,
     }
-    entry_of = []
+    entry = []
     if table is not None:
-        place = "row" if walk.along == "k" else "k_first - k_begin + row"
-        entry_of = [f"const tgc_vector<int, {table.width}> line_{side} = table_{side}[{place}];"]
+        at = "row" if threads.contiguous == "k" else "k_first - k_begin + row"
+        entry = [f"const tgc_vector<int, {table.width}> entry_{side} = table_{side}[{at}];"]
         filling = fill(
             "contract.cuh",
             "table",
             **holes,
             words=table.width,
             offset=offset,
-            size=walk.table_lines,
-            line_first=first if walk.along == "k" else "k_begin",
+            size=threads.table_entries,
+            strided_first=first if threads.contiguous == "k" else "k_begin",
             columns=[f"entry.at[{n}] = {text};" for n, text in enumerate(table.columns)],
         )
         before = [*filling.splitlines(), *before]
     stride = source.tile + PAD
-    along_step, line_step = (stride, 1) if walk.along == "k" else (1, stride)
-    test = f"if (i * {walk.rows} + {row} >= {walk.lines}) break;"
+    contiguous_step, strided_step = (stride, 1) if threads.contiguous == "k" else (1, stride)
+    skip = f"if (i * {threads.rows} + {row} >= {threads.strided_size}) break;"
     return Fetch(
         before,
         fill(
             "contract.cuh",
             "fetch",
             **holes,
-            thread=entry,
-            entry=entry_of,
-            line_first=first if walk.along == "k" else "k_first",
-            inside=" && ".join(inside),
+            thread=inner,
+            entry=entry,
+            strided_first=first if threads.contiguous == "k" else "k_first",
+            in_bounds=" && ".join(in_bounds),
             zero=literal(0, dtype),
             load=reader.scopes[2].lines,
             map=reader.scopes[3].lines,
@@ -528,45 +533,45 @@ def _filled(
             "put",
             **holes,
             type=dtype.compute,
-            tile_k=walk.found.tile.k,
+            tile_k=threads.plan.tile.k,
             stride=stride,
-            place=_times(step, width * along_step),
-            along_step=along_step,
-            line_step=line_step,
-            test=[test] if walk.lines % walk.rows else [],
+            shared_index=_times(step, width * contiguous_step),
+            contiguous_step=contiguous_step,
+            strided_step=strided_step,
+            skip=[skip] if threads.strided_size % threads.rows else [],
         ).splitlines(),
-        walk.loads,
+        threads.loads,
         width,
-        0 if table is None else table.nbytes(walk.table_lines),
+        0 if table is None else table.nbytes(threads.table_entries),
         False,
     )
 
 
-# Before kernels are formed: what index rewrites read is taken to be in memory. ------------------
+# Before kernels are formed: sources of index rewrites are assumed to be in memory. -------------
 
 
-def follows_columns(a: Node, b: Node) -> bool:
+def is_row_major(a: Node, b: Node) -> bool:
     """Whether neighbouring columns of B are neighbours in memory."""
-    return followed(sources_of(a, b)[1], _behind(b))[0] == "n"
+    return contiguous_axis(sources_of(a, b)[1], _memory_of(b))[0] == "n"
 
 
-def crowded(a: Node, b: Node, found: Plan, dtype: DType, target: Target) -> bool:
-    """Whether half as much of k would leave a block room for its tables, and less does not."""
-    shared = found.tile.shared(itemsize_of(dtype))
-    lines = found.chunk + found.tile.k + THREADS  # of a table at most
-    if shared + 2 * TABLE_LINE * lines <= target.tile_shared:
+def table_overflows(a: Node, b: Node, plan: Plan, dtype: DType, target: Target) -> bool:
+    """Whether a block's index tables exceed shared memory and those of half as much of k fit."""
+    shared = plan.tile.shared(itemsize_of(dtype))
+    entries = plan.chunk + plan.tile.k + THREADS  # of a table at most
+    if shared + 2 * TABLE_ENTRY * entries <= target.tile_shared:
         return False
-    reader = Reader(KernelParams(), _behind(a) | _behind(b), False, target)
-    for source in sources_of(a, b, found.tile.m, found.tile.n):
-        fetch = fetched(source, found, shared, reader, Scope("batch"), dtype)
-        if fetch.crowded:
+    reader = Reader(KernelParams(), _memory_of(a) | _memory_of(b), False, target)
+    for source in sources_of(a, b, plan.tile.m, plan.tile.n):
+        fetch = operand_fetch(source, plan, shared, reader, Scope("batch"), dtype)
+        if fetch.table_overflows:
             return True
         shared += fetch.shared
     return False
 
 
-def _behind(node: Node, cost: int = 0) -> set[Node]:
-    """What an operand's loads read: cheap values that are made of one other are inline."""
+def _memory_of(node: Node, cost: int = 0) -> set[Node]:
+    """The values that an operand's loads read: cheap ones computed from one other are inlined."""
     edge = trace(node, set())
     node, cost = edge.base, cost + edge.base.op.cost
     if node.op.kind == "leaf":
@@ -575,5 +580,5 @@ def _behind(node: Node, cost: int = 0) -> set[Node]:
         CHEAP_COST if edge.kind == FLAT else BROADCAST_COST
     ):
         return {node}
-    found = {base for source in node.sources for base in _behind(source, cost)}
-    return found if len(found) == 1 else {node}
+    bases = {base for source in node.sources for base in _memory_of(source, cost)}
+    return bases if len(bases) == 1 else {node}

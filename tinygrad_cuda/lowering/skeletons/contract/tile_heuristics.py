@@ -1,4 +1,4 @@
-"""What a block of a matrix product makes, and how many share a sum: the least time by a model."""
+"""The tile of a matrix product's blocks and its split-K: the least time by a cost model."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 from tinygrad_cuda.lowering.target import Target
 
-PAD = 4  # elements between the lines of a tile in shared memory, against bank conflicts
-PART_K = 32  # products that a part has at least when the sum over k is split
-FEW_ROWS = 8  # that a thread may have all of
-STREAMED = 4  # blocks of a multiprocessor whose threads wait for memory more than they compute
+PAD = 4  # elements between the rows of a tile in shared memory, against bank conflicts
+SLICE_K = 32  # values of k in a split-K slice at least
+FEW_ROWS = 8  # rows of A of which a thread may compute all
+STREAMED = 4  # resident blocks of a multiprocessor, where threads wait for memory
 
-# Clocks, fitted to 1500 measurements on an H200.
-STEP = 390  # a step of the loop over k takes at least: a trip to memory and a barrier
+# Fitted to 1500 measurements on an H200.
+STEP = 390  # clocks of a step of the loop over k at least: memory latency and a barrier
 SHOWN = 0.41  # the share of a step's arithmetic that comes on top of that
-ALONE = 1.08  # how much longer a block takes for itself than its share of a full multiprocessor
-JOIN = 4150  # a second launch
-JOINED = 0.4375  # of memory's traffic are the bytes of parts that go there and back in a clock
+ALONE = 1.08  # a block's time alone, over its share of a full multiprocessor's
+JOIN = 4150  # clocks of a second launch
+JOIN_TRAFFIC = 0.4375  # share of memory's bytes a clock at which slices are written and read again
 
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block makes: m x n results, k products at a time.
+    """What a block computes: m x n outputs, k products at a time.
 
-    A thread makes rows x cols of them; a warp has lanes_m x lanes_n threads. `speed` is the
-    share of a multiprocessor's multiply-adds that keeps the model closest to measurements.
+    A thread computes a register tile of rows x cols; a warp has lanes_m x lanes_n threads.
+    `speed` is the share of a multiprocessor's multiply-adds that fits measurements best.
     `streamed`: each thread has a column of B, and B goes from memory to its registers only.
     """
 
@@ -43,19 +43,19 @@ class Tile:
 
     @property
     def lanes_n(self) -> int:
-        return min(32, self.places) // self.lanes_m
+        return min(32, self.threads) // self.lanes_m
 
     @property
-    def places(self) -> int:
-        """Threads that the results need; the block's others take turns at k."""
+    def threads(self) -> int:
+        """Threads of one k group: those that the outputs need."""
         return self.m * self.n // (self.rows * self.cols)
 
     @property
     def groups(self) -> int:
-        return THREADS // self.places
+        return THREADS // self.threads
 
     def shared(self, itemsize: int) -> int:
-        """Bytes of shared memory: two tiles of both operands, or the sums of all groups."""
+        """Bytes of shared memory: two tiles of both operands, or the sums of all k groups."""
         elements = 2 * self.k * (self.m + PAD + (0 if self.streamed else self.n + PAD))
         if self.groups > 1:
             elements = max(elements, self.groups * self.m * self.n)
@@ -124,20 +124,20 @@ class Product(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """How a matrix product is cut: the tile of a block, and the parts of the sum over k."""
+    """How a matrix product is cut: the tile of a block, and the split-K slices of `chunk` each."""
 
     tile: Tile
     chunk: int
-    parts: int
+    slices: int
 
     def halved(self, k: int) -> Plan:
-        """Half as much of the sum for a block."""
-        return parted(self.tile, k, 2 * -(-k // self.chunk))
+        """The plan with half as much of k for a block."""
+        return split_k(self.tile, k, 2 * -(-k // self.chunk))
 
 
 @lru_cache(maxsize=1 << 12)
 def plan(product: Product, target: Target) -> Plan:
-    """The tile and the number of parts that take the least time."""
+    """The tile and the number of split-K slices that take the least time."""
     tiles = [
         tile
         for tile in TILES
@@ -145,14 +145,14 @@ def plan(product: Product, target: Target) -> Plan:
         and (product.itemsize <= 4 or tile.rows * tile.cols <= 16)
         and tile.shared(product.itemsize) <= target.tile_shared
     ]
-    plans = [cut for tile in tiles for cut in _parted(tile, product, target)]
+    plans = [cut for tile in tiles for cut in _splits(tile, product, target)]
     return min(plans, key=lambda cut: clocks(cut, product, target))
 
 
-def parted(tile: Tile, k: int, parts: int) -> Plan:
-    """About so many parts, of whole steps."""
+def split_k(tile: Tile, k: int, slices: int) -> Plan:
+    """A plan of about so many slices, of whole steps."""
     steps = max(1, -(-k // tile.k))
-    each = -(-steps // parts)
+    each = -(-steps // slices)
     return Plan(tile, each * tile.k, -(-steps // each))
 
 
@@ -160,22 +160,22 @@ def _blocks(tile: Tile, product: Product) -> int:
     return -(-product.m // tile.m) * -(-product.n // tile.n) * product.batches
 
 
-def _parted(tile: Tile, product: Product, target: Target) -> list[Plan]:
-    """The whole sum, and cuts of it that fill all multiprocessors a few times at most."""
+def _splits(tile: Tile, product: Product, target: Target) -> list[Plan]:
+    """The whole sum, and split-K plans that fill all multiprocessors a few times at most."""
     cuts = {}
-    blocks, most = _blocks(tile, product), product.k // PART_K or 1
+    blocks, most = _blocks(tile, product), product.k // SLICE_K or 1
     for turns in range(1, 9):
-        parts = min(max(1, target.multiprocessors * turns // blocks), most)
-        for count in (1, parts):
-            cut = parted(tile, product.k, count)
-            cuts[cut.parts] = cut
+        slices = min(max(1, target.multiprocessors * turns // blocks), most)
+        for count in (1, slices):
+            cut = split_k(tile, product.k, count)
+            cuts[cut.slices] = cut
     return list(cuts.values())
 
 
 def clocks(cut: Plan, product: Product, target: Target) -> float:
     """An estimate of a product's time, in clocks of a multiprocessor."""
     tile, itemsize = cut.tile, product.itemsize
-    blocks = _blocks(tile, product) * cut.parts
+    blocks = _blocks(tile, product) * cut.slices
     steps = cut.chunk // tile.k
     each = -(-blocks // target.multiprocessors)
     resident = tile.resident(itemsize, target)
@@ -184,7 +184,7 @@ def clocks(cut: Plan, product: Product, target: Target) -> float:
     rounds, rest = divmod(each, resident)
     time = rounds * max(resident * steps * work, alone)
     time += max(rest * steps * work, alone) if rest else 0
-    if cut.parts > 1:
+    if cut.slices > 1:
         results = product.batches * product.m * product.n
-        time += JOIN + cut.parts * results * itemsize / (JOINED * target.traffic)
+        time += JOIN + cut.slices * results * itemsize / (JOIN_TRAFFIC * target.traffic)
     return time

@@ -1,4 +1,4 @@
-"""Convolutions of few channels without a matrix: how an image is cut among threads, as text.
+"""Convolutions of few channels without im2col: how blocks and threads divide an image, as text.
 
 Such a product reads each element of its input many times; here that happens in shared memory.
 """
@@ -17,33 +17,32 @@ from tinygrad_cuda.lowering.codegen.skeleton import THREADS, fill
 from tinygrad_cuda.lowering.skeletons.conv.windows import Windows
 from tinygrad_cuda.lowering.target import BANKS, SCHEDULERS, WARP, Target
 
-MOST_OUTPUTS = 16  # channels of the result
-LOADS = 8  # vectors of the input that a thread has on their way together
-MOST_WEIGHTS = 12  # weights likewise
+MOST_OUTPUTS = 16  # channels of the output
+LOADS = 8  # vectors of the input that a thread has in flight
+MOST_WEIGHTS = 12  # weights that a thread has in flight
 BUSY = 64  # threads of a block at least
-SPREAD = 8  # shares of the channels at most
+MOST_CHANNEL_SHARES = 8  # threads that divide the channels of the input at most
+RESIDENT = 4  # resident blocks of a multiprocessor at most
 
-
-RESIDENT = 4  # blocks of a multiprocessor at most
-
-# Clocks, fitted to 100 measurements on an H200: 9 % from them at the mean.
-TRIP = 1600  # to memory and back, with a barrier
-ELEMENT = 13  # of 128 threads: to bring an element of the input into shared memory
-WEIGHT = 63  # a weight likewise
-SUM = 10  # a share of a result through shared memory
-SLOWER = 1.17  # than its instructions a warp's loop is
-READ = 1.34  # of a warp from shared memory
+# Fitted to 100 measurements on an H200, with an error of 9 % at the mean.
+TRIP = 1600  # clocks of a round trip to memory with a barrier
+ELEMENT = 13  # clocks of one of 128 lanes to copy an element of the input to shared memory
+WEIGHT = 63  # clocks of one of 128 lanes to copy a weight to shared memory
+SUM = 10  # clocks of one of 128 lanes to add a share of an output through shared memory
+SLOWER = 1.17  # clocks of a warp's loop for each of its instructions
+READ = 1.34  # clocks of a warp's read of shared memory
 
 
 @dataclass(frozen=True)
 class Bands:
-    """Rows of the result of windows, so many a block, and what of the input they need.
+    """Bands of an image's output rows, one a block, and the rows of the input that they need.
 
     Attributes:
-        windows, m: the problem: of what, and how many channels the result has.
-        rows: of an image's result, a block's at once.
-        run: neighbours of a row, a thread's at once; `outputs`: channels of the result, a thread's.
-        shares: threads that share the work on what one of them could make.
+        windows, m: the problem: its windows, and the channels of the output.
+        rows: rows of an image's output in a band.
+        run: neighbouring outputs of a row that a thread computes at once.
+        outputs: channels of the output that a thread computes.
+        shares: threads that divide the sum of each output.
     """
 
     windows: Windows
@@ -54,14 +53,14 @@ class Bands:
     shares: int
 
     @property
-    def teams(self) -> int:
-        """Threads along the channels of the result."""
+    def channel_groups(self) -> int:
+        """Threads along the channels of the output."""
         return -(-self.m // self.outputs)
 
     @property
     def bands(self) -> int:
-        """Of an image."""
-        return -(-self.windows.places[0] // self.rows)
+        """Bands of an image."""
+        return -(-self.windows.output_size[0] // self.rows)
 
     @property
     def height(self) -> int:
@@ -69,8 +68,8 @@ class Bands:
         return self.windows.height(self.rows)
 
     @property
-    def lines(self) -> int:
-        """Rows of each channel of the input that a block may have to load."""
+    def loaded_rows(self) -> int:
+        """Rows of each channel of the input that a block loads at most."""
         windows = self.windows
         if self.bands > 1:
             return self.height
@@ -78,26 +77,26 @@ class Bands:
 
     @property
     def wide(self) -> int:
-        """Neighbours of the input that are loaded at once."""
+        """Neighbouring inputs that a thread loads at once."""
         return vector_of(self.windows.shape[3])
 
     @property
     def loads(self) -> int:
-        """Of all threads together, for the input."""
-        return self.windows.channels * self.lines * self.windows.shape[3] // self.wide
+        """Loads of the input by all threads together."""
+        return self.windows.channels * self.loaded_rows * self.windows.shape[3] // self.wide
 
 
-class Cut(Bands):
-    """What a block and its threads make; `shares` are of the channels of the input."""
+class DirectCut(Bands):
+    """The outputs of a block and of its threads; `shares` divide the channels of the input."""
 
     @property
     def runs(self) -> int:
         """Threads along a row."""
-        return -(-self.windows.places[1] // self.run)
+        return -(-self.windows.output_size[1] // self.run)
 
     @property
     def threads(self) -> int:
-        return self.rows * self.runs * self.teams * self.shares
+        return self.rows * self.runs * self.channel_groups * self.shares
 
     @property
     def blocks(self) -> int:
@@ -105,7 +104,7 @@ class Cut(Bands):
 
     @property
     def lanes_m(self) -> int:
-        """Weights of a thread with what fills the last vector of them."""
+        """Weights of a thread, padded to whole vectors."""
         return -(-self.outputs // self.fragment) * self.fragment
 
     @property
@@ -116,16 +115,16 @@ class Cut(Bands):
     @property
     def width(self) -> int:
         """Columns of the input that a block needs."""
-        return self.windows.width(self.windows.places[1])
+        return self.windows.width(self.windows.output_size[1])
 
     @property
     def cleared(self) -> bool:
-        """Whether shared memory holds zeros around what is loaded."""
+        """Whether shared memory holds zeros around the rows that are loaded."""
         return self.windows.shape[2:] != self.windows.size or self.bands > 1
 
     @property
     def pitch(self) -> int:
-        """Elements from row to row of shared memory: the fewest that meet in one bank."""
+        """Elements from row to row of shared memory, with the fewest bank conflicts."""
         windows = self.windows
         inner = windows.left + windows.shape[3]
         least = max(self.width, windows.width(self.runs * self.run), inner)
@@ -140,76 +139,76 @@ class Cut(Bands):
     def shared(self) -> int:
         """Bytes of shared memory."""
         windows = self.windows
-        weights = windows.channels * prod(windows.taps) * self.teams * self.lanes_m
+        weights = windows.channels * prod(windows.taps) * self.channel_groups * self.lanes_m
         patch = -(-windows.channels * self.plane // 4) * 4
-        sums = self.shares * self.m * self.rows * windows.places[1]
+        sums = self.shares * self.m * self.rows * windows.output_size[1]
         return 4 * max(patch + weights, sums)
 
     def clocks(self, target: Target) -> float:
         """An estimate of the time, in clocks of a multiprocessor."""
         windows = self.windows
         loads = windows.width(self.run) + windows.taps[1] * self.lanes_m // self.fragment
-        lines = windows.channels // self.shares * windows.taps[0]
-        own = lines * (windows.taps[1] * self.run * self.outputs + loads) * SLOWER
+        tap_rows = windows.channels // self.shares * windows.taps[0]
+        own = tap_rows * (windows.taps[1] * self.run * self.outputs + loads) * SLOWER
         warps = -(-self.threads // WARP)
         weights = self.m * windows.channels * prod(windows.taps)
-        sums = self.shares * self.m * self.rows * windows.places[1]
+        sums = self.shares * self.m * self.rows * windows.output_size[1]
         staged = ELEMENT * self.loads * self.wide + WEIGHT * weights + SUM * sums
         trips = -(-self.loads // (LOADS * THREADS)) - (-weights // (MOST_WEIGHTS * THREADS))
         each = -(-self.blocks // target.multiprocessors)
         waves = -(-each // target.resident(self.shared, RESIDENT))
-        full = each * max(-(-warps // SCHEDULERS) * own, warps * lines * loads * READ)
+        full = each * max(-(-warps // SCHEDULERS) * own, warps * tap_rows * loads * READ)
         alone = waves * -(-warps // SCHEDULERS) * own
         return waves * trips * TRIP + each * staged / target.lanes + max(full, alone)
 
 
 @lru_cache(maxsize=1 << 14)
 def _pitch(least: int, rows: int, runs: int, down: int, step: int) -> int:
-    """The distance of rows at which the fewest threads of a warp meet in one bank."""
+    """The distance of rows at which a warp has the fewest bank conflicts."""
 
-    def meeting(pitch: int) -> int:
+    def conflicts(pitch: int) -> int:
         worst = 0
         for first in range(0, min(rows * runs, 2 * WARP), WARP):
-            spots = range(first, min(first + WARP, rows * runs))
-            banks = [(at // runs * down * pitch + at % runs * step) % BANKS for at in spots]
+            positions = range(first, min(first + WARP, rows * runs))
+            banks = [(at // runs * down * pitch + at % runs * step) % BANKS for at in positions]
             worst = max(worst, *(banks.count(bank) for bank in set(banks)))
         return worst
 
-    return min(range(least, least + 9), key=meeting)
+    return min(range(least, least + 9), key=conflicts)
 
 
 @lru_cache(maxsize=1 << 10)
-def cut_of(windows: Windows, m: int, target: Target) -> Cut | None:
-    """The cut of least time, or None where none fits."""
-    if m > MOST_OUTPUTS or min(windows.places) < 1:
+def direct_cut_of(windows: Windows, m: int, target: Target) -> DirectCut | None:
+    """The cut of least time, or None where no cut fits a block."""
+    if m > MOST_OUTPUTS or min(windows.output_size) < 1:
         return None
-    cuts = cuts_of(windows, m, target)
+    cuts = direct_cuts_of(windows, m, target)
     return min(cuts, key=lambda cut: cut.clocks(target), default=None)
 
 
-def cuts_of(windows: Windows, m: int, target: Target) -> Iterator[Cut]:
+def direct_cuts_of(windows: Windows, m: int, target: Target) -> Iterator[DirectCut]:
     """All cuts that keep enough threads of a block busy and fit its shared memory."""
-    shares = [s for s in range(1, SPREAD + 1) if windows.channels % s == 0]
-    bands = {-(-windows.places[0] // parts) for parts in range(1, windows.places[0] + 1)}
+    shares = [s for s in range(1, MOST_CHANNEL_SHARES + 1) if windows.channels % s == 0]
+    bands = {-(-windows.output_size[0] // parts) for parts in range(1, windows.output_size[0] + 1)}
     for rows in sorted(bands):
         for run in range(2, 9):
             for outputs in sorted({min(m, size) for size in (1, 2, 3, 4, 6, 8)}):
                 for share in shares:
-                    cut = Cut(windows, m, rows, run, outputs, share)
+                    cut = DirectCut(windows, m, rows, run, outputs, share)
                     if BUSY <= cut.threads <= THREADS and cut.shared <= target.tile_shared:
                         yield cut
 
 
-def lanes_of(cut: Cut, most: int) -> int:
-    """Neighbouring results that are stored together."""
+def lanes_of(cut: DirectCut, most: int) -> int:
+    """Neighbouring outputs that are stored together."""
     lanes = most
-    while cut.windows.places[1] % lanes:
+    while cut.windows.output_size[1] % lanes:
         lanes //= 2
     return lanes
 
 
 def body(
-    cut: Cut,
+    cut: DirectCut,
     a: Node,
     x: Node,
     writer: Evaluator,
@@ -223,9 +222,9 @@ def body(
         cut: of the problem.
         a: the weights, shape (.., m, k).
         x: the images.
-        writer: with what the epilogue has put into `outer`.
-        lanes: results that the epilogue makes at once.
-        epilogue: statements for each row, each strip before and in its lanes, and after them.
+        writer: its evaluator; the epilogue has written statements into `outer`.
+        lanes: outputs that the epilogue computes at once.
+        epilogue: statements of each row, of each strip before its lanes, in them, and after them.
     """
     windows = cut.windows
     k = windows.channels * prod(windows.taps)
@@ -235,8 +234,8 @@ def body(
     none = tuple(ix.constant(0) for _ in a.shape[:-2])
     weight = writer.value(a, (*none, ix.variable("m", cut.m), ix.variable("k", k)))
     row, strip_load, map_, store = epilogue
-    block_places = cut.rows * windows.places[1]
-    weights = cut.teams * cut.outputs * k
+    block_pixels = cut.rows * windows.output_size[1]
+    weights = cut.channel_groups * cut.outputs * k
     patch = -(-windows.channels * cut.plane // 4)
     weight_loads = min(MOST_WEIGHTS, -(-weights // THREADS))
     return fill(
@@ -248,7 +247,7 @@ def body(
         patch=4 * patch,
         outer=outer.lines,
         image=image,
-        others=others("patch", cut.loads),
+        further_loads=further_loads("patch", cut.loads),
         stride_y=windows.stride[0],
         stride_x=windows.stride[1],
         dilation_y=windows.dilation[0],
@@ -259,8 +258,8 @@ def body(
         plane_pitch=cut.plane,
         weight_loads=weight_loads,
         weight_loop=loop_of(weights, weight_loads),
-        some_weights=some_of(weights, weight_loads),
-        weight_pitch=cut.teams * cut.lanes_m,
+        weight_in_bounds=bounds_test(weights, weight_loads),
+        weight_pitch=cut.channel_groups * cut.lanes_m,
         lanes_m=cut.lanes_m,
         fragment=cut.fragment,
         m=cut.m,
@@ -268,21 +267,21 @@ def body(
         load_weight=load_weight.lines,
         weight=weight,
         outputs=cut.outputs,
-        spots=cut.rows * cut.runs,
+        positions=cut.rows * cut.runs,
         runs=cut.runs,
         run=cut.run,
-        teams=cut.teams,
+        channel_groups=cut.channel_groups,
         shares=cut.shares,
         channels=windows.channels // cut.shares,
         taps=prod(windows.taps),
         taps_y=windows.taps[0],
         taps_x=windows.taps[1],
         reach=windows.width(cut.run),
-        row_length=windows.places[1],
-        block_places=block_places,
-        image_places=prod(windows.places),
+        row_length=windows.output_size[1],
+        block_pixels=block_pixels,
+        image_pixels=prod(windows.output_size),
         lanes=lanes,
-        turns=min(4, -(-cut.m * block_places // (lanes * THREADS))),
+        turns=min(4, -(-cut.m * block_pixels // (lanes * THREADS))),
         row=row,
         strip_load=strip_load,
         map=map_,
@@ -302,18 +301,18 @@ def image_text(
     outer: Scope,
     names: tuple[str, ...],
     pitches: tuple[int, int],
-    again: bool = False,
+    reused: bool = False,
 ) -> list[str]:
-    """How a block brings rows of an image into shared memory: `fetch_patch`, then `put_patch`.
+    """Text that loads rows of an image into shared memory: `fetch_patch`, then `put_patch`.
 
     Args:
         cut: the rows.
         x: the images.
-        writer: with what the epilogue has put into `outer`.
-        outer: what is known before.
-        names: what changes from load to load.
+        writer: its evaluator; the epilogue has written statements into `outer`.
+        outer: the scope around the loads.
+        names: variables that change from load to load.
         pitches: elements from row to row of shared memory, and from channel to channel.
-        again: rows outside of the image are stored as zeros, since others have been there.
+        reused: store zeros for rows outside of the image, since shared memory held another band.
     """
     windows, wide = cut.windows, cut.wide
     height, size = windows.shape[2:]
@@ -325,25 +324,25 @@ def image_text(
     )  # fmt: skip
     value = writer.value(x, at)
     writer.lane = None
-    inside = f" && y >= 0 && y < {height}" if cut.bands > 1 else ""
+    image_rows = f" && y >= 0 && y < {height}" if cut.bands > 1 else ""
     loads = loads_a_trip(cut.loads)
     return fill(
         "direct.cuh",
         "image",
         threads=THREADS,
         loads=loads,
-        some=f"({some_of(cut.loads, loads)})",
+        load_in_bounds=f"({bounds_test(cut.loads, loads)})",
         wide=wide,
-        plane=cut.lines * (size // wide),
+        plane=cut.loaded_rows * (size // wide),
         strips=size // wide,
-        lines=cut.lines,
-        first_line=0 if cut.bands > 1 else windows.top,
+        patch_rows=cut.loaded_rows,
+        first_patch_row=0 if cut.bands > 1 else windows.top,
         top=windows.top,
         left=windows.left,
         stride_y=windows.stride[0],
-        inside=inside,
-        put_inside="" if again else inside,
-        zeroed=wide if again else 0,
+        image_rows=image_rows,
+        put_rows="" if reused else image_rows,
+        zeroed=wide if reused else 0,
         load=load.lines,
         map=each.lines,
         value=value,
@@ -353,19 +352,19 @@ def image_text(
 
 
 def loads_a_trip(count: int) -> int:
-    """Loads of a thread in one trip to memory."""
+    """Loads of a thread in one round trip to memory."""
     return min(LOADS, -(-count // THREADS))
 
 
-def others(what: str, count: int) -> list[str]:
-    """What is loaded in further trips to memory."""
+def further_loads(what: str, count: int) -> list[str]:
+    """The loop of further round trips to memory."""
     step = loads_a_trip(count) * THREADS
     holes = {"what": what, "elements": count, "step": step}
-    return fill("direct.cuh", "others", **holes).splitlines() if count > step else []
+    return fill("direct.cuh", "further_loads", **holes).splitlines() if count > step else []
 
 
-def some_of(count: int, loads: int) -> str:
-    """Whether a thread's load is one of `count`: known but for the last, where one trip is all."""
+def bounds_test(count: int, loads: int) -> str:
+    """The test that a thread's load is one of `count`; only the last load of one trip needs it."""
     test = f"e < {count}"
     if loads == 1 and count < THREADS:
         return test

@@ -1,93 +1,94 @@
-// conv_weight_gradient: the gradient of a small convolution kernel. A block takes bands of rows of
-// images: it brings a band of the cotangent and of the input into shared memory. A thread has `outputs`
-// channels of the cotangent and one line of taps of one channel of the input, and walks over its share
+// conv_weight_gradient: the gradient of a small convolution kernel. A block sums over bands of rows of
+// images: it loads a band of the cotangent and of the input into shared memory. A thread has `outputs`
+// channels of the cotangent and one row of taps of one channel of the input, and loops over its share
 // of the rows; the shares are added in shared memory, in a fixed order.
 //
 // Versions, both kernels of LeNet on an H200 (commit cf5676d):
 //   1. implicit matrix products, which load each element of the input once for every tap: 13.3 us in
 //      one launch with the gradient of the input
-//   2. this one: a block loads each element once, and a thread reuses it for a line of taps
+//   2. this one: a block loads each element once, and a thread reuses it for a row of taps
 //@ body
-const int part = virtual_block;
+const int k_slice = virtual_block;
 float* const patch = reinterpret_cast<float*>(smem);
-float* const slope = patch + @patch@;
+float* const cotangent = patch + @patch@;
 @outer@
-const int line_of = threadIdx.x % @lines_n@, share = threadIdx.x / (@lines_n@ * @teams@);
-const int team = threadIdx.x / @lines_n@ % @teams@;
+const int tap_row = threadIdx.x % @tap_rows@, share = threadIdx.x / (@tap_rows@ * @channel_groups@);
+const int channel_group = threadIdx.x / @tap_rows@ % @channel_groups@;
 float sum[@outputs@][@taps_x@] = {};
 #pragma unroll 4
 for (int e = threadIdx.x; e < @vectors@; e += @threads@)
   reinterpret_cast<tgc_vector<float, 4>*>(patch)[e] = tgc_vector<float, 4>{};
-float hold_slope[@slope_loads@ * @slope_wide@];
+float prefetch_cotangent[@cotangent_loads@ * @cotangent_wide@];
 #pragma unroll 1
-for (int job = part * @jobs@; job < (part + 1) * @jobs@ && job < @all_jobs@; job++) {
+for (int job = k_slice * @jobs@; job < (k_slice + 1) * @jobs@ && job < @all_jobs@; job++) {
   const int image = job / @bands@, row_first = job % @bands@ * @rows@;
   @image@
-  auto fetch_slope = [&](int first) {
+  auto fetch_cotangent = [&](int first) {
 #pragma unroll
-    for (int i = 0; i < @slope_loads@; i++) {
+    for (int i = 0; i < @cotangent_loads@; i++) {
       const int e = first + i * @threads@;
-      const int m = e / @slope_plane@, row = row_first + e / @slope_strips@ % @rows@;
-      const int strip = e % @slope_strips@;
-      if (@slope_some@) {
-        @slope_load@
+      const int m = e / @cotangent_plane@, row = row_first + e / @cotangent_strips@ % @rows@;
+      const int strip = e % @cotangent_strips@;
+      if (@cotangent_in_bounds@) {
+        @cotangent_load@
 #pragma unroll
-        for (int v = 0; v < @slope_wide@; v++) {
-          @slope_map@
-          hold_slope[i * @slope_wide@ + v] = @slope_value@;
+        for (int v = 0; v < @cotangent_wide@; v++) {
+          @cotangent_map@
+          prefetch_cotangent[i * @cotangent_wide@ + v] = @cotangent_value@;
         }
       }
     }
   };
-  auto put_slope = [&](int first) {
+  auto put_cotangent = [&](int first) {
 #pragma unroll
-    for (int i = 0; i < @slope_loads@; i++) {
+    for (int i = 0; i < @cotangent_loads@; i++) {
       const int e = first + i * @threads@;
-      const int m = e / @slope_plane@, row = e / @slope_strips@ % @rows@;
-      if (@slope_some@)
+      const int m = e / @cotangent_plane@, row = e / @cotangent_strips@ % @rows@;
+      if (@cotangent_in_bounds@)
 #pragma unroll
-        for (int v = 0; v < @slope_wide@; v++)
-          slope[(m * @rows@ + row) * @slope_pitch@ + e % @slope_strips@ * @slope_wide@ + v] =
-              hold_slope[i * @slope_wide@ + v];
+        for (int v = 0; v < @cotangent_wide@; v++)
+          cotangent[(m * @rows@ + row) * @cotangent_pitch@ + e % @cotangent_strips@ * @cotangent_wide@ + v] =
+              prefetch_cotangent[i * @cotangent_wide@ + v];
     }
   };
   fetch_patch(threadIdx.x);
-  fetch_slope(threadIdx.x);
+  fetch_cotangent(threadIdx.x);
   __syncthreads();
   put_patch(threadIdx.x);
-  put_slope(threadIdx.x);
-  @other_patch@
-  @other_slope@
+  put_cotangent(threadIdx.x);
+  @further_patch@
+  @further_cotangent@
   __syncthreads();
   if (share < @shares@) {
-    const float* const from = patch + line_of / @taps_y@ * @plane_pitch@ +
-                              line_of % @taps_y@ * (@dilation_y@ * @pitch@);
-    const float* const by = slope + team * (@outputs@ * @rows@ * @slope_pitch@);
+    const float* const patch_from = patch + tap_row / @taps_y@ * @plane_pitch@ +
+                              tap_row % @taps_y@ * (@dilation_y@ * @pitch@);
+    const float* const cotangent_from =
+        cotangent + channel_group * (@outputs@ * @rows@ * @cotangent_pitch@);
 #pragma unroll 1
     for (int row = share; row < @rows@; row += @shares@) {
 #pragma unroll @runs_unrolled@
       for (int run = 0; run < @runs@; run++) {
-        float near[@reach@];
+        float inputs[@reach@];
 #pragma unroll
         for (int j = 0; j < @reach@; j++)
-          near[j] = from[row * (@stride_y@ * @pitch@) + run * (@run@ * @stride_x@) + j];
+          inputs[j] = patch_from[row * (@stride_y@ * @pitch@) + run * (@run@ * @stride_x@) + j];
 #pragma unroll
         for (int q = 0; q < @outputs@; q++) {
-          float slopes[@run@];
+          float cotangents[@run@];
 #pragma unroll
           for (int j = 0; j < @run@; j += @fragment@) {
-            const tgc_vector<float, @fragment@> piece =
+            const tgc_vector<float, @fragment@> fragment =
                 *reinterpret_cast<const tgc_vector<float, @fragment@>*>(
-                    by + (q * @rows@ + row) * @slope_pitch@ + run * @run@ + j);
+                    cotangent_from + (q * @rows@ + row) * @cotangent_pitch@ + run * @run@ + j);
 #pragma unroll
-            for (int lane = 0; lane < @fragment@; lane++) slopes[j + lane] = piece.at[lane];
+            for (int lane = 0; lane < @fragment@; lane++) cotangents[j + lane] = fragment.at[lane];
           }
 #pragma unroll
-          for (int tap = 0; tap < @taps_x@; tap++)
+          for (int tap_x = 0; tap_x < @taps_x@; tap_x++)
 #pragma unroll
             for (int j = 0; j < @run@; j++)
-              sum[q][tap] = tgc_multiply_add(
-                  slopes[j], near[j * @stride_x@ + tap * @dilation_x@], sum[q][tap]);
+              sum[q][tap_x] = tgc_multiply_add(
+                  cotangents[j], inputs[j * @stride_x@ + tap_x * @dilation_x@], sum[q][tap_x]);
         }
       }
     }
@@ -99,10 +100,10 @@ if (share < @shares@) {
 #pragma unroll
   for (int q = 0; q < @outputs@; q++)
 #pragma unroll
-    for (int tap = 0; tap < @taps_x@; tap++)
-      if (team * @outputs@ + q < @m@)
-        shared_sum[(share * @m@ + team * @outputs@ + q) * @n@ + line_of * @taps_x@ + tap] =
-            sum[q][tap];
+    for (int tap_x = 0; tap_x < @taps_x@; tap_x++)
+      if (channel_group * @outputs@ + q < @m@)
+        shared_sum[(share * @m@ + channel_group * @outputs@ + q) * @n@ + tap_row * @taps_x@ + tap_x] =
+            sum[q][tap_x];
 }
 __syncthreads();
 for (int e = threadIdx.x; e < @m@ * @n@; e += @threads@) {

@@ -16,7 +16,7 @@ from tinygrad_cuda.graph.ops.convolution import (
 from tinygrad_cuda.graph.ops.geometry import Geometry
 from tinygrad_cuda.graph.ops.windows import padded, windows
 
-IMPLICIT = (convolution, convolution_weight_gradient)  # made as products with windows
+IMPLICIT = (convolution, convolution_weight_gradient)  # computed as products with windows
 
 
 # The product --------------------------------------------------------------------------------------
@@ -73,14 +73,15 @@ class Windows:
     Attributes:
         shape: of the input, without its padding: images, channels, rows, columns.
         size: rows and columns of the input with its padding; `top` and `left` of it are zeros.
-        taps: rows and columns of a window; `places`: windows down and across.
+        taps: rows and columns of a window.
+        output_size: windows down and across, the rows and columns of the result.
         stride, dilation: elements from window to window, and from tap to tap.
     """
 
     shape: Shape
     size: tuple[int, int]
     taps: tuple[int, int]
-    places: tuple[int, int]
+    output_size: tuple[int, int]
     stride: tuple[int, int]
     dilation: tuple[int, int]
     top: int
@@ -96,11 +97,11 @@ class Windows:
         return self.shape[1]
 
     def height(self, rows: int) -> int:
-        """Rows of the input that so many rows of the result need."""
+        """Rows of the input that so many rows of the output need."""
         return (rows - 1) * self.stride[0] + (self.taps[0] - 1) * self.dilation[0] + 1
 
     def width(self, run: int) -> int:
-        """Columns of the input that so many neighbours need."""
+        """Columns of the input that so many neighbouring outputs need."""
         return (run - 1) * self.stride[1] + (self.taps[1] - 1) * self.dilation[1] + 1
 
 
@@ -117,13 +118,13 @@ def windows_of(node: Node) -> Windows | None:
     x, (y, w) = node.sources[not own], (node, node.sources[1]) if own else (node.sources[0], node)
     if len(at.stride) != 2 or at.groups != 1:
         return None
-    taps, places = w.shape[2:], y.shape[2:]
+    taps, output_size = w.shape[2:], y.shape[2:]
     axes = list(zip(taps, at.stride, at.dilation, strict=True))
     if any(k == s == 1 for k, s, _ in axes) or all(k == s and d == 1 for k, s, d in axes):
         return None
     (top, bottom), (left, right) = at.padding
     (height, width), (rows, columns) = x.shape[2:], taps
-    (down, across), (sy, sx), (dy, dx) = places, at.stride, at.dilation
+    (down, across), (sy, sx), (dy, dx) = output_size, at.stride, at.dilation
     return Windows(
         x.shape, (top + height + bottom, left + width + right), (rows, columns), (down, across),
         (sy, sx), (dy, dx), top, left,

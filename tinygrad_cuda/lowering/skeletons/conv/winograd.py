@@ -1,4 +1,4 @@
-"""3 x 3 convolutions as products of planes (Winograd): their time, and their nodes."""
+"""3 x 3 convolutions as products of planes (Winograd): the cost model, and the nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tinygrad_cuda.lowering.skeletons.conv.direct import MOST_OUTPUTS
 from tinygrad_cuda.lowering.skeletons.conv.windows import Windows
 from tinygrad_cuda.lowering.target import Target
 
-LAUNCH = 5000  # clocks of a multiprocessor that a further kernel takes at least
+LAUNCH = 5000  # clocks of a multiprocessor that each further launch takes at least
 
 
 # The choice ---------------------------------------------------------------------------------
@@ -28,7 +28,7 @@ class Tiles:
 
     Attributes:
         windows: those of the convolution's input.
-        form: results of a tile along an axis.
+        form: outputs of a tile along an axis.
         clocks: an estimate of the time of all kernels, in clocks of a multiprocessor.
     """
 
@@ -40,7 +40,7 @@ class Tiles:
 def tiles_of_least_time(
     node: Node, windows: Windows, channels: int, target: Target
 ) -> Tiles | None:
-    """The tiles of least time; None where tiles are not made for the problem.
+    """The tiles of least time; None where Winograd does not apply.
 
     Args:
         node: the convolution, or its weight gradient.
@@ -54,25 +54,27 @@ def tiles_of_least_time(
     few = min(channels, windows.channels) <= MOST_OUTPUTS
     if not ones or windows.taps != (TAPS, TAPS) or few:
         return None
-    found = [
+    tilings = [
         Tiles(windows, form, _clocks(windows, channels, form, node.op is not convolution, target))
         for form in PARTS
         # A block has whole rows of tiles.
-        if tiles_of(PARTS[form]["results"], *windows.places)[1] <= THREADS
+        if tiles_of(PARTS[form]["results"], *windows.output_size)[1] <= THREADS
     ]
-    return min(found, key=lambda tiles: tiles.clocks, default=None)
+    return min(tilings, key=lambda tiles: tiles.clocks, default=None)
 
 
-def _clocks(windows: Windows, channels: int, form: int, turned: bool, target: Target) -> float:
+def _clocks(
+    windows: Windows, channels: int, form: int, weight_gradient: bool, target: Target
+) -> float:
     """An estimate of the time of all kernels, in clocks of a multiprocessor."""
-    rows, columns = tiles_of(PARTS[form]["results"], *windows.places)
-    places, planes = windows.images * rows * columns, (form + TAPS - 1) ** 2
-    m, n, k = channels, places, windows.channels
-    m, n, k = (k, m, n) if turned else (m, n, k)
+    rows, columns = tiles_of(PARTS[form]["results"], *windows.output_size)
+    image_tiles, planes = windows.images * rows * columns, (form + TAPS - 1) ** 2
+    m, n, k = channels, image_tiles, windows.channels
+    m, n, k = (k, m, n) if weight_gradient else (m, n, k)
     product = Product(planes, m, n, k, 4)
     time = clocks(plan(product, target), product, target)
     operands = 4 * planes * (m * k + k * n + m * n)
-    images = 4 * windows.images * prod(windows.places) * (channels + windows.channels)
+    images = 4 * windows.images * prod(windows.output_size) * (channels + windows.channels)
     moved = operands + images + 4 * TAPS * TAPS * channels * windows.channels
     return max(time, operands / target.traffic) + moved / target.traffic + 3 * LAUNCH
 
@@ -82,21 +84,21 @@ def _clocks(windows: Windows, channels: int, form: int, turned: bool, target: Ta
 
 def _tiles(x: Node, windows: Windows, form: int) -> Node:
     """The planes of a convolution's input."""
-    rows, columns = tiles_of(PARTS[form]["results"], *windows.places)
+    rows, columns = tiles_of(PARTS[form]["results"], *windows.output_size)
     beyond = TAPS - 1
     shape = (*x.shape[:2], rows * form + beyond, columns * form + beyond)
-    return winograd(_inside(x, shape, windows.top, windows.left), form=form, part="images")
+    return winograd(_padded(x, shape, windows.top, windows.left), form=form, part="images")
 
 
-def _inside(x: Node, shape: tuple[int, ...], top: int, left: int) -> Node:
-    """x among zeros."""
+def _padded(x: Node, shape: tuple[int, ...], top: int, left: int) -> Node:
+    """x, padded with zeros to `shape`."""
     if shape == x.shape:
         return x
     return movement.pad(x, starts=(0, 0, top, left), shape=shape, steps=(1,) * 4, value=0)
 
 
 def by_tiles(node: Node, tiles: Tiles) -> Node:
-    """The nodes of a convolution, or of its weight gradient, made by tiles."""
+    """The nodes of a convolution, or of its weight gradient, computed by tiles."""
     with gradient_mode(False), recorded_at(node.site):
         make = _result if node.op is convolution else _taps
         return make(node, tiles.windows, tiles.form)
@@ -113,8 +115,8 @@ def _result(node: Node, windows: Windows, form: int) -> Node:
 def _taps(node: Node, windows: Windows, form: int) -> Node:
     """The gradient of its kernel."""
     g, x = node.sources
-    rows, columns = tiles_of(PARTS[form]["results"], *windows.places)
+    rows, columns = tiles_of(PARTS[form]["results"], *windows.output_size)
     whole = (*g.shape[:2], rows * form, columns * form)
-    cotangents = winograd(_inside(g, whole, 0, 0), form=form, part="cotangents")
+    cotangents = winograd(_padded(g, whole, 0, 0), form=form, part="cotangents")
     planes = contraction.matmul(_tiles(x, windows, form), contraction.transpose(cotangents))
     return unwinograd(planes, form=form, part="taps", shape=node.shape)

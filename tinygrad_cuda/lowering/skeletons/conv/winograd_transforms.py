@@ -1,4 +1,4 @@
-"""TILE: the transforms around products of planes as text: how tiles are cut among threads."""
+"""winograd_transforms: the transforms around products of planes, as text."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.target import Target
 
-NEAR = 128  # results of a block that are neighbours in memory at least, where that can be had
-FEW = 4  # neighbours of a plane that a block loads at least, so that there are more blocks
-PITCH = THREADS + 8  # elements from line to line of shared memory, against bank conflicts
+NEAR = 128  # neighbouring outputs of a block in memory at least, where channels allow it
+FEW = 4  # neighbouring tiles that a block loads at least when more blocks are needed
+PITCH = THREADS + 8  # elements from row to row of shared memory, against bank conflicts
 
 
 def tile_stages(kernel: Kernel) -> list[Stage]:
@@ -68,9 +68,9 @@ def _transformed(part: TransformPart, each: Sequence[str]) -> str:
 
 
 def _planes(kernel: Kernel, node: Node) -> Stage:
-    """From images, or whatever is evaluated in their place, to planes."""
+    """From images, evaluated inline where they are cheap, to planes."""
     part, (x,) = _part_of(node), node.sources
-    _, channels, places = node.shape
+    _, channels, image_tiles = node.shape
     images, _, height, width = x.shape
     beyond, lines = part.size - part.step, len(part.matrix)
     rows, columns = (height - beyond) // part.step, (width - beyond) // part.step
@@ -86,30 +86,32 @@ def _planes(kernel: Kernel, node: Node) -> Stage:
     value = writer.value(x, (image, channel, y, z + first + v))
     load.lines.append(f"from[u][{f'{first} + ' if first else ''}v] = {value};")
     writer.scopes, writer.lane = [outer, row], None
-    for place in (*range(first), *range(first + run, part.size)):
-        value = writer.value(x, (image, channel, y, z + place))
-        row.lines.append(f"from[u][{place}] = {value};")
+    for column in (*range(first), *range(first + run, part.size)):
+        value = writer.value(x, (image, channel, y, z + column))
+        row.lines.append(f"from[u][{column}] = {value};")
     store = Scope("g")
-    writer.scopes = [Scope("channel", "place"), Scope("f"), store]
+    writer.scopes = [Scope("channel", "image_tile"), Scope("f"), store]
     plane = ix.variable("f", lines) * lines + ix.variable("g", lines)
-    at = (plane, channel, ix.variable("place", places))
+    at = (plane, channel, ix.variable("image_tile", image_tiles))
     stores = Stores(writer, kernel)
     stores.put(node, ix.flatten(at, node.shape), "to[g]")
     body = fill(
         "winograd_transforms.cuh",
         "planes",
-        place=_place(writer, channels * places, places, rows * columns, columns, outer.lines),
+        thread_tile=_thread_tile(
+            writer, channels * image_tiles, image_tiles, rows * columns, columns, outer.lines
+        ),
         size=part.size,
         row=row.lines,
         run=run,
         load=load.lines,
         tile=_transformed(part, store.lines),
     )
-    return _stage(kernel, node, body, words, -(-channels * places // THREADS), 0)
+    return _stage(kernel, node, body, words, -(-channels * image_tiles // THREADS), 0)
 
 
 def _run(part: TransformPart, x: Node) -> tuple[int, int]:
-    """Which neighbours of a tile's row may be one vector in memory: the first, and how many."""
+    """The neighbours of a tile's row that may be one vector: the first, and their number."""
     left = x.attributes["starts"][3] if x.op is movement.pad else 0
     first = left % part.step if isinstance(left, int) else 0
     return (first, part.step) if first + part.step <= part.size else (0, part.size)
@@ -117,13 +119,14 @@ def _run(part: TransformPart, x: Node) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Block:
-    """What of the result of a transform to images a block makes.
+    """The outputs of a transform to images that a block computes.
 
     Attributes:
-        part, shape: of the transform: which one, and the images.
-        channels, images: how many neighbouring ones; of one image it may be
-        rows: so many rows of tiles only.
-        lanes: neighbouring results that are stored together.
+        part: the transform.
+        shape: of the images.
+        channels, images: numbers of neighbouring channels and images.
+        rows: rows of tiles; fewer than an image has only where `images` is 1.
+        lanes: neighbouring outputs that are stored together.
     """
 
     part: TransformPart
@@ -135,12 +138,12 @@ class Block:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Of an image."""
+        """Rows and columns of tiles of an image."""
         return tiles_of(self.part, *self.shape[2:])
 
     @property
     def plane(self) -> int:
-        """Results of a channel of an image."""
+        """Outputs of a channel of an image."""
         return self.shape[2] * self.shape[3]
 
     @property
@@ -149,45 +152,45 @@ class Block:
         return -(-self.tiles[0] // self.rows)
 
     @property
-    def parts(self) -> int:
+    def channel_groups(self) -> int:
         """Blocks that share the channels of an image."""
         return self.shape[1] // self.channels
 
     @property
     def blocks(self) -> int:
-        return self.parts * self.bands * -(-self.shape[0] // self.images)
+        return self.channel_groups * self.bands * -(-self.shape[0] // self.images)
 
     @property
     def run(self) -> int:
-        """Results of an image that are neighbours in memory."""
+        """Outputs of an image that are neighbours in memory."""
         if self.bands > 1:
             return self.rows * self.part.step * self.shape[3]
         return self.channels * self.plane
 
     @property
     def together(self) -> bool:
-        """Whether results that are stored together lie in a row of one tile."""
+        """Whether outputs that are stored together lie in a row of one tile."""
         return self.shape[3] % self.lanes == self.part.step % self.lanes == 0
 
     @property
-    def inside(self) -> str:
-        """What is to be tested of a result that is not beyond the block's share."""
+    def in_bounds(self) -> str:
+        """Tests that an output of the last block is one of the images'."""
         tests = [f"image < {self.shape[0]}"] if self.shape[0] % self.images else []
         if self.bands > 1:
             run, strips = self.run // self.lanes, self.plane // self.lanes
-            tests.append(f"band * {run} + along < {strips}")
+            tests.append(f"band * {run} + run_strip < {strips}")
         return "".join(f" && {test}" for test in tests)
 
     @property
     def sizes(self) -> dict[str, object]:
-        """What the skeleton must know."""
+        """The sizes that fill the skeleton."""
         rows, columns = self.tiles
         band_tiles = self.rows * columns
         return {
             "threads": THREADS,
-            "channel_groups": self.parts,
-            "several": self.channels,
-            "part_strips": self.channels * self.plane // self.lanes,
+            "channel_groups": self.channel_groups,
+            "channels_each": self.channels,
+            "group_strips": self.channels * self.plane // self.lanes,
             "images": self.shape[0],
             "images_each": self.images,
             "bands": self.bands,
@@ -204,28 +207,28 @@ class Block:
             "lines": self.part.step,
             "turns": -(-self.images * self.run // (self.lanes * THREADS)),
             "run": self.run // self.lanes,
-            "items": self.images * self.run // self.lanes,
+            "vectors": self.images * self.run // self.lanes,
             "run_elements": self.run,
             "lanes": self.lanes,
         }
 
 
 def block_of(part: TransformPart, shape: Shape, target: Target) -> Block:
-    """A block whose results lie together in memory, with a tile for most of its threads."""
+    """A block whose outputs are neighbours in memory, with a tile for most of its threads."""
     images, channels, height, width = shape
     rows, columns = tiles_of(part, height, width)
     tiles, plane = rows * columns, height * width
     if tiles > THREADS:
-        assert columns <= THREADS, "no convolution with so long rows is made by tiles"
+        assert columns <= THREADS, "no convolution with so long rows is computed by tiles"
         lanes = next(wide for wide in (4, 2, 1) if plane % wide == width * part.step % wide == 0)
         return Block(part, shape, 1, 1, THREADS // columns, lanes)
     several = [q for q in (1, 2, 4, 8, 16) if channels % q == 0 and q * tiles <= THREADS // 2]
     near = (q for q in several if q * plane >= NEAR and q * plane % 4 == 0)
     chosen = next(near, 1)
     lanes = next(wide for wide in (4, 2, 1) if chosen * plane % wide == 0)
-    parts, each = channels // chosen, min(images, THREADS // (chosen * tiles))
+    groups, each = channels // chosen, min(images, THREADS // (chosen * tiles))
     enough = 2 * target.multiprocessors
-    while each > 1 and each * tiles > FEW and parts * -(-images // each) < enough:
+    while each > 1 and each * tiles > FEW and groups * -(-images // each) < enough:
         each = -(-each // 2)
     return Block(part, shape, chosen, each, rows, lanes)
 
@@ -236,14 +239,14 @@ def _images(kernel: Kernel, node: Node) -> Stage:
     block = block_of(part, node.shape, kernel.target)
     words = KernelParams()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
-    before, load = Scope("channel", "place"), Scope("f", "g")
+    before, load = Scope("channel", "image_tile"), Scope("f", "g")
     writer.scopes = [before, load]
     plane = ix.variable("f", part.size) * part.size + ix.variable("g", part.size)
     channel = ix.variable("channel", node.shape[1])
-    value = writer.value(x, (plane, channel, ix.variable("place", x.shape[2])))
+    value = writer.value(x, (plane, channel, ix.variable("image_tile", x.shape[2])))
     outer, strip, map_, after = _epilogue(kernel, node, writer, block.lanes)
     lane = "" if block.together or block.lanes == 1 else " + v"
-    place = fill("winograd_transforms.cuh", "result", lane=lane, **block.sizes)
+    source = fill("winograd_transforms.cuh", "source", lane=lane, **block.sizes)
     body = fill(
         "winograd_transforms.cuh",
         "images",
@@ -255,10 +258,10 @@ def _images(kernel: Kernel, node: Node) -> Stage:
         load=load.lines,
         value=value,
         outer=outer,
-        inside=block.inside,
+        in_bounds=block.in_bounds,
         strip_load=strip,
-        strip_place=place if block.together else [],
-        lane_place=[] if block.together else place,
+        strip_source=source if block.together else [],
+        lane_source=[] if block.together else source,
         lane_step=f"v * {PITCH}" if block.together and block.lanes > 1 else "0",
         map=map_,
         store=after,
@@ -269,7 +272,7 @@ def _images(kernel: Kernel, node: Node) -> Stage:
 def _epilogue(
     kernel: Kernel, node: Node, writer: Evaluator, lanes: int
 ) -> tuple[list[str], list[str], list[str], list[str]]:
-    """Statements before all results, for each strip before and in its lanes, and after them."""
+    """Statements before all outputs, of each strip before its lanes, in them, and after them."""
     images, *inner = node.shape
     strip, v = ix.variable("strip", prod(inner) // lanes), ix.variable("v", lanes)
     flat = ix.variable("image", images) * prod(inner) + strip * lanes + v
@@ -283,17 +286,17 @@ def _epilogue(
     return scopes[0].lines, scopes[1].lines, scopes[2].lines, stores.after
 
 
-def _place(
-    writer: Evaluator, items: int, places: int, tiles: int, columns: int, outer: Sequence[str]
+def _thread_tile(
+    writer: Evaluator, count: int, image_tiles: int, tiles: int, columns: int, outer: Sequence[str]
 ) -> str:
-    """Which tile is the thread's, and what it needs to know of it."""
+    """Text that derives the thread's tile and its coordinates."""
     return fill(
         "winograd_transforms.cuh",
-        "place",
+        "thread_tile",
         index="long long" if writer.wide else "int",
         threads=THREADS,
-        items=items,
-        places=places,
+        global_threads=count,
+        image_tiles=image_tiles,
         tiles=tiles,
         columns=columns,
         outer=outer,
