@@ -108,7 +108,7 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         "emu_order",
         int,
         "0",
-        "seed that permutes the order of threads on emu; 0 is 0, 1, 2, ...",
+        "seed that permutes threads and asynchronous copies on emu; 0 is 0, 1, 2, ...",
         0,
     ),
     EnvironmentVariable(

@@ -57,8 +57,11 @@ constexpr long long TGC_EMU_STACK = 65 * 4096;    // no power of two: see tgc_em
 constexpr long long TGC_EMU_STATE = 256 << 10;   // the structure below and the warps
 constexpr long long TGC_EMU_SHARED = 512 << 10;  // shared memory between two canaries
 constexpr int TGC_EMU_CANARY_BYTES = 256;
+constexpr int TGC_EMU_COPIES = 1 << 17;          // in flight at one time
+struct tgc_emu_copy { char* to; const char* from; int bytes, next; unsigned group; };
 constexpr long long TGC_EMU_MACHINE_BYTES =
-    TGC_EMU_STATE + TGC_EMU_SHARED + TGC_EMU_THREADS * TGC_EMU_STACK;
+    TGC_EMU_STATE + TGC_EMU_SHARED + TGC_EMU_THREADS * TGC_EMU_STACK +
+    TGC_EMU_COPIES * (long long)sizeof(tgc_emu_copy);
 
 struct tgc_emu_warp {
   unsigned arrived;
@@ -89,6 +92,10 @@ struct tgc_emu_state {
   tgc_emu_launch* launch;
   tgc_emu_known known[16];              // pointers seen lately, by a few of their bits
   tgc_emu_warp warps[TGC_EMU_THREADS / 32];
+  tgc_emu_copy* copies;                 // in flight, a list for each thread: see tgc_emu_copy_async
+  int copy_first[TGC_EMU_THREADS], copy_last[TGC_EMU_THREADS], free_copy, fresh_copy, in_flight;
+  unsigned copy_groups[TGC_EMU_THREADS];  // that the thread has committed
+  int copy_moment;
 };
 static_assert(sizeof(tgc_emu_state) <= TGC_EMU_STATE);
 
@@ -217,6 +224,8 @@ static int tgc_emu_pick_random() {
   return m->warp * 32 + lane;
 }
 
+static void tgc_emu_copies_arrive();
+
 // The thread to run next; -1 when all have ended.
 static int tgc_emu_pick() {
   tgc_emu_state* m = tgc_emu;
@@ -226,7 +235,10 @@ static int tgc_emu_pick() {
     if (!tgc_emu_release_barrier())
       tgc_emu_fail(TGC_EMU_DEADLOCK, m->barrier_count, m->warp_count, m->barrier_line);
   }
-  if (m->launch->order != 0) return tgc_emu_pick_random();
+  if (m->launch->order != 0) {
+    if (m->in_flight) tgc_emu_copies_arrive();
+    return tgc_emu_pick_random();
+  }
   unsigned at = m->head;
   m->head = (at + 1) % TGC_EMU_THREADS;
   m->ready_count--;
@@ -350,6 +362,76 @@ static inline void tgc_emu_check_shared(const void* pointer, long long bytes, lo
   if (offset >= 0 && offset + bytes <= tgc_emu->launch->shared && offset % unit == 0) return;
   tgc_emu->launch->error.write = write;
   tgc_emu_fail(TGC_EMU_SHARED_ACCESS, offset, bytes, unit);
+}
+
+// ------------------------------------------------------------------------- asynchronous copies
+// A copy to shared memory takes effect at a moment between its issue and the wait for its group: at
+// its issue, at that wait, or at either or between by chance. Blocks and orders take these in turn,
+// so that orders 1 to 4 of one block show all of them; order 0 shows the second. Until a copy has
+// taken effect its target holds what it held, or all ones, so that a read too soon shows.
+
+enum { TGC_EMU_AT_ISSUE, TGC_EMU_AT_WAIT, TGC_EMU_AT_WAIT_OLD_BYTES, TGC_EMU_BY_CHANCE };
+
+static void tgc_emu_copies_reset(long long block) {
+  tgc_emu_state* m = tgc_emu;
+  m->copies = (tgc_emu_copy*)tgc_emu_stack(TGC_EMU_THREADS);
+  memset(m->copy_first, 0xff, sizeof(int) * blockDim.x);
+  memset(m->copy_groups, 0, sizeof(unsigned) * blockDim.x);
+  m->free_copy = -1;
+  m->fresh_copy = m->in_flight = 0;
+  long long order = m->launch->order;
+  m->copy_moment = order == 0 ? TGC_EMU_AT_WAIT : int((order + block) % 4);
+}
+
+static inline void tgc_emu_copy_now(char* to, const char* from, int bytes) {
+  if (from) memcpy(to, from, bytes);
+  else memset(to, 0, bytes);
+}
+
+// The thread's oldest copy takes effect.
+static void tgc_emu_copy_arrive(int thread) {
+  tgc_emu_state* m = tgc_emu;
+  int number = m->copy_first[thread];
+  tgc_emu_copy& copy = m->copies[number];
+  tgc_emu_copy_now(copy.to, copy.from, copy.bytes);
+  m->copy_first[thread] = copy.next;
+  copy.next = m->free_copy;
+  m->free_copy = number;
+  m->in_flight--;
+}
+
+static void tgc_emu_copies_arrive() {
+  if (tgc_emu->copy_moment != TGC_EMU_BY_CHANCE || tgc_emu_random(4)) return;
+  int thread = tgc_emu_random(blockDim.x);
+  if (tgc_emu->copy_first[thread] >= 0) tgc_emu_copy_arrive(thread);
+}
+
+// `bytes` to shared memory, zeros where `from` is null.
+static void tgc_emu_copy_async(void* shared, const void* from, int bytes) {
+  tgc_emu_state* m = tgc_emu;
+  int self = threadIdx.x, moment = m->copy_moment;
+  tgc_emu_check_shared(shared, bytes, bytes, true);
+  bool full = m->free_copy < 0 && m->fresh_copy == TGC_EMU_COPIES;
+  if (moment == TGC_EMU_AT_ISSUE || full || (moment == TGC_EMU_BY_CHANCE && tgc_emu_random(2))) {
+    tgc_emu_copy_now((char*)shared, (const char*)from, bytes);
+    return;
+  }
+  if (moment == TGC_EMU_AT_WAIT) memset(shared, 0xff, bytes);
+  int number = m->free_copy >= 0 ? m->free_copy : m->fresh_copy++;
+  if (number == m->free_copy) m->free_copy = m->copies[number].next;
+  m->copies[number] = {(char*)shared, (const char*)from, bytes, -1, m->copy_groups[self]};
+  if (m->copy_first[self] < 0) m->copy_first[self] = number;
+  else m->copies[m->copy_last[self]].next = number;
+  m->copy_last[self] = number;
+  m->in_flight++;
+}
+static inline void tgc_emu_copy_commit() { tgc_emu->copy_groups[threadIdx.x]++; }
+// All groups of the thread but the `newer` newest arrive; what it has not committed does not.
+static void tgc_emu_copy_wait(int newer) {
+  tgc_emu_state* m = tgc_emu;
+  int self = threadIdx.x, last = int(m->copy_groups[self]) - newer;
+  while (m->copy_first[self] >= 0 && int(m->copies[m->copy_first[self]].group) < last)
+    tgc_emu_copy_arrive(self);
 }
 
 // One CPU thread runs all fibers, so plain reads and writes are atomic. Only the types that CUDA
@@ -529,6 +611,7 @@ static bool tgc_emu_run_block(long long block) {
   if (launch->order != 0)
     for (int thread = 0; thread < threads; thread++) tgc_emu_make_ready(thread);
   memset(tgc_emu_smem, 0xff, launch->shared);
+  tgc_emu_copies_reset(block);
 
   int first = tgc_emu_pick();
   tgc_emu_start(first);

@@ -85,8 +85,9 @@ class EmulatedModule:
             shared_bytes: dynamic shared memory; every block finds it filled with 0xFF.
             words: the parameter structure as 8-byte words.
             ranges: address and length in bytes of each buffer that the kernel may touch.
-            thread_order: seed that permutes the order in which threads run between barriers;
-                0 runs them in order. ``TGC_EMU_ORDER`` when left out.
+            thread_order: seed that permutes the order in which threads run between barriers, and
+                when asynchronous copies take effect; 0 runs them in order, copies at their wait.
+                ``TGC_EMU_ORDER`` when left out.
             site: the user's line behind the kernel, for errors.
 
         Raises:

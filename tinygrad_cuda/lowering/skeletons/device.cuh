@@ -252,9 +252,9 @@ TGC_DEVICE tgc_vector<T, N> tgc_load_vector_lasting(const T* base, I index) {
 #endif
 }
 
-// Copies to shared memory that a thread sends for, in groups that it closes one after another, and
-// waits for until no more than PENDING groups are on their way. What other threads read of them
-// needs a barrier besides. Below sm_80 a copy is made where it is sent for.
+// Copies to shared memory that a thread issues, in groups that it commits one after another, and
+// waits for until no more than PENDING groups are in flight. What other threads read of them needs
+// a barrier besides. Below sm_80 a copy is made where it is issued.
 template <int N, class T, class I>
 TGC_DEVICE void tgc_copy_ahead(tgc_vector<T, N>* target, const T* base, I index) {
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
@@ -266,6 +266,8 @@ TGC_DEVICE void tgc_copy_ahead(tgc_vector<T, N>* target, const T* base, I index)
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
                  :: "r"(address), "l"(base + index), "n"(bytes) : "memory");
+#elif defined(TGC_EMULATOR)
+  tgc_emu_copy_async(target, tgc_address(base, index, N), N * int(sizeof(T)));
 #else
   *target = tgc_load_vector<N>(base, index);
 #endif
@@ -283,11 +285,15 @@ TGC_DEVICE void tgc_copy_ahead_lasting(tgc_vector<T, N>* target, const T* base, 
 TGC_DEVICE void tgc_copy_commit() {
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
+#elif defined(TGC_EMULATOR)
+  tgc_emu_copy_commit();
 #endif
 }
 template <int PENDING> TGC_DEVICE void tgc_copy_wait() {
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
+#elif defined(TGC_EMULATOR)
+  tgc_emu_copy_wait(PENDING);
 #endif
 }
 

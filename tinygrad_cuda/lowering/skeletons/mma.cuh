@@ -177,10 +177,8 @@ TGC_DEVICE unsigned tgc_pack_fp16(float low, float high) {
 // by tgc_copy_commit and waited for by tgc_copy_wait, of device.cuh.
 TGC_DEVICE void tgc_copy_async16(void* shared, const void* global, bool inside) {
 #ifdef TGC_EMULATOR
-  tgc_emu_check_shared(shared, 16, 16, true);
   if (inside) tgc_emu_check(global, 0, 1, 16, false);
-  if (inside) memcpy(shared, global, 16);
-  else memset(shared, 0, 16);
+  tgc_emu_copy_async(shared, inside ? global : nullptr, 16);
 #else
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :: "r"((unsigned)__cvta_generic_to_shared(shared)), "l"(global),
