@@ -248,6 +248,28 @@ def test_names_and_modes_are_looked_at(short: list[bool]) -> None:
         tc.set_default_dtype(tc.float32)
 
 
+def test_the_default_device_is_looked_at(short: list[bool]) -> None:
+    @tc.compile
+    def step(x: Any) -> Any:
+        return x * 2, tc.ones(3)
+
+    x = tc.ones(3)
+    x.numpy()
+    default = tc.get_default_device()
+
+    def devices() -> list[str]:
+        return [step(x)[1].device.kind for _ in range(6)]
+
+    assert devices() == [default.kind] * 6 and (settings.slow or short[-1])
+    with tc.device("cpu"):
+        assert devices() == ["cpu"] * 6
+    short.clear()
+    assert devices() == [default.kind] * 6 and (settings.slow or short[-1])
+    short.clear()
+    with default:
+        assert devices() == [default.kind] * 6 and (settings.slow or short[-1])
+
+
 def test_a_deleted_variable(short: list[bool]) -> None:
     """The function is asked again, and says so itself."""
     factor = 2.0
