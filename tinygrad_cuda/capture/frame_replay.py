@@ -11,13 +11,12 @@ from itertools import repeat
 from operator import attrgetter, is_
 from typing import Any
 
-from tinygrad_cuda.backend import registry
 from tinygrad_cuda.capture.results import Fresh, OutputSpec
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.core.reference_counts import LISTED, reference_count
-from tinygrad_cuda.engine.capture import CapturedRun, Draws, HostDraw, duplicate
+from tinygrad_cuda.engine.capture import CapturedRun, duplicate
 from tinygrad_cuda.engine.cell import Cell
 from tinygrad_cuda.engine.realize import lock_of, realize_cell, run_again
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, node_made
@@ -132,39 +131,6 @@ class RunEvent:
         if self.unused:
             self.spare = {output: found[output] for output in self.unused}
         frame.write(self.writes)
-
-
-class DrawsEvent:
-    """Takes numbers of random nodes from a Generator."""
-
-    __slots__ = ("generator", "count", "targets")
-
-    def __init__(self, draws: Draws) -> None:
-        self.generator, self.count = draws.generator, draws.count
-        self.targets: list[tuple[list[Any], int, int | None]] = []
-
-    def target(self, numbers: list[Any], position: int, offset: int | None) -> None:
-        """Has the seed (offset None) or a number written to ``numbers[position]``."""
-        self.targets.append((numbers, position, offset))
-
-    def __call__(self, frame: ReplayFrame) -> None:
-        seed, first = self.generator.reserve(self.count)
-        for numbers, position, offset in self.targets:
-            numbers[position] = seed if offset is None else first + offset
-
-
-class HostDrawEvent:
-    """Has NumPy draw a constant anew."""
-
-    __slots__ = ("device", "draw", "numbers", "place")
-
-    def __init__(self, host: HostDraw, first: int) -> None:
-        self.device, self.draw, self.numbers = host.device, host.draw, host.numbers
-        self.place = first + host.constant
-
-    def __call__(self, frame: ReplayFrame) -> None:
-        backend: Any = registry.get(self.device)
-        frame.values[self.place] = backend.from_host(self.draw(*self.numbers))
 
 
 class GradientPlace:

@@ -6,17 +6,11 @@ import gc
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.backend import registry
-from tinygrad_cuda.capture.frame_replay import (
-    DrawsEvent,
-    GradientPlace,
-    HostDrawEvent,
-    ReplayFrame,
-    RunEvent,
-    outputs_of,
-)
+from tinygrad_cuda.capture.frame_replay import GradientPlace, ReplayFrame, RunEvent, outputs_of
 from tinygrad_cuda.capture.results import Fresh, OutputSpec, OutputSpecs, ResultHistory, has_history
 from tinygrad_cuda.capture.signature import Given, changed_module
 from tinygrad_cuda.core.device import CPU
@@ -57,11 +51,14 @@ class Change(NamedTuple):
     new: bool
 
 
-class Foreseen(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ForeseenStep:
     """A step whose numbers depend on what the host does in the call before it.
 
+    It computes them when it comes.
+
     Attributes:
-        step: which is prepared when it comes.
+        step: the optimizer's.
         before: the step of the same optimizer that precedes it in the call.
     """
 
@@ -75,6 +72,15 @@ class Foreseen(NamedTuple):
             Stale: the step would be another graph.
         """
         self.step.foresee(self.before)
+
+    def __call__(self, frame: ReplayFrame) -> None:
+        try:
+            self.step.prepare()
+        except Stale as stale:
+            raise CompileError(
+                "compile", f"{stale}, between two steps of one call",
+                expect="the same steps as when the function was traced", actual=str(stale),
+            ) from None  # fmt: skip
 
 
 class CapturedProgram:
@@ -236,7 +242,6 @@ class CapturedProgram:
         self.used.update(
             output_spec.source for writes in self.writes.values() for _, output_spec in writes
         )
-        suppliers: dict[int, Any] = {}
         steps: dict[int, Any] = {}  # the last one of each optimizer
         calls = False
         for event in self.capture.events:
@@ -245,36 +250,23 @@ class CapturedProgram:
                 inputs = [self._number(source) for source in event.inputs]
                 unused = self._unused(event, self.offsets[number])
                 self.events.append(RunEvent(event, inputs, self.writes.pop(number, []), unused))
-                self._supply(event.numbers, suppliers)
-            elif isinstance(event, Draws):
-                draws = suppliers[id(event)] = DrawsEvent(event)
-                self.events.append(draws)
-            elif isinstance(event, HostDraw):
-                self._supply(event.numbers, suppliers)
-                self.events.append(HostDrawEvent(event, len(self.capture.places)))
+                _supply(event.numbers)
+            elif isinstance(event, Draws | HostDraw | Call):
+                self.events.append(event)
+                calls = calls or isinstance(event, Call)
+                if isinstance(event, HostDraw):
+                    _supply(event.numbers)
             elif isinstance(event, Commit):
                 self.events.append(event.event.commit)
                 steps[id(event.event.optimizer)] = event.event
-            elif isinstance(event, Call):
-                self.events.append(_called(event))
-                calls = True
             else:
-                suppliers[id(event)] = event
                 before = steps.get(id(event.optimizer))
                 if calls or before is not None:
-                    self.early.append(Foreseen(event, before))
-                    self.events.append(_prepared(event))
-                else:
-                    self.early.append(event)
+                    event = ForeseenStep(event, before)
+                    self.events.append(event)
+                self.early.append(event)
         self.last = [write for writes in self.writes.values() for write in writes]
         self._lend_memory()
-
-    def _supply(self, numbers: list[Any], suppliers: dict[int, Any]) -> None:
-        """Wires numbers that each replay computes anew to what computes them."""
-        for position, value in enumerate(numbers):
-            source = getattr(value, "source", None)
-            if source:
-                suppliers[id(source[0])].target(numbers, position, *source[1:])
 
     def _lend_memory(self) -> None:
         """Lets the run that computes a new gradient have the memory of the old one."""
@@ -406,7 +398,7 @@ class CapturedProgram:
 
     def _same_numbers(self, mine: CapturedRun, theirs: CapturedRun) -> bool:
         """Whether the numbers of optimizers' steps, computed for the replay, are the new call's."""
-        if any(isinstance(step, Foreseen) for step in self.early):
+        if any(isinstance(step, ForeseenStep) for step in self.early):
             return True  # such a step computes its numbers when it comes
         pairs = zip(mine.numbers, theirs.numbers)
         return all(
@@ -461,21 +453,9 @@ def _constants(program: CapturedProgram, run: CapturedRun) -> list[bytes]:
     return found
 
 
-def _called(call: Call) -> Event:
-    def repeat_call(frame: ReplayFrame) -> None:
-        call.function(*call.arguments)
-
-    return repeat_call
-
-
-def _prepared(step: Any) -> Event:
-    def prepare(frame: ReplayFrame) -> None:
-        try:
-            step.prepare()
-        except Stale as stale:
-            raise CompileError(
-                "compile", f"{stale}, between two steps of one call",
-                expect="the same steps as when the function was traced", actual=str(stale),
-            ) from None  # fmt: skip
-
-    return prepare
+def _supply(numbers: list[Any]) -> None:
+    """Wires numbers that each replay computes anew to the events that compute them."""
+    for position, value in enumerate(numbers):
+        source = getattr(value, "source", None)
+        if source:
+            source[0].target(numbers, position, *source[1:])

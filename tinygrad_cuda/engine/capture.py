@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.backend import registry
@@ -120,7 +121,7 @@ class CapturedRun(NamedTuple):
 
 
 class Draws:
-    """Random numbers taken from one stream of a Generator.
+    """Random numbers taken from one stream of a Generator; a replay takes as many.
 
     Args:
         generator: it has `reserve(count) -> (seed, first)`.
@@ -134,6 +135,16 @@ class Draws:
         self.generator = generator
         self.seed, self.first = seed, first
         self.count = 0
+        self._targets: list[tuple[list[Any], int, int | None]] = []
+
+    def target(self, numbers: list[Any], position: int, offset: int | None) -> None:
+        """Has the seed (offset None) or a number written to ``numbers[position]``."""
+        self._targets.append((numbers, position, offset))
+
+    def __call__(self, frame: Any) -> None:
+        seed, first = self.generator.reserve(self.count)
+        for numbers, position, offset in self._targets:
+            numbers[position] = seed if offset is None else first + offset
 
 
 class HostDraw:
@@ -143,7 +154,7 @@ class HostDraw:
         draw: gives the array from the seed and number of a random node.
         device: where the array goes.
         seed, number: those of the first call, with where a replay gets them from.
-        constant: its number among the constants.
+        constant: its number among the constants, which follow the places in a replay's values.
     """
 
     def __init__(
@@ -153,12 +164,21 @@ class HostDraw:
         self.numbers = [seed, number]
         self.constant = constant
 
+    def __call__(self, frame: Any) -> None:
+        array = self.draw(*self.numbers)
+        place = len(frame.places) + self.constant
+        frame.values[place] = registry.get(self.device).from_host(array)
 
-class Call(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Call:
     """A call of the host that is repeated as it is: a scheduler's step, a seed."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
+
+    def __call__(self, frame: Any) -> None:
+        self.function(*self.arguments)
 
 
 class Commit(NamedTuple):
