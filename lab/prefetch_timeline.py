@@ -89,7 +89,7 @@ def run(ahead: bool, count: int) -> tuple[float, list[Span], list[Span]]:
     gpu.synchronize()
     each = (time.perf_counter() - began) / count * 1e6
     line = Timeline(gpu)
-    copy = prefetch.Uploader.copy
+    copy = prefetch.Prefetcher.copy
 
     def timed_copy(self: Any, address: int, slot: int, nbytes: int) -> None:
         if nbytes > 1 << 20:  # the images
@@ -98,12 +98,12 @@ def run(ahead: bool, count: int) -> tuple[float, list[Span], list[Span]]:
         else:
             copy(self, address, slot, nbytes)
 
-    prefetch.Uploader.copy = timed_copy
+    prefetch.Prefetcher.copy = timed_copy
     try:
         for x, y in source(given[:10]):
             line.around(line.steps, gpu.stream, lambda x=x, y=y: step(x, y))
     finally:
-        prefetch.Uploader.copy = copy
+        prefetch.Prefetcher.copy = copy
     gpu.synchronize()
     return each, line.spans(line.copies), line.spans(line.steps)
 

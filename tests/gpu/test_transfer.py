@@ -12,7 +12,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph
 from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, TURNS
-from tinygrad_cuda.backend.cuda.transfer.pinned_ring import FETCHED, PART, PARTS, Staged, Staging
+from tinygrad_cuda.backend.cuda.transfer.pinned_ring import FETCHED, PART, PARTS, PinnedRing, Staged
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 
@@ -45,13 +45,13 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of each copy that the driver makes from the ring."""
     registry.get(as_device("cuda"))  # which copies a word of its own
     found: list[int] = []
-    send = Staging.send
+    send = PinnedRing.send
 
     def counted(self: Any, address: int, place: int, nbytes: int) -> None:
         found.append(nbytes)
         send(self, address, place, nbytes)
 
-    monkeypatch.setattr(Staging, "send", counted)
+    monkeypatch.setattr(PinnedRing, "send", counted)
     return found
 
 

@@ -184,7 +184,7 @@ def test_explain_shows_the_transforms(
         for shape in ((2, 2, 6, 6), (3, 2, 3, 3))
     )
     text = tc.explain(F.relu(F.conv2d(x, w)))
-    for line in ("tile+tile", "contract_matmul", "tile_unwinograd_le_where_results"):
+    for line in ("winograd+winograd", "contract_matmul", "winograd_unwinograd_le_where_results"):
         assert line in text
     with settings.override(winograd=False):
         cache.clear()

@@ -156,7 +156,7 @@ def family() -> dict[str, Program]:
     add("product_split", lambda new: [contraction.matmul(new(32, 4096), new(4096, 32))])
     add("product_double", lambda new: [_product(new, dtypes.float64)])
     add("product_half", lambda new: [_product(new, dtypes.bfloat16)])
-    add("tiles", lambda new: [_tiles(new)])
+    add("winograd", lambda new: [_winograd(new)])
     add("gather", lambda new: [indexing.gather(new(50, 16), new(30, dtype=dtypes.int64))])
     add("scatter", lambda new: [_scatter(new)])
     add("scatter_rows", lambda new: [_scatter_rows(new)])
@@ -195,7 +195,7 @@ def _batch_norm(new: Inputs, shape: tuple[int, ...]) -> list[Node]:
     return [y, *gradients(loss, [x, weight, bias])]
 
 
-def _tiles(new: Inputs) -> Node:
+def _winograd(new: Inputs) -> Node:
     """A 3 x 3 convolution by Winograd's transforms."""
     x = mv.pad(
         new(4, 32, 16, 16), starts=(0, 0, 1, 1), shape=(4, 32, 18, 18), steps=(1,) * 4, value=0

@@ -10,7 +10,7 @@ from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS, vector_width
 from tinygrad_cuda.lowering.skeletons.column_reduce import col_stages
-from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import tile_stages
+from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import winograd_stages
 from tinygrad_cuda.lowering.skeletons.row_reduce import row_stages
 from tinygrad_cuda.lowering.skeletons.scatter import scatter_stages
 
@@ -24,7 +24,7 @@ def stages(kernel: Kernel) -> list[Stage]:
         "row": row_stages,
         "col": col_stages,
         "scatter": scatter_stages,
-        "tile": tile_stages,
+        "winograd": winograd_stages,
     }[kernel.kind](kernel)
 
 

@@ -41,7 +41,13 @@ from tinygrad_cuda.nn.adaptive import (
 from tinygrad_cuda.nn.attention import (
     MultiheadAttention,
 )
-from tinygrad_cuda.nn.container import ModuleDict, ModuleList, Sequential
+from tinygrad_cuda.nn.container import (
+    ModuleDict,
+    ModuleList,
+    ParameterDict,
+    ParameterList,
+    Sequential,
+)
 from tinygrad_cuda.nn.conv import (
     Conv1d,
     Conv2d,
@@ -131,10 +137,6 @@ from tinygrad_cuda.nn.parameter import (
     Parameter,
     UninitializedBuffer,
     UninitializedParameter,
-)
-from tinygrad_cuda.nn.parameters import (
-    ParameterDict,
-    ParameterList,
 )
 from tinygrad_cuda.nn.pooling import (
     AdaptiveAvgPool1d,

@@ -53,7 +53,7 @@ class Absent:
         return self
 
     def __call__(self, *arguments: Any, **options: Any) -> Absent:
-        self.log += [item for item in (*arguments, *options.values()) if item is not self]
+        self.log += [value for value in (*arguments, *options.values()) if value is not self]
         return self
 
     def __bool__(self) -> bool:
@@ -95,8 +95,8 @@ def dry_run(optimizer: Any, absent: Any, state: Any, group: Any, scalar: Any) ->
         ) from error
 
 
-class _SameSpecGroup:
-    """Parameters of one group whose host state is the same: they share all numbers of a step."""
+class _ScalarGroup:
+    """Parameters of one param group with equal host state: they share all scalars of a step."""
 
     def __init__(self, optimizer: Any, number: int, parameter: Tensor, host: dict[str, Any]):
         self.optimizer = optimizer
@@ -118,7 +118,7 @@ class _SameSpecGroup:
         # Whose state it is, and the states.
         self.owners: list[Tensor] = []
         self.states: list[Any] = []
-        # The Tensors in the states, and where each is found.
+        # The Tensors in the states, each with the state and key that hold it.
         self.holders: list[dict[str, Any]] = []
         self.keys: list[str] = []
         self.tensors: list[Tensor] = []
@@ -127,7 +127,7 @@ class _SameSpecGroup:
         # The host state behind the step, where the step was only foreseen.
         self.then: dict[str, Any] | None = None
         _, self.new = self.compute(self.group, host)
-        self.log_kept = list(self.log)
+        self.recorded_log = list(self.log)
 
     def compute(self, group: Any, host: dict[str, Any]) -> tuple[list[float], Any]:
         """The numbers of a step in the order in which they are asked for, and the new state."""
@@ -147,7 +147,7 @@ class _SameSpecGroup:
         return values, {k: v for k, v in new.items() if v is not absent}
 
     def join(self, parameter: Tensor, state: Any) -> None:
-        """One more parameter; what its state holds must stay where it is."""
+        """Adds a parameter; the Tensors of its state may not be replaced."""
         self.owners.append(parameter)
         self.states.append(state)
         for key, value in (state or {}).items():
@@ -178,7 +178,7 @@ class _SameSpecGroup:
     def foresee(self, group: Any, host: dict[str, Any]) -> None:
         """Compares all as `prepare` does, for a step that begins with this host state.
 
-        Its numbers are not kept: options may change again before the step.
+        Its numbers are dropped: options may change again before the step.
 
         Raises:
             Stale: the step would be another graph.
@@ -240,7 +240,7 @@ class _SameSpecGroup:
             Stale: the step would be another graph.
         """
         values, new = self.compute(group, host)
-        if self.log != self.log_kept:
+        if self.log != self.recorded_log:
             raise Stale("the optimizer's update is another one")
         return values, new
 
@@ -265,7 +265,7 @@ class _SameSpecGroup:
 def numeric(value: Any) -> bool:
     """Whether an option is a number or several."""
     if isinstance(value, tuple):
-        return all(numeric(item) for item in value)
+        return all(map(numeric, value))
     return isinstance(value, float | int) and not isinstance(value, bool)
 
 
@@ -302,7 +302,7 @@ class ParameterLists(StepEvent):
             Stale: they hold other parameters.
         """
         now = [group["params"] for group in self.optimizer.param_groups]
-        if len(now) != len(self.parameters) or not all(map(_same_items, now, self.parameters)):
+        if len(now) != len(self.parameters) or not all(map(_same_objects, now, self.parameters)):
             raise Stale("the optimizer's parameters are others")
 
 
@@ -313,7 +313,7 @@ def counted(groups: Any) -> bool:
     )
 
 
-def _same_items(a: list[Any], b: list[Any]) -> bool:
+def _same_objects(a: list[Any], b: list[Any]) -> bool:
     return len(a) == len(b) and all(map(is_, a, b))
 
 
@@ -333,9 +333,9 @@ class StepReplay(StepEvent):
         self.lists = ParameterLists(optimizer)
         # When all was last looked through: the changes, and the optimizer's steps.
         self._seen, self._steps = -1, -1
-        self.same_specs: list[_SameSpecGroup] = []
+        self.scalar_groups: list[_ScalarGroup] = []
         # By a later step's parameters: those of this step's, and the states that it leaves alone.
-        self._behind: dict[int, tuple[list[_SameSpecGroup], list[Any]]] = {}
+        self._behind: dict[int, tuple[list[_ScalarGroup], list[Any]]] = {}
         self._current = -1
         self._before: dict[int, Any] = {}
 
@@ -347,7 +347,7 @@ class StepReplay(StepEvent):
         """
         for key, value in group.items():
             if isinstance(value, Tensor) or (
-                isinstance(value, tuple) and any(isinstance(item, Tensor) for item in value)
+                isinstance(value, tuple) and any(isinstance(part, Tensor) for part in value)
             ):
                 raise CompileError(
                     "compile", f"the optimizer's {key} is a Tensor", expect="a number",
@@ -361,31 +361,31 @@ class StepReplay(StepEvent):
         self._before[id(parameter)] = (parameter, dict(state))
         host = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         any_shape = "shape" not in self.optimizer.numbers_depend_on
-        for index, same_spec in enumerate(self.same_specs):
-            same = same_spec.number == number and same_spec.host == host
-            if same and (any_shape or same_spec.first.shape == parameter.shape):
+        for index, scalar_group in enumerate(self.scalar_groups):
+            same = scalar_group.number == number and scalar_group.host == host
+            if same and (any_shape or scalar_group.first.shape == parameter.shape):
                 self._current = index
                 return
-        self._current = len(self.same_specs)
+        self._current = len(self.scalar_groups)
         try:
-            self.same_specs.append(_SameSpecGroup(self.optimizer, number, parameter, host))
+            self.scalar_groups.append(_ScalarGroup(self.optimizer, number, parameter, host))
         except KeyError:
             # The state is made by this very step.
             self.unsteady = STATE_MADE
             self._current = -1
 
     def supply(self, value: float, name: tuple[Any, ...]) -> float:
-        """The number, with where a replay gets it from."""
+        """The number, marked with the event that computes it at a replay."""
         if self._current < 0:
             return value
-        same_spec = self.same_specs[self._current]
-        found: float = supplied(value, self, self._current, same_spec.names.index(name))
-        return found
+        scalar_group = self.scalar_groups[self._current]
+        number: float = supplied(value, self, self._current, scalar_group.names.index(name))
+        return number
 
     def join(self, parameter: Tensor) -> None:
         """The update of the parameter has been recorded."""
         if self._current >= 0:
-            self.same_specs[self._current].members.append(parameter)
+            self.scalar_groups[self._current].members.append(parameter)
 
     def finish(self) -> None:
         """The step has run: notes what stays, or why this step cannot be repeated as it was."""
@@ -397,23 +397,23 @@ class StepReplay(StepEvent):
             if not same:
                 self.unsteady = STATE_MADE
         self._before = {}
-        for same_spec in self.same_specs:
-            parameters, same_spec.members = same_spec.members, []
+        for scalar_group in self.scalar_groups:
+            parameters, scalar_group.members = scalar_group.members, []
             for parameter in parameters:
-                same_spec.join(parameter, self.mapping.get(parameter))
+                scalar_group.join(parameter, self.mapping.get(parameter))
 
     # For the program that replays it -------------------------------------------------------------
 
     def target(self, numbers: list[Any], position: int, index: int, which: int) -> None:
         """Has number `which` of a group of parameters written to ``numbers[position]``."""
-        self.same_specs[index].targets[which].append((numbers, position))
+        self.scalar_groups[index].targets[which].append((numbers, position))
 
     def prepare(self) -> None:
         """Computes the step's numbers; reports errors of earlier steps.
 
         Raises:
             Stale: the step would be another graph.
-            IndexError: an earlier step met an index out of range.
+            IndexError: an earlier step had an index out of range.
         """
         optimizer = self.optimizer
         for look in self.looks:
@@ -426,9 +426,9 @@ class StepReplay(StepEvent):
             and optimizer.state is self.mapping
             and optimizer.param_groups is self.groups
         ):
-            for same_spec in self.same_specs:
-                if same_spec.used:
-                    same_spec.advance()
+            for scalar_group in self.scalar_groups:
+                if scalar_group.used:
+                    scalar_group.advance()
         else:
             self._look()
 
@@ -444,12 +444,12 @@ class StepReplay(StepEvent):
         if self.optimizer.state is not self.mapping:
             raise Stale("the optimizer's state was replaced")
         self.lists.compare()
-        for same_spec in self.same_specs:
-            group = self.optimizer.param_groups[same_spec.number]
-            host = same_spec.current() if before is None else before.host_behind(same_spec)
-            same_spec.foresee(group, host)
+        for scalar_group in self.scalar_groups:
+            group = self.optimizer.param_groups[scalar_group.number]
+            host = scalar_group.current() if before is None else before.host_behind(scalar_group)
+            scalar_group.foresee(group, host)
 
-    def host_behind(self, later: _SameSpecGroup) -> dict[str, Any]:
+    def host_behind(self, later: _ScalarGroup) -> dict[str, Any]:
         """The host state of a later step's parameters behind this step.
 
         Raises:
@@ -457,16 +457,18 @@ class StepReplay(StepEvent):
         """
         if id(later) not in self._behind:
             mine = {
-                id(owner): same_spec for same_spec in self.same_specs for owner in same_spec.owners
+                id(owner): scalar_group
+                for scalar_group in self.scalar_groups
+                for owner in scalar_group.owners
             }
-            found = {id(mine[id(p)]): mine[id(p)] for p in later.owners if id(p) in mine}
+            own = {id(mine[id(p)]): mine[id(p)] for p in later.owners if id(p) in mine}
             states = zip(later.owners, later.states)
             self._behind[id(later)] = (
-                list(found.values()),
+                list(own.values()),
                 [s for p, s in states if id(p) not in mine],
             )
         steps, others = self._behind[id(later)]
-        hosts = [same_spec.after() for same_spec in steps]
+        hosts = [scalar_group.after() for scalar_group in steps]
         hosts += [{key: state[key] for key in later.host} for state in others]
         if any(host != hosts[0] for host in hosts[1:]):
             raise Stale("the optimizer's state differs between parameters")
@@ -479,8 +481,8 @@ class StepReplay(StepEvent):
         if self.optimizer.state is not self.mapping:
             raise Stale("the optimizer's state was replaced")
         self.lists.compare()
-        for same_spec in self.same_specs:
-            same_spec.prepare(groups[same_spec.number])
+        for scalar_group in self.scalar_groups:
+            scalar_group.prepare(groups[scalar_group.number])
         self.groups = groups
         if self._watched():
             self._seen, self._steps = number, self.optimizer.steps
@@ -493,14 +495,14 @@ class StepReplay(StepEvent):
             or not counted(self.groups)
         ):
             return False
-        states = [state for same_spec in self.same_specs for state in same_spec.states]
+        states = [state for scalar_group in self.scalar_groups for state in scalar_group.states]
         return all(type(state) is Watched or state is None for state in states)
 
     def commit(self, frame: Any = None) -> None:
         """The step has run: an event of a replay, whose cells it does not look at."""
-        for same_spec in self.same_specs:
-            if same_spec.new:
-                same_spec.commit()
+        for scalar_group in self.scalar_groups:
+            if scalar_group.new:
+                scalar_group.commit()
         optimizer = self.optimizer
         steps = optimizer.steps = optimizer.steps + 1
         if steps == self._steps + 1:

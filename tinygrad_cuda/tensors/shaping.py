@@ -651,21 +651,26 @@ def join(nodes: Sequence[Node], axis: int) -> Node:
 # Joining ------------------------------------------------------------------------------------------
 
 
+def _checked(op: str, values: Sequence[Any], what: str) -> tuple[Tensor, ...]:
+    """The values, each a Tensor; `what` names one of them in the error."""
+    for position, value in enumerate(values):
+        if not isinstance(value, TensorBase):
+            raise DTypeError(
+                op,
+                f"{what} {position} is not a tensor",
+                expect="a Tensor",
+                actual=type(value).__name__,
+            )
+    return tuple(values)
+
+
 def _nodes(op: str, tensors: Any, least: int = 0) -> list[Node]:
     """The nodes of several Tensors, of at least `least` dimensions, in their common dtype."""
     if isinstance(tensors, TensorBase) or not isinstance(tensors, list | tuple) or not tensors:
         raise ArgumentError(
             op, "needs a list of tensors", expect="[x, y, ...]", actual=type(tensors).__name__
         )
-    for position, tensor in enumerate(tensors):
-        if not isinstance(tensor, TensorBase):
-            raise DTypeError(
-                op,
-                f"element {position} is not a tensor",
-                expect="Tensors only",
-                actual=type(tensor).__name__,
-            )
-    nodes: list[Node] = [tensor.node for tensor in tensors]
+    nodes: list[Node] = [tensor.node for tensor in _checked(op, tensors, "element")]
     device, dtype = nodes[0].device, nodes[0].dtype
     for position, node in enumerate(nodes):
         if node.device is not device:
@@ -1083,17 +1088,10 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 
 
 def _several(op: str, tensors: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    """Tensors given as arguments or as one list."""
     if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
-        tensors = tuple(tensors[0])
-    for position, tensor in enumerate(tensors):
-        if not isinstance(tensor, TensorBase):
-            raise DTypeError(
-                op,
-                f"argument {position} is not a tensor",
-                expect="a Tensor",
-                actual=type(tensor).__name__,
-            )
-    return tensors
+        return _checked(op, tensors[0], "element")
+    return _checked(op, tensors, "argument")
 
 
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:

@@ -318,7 +318,7 @@ def fit(
 
     def validated() -> dict[str, float]:
         shown = model if ema is None else ema
-        return {} if validation is None else losses.over(shown, validation, metrics)
+        return {} if validation is None else losses.over("fit", shown, validation, metrics)
 
     try:
         with _interruptible() as interrupted:

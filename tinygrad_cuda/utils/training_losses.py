@@ -39,7 +39,7 @@ def evaluate(
         >>> evaluate(model, tc.nn.MSELoss(), [(x, 3 * x), (x, x)])
         {'val_loss': 2.0}
     """
-    return Losses(loss, None, None, model).over(model, batches, metrics)
+    return Losses(loss, None, None, model).over("evaluate", model, batches, metrics)
 
 
 class Losses:
@@ -63,9 +63,19 @@ class Losses:
         return found | {name: function(output, target) for name, function in metrics.items()}
 
     def over(
-        self, model: Any, batches: Iterable[Any], metrics: Mapping[str, Loss] | None
+        self, op: str, model: Any, batches: Iterable[Any], metrics: Mapping[str, Loss] | None
     ) -> dict[str, float]:
-        """Means over all samples, without gradients, in evaluation mode; it restores the modes."""
+        """Means over all samples, without gradients, in evaluation mode; it restores the modes.
+
+        Args:
+            op: the public function, for errors.
+            model: what is evaluated.
+            batches: at least one.
+            metrics: further means, by name.
+
+        Raises:
+            DataError: there is no batch.
+        """
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
         totals: dict[str, Any] = {}
@@ -81,7 +91,7 @@ class Losses:
             for module, training in modes:
                 module.training = training
         if not count:
-            raise DataError("fit", "there is nothing to validate", expect="at least one batch",
+            raise DataError(op, "there is no batch", expect="at least one batch",
                             actual="none")  # fmt: skip
         return {f"val_{name}": float(total) / count for name, total in totals.items()}
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tinygrad_cuda.backend.cuda.transfer import async_copy
-from tinygrad_cuda.backend.cuda.transfer.async_copy import LARGEST_REUSED, TURNS, Ferry
+from tinygrad_cuda.backend.cuda.transfer.async_copy import LARGEST_REUSED, TURNS, AsyncCopier
 
 
 class Stream:
@@ -112,9 +112,9 @@ def array(card: Card, value: int, nbytes: int = 8) -> Any:
 
 
 def test_a_loop_reads_each_array_and_takes_turns_with_few_places(card: Card) -> None:
-    boat, found, given = Ferry(card), [], None
+    copier, found, given = AsyncCopier(card), [], None
     for value in range(40):
-        given = boat.send(array(card, value), value)
+        given = copier.send(array(card, value), value)
         card.use(given.address, found)
         if card.random.random() < 0.1:
             card.finish()
@@ -124,24 +124,24 @@ def test_a_loop_reads_each_array_and_takes_turns_with_few_places(card: Card) -> 
 
 def test_the_copy_does_not_wait_for_the_step_before(card: Card) -> None:
     """With the compute stream stuck in the last step, the next array still arrives."""
-    boat, given = Ferry(card), None
+    copier, given = AsyncCopier(card), None
     for value in range(TURNS):
-        given = boat.send(array(card, value), value)
+        given = copier.send(array(card, value), value)
         card.use(given.address, [])
     card.finish()
     card.stream.work.append(lambda: False)  # a step that takes long
-    given = boat.send(array(card, 99), 99)
+    given = copier.send(array(card, 99), 99)
     while card.copy_stream.work and card.copy_stream.work[0]():
         card.copy_stream.work.popleft()
     assert card.memory[given.address] == 99
 
 
 def test_what_is_kept_stays_and_places_come_from_the_pool(card: Card) -> None:
-    boat, found = Ferry(card), []
-    kept = [boat.send(array(card, value), value) for value in range(10)]
+    copier, found = AsyncCopier(card), []
+    kept = [copier.send(array(card, value), value) for value in range(10)]
     assert len({x.address for x in kept}) == 10
     del kept[::2]
-    later = [boat.send(array(card, value), value) for value in range(10, 22)]
+    later = [copier.send(array(card, value), value) for value in range(10, 22)]
     for x in (*kept, *later):
         card.use(x.address, found)
     card.finish()
@@ -150,9 +150,9 @@ def test_what_is_kept_stays_and_places_come_from_the_pool(card: Card) -> None:
 
 def test_memory_that_the_pool_gives_out_again_is_free_by_then(card: Card) -> None:
     """More than the places kept goes back, while kernels that read it may still wait."""
-    boat, found = Ferry(card), []
+    copier, found = AsyncCopier(card), []
     for start in range(0, 60, 12):
-        several = [boat.send(array(card, k, 8 + start), k) for k in range(start, start + 12)]
+        several = [copier.send(array(card, k, 8 + start), k) for k in range(start, start + 12)]
         for x in several:
             card.use(x.address, found)
         del x, several
@@ -161,10 +161,12 @@ def test_memory_that_the_pool_gives_out_again_is_free_by_then(card: Card) -> Non
 
 
 def test_no_place_is_kept_for_very_large_arrays(card: Card) -> None:
-    boat = Ferry(card)
+    copier = AsyncCopier(card)
     big = array(card, 1, 16)
     big = np.lib.stride_tricks.as_strided(big, (LARGEST_REUSED // 8 + 1,), (0,))
     for _ in range(3):
-        boat.send(big, 1)
-        boat.send(array(card, 2), 2)
-    assert sum(p.memory.nbytes > LARGEST_REUSED for idle in boat._idle.values() for p in idle) == 0
+        copier.send(big, 1)
+        copier.send(array(card, 2), 2)
+    assert (
+        sum(p.memory.nbytes > LARGEST_REUSED for idle in copier._idle.values() for p in idle) == 0
+    )

@@ -38,7 +38,7 @@ class Graph:
         self.log.append((how, list(self.addresses), numbers))
 
 
-class Numbers:
+class ArgumentBuffer:
     nbytes = 8
 
     def packed(self, numbers: Any) -> bytes:
@@ -53,7 +53,7 @@ class Executable:
     def __init__(self) -> None:
         self.log: list[Any] = []
         self.machine: Any = self
-        self.readable, self.numbers, self.sent = {0}, Numbers(), b""
+        self.readable, self.numbers, self.sent = {0}, ArgumentBuffer(), b""
         self.number_memory = Memory(7)
         self.arena_address = 5
         self.nbytes = 1
@@ -193,7 +193,7 @@ def test_numbers_are_sent_when_they_are_others(loop: Loop) -> None:
     x = Memory(10)
     for number in [0.0] * 6 + [-0.0] * 4 + [0.5, 0.25, 0.125]:
         loop.turn(x, 20, number)
-    pack = Numbers().packed
+    pack = ArgumentBuffer().packed
     sent = [(how, numbers) for how, _, numbers in loop.executable.log]
     assert sent[5] == ("again", b"")
     assert sent[6] == ("made", pack([-0.0])) and sent[9] == ("again", b"")
@@ -208,7 +208,7 @@ def test_many_numbers_wait_to_be_fetched(loop: Loop) -> None:
     for turn in range(8):
         loop.turn(x, 20, float(turn))
     assert loop.executable.log[-1] == ("again", [10, 100, 20, 5, 7], b"")
-    assert loop.executable.sent_bytes[-1] == Numbers().packed([7.0])
+    assert loop.executable.sent_bytes[-1] == ArgumentBuffer().packed([7.0])
     assert len(loop.executable.graphs_made[-1].fetched) == 1
 
 

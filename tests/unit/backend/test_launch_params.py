@@ -18,7 +18,7 @@ from tinygrad_cuda.backend.cuda.graphs.graph_replay import Replay
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import (
     FETCHED,
     NUMBERS_WITHIN,
-    FetchWords,
+    FetchParams,
     lent,
 )
 from tinygrad_cuda.backend.launch.graphs_by_address_replay import GRAPHS
@@ -208,7 +208,7 @@ def test_words_in_place_are_not_for_update(card: Card) -> None:
 
 
 def test_moved_words_are_those_from_before() -> None:
-    words = FetchWords([(4096, 40)], 0)
+    words = FetchParams([(4096, 40)], 0)
     words.fill([waiting(100)], struct.pack("<d", 0.5))
     before, memory = words.tobytes(), memoryview(bytearray(SIZE)).cast("Q")
     assert words.changed

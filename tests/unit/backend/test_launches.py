@@ -14,8 +14,8 @@ from programs import Inputs, family, launches, layer_norm, mlp_step, softmax
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import (
+    ArgumentBuffer,
     LaunchParams,
-    Numbers,
     dependencies,
     first_uses,
 )
@@ -163,7 +163,7 @@ def test_numbers_are_packed_as_the_kernels_read_them() -> None:
         ),
         FakeLaunch(KernelParam("argument", (0, "double"), "const double* n")),
     ]
-    numbers = Numbers(launches)
+    numbers = ArgumentBuffer(launches)
     assert numbers.table == {first: 0, second: 1, (0, "double"): 2} and numbers.nbytes == 24
     assert numbers.packed([3, 0.5]) == struct.pack("<dqd", 0.5, 3, 3.0)
     assert numbers.packed([-3, -0.0]) == struct.pack("<dqd", -0.0, -3, -3.0)

@@ -52,15 +52,15 @@ def test_a_copy_has_the_values_and_a_place(array: Any) -> None:
     found = pinned.copy_of(array)
     assert found.dtype == array.dtype and found.shape == array.shape
     assert found.tolist() == array.tolist()
-    place = pinned.place(found)
-    assert place in card.memory and found.ctypes.data == place
-    assert pinned.place(array) is None
-    assert pinned.place(found.view()) is None
-    raw = card.memory[place].raw
+    address = pinned.address_of(found)
+    assert address in card.memory and found.ctypes.data == address
+    assert pinned.address_of(array) is None
+    assert pinned.address_of(found.view()) is None
+    raw = card.memory[address].raw
     del found
     gc.collect()
-    assert card.calls == [("cuStreamSynchronize", 7), ("cuMemFreeHost", place)]
-    assert not pinned._places
+    assert card.calls == [("cuStreamSynchronize", 7), ("cuMemFreeHost", address)]
+    assert not pinned._entries
     assert raw == np.ascontiguousarray(array).tobytes()
 
 
@@ -75,7 +75,7 @@ def test_a_view_keeps_the_memory() -> None:
 def test_an_empty_array_needs_none() -> None:
     pinned = Pinned(Card())  # type: ignore[arg-type]
     found = pinned.copy_of(np.zeros((0, 3), np.float32))
-    assert found.shape == (0, 3) and pinned.place(found) is None
+    assert found.shape == (0, 3) and pinned.address_of(found) is None
 
 
 def test_without_a_gpu_nothing_is_pinned() -> None:

@@ -14,13 +14,13 @@ import pytest
 
 from tinygrad_cuda.backend.cuda.transfer import pinned_ring
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import (
-    KEPT,
     LARGEST_STAGED,
     PART,
     PARTS,
+    SWEEP_PERIOD,
+    PinnedRing,
     Sent,
     Staged,
-    Staging,
     lent,
 )
 
@@ -108,7 +108,7 @@ def value(card: Card, memory: Any, nbytes: int) -> bytes:
 def test_every_array_arrives_however_late_it_is_read(card: Card, seed: int) -> None:
     """Copied, lent to a graph, both, or dropped, at once or much later, in ten rounds."""
     rng = random.Random(seed)
-    ring = Staging(card)  # type: ignore[arg-type]
+    ring = PinnedRing(card)  # type: ignore[arg-type]
     waiting: list[tuple[Any, bytes]] = []
     copied: list[tuple[Any, bytes]] = []
     for number in range(20 * PARTS * 5):
@@ -132,7 +132,7 @@ def test_every_array_arrives_however_late_it_is_read(card: Card, seed: int) -> N
 
 
 def test_an_array_waits_until_it_was_lent_or_copied(card: Card) -> None:
-    ring = Staging(card)  # type: ignore[arg-type]
+    ring = PinnedRing(card)  # type: ignore[arg-type]
     first, second = (ring.stage(np.arange(9), card.allocate) for _ in range(2))  # type: ignore[arg-type]
     assert first.waits and second.waits
     first.lend()
@@ -144,7 +144,7 @@ def test_an_array_waits_until_it_was_lent_or_copied(card: Card) -> None:
 
 def test_what_others_keep_is_read_where_it_is(card: Card) -> None:
     """Pinned memory of its own: large arrays go by the driver, and the array lives as long."""
-    ring = Staging(card)  # type: ignore[arg-type]
+    ring = PinnedRing(card)  # type: ignore[arg-type]
     array = np.arange(LARGEST_STAGED // 8 + 1)
     large = lent(ring, array, array.ctypes.data, array.nbytes, card.allocate)
     small = lent(ring, array, array.ctypes.data, 16, card.allocate)
@@ -154,11 +154,11 @@ def test_what_others_keep_is_read_where_it_is(card: Card) -> None:
 
 
 def test_the_ring_keeps_no_track_of_what_is_gone(card: Card) -> None:
-    ring = Staging(card)  # type: ignore[arg-type]
+    ring = PinnedRing(card)  # type: ignore[arg-type]
     for _ in range(PART // 256 - 1):
         ring.stage(np.zeros(4, np.uint8), card.allocate)
-        assert len(ring.part.pieces) <= KEPT
-    kept = [ring.stage(np.zeros(4, np.uint8), card.allocate) for _ in range(3 * KEPT)]  # type: ignore[arg-type]
+        assert len(ring.part.pieces) <= SWEEP_PERIOD
+    kept = [ring.stage(np.zeros(4, np.uint8), card.allocate) for _ in range(3 * SWEEP_PERIOD)]  # type: ignore[arg-type]
     gc.collect()
     assert all(isinstance(piece, Staged) for piece in kept)
     alive = [reference() for part in ring._parts for reference in part.pieces]
@@ -167,7 +167,7 @@ def test_the_ring_keeps_no_track_of_what_is_gone(card: Card) -> None:
 
 def test_what_has_been_sent_is_ordinary_memory(card: Card) -> None:
     """No kernel is to fetch it again, and its place in the ring may be another array's."""
-    ring = Staging(card)  # type: ignore[arg-type]
+    ring = PinnedRing(card)  # type: ignore[arg-type]
     piece = ring.stage(np.arange(4, dtype=np.float32), card.allocate)
     place = piece.lend()
     assert type(piece) is Staged and not piece.waits  # a graph has read it where it waits

@@ -18,7 +18,7 @@ from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.graph.ops import common, elementwise
 from tinygrad_cuda.lowering.codegen import skeleton
 from tinygrad_cuda.nn import functional as F
-from tinygrad_cuda.optim.step_replay import _SameSpecGroup
+from tinygrad_cuda.optim.step_replay import _ScalarGroup
 from tinygrad_cuda.replay.plan_lookup import PlanEntry
 from tinygrad_cuda.tensors.call_replay import templated
 
@@ -278,13 +278,13 @@ def test_an_optimizer_with_other_numbers_is_named(monkeypatch: pytest.MonkeyPatc
 
     for _ in range(4):
         step(tc.ones(2, 3))
-    compute = _SameSpecGroup.compute
+    compute = _ScalarGroup.compute
 
     def wrong(group: Any, *given: Any) -> Any:
         values, new = compute(group, *given)
         return [value * 2 for value in values], new
 
-    monkeypatch.setattr(_SameSpecGroup, "compute", wrong)
+    monkeypatch.setattr(_ScalarGroup, "compute", wrong)
     with pytest.raises(tc.CompileError, match="does something else"):
         for _ in range(3):
             step(tc.ones(2, 3))

@@ -16,10 +16,10 @@ from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resource
 from tinygrad_cuda.backend.cuda.graphs.graph_replay import Label, Replay
 from tinygrad_cuda.backend.cuda.graphs.multi_run_replay import MultiRunGraph
 from tinygrad_cuda.backend.cuda.timing import times
-from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, Ferried, Ferry
+from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, AsyncCopier, AsyncCopy
 from tinygrad_cuda.backend.cuda.transfer.pinned import Pinned
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import Staged, lent
-from tinygrad_cuda.backend.cuda.transfer.prefetch import Upload, Uploader
+from tinygrad_cuda.backend.cuda.transfer.prefetch import Prefetch, Prefetcher
 from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import LaunchParams, bad_index
 from tinygrad_cuda.backend.launch.report import Roof
@@ -36,8 +36,8 @@ from tinygrad_cuda.lowering.target import Target, traffic_of
 
 ERROR_BYTES = 64
 HOST_MAPPED = 2  # CU_MEMHOSTALLOC_DEVICEMAP: kernels may write it
-UPLOADS, UPLOAD_SIZES = 4, 256  # places remembered of uploads of one size; sizes
-RUNS_REMEMBERED = 1024  # programs with index checks that may be under way
+UPLOADS, UPLOAD_SIZES = 4, 256  # recent addresses of uploads for each size; sizes
+RUNS_REMEMBERED = 1024  # programs with index checks that may be in flight
 
 Array = np.ndarray[Any, Any]
 
@@ -55,9 +55,9 @@ class CudaBackend:
         self.device = device
         self.gpu = driver.device(device.index)
         self._lock = new_lock()
-        self._uploads: dict[int, deque[int]] = {}  # by size, where recent ones were, oldest first
-        self._uploader: Uploader | None = None
-        self.pinned, self.ferry = Pinned(self.gpu), Ferry(self.gpu)
+        self._uploads: dict[int, deque[int]] = {}  # addresses of recent ones by size, oldest first
+        self._prefetcher: Prefetcher | None = None
+        self.pinned, self.copier = Pinned(self.gpu), AsyncCopier(self.gpu)
         self._mirror = _ErrorMirror(self.gpu)
         self.error = self._mirror.word
         # Every step looks at it and is watched by it.
@@ -78,43 +78,43 @@ class CudaBackend:
 
     # The backend
 
-    def from_host(self, array: Array) -> driver.Allocation | Staged | Ferried:
+    def from_host(self, array: Array) -> driver.Allocation | Staged | AsyncCopy:
         entry = self.pinned.entry(id(array))
         if entry is None or entry[0]() is not array:
             return self.gpu.stage(np.ascontiguousarray(array), self._for_upload)
         nbytes = array.nbytes
         if nbytes >= SMALLEST:
-            return self.ferry.send(array, entry[1])
-        ring = self.gpu.staging or self.gpu.ring()
+            return self.copier.send(array, entry[1])
+        ring = self.gpu.pinned_ring or self.gpu.ring()
         return lent(ring, array, entry[1], nbytes, self._for_upload)
 
-    def upload(self, array: Array) -> Upload:
-        """Starts to copy an array on a stream of its own; see `Uploader.start`."""
-        if self._uploader is None:
-            self._uploader = Uploader(self.gpu)
-        return self._uploader.start(array)
+    def upload(self, array: Array) -> Prefetch:
+        """Starts to copy an array on a stream of its own; see `Prefetcher.start`."""
+        if self._prefetcher is None:
+            self._prefetcher = Prefetcher(self.gpu)
+        return self._prefetcher.start(array)
 
     def _for_upload(self, nbytes: int) -> driver.Allocation:
-        """Memory where an earlier upload of that size was, if it is free: graphs know its address.
+        """Memory of an earlier upload of that size, if it is free: graphs hold its address.
 
-        The oldest first, so that several arrays of one size keep their places from step to step.
+        The oldest first, so that several arrays of one size have equal addresses in each step.
         """
         with self._lock:
-            places = self._uploads.get(nbytes)
-            if places is None:
+            addresses = self._uploads.get(nbytes)
+            if addresses is None:
                 if len(self._uploads) >= UPLOAD_SIZES:
                     self._uploads.clear()
-                places = self._uploads[nbytes] = deque(maxlen=UPLOADS)
-            for number, address in enumerate(places):
-                found = self.gpu.pool.reuse(nbytes, address)
-                if found is not None:
-                    del places[number]
-                    places.append(address)
-                    return found
-            found = self.gpu.allocate(nbytes)
-            if found.address not in places:
-                places.append(found.address)
-            return found
+                addresses = self._uploads[nbytes] = deque(maxlen=UPLOADS)
+            for number, address in enumerate(addresses):
+                memory = self.gpu.pool.reuse(nbytes, address)
+                if memory is not None:
+                    del addresses[number]
+                    addresses.append(address)
+                    return memory
+            memory = self.gpu.allocate(nbytes)
+            if memory.address not in addresses:
+                addresses.append(memory.address)
+            return memory
 
     def to_host(self, storage: driver.Allocation | ArenaPiece, shape: Shape, dtype: DType) -> Array:
         array = np.empty(shape, dtype.numpy)

@@ -24,7 +24,7 @@ from tinygrad_cuda.backend.cuda.handles import (
     LoadedModule,
 )
 from tinygrad_cuda.backend.cuda.pool import Allocation, DevicePool, size_class
-from tinygrad_cuda.backend.cuda.transfer.pinned_ring import LARGEST_STAGED, Staged, Staging
+from tinygrad_cuda.backend.cuda.transfer.pinned_ring import LARGEST_STAGED, PinnedRing, Staged
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError, CudaError, DeviceError, TgcError
 from tinygrad_cuda.core.locks import new_lock
@@ -236,7 +236,7 @@ class DeviceHandle:
         self._parameters = ctypes.addressof(self._pointer)
         self._modules: dict[bytes, LoadedModule] = {}
         self._memory_type = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        self.staging: Staging | None = None
+        self.pinned_ring: PinnedRing | None = None
         self.lock = new_lock()
 
     # Calls and errors
@@ -431,16 +431,16 @@ class DeviceHandle:
         self.copy_in(memory.address, source)
         return memory
 
-    def ring(self) -> Staging:
+    def ring(self) -> PinnedRing:
         """The pinned memory through which small arrays go."""
-        return self.staging or self._new_ring()
+        return self.pinned_ring or self._new_ring()
 
-    def _new_ring(self) -> Staging:
+    def _new_ring(self) -> PinnedRing:
         self.enter()
         with self.lock:
-            if self.staging is None:
-                self.staging = Staging(self)
-            return self.staging
+            if self.pinned_ring is None:
+                self.pinned_ring = PinnedRing(self)
+            return self.pinned_ring
 
     def copy_out(self, address: int, destination: npt.NDArray[Any]) -> None:
         """Device to host; waits for all work of the compute stream.

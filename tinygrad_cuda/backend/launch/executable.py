@@ -20,8 +20,8 @@ from tinygrad_cuda.backend.launch.launch_params import (
     NUMBERS_WITHIN,
     OWN_CODES,
     WORD,
+    ArgumentBuffer,
     LaunchParams,
-    Numbers,
     Place,
     dependencies,
     first_uses,
@@ -206,7 +206,7 @@ class LoweredExecutable:
             places[item] = len(items) + 1, self.exchange_bytes
             self.exchange_bytes += -(-item.nbytes // 16) * 16
         self.exchange_memory: Any = None
-        self.numbers = Numbers(self.launches)
+        self.numbers = ArgumentBuffer(self.launches)
         for item, number in self.numbers.table.items():
             places[item] = len(items) + 2, WORD * number
         self.frame = LaunchParams(self.launches, places, len(items) + 3)

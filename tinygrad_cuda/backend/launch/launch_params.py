@@ -42,19 +42,19 @@ def bad_index(words: Sequence[int], runs: Mapping[int, Sequence[int]]) -> BadInd
     return BadIndex(code, position, index, limit)
 
 
-class Numbers:
-    """The numbers of a program that its launches read, in the order in which they lie in memory.
+class ArgumentBuffer:
+    """The layout in memory of the number arguments that a program's launches read.
 
     Args:
         launches: in order of execution.
     """
 
     def __init__(self, launches: Sequence[PackedLaunch]) -> None:
-        items = [w.item for launch in launches for w in launch.words if w.kind == "argument"]
-        # Of each argument's position and C type: its slot.
+        arguments = [w.item for launch in launches for w in launch.words if w.kind == "argument"]
+        # The slot of each argument's position and C type.
         self.table: dict[tuple[int, str], int] = {}
-        for item in items:
-            self.table.setdefault(item, len(self.table))
+        for argument in arguments:
+            self.table.setdefault(argument, len(self.table))
         self.positions = [position for position, _ in self.table]
         self.format = "<" + "".join("d" if ctype == "double" else "Q" for _, ctype in self.table)
         self.nbytes = WORD * len(self.table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tinygrad_cuda.backend.launch.launch_params import LaunchParams, Numbers
+from tinygrad_cuda.backend.launch.launch_params import ArgumentBuffer, LaunchParams
 from tinygrad_cuda.graph.program import Number
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
 
@@ -14,7 +14,7 @@ class Runnable(Protocol):
     """What a chain needs of a compiled program."""
 
     unit: Any
-    numbers: Numbers
+    numbers: ArgumentBuffer
 
     @property
     def launches(self) -> Sequence[PackedLaunch]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from tinygrad_cuda.backend.base import replays
 from tinygrad_cuda.backend.launch.graphs_by_address_replay import GraphsByAddress
-from tinygrad_cuda.backend.launch.launch_params import FETCHED, NUMBERS, Numbers
+from tinygrad_cuda.backend.launch.launch_params import FETCHED, NUMBERS, ArgumentBuffer
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.program import Number
 
@@ -24,7 +24,7 @@ class ReplayedProgram(Protocol):
 
     machine: Any
     arena: Any
-    numbers: Numbers
+    numbers: ArgumentBuffer
     readable: set[int]
     checks: bool
     sent: bytes

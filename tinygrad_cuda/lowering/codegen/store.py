@@ -102,7 +102,7 @@ def stem(kernel: Kernel) -> str:
     names = [node.op.name for node in kernel.nodes if node.op.name not in silent]
     telling = [node.op.name for node in kernel.anchors] or names
     chosen = list(dict.fromkeys(telling + names))[:5] or ["copy"]
-    return re.sub(r"\W", "", "_".join([kernel.kind, *chosen]))
+    return re.sub(r"\W", "", "_".join(dict.fromkeys([kernel.kind, *chosen])))
 
 
 def comment(kernel: Kernel, shape: str, blocks: int) -> str:

@@ -28,7 +28,7 @@ BROADCAST_COST = 16  # of small values that every reader broadcasts
 LONG_ROW = 1 << 15  # a row longer than this, among few, is split, so that it has one phase
 ALONE = {  # kinds of kernels that take elementwise readers of their results only
     "contract": "a contraction has a kernel of its own",
-    "tile": "a transform of tiles has a kernel of its own",
+    "winograd": "a Winograd transform has a kernel of its own",
 }
 
 TRANSPARENT = (common.variable, common.detach, common.custom)

@@ -38,7 +38,7 @@ class Group:
     """Nodes that are to share a kernel.
 
     Attributes:
-        kind: ``map``, ``row``, ``col``, ``contract``, ``tile`` or ``scatter``.
+        kind: ``map``, ``row``, ``col``, ``contract``, ``winograd`` or ``scatter``.
         numel: elements of the space the kernel walks.
         sign: of a row or col kernel.
         members: in topological order; `anchors` are its reductions, contraction or scatter.
@@ -80,7 +80,7 @@ class Group:
         elif node.op.kind == "contraction":
             self.kind = "contract"
         elif node.op in TRANSFORMS:
-            self.kind = "tile"
+            self.kind = "winograd"
         elif node.op in (indexing.scatter, indexing.scatter_add):
             self.kind = "scatter"
         if self.kind != "map":
@@ -153,7 +153,7 @@ def _takes_updates(group: Group) -> bool:
     """
     if group.kind == "contract":
         return all(sum_length(node) <= SHORT_PRODUCT for node in group.anchors)
-    return group.kind in ("col", "tile")
+    return group.kind in ("col", "winograd")
 
 
 def _spaces_differ(a: Group, b: Group, settled: bool) -> str:

@@ -25,7 +25,7 @@ from tinygrad_cuda.lowering.schedule.narrowing import narrowed_values
 from tinygrad_cuda.lowering.target import Target
 
 REMAKE_COST = 24  # of a value that its readers make again from others in memory
-EACH = ("map", "contract", "tile")  # kinds of kernels that store each element where they walk
+EACH = ("map", "contract", "winograd")  # kinds of kernels that store each element of their loop
 SMALL_SHARE = 64  # a value with this many times fewer elements is stored for a reader at no cost
 
 

@@ -15,7 +15,7 @@ from tinygrad_cuda.backend.cuda.graphs.dependent_launches import DependentLaunch
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph, KernelNode
 from tinygrad_cuda.backend.cuda.pool import Allocation
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import (
-    FetchWords,
+    FetchParams,
     Staged,
     fetch_blocks,
     fetch_source,
@@ -112,7 +112,7 @@ class Replay:
         )
         self._moved: Places = ()  # those that it was told last
         self._settled: GraphsByAddress[CudaGraph] = GraphsByAddress()
-        self._fetch: FetchWords | None = None
+        self._fetch: FetchParams | None = None
         self.count, self.updated = len(launches), 0
 
     def run(self, addresses: list[int], staged: Sequence[Staged], numbers: bytes = b"") -> None:
@@ -200,12 +200,12 @@ class Replay:
             graph.launch(None, 0 if fetch.changed else -1)
             fetch.changed = False
 
-    def _fetching(self, staged: Sequence[Staged], numbers: bytes) -> FetchWords | None:
+    def _fetching(self, staged: Sequence[Staged], numbers: bytes) -> FetchParams | None:
         """Parameters of the kernel that fetches, if there is one."""
         if not self.fetched and self.numbers is None:
             return None
         targets = [(memory.address, x.nbytes) for x, memory in zip(staged, self.fetched)]
-        found = FetchWords(targets, self.numbers.address if self.numbers else 0)
+        found = FetchParams(targets, self.numbers.address if self.numbers else 0)
         found.fill(staged, numbers)
         return found
 

@@ -1,7 +1,7 @@
-"""Larger pinned arrays on their way to the GPU, beside the compute stream.
+"""Asynchronous copies of larger pinned arrays to the GPU, beside the compute stream.
 
 A step's batch crosses the bus while the GPU works on the step before: its memory is one of a few
-that take turns, and the copy waits only for the last work that has used this one.
+that are used in turn, and the copy waits only for the last work that has used this one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tinygrad_cuda.backend.cuda.handles import DriverEvent
 from tinygrad_cuda.backend.cuda.pool import Allocation
 
 SMALLEST = 256 << 10  # bytes; a graph fetches less in a few microseconds, without other calls
-SIZES = 8  # sizes of which memory is kept
-TURNS = 4  # pieces of memory of one size that are kept
-LARGEST_REUSED = 64 << 20  # bytes of which memory is kept; copies of more take long in any case
+SIZES = 8  # sizes whose memory is reused at most
+TURNS = 4  # allocations of one size that are reused at most
+LARGEST_REUSED = 64 << 20  # bytes of a reused allocation; larger copies take long anyway
 
 
-class _Place:
+class _CopyBuffer:
     """Memory on the GPU with its events."""
 
     __slots__ = ("memory", "free", "copied")
@@ -32,26 +32,28 @@ class _Place:
         )
 
 
-class Ferried:
-    """An array on the GPU, or on the way there: later work of the compute stream finds it.
+class AsyncCopy:
+    """An array on the GPU, or in flight: later work of the compute stream waits for it.
 
     Attributes:
-        address, nbytes: where it is there, and how long.
+        address, nbytes: of its memory on the GPU.
     """
 
-    __slots__ = ("address", "nbytes", "_place", "_source", "_returned", "__weakref__")
+    __slots__ = ("address", "nbytes", "_buffer", "_source", "_returned", "__weakref__")
 
-    def __init__(self, place: _Place, nbytes: int, source: object, returned: deque[_Place]) -> None:
-        self.address, self.nbytes = place.memory.address, nbytes
-        self._place, self._returned = place, returned
+    def __init__(
+        self, buffer: _CopyBuffer, nbytes: int, source: object, returned: deque[_CopyBuffer]
+    ) -> None:
+        self.address, self.nbytes = buffer.memory.address, nbytes
+        self._buffer, self._returned = buffer, returned
         self._source = source  # stays as it is until the GPU has read it
 
     def __del__(self) -> None:
         # One atomic append and no lock: this may run in any thread, and at exit.
-        self._returned.append(self._place)
+        self._returned.append(self._buffer)
 
 
-class Ferry:
+class AsyncCopier:
     """Copies pinned arrays on the copy stream.
 
     Args:
@@ -60,44 +62,44 @@ class Ferry:
 
     def __init__(self, device: DeviceHandle) -> None:
         self.device = device
-        self._idle: dict[int, deque[_Place]] = {}  # by size, the longest free first
-        self._returned: deque[_Place] = deque()
+        self._idle: dict[int, deque[_CopyBuffer]] = {}  # by size, the longest free first
+        self._returned: deque[_CopyBuffer] = deque()
 
-    def send(self, source: Any, place: int) -> Ferried:
-        """Starts to copy an array in pinned memory at `place`, which nobody changes."""
+    def send(self, source: Any, address: int) -> AsyncCopy:
+        """Starts to copy an array in pinned memory at `address`, which nobody changes."""
         device, nbytes = self.device, int(source.nbytes)
         device.enter()
         with device.lock:
             idle = self._idle.get(nbytes)
             if idle:
-                found = idle.popleft()
+                buffer = idle.popleft()
             else:
-                found = _Place(device, nbytes)
-                found.free.record()  # the memory may have had a user
-            # Only now: what has just come back waits for the work of today, this one for earlier.
+                buffer = _CopyBuffer(device, nbytes)
+                buffer.free.record()  # the memory may have had a user
+            # Only now: returned buffers wait for work up to here, this one for earlier work.
             self._take_back()
             driver, work, copies = device.driver, device.stream, device.copy_stream
-            copied = found.copied.handle
-            # Every step of a loop comes here: the driver's own functions, and one look at the end.
+            copied = buffer.copied.handle
+            # On every step of a loop: the driver's own functions, and one check at the end.
             results = (
-                driver.cuStreamWaitEvent(copies, found.free.handle, 0),
-                driver.cuMemcpyHtoDAsync(found.memory.address, place, nbytes, copies),
+                driver.cuStreamWaitEvent(copies, buffer.free.handle, 0),
+                driver.cuMemcpyHtoDAsync(buffer.memory.address, address, nbytes, copies),
                 driver.cuEventRecord(copied, copies),
                 driver.cuStreamWaitEvent(work, copied, 0),
             )
             failed = [status for (status,) in results if status]
             if failed:
                 raise device.error("cuMemcpyHtoDAsync and its events", failed[0])
-        return Ferried(found, nbytes, source, self._returned)
+        return AsyncCopy(buffer, nbytes, source, self._returned)
 
     def _take_back(self) -> None:
-        """Marks where the work ends that may use memory which nobody holds any more."""
+        """Records an event behind the work that may use buffers without a reference."""
         while self._returned:
-            place = self._returned.popleft()
-            nbytes = place.memory.nbytes
+            buffer = self._returned.popleft()
+            nbytes = buffer.memory.nbytes
             if nbytes not in self._idle and len(self._idle) >= SIZES:
                 self._idle.clear()
             idle = self._idle.setdefault(nbytes, deque())
             if nbytes <= LARGEST_REUSED and len(idle) < TURNS:
-                place.free.record()
-                idle.append(place)
+                buffer.free.record()
+                idle.append(buffer)

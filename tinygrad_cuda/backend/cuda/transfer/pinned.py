@@ -1,4 +1,4 @@
-"""Arrays in page-locked memory of the host: the GPU reads them where they are."""
+"""Arrays in page-locked memory of the host, which the GPU reads directly."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Array = np.ndarray[Any, Any]
 
 
 class Pinned:
-    """The pinned arrays that there are; their memory goes back with them.
+    """The pinned arrays; each one's memory is freed with it.
 
     Args:
-        gpu: which reads them.
+        gpu: the GPU that reads them.
     """
 
     def __init__(self, gpu: DeviceHandle) -> None:
         self._gpu = gpu
-        # By identity; the reference takes the entry away.
-        self._places: dict[int, tuple[weakref.ref[Array], int]] = {}
-        # What may be an array's entry, by its identity: every step of a loop asks for its batch.
-        self.entry = self._places.get
+        # By identity; a finalizer of the array removes its entry.
+        self._entries: dict[int, tuple[weakref.ref[Array], int]] = {}
+        # An array's entry by its identity, without a call: every step of a loop asks for its batch.
+        self.entry = self._entries.get
 
     def copy_of(self, array: Array) -> Array:
         """A copy in pinned memory, as long as it is not empty."""
@@ -36,14 +36,14 @@ class Pinned:
         address = int(self._gpu.call("cuMemHostAlloc", source.nbytes, 0))
         memory: Any = (ctypes.c_char * source.nbytes).from_address(address)
         weakref.finalize(memory, _free, self._gpu, address).atexit = False
-        found: Array = np.frombuffer(memory, np.uint8).view(source.dtype).reshape(source.shape)
-        found[...] = source
-        key = id(found)
-        known = weakref.ref(found, lambda _: self._places.pop(key, None))
-        self._places[key] = known, address
-        return found
+        result: Array = np.frombuffer(memory, np.uint8).view(source.dtype).reshape(source.shape)
+        result[...] = source
+        key = id(result)
+        reference = weakref.ref(result, lambda _: self._entries.pop(key, None))
+        self._entries[key] = reference, address
+        return result
 
-    def place(self, array: Array) -> int | None:
+    def address_of(self, array: Array) -> int | None:
         """The address of an array that `copy_of` has made; None for another one."""
         entry = self.entry(id(array))
         return None if entry is None or entry[0]() is not array else entry[1]

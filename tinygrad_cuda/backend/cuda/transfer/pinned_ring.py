@@ -21,11 +21,11 @@ from tinygrad_cuda.backend.launch.launch_params import FETCHED, NUMBERS_WITHIN
 from tinygrad_cuda.lowering.codegen.skeleton import FOLDER, THREADS
 
 LARGEST_STAGED = 512 << 10  # bytes; the driver's own staging of larger ones overlaps with the copy
-PARTS = 4
+PARTS = 4  # of the ring: three may be read while one is written
 PART = LARGEST_STAGED  # bytes of one part of the ring, which is small so that it stays in the cache
-ALIGNMENT = 256
-KEPT = 64  # references to arrays of a part after which dead ones are dropped
-FETCH_BYTES = 16  # a thread's at a time
+ALIGNMENT = 256  # bytes between the starts of arrays
+SWEEP_PERIOD = 64  # references to arrays of a part after which dead ones are dropped
+FETCH_BYTES = 16  # bytes of a thread's access
 
 
 class Sent:
@@ -38,17 +38,17 @@ class Sent:
     """
 
     __slots__ = (
-        "nbytes", "waits", "address", "_staging", "_part", "_place", "_room", "_memory", "_source",
-        "__weakref__",
+        "nbytes", "waits", "address", "_ring", "_part", "_source_address", "_allocate", "_memory",
+        "_source", "__weakref__",
     )  # fmt: skip
 
     nbytes: int
     waits: bool
     address: int
-    _staging: Staging
+    _ring: PinnedRing
     _part: _Part | None
-    _place: int
-    _room: Callable[[int], Allocation]
+    _source_address: int
+    _allocate: Callable[[int], Allocation]
     _memory: Allocation | None
     _source: object  # whose memory it is, if it is not the ring's
 
@@ -68,27 +68,27 @@ class Staged(Sent):
     read it where it waits, once: what is read again had better be there.
 
     Args:
-        staging: the ring.
+        ring: which holds it.
         part: of the ring, in which it waits.
-        place: where it waits.
+        source_address: where it waits.
         nbytes: how long it is.
-        room: gives memory on the GPU.
+        allocate: returns memory on the GPU.
     """
 
     __slots__ = ()
 
     def __init__(
         self,
-        staging: Staging,
+        ring: PinnedRing,
         part: _Part,
-        place: int,
+        source_address: int,
         nbytes: int,
-        room: Callable[[int], Allocation],
+        allocate: Callable[[int], Allocation],
     ) -> None:
         self.nbytes, self.waits = nbytes, True
         self._source = None
         self._part = part
-        self._staging, self._place, self._room = staging, place, room
+        self._ring, self._source_address, self._allocate = ring, source_address, allocate
         self._memory = None
 
     if not TYPE_CHECKING:
@@ -101,11 +101,11 @@ class Staged(Sent):
 
     def settle(self) -> bool:
         """Has it copied, if it has not been; says whether."""
-        with self._staging.device.lock:
+        with self._ring.device.lock:
             if self._memory is not None:  # another thread was faster
                 return False
-            memory = self._room(self.nbytes)
-            self._staging.send(memory.address, self.lend(), self.nbytes)
+            memory = self._allocate(self.nbytes)
+            self._ring.send(memory.address, self.lend(), self.nbytes)
             self._memory = memory
             _address.__set__(self, memory.address)
             self.__class__ = Sent  # type: ignore[assignment]
@@ -113,12 +113,12 @@ class Staged(Sent):
 
     def lend(self) -> int:
         """Where it can be read by what is enqueued before anything else is staged."""
-        if self._memory is not None:  # another thread has needed its place meanwhile
+        if self._memory is not None:  # another thread has had it copied meanwhile
             return self._memory.address
         self.waits = False
-        if self._part is not None and self._part is not self._staging.part:
+        if self._part is not None and self._part is not self._ring.part:
             self._part.late = True
-        return self._place
+        return self._source_address
 
 
 _new = object.__new__
@@ -126,12 +126,21 @@ _address: Any = vars(Sent)["address"]
 
 
 def lent(
-    staging: Staging, source: object, place: int, nbytes: int, room: Callable[[int], Allocation]
+    ring: PinnedRing,
+    source: object,
+    source_address: int,
+    nbytes: int,
+    allocate: Callable[[int], Allocation],
 ) -> Staged:
-    """An array that waits in pinned memory of its own, at `place`, where nobody changes it."""
+    """An array that waits in its own pinned memory, which nobody changes."""
     piece = _new(Staged)
     piece.nbytes, piece.waits, piece._source = nbytes, nbytes <= LARGEST_STAGED, source
-    piece._staging, piece._part, piece._place, piece._room = staging, None, place, room
+    piece._ring, piece._part, piece._source_address, piece._allocate = (
+        ring,
+        None,
+        source_address,
+        allocate,
+    )
     piece._memory = None
     return piece
 
@@ -151,7 +160,7 @@ class _Part:
         self.pieces: list[weakref.ref[Staged]] = []
 
 
-class Staging:
+class PinnedRing:
     """A ring of pinned memory in parts; a part is written again when the GPU has read it.
 
     Args:
@@ -171,26 +180,25 @@ class Staging:
         """Copies at most `LARGEST_STAGED` bytes of host memory, which may be changed afterwards."""
         self.send(address, self._put(source, source.nbytes), source.nbytes)
 
-    def stage(self, source: npt.NDArray[Any], room: Callable[[int], Allocation]) -> Staged:
-        """Copies at most `LARGEST_STAGED` bytes; `room` gives the memory on the GPU."""
+    def stage(self, source: npt.NDArray[Any], allocate: Callable[[int], Allocation]) -> Staged:
+        """Copies at most `LARGEST_STAGED` bytes; `allocate` returns memory on the GPU."""
         nbytes = source.nbytes
-        place = self._put(source, nbytes)
-        piece = Staged(self, self.part, place, nbytes, room)
+        piece = Staged(self, self.part, self._put(source, nbytes), nbytes, allocate)
         pieces = self.part.pieces
-        if len(pieces) % KEPT == KEPT - 1:
+        if len(pieces) % SWEEP_PERIOD == SWEEP_PERIOD - 1:
             pieces[:] = [reference for reference in pieces if reference() is not None]
         pieces.append(weakref.ref(piece))
         return piece
 
-    def send(self, address: int, place: int, nbytes: int) -> None:
+    def send(self, address: int, source_address: int, nbytes: int) -> None:
         """Copies from the ring to the GPU, behind the work so far."""
         device = self.device
-        (status,) = device.driver.cuMemcpyHtoDAsync(address, place, nbytes, device.stream)
+        (status,) = device.driver.cuMemcpyHtoDAsync(address, source_address, nbytes, device.stream)
         if status:
             raise device.error("cuMemcpyHtoDAsync", status)
 
     def _put(self, source: npt.NDArray[Any], nbytes: int) -> int:
-        """The place of a contiguous array's bytes in the ring."""
+        """Copies a contiguous array into the ring and returns its address there."""
         if self._used + nbytes > PART:
             self._turn()
         start = self.part.number * PART + self._used
@@ -223,7 +231,7 @@ def _bytes_of(source: Any) -> memoryview:
     """A contiguous array's memory."""
     try:
         return memoryview(source).cast("B")
-    except ValueError:  # a dtype of which buffers know nothing, such as bfloat16
+    except ValueError:  # a dtype that the buffer protocol lacks, such as bfloat16
         return memoryview(source.reshape(-1).view(np.uint8))
 
 
@@ -233,15 +241,15 @@ def fetch_source() -> str:
     return f"{prelude}\n{(FOLDER / 'fetch.cuh').read_text()}"
 
 
-class FetchWords:
-    """Parameters of the kernel, of which only what differs from run to run is written.
+class FetchParams:
+    """The fetch kernel's parameters, of which only those that differ from the last run are written.
 
     Args:
         targets: for each array where it goes, and its bytes.
         numbers: where the numbers go that come with the parameters, or 0.
 
     Attributes:
-        changed: they differ from what the driver was told last.
+        changed: they differ from those that the driver was given last.
     """
 
     def __init__(self, targets: Sequence[tuple[int, int]], numbers: int) -> None:
@@ -255,7 +263,7 @@ class FetchWords:
         self.changed = True
 
     def move(self, words: memoryview) -> None:
-        """Keeps the parameters there from now on."""
+        """Moves the parameters to this memory."""
         words[:] = self._words
         self._words = words
         self._numbers = words.cast("B")[8 * (3 * FETCHED + 2) :]
@@ -272,13 +280,13 @@ class FetchWords:
             staged: the arrays, each of which is lent.
             numbers: at most `NUMBERS_WITHIN` bytes, 8 each.
         """
-        words, place = self._words, 0
+        words, position = self._words, 0
         for piece in staged:
             address = piece.lend()
-            if words[place] != address:
-                words[place] = address
+            if words[position] != address:
+                words[position] = address
                 self.changed = True
-            place += 3
+            position += 3
         count = len(numbers)
         if count or self._count:
             self._count = count

@@ -16,7 +16,7 @@ from tinygrad_cuda.backend.cuda.pool import Allocation, size_class
 SLOTS = 8  # pinned slots of one size
 
 
-class Upload:
+class Prefetch:
     """A copy under way.
 
     Attributes:
@@ -46,7 +46,7 @@ class Upload:
             self.settle()
 
 
-class Uploader:
+class Prefetcher:
     """Pinned slots and the order of copies; a thread of its own fills the slots.
 
     A slot is written again when its last copy is done. A copy waits for the compute stream as it
@@ -60,15 +60,15 @@ class Uploader:
         self._gpu = gpu
         # By size, oldest first: a slot's address and the event behind its last copy.
         self._slots: dict[int, deque[tuple[int, DriverEvent]]] = defaultdict(deque)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="Uploader")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="Prefetcher")
 
-    def start(self, array: np.ndarray[Any, Any]) -> Upload:
-        """Starts to copy an array; `Upload.wait_for_source` says when it may be changed."""
+    def start(self, array: np.ndarray[Any, Any]) -> Prefetch:
+        """Starts to copy an array; `Prefetch.wait_for_source` says when it may be changed."""
         gpu = self._gpu
         source = np.ascontiguousarray(array)
         storage = gpu.allocate(source.nbytes)
         free = DriverEvent(gpu, timing=False).record(gpu.stream)
-        return Upload(gpu, storage, self._thread.submit(self._fill, storage, source, free))
+        return Prefetch(gpu, storage, self._thread.submit(self._fill, storage, source, free))
 
     def _fill(
         self, storage: Allocation, source: np.ndarray[Any, Any], free: DriverEvent

@@ -23,7 +23,7 @@ FEW = 4  # neighbouring tiles that a block loads at least when more blocks are n
 PITCH = THREADS + 8  # elements from row to row of shared memory, against bank conflicts
 
 
-def tile_stages(kernel: Kernel) -> list[Stage]:
+def winograd_stages(kernel: Kernel) -> list[Stage]:
     """The one stage of a transform."""
     (node,) = kernel.anchors
     return [_planes(kernel, node) if node.op is winograd else _images(kernel, node)]

@@ -1,7 +1,7 @@
 // winograd_transforms, F(4 x 4, 3 x 3), kernels: winograd.
 // Stores winograd (36, 64, 32) float32.
 // Grid 8 x 256 threads, 368640 bytes moved at least.
-TGC_STAGE(tile_winograd_kernels_03ab2db1fe,
+TGC_STAGE(winograd_kernels_03ab2db1fe,
   const float* in0;
   float* out0;
 ) {
@@ -52,7 +52,7 @@ TGC_STAGE(tile_winograd_kernels_03ab2db1fe,
 // winograd_transforms, F(4 x 4, 3 x 3), images: winograd.
 // Stores winograd (36, 32, 64) float32.
 // Grid 8 x 256 threads, 425984 bytes moved at least.
-TGC_STAGE(tile_winograd_images_aeb54ee8a8,
+TGC_STAGE(winograd_images_aeb54ee8a8,
   const float* in0;
   float* out0;
 ) {
@@ -112,12 +112,12 @@ TGC_STAGE(tile_winograd_images_aeb54ee8a8,
 }
 
 // 2 independent stages in one launch of 16 x 256 threads.
-TGC_STAGE(pack_5295ddf451,
-  tile_winograd_kernels_03ab2db1fe_params stage0;
-  tile_winograd_images_aeb54ee8a8_params stage1;
+TGC_STAGE(pack_f88df8172f,
+  winograd_kernels_03ab2db1fe_params stage0;
+  winograd_images_aeb54ee8a8_params stage1;
 ) {
-  if (virtual_block < 8) tile_winograd_kernels_03ab2db1fe_stage(virtual_block, p.stage0, smem);
-  else tile_winograd_images_aeb54ee8a8_stage(virtual_block - 8, p.stage1, smem);
+  if (virtual_block < 8) winograd_kernels_03ab2db1fe_stage(virtual_block, p.stage0, smem);
+  else winograd_images_aeb54ee8a8_stage(virtual_block - 8, p.stage1, smem);
 }
 
 // contract 36 x 64 x 64 x 32, tiles of 32 x 32 x 32, split-K 1, 9437184 FLOPs: matmul.
@@ -266,7 +266,7 @@ TGC_STAGE(contract_matmul_37726f7296,
 // winograd_transforms, F(4 x 4, 3 x 3), results: unwinograd exp.
 // Stores exp (4, 64, 16, 16) float32.
 // Grid 256 x 256 threads, 851968 bytes moved at least.
-TGC_STAGE(tile_unwinograd_exp_results_a9546ae05e,
+TGC_STAGE(winograd_unwinograd_exp_results_a9546ae05e,
   const float* in0;
   float* out0;
 ) {
