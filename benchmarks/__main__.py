@@ -19,13 +19,22 @@ import numpy as np
 
 import benchmarks.peers.ours as ours
 import tinygrad_cuda as tc
-from benchmarks import host, report, start
+from benchmarks import host, matrix_report, report, start
 from benchmarks.cpu.report import kept as cpu_section
 from benchmarks.floor import floor_of, peak_flops
-from benchmarks.harness import LEFT_OUT, SMOKE, Effort, Row, compare_losses
+from benchmarks.harness import (
+    COMPARED_MODEL_STEPS,
+    LEFT_OUT,
+    SMOKE,
+    UNAVAILABLE,
+    Effort,
+    Row,
+    compare_losses,
+)
 from benchmarks.peers import MODULES, installed
+from benchmarks.tables import time_text
 from benchmarks.worker import Job, made
-from benchmarks.workload import Function
+from benchmarks.workload import Function, ModelTraining, Operation, Training
 from benchmarks.workloads import WORKLOADS
 from tinygrad_cuda.backend.cuda import driver as runtime
 
@@ -45,7 +54,8 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     add("--seconds", type=float, default=float("inf"), help="begin no measurement after so long")
     add("--without", default="", metavar="PATTERNS", help="such as tinygrad/unet*: left out, named")
     add("--commit", help="what is measured, where there is no git to ask")
-    add("--report", type=Path, metavar="FILE", help="write docs/benchmarks.md from these results")
+    add("--report", type=Path, nargs="+", metavar="FILE",
+        help="write the sections of docs/benchmarks.md that these results have")  # fmt: skip
     return parser.parse_args(given)
 
 
@@ -98,7 +108,7 @@ def chosen(only: str | None) -> list[str]:
 
 
 def say(row: Row) -> None:
-    wall, device = (report.time_text(t and vars(t)) for t in (row.wall, row.device))
+    wall, device = (time_text(t and vars(t)) for t in (row.wall, row.device))
     state = row.failure or f"wall {wall}, device {device} us, difference {row.difference}"
     warning = "" if row.agrees else "  DIFFERS"
     print(f"{row.workload:<24} {row.title:<24} {state}{warning}", file=sys.stderr, flush=True)
@@ -122,15 +132,26 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     }
     rates, found["about"]["repeats"] = found["about"], effort.repeats
     chosen_workloads = [name for name in names if name in WORKLOADS]
-    for name in chosen_workloads:
-        floor, peak = floor_of(made(name, args.smoke)), rates["peak_flops"] or float("inf")
+    kinds = {name: made(name, args.smoke) for name in chosen_workloads}
+    found["programs"] = {
+        name: workload.goal
+        for name, workload in kinds.items()
+        if isinstance(workload, Training | ModelTraining) and in_matrix_report(workload)
+    }
+    found["sweeps"] = {
+        name: {"family": workload.family, "flops": workload.flops, "goal": workload.goal}
+        for name, workload in kinds.items()
+        if isinstance(workload, Operation)
+    }
+    for name, workload in kinds.items():
+        floor, peak = floor_of(workload), rates["peak_flops"] or float("inf")
         found["floors"][name] = None
         if floor is None:
             continue
         found["floors"][name] = floor.microseconds(rates["copy_bytes_per_second"], peak)
         if floor.moves(rates["copy_bytes_per_second"], peak):
             found["copied"].append(name)
-    models = [n for n in chosen_workloads if not isinstance(made(n, args.smoke), Function)]
+    models = [n for n in chosen_workloads if not isinstance(kinds[n], Function | Operation)]
     operations = [name for name in chosen_workloads if name not in models]
     with tempfile.TemporaryDirectory() as folder:
         # All peers on whole models, then on single operations: where `--seconds` ends a run early,
@@ -152,6 +173,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def in_matrix_report(workload: Training | ModelTraining) -> bool:
+    return workload.images or isinstance(workload, ModelTraining)
+
+
 def measure_host(
     names: list[str], peers: list[str], args: argparse.Namespace, found: dict[str, Any]
 ) -> None:
@@ -162,27 +187,64 @@ def measure_host(
         found["start"] = start.starts(peers, args.device)
 
 
+def failed(why: str) -> bool:
+    """Whether a row without a time is an error."""
+    return bool(why) and not why.startswith((LEFT_OUT, UNAVAILABLE))
+
+
 def write(path: Path | None, found: dict[str, Any]) -> None:
     if path is not None:
         path.write_text(json.dumps(found, indent=1) + "\n")
 
 
+def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Results of several commands as one; of a row measured twice the later one counts."""
+    first, *others = results
+    rows = {(row["workload"], row["variant"]): row for row in first["rows"]}
+    for found in others:
+        rows |= {(row["workload"], row["variant"]): row for row in found["rows"]}
+        for part in ("floors", "programs", "sweeps", "host", "start"):
+            if part in found:
+                first[part] = first.get(part, {}) | found[part]
+        first["copied"] += found["copied"]
+        for key in ("commit", "date"):
+            known = first["about"][key].split("; ")
+            first["about"][key] = "; ".join(dict.fromkeys([*known, found["about"][key]]))
+    first["rows"] = list(rows.values())
+    compare_losses(first["rows"])
+    return first
+
+
+def write_page(found: dict[str, Any]) -> None:
+    """The sections of docs/benchmarks.md that these results have; the others stay."""
+    docs = ROOT / "docs"
+    page = docs / "benchmarks.md"
+    text = page.read_text()
+    if matrix_report.tables(found):
+        new, old = matrix_report.section(found, COMPARED_MODEL_STEPS), matrix_report.kept(text)
+        text = text.replace(old or report.SUITE, new if old else f"{new}\n\n{report.SUITE}", 1)
+        matrix_report.plot(found, docs / matrix_report.PLOT)
+    if found["floors"].keys() - found["programs"].keys() - found["sweeps"].keys():
+        suite = report.page(found, matrix_report.kept(text))
+        # The section of `python -m benchmarks.cpu` is its own.
+        text = f"{suite.rstrip()}\n\n{cpu_section(text)}"
+        report.plot(found, docs / "benchmarks.png")
+        images = docs / "images"
+        report.overview(found, images / "diffusion_samples.png", images / "overview.png")
+    page.write_text(text)
+
+
 def main(given: list[str] | None = None) -> int:
     args = arguments(given)
     if args.report is not None:
-        found = json.loads(args.report.read_text())
-        page = ROOT / "docs" / "benchmarks.md"
-        # The section of `python -m benchmarks.cpu` is its own.
-        page.write_text(f"{report.page(found).rstrip()}\n\n{cpu_section(page.read_text())}")
-        report.plot(found, ROOT / "docs" / "benchmarks.png")
-        images = ROOT / "docs" / "images"
-        report.overview(found, images / "diffusion_samples.png", images / "overview.png")
+        write_page(merged([json.loads(path.read_text()) for path in args.report]))
         return 0
     found = run(args)
     print(report.summary(found))
     if args.json is not None:
         report.plot(found, args.json.with_suffix(".png"))
-    bad = [r for r in found["rows"] if not r["agrees"] or r["failure"] not in ("", LEFT_OUT)]
+        matrix_report.plot(found, args.json.with_suffix(f".{matrix_report.PLOT}"))
+    bad = [row for row in found["rows"] if not row["agrees"] or failed(row["failure"])]
     for row in bad:
         why = row["failure"] or f"results differ by {row['difference']:.1e}"
         print(f"{row['workload']}, {row['title']}: {why}", file=sys.stderr)

@@ -7,8 +7,9 @@ from math import prod
 from typing import Any
 
 import tinygrad_cuda as tc
+from benchmarks.peers.program import in_full_precision
 from benchmarks.peers.torchlike import Work
-from benchmarks.workload import ModelTraining, Repetition, Training, Update, Workload
+from benchmarks.workload import Repetition, Training, Update, Workload
 from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.engine.cell import local
 from tinygrad_cuda.engine.realize import realize_all
@@ -52,7 +53,7 @@ def floor_of(workload: Workload) -> Floor | None:
 
     None where matrix units compute, whose rate is another one, and for modules.
     """
-    if isinstance(workload, ModelTraining) or getattr(workload, "precision", "ieee") != "ieee":
+    if not in_full_precision(workload):
         return None
     work = Work(tc, workload, "cpu")
     realize_all()

@@ -4,54 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-Json = dict[str, Any]
-OURS = "ours"
+from benchmarks import matrix_report
+from benchmarks.tables import (
+    OURS,
+    Json,
+    best,
+    gigabytes,
+    measured,
+    number,
+    rows_of,
+    table,
+    time_text,
+)
+
 ADDITION = "torch: one 64 x 64 addition, us"  # the yardstick of a GPU's host
 USUAL = 8.7  # what it takes on the host for which the goals of host overhead were set
-
-
-def time_text(times: Json | None) -> str:
-    """Median microseconds with quartiles."""
-    if times is None:
-        return "-"
-    return f"{number(times['median'])} ({number(times['lower'])}-{number(times['upper'])})"
-
-
-def number(value: float) -> str:
-    """Three significant digits without an exponent."""
-    if value >= 100:
-        return f"{value:.0f}"
-    return f"{value:.3g}" if value >= 0.001 else f"{value:.1e}"
-
-
-def rows_of(found: Json, name: str) -> list[Json]:
-    return [row for row in found["rows"] if row["workload"] == name]
-
-
-def measured(rows: Sequence[Json]) -> list[Json]:
-    return [row for row in rows if row["wall"] is not None]
-
-
-def best(rows: Sequence[Json], ours: bool, together: bool = False) -> Json | None:
-    """The fastest of our variants or of the peers', by wall time; whole runs of steps apart."""
-    chosen = [
-        row for row in measured(rows)
-        if row["variant"].startswith(OURS) == ours and (row["together"] > 1) == together
-    ]  # fmt: skip
-    return min(chosen, key=lambda row: float(row["wall"]["median"]), default=None)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, aligned."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |"
-        for row in [header, *rows]
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines)
 
 
 def row_cells(row: Json, floor: float | None, copied: bool) -> list[str]:
@@ -91,10 +59,16 @@ def details(found: Json) -> str:
     return "\n".join([text, "", "Not measured:", "", *lines] if lines else [text])
 
 
+def names_of(found: Json) -> list[str]:
+    """Workloads whose wall time counts: not of operations that `matrix_report` lists."""
+    names = dict.fromkeys(row["workload"] for row in found["rows"])
+    return [name for name in names if name not in found.get("sweeps", {})]
+
+
 def ratios(found: Json) -> str:
     """Ours beside the fastest peer, a call a step and many steps a call."""
     lines = []
-    for name in dict.fromkeys(row["workload"] for row in found["rows"]):
+    for name in names_of(found):
         rows = rows_of(found, name)
         for together in (False, True):
             ours, peer = (best(rows, mine, together) for mine in (True, False))
@@ -111,39 +85,6 @@ def ratios(found: Json) -> str:
         ("workload", "ours, wall us", "best peer, wall us", "ours / peer", "device: ours / peer"),
         lines,
     )
-
-
-def gigabytes(nbytes: float | None) -> str:
-    return "-" if nbytes is None else f"{nbytes / 1e9:.2f}"
-
-
-def programs(found: Json) -> str:
-    """Steps whose memory was measured: ours and the peers' best in time, and in memory."""
-    lines = []
-    for name in dict.fromkeys(row["workload"] for row in found["rows"]):
-        rows = [row for row in measured(rows_of(found, name)) if row.get("peak")]
-        ours, peer = (best(rows, mine) for mine in (True, False))
-        if ours is None or peer is None:
-            continue
-        least = min(row["peak"] for row in rows if not row["variant"].startswith(OURS))
-        lines.append([
-            name, milliseconds(ours), milliseconds(peer),
-            f"{ours['wall']['median'] / peer['wall']['median']:.2f}",
-            gigabytes(ours["peak"]), f"{gigabytes(peer['peak'])}; {gigabytes(least)}",
-            f"{ours['peak'] / least:.2f}",
-            f"{ours['difference']:.0e}" + " DIFFERS" * (not ours["agrees"]),
-        ])  # fmt: skip
-    return table(PROGRAMS, lines) if lines else ""
-
-
-PROGRAMS = (
-    "training step", "ours, ms", "best peer, ms", "ours / peer", "ours, GB",
-    "that peer, GB; least", "ours / least", "losses differ by",
-)  # fmt: skip
-
-
-def milliseconds(row: Json) -> str:
-    return f"{number(row['wall']['median'] / 1000)} ({row['title'].removeprefix('ours, ')})"
 
 
 def device_ratio(rows: Sequence[Json], ours: Json) -> str:
@@ -178,15 +119,17 @@ def summary(found: Json) -> str:
     about = "\n".join(f"{key}: {value}" for key, value in found["about"].items())
     text = f"{about}\n"
     if found["rows"]:
-        text += f"\n{details(found)}\n\n{ratios(found)}\n\n{programs(found)}\n"
-    return f"{text}\n{other_tables(found)}"
+        text += f"\n{details(found)}\n\n{ratios(found)}\n"
+    return f"{text}\n{other_tables(found)}\n{matrix_report.tables(found)}"
 
 
+SUITE = "## The suite\n"  # the heading before its tables
 PAGE = """# Benchmarks
 
 Generated by `python -m benchmarks --report FILE.json` from the results of
 `python -m benchmarks --json FILE.json`; not edited by hand.
 
+{matrix_units}{suite}
 {about}
 
 Each workload is defined once (`benchmarks/workloads/`) and run by every peer that is installed,
@@ -221,22 +164,18 @@ Below 1 ours is faster.
 {others}"""
 
 
-def plain(value: Any) -> str:
-    """A value of `about` in one line."""
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {version}" for name, version in value.items())
-    return " ".join(str(value).split())
-
-
-def page(found: Json) -> str:
-    """docs/benchmarks.md."""
+def page(found: Json, matrix_units: str = "") -> str:
+    """docs/benchmarks.md, with this section before the suite's tables."""
     about = found["about"]
     missing = about.get("missing", {})
     aside = ("missing", "copy_bytes_per_second", "peak_flops", "repeats")
-    lines = [f"- {key}: {plain(value)}" for key, value in about.items() if key not in aside]
+    lines = [
+        f"- {key}: {matrix_report.plain(value)}" for key, value in about.items() if key not in aside
+    ]
     lines += [f"- not installed there: {', '.join(missing)}"] if missing else []
     peak, bandwidth = about.get("peak_flops"), about["copy_bytes_per_second"]
     return PAGE.format(
+        matrix_units=matrix_units + "\n\n" * bool(matrix_units), suite=SUITE,
         about="\n".join(lines), repeats=about["repeats"], ratios=ratios(found),
         details=details(found), others=other_tables(found),
         peak=f"{peak / 1e12:.1f} TFLOP/s (the float32 units' peak)" if peak else "the peak",
@@ -252,7 +191,8 @@ def plot(found: Json, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     points: dict[str, tuple[list[float], list[str]]] = {}
-    for name in dict.fromkeys(row["workload"] for row in measured(found["rows"])):
+    names_shown = [name for name in names_of(found) if measured(rows_of(found, name))]
+    for name in names_shown:
         rows = measured(rows_of(found, name))
         base = best(rows, ours=False) or rows[0]
         for row in rows:
@@ -261,7 +201,7 @@ def plot(found: Json, path: Path) -> None:
             names.append(name)
     if not points:
         return
-    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.25 * len(found["floors"])))
+    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.25 * len(names_shown)))
     for title, (values, names) in points.items():
         mark = "D" if title.startswith(OURS) else "o"
         axes.plot(values, names, mark, label=title, markersize=5, alpha=0.8)

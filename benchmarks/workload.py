@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ class Training:
     together: int = 100
     precision: str = "ieee"
     images: bool = False
+    goal = 0.7  # our time over the fastest peer's
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class ModelTraining:
         precision: of products, see PRECISIONS.
         deviation: the standard deviation of initial matrices; None is uniform by fan-in.
         images: whether channels-last batches and weights are another variant of peers.
+
+    Its `goal` is our time over the fastest peer's.
     """
 
     model: Callable[[Any], Any]
@@ -89,6 +93,10 @@ class ModelTraining:
     precision: str = "ieee"
     deviation: float | None = None
     images: bool = False
+
+    @property
+    def goal(self) -> float:
+        return 0.6 if self.precision == "ieee" else 1.0
 
 
 @dataclass(frozen=True)
@@ -138,7 +146,55 @@ class Update:
     rule: Rule
 
 
-Workload = Training | ModelTraining | Repetition | Function | Update
+@dataclass(frozen=True)
+class Operation:
+    """One product, convolution or attention, its operands in memory and in no cache.
+
+    Attributes:
+        family: "matmul", "convolution" or "attention".
+        function: (net, *inputs) to one array.
+        shapes: of the inputs, standard normal values.
+        flops: of one call; a multiply-add is 2.
+        dtype: "bfloat16", "float16" or "float32".
+        precision: of float32, "ieee" or "tf32".
+        gradient: the input whose gradient alone is timed, or ALL: the function and the gradients
+            of all inputs; None times the function alone.
+        result: shape of the result, where there is a gradient.
+        goal: ours over the peer's TFLOP/s.
+    """
+
+    family: str
+    function: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    flops: float
+    dtype: str = "bfloat16"
+    precision: str = "ieee"
+    gradient: int | None = None
+    result: tuple[int, ...] = ()
+    goal: float = 0.9
+
+    @property
+    def images(self) -> bool:
+        return self.family == "convolution"
+
+    @property
+    def sets(self) -> int:
+        """Sets of operands that calls take in turn, so that none is left in the cache."""
+        size = 4 if self.dtype == "float32" else 2
+        nbytes = size * sum(map(prod, (*self.shapes, self.result)))
+        return min(max(1, -(-COLD_BYTES // nbytes)), SETS_AT_MOST)
+
+    def inputs(self) -> tuple[Array, ...]:
+        return tuple(normal(shape, seed) for seed, shape in enumerate(self.shapes))
+
+    def cotangent(self) -> Array:
+        return normal(self.result, len(self.shapes))
+
+
+ALL = -1
+# Three times the L2 cache of an H200, which has 50 MB.
+COLD_BYTES, SETS_AT_MOST = 150_000_000, 12
+Workload = Training | ModelTraining | Repetition | Function | Operation | Update
 # Makes a workload; True asks for tiny shapes.
 Maker = Callable[[bool], Workload]
 

@@ -15,7 +15,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.peers.ours import Plain
-from benchmarks.report import table
+from benchmarks.tables import table
 from benchmarks.workloads import WORKLOADS
 
 WARM, STEPS, REPEATS = 20, 50, 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.report import number, table
+from benchmarks.tables import number, table
 
 BEGIN, END = "## Without a GPU\n", "<!-- end of the section by benchmarks.cpu -->\n"
 

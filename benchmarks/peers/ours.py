@@ -13,7 +13,7 @@ import tinygrad_cuda as tc
 import tinygrad_cuda.autograd
 from benchmarks.peers.program import Program, Variant, host_data, in_full_precision
 from benchmarks.peers.torchlike import Work
-from benchmarks.workload import Array, ModelTraining, Repetition, Training, Workload
+from benchmarks.workload import Array, ModelTraining, Operation, Repetition, Training, Workload
 from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.cuda.handles import DriverEvent
@@ -28,10 +28,13 @@ def version() -> str:
 class Plain(Program):
     """Recorded anew by each call, as a user writes it."""
 
-    def __init__(self, workload: Workload, device: str, compiled: bool = False) -> None:
+    def __init__(
+        self, workload: Workload, device: str, compiled: bool = False, **options: Any
+    ) -> None:
         self.device = device
         self.before = tc.cuda.memory_allocated() if device.startswith("cuda") else 0
-        self.work = Work(tc, workload, device)
+        self.work = Work(tc, workload, device, **options)
+        realize_all()
         self.step = tc.compile(self.work.call) if compiled else self.work.call
         self.host = host_data(workload)
         self.fresh = isinstance(workload, Training)
@@ -41,17 +44,17 @@ class Plain(Program):
             for given in self.host
         ]
         self.given = self.work.data[0]
-        self.turns = isinstance(workload, ModelTraining)
+        self.turns = isinstance(workload, ModelTraining | Operation)
 
     def call(self, number: int) -> None:
-        if self.turns:
-            self.given = self.work.data[number % len(self.work.data)]
         if self.fresh:
             batch = self.batches[number % len(self.batches)]
             self.given = tuple(tc.as_tensor(x, device=self.device) for x in batch)
         self.call_on_device(number)
 
     def call_on_device(self, number: int) -> None:
+        if self.turns:
+            self.given = self.work.data[number % len(self.work.data)]
         self.outputs = self.step(*self.given)
         realize_all()
         if self.work.feeds_back:
@@ -133,8 +136,18 @@ def copy_bandwidth(device: str) -> float:
     return 2e6 * nbytes / sorted(times)[4]
 
 
+def beyond_one_plan(workload: Workload) -> bool:
+    """An operation alone is one plan, so that both ways launch the same kernels."""
+    return not isinstance(workload, Operation)
+
+
+def convolves(workload: Workload) -> bool:
+    return isinstance(workload, Operation) and workload.images
+
+
 VARIANTS = {
     "ours": Variant("ours, plain", Plain),
-    "ours_compiled": Variant("ours, tc.compile", partial(Plain, compiled=True)),
+    "ours_last": Variant("ours, channels-last", partial(Plain, channels_last=True), convolves),
+    "ours_compiled": Variant("ours, tc.compile", partial(Plain, compiled=True), beyond_one_plan),
     "ours_together": Variant("ours, many steps a call", Together, repeats),
 }

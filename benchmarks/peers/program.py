@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from benchmarks.workload import Array, Function, ModelTraining, Training, Workload
+from benchmarks.workload import Array, Function, ModelTraining, Operation, Training, Workload
 
 
 class Program:
@@ -49,10 +49,14 @@ class Program:
         return None
 
 
+class Unavailable(Exception):
+    """The library has no such kernel: a row without a time, and no failure of the suite."""
+
+
 def in_full_precision(workload: Workload) -> bool:
     """Functions of arrays in IEEE float32: what peers without PyTorch's modules run."""
     own = getattr(workload, "precision", "ieee") == "ieee"
-    return own and not isinstance(workload, ModelTraining)
+    return own and not isinstance(workload, ModelTraining | Operation)
 
 
 class Variant(NamedTuple):
@@ -77,6 +81,8 @@ def host_data(workload: Workload) -> list[tuple[Array, ...]]:
         return list(workload.batches)
     if isinstance(workload, Function):
         return [workload.inputs]
+    if isinstance(workload, Operation):
+        return [workload.inputs()] * workload.sets
     return [getattr(workload, "state", ())]
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.peers.program import Program, Variant, host_data, in_full_precision
+from benchmarks.peers.program import Program, Unavailable, Variant, host_data, in_full_precision
 from benchmarks.peers.torchlike import Work
-from benchmarks.workload import Array, Function, ModelTraining, Training, Workload
+from benchmarks.workload import Array, Function, ModelTraining, Operation, Training, Workload
 
 SLEEP_CYCLES_PER_MICROSECOND = 2000
 WARM_UPS = 3
@@ -37,17 +37,17 @@ class Eager(Program):
         ]
         self.host = [tuple(x.pin_memory() if pin else x for x in given) for given in on_host]
         self.given = self.work.data[0]
-        self.turns = isinstance(workload, ModelTraining) and len(workload.batches) > 1
+        self.turns = isinstance(workload, ModelTraining | Operation) and len(self.work.data) > 1
 
     def call(self, number: int) -> None:
-        if self.turns:
-            self.given = self.work.data[number % len(self.work.data)]
         if self.fresh:
             batch = self.host[number % len(self.host)]
             self.given = tuple(x.to(self.device, non_blocking=True) for x in batch)
         self.call_on_device(number)
 
     def call_on_device(self, number: int) -> None:
+        if self.turns:
+            self.given = self.work.data[number % len(self.work.data)]
         self.outputs = self.work.call(*self.given)
         if self.work.feeds_back:
             self.given = self.outputs
@@ -141,38 +141,92 @@ class Graph(Eager):
 
 def beyond_one_kernel(workload: Workload) -> bool:
     """A graph of one operation is that operation: eager's device time says the same."""
-    return not isinstance(workload, Function)
+    return not isinstance(workload, Function | Operation)
+
+
+def not_an_image_alone(workload: Workload) -> bool:
+    """A convolution alone is measured where it is fast: with channels last."""
+    return not (isinstance(workload, Operation) and workload.images)
 
 
 def of_images(workload: Workload) -> bool:
     return getattr(workload, "images", False)
 
 
+def steps_of_images(workload: Workload) -> bool:
+    return of_images(workload) and beyond_one_kernel(workload)
+
+
 def worth_compiling(workload: Workload) -> bool:
     """Compiling takes up to a minute, and saves nothing where float32 units take the time."""
+    if isinstance(workload, Operation):
+        return False
     if isinstance(workload, ModelTraining) and workload.precision == "ieee":
         return False
     return in_full_precision(workload) or not of_images(workload)
 
 
 def worth_compiling_channels_last(workload: Workload) -> bool:
+    if isinstance(workload, Operation):
+        return False
     return of_images(workload) and not in_full_precision(workload)
+
+
+class Attention(Eager):
+    """Attention by one of PyTorch's kernels, which may be asked to add up in a fixed order."""
+
+    def __init__(
+        self, workload: Workload, device: str, backend: str, deterministic: bool = False
+    ) -> None:
+        self.backend = getattr(torch.nn.attention.SDPBackend, backend)
+        self.deterministic = deterministic
+        super().__init__(workload, device)
+        try:
+            self.call(0)
+        except RuntimeError as error:
+            raise Unavailable(str(error)) from error
+
+    def call_on_device(self, number: int) -> None:
+        torch.use_deterministic_algorithms(self.deterministic)
+        try:
+            with torch.nn.attention.sdpa_kernel(self.backend):
+                super().call_on_device(number)
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+
+def attends(workload: Workload) -> bool:
+    return isinstance(workload, Operation) and workload.family == "attention"
+
+
+def attends_backward(workload: Workload) -> bool:
+    return attends(workload) and getattr(workload, "gradient", None) is not None
+
+
+def attention(title: str, backend: str, deterministic: bool = False) -> Variant:
+    build = partial(Attention, backend=backend, deterministic=deterministic)
+    runs = attends_backward if deterministic else attends
+    return Variant(f"torch {title}" + ", deterministic" * deterministic, build, runs, GPU)
 
 
 LAST = ", channels-last"
 GPU = ("cuda",)
 VARIANTS = {
-    "torch": Variant("torch eager", Eager),
+    "torch": Variant("torch eager", Eager, not_an_image_alone),
     "torch_graph": Variant("torch graph", Graph, beyond_one_kernel, GPU),
     "torch_compiled": Variant(
         "torch compiled + graph", partial(Graph, compiled=True), worth_compiling, GPU
     ),
     "torch_last": Variant("torch eager" + LAST, partial(Eager, channels_last=True), of_images),
     "torch_graph_last": Variant(
-        "torch graph" + LAST, partial(Graph, channels_last=True), of_images, GPU
+        "torch graph" + LAST, partial(Graph, channels_last=True), steps_of_images, GPU
     ),
     "torch_compiled_last": Variant(
         "torch compiled + graph" + LAST,
         partial(Graph, compiled=True, channels_last=True), worth_compiling_channels_last, GPU
     ),
+    "torch_cudnn": attention("cuDNN", "CUDNN_ATTENTION"),
+    "torch_flash": attention("flash", "FLASH_ATTENTION"),
+    "torch_cudnn_deterministic": attention("cuDNN", "CUDNN_ATTENTION", True),
+    "torch_flash_deterministic": attention("flash", "FLASH_ATTENTION", True),
 }  # fmt: skip

@@ -10,10 +10,12 @@ import numpy as np
 
 from benchmarks.peers.program import host_data, parts
 from benchmarks.workload import (
+    ALL,
     Array,
     Arrays,
     Function,
     ModelTraining,
+    Operation,
     Repetition,
     Rule,
     Training,
@@ -28,7 +30,15 @@ class Net:
 
     def __init__(self, library: Any, values: dict[str, Any]) -> None:
         self.library, self.functions, self.values = library, library.nn.functional, values
-        for name in ("relu", "silu", "gelu", "cross_entropy", "mse_loss", "max_pool2d"):
+        for name in (
+            "relu",
+            "silu",
+            "gelu",
+            "cross_entropy",
+            "mse_loss",
+            "max_pool2d",
+            "scaled_dot_product_attention",
+        ):
             setattr(self, name, getattr(self.functions, name))
         for name in ("reshape", "cat", "sin", "cos", "tanh", "sqrt", "clamp", "sum", "mean"):
             setattr(self, name, getattr(library, name))
@@ -146,6 +156,8 @@ class Work:
             self.call = self.update
         elif isinstance(workload, Repetition):
             self.call = self.repetition(compile(workload.advance))
+        elif isinstance(workload, Operation):
+            self.call = self.operation(workload)
         else:
             self.call = self.function(workload, compile(workload.function), dtype)
 
@@ -243,6 +255,37 @@ class Work:
             return (out.detach(), *gradients)
 
         return both
+
+    def operation(self, workload: Operation) -> Callable[..., tuple[Any, ...]]:
+        """The function, it and all gradients, or one gradient of results that are there."""
+        function = functools.partial(workload.function, self.net)
+        if workload.gradient is None:
+
+            def forward(*inputs: Any) -> tuple[Any, ...]:
+                with self.library.no_grad():
+                    return (function(*inputs),)
+
+            return forward
+        cotangent = self.put(workload.cotangent(), workload.dtype)
+        grad = self.library.autograd.grad
+        if workload.gradient == ALL:
+
+            def both(*inputs: Any) -> tuple[Any, ...]:
+                out = function(*inputs)
+                return (out.detach(), *grad(out, inputs, cotangent))
+
+            for given in self.data:
+                for x in given:
+                    x.requires_grad_()
+            return both
+        for given in self.data:
+            given[workload.gradient].requires_grad_()
+        self.data = [(given[workload.gradient], function(*given)) for given in self.data]
+
+        def backward(wanted: Any, out: Any) -> tuple[Any, ...]:
+            return grad(out, (wanted,), cotangent, retain_graph=True)
+
+        return backward
 
     def on_host(self, results: tuple[Any, ...]) -> list[Array]:
         """Results as float32 NumPy arrays; of big ones the first 65536 values."""

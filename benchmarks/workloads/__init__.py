@@ -8,6 +8,7 @@ from benchmarks.workloads import (
     denoiser,
     lenet,
     lstm,
+    matrix_units,
     mlp,
     normalizations,
     pointwise,
@@ -22,7 +23,7 @@ from benchmarks.workloads import (
 )
 
 MODULES = (
-    wide_mlp, transformers, resnet18, lstm,
+    wide_mlp, transformers, resnet18, lstm, matrix_units,
     mlp, lenet, resnet, denoiser, unet, softmaxes, normalizations, pointwise, sums, products, adam,
 )  # fmt: skip
 WORKLOADS: dict[str, Maker] = {

@@ -1,0 +1,236 @@
+"""Training programs and single operations that matrix units bound: the page's first section."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tables import OURS, Json, best, gigabytes, measured, number, rows_of, table
+
+BEGIN, END = "<!-- section by benchmarks.matrix_report -->", "<!-- end of matrix_report -->"
+FAMILIES = {"matmul": "Products", "convolution": "Convolutions", "attention": "Attention"}
+DETERMINISTIC = ", deterministic"
+PLOT = "matrix_units.png"
+
+PROGRAMS = (
+    "training step", "ours, ms", "PyTorch's best, ms", "ratio", "goal", "ours, GB",
+    "that row, GB", "least of PyTorch's, GB", "ratio", "losses differ by",
+)  # fmt: skip
+OPERATIONS = (
+    "operation", "ours", "peer", "ratio", "goal", "other rows", "difference"
+)  # fmt: skip
+
+
+def milliseconds(row: Json) -> str:
+    return f"{number(row['wall']['median'] / 1000)} ({row['title'].removeprefix('ours, ')})"
+
+
+def differing(row: Json) -> str:
+    if row["difference"] is None:
+        return "-"
+    return f"{row['difference']:.0e}" + " DIFFERS" * (not row["agrees"])
+
+
+def program_cells(found: Json, name: str) -> list[str] | None:
+    """A training step of ours beside the fastest of PyTorch's and the one of least memory."""
+    rows = measured(rows_of(found, name))
+    ours, peer = (best(rows, mine) for mine in (True, False))
+    if ours is None or peer is None:
+        return None
+    peaks = [row["peak"] for row in rows if row["peak"] and not row["variant"].startswith(OURS)]
+    least = min(peaks, default=None)
+    return [
+        name, milliseconds(ours), milliseconds(peer),
+        f"{ours['wall']['median'] / peer['wall']['median']:.2f}",
+        f"{found['programs'][name]:g}", gigabytes(ours["peak"]), gigabytes(peer["peak"]),
+        gigabytes(least), f"{ours['peak'] / least:.2f}" if ours["peak"] and least else "-",
+        differing(ours),
+    ]  # fmt: skip
+
+
+def rate(found: Json, row: Json) -> float:
+    """TFLOP/s of the device, or of calls where the device has no clock of its own."""
+    microseconds = (row["device"] or row["wall"])["median"]
+    return float(found["sweeps"][row["workload"]]["flops"]) / microseconds / 1e6
+
+
+def compared(found: Json, name: str) -> tuple[Json, Json, list[Json]] | None:
+    """Our fastest row, the peer's that it is compared with, and all others.
+
+    Where PyTorch has deterministic rows the fastest of these is the peer, for ours are.
+    """
+    rows = sorted(measured(rows_of(found, name)), key=lambda row: -rate(found, row))
+    ours = [row for row in rows if row["variant"].startswith(OURS)]
+    peers = [row for row in rows if row not in ours]
+    if not ours or not peers:
+        return None
+    same_bits = [row for row in peers if row["title"].endswith(DETERMINISTIC)]
+    peer = (same_bits or peers)[0]
+    return ours[0], peer, [row for row in rows if row is not ours[0] and row is not peer]
+
+
+def ratio_of(found: Json, name: str) -> float | None:
+    """Our TFLOP/s over the peer's."""
+    chosen = compared(found, name)
+    return rate(found, chosen[0]) / rate(found, chosen[1]) if chosen else None
+
+
+def short(title: str) -> str:
+    return title.removeprefix("torch ").replace("eager", "torch")
+
+
+def operation_cells(found: Json, name: str) -> list[str] | None:
+    chosen = compared(found, name)
+    if chosen is None:
+        return None
+    ours, peer, others = chosen
+    rates = [f"{number(rate(found, row))} {short(row['title'])}" for row in others]
+    return [
+        name, f"{number(rate(found, ours))} ({ours['title'].removeprefix('ours, ')})",
+        f"{number(rate(found, peer))} ({short(peer['title'])})",
+        f"{rate(found, ours) / rate(found, peer):.2f}", f"{found['sweeps'][name]['goal']:g}",
+        "; ".join(rates) or "-", differing(ours),
+    ]  # fmt: skip
+
+
+def program_table(found: Json) -> str:
+    lines = [program_cells(found, name) for name in found.get("programs", ())]
+    shown = [line for line in lines if line]
+    return table(PROGRAMS, shown) if shown else ""
+
+
+def operation_tables(found: Json) -> str:
+    """A table for each family, in TFLOP/s, and what misses its goal."""
+    parts = []
+    for family, title in FAMILIES.items():
+        names = [n for n, about in found.get("sweeps", {}).items() if about["family"] == family]
+        lines = [line for name in names if (line := operation_cells(found, name))]
+        if lines:
+            parts.append(f"### {title}, TFLOP/s\n\n{table(OPERATIONS, lines)}\n")
+    return "\n".join(parts)
+
+
+def below(found: Json) -> list[str]:
+    """Programs and operations that miss their goal, with the ratio."""
+    missed = []
+    for name, goal in found.get("programs", {}).items():
+        cells = program_cells(found, name)
+        slow = cells and float(cells[3]) > goal
+        large = cells and cells[8] != "-" and float(cells[8]) > 1
+        if cells and (slow or large):
+            missed.append(f"{name} ({cells[3]} in time, {cells[8]} in memory)")
+    for name, about in found.get("sweeps", {}).items():
+        ratio = ratio_of(found, name)
+        if ratio is not None and ratio < about["goal"]:
+            missed.append(f"{name} ({ratio:.2f} of {about['goal']:g})")
+    return missed
+
+
+def tables(found: Json) -> str:
+    """Everything of this section without the text around it."""
+    parts = [part for part in (program_table(found), operation_tables(found)) if part]
+    if not parts:
+        return ""
+    missed = below(found)
+    return "\n\n".join([*parts, f"Misses its goal: {', '.join(missed) or 'nothing'}."]) + "\n"
+
+
+TEXT = """{begin}
+## Where matrix units decide
+
+{about}
+
+Training programs are modules of one text for both libraries (`benchmarks/workloads/`): a perceptron
+of three layers 4096 wide, batch 4096; GPT-2 with 124 M parameters, 8 x 1024 tokens; a GPT of
+characters, 6 x 384, 64 x 256 tokens; ResNet-18 on 3 x 32 x 32, batch 256; an LSTM of 2 x 650, 35
+steps, batch 64. `_bf16` computes products in bfloat16 under autocast, `_tf32` permits tf32, and
+without a suffix neither is permitted. Batches lie on the device; weights and data are equal, and
+the first {steps} losses are compared. Times are medians of {repeats} repeats, the host included.
+PyTorch runs eagerly, as one captured graph and compiled and captured, with fused optimizers, and
+with channels last where there are images: its fastest row counts. Memory is the most that live
+tensors held during a step, parameters and optimizer state included.
+
+{programs}
+
+Operations alone: TFLOP/s of the device, its queue filled behind a delay; calls take sets of
+operands in turn that do not fit into the L2 cache together. Products are rows x columns x length;
+`nt` is PyTorch's `x @ weight.T`, `t` an operand that lies transposed. `_dx` and `_dw` are gradients
+of the input and of the weight alone. Attention is causal; `_backward` counts the function and all
+gradients. PyTorch's convolutions have channels last. Where PyTorch has a deterministic kernel, this
+is the peer, because ours always give the same bits; its other kernels stand beside it.
+
+{operations}
+![TFLOP/s of ours and of PyTorch]({plot})
+
+Misses its goal: {missed}.
+
+{end}"""
+
+
+def section(found: Json, steps: int) -> str:
+    """What stands between the marks; `steps` losses were compared."""
+    about = found["about"]
+    shown = ("commit", "date", "gpu", "driver", "versions")
+    lines = [f"- {key}: {plain(about[key])}" for key in shown if key in about]
+    return TEXT.format(
+        begin=BEGIN, end=END, about="\n".join(lines), steps=steps, repeats=about["repeats"],
+        programs=program_table(found), operations=operation_tables(found), plot=PLOT,
+        missed=", ".join(below(found)) or "nothing",
+    )  # fmt: skip
+
+
+def plain(value: Any) -> str:
+    """A value of `about` in one line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {version}" for name, version in value.items())
+    return " ".join(str(value).split())
+
+
+def kept(page: str) -> str:
+    """The section as a page has it, or nothing."""
+    start, end = page.find(BEGIN), page.find(END)
+    return page[start : end + len(END)] if start >= 0 and end >= 0 else ""
+
+
+def plot(found: Json, path: Path) -> bool:
+    """Bars of TFLOP/s, ours above the peer's, a panel for each family; False without rows."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = [name for name in found.get("sweeps", {}) if compared(found, name)]
+    families = [f for f in FAMILIES if any(found["sweeps"][n]["family"] == f for n in names)]
+    if not families:
+        return False
+    groups = [[n for n in names if found["sweeps"][n]["family"] == f] for f in families]
+    figure, panels = plt.subplots(
+        len(groups), 1, figsize=(9, 1.5 + 0.24 * len(names)), squeeze=False,
+        height_ratios=[len(group) + 1 for group in groups], layout="constrained",
+    )  # fmt: skip
+    for axes, family, group in zip(panels[:, 0], families, groups):
+        bars(axes, found, group)
+        axes.set_title(FAMILIES[family], fontsize=10)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
+    panels[-1, 0].set_xlabel("TFLOP/s")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return True
+
+
+def bars(axes: Any, found: Json, names: list[str]) -> None:
+    """One panel: a pair of bars for each operation, with the ratio beside."""
+    for y, name in enumerate(names):
+        chosen = compared(found, name)
+        assert chosen is not None
+        for row, shift, color, label in (
+            (chosen[0], -0.2, "tab:purple", "tinygrad_cuda"),
+            (chosen[1], 0.2, "tab:green", "PyTorch"),
+        ):
+            axes.barh(y + shift, rate(found, row), 0.36, color=color, label="" if y else label)
+        ratio = rate(found, chosen[0]) / rate(found, chosen[1])
+        end = max(rate(found, row) for row in chosen[:2])
+        axes.text(end * 1.01, y, f"{ratio:.2f}", va="center", fontsize=7)
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
