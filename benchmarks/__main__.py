@@ -9,8 +9,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,8 +35,15 @@ from benchmarks.harness import (
 )
 from benchmarks.peers import MODULES, installed
 from benchmarks.tables import time_text
-from benchmarks.worker import Job, made
-from benchmarks.workload import Function, ModelTraining, Operation, Training
+from benchmarks.worker import Job, made, side_by_side
+from benchmarks.workload import (
+    PRECISIONS,
+    Function,
+    ModelTraining,
+    Operation,
+    Training,
+    Workload,
+)
 from benchmarks.workloads import WORKLOADS
 from tinygrad_cuda.backend.cuda import driver as runtime
 
@@ -52,6 +61,8 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     add("--json", type=Path, metavar="FILE", help="where the results go")
     add("--smoke", action="store_true", help="tiny shapes, 2 steps: only to see that it runs")
     add("--seconds", type=float, default=float("inf"), help="begin no measurement after so long")
+    add("--jobs", type=int, default=1, metavar="N",
+        help="so many training programs compile side by side, then are timed in turn")  # fmt: skip
     add("--without", default="", metavar="PATTERNS", help="such as tinygrad/unet*: left out, named")
     add("--commit", help="what is measured, where there is no git to ask")
     add("--report", type=Path, nargs="+", metavar="FILE",
@@ -123,54 +134,70 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     peers, missing = installed(wanted)
     for name, why in missing.items():
         print(f"not installed, so not measured: {name} ({why})", file=sys.stderr)
-    effort = SMOKE if args.smoke else Effort()
     found: dict[str, Any] = {
         "about": about(args.device, args.commit or commit(), peers, missing),
-        "floors": {},
-        "copied": [],
-        "rows": [],
-    }
-    rates, found["about"]["repeats"] = found["about"], effort.repeats
-    chosen_workloads = [name for name in names if name in WORKLOADS]
-    kinds = {name: made(name, args.smoke) for name in chosen_workloads}
-    found["programs"] = {
-        name: workload.goal
-        for name, workload in kinds.items()
-        if isinstance(workload, Training | ModelTraining) and in_matrix_report(workload)
-    }
-    found["sweeps"] = {
-        name: {"family": workload.family, "flops": workload.flops, "goal": workload.goal}
-        for name, workload in kinds.items()
-        if isinstance(workload, Operation)
-    }
-    for name, workload in kinds.items():
-        floor, peak = floor_of(workload), rates["peak_flops"] or float("inf")
-        found["floors"][name] = None
-        if floor is None:
-            continue
-        found["floors"][name] = floor.microseconds(rates["copy_bytes_per_second"], peak)
-        if floor.moves(rates["copy_bytes_per_second"], peak):
-            found["copied"].append(name)
-    models = [n for n in chosen_workloads if not isinstance(kinds[n], Function | Operation)]
-    operations = [name for name in chosen_workloads if name not in models]
+        "floors": {}, "programs": {}, "sweeps": {}, "copied": [], "rows": [],
+    }  # fmt: skip
+    found["about"]["repeats"] = (SMOKE if args.smoke else Effort()).repeats
+    workloads = [name for name in names if name in WORKLOADS]
+    operations = [name for name in workloads if describe(name, made(name, args.smoke), found)]
+    models = [name for name in workloads if name not in operations]
     with tempfile.TemporaryDirectory() as folder:
+        start_job = partial(
+            Job, device=args.device, smoke=args.smoke, folder=folder, end=end, without=args.without
+        )
         # All peers on whole models, then on single operations: where `--seconds` ends a run early,
         # what there is has been measured beside its peers.
         for group in (models, operations):
-            # What others are compared with comes first: PyTorch where it is installed.
-            for peer in sorted(peers, key=lambda peer: peer != "torch"):
-                job = Job(peer, group, args.device, args.smoke, folder, end, args.without)
-                for row in job.rows():
-                    say(row)
-                    found["rows"].append(row.as_json())
-                    write(args.json, found)
+            for row in rows_of(group, peers, args.jobs, found["programs"], start_job):
+                say(row)
+                found["rows"].append(row.as_json())
+                write(args.json, found)
             if group is models:
                 measure_host(names, list(peers), args, found)
-    order = {name: number for number, name in enumerate(chosen_workloads)}
-    found["rows"].sort(key=lambda row: order[row["workload"]])
+    found["rows"].sort(key=lambda row: workloads.index(row["workload"]))
     compare_losses(found["rows"])
     write(args.json, found)
     return found
+
+
+def describe(name: str, workload: Workload, found: dict[str, Any]) -> bool:
+    """Writes down what the workload must do and its goal; True of one function."""
+    if isinstance(workload, Training | ModelTraining) and in_matrix_report(workload):
+        found["programs"][name] = workload.goal
+    if isinstance(workload, Operation):
+        about = {"family": workload.family, "flops": workload.flops, "goal": workload.goal}
+        found["sweeps"][name] = about
+    floor, bandwidth = floor_of(workload), found["about"]["copy_bytes_per_second"]
+    peak = found["about"]["peak_flops"] or float("inf")
+    found["floors"][name] = floor and floor.microseconds(bandwidth, peak)
+    if floor and floor.moves(bandwidth, peak):
+        found["copied"].append(name)
+    return isinstance(workload, Function | Operation)
+
+
+def rows_of(
+    names: list[str], peers: Iterable[str], jobs: int, programs: Iterable[str], start_job: Any
+) -> Iterator[Row]:
+    """Rows of every peer; what others are compared with comes first: PyTorch where it is there.
+
+    With `jobs` above 1 so many processes of training programs build and compile side by side.
+    """
+    order = sorted(peers, key=lambda peer: peer != "torch")
+    together = [name for name in names if name in programs] if jobs > 1 else []
+    # A precision at a time: programs of much memory, which are in all three, do not come together.
+    together.sort(key=lambda name: list(PRECISIONS.values()).index(suffix_of(name)))
+    pending = [start_job(peer, [name]) for peer in order for name in together]
+    while pending:
+        yield from side_by_side(pending[:jobs])
+        del pending[:jobs]
+    rest = [name for name in names if name not in together]
+    for peer in order:
+        yield from start_job(peer, rest).rows()
+
+
+def suffix_of(name: str) -> str:
+    return next(suffix for suffix in PRECISIONS.values() if name.endswith(suffix))
 
 
 def in_matrix_report(workload: Training | ModelTraining) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -127,6 +129,27 @@ class Effort:
 SMOKE = Effort(2, warm_up=0, repeat=0, operation=0, repeats=1, at_most=1, device_repeats=0)
 
 
+@dataclass
+class Prepared:
+    """A row, and the program that is ready to be timed; None where there is nothing to time."""
+
+    row: Row
+    workload: Workload
+    program: Program | None = None
+
+
+@contextmanager
+def failures(row: Row) -> Iterator[None]:
+    """Writes an error into the row instead of ending the suite."""
+    try:
+        yield
+    except Unavailable as error:
+        row.failure = f"{UNAVAILABLE}: {str(error).strip()[:200]}"
+    except Exception as error:
+        row.failure = f"{type(error).__name__}: {str(error).strip()[:300]}"
+        traceback.print_exc(limit=-6, file=sys.stderr)
+
+
 class Suite:
     """Runs workloads on the variants of peers.
 
@@ -152,29 +175,38 @@ class Suite:
 
     def rows(self, name: str, workload: Workload, variants: dict[str, Variant]) -> Iterator[Row]:
         """Measures each variant that can run the workload."""
+        for ready in self.prepared(name, workload, variants):
+            yield self.timed(ready)
+
+    def prepared(
+        self, name: str, workload: Workload, variants: dict[str, Variant]
+    ) -> Iterator[Prepared]:
+        """Each variant after its first calls, which are compared; without a program if it fails."""
         for key, variant in variants.items():
             if not variant.runs(workload):
                 continue
-            row = Row(name, key, variant.title, tolerance=tolerance(workload))
+            ready = Prepared(Row(name, key, variant.title, tolerance=tolerance(workload)), workload)
             if any(fnmatch(f"{key}/{name}", pattern) for pattern in self.without):
-                row.failure = LEFT_OUT
+                ready.row.failure = LEFT_OUT
             elif time.time() > self.end:
-                row.failure = "not measured: the time given to the suite was over"
+                ready.row.failure = "not measured: the time given to the suite was over"
             else:
-                self._fill(row, workload, variant)
-            yield row
+                with failures(ready.row):
+                    ready.program = self._first_calls(ready.row, workload, variant)
+            yield ready
 
-    def _fill(self, row: Row, workload: Workload, variant: Variant) -> None:
-        try:
-            self._measure(row, workload, variant)
-        except Unavailable as error:
-            row.failure = f"{UNAVAILABLE}: {str(error).strip()[:200]}"
-        except Exception as error:
-            row.failure = f"{type(error).__name__}: {str(error).strip()[:300]}"
-            traceback.print_exc(limit=-6, file=sys.stderr)
+    def timed(self, ready: Prepared) -> Row:
+        """The row with its times; its program ends."""
+        row, program = ready.row, ready.program
+        ready.program = None
+        if program is not None:
+            with failures(row):
+                self._measure(row, ready.workload, program)
+        del program
         gc.collect()
+        return row
 
-    def _measure(self, row: Row, workload: Workload, variant: Variant) -> None:
+    def _first_calls(self, row: Row, workload: Workload, variant: Variant) -> Program:
         start = time.perf_counter()
         program = variant.build(workload, self.device)
         row.together = program.steps
@@ -198,6 +230,10 @@ class Suite:
                 program.synchronize()
                 row.first = time.perf_counter() - start
         self._compare(row, trains, found)
+        program.settle()
+        return program
+
+    def _measure(self, row: Row, workload: Workload, program: Program) -> None:
         program.reset_peak()
         with self.cpu.kept():
             row.wall = self._wall(program, self.effort.of(workload))
@@ -214,7 +250,11 @@ class Suite:
             return
         path = self.folder / f"{row.workload}.npz"
         if not path.exists():
-            np.savez(path, *found)
+            # Another process may write the same file: whole files only, and the first one stays.
+            own = self.folder / f"{row.workload}.{os.getpid()}.npz"
+            np.savez(own, *found)
+            with suppress(FileExistsError):
+                os.link(own, path)
         with np.load(path) as reference:
             row.difference = max(map(difference, found, reference.values()))
         row.agrees = row.difference <= row.tolerance

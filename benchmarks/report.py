@@ -34,7 +34,7 @@ def row_cells(row: Json, floor: float | None, copied: bool) -> list[str]:
     return [
         row["workload"], row["title"] + steps, time_text(row["wall"]), time_text(row["device"]),
         "-" if floor is None else number(floor), over, share, gigabytes(row.get("peak")),
-        f"{row['first']:.2f}", same,
+        "-" if row["first"] is None else f"{row['first']:.2f}", same,
     ]  # fmt: skip
 
 

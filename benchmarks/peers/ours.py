@@ -11,7 +11,7 @@ import numpy as np
 
 import tinygrad_cuda as tc
 import tinygrad_cuda.autograd
-from benchmarks.peers.program import Program, Variant, host_data, in_full_precision
+from benchmarks.peers.program import Memory, Program, Variant, host_data, in_full_precision
 from benchmarks.peers.torchlike import Work
 from benchmarks.workload import Array, ModelTraining, Operation, Repetition, Training, Workload
 from tinygrad_cuda.backend.cuda import driver as runtime
@@ -32,7 +32,7 @@ class Plain(Program):
         self, workload: Workload, device: str, compiled: bool = False, **options: Any
     ) -> None:
         self.device = device
-        self.before = tc.cuda.memory_allocated() if device.startswith("cuda") else 0
+        self.memory = Memory(tc.cuda) if device.startswith("cuda") else None
         self.work = Work(tc, workload, device, **options)
         realize_all()
         self.step = tc.compile(self.work.call) if compiled else self.work.call
@@ -78,13 +78,16 @@ class Plain(Program):
 
         return behind_delay(gpu, submit, calls * host) / calls
 
+    def settle(self) -> None:
+        if self.memory is not None:
+            self.memory.settle()
+
     def reset_peak(self) -> None:
-        tc.cuda.reset_peak_memory_stats()
+        if self.memory is not None:
+            self.memory.reset_peak()
 
     def peak_bytes(self) -> int | None:
-        if not self.device.startswith("cuda"):
-            return None
-        return tc.cuda.max_memory_allocated() - self.before
+        return None if self.memory is None else self.memory.peak()
 
 
 class Together(Plain):

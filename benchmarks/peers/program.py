@@ -41,12 +41,39 @@ class Program:
         """
         return None
 
+    def settle(self) -> None:
+        """Notes the memory that the program holds between calls, after the first ones."""
+
     def reset_peak(self) -> None:
         """Starts `peak_bytes` anew, where the device counts."""
 
     def peak_bytes(self) -> int | None:
-        """The most device memory at once beyond what was in use before the program was built."""
+        """The most device memory that the program held at once since `reset_peak`."""
         return None
+
+
+class Memory:
+    """The memory of one program among others of a process.
+
+    Args:
+        cuda: `torch.cuda` or `tc.cuda`.
+    """
+
+    def __init__(self, cuda: Any) -> None:
+        self.cuda = cuda
+        self.own, self.start = 0, cuda.memory_allocated()
+
+    def settle(self) -> None:
+        """What came since the start is the program's own between calls."""
+        self.own = self.cuda.memory_allocated() - self.start
+
+    def reset_peak(self) -> None:
+        self.cuda.reset_peak_memory_stats()
+        self.start = self.cuda.memory_allocated()
+
+    def peak(self) -> int:
+        """Its own and the most beyond it since `reset_peak`."""
+        return self.own + int(self.cuda.max_memory_allocated()) - self.start
 
 
 class Unavailable(Exception):

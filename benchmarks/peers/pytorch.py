@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.peers.program import Program, Unavailable, Variant, host_data, in_full_precision
+from benchmarks.peers.program import (
+    Memory,
+    Program,
+    Unavailable,
+    Variant,
+    host_data,
+    in_full_precision,
+)
 from benchmarks.peers.torchlike import Work
 from benchmarks.workload import Array, Function, ModelTraining, Operation, Training, Workload
 
@@ -25,7 +32,7 @@ class Eager(Program):
     def __init__(self, workload: Workload, device: str, **options: Any) -> None:
         self.device = device
         torch.backends.cudnn.benchmark = True
-        self.before = torch.cuda.memory_allocated() if device == "cuda" else 0
+        self.memory = Memory(torch.cuda) if device == "cuda" else None
         if isinstance(workload, ModelTraining) and device == "cuda":
             options.setdefault("fused", True)
         self.work = Work(torch, workload, device, **options)
@@ -71,14 +78,17 @@ class Eager(Program):
         end.synchronize()
         return 1e3 * start.elapsed_time(end) / calls
 
+    def settle(self) -> None:
+        if self.memory is not None:
+            torch.cuda.empty_cache()  # of algorithms that were tried; others wait for the memory
+            self.memory.settle()
+
     def reset_peak(self) -> None:
-        if self.device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
+        if self.memory is not None:
+            self.memory.reset_peak()
 
     def peak_bytes(self) -> int | None:
-        if self.device != "cuda":
-            return None
-        return torch.cuda.max_memory_allocated() - self.before
+        return None if self.memory is None else self.memory.peak()
 
 
 class Graph(Eager):
@@ -99,6 +109,7 @@ class Graph(Eager):
             for _ in range(WARM_UPS):
                 self.work.call(*self.given)
         torch.cuda.current_stream().wait_stream(side)
+        self.settle()
         self.reset_peak()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):

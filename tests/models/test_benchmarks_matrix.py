@@ -13,9 +13,10 @@ import pytest
 import benchmarks.__main__ as command
 import tinygrad_cuda as tc
 from benchmarks import matrix_report, report
-from benchmarks.harness import SMOKE, UNAVAILABLE, Suite
+from benchmarks.harness import LEFT_OUT, SMOKE, UNAVAILABLE, Suite
 from benchmarks.peers.ours import VARIANTS, Plain
-from benchmarks.peers.program import Unavailable
+from benchmarks.peers.program import Memory, Unavailable
+from benchmarks.worker import Job, side_by_side
 from benchmarks.workload import ALL, COLD_BYTES, Operation
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.matrix_units import attention, conv, matmul
@@ -121,6 +122,54 @@ def test_a_kernel_that_a_library_lacks_is_no_failure(tmp_path: Path) -> None:
     )
     assert row.wall is None and row.failure.startswith(UNAVAILABLE)
     assert not command.failed(row.failure) and command.failed("RuntimeError: no")
+
+
+def test_processes_compile_side_by_side_and_are_timed_in_turn(tmp_path: Path) -> None:
+    """Each waits for its turn; one that ends early costs its own rows only."""
+    jobs = [
+        Job("ours", [name], "cpu", True, str(tmp_path), without="*compiled*")
+        for name in ("lstm", "no such workload", "mlp_4096_bf16")
+    ]
+    first, left, broken, *last = side_by_side(jobs)
+    assert first.workload == "lstm" and first.wall is not None and first.first is None
+    assert left.failure == LEFT_OUT and len(first.losses) == 2
+    assert broken.workload == "no such workload" and broken.failure == "the process ended: 1"
+    assert [row.workload for row in last] == ["mlp_4096_bf16"] * 2 and last[0].wall is not None
+
+
+class Counted:
+    """Stands for `torch.cuda`: bytes in use, and the most of them."""
+
+    def __init__(self) -> None:
+        self.used = self.most = 0
+
+    def change(self, nbytes: int) -> None:
+        self.used += nbytes
+        self.most = max(self.most, self.used)
+
+    def memory_allocated(self) -> int:
+        return self.used
+
+    def max_memory_allocated(self) -> int:
+        return self.most
+
+    def reset_peak_memory_stats(self) -> None:
+        self.most = self.used
+
+
+def test_the_memory_of_a_program_is_its_own() -> None:
+    """What others of the process hold is not counted, and neither is an earlier peak."""
+    cuda = Counted()
+    cuda.change(100)
+    memory = Memory(cuda)
+    for nbytes in (40, 1000, -1000):  # weights; what compiling needs for a while
+        cuda.change(nbytes)
+    memory.settle()
+    cuda.change(7000)  # another program
+    memory.reset_peak()
+    for nbytes in (30, -30):
+        cuda.change(nbytes)
+    assert memory.peak() == 70
 
 
 def timed(name: str, variant: str, title: str, microseconds: float, **other: Any) -> Any:
