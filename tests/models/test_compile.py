@@ -1,7 +1,8 @@
-"""tc.compile: steps give the bits of the plain program; many steps, and what is refused."""
+"""tc.compile: steps give the bits of the plain program; its forms, long training, refusals."""
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
 import threading
@@ -20,6 +21,7 @@ from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine.plan import cache as plans
 from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.nn import functional as F
 
 
 @pytest.fixture(autouse=True)
@@ -494,3 +496,182 @@ def test_the_modes_that_look_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "eager", True)
     found.append(task.step(x, y).item())
     assert found == wanted
+
+
+# Forms of PyTorch's programs ----------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("device")
+def test_forms_of_pytorch() -> None:
+    """The keywords that programs give, and a Module that compiles itself."""
+    calls: list[None] = []
+
+    def step(x: Any) -> Any:
+        calls.append(None)
+        return x * 2
+
+    x = tc.ones(2)
+    forms: list[dict[str, Any]] = [
+        {"backend": "inductor", "mode": "max-autotune"}, {"fullgraph": True, "dynamic": False},
+        {"mode": "reduce-overhead", "options": {"triton.cudagraphs": True}},
+        {"backend": "aot_eager", "disable": False},
+    ]  # fmt: skip
+    for form in forms:
+        calls.clear()
+        for compiled in (tc.compile(step, **form), tc.compile(**form)(step)):
+            assert [compiled(x).tolist() for _ in range(3)] == [[2.0, 2.0]] * 3
+        assert settings.slow or len(calls) == 2
+    assert tc.compile(step, backend="eager") is step and tc.compile(step, disable=True) is step
+    with pytest.raises(tc.ArgumentError, match="not a mode"):
+        tc.compile(step, mode="fast")
+    with pytest.raises(tc.ArgumentError, match="a backend is a function"):
+        tc.compile(step, backend=lambda graph, inputs: graph)
+
+
+@pytest.mark.usefixtures("device")
+def test_a_module_that_compiles_itself() -> None:
+    """In place: its calls are replayed, it stays a part of others and is copied."""
+    calls: list[None] = []
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(2, 2)
+
+        def forward(self, x: Any) -> Any:
+            calls.append(None)
+            return self.inner(x)
+
+    plain, net = Net(), Net()
+    net.load_state_dict(plain.state_dict())
+    net.compile(fullgraph=True)
+    whole, x = nn.Sequential(net, nn.ReLU()), tc.ones(3, 2)
+    with tc.no_grad():
+        wanted = plain(x).tolist()
+        calls.clear()
+        assert [net(x).tolist() for _ in range(4)] == [wanted] * 4
+        assert settings.slow or len(calls) == 1
+        assert list(whole.state_dict()) == ["0.inner.weight", "0.inner.bias"]
+        other = copy.deepcopy(net)
+        other.inner.weight.zero_()
+        assert net(x).tolist() == wanted != other(x).tolist()
+    for module in (plain, net):
+        module(x).square().sum().backward()
+    assert tc.equal(plain.inner.weight.grad, net.inner.weight.grad)
+
+
+# Long training with dropout and a schedule --------------------------------------------------------
+
+
+EMULATED, STEPS, FEWER = 5, 1000, 100
+
+
+class Denoiser(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.Dropout(0.1), nn.Conv2d(8, 4, 3, padding=1)
+        )
+
+    def forward(self, x: Any) -> Any:
+        return x + self.body(x)
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 10)
+    )
+
+
+def lenet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.2), nn.Linear(256, 84), nn.ReLU(),
+        nn.Linear(84, 10),
+    )  # fmt: skip
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.body = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.first, self.second = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+        self.head, self.drop = nn.Linear(8, 10), nn.Dropout(0.1)
+
+    def forward(self, x: Any) -> Any:
+        x = F.relu(self.first(self.stem(x)))
+        x = F.relu(x + self.second(self.body(x)))
+        return self.head(self.drop(x.mean((2, 3))))
+
+
+class UNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.top, self.down = nn.Conv2d(2, 8, 3, padding=1), nn.Conv2d(8, 16, 3, 2, padding=1)
+        self.norm, self.drop = nn.GroupNorm(4, 16), nn.Dropout(0.1)
+        self.up, self.out = nn.Conv2d(16, 8, 3, padding=1), nn.Conv2d(16, 2, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        top = F.silu(self.top(x))
+        low = self.drop(F.silu(self.norm(self.down(top))))
+        up = self.up(F.interpolate(low, scale_factor=2, mode="nearest"))
+        return self.out(tc.cat((top, up), 1))
+
+
+# The model, its input's shape, its optimizer; labels, or another image of the shape.
+CASES: dict[str, tuple[Any, tuple[int, ...], Any, bool]] = {
+    "perceptron": (
+        perceptron, (8, 1, 28, 28), lambda p: optim.SGD(p, lr=0.05, momentum=0.9), True
+    ),
+    "lenet": (lenet, (4, 1, 28, 28), lambda p: optim.Adam(p, lr=1e-3), True),
+    "denoiser": (Denoiser, (1, 4, 16, 16), lambda p: optim.SGD(p, lr=0.01), False),
+    "residual": (Residual, (4, 1, 16, 16), lambda p: optim.Adam(p, lr=1e-3), True),
+    "unet": (UNet, (2, 2, 16, 16), lambda p: optim.Adam(p, lr=1e-3), False),
+}  # fmt: skip
+LONG = ("perceptron", "lenet", "denoiser")
+
+
+def trained(name: str, count: int, compiled: bool) -> tuple[list[bytes], list[int]]:
+    """All losses and the last parameters; how many plans there were after each step."""
+    tc.manual_seed(0)
+    build, shape, optimizer_of, labelled = CASES[name]
+    model = build()
+    optimizer = optimizer_of(model.parameters())
+    schedule = optim.lr_scheduler.CosineAnnealingLR(optimizer, count)
+    rng = np.random.default_rng(0)
+    data = [
+        (
+            rng.standard_normal(shape).astype(np.float32),
+            rng.integers(0, 10, shape[0])
+            if labelled
+            else rng.standard_normal(shape).astype(np.float32),
+        )
+        for _ in range(8)
+    ]
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        found = model(x)
+        loss = F.cross_entropy(found, y) if labelled else F.mse_loss(found, y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    call = tc.compile(step) if compiled else step
+    losses, made = [], []
+    for number in range(count):
+        x, y = data[number % len(data)]
+        losses.append(call(tc.tensor(x), tc.tensor(y)))
+        schedule.step()
+        made.append(plans.made)
+    return [value_bytes(v) for v in (*losses, *model.parameters())], made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_compiled_program_is_the_plain_one(name: str, kernel_device: str) -> None:
+    """1000 steps on a GPU, 100 of the larger models."""
+    count = EMULATED if kernel_device == "emu" else STEPS if name in LONG else FEWER
+    plain, made = trained(name, count, False)
+    compiled, made_again = trained(name, count, True)
+    assert compiled == plain
+    assert made_again[-1] == made[-1], "the compiled program has plans of its own"
