@@ -15,7 +15,7 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,6 +49,7 @@ from tinygrad_cuda.backend.cuda import driver as runtime
 
 ROOT = Path(__file__).resolve().parents[1]
 EXTRA = ("host", "start")
+OPERATIONS = 8  # of one process, where some compile side by side
 
 
 def arguments(given: list[str] | None) -> argparse.Namespace:
@@ -62,7 +63,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     add("--smoke", action="store_true", help="tiny shapes, 2 steps: only to see that it runs")
     add("--seconds", type=float, default=float("inf"), help="begin no measurement after so long")
     add("--jobs", type=int, default=1, metavar="N",
-        help="so many training programs compile side by side, then are timed in turn")  # fmt: skip
+        help="so many processes compile side by side, then are timed in turn")  # fmt: skip
     add("--without", default="", metavar="PATTERNS", help="such as tinygrad/unet*: left out, named")
     add("--commit", help="what is measured, where there is no git to ask")
     add("--report", type=Path, nargs="+", metavar="FILE",
@@ -136,7 +137,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         print(f"not installed, so not measured: {name} ({why})", file=sys.stderr)
     found: dict[str, Any] = {
         "about": about(args.device, args.commit or commit(), peers, missing),
-        "floors": {}, "programs": {}, "sweeps": {}, "copied": [], "rows": [],
+        "floors": {}, "programs": {}, "sweeps": {}, "images": [], "copied": [], "rows": [],
     }  # fmt: skip
     found["about"]["repeats"] = (SMOKE if args.smoke else Effort()).repeats
     workloads = [name for name in names if name in WORKLOADS]
@@ -149,7 +150,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         # All peers on whole models, then on single operations: where `--seconds` ends a run early,
         # what there is has been measured beside its peers.
         for group in (models, operations):
-            for row in rows_of(group, peers, args.jobs, found["programs"], start_job):
+            plan = planned(group, peers, args.jobs, found, start_job)
+            for row in rows_of(plan, args.jobs):
                 say(row)
                 found["rows"].append(row.as_json())
                 write(args.json, found)
@@ -168,6 +170,8 @@ def describe(name: str, workload: Workload, found: dict[str, Any]) -> bool:
     if isinstance(workload, Operation):
         about = {"family": workload.family, "flops": workload.flops, "goal": workload.goal}
         found["sweeps"][name] = about
+    if getattr(workload, "images", False):
+        found["images"].append(name)
     floor, bandwidth = floor_of(workload), found["about"]["copy_bytes_per_second"]
     peak = found["about"]["peak_flops"] or float("inf")
     found["floors"][name] = floor and floor.microseconds(bandwidth, peak)
@@ -176,24 +180,56 @@ def describe(name: str, workload: Workload, found: dict[str, Any]) -> bool:
     return isinstance(workload, Function | Operation)
 
 
-def rows_of(
-    names: list[str], peers: Iterable[str], jobs: int, programs: Iterable[str], start_job: Any
-) -> Iterator[Row]:
-    """Rows of every peer; what others are compared with comes first: PyTorch where it is there.
+class Plan(NamedTuple):
+    """Jobs that build and compile at the same time, and those that have the machine alone."""
 
-    With `jobs` above 1 so many processes of training programs build and compile side by side.
+    side_by_side: list[Job]
+    alone: list[Job]
+
+
+def planned(
+    names: list[str], peers: Iterable[str], jobs: int, found: dict[str, Any], start_job: Any
+) -> Plan:
+    """Every peer's jobs; what others are compared with comes first: PyTorch where it is there.
+
+    With `jobs` above 1 programs and operations of `matrix_report` compile side by side. cuDNN
+    chooses algorithms by time, so that PyTorch's convolutions only fill the compiler's caches so.
     """
-    order = sorted(peers, key=lambda peer: peer != "torch")
-    together = [name for name in names if name in programs] if jobs > 1 else []
-    # A precision at a time: programs of much memory, which are in all three, do not come together.
-    together.sort(key=lambda name: list(PRECISIONS.values()).index(suffix_of(name)))
-    pending = [start_job(peer, [name]) for peer in order for name in together]
-    while pending:
-        yield from side_by_side(pending[:jobs])
-        del pending[:jobs]
-    rest = [name for name in names if name not in together]
-    for peer in order:
-        yield from start_job(peer, rest).rows()
+    together = [n for n in names if jobs > 1 and n in found["programs"] | found["sweeps"]]
+    plan = Plan([], [])
+    for peer in sorted(peers, key=lambda peer: peer != "torch"):
+        rest = [name for name in names if name not in together]
+        for group in grouped(together, found):
+            chosen_by_time = peer == "torch" and group[0] in found["images"]
+            if chosen_by_time:
+                rest += group
+            if not chosen_by_time or group[0] in found["programs"]:
+                plan.side_by_side.append(start_job(peer, group, compiles=chosen_by_time))
+        plan.alone.append(start_job(peer, rest))
+    return plan
+
+
+def rows_of(plan: Plan, jobs: int) -> Iterator[Row]:
+    """Rows of all jobs, `jobs` side by side."""
+    for first in range(0, len(plan.side_by_side), jobs):
+        yield from side_by_side(plan.side_by_side[first : first + jobs])
+    for job in plan.alone:
+        yield from job.rows()
+
+
+def grouped(names: list[str], found: dict[str, Any]) -> list[list[str]]:
+    """What one process runs: a program, or some operations that are all convolutions or none.
+
+    Programs come a precision at a time, so that three of much memory are not there together.
+    """
+    precisions = list(PRECISIONS.values())
+    programs = [[name] for name in names if name in found["programs"]]
+    programs.sort(key=lambda group: precisions.index(suffix_of(group[0])))
+    groups = []
+    for images in (False, True):
+        chosen = [n for n in names if n in found["sweeps"] and (n in found["images"]) == images]
+        groups += [chosen[k : k + OPERATIONS] for k in range(0, len(chosen), OPERATIONS)]
+    return programs + groups
 
 
 def suffix_of(name: str) -> str:

@@ -38,7 +38,7 @@ REPEATS, STEPS_AT_MOST = 5, 1000
 DEVICE_REPEATS = 5
 # Calls between two events, which themselves take a microsecond or two, by microseconds of a call;
 # all must fit into the queue of a GPU that is kept busy meanwhile.
-DEVICE_CALLS = ((100, 30), (30_000, 10), (float("inf"), 2))
+DEVICE_CALLS = ((100, 30), (10_000, 10), (float("inf"), 2))
 FIRST_CALLS = 3
 LEFT_OUT = "left out by --without"
 UNAVAILABLE = "the library has no such kernel"
@@ -116,11 +116,13 @@ class Effort:
     device_repeats: int = DEVICE_REPEATS
 
     def of(self, workload: Workload) -> Effort:
-        """Less for what the device bounds; of an operation alone only the device's time counts."""
+        """Less where a call takes milliseconds, or where only the device's time counts."""
         if isinstance(workload, Operation):
             return replace(
                 self, **{name: getattr(self, name) / 10 for name in ("warm_up", "repeat")}
             )
+        if isinstance(workload, ModelTraining):
+            return replace(self, warm_up=self.warm_up / 2, repeat=self.repeat / 2)
         if isinstance(workload, Function):
             return replace(self, repeat=self.operation)
         return self
@@ -234,6 +236,7 @@ class Suite:
         return program
 
     def _measure(self, row: Row, workload: Workload, program: Program) -> None:
+        program.resume()
         program.reset_peak()
         with self.cpu.kept():
             row.wall = self._wall(program, self.effort.of(workload))

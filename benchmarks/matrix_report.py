@@ -25,10 +25,12 @@ def milliseconds(row: Json) -> str:
     return f"{number(row['wall']['median'] / 1000)} ({row['title'].removeprefix('ours, ')})"
 
 
-def differing(row: Json) -> str:
-    if row["difference"] is None:
+def differing(rows: list[Json]) -> str:
+    """The largest difference of some rows: whichever was first, the others are compared with it."""
+    differences = [row["difference"] for row in rows if row["difference"] is not None]
+    if not differences:
         return "-"
-    return f"{row['difference']:.0e}" + " DIFFERS" * (not row["agrees"])
+    return f"{max(differences):.0e}" + " DIFFERS" * (not all(row["agrees"] for row in rows))
 
 
 def program_cells(found: Json, name: str) -> list[str] | None:
@@ -44,7 +46,7 @@ def program_cells(found: Json, name: str) -> list[str] | None:
         f"{ours['wall']['median'] / peer['wall']['median']:.2f}",
         f"{found['programs'][name]:g}", gigabytes(ours["peak"]), gigabytes(peer["peak"]),
         gigabytes(least), f"{ours['peak'] / least:.2f}" if ours["peak"] and least else "-",
-        differing(ours),
+        differing([ours]),
     ]  # fmt: skip
 
 
@@ -89,7 +91,7 @@ def operation_cells(found: Json, name: str) -> list[str] | None:
         name, f"{number(rate(found, ours))} ({ours['title'].removeprefix('ours, ')})",
         f"{number(rate(found, peer))} ({short(peer['title'])})",
         f"{rate(found, ours) / rate(found, peer):.2f}", f"{found['sweeps'][name]['goal']:g}",
-        "; ".join(rates) or "-", differing(ours),
+        "; ".join(rates) or "-", differing([ours, peer]),
     ]  # fmt: skip
 
 

@@ -37,6 +37,7 @@ class Job:
 
     Attributes:
         waits: for the end of input between the first calls of all rows and their times.
+        compiles: only what compiled variants need, into the caches on disk; gives no rows.
     """
 
     peer: str
@@ -47,6 +48,7 @@ class Job:
     end: float = float("inf")
     without: str = ""
     waits: bool = False
+    compiles: bool = False
 
     def rows(self) -> Iterator[Row]:
         """Rows as they come: of a process of its own, or from here for a smoke test."""
@@ -65,6 +67,8 @@ class Job:
         suite = Suite(self.device, effort, Path(self.folder), self.end, self.without)
         found = import_module(MODULES[self.peer]).VARIANTS
         variants = {name: v for name, v in found.items() if self.device in v.devices}
+        if self.compiles:
+            variants = {name: v for name, v in variants.items() if "compiled" in name}
         workloads = {name: made(name, self.smoke) for name in self.names}
         if not self.waits:
             for name, workload in workloads.items():
@@ -76,6 +80,8 @@ class Job:
             for prepared in suite.prepared(name, workload, variants)
         ]
         print(READY, flush=True)
+        if self.compiles:
+            return
         sys.stdin.read()
         for prepared in ready:
             row = suite.timed(prepared)

@@ -78,6 +78,9 @@ class Plain(Program):
 
         return behind_delay(gpu, submit, calls * host) / calls
 
+    def resume(self) -> None:
+        self.work.resume()
+
     def settle(self) -> None:
         if self.memory is not None:
             self.memory.settle()

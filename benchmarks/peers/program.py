@@ -44,6 +44,9 @@ class Program:
     def settle(self) -> None:
         """Notes the memory that the program holds between calls, after the first ones."""
 
+    def resume(self) -> None:
+        """Sets the library's switches, which another program may have changed."""
+
     def reset_peak(self) -> None:
         """Starts `peak_bytes` anew, where the device counts."""
 

@@ -78,6 +78,9 @@ class Eager(Program):
         end.synchronize()
         return 1e3 * start.elapsed_time(end) / calls
 
+    def resume(self) -> None:
+        self.work.resume()
+
     def settle(self) -> None:
         if self.memory is not None:
             torch.cuda.empty_cache()  # of algorithms that were tried; others wait for the memory
@@ -191,6 +194,8 @@ class Attention(Eager):
     ) -> None:
         self.backend = getattr(torch.nn.attention.SDPBackend, backend)
         self.deterministic = deterministic
+        # Deterministic mode fills new arrays with NaN unless told otherwise: no part of attention.
+        torch.utils.deterministic.fill_uninitialized_memory = False
         super().__init__(workload, device)
         try:
             self.call(0)

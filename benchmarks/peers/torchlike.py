@@ -110,6 +110,7 @@ class Work:
     """A workload's state on a device, and the plain program of one call.
 
     Attributes:
+        resume: sets the library's switches as at the start.
         initial: parameters and buffers by name, as they are before the first call.
         call: takes what `data` gives and returns a tuple of results.
         data: the arguments of each call, in turn, on the device.
@@ -132,7 +133,8 @@ class Work:
         **options: Any,
     ) -> None:
         self.library, self.device, self.channels_last = library, device, channels_last
-        set_precision(library, workload)
+        self.resume = functools.partial(set_precision, library, workload)
+        self.resume()
         self.trains = isinstance(workload, Training | ModelTraining | Update)
         self.feeds_back = isinstance(workload, Repetition)
         self.optimizer: Any = None

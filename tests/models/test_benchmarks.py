@@ -18,7 +18,7 @@ from benchmarks import report
 from benchmarks.floor import floor_of
 from benchmarks.harness import LEFT_OUT, SMOKE, Suite, compare_losses, difference
 from benchmarks.peers import torchlike
-from benchmarks.peers.ours import VARIANTS
+from benchmarks.peers.ours import VARIANTS, Plain
 from benchmarks.worker import Job
 from benchmarks.workload import Training
 from benchmarks.workloads import WORKLOADS
@@ -131,6 +131,27 @@ def test_tf32_is_permitted_to_those_who_ask() -> None:
     assert tc.backends.cuda.matmul.allow_tf32 and tc.backends.cudnn.allow_tf32
     torchlike.Work(tc, WORKLOADS["lstm"](True), "cpu")
     assert not tc.backends.cuda.matmul.allow_tf32 and not tc.backends.cudnn.allow_tf32
+
+
+def test_programs_of_one_process_are_timed_with_their_own_switches(tmp_path: Path) -> None:
+    """Both are built before the first is timed."""
+    seen = []
+
+    class Watched(Plain):
+        def call(self, number: int) -> None:
+            seen.append(tc.backends.cuda.matmul.allow_tf32)
+            super().call(number)
+
+    suite, variants = (
+        Suite("cpu", SMOKE, tmp_path),
+        {"ours": VARIANTS["ours"]._replace(build=Watched)},
+    )
+    names = ("matmul_4096_nt_tf32", "matmul_4096_nt_fp32")
+    ready = [one for name in names for one in suite.prepared(name, WORKLOADS[name](True), variants)]
+    assert set(seen) == {False, True}
+    for one, permitted in zip(ready, (True, False)):
+        seen.clear()
+        assert suite.timed(one).failure == "" and set(seen) == {permitted}
 
 
 def test_process_of_its_own_and_time_that_is_over(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,33 @@ def test_the_memory_of_a_program_is_its_own() -> None:
     for nbytes in (30, -30):
         cuda.change(nbytes)
     assert memory.peak() == 70
+
+
+def test_what_compiles_side_by_side() -> None:
+    """A program a process, a precision at a time; not PyTorch's convolutions, which cuDNN times."""
+    names = ["gpt2_bf16", "gpt2", "resnet18_bf16", "mlp_64", "matmul_4096_nt_bf16", "conv_1x1_bf16"]
+    found: dict[str, Any] = {
+        "programs": {"gpt2_bf16": 1, "gpt2": 1, "resnet18_bf16": 1},
+        "sweeps": {"matmul_4096_nt_bf16": {}, "conv_1x1_bf16": {}},
+        "images": ["resnet18_bf16", "conv_1x1_bf16"],
+    }
+    assert command.grouped([name for name in names if name != "mlp_64"], found) == [
+        ["gpt2_bf16"], ["resnet18_bf16"], ["gpt2"], ["matmul_4096_nt_bf16"], ["conv_1x1_bf16"]
+    ]  # fmt: skip
+    jobs = command.planned(names, ["ours", "torch"], 2, found, partial(
+        Job, device="cpu", smoke=True, folder="nowhere"
+    ))  # fmt: skip
+    chosen = [(job.peer, job.names, job.compiles) for job in jobs.side_by_side]
+    assert chosen == [
+        ("torch", ["gpt2_bf16"], False), ("torch", ["resnet18_bf16"], True),
+        ("torch", ["gpt2"], False), ("torch", ["matmul_4096_nt_bf16"], False),
+        ("ours", ["gpt2_bf16"], False), ("ours", ["resnet18_bf16"], False),
+        ("ours", ["gpt2"], False), ("ours", ["matmul_4096_nt_bf16"], False),
+        ("ours", ["conv_1x1_bf16"], False),
+    ]  # fmt: skip
+    assert [(job.peer, job.names) for job in jobs.alone] == [
+        ("torch", ["mlp_64", "resnet18_bf16", "conv_1x1_bf16"]), ("ours", ["mlp_64"])
+    ]  # fmt: skip
 
 
 def timed(name: str, variant: str, title: str, microseconds: float, **other: Any) -> Any:
