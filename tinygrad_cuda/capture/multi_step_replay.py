@@ -191,12 +191,14 @@ class MultiStepReplay:
             if chain.again(mark, [run for runs in numbers for run in runs]):
                 place(done + length - 1, values)
                 return
+        position = 0
         for turn, runs in enumerate(numbers, done):
             place(turn, values)
             for event, run in zip(self.events, runs):
                 inputs = [values[number] for number in self.inputs[event]]
                 outputs = [values[number] for number in self.outputs[event]]
-                chain.add(inputs, outputs, run)
+                chain.add(position, inputs, outputs, run)
+                position += 1
         chain.flush(mark)
 
     def _known(self, number: int, length: int, mark: Any) -> Any:

@@ -164,7 +164,7 @@ class LoweredExecutable:
         lowered = lower(program, machine.target)
         self.schedule, self.arena = lowered.schedule, lowered.arena
         self.launches, self.source = lowered.launches, lowered.source
-        self.unit = machine.load(self.source) if self.launches else None
+        self.unit: Any = machine.load(self.source) if self.launches else None
         self.places = {
             node: buffer
             for kernel in self.schedule.kernels
@@ -302,7 +302,7 @@ class LoweredExecutable:
         single = settings.debug >= 2 or settings.sync or settings.validate
         single = single or not replays.multi_run_graphs
         chain = None if single else self.machine.chain(programs, length)
-        return SingleRuns(programs) if chain is None else chain
+        return SingleRuns([one.start for one in programs]) if chain is None else chain
 
     def _outputs(self, inputs: Sequence[Any], spare: Mapping[int, Any]) -> list[Any]:
         """Memory for the outputs, that of an earlier run where it is free again."""

@@ -2,60 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tinygrad_cuda.backend.launch.launch_params import ArgumentBuffer, LaunchParams
 from tinygrad_cuda.graph.program import Number
-from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
-
-
-class Runnable(Protocol):
-    """What a chain needs of a compiled program."""
-
-    unit: Any
-    numbers: ArgumentBuffer
-
-    @property
-    def launches(self) -> Sequence[PackedLaunch]:
-        """In an order of execution."""
-        ...
-
-    @property
-    def after(self) -> Sequence[tuple[int, ...]]:
-        """For each launch the earlier ones that it waits for."""
-        ...
-
-    def new_frame(self) -> LaunchParams:
-        """Parameters of its launches that nobody else writes."""
-        ...
-
-    def memory(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-        """All memory of a run, in the order of the frame's addresses; that of numbers is last."""
-        ...
-
-    def coded(self, arguments: Sequence[Number]) -> tuple[list[int], Sequence[Number]]:
-        """The codes of the checks, and the arguments of the run as the kernels get them."""
-        ...
-
-    def watch(self, codes: Sequence[int]) -> None:
-        """A run with these codes has been started."""
-        ...
-
-    def start(
-        self, inputs: Sequence[Any], results: Sequence[Any], arguments: Sequence[Number]
-    ) -> None:
-        """Runs it, on this memory."""
-        ...
 
 
 class RunChain(Protocol):
     """Turns of one or more runs that are added one by one and may start together."""
 
     def add(
-        self, inputs: Sequence[Any], results: Sequence[Any], arguments: Sequence[Number]
+        self,
+        number: int,
+        inputs: Sequence[Any],
+        results: Sequence[Any],
+        arguments: Sequence[Number],
     ) -> None:
-        """The next run, on this memory."""
+        """Run `number` of the chain, in order from 0, on this memory."""
         ...
 
     def again(self, mark: Any, arguments: Sequence[Sequence[Number]]) -> bool:
@@ -75,19 +38,23 @@ class SingleRuns:
     """The same calls without a graph: each run is started when it is added.
 
     Args:
-        programs: the runs of one turn.
+        starts: of each run of one turn what starts it on inputs and results with its numbers.
     """
 
-    def __init__(self, programs: Sequence[Runnable]) -> None:
-        self.programs = programs
-        self.next = 0
+    def __init__(
+        self, starts: Sequence[Callable[[Sequence[Any], Sequence[Any], Sequence[Number]], None]]
+    ) -> None:
+        self.starts = starts
 
     def add(
-        self, inputs: Sequence[Any], results: Sequence[Any], arguments: Sequence[Number]
+        self,
+        number: int,
+        inputs: Sequence[Any],
+        results: Sequence[Any],
+        arguments: Sequence[Number],
     ) -> None:
-        """The next run, on this memory."""
-        self.programs[self.next].start(inputs, results, arguments)
-        self.next = (self.next + 1) % len(self.programs)
+        """Run `number` of the chain, in order from 0, on this memory."""
+        self.starts[number % len(self.starts)](inputs, results, arguments)
 
     def again(self, mark: Any, arguments: Sequence[Sequence[Number]]) -> bool:
         """Never: there is nothing here that could be started as a whole."""

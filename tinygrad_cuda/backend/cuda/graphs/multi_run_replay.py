@@ -16,7 +16,7 @@ import numpy as np
 from tinygrad_cuda.backend.cuda.driver import DeviceHandle
 from tinygrad_cuda.backend.cuda.graphs.graph import CudaGraph
 from tinygrad_cuda.backend.cuda.graphs.graph_replay import Part, kernel_nodes
-from tinygrad_cuda.backend.launch.run_chain import Runnable
+from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.program import Number
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
@@ -38,7 +38,7 @@ class MultiRunGraph:
     def __init__(
         self,
         gpu: DeviceHandle,
-        programs: Sequence[Runnable],
+        programs: Sequence[LoweredExecutable],
         length: int,
         origin: MultiRunGraph | None = None,
     ) -> None:
@@ -49,7 +49,7 @@ class MultiRunGraph:
         self.starts = [0]
         for program in self.programs:
             self.starts.append(self.starts[-1] + len(program.launches))
-        self.next = 0
+        self.added = 0  # runs, since the last start
         # The numbers of all runs, where each run's begin, their memory, and what is there.
         self.offsets = [0]
         for program in self.programs:
@@ -89,10 +89,13 @@ class MultiRunGraph:
         self.numbers[first:last] = program.numbers.packed(arguments)
 
     def add(
-        self, inputs: Sequence[Any], results: Sequence[Any], arguments: Sequence[Number]
+        self,
+        number: int,
+        inputs: Sequence[Any],
+        results: Sequence[Any],
+        arguments: Sequence[Number],
     ) -> None:
-        """The next run, on this memory."""
-        number = self.next
+        """Run `number` of the chain, in order from 0, on this memory."""
         program, frame = self.programs[number], self.frames[number]
         addresses = [piece.address for piece in program.memory(inputs, results)]
         addresses[-1] = self.memory.address + self.offsets[number]
@@ -102,7 +105,7 @@ class MultiRunGraph:
             start = self.starts[number]
             for launch in changed:
                 self.graph.update(start + launch, frame.words(launch))
-        self.next += 1
+        self.added = number + 1
 
     def _start(self) -> None:
         if self.graph is None:
@@ -148,7 +151,7 @@ class MultiRunGraph:
         Args:
             mark: by what `again` shall know these turns; of all that decides their parameters.
         """
-        count, self.next = self.next, 0
+        count, self.added = self.added, 0
         if count == len(self.programs):
             self._start()
             self.mark = mark
