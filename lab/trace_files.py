@@ -1,8 +1,11 @@
-"""How many files a first call passes: `python lab/trace_files.py [emu|cpu] [--show]`.
+"""How many files a first call passes: `python lab/trace_files.py [emu|cpu] [--replay] [--show]`.
 
 Counted are calls of functions of the package, from `x.exp()` to the launch of its kernel, which on
 cpu is the first step of the lowered program. `x` has its value, and its device has run another
 program before: what is traced is the way of a new plan, and no import.
+With `--replay` it is a call of a compiled training step that has been replayed before, up to the
+first launch: a perceptron with SGD. An optimizer whose numbers change with each step, such as Adam,
+passes its own file besides.
 A change of file is a call whose function lies in another file than the one called before it.
 `--show` prints the functions in their order, a line for each change.
 """
@@ -57,6 +60,26 @@ def first_call(device: str) -> list[Call]:
     return trace(lambda: x.exp().numpy(), LAUNCH[device])
 
 
+def replayed_call(device: str) -> list[Call]:
+    """The calls of a compiled training step that is replayed as the ones before it were."""
+    tc.manual_seed(0)
+    model = tc.nn.Sequential(tc.nn.Linear(4, 8), tc.nn.ReLU(), tc.nn.Linear(8, 3)).to(device)
+    optimizer = tc.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    @tc.compile
+    def step(x: tc.Tensor, y: tc.Tensor) -> tc.Tensor:
+        optimizer.zero_grad()
+        loss = tc.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    x, y = tc.randn(5, 4, device=device), tc.tensor([0, 1, 2, 0, 1], device=device)
+    for _ in range(10):
+        step(x, y)
+    return trace(lambda: step(x, y), LAUNCH[device])
+
+
 def counts(calls: list[Call]) -> tuple[int, int]:
     """Distinct files, and changes of file."""
     files = [file for file, _ in calls]
@@ -66,7 +89,7 @@ def counts(calls: list[Call]) -> tuple[int, int]:
 def main(arguments: list[str]) -> None:
     devices = [name for name in arguments if name in LAUNCH] or list(LAUNCH)
     for device in devices:
-        calls = first_call(device)
+        calls = replayed_call(device) if "--replay" in arguments else first_call(device)
         files, changes = counts(calls)
         print(f"{device}: {files} files, {changes} changes of file, {len(calls)} calls")
         if "--show" in arguments:

@@ -42,6 +42,19 @@ def test_long_functions_have_qualified_names() -> None:
     assert long_functions(SOURCE) == {}
 
 
+def traced(device: str, *options: str) -> tuple[int, int, int, list[str]]:
+    """What lab/trace_files.py prints: files, changes of file, calls, and the files in order."""
+    command = [sys.executable, str(ROOT / "lab" / "trace_files.py"), device, "--show", *options]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if device == "emu" and "C++ compiler" in result.stderr:
+        pytest.skip("no C++ compiler")
+    first, *files = result.stdout.splitlines()
+    found = re.fullmatch(rf"{device}: (\d+) files, (\d+) changes of file, (\d+) calls", first)
+    assert found is not None, first
+    distinct, changes, calls = map(int, found.groups())
+    return distinct, changes, calls, [line.split(":")[0].strip() for line in files]
+
+
 @pytest.mark.parametrize(
     ("device", "most_files", "most_changes", "last"),
     [
@@ -53,20 +66,21 @@ def test_a_first_call_passes_few_files(
     device: str, most_files: int, most_changes: int, last: str
 ) -> None:
     """A step without work is not entered; an empty cache adds the compiler, 6 changes."""
-    command = [sys.executable, str(ROOT / "lab" / "trace_files.py"), device, "--show"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if device == "emu" and "C++ compiler" in result.stderr:
-        pytest.skip("no C++ compiler")
-    first, *files = result.stdout.splitlines()
-    found = re.fullmatch(rf"{device}: (\d+) files, (\d+) changes of file, (\d+) calls", first)
-    assert found is not None, first
-    distinct, changes, calls = map(int, found.groups())
-    names = [line.split(":")[0].strip() for line in files]
+    distinct, changes, calls, names = traced(device)
     assert len(set(names)) == distinct <= most_files
     assert len(names) == changes + 1 <= most_changes + 1
     assert changes < calls
     assert names[0].startswith("tensor")
     assert names[-1] == last
+
+
+@pytest.mark.fast_paths
+@pytest.mark.parametrize("device", ["cpu", "emu"])
+def test_a_replay_passes_eight_files(device: str) -> None:
+    distinct, *_, names = traced(device, "--replay")
+    assert len(set(names)) == distinct <= 8
+    assert names[0] == "capture/compiled.py"
+    assert names[-1].startswith(f"backend/{device}/")
 
 
 def test_the_files_that_recognise_are_listed_and_do_not_grow() -> None:

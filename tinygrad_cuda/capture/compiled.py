@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tinygrad_cuda.backend.base import BadIndex, NoMemory
 from tinygrad_cuda.capture.fast_replay import MISS, FastReplay, fast_replay
 from tinygrad_cuda.capture.frame_replay import ReplayFrame
 from tinygrad_cuda.capture.multi_step_replay import MultiStepReplay, multi_step_replay
@@ -38,7 +39,7 @@ from tinygrad_cuda.engine.capture import (
     watching,
 )
 from tinygrad_cuda.engine.cell import local
-from tinygrad_cuda.engine.realize import realize_all
+from tinygrad_cuda.engine.realize import realize_all, run_error
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.graph.versions import versions
 from tinygrad_cuda.replay.guards.discovery import Extra, home_of, names_of
@@ -155,6 +156,8 @@ class Compiled:
         with indivisible:
             try:
                 result = program.run(given, program.frame(given))
+            except (BadIndex, NoMemory) as error:
+                raise run_error(error) from None
             except OutOfMemoryError as error:
                 raise program.named(error) from None
             if programs[0] is not program:

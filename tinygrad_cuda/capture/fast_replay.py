@@ -36,7 +36,7 @@ from tinygrad_cuda.replay.guards.codegen import Look, looking
 from tinygrad_cuda.replay.output_recycling import RecycledOutputs
 from tinygrad_cuda.replay.switches import switches
 from tinygrad_cuda.tensors.autocast import state as autocast
-from tinygrad_cuda.tensors.creation import defaults, get_default_device, get_default_dtype
+from tinygrad_cuda.tensors.creation import defaults, get_default_device
 from tinygrad_cuda.tensors.tensor import Tensor
 
 MISS: Any = object()  # what a call gives that must go the long way
@@ -56,7 +56,7 @@ def guarded(program: CapturedProgram, given: Given) -> Look:
     """
     around = {
         "program": program, "state": program.known, "structure": structure, "defaults": defaults,
-        "device": get_default_device(), "dtype": get_default_dtype(), "watching": watching,
+        "device": get_default_device(), "dtype": defaults.dtype, "watching": watching,
         "autocast": autocast, "chosen": chosen,
     }  # fmt: skip
     others = (
@@ -211,7 +211,8 @@ class FastReplay:
                     tensors.append(entry[0])
                     new.append(entry[3])
             arguments = given if self.all_used else [given[number] for number in self.used]
-            if not self.held.start(arguments, new, self.fixed, event.numbers):
+            held = self.held
+            if held is None or not held.start(arguments, new, self.fixed, event.numbers):
                 self._run(given, new)
         for after in self.after:
             after(NOBODY)
@@ -236,7 +237,8 @@ class FastReplay:
         kept = state[self.first : self.last]
         hidden = [self.event.spare[number] for number in self.hidden]
         outputs = self.outputs([*inputs, *kept, *hidden, *new])
-        self.held.run(inputs, outputs, self.event.numbers)
+        start = self.event.executable.start if self.held is None else self.held.run
+        start(inputs, outputs, self.event.numbers)
 
     def _cells(self) -> list[Any]:
         """State that is overwritten, gradients, state that is only read."""

@@ -18,7 +18,7 @@ from tinygrad_cuda.core.errors import describe_site
 from tinygrad_cuda.core.reference_counts import LISTED, reference_count
 from tinygrad_cuda.engine.capture import CapturedRun, duplicate
 from tinygrad_cuda.engine.cell import Cell
-from tinygrad_cuda.engine.realize import lock_of, realize_cell, run_again
+from tinygrad_cuda.engine.realize import lock_of, realize_cell
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, node_made
 from tinygrad_cuda.graph.ops import common
 
@@ -97,7 +97,7 @@ class ReplayFrame:
 
 
 class RunEvent:
-    """Runs one plan, and writes what it computed for cells."""
+    """Runs one plan, and writes what it computed for cells; signals wait meanwhile."""
 
     __slots__ = (
         "device", "lock", "executable", "inputs", "numbers", "writes", "copies", "unused", "spare",
@@ -124,7 +124,8 @@ class RunEvent:
         storages = [values[number] for number in self.inputs]
         for slot in self.copies:
             storages[slot] = duplicate(self.device, storages[slot])
-        found = run_again(self.lock, self.executable, storages, self.numbers, self.spare)
+        with self.lock:
+            found = self.executable.run(storages, self.numbers, self.spare)
         values += found
         if self.spare:
             self.spare = {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad_cuda.core.device import chosen
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.core.trees import leaves, rebuilt
 from tinygrad_cuda.engine.capture import ViewArgument
@@ -15,7 +16,7 @@ from tinygrad_cuda.replay.guards.values import PLAIN
 from tinygrad_cuda.replay.versioned_containers import DICTIONARIES, LISTS
 from tinygrad_cuda.tensors.autocast import state as autocast
 from tinygrad_cuda.tensors.base import TensorBase, wrap
-from tinygrad_cuda.tensors.creation import get_default_device, get_default_dtype
+from tinygrad_cuda.tensors.creation import defaults, get_default_device
 from tinygrad_cuda.tensors.views import SelectAt, apply_step, moves, put_through
 
 
@@ -53,7 +54,8 @@ class Given:
         self._viewed: dict[int, Any] = {}  # by the Tensors that stand for them
         self._by_chain = by_chain
         # Devices by identity: their hash is Python, and every call hashes the key.
-        facts: list[Any] = [mode.now.gradients, id(get_default_device()), get_default_dtype()]
+        device = chosen.stack[-1] if chosen.stack else defaults.device or get_default_device()
+        facts: list[Any] = [mode.now.gradients, id(device), defaults.dtype]
         if autocast.on:
             facts += sorted(autocast.on.items())
         self.args, self.options = args, options

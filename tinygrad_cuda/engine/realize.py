@@ -13,7 +13,13 @@ from typing import Any, Protocol
 from tinygrad_cuda.backend import registry
 from tinygrad_cuda.backend.base import LINE, BadIndex, Executable, NoMemory
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.core.errors import ArgumentError, IndexError, OutOfMemoryError, RawSite
+from tinygrad_cuda.core.errors import (
+    ArgumentError,
+    IndexError,
+    OutOfMemoryError,
+    RawSite,
+    TgcError,
+)
 from tinygrad_cuda.core.interrupts import uninterrupted
 from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.engine.capture import Made, SuppliedFloat, SuppliedInt, capturing, watching
@@ -184,10 +190,13 @@ def run_again(
     with lock, uninterrupted:
         try:
             return executable.run(storages, numbers, spare)
-        except BadIndex as error:
-            raise value_error(error) from None
-        except NoMemory as error:
-            raise _out_of_memory(error, []) from None
+        except (BadIndex, NoMemory) as error:
+            raise run_error(error) from None
+
+
+def run_error(error: BadIndex | NoMemory) -> TgcError:
+    """What a run without a trace has reported, with the line of the user's."""
+    return value_error(error) if isinstance(error, BadIndex) else _out_of_memory(error, [])
 
 
 def _queue_again(cells: Iterable[Cell]) -> None:

@@ -244,8 +244,6 @@ class Optimizer(Hooked):
                         replay.begin(number, parameter)
                     if updates is None or not updates.take(parameter, gradient):
                         fresh.append((parameter, self._update(parameter, group, scalars)))
-                    if replay is not None:
-                        replay.join(parameter)
                 if steady is not None and parameters:
                     steady.remember(number, parameters)
                 if updates is not None:

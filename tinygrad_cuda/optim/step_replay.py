@@ -103,7 +103,6 @@ class _ScalarGroup:
         self.number = number
         self.first = parameter
         self.host = host
-        self.members: list[Tensor] = []
         # Where plans read each of the numbers.
         self.targets: defaultdict[int, list[tuple[list[Any], int]]] = defaultdict(list)
         self.parameters = len(optimizer.param_groups[number]["params"])
@@ -162,15 +161,10 @@ class _ScalarGroup:
         Raises:
             Stale: the step would be another graph.
         """
-        self._compare_states()
-        now = self.current()
-        whole = len(group["params"]) == self.parameters  # the list itself may have been changed
-        same = whole and group == self.group
+        same, now = self._compared(group), self.current()
         if same and now == self.host:
             self.used = False
             return
-        if not same:
-            self._compare(group, whole)
         self._take(group, now)
         if not same:
             self.group = dict(group)
@@ -183,13 +177,8 @@ class _ScalarGroup:
         Raises:
             Stale: the step would be another graph.
         """
-        self._compare_states()
-        whole = len(group["params"]) == self.parameters
-        same = whole and group == self.group
-        if not same:
-            self._compare(group, whole)
-        new = self.new if same and host == self.host else self._checked(group, host)[1]
-        self.then = self._after(host, new)
+        same = self._compared(group) and host == self.host
+        self.then = self._after(host, self.new if same else self._checked(group, host)[1])
 
     def current(self) -> dict[str, Any]:
         """The host state that all the parameters have now.
@@ -210,13 +199,6 @@ class _ScalarGroup:
         """The host state behind the step that was prepared or foreseen."""
         return self._after(self.host, self.new) if self.then is None else self.then
 
-    def _compare_states(self) -> None:
-        # By identity: a Tensor's equality is an operation.
-        if not all(map(is_, map(self.optimizer.state.get, self.owners), self.states)):
-            raise Stale("the optimizer's state was replaced")
-        if not all(map(is_, map(dict.get, self.holders, self.keys), self.tensors)):
-            raise Stale("a tensor of the optimizer's state was replaced")
-
     def advance(self) -> None:
         """Computes the numbers of the next step: nothing has changed but by the last one.
 
@@ -225,13 +207,26 @@ class _ScalarGroup:
         """
         self._take(self.group, self._after(self.host, self.new))
 
-    def _compare(self, group: Any, whole: bool) -> None:
-        """Raises if options have changed that are no numbers."""
+    def _compared(self, group: Any) -> bool:
+        """Whether all options are as they were; those that are no numbers must be, and the states.
+
+        Raises:
+            Stale: they are not.
+        """
+        # By identity: a Tensor's equality is an operation.
+        if not all(map(is_, map(self.optimizer.state.get, self.owners), self.states)):
+            raise Stale("the optimizer's state was replaced")
+        if not all(map(is_, map(dict.get, self.holders, self.keys), self.tensors)):
+            raise Stale("a tensor of the optimizer's state was replaced")
+        whole = len(group["params"]) == self.parameters  # the list itself may have been changed
+        if whole and group == self.group:
+            return True
         if not whole or group.keys() != self.group.keys():
             raise Stale("the optimizer's parameters or options have changed")
         for key in self.fixed:
             if group[key] != self.group[key]:
                 raise Stale(f"the optimizer's {key} has changed")
+        return False
 
     def _checked(self, group: Any, host: dict[str, Any]) -> tuple[list[float], Any]:
         """What `compute` returns.
@@ -337,7 +332,8 @@ class StepReplay(StepEvent):
         # By a later step's parameters: those of this step's, and the states that it leaves alone.
         self._behind: dict[int, tuple[list[_ScalarGroup], list[Any]]] = {}
         self._current = -1
-        self._before: dict[int, Any] = {}
+        # Of each parameter that is updated: it, its state before, and its place in `scalar_groups`.
+        self._before: list[tuple[Tensor, dict[str, Any], int]] = []
 
     def check(self, group: dict[str, Any]) -> None:
         """Raises where an option would have to be looked at.
@@ -358,21 +354,24 @@ class StepReplay(StepEvent):
     def begin(self, number: int, parameter: Tensor) -> None:
         """The update of one parameter is about to be recorded."""
         state = self.mapping.get(parameter) or {}
-        self._before[id(parameter)] = (parameter, dict(state))
+        self._current = self._group_of(number, parameter, state)
+        self._before.append((parameter, dict(state), self._current))
+
+    def _group_of(self, number: int, parameter: Tensor, state: dict[str, Any]) -> int:
+        """The place in `scalar_groups` of a parameter's group; -1 where this step makes its state."""
         host = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         any_shape = "shape" not in self.optimizer.numbers_depend_on
         for index, scalar_group in enumerate(self.scalar_groups):
             same = scalar_group.number == number and scalar_group.host == host
             if same and (any_shape or scalar_group.first.shape == parameter.shape):
-                self._current = index
-                return
-        self._current = len(self.scalar_groups)
+                return index
         try:
             self.scalar_groups.append(_ScalarGroup(self.optimizer, number, parameter, host))
         except KeyError:
             # The state is made by this very step.
             self.unsteady = STATE_MADE
-            self._current = -1
+            return -1
+        return len(self.scalar_groups) - 1
 
     def supply(self, value: float, name: tuple[Any, ...]) -> float:
         """The number, marked with the event that computes it at a replay."""
@@ -382,25 +381,19 @@ class StepReplay(StepEvent):
         number: float = supplied(value, self, self._current, scalar_group.names.index(name))
         return number
 
-    def join(self, parameter: Tensor) -> None:
-        """The update of the parameter has been recorded."""
-        if self._current >= 0:
-            self.scalar_groups[self._current].members.append(parameter)
-
     def finish(self) -> None:
         """The step has run: notes what stays, or why this step cannot be repeated as it was."""
-        for parameter, before in self._before.values():
-            after = self.mapping.get(parameter) or {}
+        for parameter, before, index in self._before:
+            state = self.mapping.get(parameter)
+            if index >= 0:
+                self.scalar_groups[index].join(parameter, state)
+            after = state or {}
             same = before.keys() == after.keys() and all(
                 before[k] is v for k, v in after.items() if isinstance(v, Tensor)
             )
             if not same:
                 self.unsteady = STATE_MADE
-        self._before = {}
-        for scalar_group in self.scalar_groups:
-            parameters, scalar_group.members = scalar_group.members, []
-            for parameter in parameters:
-                scalar_group.join(parameter, self.mapping.get(parameter))
+        self._before = []
 
     # For the program that replays it -------------------------------------------------------------
 

@@ -53,12 +53,12 @@ class Executable:
     def __init__(self) -> None:
         self.log: list[Any] = []
         self.machine: Any = self
-        self.readable, self.numbers, self.sent = {0}, ArgumentBuffer(), b""
+        self.numbers, self.sent = ArgumentBuffer(), b""
         self.number_memory = Memory(7)
         self.arena_address = 5
         self.nbytes = 1
         self.staged = Staged
-        self.graphs = self.few = True
+        self.few = True
         self.sent_bytes: list[bytes] = []
         self.graphs_made: list[Graph] = []
         self.checks, self.first_code = True, 1 << 20
@@ -86,9 +86,9 @@ class Executable:
     def fetch_room(self, slot: int, nbytes: int) -> Memory:
         return Memory(900 + slot, nbytes)
 
-    def new_replay(self, memory: Any, places: Any) -> Graph | None:
+    def new_replay(self, memory: Any, places: Any) -> Graph:
         self.graphs_made.append(Graph(self.log, [memory[k] for k in places]))
-        return self.graphs_made[-1] if self.graphs else None
+        return self.graphs_made[-1]
 
     def start(self, inputs: Any, results: Any, numbers: Any) -> None:
         self.sent = self.numbers.packed(numbers)
@@ -106,7 +106,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.executable = Executable()
-        self.held = SteadyRuns(self.executable, [0])
+        self.held = SteadyRuns(self.executable)
         self.fixed = [100]
 
     def turn(self, given: Any, result: int, number: float = 1.0) -> str:
@@ -239,9 +239,3 @@ def test_a_graph_that_has_not_run_for_long_makes_room(loop: Loop) -> None:
         loop.turn(x, 20)
     found = [loop.turn(x, 500) for _ in range(4)]
     assert found[-1] == "again" and len(loop.held.places) == GRAPHS
-
-
-def test_a_machine_without_graphs_is_asked_once(loop: Loop) -> None:
-    loop.executable.graphs = False
-    x = Memory(10)
-    assert [loop.turn(x, 20) for _ in range(5)] == ["long way"] * 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import xor
 from typing import Any
 
@@ -20,8 +21,8 @@ from tinygrad_cuda.backend.cuda.transfer.async_copy import SMALLEST, AsyncCopier
 from tinygrad_cuda.backend.cuda.transfer.pinned import Pinned
 from tinygrad_cuda.backend.cuda.transfer.pinned_ring import Staged, lent
 from tinygrad_cuda.backend.cuda.transfer.prefetch import Prefetch, Prefetcher
-from tinygrad_cuda.backend.launch.executable import LoweredExecutable
-from tinygrad_cuda.backend.launch.launch_params import LaunchParams, bad_index
+from tinygrad_cuda.backend.launch.executable import Graphs, LoweredExecutable
+from tinygrad_cuda.backend.launch.launch_params import bad_index
 from tinygrad_cuda.backend.launch.report import Roof
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
@@ -75,6 +76,9 @@ class CudaBackend:
         # A multiplication and an addition a clock in each lane.
         flops = 2.0 * self.target.lanes * gpu.multiprocessors * gpu.clock_hz
         self.roof: Roof | None = Roof(gpu.bandwidth, flops)
+        self.graphs: Graphs | None = Graphs(
+            partial(Replay, self.gpu), partial(MultiRunGraph, self.gpu)
+        )
 
     # The backend
 
@@ -171,20 +175,6 @@ class CudaBackend:
 
     def order(self, after: Sequence[tuple[int, ...]]) -> Sequence[int]:
         return range(len(after))
-
-    def replay(
-        self,
-        unit: driver.LoadedModule,
-        launches: Sequence[PackedLaunch],
-        after: Sequence[tuple[int, ...]],
-        frame: LaunchParams,
-        fetched: Sequence[driver.Allocation],
-        numbers: driver.Allocation | None,
-    ) -> Replay:
-        return Replay(self.gpu, unit, launches, after, frame, fetched, numbers)
-
-    def chain(self, programs: Sequence[LoweredExecutable], length: int) -> MultiRunGraph:
-        return MultiRunGraph(self.gpu, programs, length)
 
     def copy(self, target: driver.Allocation, source: driver.Allocation) -> None:
         self.gpu.copy(target.address, source.address, source.nbytes)

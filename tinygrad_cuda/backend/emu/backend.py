@@ -14,8 +14,8 @@ import numpy as np
 from tinygrad_cuda.backend.base import BadIndex
 from tinygrad_cuda.backend.emu.compiler import toolchain
 from tinygrad_cuda.backend.emu.runtime import EmulatedModule
-from tinygrad_cuda.backend.launch.executable import LoweredExecutable
-from tinygrad_cuda.backend.launch.launch_params import LaunchParams, bad_index
+from tinygrad_cuda.backend.launch.executable import Graphs, LoweredExecutable
+from tinygrad_cuda.backend.launch.launch_params import bad_index
 from tinygrad_cuda.backend.launch.report import Roof
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import Device
@@ -58,6 +58,7 @@ class EmuBackend:
     """
 
     staged: type = type(None)  # nothing waits on the host
+    graphs: Graphs | None = None  # what a launch costs here is the kernel itself
 
     def __init__(self, device: Device) -> None:
         toolchain()
@@ -124,9 +125,6 @@ class EmuBackend:
     def load(self, source: str) -> EmulatedModule:
         return EmulatedModule(source)
 
-    def chain(self, programs: Sequence[LoweredExecutable], length: int) -> None:
-        """There are no graphs."""
-
     def copy(self, target: EmuBuffer, source: EmuBuffer) -> None:
         target.bytes[:] = source.bytes
 
@@ -153,17 +151,6 @@ class EmuBackend:
             order.append(chance.choice(ready))
             waiting.remove(order[-1])
         return order
-
-    def replay(
-        self,
-        unit: EmulatedModule,
-        launches: Sequence[PackedLaunch],
-        after: Sequence[tuple[int, ...]],
-        frame: LaunchParams,
-        fetched: Sequence[EmuBuffer],
-        numbers: EmuBuffer | None,
-    ) -> None:
-        """Every run launches anew: what a launch costs here is the kernel itself."""
 
     def launch(
         self,

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -43,6 +43,21 @@ from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.target import Target
 
 
+class Graphs(NamedTuple):
+    """How a machine starts many launches as one.
+
+    Attributes:
+        replay: given a compiled unit, its launches, for each the earlier ones that it waits for,
+            their parameters, memory of inputs that are fetched from the host each time, and that
+            of numbers if they come with each run: all launches as one thing to `run` again and
+            again.
+        chain: given the runs of a turn and a count: as many turns of them as one `RunChain`.
+    """
+
+    replay: Callable[..., Any]
+    chain: Callable[..., RunChain]
+
+
 class Machine(Protocol):
     """What runs generated CUDA text."""
 
@@ -50,6 +65,7 @@ class Machine(Protocol):
     staged: type  # memory whose content waits on the host until a replay fetches it
     target: Target
     roof: Roof | None  # what it can do at most, where times mean something
+    graphs: Graphs | None
 
     def allocate(self, nbytes: int) -> Any:
         """Memory with undefined content."""
@@ -103,31 +119,6 @@ class Machine(Protocol):
 
     def order(self, after: Sequence[tuple[int, ...]]) -> Sequence[int]:
         """An order of launches in which each follows those that it waits for."""
-        ...
-
-    def replay(
-        self,
-        unit: Any,
-        launches: Sequence[PackedLaunch],
-        after: Sequence[tuple[int, ...]],
-        frame: LaunchParams,
-        fetched: Sequence[Any],
-        numbers: Any | None,
-    ) -> Any:
-        """All launches as one thing to `run` again and again; None where there is no such thing.
-
-        Args:
-            unit: what `load` returned.
-            launches: in order of execution.
-            after: for each, the earlier ones that it waits for.
-            frame: their parameters, its own.
-            fetched: memory of inputs that are fetched from the host each time.
-            numbers: that of numbers, if they come with each run.
-        """
-        ...
-
-    def chain(self, programs: Sequence[LoweredExecutable], length: int) -> RunChain | None:
-        """Turns of some runs as one thing to start; None where there is no such thing."""
         ...
 
     def copy(self, target: Any, source: Any) -> None:
@@ -221,7 +212,8 @@ class LoweredExecutable:
         self._before = dict.fromkeys(self.fresh, 0)
         self.runs = 0
         # Runs whose launches are started one by one: one that comes again is worth a graph.
-        self.singly = 1 if replays.cuda_graphs else NEVER
+        self.graphs = self.machine.graphs if replays.cuda_graphs and self.launches else None
+        self.singly = 1 if self.graphs else NEVER
         # By which inputs they fetch from the host themselves: graphs, the latest at the end.
         self.replays: dict[tuple[int, ...], Any] = {}
         written = set(self.program.overwrites.values())
@@ -251,7 +243,9 @@ class LoweredExecutable:
         single = (
             settings.debug >= 2 or settings.sync or settings.validate or self.runs <= self.singly
         )
-        if single or not self._replayed(inputs, results, numbers):
+        if not single:
+            self._replay(inputs, results, numbers)
+        else:
             validator = self._validator(inputs, arguments) if settings.validate else None
             memory = self.memory(inputs, results)
             self.frame.fill(list(map(address_of, memory)))
@@ -293,16 +287,17 @@ class LoweredExecutable:
         """Parameters of the launches that nobody else writes."""
         return self.frame.twin()
 
-    def held(self, slots: Sequence[int]) -> SteadyRuns:
-        """Its runs in a loop where only the inputs in `slots` and some outputs move."""
-        return SteadyRuns(self, slots)
+    def held(self, slots: Sequence[int]) -> SteadyRuns | None:
+        """Its runs in a loop where only the inputs in `slots` and some outputs move, by graphs."""
+        fetched = self.readable.issuperset(slots) and len(slots) < FETCHED
+        return SteadyRuns(self) if self.graphs and fetched and replays.steady_runs else None
 
     def chain(self, programs: Sequence[LoweredExecutable], length: int) -> RunChain:
         """Many turns of some runs, this one among them, behind one another."""
-        single = settings.debug >= 2 or settings.sync or settings.validate
-        single = single or not replays.multi_run_graphs
-        chain = None if single else self.machine.chain(programs, length)
-        return SingleRuns([one.start for one in programs]) if chain is None else chain
+        graphs = self.machine.graphs if replays.multi_run_graphs else None
+        if graphs is None or settings.debug >= 2 or settings.sync or settings.validate:
+            return SingleRuns([one.start for one in programs])
+        return graphs.chain(programs, length)
 
     def _outputs(self, inputs: Sequence[Any], spare: Mapping[int, Any]) -> list[Any]:
         """Memory for the outputs, that of an earlier run where it is free again."""
@@ -333,10 +328,8 @@ class LoweredExecutable:
             self._last[number] = piece.address
         return piece
 
-    def _replayed(self, inputs: Sequence[Any], results: Sequence[Any], numbers: bytes) -> bool:
-        """Runs all launches as one; says whether it did."""
-        if not self.launches:
-            return False
+    def _replay(self, inputs: Sequence[Any], results: Sequence[Any], numbers: bytes) -> None:
+        """Runs all launches as one."""
         memory = self.memory(inputs, results)
         staged: tuple[int, ...] = ()
         if self.machine.staged in map(type, inputs):
@@ -353,9 +346,6 @@ class LoweredExecutable:
         replay = self.replays.pop(staged, None)
         if replay is None:
             replay = self.new_replay(memory, staged)
-            if replay is None:
-                self.singly = NEVER  # this machine launches each run anew
-                return False
         addresses = list(map(address_of, memory))
         self.sent = b""  # until it is under way
         replay.run(addresses, waiting, within)
@@ -363,7 +353,6 @@ class LoweredExecutable:
         self.replays[staged] = replay
         if len(self.replays) > REPLAYS:
             del self.replays[next(iter(self.replays))]
-        return True
 
     def sent_within(self, numbers: bytes) -> bytes:
         """The numbers if they are new and few enough to be parameters; else nothing."""
@@ -373,7 +362,8 @@ class LoweredExecutable:
     def new_replay(self, memory: Sequence[Any], fetched: Sequence[int]) -> Any:
         """Its launches as a graph, which first fetches what goes to these places of the memory."""
         within = NUMBERS in fetched and self.numbers.nbytes <= NUMBERS_WITHIN
-        return self.machine.replay(
+        assert self.graphs is not None
+        return self.graphs.replay(
             self.unit,
             self.launches,
             self.after,

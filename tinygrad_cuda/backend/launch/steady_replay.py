@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from operator import attrgetter, is_
 from typing import Any, Protocol
 
-from tinygrad_cuda.backend.base import replays
 from tinygrad_cuda.backend.launch.graphs_by_address_replay import GraphsByAddress
-from tinygrad_cuda.backend.launch.launch_params import FETCHED, NUMBERS, ArgumentBuffer
+from tinygrad_cuda.backend.launch.launch_params import NUMBERS, ArgumentBuffer
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.program import Number
 
@@ -25,7 +24,6 @@ class ReplayedProgram(Protocol):
     machine: Any
     arena: Any
     numbers: ArgumentBuffer
-    readable: set[int]
     checks: bool
     sent: bytes
     first_code: int
@@ -55,14 +53,10 @@ class SteadyRuns:
 
     Args:
         executable: the program.
-        slots: the inputs that are arguments of the call, in its order.
     """
 
-    def __init__(self, executable: ReplayedProgram, slots: Sequence[int]) -> None:
+    def __init__(self, executable: ReplayedProgram) -> None:
         self.executable = executable
-        self.slots = slots
-        readable = set(slots) <= executable.readable and len(slots) < FETCHED
-        self.readable = readable and replays.steady_runs and replays.cuda_graphs
         self.places: GraphsByAddress[Any] = GraphsByAddress()
         self._fixed: list[int] = []  # addresses of everything else
         self._arena = 0
@@ -94,7 +88,7 @@ class SteadyRuns:
         """
         executable = self.executable
         self._key = ()
-        if not self.readable or settings.debug or settings.sync or settings.validate:
+        if settings.debug or settings.sync or settings.validate:
             return False
         arena = self._arena_of(self._scratch).address
         if arena != self._arena or fixed is not self._fixed:
@@ -143,10 +137,6 @@ class SteadyRuns:
         if self._key[0]:
             places.append(NUMBERS)
         graph = executable.new_replay(memory, places)
-        if graph is None:
-            self.readable = False
-            executable.start(inputs, results, numbers)
-            return
         within = self._send() if self._key[0] else b""
         graph.run(list(map(_address_of, memory)), self._waiting, within)
         executable.sent = self._packed

@@ -102,7 +102,7 @@ class Replay:
         after: Sequence[tuple[int, ...]],
         frame: LaunchParams,
         fetched: Sequence[Allocation],
-        numbers: Allocation | None = None,
+        numbers: Allocation | None,
     ) -> None:
         self.gpu, self.unit, self.launches, self.after = gpu, unit, launches, after
         self.frame, self.fetched, self.numbers = frame, fetched, numbers
