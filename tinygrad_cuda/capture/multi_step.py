@@ -19,10 +19,11 @@ from tinygrad_cuda.capture.frame_replay import ReplayFrame
 from tinygrad_cuda.capture.multi_step_replay import MultiStepReplay, whole_words
 from tinygrad_cuda.capture.results import Result
 from tinygrad_cuda.capture.signature import Given
-from tinygrad_cuda.core.device import Device
+from tinygrad_cuda.core.device import CPU, Device
 from tinygrad_cuda.core.errors import ArgumentError, OutOfMemoryError, ShapeError
 from tinygrad_cuda.core.interrupts import indivisible
 from tinygrad_cuda.core.trees import leaves, rebuilt
+from tinygrad_cuda.engine.capture import duplicate
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.tensors.base import TensorBase, wrap
@@ -185,14 +186,13 @@ class Steps(Compiled):
         """Runs the steps that remain, as far as they are of one program."""
         if not result.expect(turns):
             return False
-        parts = _Parts(turns.backend)
         first, places = result.done, result.places(turns)
 
         def place(turn: int, values: list[Any]) -> None:
             for number, node in enumerate(data):
-                values[number] = parts.of(node, node.storage, first + turn)
+                values[number] = _row(node, first + turn)
             for number, whole in places:
-                values[number] = parts.of(whole.node, whole.node.storage, first + turn)
+                values[number] = _row(whole.node, first + turn)
 
         done, values = turns.run(frame, self.count - first, place)
         turns.finish(given, values)
@@ -215,47 +215,31 @@ class Steps(Compiled):
         return Steps(super().__deepcopy__(memo).function, self.count)
 
 
-def _copy(node: Node, target: Any, target_offset: int, source: Any, offset: int) -> None:
-    """Copies as many bytes as a node has, behind the work so far."""
-    nbytes = prod(node.shape) * node.dtype.itemsize
-    backend: Any = registry.get(node.device)
-    if nbytes:
-        target = backend.part(target, target_offset, nbytes)
-        backend.copy(target, backend.part(source, offset, nbytes))
-
-
-def _slice(data: Node, step: int) -> Any:
-    """What one step gets of the data: a copy, since a step may write to it."""
-    node = common.buffer.leaf(data.shape[1:], data.dtype, data.device)
-    if data.device.kind == "cpu":
-        node.storage = np.array(data.storage[step], order="C")
-    else:
-        nbytes = prod(node.shape) * node.dtype.itemsize
-        backend: Any = registry.get(node.device)
-        node.storage = backend.allocate(nbytes)
-        _copy(node, node.storage, 0, data.storage, step * nbytes)
-    return wrap(node)
+def _row(data: Node, step: int) -> Any:
+    """The memory of one step within that of all."""
+    if data.device is CPU:
+        return data.storage[step]
+    nbytes = prod(data.shape[1:]) * data.dtype.itemsize
+    backend: Any = registry.get(data.device)
+    return backend.part(data.storage, step * nbytes, nbytes)
 
 
 def _part(data: Node, step: int) -> Any:
     """What one step gets of the data, where it is: for steps that do not write to it."""
     node = common.buffer.leaf(data.shape[1:], data.dtype, data.device)
-    if data.device.kind == "cpu":
-        node.storage = data.storage[step]
-    else:
-        node.storage = _Parts(registry.get(data.device)).of(data, data.storage, step)
+    node.storage = _row(data, step)
     return wrap(node)
 
 
-class _Parts:
-    """Memory of single steps within that of all."""
-
-    def __init__(self, backend: Any) -> None:
-        self.part = backend.part
-
-    def of(self, node: Node, storage: Any, step: int) -> Any:
-        nbytes = prod(node.shape[1:]) * node.dtype.itemsize
-        return self.part(storage, step * nbytes, nbytes)
+def _slice(data: Node, step: int) -> Any:
+    """A copy of it, since a step may write to it."""
+    part = _part(data, step)
+    node, device = part.cell.node, data.device
+    if device is CPU:
+        node.storage = np.array(node.storage, order="C")
+    else:
+        node.storage = duplicate(device, node.storage)
+    return part
 
 
 class _Whole:
@@ -271,7 +255,7 @@ class _Whole:
         self.one = outputs
         ((shape, dtype),) = outputs
         self.node = common.buffer.leaf((count, *shape), dtype, device)
-        if device.kind == "cpu":
+        if device is CPU:
             self.node.storage = np.empty(self.node.shape, dtype.numpy)
         else:
             backend: Any = registry.get(device)
@@ -286,11 +270,11 @@ class _Whole:
                 "compile", "steps return different shapes", expect=str(self.one[0][0]),
                 actual=str(node.shape),
             )  # fmt: skip
-        if node.device.kind == "cpu":
+        if node.device is CPU:
             self.node.storage[step] = node.storage
         else:
-            nbytes = prod(node.shape) * node.dtype.itemsize
-            _copy(node, self.node.storage, step * nbytes, node.storage, 0)
+            backend: Any = registry.get(node.device)
+            backend.copy(_row(self.node, step), node.storage)
 
     def tensor(self) -> Any:
         return wrap(self.node)
