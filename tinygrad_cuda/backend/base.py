@@ -39,13 +39,6 @@ class NoMemory(MemoryError):
         self.node = node
 
 
-class Storage(Protocol):
-    """A realized value: row-major, without gaps."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-
 LINE = 32  # a check's code, without these lower bits, says which line of the user's it stands for
 
 

@@ -358,7 +358,7 @@ class StepReplay(StepEvent):
         self._before.append((parameter, dict(state), self._current))
 
     def _group_of(self, number: int, parameter: Tensor, state: dict[str, Any]) -> int:
-        """The place in `scalar_groups` of a parameter's group; -1 where this step makes its state."""
+        """A parameter's place in `scalar_groups`; -1 where this very step makes its state."""
         host = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         any_shape = "shape" not in self.optimizer.numbers_depend_on
         for index, scalar_group in enumerate(self.scalar_groups):

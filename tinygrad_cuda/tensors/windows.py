@@ -20,8 +20,6 @@ from tinygrad_cuda.tensors.shaping import pad_axis, slice_axis
 if TYPE_CHECKING:
     from tinygrad_cuda.tensors.tensor import Tensor
 
-Pair = "int | tuple[int, int]"
-
 
 def pair(value: Any) -> tuple[int, int]:
     """One number for both dimensions, or one for each."""

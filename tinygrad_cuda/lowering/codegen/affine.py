@@ -219,13 +219,6 @@ class Index:
             result = sum((part * c for c, part in parts), Index((), result.constant))
         return result
 
-    def substitute(self, values: Mapping[AffineLeaf, Index]) -> Index:
-        """Put an index in place of each leaf named in `values`, and simplify again."""
-        result = Index((), self.constant)
-        for coefficient, term in self.terms:
-            result = result + _substituted(term, values) * coefficient
-        return result
-
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         """The number (or array), given a number (or integer array) for the name of each leaf."""
         total: Any = self.constant
@@ -303,18 +296,6 @@ def _build(sums: dict[Term, int], constant: int) -> Index:
     if len(terms) > 1:
         terms.sort(key=_order)
     return Index(tuple(terms), constant)
-
-
-def _substituted(term: Term, values: Mapping[AffineLeaf, Index]) -> Index:
-    if isinstance(term, AffineLeaf):
-        return values[term] if term in values else _single(term)
-    assert isinstance(term, Compound)
-    inner = term.operand.substitute(values)
-    if isinstance(term, FloorDiv):
-        return inner // term.divisor
-    if isinstance(term, Mod):
-        return inner % term.divisor
-    return inner.within(term.low, term.high)
 
 
 # ---- division ----------------------------------------------------------------------------------

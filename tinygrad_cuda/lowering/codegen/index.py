@@ -149,9 +149,6 @@ class Condition:
     def __repr__(self) -> str:
         return f"Condition({self.index.key} >= 0)"
 
-    def substitute(self, values: Mapping[AffineLeaf, Index]) -> Condition | bool:
-        return nonnegative(self.index.substitute(values))
-
     def evaluate(self, values: Mapping[str, Any]) -> Any:
         return self.index.evaluate(values) >= 0
 
