@@ -121,7 +121,7 @@ def pin_memory(input: Tensor, device: Any = None) -> Any:
         )
     backend: Any = registry.get(as_device("cuda" if device is None else device))
     node = input.detach().realized()
-    if backend.pinned.place(node.storage) is not None:
+    if backend.pinned.address_of(node.storage) is not None:
         return input
     pinned = common.buffer.leaf(node.shape, node.dtype, CPU)
     pinned.storage = backend.pinned.copy_of(node.storage)
@@ -133,7 +133,7 @@ def is_pinned(input: Tensor, device: Any = None) -> builtins.bool:
     if input.device is not CPU or not registry.usable("cuda"):
         return False
     backend: Any = registry.get(as_device("cuda" if device is None else device))
-    return backend.pinned.place(input.detach().realized().storage) is not None
+    return backend.pinned.address_of(input.detach().realized().storage) is not None
 
 
 def _names_device(target: Any) -> builtins.bool:

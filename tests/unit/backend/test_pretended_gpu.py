@@ -239,6 +239,13 @@ def test_each_bad_index_is_reported_and_changes_nothing(driver: Driver) -> None:
         assert good.tolist() == [[1, 1], [1, 1]]
 
 
+def test_pinned_memory(driver: Driver) -> None:
+    x = tc.tensor([1.0, 2.0], device="cpu")
+    pinned = x.pin_memory()
+    assert pinned.is_pinned() and not x.is_pinned()
+    assert pinned.pin_memory() is pinned and pinned.to("cuda").tolist() == [1.0, 2.0]
+
+
 def test_memory_that_is_not_there(driver: Driver) -> None:
     with pytest.raises(OutOfMemoryError):
         runtime.device(0).allocate(MEMORY + 1)
