@@ -180,7 +180,7 @@ def test_places_that_come_again_are_not_told_again(card: Card, fetches: bool, pe
     """Each run has its own addresses and what it fetches, whichever graph it is that starts."""
     memory: Any = [SimpleNamespace(address=4096, nbytes=32)] if fetches else []
     frame: Any = Addresses()
-    replay = Replay(card, None, [None], [()], frame, memory)
+    replay = Replay(card, None, [None], [()], frame, memory, None)
 
     def built(words: bytes | None) -> CudaGraph:
         return CudaGraph(card, [node(w) for w in (words, frame.words(0)) if w is not None])

@@ -93,6 +93,8 @@ class CudaGraph:
     def __init__(self, device: DeviceHandle, nodes: Sequence[KernelNode]) -> None:
         self.device = device
         self.updates = 0
+        self.edges = sum(len(node.after) for node in nodes)
+        self.programmatic_edges = sum(len(node.after_signal) for node in nodes)
         for number, node in enumerate(nodes):
             self._check_order(number, node)
         device.enter()
@@ -114,6 +116,7 @@ class CudaGraph:
         """
         other = CudaGraph.__new__(CudaGraph)
         other.updates = 0
+        other.edges, other.programmatic_edges = self.edges, self.programmatic_edges
         self.device.enter()
         other._make(self._template, [slot.words for slot in self._template.slots])
         return other
