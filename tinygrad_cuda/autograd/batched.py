@@ -1,6 +1,6 @@
 """vmap: a function of one example as a function of a batch of them.
 
-The function is recorded once, for one example; its graph is then recorded anew for the batch.
+The function is recorded once, for one example; its graph is then recorded again for the batch.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _run(
     func: Callable[..., Any], call: _BatchedCall, given: list[Any], size: int, out_dims: Any,
     randomness: str,
 ) -> Any:  # fmt: skip
-    """Records the function for one example, and its graph anew for all."""
+    """Records the function for one example, and its graph again for all."""
     replaced: dict[Node, Node] = {}
     with Recording(randomness) as recording:
         values = []
@@ -164,14 +164,14 @@ def _run(
             replaced[one] = whole
             recording.examples.add(one)
             values.append(wrap(one))
-        found = func(*rebuilt(call.like, iter(values)), **call.options)
-        flat = [_output(value) for value in leaves(found)]
+        returned = func(*rebuilt(call.like, iter(values)), **call.options)
+        flat = [_output(value) for value in leaves(returned)]
         draws = recording.draws
     rewriting = Rewriting(replaced, size, draws)
     rewriting(flat)
-    dims = _out_dims(out_dims, found)
+    dims = _out_dims(out_dims, returned)
     results = [_placed(rewriting, node, dim) for node, dim in zip(flat, dims)]
-    return rebuilt(found, iter(results))
+    return rebuilt(returned, iter(results))
 
 
 def _output(value: Any) -> Node:
@@ -185,9 +185,9 @@ def _output(value: Any) -> Node:
     return value.node
 
 
-def _out_dims(out_dims: Any, found: Any) -> list[Any]:
+def _out_dims(out_dims: Any, result: Any) -> list[Any]:
     try:
-        return spread(out_dims, found)
+        return spread(out_dims, result)
     except ValueError:
         raise ArgumentError(
             "vmap",

@@ -54,15 +54,15 @@ class Context:
         """What `save_for_backward` was given."""
         return tuple(map(self._restored, self._given))
 
-    def _restored(self, item: Any) -> Any:
-        if isinstance(item, _Packed):
+    def _restored(self, saved: Any) -> Any:
+        if isinstance(saved, _Packed):
             assert self._unpack is not None
-            return self._unpack(item.value)
-        if not isinstance(item, Node):
-            return item
-        if item in self._versions:
-            versions.demand(self._versions[item], item)
-        return wrap(self._with_history(item))
+            return self._unpack(saved.value)
+        if not isinstance(saved, Node):
+            return saved
+        if saved in self._versions:
+            versions.demand(self._versions[saved], saved)
+        return wrap(self._with_history(saved))
 
     def count_versions(self) -> None:
         """As in PyTorch, the saved have the versions that they have after forward."""
@@ -71,8 +71,8 @@ class Context:
     def _with_history(self, node: Node) -> Node:
         """An output of forward as the result that carries history."""
         reference = self._results.get(node)
-        found = None if reference is None else reference()
-        return node if found is None else found
+        original = None if reference is None else reference()
+        return node if original is None else original
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
         """Outputs through which no gradient passes."""
@@ -158,15 +158,15 @@ def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def backward(ctx: Any, *grads: Any) -> Any:
         with gradient_mode(False):
-            found = fn(ctx, *grads)
+            gradients = fn(ctx, *grads)
         behind = [g.node for g in grads if isinstance(g, TensorBase) and g.requires_grad]
         if not mode.now.gradients or not behind:
-            return found
-        parts = found if isinstance(found, tuple | list) else (found,)
+            return gradients
+        parts = gradients if isinstance(gradients, tuple | list) else (gradients,)
         ended = tuple(
             _once(fn, part, behind) if isinstance(part, TensorBase) else part for part in parts
         )
-        return ended if isinstance(found, tuple | list) else ended[0]
+        return ended if isinstance(gradients, tuple | list) else ended[0]
 
     return backward
 
@@ -188,35 +188,35 @@ def _recorded(
     cls: type[Function], context: Context, args: tuple[Any, ...], values: list[Any]
 ) -> list[Any]:
     """The outputs with history, where a gradient passes."""
-    places = [
-        place
-        for place, value in enumerate(values)
+    positions = [
+        position
+        for position, value in enumerate(values)
         if isinstance(value, TensorBase)
         and value.dtype.is_floating
         and not any(value is fixed for fixed in context._fixed)
     ]
-    if not places:
+    if not positions:
         return values
-    nodes = [values[place].node for place in places]
+    nodes = [values[position].node for position in positions]
     sources = [value.node for value in args if isinstance(value, TensorBase)]
-    function = _Backward(cls, context, args, nodes, places, len(values))
+    function = _Backward(cls, context, args, nodes, positions, len(values))
     whole = common.custom(
         *nodes, *sources, results=len(nodes), function=function, name=cls.__name__
     )
-    found = list(values)
-    for number, (place, node) in enumerate(zip(places, nodes)):
+    results = list(values)
+    for number, (position, node) in enumerate(zip(positions, nodes)):
         result = whole if len(nodes) == 1 else common.output(whole, index=number)
-        found[place] = wrap(result)
+        results[position] = wrap(result)
         context._results[node] = weakref.ref(result)
         if node in context._versions:
-            context._versions[node] = version_of(found[place])
-    return found
+            context._versions[node] = version_of(results[position])
+    return results
 
 
 class _Backward:
     """From the cotangents of the differentiable outputs to those of the Tensors among the inputs.
 
-    Shapes and dtypes are kept, not the inputs: what backward needs was given to
+    Shapes and dtypes are stored, not the inputs: what backward needs was given to
     `save_for_backward`.
     """
 
@@ -226,10 +226,10 @@ class _Backward:
         context: Context,
         args: tuple[Any, ...],
         nodes: list[Node],
-        places: list[int],
+        positions: list[int],
         count: int,
     ) -> None:
-        self.cls, self.context, self.places, self.count = cls, context, places, count
+        self.cls, self.context, self.places, self.count = cls, context, positions, count
         self.inputs = [
             value.node.outputs[0] if isinstance(value, TensorBase) else None for value in args
         ]
@@ -239,12 +239,12 @@ class _Backward:
         if self.cls.backward is None:
             raise _missing(self.cls, "backward(ctx, *grads)")
         grads: list[Any] = [None] * self.count
-        for place, g, ((shape, dtype), device) in zip(self.places, cotangents, self.outputs):
+        for index, g, ((shape, dtype), device) in zip(self.places, cotangents, self.outputs):
             if g is None and self.context.materialize_grads:
                 g = common.constant.leaf(shape, dtype, device, value=0)
-            grads[place] = None if g is None else wrap(g)
-        found = self.cls.backward(self.context, *grads)
-        parts = list(found) if isinstance(found, tuple | list) else [found]
+            grads[index] = None if g is None else wrap(g)
+        gradients = self.cls.backward(self.context, *grads)
+        parts = list(gradients) if isinstance(gradients, tuple | list) else [gradients]
         self._check_count(parts)
         return [
             self._fitted(position, part, expected)

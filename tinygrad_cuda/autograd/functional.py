@@ -48,8 +48,8 @@ def vjp(
     """
     call = _FunctionalCall("vjp", func, inputs, create_graph, strict)
     seeds = call.vector(v, call.outputs, "outputs")
-    found = call.gradients(call.outputs, call.inputs, seeds, create_graph)
-    return call.finish(call.outputs, found, call.several_inputs)
+    products = call.gradients(call.outputs, call.inputs, seeds, create_graph)
+    return call.finish(call.outputs, products, call.several_inputs)
 
 
 def jvp(
@@ -72,8 +72,8 @@ def jvp(
     """
     call = _FunctionalCall("jvp", func, inputs, create_graph, strict)
     direction = call.vector(v, call.inputs, "inputs")
-    found = call.forward(call.outputs, call.inputs, direction, create_graph)
-    return call.finish(call.outputs, found, call.several_outputs)
+    products = call.forward(call.outputs, call.inputs, direction, create_graph)
+    return call.finish(call.outputs, products, call.several_outputs)
 
 
 def vhp(
@@ -95,8 +95,8 @@ def vhp(
     call = _FunctionalCall("vhp", func, inputs, create_graph, strict, scalar=True)
     direction = call.vector(v, call.inputs, "inputs")
     slope = call.gradients(call.outputs, call.inputs, None, True)
-    found = call.gradients(slope, call.inputs, direction, create_graph)
-    return call.finish(call.outputs, found, call.several_inputs)
+    products = call.gradients(slope, call.inputs, direction, create_graph)
+    return call.finish(call.outputs, products, call.several_inputs)
 
 
 def hvp(
@@ -115,8 +115,8 @@ def hvp(
     call = _FunctionalCall("hvp", func, inputs, create_graph, strict, scalar=True)
     direction = call.vector(v, call.inputs, "inputs")
     slope = call.gradients(call.outputs, call.inputs, None, True)
-    found = call.forward(slope, call.inputs, direction, create_graph)
-    return call.finish(call.outputs, found, call.several_inputs)
+    products = call.forward(slope, call.inputs, direction, create_graph)
+    return call.finish(call.outputs, products, call.several_inputs)
 
 
 def jacobian(
@@ -184,17 +184,17 @@ def hessian(
         call = _FunctionalCall("hessian", func, point, True, strict, scalar=True)
         return call.gradients(call.outputs, call.inputs, None, True)
 
-    found = jacobian(slope, inputs, create_graph, strict, vectorize, outer_jacobian_strategy)
-    return found if isinstance(inputs, tuple) else found[0]
+    blocks = jacobian(slope, inputs, create_graph, strict, vectorize, outer_jacobian_strategy)
+    return blocks if isinstance(inputs, tuple) else blocks[0]
 
 
 def _blocks(call: _FunctionalCall, output: Tensor, create_graph: bool) -> list[Tensor]:
     """The derivatives of one output by each input."""
     count = output.numel()
-    places = arange(count, device=output.device)
+    positions = arange(count, device=output.device)
     rows = []
     for j in range(count):
-        seed = eq(places, j).to(output.dtype).reshape(output.shape)
+        seed = eq(positions, j).to(output.dtype).reshape(output.shape)
         rows.append(call.gradients((output,), call.inputs, (seed,), create_graph))
     blocks = []
     for k, point in enumerate(call.inputs):
@@ -234,14 +234,14 @@ class _FunctionalCall:
             self._check([out if out.requires_grad else None for out in self.outputs], "output")
 
     def _tensors(self, given: Any, what: str) -> Tensors:
-        found = given if isinstance(given, tuple) else (given,)
-        for k, tensor in enumerate(found):
+        tensors = given if isinstance(given, tuple) else (given,)
+        for k, tensor in enumerate(tensors):
             if not isinstance(tensor, TensorBase):
                 raise DTypeError(
                     self.op, f"the {what} must be Tensors", expect="a Tensor or a tuple of them",
                     actual=f"{type(tensor).__name__} at position {k}",
                 )  # fmt: skip
-        return found
+        return tensors
 
     def vector(self, v: Any, like: Tensors, what: str) -> Tensors | None:
         """The given vector, or None for the number one."""
@@ -252,14 +252,14 @@ class _FunctionalCall:
                     expect=f"v with shapes {[tuple(x.shape) for x in like]}", actual="None",
                 )  # fmt: skip
             return None
-        found = self._tensors(v, "vectors in v")
-        if [tuple(x.shape) for x in found] != [tuple(x.shape) for x in like]:
+        vectors = self._tensors(v, "vectors in v")
+        if [tuple(x.shape) for x in vectors] != [tuple(x.shape) for x in like]:
             raise ShapeError(
                 self.op, f"v has other shapes than the {what}",
                 expect=str([tuple(x.shape) for x in like]),
-                actual=str([tuple(x.shape) for x in found]),
+                actual=str([tuple(x.shape) for x in vectors]),
             )  # fmt: skip
-        return found
+        return vectors
 
     def gradients(
         self, outputs: Sequence[Tensor], inputs: Tensors, seeds: Tensors | None, create: bool
@@ -274,14 +274,14 @@ class _FunctionalCall:
             for out, seed in zip(outputs, given)
             if out.requires_grad
         ]
-        found = gradient.backward(
+        gradients = gradient.backward(
             [node for node, _ in pairs],
             [seed for _, seed in pairs],
             [x.node for x in inputs],
             create_graph=create,
             retain_graph=True,
         )
-        parts = [wrap(found[x.node]) if x.node in found else None for x in inputs]
+        parts = [wrap(gradients[x.node]) if x.node in gradients else None for x in inputs]
         if self.strict:
             self._check(parts, "derivative")
         return tuple(zeros_like(x) if p is None else p for p, x in zip(parts, inputs))
@@ -311,7 +311,7 @@ class _FunctionalCall:
         """A result, without history unless it is wanted."""
         return tensor if self.create_graph else tensor.detach()
 
-    def finish(self, outputs: Tensors, found: Tensors, several: bool) -> tuple[Any, Any]:
+    def finish(self, outputs: Tensors, results: Tensors, several: bool) -> tuple[Any, Any]:
         values = tuple(map(self.kept, outputs))
-        parts = tuple(map(self.kept, found))
+        parts = tuple(map(self.kept, results))
         return values if self.several_outputs else values[0], parts if several else parts[0]

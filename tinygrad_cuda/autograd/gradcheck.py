@@ -80,18 +80,18 @@ def gradgradcheck(
         GradientError: a mismatch, or an op without second derivative.
     """
     first = _Check("gradgradcheck", func, inputs, eps, atol, rtol)
-    count, places = len(first.inputs), first.places
+    count, positions = len(first.inputs), first.places
     seeds = list(first.seeds() if grad_outputs is None else as_list(grad_outputs))
 
     def gradient(*arguments: Any) -> tuple[Any, ...]:
         xs, vs = list(arguments[:count]), arguments[count:]
-        for k in places:
+        for k in positions:
             if not xs[k].requires_grad:
                 xs[k] = xs[k].detach().requires_grad_()
         pairs = [(y, v) for y, v in zip(first.evaluate(xs), vs) if y.requires_grad]
         return grad(
             [y for y, _ in pairs],
-            [xs[k] for k in places],
+            [xs[k] for k in positions],
             [v for _, v in pairs],
             create_graph=True,
             materialize_grads=True,
@@ -106,7 +106,7 @@ class _Mismatch(NamedTuple):
 
     Attributes:
         output, input: which of them.
-        element: the places of `v` and `u` in words.
+        element: the positions of `v` and `u` in words.
         analytic, numeric: the number from backward and from differences.
         excess: by how much the tolerance is exceeded.
         u, v: the direction in the input and the weights of the output.
@@ -184,14 +184,14 @@ class _Check:
 
     def evaluate(self, inputs: Sequence[Any]) -> list[Any]:
         """The floating outputs of the function."""
-        found = as_list(self.function(*inputs))
-        outputs = [y for y in found if isinstance(y, TensorBase) and y.dtype.is_floating]
+        returned = as_list(self.function(*inputs))
+        outputs = [y for y in returned if isinstance(y, TensorBase) and y.dtype.is_floating]
         if not outputs:
             raise GradientError(
                 self.name,
                 "the function returned no floating tensor",
                 expect="one floating Tensor or several",
-                actual=", ".join(_kind(y) for y in found) or "nothing",
+                actual=", ".join(_kind(y) for y in returned) or "nothing",
             )
         return outputs
 
@@ -222,8 +222,8 @@ class _Check:
         if not y.requires_grad:
             return [np.zeros(x.shape) for x in inputs]
         seed = tensor(v.astype(y.dtype.numpy), device=y.device)
-        found = grad(y, inputs, seed, retain_graph=True, materialize_grads=True)
-        return [_float64(g) for g in found]
+        gradients = grad(y, inputs, seed, retain_graph=True, materialize_grads=True)
+        return [_float64(g) for g in gradients]
 
     def _excess(self, analytic: Array, numeric: Array) -> Array:
         gap = np.abs(analytic - numeric) - (self.atol + self.rtol * np.abs(numeric))
@@ -233,8 +233,8 @@ class _Check:
 
     def passes(self, raise_exception: bool, fast_mode: bool) -> bool:
         """Whether nothing differs; raises the worst mismatch if that is wanted."""
-        found = self._projections() if fast_mode else self._jacobians()
-        worst = max(found, key=lambda mismatch: mismatch.excess, default=None)
+        mismatches = self._projections() if fast_mode else self._jacobians()
+        worst = max(mismatches, key=lambda mismatch: mismatch.excess, default=None)
         if worst is not None and raise_exception:
             raise self._error(worst)
         return worst is None
@@ -280,8 +280,8 @@ class _Check:
     def _error(self, worst: _Mismatch) -> GradientError:
         sweep = []
         for eps in SWEEP:
-            found = np.sum(worst.v * self.difference(worst.input, worst.u, eps)[worst.output])
-            sweep.append(f"eps {eps:g}: {found:.10g}")
+            slope = np.sum(worst.v * self.difference(worst.input, worst.u, eps)[worst.output])
+            sweep.append(f"eps {eps:g}: {slope:.10g}")
         what = "gradient" if self.name == "gradcheck" else "second derivative"
         y = self.outputs[worst.output]
         return GradientError(
@@ -306,7 +306,7 @@ def _kind(value: Any) -> str:
 
 
 def _unit(shape: Sequence[int], element: int) -> Array:
-    """One at one place, zero elsewhere."""
+    """One at one position, zero elsewhere."""
     array = np.zeros(tuple(shape))
     array.reshape(-1)[element] = 1.0
     return array

@@ -38,8 +38,8 @@ class saved_tensors_hooks:
     """A block in which what a `Function` saves is packed, and unpacked when backward reads it.
 
     Args:
-        pack_hook: of a Tensor, gives what is kept.
-        unpack_hook: of what was kept, gives the Tensor.
+        pack_hook: of a Tensor, returns what is saved.
+        unpack_hook: of what was saved, returns the Tensor.
 
     Raises:
         RuntimeError: inside `disable_saved_tensors_hooks`.
@@ -67,7 +67,7 @@ class save_on_cpu(saved_tensors_hooks):
 
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
         super().__init__(
-            lambda tensor: (tensor.device, tensor.cpu()), lambda kept: kept[1].to(kept[0])
+            lambda tensor: (tensor.device, tensor.cpu()), lambda saved: saved[1].to(saved[0])
         )
 
 
@@ -82,7 +82,7 @@ def disable_saved_tensors_hooks(error_message: str) -> Iterator[None]:
 
 
 def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
-    """Tells `check_versions` that Tensors were written in a way that it does not see.
+    """Informs `check_versions` that Tensors were written in a way that it does not see.
 
     Gradients use the values as recorded all the same.
 

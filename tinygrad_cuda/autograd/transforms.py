@@ -50,8 +50,8 @@ def grad(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Functio
 
     @functools.wraps(func)
     def gradient_of(*args: Any, **options: Any) -> Any:
-        found, value = both(*args, **options)
-        return (found, value[1]) if has_aux else found
+        gradients, value = both(*args, **options)
+        return (gradients, value[1]) if has_aux else gradients
 
     return gradient_of
 
@@ -74,10 +74,10 @@ def grad_and_value(func: Function, argnums: Argnums = 0, has_aux: bool = False) 
                 else type(value).__name__,
                 hint="reduce it, e.g. .sum() or .mean()",
             )
-        found = point.gradients([value.node], [common.full_like(value.node, 1)])
-        kept = point.kept([value, *leaves(rest)])
-        value, rest = next(kept), rebuilt(rest, kept)
-        return found, (value, rest) if has_aux else value
+        gradients = point.gradients([value.node], [common.full_like(value.node, 1)])
+        outputs = point.kept([value, *leaves(rest)])
+        value, rest = next(outputs), rebuilt(rest, outputs)
+        return gradients, (value, rest) if has_aux else value
 
     return both
 
@@ -132,8 +132,8 @@ def jvp(func: Function, primals: Any, tangents: Any) -> tuple[Any, Any]:
     # u^T J is linear in u: its derivative by u, along the direction, is J t.
     zeros = [wrap(common.full_like(out.node, 0)) for out in leaves(value)]
     _, forth = vjp(back, rebuilt(value, iter(zeros)))
-    (found,) = forth(rebuilt(tuple(primals), iter(map(wrap, seeds))))
-    return value, found
+    (product,) = forth(rebuilt(tuple(primals), iter(map(wrap, seeds))))
+    return value, product
 
 
 def jacrev(func: Function, argnums: Argnums = 0) -> Function:
@@ -168,10 +168,10 @@ def jacrev(func: Function, argnums: Argnums = 0) -> Function:
                 seeds[position] = row
                 return back(rebuilt(value, iter(seeds)))
 
-            found = vmap(rows)(_basis(out))
+            rows_of = vmap(rows)(_basis(out))
             parts = [
                 part.reshape(*out.shape, *given.shape)
-                for part, given in zip(leaves(found), leaves(picked))
+                for part, given in zip(leaves(rows_of), leaves(picked))
             ]
             block = rebuilt(picked, iter(parts))
             blocks.append(block if isinstance(argnums, tuple) else block[0])
@@ -195,9 +195,9 @@ def jacfwd(func: Function, argnums: int = 0) -> Function:
         def column(direction: Any) -> Any:
             return jvp(of_one, (point,), (direction,))[1]
 
-        found = vmap(column, out_dims=-1)(_basis(point))
-        parts = [part.reshape(*part.shape[:-1], *point.shape) for part in leaves(found)]
-        return rebuilt(found, iter(parts))
+        blocks = vmap(column, out_dims=-1)(_basis(point))
+        parts = [part.reshape(*part.shape[:-1], *point.shape) for part in leaves(blocks)]
+        return rebuilt(blocks, iter(parts))
 
     return jacobian
 
@@ -296,14 +296,14 @@ class _Point:
             begins_only_at(set(self.inputs), [out for out, _ in pairs])
             and not any(seed.requires_grad for _, seed in pairs)
         )
-        found = gradient.backward(
+        gradients = gradient.backward(
             [out for out, _ in pairs],
             [seed for _, seed in pairs],
             list(self.inputs),
             create_graph=further,
             retain_graph=further or again,
         )
-        zero = [found.get(node) or common.full_like(node, 0) for node in self.inputs]
+        zero = [gradients.get(node) or common.full_like(node, 0) for node in self.inputs]
         parts = self._with_inputs(zero) if further else [detached(node) for node in zero]
         grads = rebuilt(self.like, iter(map(wrap, parts)))
         return grads if self.several else grads[0]
@@ -315,9 +315,9 @@ class _Point:
             nodes = self._with_inputs(nodes)
         else:
             nodes = [detached(node) for node in nodes]
-        found = iter(nodes)
+        remaining = iter(nodes)
         return iter(
-            [wrap(next(found)) if isinstance(value, TensorBase) else value for value in values]
+            [wrap(next(remaining)) if isinstance(value, TensorBase) else value for value in values]
         )
 
     def _with_inputs(self, nodes: Sequence[Node]) -> list[Node]:

@@ -27,7 +27,7 @@ class _Every(type):
 
 
 class Variable(metaclass=_Every):
-    """A handle on a Tensor, with a place of its own for gradients if `requires_grad` is true.
+    """A handle on a Tensor, with a `.grad` of its own if `requires_grad` is true.
 
     Example:
         >>> import tinygrad_cuda as tc

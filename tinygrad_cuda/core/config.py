@@ -191,10 +191,10 @@ class Settings:
         """Reads the environment again; a name or a value that is none warns."""
         for variable in VARIABLES:
             setattr(self, variable.field, _value(variable, os.environ.get(variable.name)))
-        known = [variable.name for variable in VARIABLES]
+        names = [variable.name for variable in VARIABLES]
         for name in sorted(os.environ):
-            if name.startswith("TGC_") and name not in known:
-                near = difflib.get_close_matches(name, known, 1)
+            if name.startswith("TGC_") and name not in names:
+                near = difflib.get_close_matches(name, names, 1)
                 _warn(f"{name} is no variable of tinygrad_cuda"
                       + (f"; did you mean {near[0]}?" if near else ""))  # fmt: skip
 

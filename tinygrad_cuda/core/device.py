@@ -23,7 +23,7 @@ _named: dict[str, Device] = {}  # by the text that was asked for
 
 
 class Device:
-    """A place where values live and kernels run: ``device("cuda", 1)`` or ``device("cuda:1")``.
+    """A device where values live and kernels run: ``device("cuda", 1)`` or ``device("cuda:1")``.
 
     Args:
         type: a text such as ``cpu``, ``cuda`` or ``cuda:1``, a number (of a GPU), or a Device.
@@ -94,8 +94,8 @@ def as_device(value: Any) -> Device:
     Raises:
         DeviceError: the text names no kind of device.
     """
-    if type(value) is str and (found := _named.get(value)) is not None:
-        return found
+    if type(value) is str and (named := _named.get(value)) is not None:
+        return named
     if isinstance(value, Device):
         return value
     if isinstance(value, int):

@@ -124,8 +124,8 @@ def from_numpy(dtype: Any) -> DType:
     Raises:
         DTypeError: the NumPy dtype has no counterpart (complex, object, unsigned 16 and wider).
     """
-    found = _BY_NUMPY.get(np.dtype(dtype))
-    if found is None:
+    dtype_ = _BY_NUMPY.get(np.dtype(dtype))
+    if dtype_ is None:
         raise DTypeError(
             "dtype",
             f"no dtype for NumPy's {np.dtype(dtype)}",
@@ -133,7 +133,7 @@ def from_numpy(dtype: Any) -> DType:
             actual=str(np.dtype(dtype)),
             hint="convert the array first, e.g. array.astype('float32')",
         )
-    return found
+    return dtype_
 
 
 def as_dtype(value: Any) -> DType:
@@ -231,15 +231,15 @@ class finfo:
                 "finfo", "not a floating dtype", expect="a floating dtype", actual=dtype.name,
                 hint="iinfo has the limits of integers",
             )  # fmt: skip
-        found: Any = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
+        limits: Any = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]
         self.dtype = dtype.name
         self.bits = 8 * dtype.itemsize
-        self.eps = float(found.eps)
-        self.max = float(found.max)
-        self.min = float(found.min)
-        self.tiny = self.smallest_normal = float(found.smallest_normal)
+        self.eps = float(limits.eps)
+        self.max = float(limits.max)
+        self.min = float(limits.min)
+        self.tiny = self.smallest_normal = float(limits.smallest_normal)
         # A power of ten, which the dtype itself holds rounded.
-        self.resolution = float(f"{float(found.resolution):.0e}")
+        self.resolution = float(f"{float(limits.resolution):.0e}")
 
 
 class iinfo:
@@ -261,11 +261,11 @@ class iinfo:
                 "iinfo", "not an integer dtype", expect="an integer dtype", actual=dtype.name,
                 hint="finfo has the limits of floating dtypes",
             )  # fmt: skip
-        found = np.iinfo(dtype.numpy)
+        limits = np.iinfo(dtype.numpy)
         self.dtype = dtype.name
         self.bits = 8 * dtype.itemsize
-        self.max = int(found.max)
-        self.min = int(found.min)
+        self.max = int(limits.max)
+        self.min = int(limits.min)
 
 
 FLOAT_LIMITS: dict[str, tuple[float, float]] = {

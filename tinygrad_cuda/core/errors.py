@@ -1,6 +1,6 @@
 """Every error of tinygrad_cuda and the one formatter behind them.
 
-An error names the operation, what was expected, what was found, the user's line and a way out.
+An error names the operation, the expected and the actual value, the user's line and a remedy.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def is_internal(filename: str) -> bool:
     return filename.startswith(LIBRARY_FOLDER) and not any(part in filename for part in INSTALLED)
 
 
-# A place in the user's program as nodes keep it: a code object and an offset, and in nodes of a
+# A position in the user's program as nodes hold it: a code object and an offset, and in nodes of a
 # gradient the name of the forward op. A plain tuple, since recording must stay cheap;
 # `Site(*raw)` formats it.
 RawSite = tuple[CodeType, int] | tuple[CodeType, int, str]
 
 
 class Site(NamedTuple):
-    """A place in the user's program that can be printed."""
+    """A position in the user's program that can be printed."""
 
     code: CodeType
     instruction: int
@@ -113,12 +113,12 @@ class TgcError(RuntimeError):
         op: the operation as the user knows it, such as ``matmul``.
         message: one clause that says what is wrong.
         expect: what would have been right.
-        actual: what was found.
+        actual: the value that was given or computed.
         site: the user's line; the innermost frame of the user's code when left out.
         hint: what to do about it.
 
     Attributes:
-        reported: a device found it while it computed.
+        reported: a device detected it while it computed.
     """
 
     reported = False
@@ -140,7 +140,7 @@ class TgcError(RuntimeError):
         super().__init__(format_error(*self._fields))
 
     def __reduce__(self) -> Any:
-        # A place in the program does not travel to another process; its text does.
+        # A position in the program does not travel to another process; its text does.
         return _restored, (type(self), self.op, str(self))
 
     def moved(self, op: str, site: RawSite | None) -> Self:
@@ -218,7 +218,7 @@ class OutOfMemoryError(CudaError, MemoryError):
     """The device has no room for an allocation.
 
     Attributes:
-        nbytes: of the allocation, where that is known.
+        nbytes: of the allocation, or None.
     """
 
     nbytes = 0

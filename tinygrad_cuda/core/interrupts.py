@@ -55,7 +55,7 @@ class _Uninterrupted:
 
     Attributes:
         arrived: the signals that wait, by number: their handlers and what these take.
-        installed: the handlers that were in place at the last look, those of SIGINT and SIGTERM
+        installed: the handlers that were installed at the last look, those of SIGINT and SIGTERM
             first.
         depth: how many blocks are open that are not `indivisible`.
         firm: how many `indivisible` blocks are open, in which `check` does nothing.
@@ -84,7 +84,7 @@ class _Uninterrupted:
             self.end()
 
     def install(self) -> None:
-        """Puts handlers that wait before those in place; one that is not Python's stays."""
+        """Puts handlers that wait before those installed; one that is not Python's stays."""
         if self.main is not None:
             for number in NUMBERS:
                 handler = getsignal(number)

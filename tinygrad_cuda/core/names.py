@@ -36,17 +36,19 @@ NUMPY = {
 }
 
 
-def unknown_name(owner: str, name: str, known: Callable[[], Iterable[str]]) -> UnknownNameError:
+def unknown_name(
+    owner: str, name: str, candidates: Callable[[], Iterable[str]]
+) -> UnknownNameError:
     """The error for a name that `owner` (a class or the package) does not have.
 
     Args:
         owner: as the user knows it: ``Tensor`` or ``tinygrad_cuda``.
         name: what was asked for.
-        known: gives the names there are.
+        candidates: returns the existing names.
     """
 
     def names() -> list[str]:
-        return [other for other in known() if not other.startswith("_")]
+        return [other for other in candidates() if not other.startswith("_")]
 
     return UnknownNameError(
         owner,
@@ -58,19 +60,19 @@ def unknown_name(owner: str, name: str, known: Callable[[], Iterable[str]]) -> U
 
 
 def missing_from(
-    module: str, known: Callable[[], Iterable[str]]
+    module: str, candidates: Callable[[], Iterable[str]]
 ) -> Callable[[str], UnknownNameError]:
     """The ``__getattr__`` of a module: raises for a name that it does not have.
 
     Args:
         module: its ``__name__``.
-        known: gives the names there are.
+        candidates: returns the existing names.
     """
 
     def __getattr__(name: str) -> UnknownNameError:  # noqa: N807 (what it is to be)
         if name.startswith("_"):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        raise unknown_name(module, name, known)
+        raise unknown_name(module, name, candidates)
 
     return __getattr__
 

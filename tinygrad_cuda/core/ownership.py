@@ -44,7 +44,7 @@ def distrust(path: Path) -> str | None:
 
 
 def _replaceable(parent: Path) -> str | None:
-    """Why somebody else could put another folder in the place of one inside this one."""
+    """Why another user could replace a folder inside this one."""
     info = parent.stat()
     if info.st_uid not in (0, os.getuid()):
         return f"{parent} belongs to user {info.st_uid}"

@@ -12,7 +12,7 @@ from tinygrad_cuda.core.errors import IndexError, ShapeError
 
 Shape = tuple[int, ...]
 
-# Answers kept of a function that every view asks.
+# Cached results of a function that every view calls.
 CAPACITY = 4096
 
 
@@ -85,17 +85,17 @@ def as_shape(op: str, sizes: Sequence[Any]) -> Shape:
 
 def normalize_axis(op: str, axis: Any, rank: int) -> int:
     """A non-negative axis; 0-d tensors accept 0 and -1, as in PyTorch."""
-    found = as_int(op, axis, "dim")
+    index = as_int(op, axis, "dim")
     limit = max(rank, 1)
-    if not -limit <= found < limit:
+    if not -limit <= index < limit:
         raise IndexError(
             op,
             "dimension out of range",
             expect=f"{-limit} <= dim < {limit}",
-            actual=str(found),
+            actual=str(index),
             hint=f"the tensor has {rank} dimension{'s' if rank != 1 else ''}",
         )
-    return found % limit
+    return index % limit
 
 
 def normalize_axes(op: str, axes: Any, rank: int) -> tuple[int, ...]:
@@ -108,12 +108,12 @@ def normalize_axes(op: str, axes: Any, rank: int) -> tuple[int, ...]:
         for axis in axes:
             normalize_axis(op, axis, 0)
         return ()
-    found = sorted(normalize_axis(op, axis, rank) for axis in axes)
-    if len(set(found)) != len(found):
+    normalized = sorted(normalize_axis(op, axis, rank) for axis in axes)
+    if len(set(normalized)) != len(normalized):
         raise ShapeError(
             op, "a dimension appears twice", expect="each dim once", actual=str(tuple(axes))
         )
-    return tuple(found)
+    return tuple(normalized)
 
 
 @lru_cache(CAPACITY)
@@ -170,7 +170,7 @@ def may_overlap(shape: Shape, strides: Shape) -> bool:
     return False
 
 
-def strides_in_order(shape: Shape, inner_first: Sequence[int]) -> Shape:
+def alignedin_order(shape: Shape, inner_first: Sequence[int]) -> Shape:
     """Strides without gaps for dimensions listed from the innermost to the outermost."""
     strides, step = [0] * len(shape), 1
     for axis in inner_first:
@@ -181,7 +181,7 @@ def strides_in_order(shape: Shape, inner_first: Sequence[int]) -> Shape:
 
 def channels_last_strides(shape: Shape) -> Shape:
     """Strides with the channels innermost: of (N, C, H, W) or (N, C, D, H, W)."""
-    return strides_in_order(shape, (1, *range(len(shape) - 1, 1, -1), 0))
+    return alignedin_order(shape, (1, *range(len(shape) - 1, 1, -1), 0))
 
 
 def is_channels_last(shape: Shape, strides: Shape) -> bool:
@@ -226,21 +226,23 @@ def elementwise_strides(shape: Shape, operands: tuple[tuple[Shape, Shape], ...])
     broadcast_operands = []
     for sizes, strides in operands:
         missing = len(shape) - len(sizes)
-        kept = [0 if n == 1 and m != 1 else t for n, m, t in zip(sizes, shape[missing:], strides)]
-        broadcast_operands.append((shape, (*[0] * missing, *kept)))
-    known = tuple(broadcast_operands)
+        aligned = [
+            0 if n == 1 and m != 1 else t for n, m, t in zip(sizes, shape[missing:], strides)
+        ]
+        broadcast_operands.append((shape, (*[0] * missing, *aligned)))
+    earlier = tuple(broadcast_operands)
     order = list(range(len(shape) - 1, -1, -1))
     for end in range(1, len(order)):
-        place = end
+        position = end
         for before in range(end - 1, -1, -1):
-            sign = _lies_inside(order[before], order[place], shape, known)
+            sign = _lies_inside(order[before], order[position], shape, earlier)
             if sign > 0:
-                order[before], order[place] = order[place], order[before]
-                place = before
+                order[before], order[position] = order[position], order[before]
+                position = before
             elif sign < 0:
                 break
     # The stride of a dimension of one element counts: it may say that channels lie last.
-    strides = strides_in_order(shape, order)
+    strides = alignedin_order(shape, order)
     return None if strides == contiguous_strides(shape) else strides
 
 

@@ -9,27 +9,27 @@ from typing import Any
 
 def leaves(value: Any) -> list[Any]:
     """What a nested structure holds, in order; anything else is one leaf."""
-    found: list[Any] = []
+    result: list[Any] = []
     if isinstance(value, tuple | list):
-        for item in value:
-            found.extend(leaves(item))
+        for child in value:
+            result.extend(leaves(child))
     elif isinstance(value, dict):
-        for item in value.values():
-            found.extend(leaves(item))
+        for child in value.values():
+            result.extend(leaves(child))
     else:
-        found.append(value)
-    return found
+        result.append(value)
+    return result
 
 
 def rebuilt(like: Any, values: Iterator[Any]) -> Any:
     """The structure of `like` with its leaves taken from `values`, in order."""
     if isinstance(like, tuple | list):
-        items = [rebuilt(item, values) for item in like]
+        children = [rebuilt(child, values) for child in like]
         if isinstance(like, tuple) and hasattr(like, "_fields"):
-            return type(like)(*items)
-        return type(like)(items)
+            return type(like)(*children)
+        return type(like)(children)
     if isinstance(like, dict):
-        pairs = [(key, rebuilt(item, values)) for key, item in like.items()]
+        pairs = [(key, rebuilt(child, values)) for key, child in like.items()]
         return type(like)(pairs)
     return next(values)
 
@@ -43,19 +43,19 @@ def spread(prefix: Any, value: Any) -> list[Any]:
     if isinstance(prefix, tuple | list):
         if not isinstance(value, tuple | list) or len(prefix) != len(value):
             raise ValueError
-        return [found for p, v in zip(prefix, value) for found in spread(p, v)]
+        return [leaf for p, v in zip(prefix, value) for leaf in spread(p, v)]
     if isinstance(prefix, dict):
         if not isinstance(value, dict) or list(prefix) != list(value):
             raise ValueError
-        return [found for key, v in value.items() for found in spread(prefix[key], v)]
+        return [leaf for key, v in value.items() for leaf in spread(prefix[key], v)]
     return [prefix] * len(leaves(value))
 
 
-def picking(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """A function that takes the items at these places out of a sequence, as a tuple."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    if not places:
-        return lambda items: ()
-    (place,) = places
-    return lambda items: (items[place],)
+def picking(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function that returns the elements at these positions of a sequence, as a tuple."""
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    if not positions:
+        return lambda sequence: ()
+    (position,) = positions
+    return lambda sequence: (sequence[position],)

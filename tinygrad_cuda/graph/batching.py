@@ -1,6 +1,6 @@
 """The graph of one example as the graph of a batch: what `vmap` does to what it has recorded.
 
-Everything that depends on the example is recorded anew with a leading axis, by its op's rule.
+Everything that depends on the example is recorded again with a leading axis, by its op's rule.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ example = LeafOp("example", "leaf", _no_inference)
 
 def dependent(roots: Iterable[Node], on: Callable[[Node], bool]) -> set[Node]:
     """The nodes, behind the roots or among them, whose values depend on leaves chosen by `on`."""
-    found: set[Node] = set()
+    dependents: set[Node] = set()
     for node in topological(roots, stop=lambda node: node.storage is not None):
-        if on(node) or (node.storage is None and not found.isdisjoint(node.sources)):
-            found.add(node)
-    return found
+        if on(node) or (node.storage is None and not dependents.isdisjoint(node.sources)):
+            dependents.add(node)
+    return dependents
 
 
 class Rewriting:
-    """Records anew what depends on some nodes, with others in their place.
+    """Records again what depends on some nodes, with others instead of them.
 
     Args:
         replaced: nodes and what stands for them.
@@ -60,33 +60,33 @@ class Rewriting:
         self.size = size
         self.draws = draws
         self._replaced = replaced
-        # What a recorded gradient looks things up in: weak, since it is part of what was found.
+        # Tables of a recorded gradient: weak, since it is part of the recorded graph.
         self._known: WeakValueDictionary[Node, Node] = WeakValueDictionary()
         self._independent: set[Node] = set()
 
     def __call__(self, roots: Iterable[Node]) -> list[Node]:
         """The roots as they are now; those that depend on nothing replaced are themselves."""
         roots = list(roots)
-        found, independent = self.found, self._independent
+        dependents, independent = self.found, self._independent
         for node in topological(roots, stop=self._is_known):
-            if node in found or node in independent:
+            if node in dependents or node in independent:
                 continue
             if node.storage is None and node.op.kind == "leaf" and self.draws(node):
-                found[node] = self._drawn(node)
-            elif node.storage is not None or found.keys().isdisjoint(node.sources):
+                dependents[node] = self._drawn(node)
+            elif node.storage is not None or dependents.keys().isdisjoint(node.sources):
                 independent.add(node)
             else:
-                found[node] = self._known[node] = self._recorded(node)
-        return [found.get(root, root) for root in roots]
+                dependents[node] = self._known[node] = self._recorded(node)
+        return [dependents.get(root, root) for root in roots]
 
     def _is_known(self, node: Node) -> bool:
         return node.storage is not None or node in self.found or node in self._independent
 
     def batched(self, node: Node) -> Node:
         """What stands for a node, repeated for each example where it is the same for all."""
-        found = self.found.get(node)
-        if found is not None:
-            return found
+        mapped = self.found.get(node)
+        if mapped is not None:
+            return mapped
         return node if self.size is None else movement.batched(node, self.size)
 
     def _drawn(self, node: Node) -> Node:
@@ -139,7 +139,7 @@ class Rewriting:
         if op is common.custom:
             return self._custom(node)
         if op is common.assign:
-            # The place is one for all examples; the value has none of its own here.
+            # The target is one for all examples, and each example has a value of its own.
             return self.batched(node.sources[1])
         # A leaf inside the function collects no gradient outside.
         new = common.detach(self.found[node.sources[0]])
@@ -151,11 +151,11 @@ class Rewriting:
         count = node.attributes["results"]
         history = node.sources[count:]
         function, outputs = common.function_of(node), node.outputs
-        given, known, size, draws = self._replaced, self._known, self.size, self.draws
+        given, fixed, size, draws = self._replaced, self._known, self.size, self.draws
         apart = tuple(source in self.found for source in history)
 
         def gradients(*cotangents: Node | None) -> list[Node | None]:
-            replaced = {**given, **known}
+            replaced = {**given, **fixed}
             examples: list[Node | None] = []
             for g, (shape, dtype) in zip(cotangents, outputs):
                 one = None
@@ -208,7 +208,7 @@ def leading(node: Node, axis: int) -> Node:
 
 
 def placed(node: Node, axis: int) -> Node:
-    """The node with its first axis moved to a place."""
+    """The node with its first axis moved to a position."""
     if axis == 0:
         return node
     axes = list(range(1, len(node.shape)))

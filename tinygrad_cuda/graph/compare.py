@@ -11,49 +11,49 @@ from tinygrad_cuda.graph.node import Node
 NO_STRUCTURE = frozenset({"code", "leaf"})  # of which each recording makes its own
 
 
-def first_difference(pairs: Iterable[tuple[Node, Node]], met: dict[Node, Node]) -> Node | None:
+def first_difference(pairs: Iterable[tuple[Node, Node]], matched: dict[Node, Node]) -> Node | None:
     """The first node of two graphs, sources first, that is not as its counterpart; or None.
 
     Args:
         pairs: their results, the second the one that is returned where they differ.
-        met: nodes of the first graph with those that stand for them in the second; is added to.
+        matched: nodes of the first graph with their counterparts in the second; is added to.
     """
     for pair in pairs:
         stack = [pair]
         while stack:
             one, other = stack[-1]
-            if one is other or one in met:
-                if met.get(one, one) is not other:
+            if one is other or one in matched:
+                if matched.get(one, one) is not other:
                     return other
                 stack.pop()
                 continue
             if not _alike(one, other):
                 return other
             sources = list(zip(one.sources, other.sources))
-            waiting = [(a, b) for a, b in sources if a is not b and a not in met]
+            waiting = [(a, b) for a, b in sources if a is not b and a not in matched]
             if waiting:
                 stack += waiting[::-1]
                 continue
-            if any(met.get(a, a) is not b for a, b in sources):
+            if any(matched.get(a, a) is not b for a, b in sources):
                 return other
-            met[one] = other
+            matched[one] = other
             stack.pop()
     return None
 
 
 def require_same(
-    what: str, pairs: Iterable[tuple[Node, Node]], met: dict[Node, Node] | None = None
+    what: str, pairs: Iterable[tuple[Node, Node]], matched: dict[Node, Node] | None = None
 ) -> None:
     """Raises if a graph that was recognised is not the one that is recorded now.
 
     Args:
         what: which recognised it.
-        pairs, met: as of `first_difference`.
+        pairs, matched: as of `first_difference`.
 
     Raises:
         TgcError: it names the operation and the line.
     """
-    node = first_difference(pairs, {} if met is None else met)
+    node = first_difference(pairs, {} if matched is None else matched)
     if node is not None:
         raise TgcError(
             "validate", f"{what}: another graph was recognised than is recorded now",

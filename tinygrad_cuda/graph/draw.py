@@ -176,7 +176,7 @@ def draw(graph: Any, path: str | Path) -> Path:
 
 
 class _Lines:
-    """The user's lines as text; each place is looked up once."""
+    """The user's lines as text; each position is looked up once."""
 
     def __init__(self) -> None:
         self.known: dict[RawSite, str] = {}
@@ -184,10 +184,10 @@ class _Lines:
     def __call__(self, site: RawSite | None) -> str:
         if site is None:
             return ""
-        found = self.known.get(site)
-        if found is None:
-            found = self.known[site] = str(Site(*site))
-        return found
+        text = self.known.get(site)
+        if text is None:
+            text = self.known[site] = str(Site(*site))
+        return text
 
 
 def _numbers(node: Node) -> str:
@@ -237,16 +237,16 @@ def _color(data: dict[str, Any]) -> str:
 
 
 def _layers(graph: Any) -> list[list[Hashable]]:
-    """Nodes by topological depth, ordered in each layer by the mean place of their neighbours."""
+    """Nodes by depth, ordered in each layer by the mean position of their neighbours."""
     import networkx
 
     layers: list[list[Hashable]] = [
         list(layer) for layer in networkx.topological_generations(graph)
     ]
-    place: dict[Hashable, float] = {}
+    height: dict[Hashable, float] = {}
 
     def settle(layer: list[Hashable]) -> None:
-        place.update((key, position - (len(layer) - 1) / 2) for position, key in enumerate(layer))
+        height.update((key, position - (len(layer) - 1) / 2) for position, key in enumerate(layer))
 
     for layer in layers:
         settle(layer)
@@ -255,8 +255,8 @@ def _layers(graph: Any) -> list[list[Hashable]]:
         neighbours = graph.predecessors if downwards else graph.successors
 
         def mean(key: Hashable) -> float:
-            places = [place[other] for other in neighbours(key)]  # noqa: B023 (used at once)
-            return sum(places) / len(places) if places else place[key]
+            around = [height[other] for other in neighbours(key)]  # noqa: B023 (used at once)
+            return sum(around) / len(around) if around else height[key]
 
         for layer in layers if downwards else reversed(layers):
             layer.sort(key=mean)
@@ -286,17 +286,17 @@ def _picture(graph: Any, path: Path) -> None:
     axes.set_axis_off()
     axes.set_xlim(-widest * across / 2 - 0.5, widest * across / 2 + 0.5)
     axes.set_ylim(-len(layers) * down, down)
-    places = {
+    positions = {
         key: ((position - (len(layer) - 1) / 2) * across, -depth * down)
         for depth, layer in enumerate(layers)
         for position, key in enumerate(layer)
     }
     arrow = {"arrowstyle": "-|>", "color": "#636363", "lw": 0.8, "shrinkA": 12, "shrinkB": 12}
     for before, after in graph.edges:
-        axes.annotate("", xy=places[after], xytext=places[before], arrowprops=arrow)
+        axes.annotate("", xy=positions[after], xytext=positions[before], arrowprops=arrow)
     for key, data in graph.nodes(data=True):
         axes.text(
-            *places[key],
+            *positions[key],
             str(data.get("label", key)).replace("$", r"\$"),
             ha="center",
             va="center",

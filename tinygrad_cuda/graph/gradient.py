@@ -81,7 +81,7 @@ def backward(
         The cotangent of each wanted node that the outputs depend on.
 
     Raises:
-        GradientError: an op on the way has no gradient, or its history is spent.
+        GradientError: an op between them has no gradient, or its history is spent.
     """
     if not (create_graph or _watched or versions.on):
         return plain_pass(outputs, seeds, wanted, retain_graph)
@@ -218,8 +218,8 @@ def _propagate(
     if op is common.custom:
         first = node.attributes["results"]
         gs = g if isinstance(g, list) else [g]
-        found = common.function_of(node)(*gs)
-        for source, part in zip(sources[first:], found, strict=True):
+        results = common.function_of(node)(*gs)
+        for source, part in zip(sources[first:], results, strict=True):
             if part is not None and source in needed:
                 if check is not None and check.named(node):
                     part = _checked(check, node, gs, part)
@@ -255,7 +255,7 @@ def _checked(check: Check, node: Node, gs: Iterable[Any], part: Node) -> Node:
 
 
 def _accumulate_result(cotangents: Cotangents, node: Node, index: int, g: Node) -> None:
-    """Cotangents of a node with several results wait in a list, one place a result."""
+    """Cotangents of a node with several results wait in a list, one entry a result."""
     if node.op is common.custom and len(node.outputs) == 1:
         _accumulate(cotangents, node, g)
         return

@@ -1,6 +1,6 @@
 """Node, the immutable unit of the graph, the Op that makes it, and gradient mode.
 
-A node is a value, never a place; realizing it gives it a storage and may free its sources.
+A node is a value, never a storage; realizing it gives it a storage and may free its sources.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Mode:
 
 
 class _Thread(threading.local):
-    # An object of its own: what is local to a thread takes long to find, and is found once.
+    # An object of its own: an attribute of a thread-local object is slow to read, and is read once.
     def __init__(self) -> None:
         self.now = Mode()
 
@@ -97,12 +97,12 @@ def current_site() -> RawSite | None:
     return mode.now.site or site_of(sys._getframe(1))
 
 
-# The user's code that was found last: most often the next line is in it, too.
+# The user's code of the last lookup: most often the next line is in it, too.
 _users_code: CodeType | None = None
 
 
 def site_of(frame: FrameType | None) -> RawSite | None:
-    """The innermost place in the user's code, from `frame` outwards."""
+    """The innermost position in the user's code, from `frame` outwards."""
     global _users_code
     while frame is not None:
         code = frame.f_code
@@ -132,7 +132,7 @@ class Node:
             through an ``output`` node, so a source is always a node. A result of a call that is
             not recorded yet has none until somebody looks.
         attributes: structure (axes, shapes) and numbers (constants, slice starts), by name.
-        shape, dtype: of the first output; `outputs` has all. Nodes found to be `alike` share it.
+        shape, dtype: of the first output; `outputs` has all. Nodes of one spec share it.
         device: where the value lives.
         requires_grad: fixed here: gradient mode was on and some source has it.
         site: the user's line.
@@ -279,7 +279,7 @@ def made_by(node: Node) -> str:
     if name == origin.op.name:
         name = {"leaf": "a tensor", "identity": "a leaf"}.get(origin.op.kind, name)
     if origin.op.kind == "movement" and not origin.sources:
-        # Of a computed value it is not known any more what was moved.
+        # A computed value no longer shows which movement made it.
         name = "a tensor"
     return f"{name} made at {describe_site(node.site)}"
 
@@ -342,7 +342,7 @@ class Op:
         arguments: attributes that are arguments of a plan from the start.
         batch: what `vmap` needs where the kind does not say it. For a movement,
             ``(size, **attributes) -> attributes`` with a leading axis; for a contraction or kernel
-            ``(size, sources, batched, **attributes) -> node``, where `batched` tells which sources
+            ``(size, sources, batched, **attributes) -> node``, where `batched` says which sources
             have one.
     """
 
@@ -399,7 +399,7 @@ class Op:
 
 
 class SameSpecOp(Op):
-    """An op of one or two sources that has no attributes, and asks for sources that are alike.
+    """An op of one or two sources without attributes, with sources of one shape and dtype.
 
     Attributes:
         keeping: dtypes of sources that give outputs just like theirs.

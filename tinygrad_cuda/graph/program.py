@@ -57,18 +57,18 @@ def structure(
     literals, arguments = op.literals, op.arguments
     if not literals and not arguments:
         return tuple(attributes.items())
-    kept: list[Any] = []
+    described: list[Any] = []
     for name, value in attributes.items():
-        kept.append(name)
+        described.append(name)
         if name in literals:
             if type(value) is tuple:
                 numbers.extend(value)
-                kept.append(len(value))
+                described.append(len(value))
             else:
                 numbers.append(value)
         elif name in arguments:
             always.append(len(numbers))
             numbers.append(value)
         else:
-            kept.append(value)
-    return tuple(kept)
+            described.append(value)
+    return tuple(described)

@@ -43,11 +43,11 @@ def saved_by(
     chosen = row(arguments) if callable(row) else row
     tokens: list[Any] = chosen.split() if isinstance(chosen, str) else chosen
     first = next(iter(arguments), "")
-    found: list[tuple[Any, bool, bool]] = []
+    saved: list[tuple[Any, bool, bool]] = []
     results: list[tuple[str, int]] = []
     for token in tokens:
         if not isinstance(token, str):
-            found.append((token, False, True))
+            saved.append((token, False, True))
             continue
         kind, _, number = token.partition("-")
         if kind in RESULTS:
@@ -55,8 +55,8 @@ def saved_by(
         else:
             own, again = token.partition(":")[0] in (first, "input"), not token.endswith("!")
             tensors = _chosen(token.rstrip("!"), arguments)
-            found += [(tensor, own, again) for tensor in tensors]
-    return found, results
+            saved += [(tensor, own, again) for tensor in tensors]
+    return saved, results
 
 
 def _chosen(token: str, arguments: Arguments) -> Iterator[Any]:

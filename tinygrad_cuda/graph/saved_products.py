@@ -171,18 +171,18 @@ def multi_dot(arguments: Arguments) -> list[Any]:
     shapes[0] = (1,) * (2 - len(shapes[0])) + shapes[0]
     sizes = [shape[0] for shape in shapes]
     sizes.append(1 if len(shapes[-1]) == 1 else shapes[-1][-1])
-    found: list[Any] = []
-    _chain(operands, sizes, found)
-    return found
+    saved: list[Any] = []
+    _chain(operands, sizes, saved)
+    return saved
 
 
-def _chain(operands: list[Operand], sizes: list[int], found: list[Any]) -> Operand:
+def _chain(operands: list[Operand], sizes: list[int], saved: list[Any]) -> Operand:
     if len(operands) == 1:
         return operands[0]
     middle = _cut(sizes)
-    x = _chain(operands[:middle], sizes[: middle + 1], found)
-    y = _chain(operands[middle:], sizes[middle:], found)
-    found += _saved(x, y)
+    x = _chain(operands[:middle], sizes[: middle + 1], saved)
+    y = _chain(operands[middle:], sizes[middle:], saved)
+    saved += _saved(x, y)
     return Operand((), (), None, x.gradual or y.gradual)
 
 
@@ -217,16 +217,16 @@ def einsum(arguments: Arguments) -> list[Any]:
     for part, operand in zip(parts, operands):
         for label, n in zip(part, operand.shape):
             sizes[label] = n if sizes.get(label, 1) == 1 else sizes[label]
-    found: list[Any] = []
+    saved: list[Any] = []
     labels, x = parts[0], operands[0]
     for number in range(1, len(operands)):
         rest = set("".join(parts[number + 1 :])) - set(output)
         later = output + "".join(sorted(rest))
         x, y, labels = _pair(x, labels, operands[number], parts[number], later)
-        found += _saved(x, y)
+        saved += _saved(x, y)
         shape = tuple(sizes[label] for label in labels)
         x = Operand(shape, (0,) * len(shape), None, x.gradual or y.gradual)
-    return found
+    return saved
 
 
 def _equation(arguments: Arguments) -> tuple[Any, list[Any]]:

@@ -1,6 +1,6 @@
 """Whether a value that PyTorch saves for a gradient was written in place since: its version check.
 
-A node is a value, so a gradient is right all the same; the check is for those who want to be told
+A node is a value, so a gradient is right all the same; the check is for those who want an error
 where PyTorch would refuse. It costs a look at one flag while it is off.
 """
 
@@ -244,16 +244,16 @@ class Versions:
     def _current(self) -> VersionUnit:
         """The call of the user that is under way: the outermost one that the table has."""
         frame: FrameType | None = sys._getframe(2)
-        entry, known = None, None
+        entry, innermost = None, None
         while frame is not None and is_internal(frame.f_code.co_filename):
             entry = frame
             if _name(frame) in SAVED:
-                known = frame
+                innermost = frame
             frame = frame.f_back
-        entry = known or entry
+        entry = innermost or entry
         if entry is None or entry is not self._frame:
-            name = None if known is None else _name(known)
-            arguments = {} if known is None else _arguments(known)
+            name = None if innermost is None else _name(innermost)
+            arguments = {} if innermost is None else _arguments(innermost)
             self._frame, self._unit = entry, VersionUnit(name, arguments)
         return self._unit
 
@@ -297,23 +297,23 @@ class Check:
         gradient saves what it reads of that which the call has saved.
         """
         unit = self.unit(node)
-        known = unit is not None and unit.name is not None
+        tabled = unit is not None and unit.name is not None
         if unit is not None and unit.origin is not None:
             name = unit.origin.name
-            known = name in SAVED_ONCE or name in SAVED_AGAIN or unit.origin.write() is None
+            tabled = name in SAVED_ONCE or name in SAVED_AGAIN or unit.origin.write() is None
         stack, seen = [part], {g for g in gs if g is not None}
         while stack:
-            found = stack.pop()
-            if found in seen:
+            popped = stack.pop()
+            if popped in seen:
                 continue
-            seen.add(found)
-            if found is node or found in self._history or found in node.sources:
-                if not known:
-                    self._demand(found, node, unit)
+            seen.add(popped)
+            if popped is node or popped in self._history or popped in node.sources:
+                if not tabled:
+                    self._demand(popped, node, unit)
             else:
                 if unit is not None and (unit.name or unit.origin):
-                    versions.belongs(found, unit.gradient())
-                stack += found.sources
+                    versions.belongs(popped, unit.gradient())
+                stack += popped.sources
 
     def named(self, node: Node) -> bool:
         """Whether the call that has made a node is in the table, or a gradient of one that is."""
@@ -336,20 +336,20 @@ class Check:
         """Raises if a value, or one that a user can write and that it was made of, is another."""
         stack, seen = [value], {value}
         while stack:
-            found = stack.pop()
-            write = versions._writes.get(found)
+            popped = stack.pop()
+            write = versions._writes.get(popped)
             if write is not None and write.unit is not unit:
                 raise _written(write, node)
-            own = versions._units.get(found)
+            own = versions._units.get(popped)
             if unit is not None and own is not None and own is unit.origin:
                 # A gradient reads results as they were computed, before a half dtype rounds them.
                 write = own.write_to_result()
                 if write is not None:
                     raise _written(write, node)
-            if found is node or (own is not None and own is not unit):
+            if popped is node or (own is not None and own is not unit):
                 continue
-            stack += [source for source in found.sources if source not in seen]
-            seen.update(found.sources)
+            stack += [source for source in popped.sources if source not in seen]
+            seen.update(popped.sources)
 
 
 # Calls --------------------------------------------------------------------------------------------
@@ -392,22 +392,22 @@ def _arguments(frame: FrameType) -> Arguments:
     code, values = frame.f_code, frame.f_locals
     count = code.co_argcount
     names = code.co_varnames[: count + code.co_kwonlyargcount]
-    found = {name: values.get(name) for name in names}
+    named = {name: values.get(name) for name in names}
     rest = code.co_varnames[len(names) :]
     more = values.get(rest[0], ()) if code.co_flags & inspect.CO_VARARGS else ()
-    place = bool(code.co_flags & inspect.CO_VARARGS)
-    options = values.get(rest[place], {}) if code.co_flags & inspect.CO_VARKEYWORDS else {}
+    star = bool(code.co_flags & inspect.CO_VARARGS)
+    options = values.get(rest[star], {}) if code.co_flags & inspect.CO_VARKEYWORDS else {}
     if "function" in code.co_freevars:
         function = _unwrapped(values["function"])
-        given = [found[name] for name in code.co_varnames[:count]]
+        given = [named[name] for name in code.co_varnames[:count]]
         try:
             bound = inspect.signature(function).bind(*given, *more, **options)
         except (TypeError, ValueError):
-            return {**found, "": more, **options}
+            return {**named, "": more, **options}
         return dict(bound.arguments)
     if more:
-        found[rest[0]] = more
-    return {**found, **options}
+        named[rest[0]] = more
+    return {**named, **options}
 
 
 def _written(write: Write, node: Node) -> GradientError:

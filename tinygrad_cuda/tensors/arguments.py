@@ -86,12 +86,12 @@ def takes_tensors(function: F, module: str, name: str) -> F:
         try:
             return function(*args, **options)
         except (AttributeError, TypeError) as failure:
-            found = None
+            refusal = None
             if not isinstance(failure, TgcError):
-                found = parameters.error(args, options)
-            if found is None:
+                refusal = parameters.error(args, options)
+            if refusal is None:
                 raise
-            raise found from None
+            raise refusal from None
 
     wrapper.__module__, wrapper.__qualname__ = module, name
     return wrapper  # type: ignore[return-value]
@@ -102,11 +102,11 @@ def checked_names(
 ) -> dict[str, Callable[..., Any]]:
     """Functions among the public names of a module, by `takes_tensors`; aliases stay one object."""
     made: dict[int, Callable[..., Any]] = {}
-    found: dict[str, Callable[..., Any]] = {}
+    checked: dict[str, Callable[..., Any]] = {}
     for name in public:
         function = names.get(name)
         if isinstance(function, FunctionType):
             if id(function) not in made:
                 made[id(function)] = takes_tensors(function, module, name)
-            found[name] = made[id(function)]
-    return found
+            checked[name] = made[id(function)]
+    return checked

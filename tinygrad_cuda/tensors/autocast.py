@@ -43,7 +43,7 @@ class autocast:
     Matrix products, convolutions and linear maps compute in `dtype`; exponentials, logarithms,
     powers, sums, norms and losses in float32; all else in the dtype of its operands. The same
     rule holds on every device. Casts are part of the graph: they are fused like any other
-    operation, the same weight is cast once a step, and a gradient takes the way back in the
+    operation, the same weight is cast once a step, and a gradient passes back in the
     opposite direction. float64 is left alone. A context manager, and a decorator.
 
     Args:
@@ -125,12 +125,12 @@ def known_kind(op: str, device_type: Any) -> str:
 
 
 def _half(dtype: Any) -> DType:
-    found = as_dtype(dtype)
-    if found is not float16 and found is not bfloat16:
+    half = as_dtype(dtype)
+    if half is not float16 and half is not bfloat16:
         raise DTypeError(
-            "autocast", "casts to half types only", expect="float16 or bfloat16", actual=found.name
+            "autocast", "casts to half types only", expect="float16 or bfloat16", actual=half.name
         )
-    return found
+    return half
 
 
 def is_autocast_available(device_type: str) -> bool:
@@ -189,7 +189,7 @@ def _each(cast: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, TensorBase):
         return cast(value)
     if type(value) is tuple or type(value) is list:
-        return type(value)([_each(cast, item) for item in value])
+        return type(value)([_each(cast, part) for part in value])
     return value
 
 
@@ -213,19 +213,19 @@ def _choose_float32(on: dict[str, DType], arguments: Any) -> Callable[[Any], Any
 
 
 def _choose_widest(on: dict[str, DType], arguments: Any) -> Callable[[Any], Any]:
-    found: list[DType] = []
+    kinds: list[DType] = []
 
     def note(value: Any) -> Any:
         if _concerned(on, value):
-            found.append(value.dtype)
+            kinds.append(value.dtype)
         return value
 
     args, options = arguments
     _each(note, args)
     _each(note, list(options.values()))
-    if not found:
+    if not kinds:
         return lambda value: value
-    widest = functools.reduce(dtypes.promote, found)
+    widest = functools.reduce(dtypes.promote, kinds)
     return lambda value: _to(value, widest) if _concerned(on, value) else value
 
 

@@ -99,7 +99,7 @@ def backward(
     wanted = None
     if inputs is not None:
         wanted = [node for tensor in as_list(inputs) for node in _nodes_of(tensor)]
-    found = gradient.backward(
+    gradients = gradient.backward(
         [tensor.node for tensor in outputs],
         seeds,
         wanted,
@@ -107,9 +107,9 @@ def backward(
         retain_graph=keep,
     )
     # The last layer first: its weights' gradient is taken as soon as the cotangent is there, and
-    # with it both its operands are done with. The other way round all of them wait for the end.
+    # with it both its operands are freed. In the other order all of them wait for the end.
     with uninterrupted:
-        for node, g in reversed(found.items()):
+        for node, g in reversed(gradients.items()):
             if node.op is common.variable:
                 accumulate(node.attributes["leaf"], g, create_graph)
     end_backward()
@@ -239,25 +239,25 @@ def grad(
     keep = create_graph if retain_graph is None else retain_graph
 
     def found_for(seeds: Any) -> dict[Node, Node]:
-        found = gradient.backward(
+        gradients = gradient.backward(
             [tensor.node for tensor in sources],
             _seeds("grad", sources, seeds),
-            [node for places in nodes for node in places],
+            [node for copies in nodes for node in copies],
             create_graph=create_graph,
             retain_graph=keep,
         )
         with gradient_mode(create_graph):
-            for tensor, places in zip(targets, nodes):
-                _join(found, tensor.leaf, places)
-        return found
+            for tensor, copies in zip(targets, nodes):
+                _join(gradients, tensor.leaf, copies)
+        return gradients
 
     if is_grads_batched:
-        found = _for_each_seed(found_for, as_list(grad_outputs))
+        gradients = _for_each_seed(found_for, as_list(grad_outputs))
     else:
-        found = found_for(grad_outputs)
+        gradients = found_for(grad_outputs)
     result: list[Tensor | None] = []
     for position, (node, *_) in enumerate(nodes):
-        g = found.get(node)
+        g = gradients.get(node)
         if g is None and materialize_grads:
             g = common.full_like(node, 0)
         if g is None and not (allow_unused or materialize_grads):
@@ -273,13 +273,13 @@ def grad(
     return tuple(result)
 
 
-def _join(found: dict[Node, Node], leaf: Leaf | None, places: list[Node]) -> None:
+def _join(gradients: dict[Node, Node], leaf: Leaf | None, copies: list[Node]) -> None:
     """The whole gradient of one input, as its hooks leave it, at the first of its nodes."""
-    parts = [found[node] for node in dict.fromkeys(places) if node in found]
-    if parts and len(places) > 1:
-        found[places[0]] = functools.reduce(elementwise.add, parts)
+    parts = [gradients[node] for node in dict.fromkeys(copies) if node in gradients]
+    if parts and len(copies) > 1:
+        gradients[copies[0]] = functools.reduce(elementwise.add, parts)
     if parts and leaf is not None and leaf.hooks:
-        found[places[0]] = hooked(leaf, found[places[0]]).node
+        gradients[copies[0]] = hooked(leaf, gradients[copies[0]]).node
 
 
 def _for_each_seed(
@@ -295,7 +295,7 @@ def _for_each_seed(
             replaced[one] = whole
             recording.examples.add(one)
             seeds.append(wrap(one))
-        found = found_for(seeds)
+        mapped = found_for(seeds)
     rewriting = Rewriting(replaced, grad_outputs[0].shape[0])
-    rewriting(found.values())
-    return {node: rewriting.batched(g) for node, g in found.items()}
+    rewriting(mapped.values())
+    return {node: rewriting.batched(g) for node, g in mapped.items()}

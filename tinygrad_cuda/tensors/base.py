@@ -73,7 +73,7 @@ _NUMBER = {"shape": ()}
 
 
 class TensorBase:
-    """What every Tensor has: the cell, the chain, and the way to values and gradients."""
+    """The cell of a Tensor, its chain, and access to values and gradients."""
 
     __slots__ = ("cell", "chain", "_node", "_strides", "_retained", "__weakref__")
 
@@ -110,16 +110,16 @@ class TensorBase:
         chain = self.chain
         if not chain:
             return node
-        found = self._node
-        if found is None:
+        own = self._node
+        if own is None:
             # First: an interrupt in between must not leave a node that no write takes back.
             cell.add_alias(self)
-            found = self._node = self._fold(chain)
-        elif found.storage is None and node.storage is not None and len(chain) == 1:
+            own = self._node = self._fold(chain)
+        elif own.storage is None and node.storage is not None and len(chain) == 1:
             step, leaf = chain[0]
             if step is common.variable:
                 leaf.variable(node)  # the value has come since the node was made
-        return found
+        return own
 
     def _fold(self, chain: tuple[Step, ...]) -> Node:
         """A chain applied to the cell's node; a view keeps its history where none is recorded."""
@@ -165,7 +165,7 @@ class TensorBase:
             and not (mode.now.gradients or old.requires_grad or value.requires_grad)
             and not (tracing.stack or settings.eager)
         ):
-            # What a step does to each of its places, without the cases below.
+            # What a step does to each of its elements, without the cases below.
             base = old.sources[0] if old.storage is None and old.op is common.assign else old
             cell.put(value if base.storage is None else common.assign(base, value))
             local.recorder.recorded += 1
@@ -174,9 +174,9 @@ class TensorBase:
             check_write(op, cell, value)
         # What follows the last detach decides how the write meets history.
         depth, to_leaf, of_leaf = 0, False, False
-        for place, (step, _) in enumerate(chain):
+        for position, (step, _) in enumerate(chain):
             if step is common.detach:
-                depth, to_leaf = place + 1, False
+                depth, to_leaf = position + 1, False
             elif step is common.variable:
                 to_leaf = of_leaf = True
         if mode.now.gradients and to_leaf:
@@ -246,7 +246,7 @@ class TensorBase:
     def alias_through(self, steps: Iterable[Step], strides: Shape | None = None) -> Tensor:
         """Another Tensor on the same cell, seen through more movements."""
         source, chain = self._viewed()
-        # Applied at once, so that a bad argument is an error here; the node is kept.
+        # Applied at once, so that a bad argument is an error here; the node is reused.
         for op, attributes in steps:
             source = op(source, **attributes)
             chain = joined(chain, op, attributes)
@@ -449,7 +449,7 @@ class TensorBase:
         try:
             check_errors(node.device)
         except TgcError:
-            # What views have cached is the value of a write that did not take place.
+            # What views have cached is the value of a write that did not happen.
             self.cell.forget_aliases()
             raise
         return array
@@ -507,8 +507,8 @@ def node_of(tensor: TensorBase, recorder: Recorder) -> Node:
     if watching.on or (node.storage is None and cell.recorder is not recorder):
         return tensor.node
     if tensor.chain:
-        found = tensor._node
-        return tensor.node if found is None or found.storage is None else found
+        own = tensor._node
+        return tensor.node if own is None or own.storage is None else own
     return node
 
 

@@ -1,5 +1,5 @@
-"""A decorator for functions that are compositions: called again in the same way, they record the
-same nodes from a template, and run none of their Python.
+"""A decorator for functions that are compositions: called again with equal arguments, they record
+the same nodes from a template, and run none of their Python.
 
 It stays in this room: it is the function that users call, and a hook would be one more call.
 Without it a plain step of mlp_64 takes 529 % longer (H200).
@@ -33,7 +33,7 @@ from tinygrad_cuda.tensors.creation import defaults
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Templates kept of a function; all are forgotten when there are more.
+# Templates of one function at most; with one more, all are dropped.
 CAPACITY = 1024
 
 
@@ -43,7 +43,7 @@ class _TemplatedCall:
     Args:
         template: of all nodes; its inputs are the Tensors of the call.
         strides: of the Tensor that it gives.
-        checks: places of checks, with what an error says of each.
+        checks: positions of checks, with the text of each one's error.
 
     Attributes:
         head: of the result, if it can be there before the others.
@@ -78,8 +78,8 @@ class _Calls:
 
     def forget(self) -> None:
         """Drops all."""
-        for known in self._all:
-            known.clear()
+        for calls in self._all:
+            calls.clear()
 
 
 calls = _Calls()
@@ -92,7 +92,7 @@ def templated(function: F) -> F:
     They return one Tensor, write to none, draw no random numbers and look at no value.
     """
 
-    known = calls.dictionary()
+    recorded = calls.dictionary()
     parameters = Parameters(function)
 
     @functools.wraps(function)
@@ -119,21 +119,21 @@ def templated(function: F) -> F:
             elif kind is float:
                 # As text: a zero and its negative are two numbers.
                 key.append(repr(value))
-            elif kind is tuple and all(type(item) is int for item in value):
+            elif kind is tuple and all(type(element) is int for element in value):
                 key.append(value)
-            elif kind in _SEQUENCES and all(isinstance(item, TensorBase) for item in value):
+            elif kind in _SEQUENCES and all(isinstance(element, TensorBase) for element in value):
                 key += (kind, len(value))
-                for item in value:
-                    node = node_of(item, recorder)
+                for element in value:
+                    node = node_of(element, recorder)
                     nodes.append(node)
-                    key += (node.outputs, node.requires_grad, node.device, item._strides)
+                    key += (node.outputs, node.requires_grad, node.device, element._strides)
             else:
                 parameters.check(args, options)
                 return function(*args, **options)
-        call = known.get(whole := tuple(key), _missing)
+        call = recorded.get(whole := tuple(key), _missing)
         if call is _missing:
             parameters.check(args, options)
-            call = _remember(known, whole, calls.made(function, args, options))
+            call = _remember(recorded, whole, calls.made(function, args, options))
         if call is None:
             return _in_full(function, args, options)
         site = mode.site or site_of(sys._getframe(1))
@@ -150,7 +150,7 @@ OfTwo = Callable[[Any, Any, Node, Node, Recorder, RawSite | None], Any]
 
 def templated_of_two(function: F) -> OfTwo:
     """`templated` for functions of two Tensors, whose nodes and line are at hand."""
-    known = calls.dictionary()
+    recorded = calls.dictionary()
 
     def wrapper(
         a: Any, b: Any, first: Node, second: Node, recorder: Recorder, site: RawSite | None
@@ -161,9 +161,9 @@ def templated_of_two(function: F) -> OfTwo:
             first.outputs, second.outputs, first.requires_grad, second.requires_grad, first.device,
             second.device, a._strides, b._strides, recorder.mode.gradients, defaults.dtype,
         )  # fmt: skip
-        call = known.get(key, _missing)
+        call = recorded.get(key, _missing)
         if call is _missing:
-            call = _remember(known, key, calls.made(function, (a, b), {}))
+            call = _remember(recorded, key, calls.made(function, (a, b), {}))
         if call is None:
             return _in_full(function, (a, b), {})
         result = _repeated(call, (first, second), recorder, site)
@@ -193,11 +193,11 @@ def _validate(function: Any, args: Any, options: dict[str, Any], result: Any) ->
 
 
 def _remember(
-    known: dict[Any, _TemplatedCall | None], key: Any, call: _TemplatedCall | None
+    recorded: dict[Any, _TemplatedCall | None], key: Any, call: _TemplatedCall | None
 ) -> _TemplatedCall | None:
-    if len(known) >= CAPACITY:
-        known.clear()
-    known[key] = call
+    if len(recorded) >= CAPACITY:
+        recorded.clear()
+    recorded[key] = call
     return call
 
 
@@ -241,10 +241,12 @@ def _made(
             if not isinstance(result, TensorBase) or result.chain:
                 return None
             if any(t.cell.node is not n or t.cell is result.cell for t, n in zip(tensors, inputs)):
-                # It writes in place, or gives a view.
+                # It writes in place, or returns a view.
                 return None
             template = SubgraphTemplate(inputs, [result.node])
-            checks = [(place, *described_check(code)) for place, code in template.checks.items()]
+            checks = [
+                (position, *described_check(code)) for position, code in template.checks.items()
+            ]
         except Exception:
             # It looks at a value, say; an error of the call itself is raised again.
             return None
@@ -254,13 +256,13 @@ def _made(
 def _stand_in(value: Any, tensors: list[TensorBase]) -> Any:
     """What a call with stand-ins is given for an argument; lists the Tensors made for it."""
     if type(value) in _SEQUENCES:
-        return type(value)([_stand_in(item, tensors) for item in value])
+        return type(value)([_stand_in(element, tensors) for element in value])
     if not isinstance(value, TensorBase):
         return value
     node = value.node
-    place = example.leaf(node.shape, node.dtype, node.device)
-    place.requires_grad = node.requires_grad
-    tensor = wrap(place)
+    variable = example.leaf(node.shape, node.dtype, node.device)
+    variable.requires_grad = node.requires_grad
+    tensor = wrap(variable)
     tensor._strides = value._strides
     tensors.append(tensor)
     return tensor

@@ -72,15 +72,15 @@ def get_default_device() -> Device:
 
 def set_default_dtype(dtype: DTypeLike) -> None:
     """The dtype of new floating tensors made from Python numbers."""
-    found = as_dtype(dtype)
-    if not found.is_floating:
+    chosen = as_dtype(dtype)
+    if not chosen.is_floating:
         raise DTypeError(
             "set_default_dtype",
             "not a floating dtype",
             expect="a floating dtype",
-            actual=found.name,
+            actual=chosen.name,
         )
-    defaults.dtype = found
+    defaults.dtype = chosen
 
 
 def get_default_dtype() -> DType:
@@ -144,21 +144,21 @@ def _as_array(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     return array
 
 
-def _collect_kinds(data: Any, found: set[Any]) -> None:
+def _collect_kinds(data: Any, collected: set[Any]) -> None:
     """Adds the types of Python numbers, and the dtypes of NumPy's values and Tensors."""
     if isinstance(data, list | tuple):
         kinds = set(map(type, data))
-        found |= kinds & _PYTHON_NUMBERS
+        collected |= kinds & _PYTHON_NUMBERS
         if kinds - _PYTHON_NUMBERS:
-            for item in data:
-                if type(item) not in _PYTHON_NUMBERS:
-                    _collect_kinds(item, found)
+            for element in data:
+                if type(element) not in _PYTHON_NUMBERS:
+                    _collect_kinds(element, collected)
     elif isinstance(data, TensorBase):
-        found.add(data.dtype)
+        collected.add(data.dtype)
     elif isinstance(data, np.ndarray | np.generic):
-        found.add(dtypes.from_numpy(data.dtype))
+        collected.add(dtypes.from_numpy(data.dtype))
     else:
-        found.add(type(data))
+        collected.add(type(data))
 
 
 _PYTHON_NUMBERS = {bool, int, float}
@@ -169,15 +169,15 @@ def _of_python(kind: Any) -> DType:
 
 
 def _uneven(data: Any, name: str) -> str | None:
-    """The first two items of a nested list that do not fit together."""
+    """The first two elements of a nested list whose lengths differ."""
     if not isinstance(data, list | tuple):
         return None
-    shapes = [_first_shape(item) for item in data]
+    shapes = [_first_shape(element) for element in data]
     for k, shape in enumerate(shapes):
         if shape != shapes[0]:
             return f"{name}[0]: shape {shapes[0]}  {name}[{k}]: shape {shape}"
-    found = (_uneven(item, f"{name}[{k}]") for k, item in enumerate(data))
-    return next((text for text in found if text), None)
+    texts = (_uneven(element, f"{name}[{k}]") for k, element in enumerate(data))
+    return next((text for text in texts if text), None)
 
 
 def _first_shape(data: Any) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ def _nested(data: Any) -> Any:
     if isinstance(data, TensorBase):
         return data.array()
     if isinstance(data, list | tuple):
-        return [_nested(item) for item in data]
+        return [_nested(element) for element in data]
     return data
 
 
@@ -221,9 +221,9 @@ def tensor(
     wanted = None if dtype is None else as_dtype(dtype)
     if isinstance(data, TensorBase):
         array = data.array()
-        place = data.device if device is None else as_device(device)
+        target = data.device if device is None else as_device(device)
         array = array if wanted is None else _converted(array, wanted)
-        return as_leaf(wrap(buffer_node(array, place)), requires_grad)
+        return as_leaf(wrap(buffer_node(array, target)), requires_grad)
     try:
         array = _as_array(data, wanted)
     except ValueError as error:
@@ -274,15 +274,15 @@ def as_tensor(data: Any, dtype: DTypeLike = None, device: DeviceLike = None) -> 
     if isinstance(data, TensorBase):
         result: Any = data
         if device is not None:
-            node, place = data.cell.node, as_device(device)
-            if node.device is not place:
+            node, target = data.cell.node, as_device(device)
+            if node.device is not target:
                 site = mode.now.site or site_of(sys._getframe(1))
                 plain = node.device is CPU and not (data.chain or node.requires_grad)
                 if plain and node.storage is not None and not (watching.on or settings.eager):
-                    storage = registry.get(place).from_host(node.storage)
-                    result = arrived(node.outputs, place, storage, site)
+                    storage = registry.get(target).from_host(node.storage)
+                    result = arrived(node.outputs, target, storage, site)
                 else:
-                    result = wrap(to_device(data.node, place, site))
+                    result = wrap(to_device(data.node, target, site))
         if dtype is not None:
             result = result.to(dtype)
         return result  # type: ignore[no-any-return]
@@ -401,10 +401,10 @@ def arange(
         start, step = int(start), int(step)
     if dtype is None:
         whole = all(isinstance(value, int) for value in (start, end, step))
-        found = dtypes.int64 if whole else defaults.dtype
+        chosen = dtypes.int64 if whole else defaults.dtype
     else:
-        found = as_dtype(dtype)
-    node = common.arange.leaf((length,), found, resolve_device(device), start=start, step=step)
+        chosen = as_dtype(dtype)
+    node = common.arange.leaf((length,), chosen, resolve_device(device), start=start, step=step)
     return as_leaf(wrap(node), requires_grad)
 
 
@@ -422,18 +422,18 @@ def linspace(
     wanted = defaults.dtype if dtype is None else as_dtype(dtype)
     if wanted.is_integer:
         start, end = int(start), int(end)
-    found = wanted if wanted.is_floating else dtypes.float64
+    computed = wanted if wanted.is_floating else dtypes.float64
     if steps == 1:
         return full((1,), start, dtype=wanted, device=device, requires_grad=requires_grad)
     step = (end - start) / (steps - 1) if steps > 1 else 0.0
     # From both ends towards the middle, so that the last value is exactly `end`.
-    place = resolve_device(device)
-    low = common.arange.leaf((steps,), found, place, start=start, step=step)
-    high = common.arange.leaf((steps,), found, place, start=end - step * (steps - 1), step=step)
-    position = common.arange.leaf((steps,), dtypes.int64, place, start=0, step=1)
+    target = resolve_device(device)
+    low = common.arange.leaf((steps,), computed, target, start=start, step=step)
+    high = common.arange.leaf((steps,), computed, target, start=end - step * (steps - 1), step=step)
+    position = common.arange.leaf((steps,), dtypes.int64, target, start=0, step=1)
     middle = common.full_like(position, steps // 2)
     node = elementwise.where(elementwise.lt(position, middle), low, high)
-    if wanted is not found:
+    if wanted is not computed:
         node = elementwise.cast(node, dtype=wanted)
     return as_leaf(wrap(node), requires_grad)
 
@@ -450,13 +450,13 @@ def logspace(
 ) -> Tensor:
     """`base` to the powers `linspace(start, end, steps)`."""
     wanted = defaults.dtype if dtype is None else as_dtype(dtype)
-    found = wanted if wanted.is_floating else dtypes.float64
+    computed = wanted if wanted.is_floating else dtypes.float64
     start, end = _number(start), _number(end)
     if wanted.is_integer:
         start, end = int(start), int(end)
-    powers = linspace(start, end, steps, dtype=found, device=device).node
+    powers = linspace(start, end, steps, dtype=computed, device=device).node
     node = elementwise.pow(common.full_like(powers, _number(base)), powers)
-    if wanted is not found:
+    if wanted is not computed:
         node = elementwise.cast(node, dtype=wanted)
     return as_leaf(wrap(node), requires_grad)
 
@@ -471,10 +471,10 @@ def eye(
 ) -> Tensor:
     """An n by m matrix with ones on the diagonal."""
     columns = n if m is None else m
-    place = resolve_device(device)
+    target = resolve_device(device)
     shape: Shape = (n, columns)
-    row = common.arange.leaf((n,), dtypes.int64, place, start=0, step=1)
-    column = common.arange.leaf((columns,), dtypes.int64, place, start=0, step=1)
+    row = common.arange.leaf((n,), dtypes.int64, target, start=0, step=1)
+    column = common.arange.leaf((columns,), dtypes.int64, target, start=0, step=1)
     rows = movement.expand(movement.reshape(row, shape=(n, 1)), shape=shape)
     both = elementwise.eq(
         rows, movement.expand(movement.reshape(column, shape=(1, columns)), shape=shape)

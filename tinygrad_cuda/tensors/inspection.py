@@ -16,8 +16,8 @@ __all__ = [
 
 
 def _nodes(tensors: Any) -> list[Node]:
-    found = [tensors] if isinstance(tensors, TensorBase) else list(tensors)
-    return [tensor.node for tensor in found]
+    values = [tensors] if isinstance(tensors, TensorBase) else list(tensors)
+    return [tensor.node for tensor in values]
 
 
 def to_networkx(tensors: Any) -> Any:

@@ -40,11 +40,11 @@ def strides_like(result: Tensor, *operands: Any) -> Tensor:
             break
     else:
         return result
-    known = tuple(
+    pairs = tuple(
         (operand.node.shape, operand.strides) if isinstance(operand, TensorBase) else ((), ())
         for operand in operands
     )
-    result._strides = elementwise_strides(result.cell.node.shape, known)
+    result._strides = elementwise_strides(result.cell.node.shape, pairs)
     return result
 
 
@@ -70,8 +70,8 @@ def keeps_layout(function: F) -> F:
         else:
             return result
         if isinstance(result, TensorBase) and not result.chain and result is not operand:
-            found: Any = result
-            strides_like(found, *(x for x in operands if isinstance(x, TensorBase)))
+            tensor: Any = result
+            strides_like(tensor, *(x for x in operands if isinstance(x, TensorBase)))
         return result
 
     return wrapper  # type: ignore[return-value]
@@ -160,8 +160,8 @@ def line_strides(result: Tensor, input: Tensor) -> Tensor:
     image, apart = (n, channels, 1, length), (first, second, length * third, third)
     if is_channels_last(image, apart):
         n, channels, length = result.node.shape
-        found = channels_last_strides((n, channels, 1, length))
-        result._strides = (*found[:2], found[3])
+        full = channels_last_strides((n, channels, 1, length))
+        result._strides = (*full[:2], full[3])
     return result
 
 

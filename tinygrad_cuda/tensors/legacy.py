@@ -77,8 +77,8 @@ class TensorType(type):
         )
 
     def __call__(cls, *arguments: Any, device: Any = None) -> Tensor:
-        place = as_device(cls.kind) if device is None else as_device(device)
-        return constructed(arguments, cls.dtype, place, cls.__name__)
+        target = as_device(cls.kind) if device is None else as_device(device)
+        return constructed(arguments, cls.dtype, target, cls.__name__)
 
     def __repr__(cls) -> str:
         return f"<class 'tinygrad_cuda.{'cuda.' * (cls.kind == 'cuda')}{cls.__name__}'>"
@@ -100,17 +100,17 @@ def named(value: Any) -> tuple[DType, Device | None] | None:
     if isinstance(value, TensorType):
         return value.dtype, as_device(value.kind)
     if isinstance(value, str) and value.startswith("torch."):
-        found = (ON_GPU if value.startswith("torch.cuda.") else ON_HOST).get(
+        kind = (ON_GPU if value.startswith("torch.cuda.") else ON_HOST).get(
             value.rpartition(".")[2]
         )
-        return None if found is None else (found.dtype, as_device(found.kind))
+        return None if kind is None else (kind.dtype, as_device(kind.kind))
     return None
 
 
 def type_of(tensor: Tensor) -> str:
     """What `Tensor.type()` gives: ``torch.FloatTensor``, ``torch.cuda.LongTensor``."""
-    place = "cuda." if tensor.device.kind == "cuda" else ""
-    return f"torch.{place}{OF_DTYPE[tensor.dtype]}"
+    prefix = "cuda." if tensor.device.kind == "cuda" else ""
+    return f"torch.{prefix}{OF_DTYPE[tensor.dtype]}"
 
 
 def typename(obj: Any) -> str:
@@ -127,11 +127,11 @@ def set_default_tensor_type(t: Any) -> None:
         ArgumentError: it is no such type.
         DTypeError: its dtype is not floating.
     """
-    found = named(t)
-    if found is None:
+    kind = named(t)
+    if kind is None:
         raise ArgumentError(
             "set_default_tensor_type", "not a tensor type", expect=", ".join(NAMES), actual=repr(t),
             hint="set_default_dtype takes a dtype",
         )  # fmt: skip
-    creation.set_default_dtype(as_dtype(found[0]))
-    creation.set_default_device(None if found[1] is CPU else found[1])
+    creation.set_default_dtype(as_dtype(kind[0]))
+    creation.set_default_device(None if kind[1] is CPU else kind[1])

@@ -108,7 +108,7 @@ def _of_two(
         if floating and dtype.category != 2:
             node = op(as_float(a), as_float(b))
         else:
-            # What the op does when it is called, of two nodes that are alike.
+            # What the op does when it is called, of two nodes of one shape and dtype.
             outputs = a.outputs if dtype in op.keeping else op.inferred((a, b))
             needs = a.requires_grad or b.requires_grad
             if needs:

@@ -88,8 +88,8 @@ class FactMethods:
         """The Tensor in another dtype or of a type such as `FloatTensor`; else its type's name."""
         if dtype is None:
             return legacy.type_of(self)
-        found = legacy.named(dtype)
-        return self.to(dtype) if found is None else self.to(found[1], found[0])
+        kind = legacy.named(dtype)
+        return self.to(dtype) if kind is None else self.to(kind[1], kind[0])
 
     def new_empty(self: Tensor, *size: Any, **options: Any) -> Tensor:  # type: ignore[misc]
         """`empty` with this Tensor's dtype and device."""
@@ -296,7 +296,7 @@ class ShapeMethods:
 
 
 class WritingMethods:
-    """Writing at chosen places, and draws."""
+    """Writing at chosen positions, and draws."""
 
     __slots__ = ()
 

@@ -72,14 +72,14 @@ def rounded_to_input(function: F) -> F:
 
 def _common_half(values: Iterable[Any]) -> DType | None:
     """The half type of all floating Tensors among some arguments."""
-    found = None
+    half = None
     for value in values:
         if isinstance(value, TensorBase) and value.dtype.is_floating:
             dtype = value.dtype
-            if dtype.itemsize != 2 or (found is not None and dtype is not found):
+            if dtype.itemsize != 2 or (half is not None and dtype is not half):
                 return None
-            found = dtype
-    return found
+            half = dtype
+    return half
 
 
 def _recast(value: Any, old: DType, new: DType) -> Any:

@@ -1,6 +1,6 @@
 """Order: sort, topk, kthvalue, median, quantile, cummax, searchsorted, unique and their kin.
 
-A place in the order is counted, by comparing each element with all others of its row, where rows
+A rank in the order is counted, by comparing each element with all others of its row, where rows
 are short: a composition that fuses and needs no kernel of its own. Longer rows are ordered on the
 host, which realizes the input; the values are then gathered on the device, with gradients. On cpu
 NumPy sorts.
@@ -88,8 +88,8 @@ def order(rows: Node, descending: bool, count: int | None = None) -> Node:
     kind = rows.device.kind
     if kind == "cpu" or (size <= LONGEST and prod(rows.shape) * size <= COUNTED[kind]):
         return scan.order(rows, descending=descending, count=count)
-    found = numeric.order(wrap(rows).array(), descending, count)
-    return buffer_node(found, rows.device)
+    positions = numeric.order(wrap(rows).array(), descending, count)
+    return buffer_node(positions, rows.device)
 
 
 def taken(rows: Node, index: Node) -> Node:
@@ -101,7 +101,7 @@ def taken(rows: Node, index: Node) -> Node:
 
 
 def pair_of(input: Tensor, rows: Node, index: Node, axis: int) -> Ordered:
-    """Values and indices with the axis back in its place."""
+    """Values and indices with the axis back in its position."""
     values = taken(rows, index)
     if not input.node.shape:
         values, index = (movement.reshape(node, shape=()) for node in (values, index))
@@ -188,8 +188,8 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Ord
     if not prod(node.shape):
         return none_along("kthvalue", input, axis, keepdim)
     rows = as_last(node, axis)
-    places = order(rows, False, k)
-    chosen = slice_axis(places, len(places.shape) - 1, k - 1, 1)
+    positions = order(rows, False, k)
+    chosen = slice_axis(positions, len(positions.shape) - 1, k - 1, 1)
     return without(pair_of(input, rows, chosen, axis), axis, keepdim)
 
 
@@ -236,8 +236,8 @@ def _running_extreme(op: str, input: Tensor, dim: int, largest: bool) -> Ordered
     updates = elementwise.eq(plain, values)
     if plain.dtype.is_floating:
         updates = elementwise.logical_or(updates, elementwise.isnan(plain))
-    places = along_axis(rows.shape, len(rows.shape) - 1, rows)
-    marked = elementwise.where(updates, places, common.full_like(places, 0))
+    positions = along_axis(rows.shape, len(rows.shape) - 1, rows)
+    marked = elementwise.where(updates, positions, common.full_like(positions, 0))
     return pair_of(input, rows, _scanned(marked, elementwise.maximum, 0), axis)
 
 

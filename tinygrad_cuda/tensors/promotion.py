@@ -1,4 +1,4 @@
-"""Promotion and broadcasting of operands: PyTorch's rules, in one place."""
+"""Promotion and broadcasting of operands: PyTorch's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Median, mode and quantiles: elements at chosen places of ordered rows."""
+"""Median, mode and quantiles: elements at chosen positions of ordered rows."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def _shared(flat: Node, value: Node, middle: Node) -> Node:
     largest = movement.reshape(ops.max(elementwise.where(equal, flat, low), axes=(0,)), shape=())
     least = movement.reshape(ops.min(elementwise.where(equal, flat, high), axes=(0,)), shape=())
     lowest = elementwise.eq(value, common.full_like(value, -inf))
-    found = elementwise.where(lowest, least, largest)
-    return elementwise.where(elementwise.isnan(value), middle, found)
+    result = elementwise.where(lowest, least, largest)
+    return elementwise.where(elementwise.isnan(value), middle, result)
 
 
 def _median(input: Tensor, dim: int, keepdim: bool, ignore_nan: bool) -> Ordered:
@@ -74,7 +74,7 @@ def _median(input: Tensor, dim: int, keepdim: bool, ignore_nan: bool) -> Ordered
     if not prod(node.shape):
         return none_along("median", input, axis, keepdim)
     rows = as_last(node, axis)
-    places, size = order(rows, False), rows.shape[-1]
+    positions, size = order(rows, False), rows.shape[-1]
     shape = (*rows.shape[:-1], 1)
     middle = common.full((size - 1) // 2, shape, rows, int64)
     if rows.dtype.is_floating:
@@ -89,7 +89,7 @@ def _median(input: Tensor, dim: int, keepdim: bool, ignore_nan: bool) -> Ordered
             first = elementwise.add(some, common.full_like(some, 1))
             none = elementwise.eq(count, common.full_like(count, 0))
             middle = elementwise.where(none, middle, first)
-    return without(pair_of(input, rows, taken(places, middle), axis), axis, keepdim)
+    return without(pair_of(input, rows, taken(positions, middle), axis), axis, keepdim)
 
 
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
@@ -125,8 +125,8 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Ordered:
         return none_along("mode", input, axis, keepdim)
     rows = as_last(node, axis)
     plain, size = detached(rows), rows.shape[-1]
-    places = order(rows, False)
-    ordered = taken(plain, places)
+    positions = order(rows, False)
+    ordered = taken(plain, positions)
     wide = (*rows.shape, size)
     mine = movement.expand(movement.reshape(ordered, shape=(*rows.shape, 1)), shape=wide)
     other = movement.expand(movement.reshape(plain, shape=(*rows.shape[:-1], 1, size)), shape=wide)
@@ -260,12 +260,12 @@ def _between(ordered: Node, position: Node, between: str) -> Node:
 def _quantile_shape(
     result: Node, q: Any, dim: int | None, shape: Shape, axis: int, keepdim: bool
 ) -> Tensor:
-    """The fractions in front, the reduced dimension kept or not."""
+    """The fractions in front, the reduced dimension of size 1 or without it."""
     rank = len(result.shape)
     front = movement.permute(result, axes=(rank - 1, *range(rank - 1)))
-    kept = front.shape[1:]
+    outer = front.shape[1:]
     if keepdim:
-        kept = (1,) * len(shape) if dim is None else shape[:axis] + (1,) + shape[axis + 1 :]
-        kept = kept if shape else ()
+        outer = (1,) * len(shape) if dim is None else shape[:axis] + (1,) + shape[axis + 1 :]
+        outer = outer if shape else ()
     single = not isinstance(q, TensorBase) or not q.node.shape
-    return wrap(movement.reshape(front, shape=kept if single else (front.shape[0], *kept)))
+    return wrap(movement.reshape(front, shape=outer if single else (front.shape[0], *outer)))

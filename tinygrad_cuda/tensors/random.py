@@ -72,7 +72,7 @@ class Generator:
         self._next = 0
 
     def manual_seed(self, seed: int) -> Generator:
-        """Begins the stream of `seed` (taken modulo 2**64) anew."""
+        """Restarts the stream of `seed` (taken modulo 2**64)."""
         with self._lock:
             self._seed, self._next = int(seed) % 2**64, 0
         if (capture := capturing()) is not None:
@@ -81,15 +81,15 @@ class Generator:
         return self
 
     def seed(self) -> int:
-        """Begins a stream with a seed that nobody knows yet, and tells it.
+        """Begins a stream with an unpredictable seed, and returns it.
 
         Raises:
             CompileError: inside a compiled function.
         """
         _refuse_inside("seed")
-        found = secrets.randbits(64)
-        self.manual_seed(found)
-        return found
+        seed = secrets.randbits(64)
+        self.manual_seed(seed)
+        return seed
 
     def initial_seed(self) -> int:
         """The seed of the stream.
@@ -121,8 +121,8 @@ class Generator:
         seed, number = self.place()
         node = buffer_node(_state_of(seed, number), CPU)
         if (capture := capturing()) is not None:
-            place = capture.peek(self, seed, number)
-            capture.drawn_on_host(node.storage, _state_of, CPU, *place)
+            position = capture.peek(self, seed, number)
+            capture.drawn_on_host(node.storage, _state_of, CPU, *position)
         return wrap(node)
 
     def set_state(self, state: Tensor) -> None:
@@ -133,7 +133,7 @@ class Generator:
         """
         capture = capturing()
         if capture is not None and capture.draws(state.realized().storage):
-            # Not a look at a value: a replay goes to the place of that moment, too.
+            # Not a look at a value: a replay sets the position of that moment, too.
             array: np.ndarray[Any, Any] = np.asarray(state.realized().storage)
         else:
             array = state.array()
@@ -176,7 +176,7 @@ default_generator = Generator()
 
 
 def manual_seed(seed: int) -> Generator:
-    """Begins the default stream of random numbers anew; the same on every device.
+    """Restarts the default stream of random numbers; the same on every device.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -190,7 +190,7 @@ def manual_seed(seed: int) -> Generator:
 
 
 def seed() -> int:
-    """Seeds the default stream with an unpredictable number, and tells it."""
+    """Seeds the default stream with an unpredictable number, and returns it."""
     return default_generator.seed()
 
 
@@ -226,7 +226,7 @@ def drawn_on_host(
     generator: Generator | None,
     on_host: bool = False,
 ) -> Node:
-    """A realized node whose value NumPy draws; replays of a compiled function draw it anew.
+    """A realized node whose value NumPy draws; replays of a compiled function draw it again.
 
     Args:
         draw: gives the array from a seed and the number of a random node.
@@ -282,8 +282,8 @@ def _affine(node: Node, scale: float, shift: float) -> Node:
 def _options(
     op: str, dtype: DTypeLike, device: DeviceLike, floating: bool = True
 ) -> tuple[DType, Device]:
-    found = get_default_dtype() if dtype is None else as_dtype(dtype)
-    return (_floating(op, found) if floating else found), resolve_device(device)
+    chosen = get_default_dtype() if dtype is None else as_dtype(dtype)
+    return (_floating(op, chosen) if floating else chosen), resolve_device(device)
 
 
 def rand(
@@ -301,8 +301,8 @@ def rand(
         generator: the stream to draw from; the default one when left out.
     """
     shape = as_shape("rand", sizes if size is None else (size,))
-    found, place = _options("rand", dtype, device)
-    return as_leaf(wrap(uniform_node(shape, found, place, generator)), requires_grad)
+    chosen, target = _options("rand", dtype, device)
+    return as_leaf(wrap(uniform_node(shape, chosen, target, generator)), requires_grad)
 
 
 def randn(
@@ -315,8 +315,8 @@ def randn(
 ) -> Tensor:
     """Random numbers of the standard normal distribution; arguments as for `rand`."""
     shape = as_shape("randn", sizes if size is None else (size,))
-    found, place = _options("randn", dtype, device)
-    return as_leaf(wrap(normal_node(shape, found, place, generator)), requires_grad)
+    chosen, target = _options("randn", dtype, device)
+    return as_leaf(wrap(normal_node(shape, chosen, target, generator)), requires_grad)
 
 
 def randint(
@@ -362,7 +362,7 @@ def randint(
             expect="low < high",
             actual=f"low={low}, high={high}",
         )
-    found = int64 if dtype is None else as_dtype(dtype)
+    chosen = int64 if dtype is None else as_dtype(dtype)
     node = ops.random_integer.leaf(
         as_shape("randint", size),
         int64,
@@ -371,7 +371,7 @@ def randint(
         low=low,
         high=high,
     )
-    return as_leaf(wrap(to_dtype(node, found)), requires_grad)
+    return as_leaf(wrap(to_dtype(node, chosen)), requires_grad)
 
 
 def randperm(
@@ -384,10 +384,10 @@ def randperm(
     """A random permutation of 0 ... n - 1, drawn on the host: the same on every device."""
     if n < 0:
         raise ArgumentError("randperm", "n is negative", expect="n >= 0", actual=str(n))
-    found = int64 if dtype is None else as_dtype(dtype)
+    chosen = int64 if dtype is None else as_dtype(dtype)
 
     def draw(seed: int, number: int) -> np.ndarray[Any, Any]:
-        return philox.permutation(seed, number, n).astype(found.numpy)
+        return philox.permutation(seed, number, n).astype(chosen.numpy)
 
     return wrap(drawn_on_host(draw, resolve_device(device), generator))
 
@@ -423,9 +423,9 @@ def normal(
             actual="None",
             hint="normal(0.0, 1.0, (2, 3))",
         )
-    found, place = _options("normal", dtype, device)
+    chosen, target = _options("normal", dtype, device)
     shape = as_shape("normal", size if isinstance(size, tuple | list) else (size,))
-    return wrap(_affine(normal_node(shape, found, place, generator), std, mean))
+    return wrap(_affine(normal_node(shape, chosen, target, generator), std, mean))
 
 
 def probability_node(op: str, node: Node, what: str) -> Node:

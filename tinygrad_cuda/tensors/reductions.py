@@ -64,7 +64,7 @@ def _axes(op: str, node: Node, dim: Any, axis: Any) -> Axes:
 
 
 def finish(node: Node, axes: Axes, keep: bool) -> Node:
-    """Without the reduced dimensions, unless they are kept with size 1."""
+    """Without the reduced dimensions, or with size 1 in them."""
     if keep or not axes:
         return node
     shape = tuple(size for axis, size in enumerate(node.shape) if axis not in axes)
@@ -191,9 +191,9 @@ def _as_bool(node: Node) -> Node:
 def _truth(name: str, row: Op, input: Tensor, dim: Any, axis: Any, keep: bool) -> Tensor:
     node = _as_bool(input.node)
     axes = _axes(name, node, dim, axis)
-    found = finish(reduced(row, node, axes), axes, keep)
+    result = finish(reduced(row, node, axes), axes, keep)
     # As in PyTorch, bytes give bytes.
-    return wrap(to_dtype(found, uint8) if input.dtype is uint8 else found)
+    return wrap(to_dtype(result, uint8) if input.dtype is uint8 else result)
 
 
 def any(
@@ -263,8 +263,8 @@ def max_at(input: Tensor, choose: Callable[[Tensor], Tensor]) -> Extremes:
     chosen = choose(wrap(finish(first, axes, False))).node
     values = ops.max(detached(node), axes=axes)
     if node.requires_grad:
-        kept = movement.reshape(chosen, shape=first.shape)
-        values = common.with_history(values, _chosen(node, kept, axes[0]))
+        positions = movement.reshape(chosen, shape=first.shape)
+        values = common.with_history(values, _chosen(node, positions, axes[0]))
     return Extremes(wrap(finish(values, axes, False)), wrap(chosen))
 
 
@@ -275,8 +275,8 @@ def _chosen(node: Node, indices: Node, axis: int) -> Node:
     """
     apart = tuple(node.shape[axis] if k == axis else 1 for k in range(len(node.shape)))
     line = common.arange.leaf((node.shape[axis],), int64, node.device, start=0, step=1)
-    place = to_shape(movement.reshape(line, shape=apart), node.shape)
-    here = elementwise.eq(place, to_shape(indices, node.shape))
+    position = to_shape(movement.reshape(line, shape=apart), node.shape)
+    here = elementwise.eq(position, to_shape(indices, node.shape))
     return ops.sum(elementwise.where(here, node, common.full_like(node, 0)), axes=(axis,))
 
 
@@ -396,7 +396,7 @@ def argmin(
 
 
 def _moments(op: str, input: Tensor, dim: Any, correction: float) -> tuple[Node, Node, Axes]:
-    """Variance and mean with reduced dimensions kept, float32 for half types, and the axes."""
+    """Variance and mean with reduced dimensions of size 1, float32 for half types, and the axes."""
     node = widened(require_float(op, input.node))
     axes = normalize_axes(op, dim, len(node.shape))
     if 0 in (node.shape[axis] for axis in axes):
@@ -485,8 +485,8 @@ def var_mean(
 ) -> tuple[Tensor, Tensor]:
     """`var` and `mean` in one pass."""
     variance, mean, axes = _variance("var_mean", input, dim, unbiased, correction)
-    found = (finish(variance, axes, keepdim), finish(mean, axes, keepdim))
-    return wrap(rounded(found[0], input.dtype)), wrap(rounded(found[1], input.dtype))
+    results = (finish(variance, axes, keepdim), finish(mean, axes, keepdim))
+    return wrap(rounded(results[0], input.dtype)), wrap(rounded(results[1], input.dtype))
 
 
 def _safe_sqrt(node: Node) -> Node:
@@ -536,11 +536,11 @@ def norm(
         rank = len(input.node.shape)
         rows, columns = (-2, -1) if dim is None else normalize_axes("norm", dim, rank)
         values = svdvals(movedim(wrap(cast(input.node, dtype)), (rows, columns), (-2, -1)))
-        found = finish(ops.sum(values.node, axes=(values.ndim - 1,)), (values.ndim - 1,), False)
-        kept = tuple(
+        total = finish(ops.sum(values.node, axes=(values.ndim - 1,)), (values.ndim - 1,), False)
+        ones = tuple(
             1 if k in (rows % rank, columns % rank) else n for k, n in enumerate(input.node.shape)
         )
-        return wrap(movement.reshape(found, shape=kept) if keepdim else found)
+        return wrap(movement.reshape(total, shape=ones) if keepdim else total)
     narrow = require_float("norm", cast(input.node, dtype))
     node = widened(narrow)
     axes = normalize_axes("norm", dim, len(node.shape))

@@ -104,8 +104,8 @@ def _edges(input: Tensor) -> Array:
 
 
 def _shown(size: int) -> list[int]:
-    places, edge = range(size), options.edgeitems
-    return [*places] if size <= 2 * edge else [*places[:edge], *places[-edge:]]
+    positions, edge = range(size), options.edgeitems
+    return [*positions] if size <= 2 * edge else [*positions[:edge], *positions[-edge:]]
 
 
 def _nested(array: Array, shape: tuple[int, ...], number: Callable[[Any], str], depth: int) -> str:

@@ -77,8 +77,8 @@ def searchsorted(
             expect=f"{rows.shape[:-1]} in front",
             actual=str(values.shape),
         )
-    found = _bisected(rows, values, right or side == "right")
-    return wrap(to_dtype(found, int32) if out_int32 else found)
+    positions = _bisected(rows, values, right or side == "right")
+    return wrap(to_dtype(positions, int32) if out_int32 else positions)
 
 
 def _bisected(rows: Node, values: Node, right: bool) -> Node:
@@ -145,17 +145,17 @@ def isin(
     mine = to_shape(movement.reshape(to_dtype(a, kind), shape=(*a.shape, 1)), wide)
     there = to_shape(movement.reshape(to_dtype(b, kind), shape=(count,)), wide)
     axes = (len(wide) - 1,)
-    found = movement.reshape(ops.any(elementwise.eq(mine, there), axes=axes), shape=a.shape)
-    return wrap(elementwise.logical_not(found) if invert else found)
+    result = movement.reshape(ops.any(elementwise.eq(mine, there), axes=axes), shape=a.shape)
+    return wrap(elementwise.logical_not(result) if invert else result)
 
 
 # Different elements -------------------------------------------------------------------------------
 
 
 def _results(values: Tensor, inverse: Any, counts: Any, device: Any) -> Any:
-    found = [values]
-    found += [wrap(buffer_node(part, device)) for part in (inverse, counts) if part is not None]
-    return found[0] if len(found) == 1 else tuple(found)
+    results = [values]
+    results += [wrap(buffer_node(part, device)) for part in (inverse, counts) if part is not None]
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def unique(

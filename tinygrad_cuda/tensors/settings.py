@@ -44,15 +44,15 @@ def set_printoptions(
             "set_printoptions", "unknown profile", expect=", ".join(representation.PROFILES),
             actual=repr(profile),
         )  # fmt: skip
-    found = representation.options
+    options = representation.options
     if profile is not None:
-        found.__dict__.update(vars(representation.Options()), **representation.PROFILES[profile])
+        options.__dict__.update(vars(representation.Options()), **representation.PROFILES[profile])
     given: dict[str, Any] = {
         "precision": precision, "threshold": threshold, "edgeitems": edgeitems,
         "linewidth": linewidth,
     }  # fmt: skip
-    found.__dict__.update({name: value for name, value in given.items() if value is not None})
-    found.sci_mode = sci_mode
+    options.__dict__.update({name: value for name, value in given.items() if value is not None})
+    options.sci_mode = sci_mode
 
 
 def get_num_interop_threads() -> int:
@@ -70,5 +70,5 @@ def set_warn_always(b: bool) -> None:
 
 
 def set_flush_denormal(mode: bool) -> bool:
-    """False: subnormal numbers are kept."""
+    """False: subnormal numbers are not flushed to zero."""
     return False

@@ -261,11 +261,11 @@ def squeeze(input: Tensor, dim: Any = None) -> Tensor:
         dropped = range(len(shape))
     elif dim != ():
         dropped = normalize_axes("squeeze", dim, len(shape))
-    kept = [axis for axis, size in enumerate(shape) if size != 1 or axis not in dropped]
+    remaining = [axis for axis, size in enumerate(shape) if size != 1 or axis not in dropped]
     return input.alias(
         movement.reshape,
-        strides=tuple(strides[axis] for axis in kept),
-        shape=tuple(shape[axis] for axis in kept),
+        strides=tuple(strides[axis] for axis in remaining),
+        shape=tuple(shape[axis] for axis in remaining),
     )
 
 
@@ -339,7 +339,7 @@ def t(input: Tensor) -> Tensor:
 
 
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
-    """The dimensions `source` moved to the places `destination`; the others keep their order."""
+    """The dimensions `source` moved to the positions `destination`; the others stay in order."""
     rank = len(input.node.shape)
     sources = source if is_several(source) else (source,)
     destinations = destination if is_several(destination) else (destination,)
@@ -409,12 +409,12 @@ def expand(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     if missing:
         shape = (1,) * missing + shape
         result = input.alias(movement.reshape, strides=(0,) * missing + strides, shape=shape)
-    found = [0] * len(target)
+    steps = [0] * len(target)
     for k in range(len(target) - 1, -1, -1):
         if target[k] == shape[k]:
-            inner = target[k + 1] * found[k + 1] if k + 1 < len(target) else 1
-            found[k] = strides[k - missing] if k >= missing else inner
-    return result.alias(movement.expand, strides=tuple(found), shape=tuple(target))
+            inner = target[k + 1] * steps[k + 1] if k + 1 < len(target) else 1
+            steps[k] = strides[k - missing] if k >= missing else inner
+    return result.alias(movement.expand, strides=tuple(steps), shape=tuple(target))
 
 
 def expand_as(input: Tensor, other: Tensor) -> Tensor:
@@ -553,14 +553,14 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
         )
     first_row, first_column = max(-offset, 0), max(offset, 0)
     length = max(min(shape[rows] - first_row, shape[columns] - first_column), 0)
-    kept = [axis for axis in range(rank) if axis not in (rows, columns)]
-    square = permute(input, (*kept, rows, columns))
+    remaining = [axis for axis in range(rank) if axis not in (rows, columns)]
+    square = permute(input, (*remaining, rows, columns))
     if length == 0:
         first_row = first_column = 0
     square = _slice_alias(square, rank - 2, first_row, length)
     square = _slice_alias(square, rank - 1, first_column, length)
-    outer = tuple(shape[axis] for axis in kept)
-    outer_strides = tuple(strides[axis] for axis in kept)
+    outer = tuple(shape[axis] for axis in remaining)
+    outer_strides = tuple(strides[axis] for axis in remaining)
     flat = square.alias(
         movement.reshape, strides=(*outer_strides, 1), shape=(*outer, length * length)
     )
@@ -853,8 +853,8 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     shape = tuple(tensors[k].numel() for k in order)
     grids = []
     for k, tensor in enumerate(tensors):
-        place = order.index(k)
-        line = tuple(size if axis == place else 1 for axis, size in enumerate(shape))
+        axis_of = order.index(k)
+        line = tuple(size if axis == axis_of else 1 for axis, size in enumerate(shape))
         grids.append(tensor.reshape(line).expand(shape))
     return tuple(grids)
 
@@ -1096,9 +1096,9 @@ def _several(op: str, tensors: tuple[Any, ...]) -> tuple[Tensor, ...]:
 
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
     """Views of all tensors in their common shape."""
-    found = _several("broadcast_tensors", tensors)
-    shape = broadcast("broadcast_tensors", *(tensor.node.shape for tensor in found))
-    return tuple(expand(tensor, shape) for tensor in found)
+    several = _several("broadcast_tensors", tensors)
+    shape = broadcast("broadcast_tensors", *(tensor.node.shape for tensor in several))
+    return tuple(expand(tensor, shape) for tensor in several)
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
@@ -1109,12 +1109,12 @@ def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
         >>> tc.broadcast_shapes((2, 1), (3,))
         (2, 3)
     """
-    found = [as_shape("broadcast_shapes", (shape,)) for shape in shapes]
-    return broadcast("broadcast_shapes", *found)
+    several = [as_shape("broadcast_shapes", (shape,)) for shape in shapes]
+    return broadcast("broadcast_shapes", *several)
 
 
 def _with_dimensions(op: str, rank: int, tensors: tuple[Any, ...]) -> Any:
-    found = []
+    results = []
     for tensor in _several(op, tensors):
         shape = tensor.node.shape
         if len(shape) < rank:
@@ -1123,9 +1123,9 @@ def _with_dimensions(op: str, rank: int, tensors: tuple[Any, ...]) -> Any:
             shape = (1,) * front + shape
             shape += (1,) * (rank - len(shape))
             tensor = reshape(tensor, shape)
-        found.append(tensor)
+        results.append(tensor)
     single = len(tensors) == 1 and isinstance(tensors[0], TensorBase)
-    return found[0] if single else tuple(found)
+    return results[0] if single else tuple(results)
 
 
 def atleast_1d(*tensors: Any) -> Any:
@@ -1268,8 +1268,8 @@ def _indices(
     lower: bool, row: int, col: int, offset: int, dtype: DTypeLike, device: DeviceLike
 ) -> Tensor:
     where = np.tril_indices if lower else np.triu_indices
-    found = np.array(where(row, offset, col), np.int64).reshape(2, -1)
-    return as_tensor(wrap(buffer_node(found, resolve_device(device))), dtype)
+    positions = np.array(where(row, offset, col), np.int64).reshape(2, -1)
+    return as_tensor(wrap(buffer_node(positions, resolve_device(device))), dtype)
 
 
 def tril_indices(
@@ -1407,8 +1407,10 @@ def diff(
         before = slice_axis(node, axis, 0, length)
         changes = node.dtype.category == 0
         node = (elementwise.logical_xor if changes else elementwise.sub)(after, before)
-        found = elementwise_strides(node.shape, ((node.shape, strides), (node.shape, strides)))
-        strides = contiguous_strides(node.shape) if found is None else found
+        common_strides = elementwise_strides(
+            node.shape, ((node.shape, strides), (node.shape, strides))
+        )
+        strides = contiguous_strides(node.shape) if common_strides is None else common_strides
     result = wrap(to_dtype(node, joined.dtype))
     result._strides = strides
     return result
@@ -1457,7 +1459,7 @@ def repeat_interleave(
 
     Args:
         repeats: a count for all elements, or a tensor or list with one for each (read at the call).
-        output_size: accepted; the size of the result is known at the call anyway.
+        output_size: accepted; the call computes the size of the result anyway.
 
     Example:
         >>> import tinygrad_cuda as tc
@@ -1646,7 +1648,7 @@ def _memory(input: Tensor) -> tuple[Node, int]:
     Without a view the vector follows the strides of the Tensor itself.
     """
     chain = input.chain
-    leaves = [place + 1 for place, step in enumerate(chain) if step[0] is common.variable]
+    leaves = [position + 1 for position, step in enumerate(chain) if step[0] is common.variable]
     begin = max(leaves, default=0)
     views = [k for k in range(begin, len(chain)) if moves(chain[k])]
     if not views:
@@ -1668,7 +1670,7 @@ def storage_offset(input: Tensor) -> int:
 
 
 def _places(op: str, size: Shape, stride: Shape, offset: int, memory: Node) -> Node:
-    """The int64 node of the places that a geometry reads."""
+    """The int64 node of the positions that a geometry reads."""
     if len(size) != len(stride) or min((*size, *stride, offset), default=0) < 0:
         raise ShapeError(
             op,
@@ -1719,10 +1721,10 @@ def as_strided(
     return result
 
 
-def _read(memory: Node, places: Node) -> Tensor:
-    if not prod(places.shape):
-        return wrap(movement.reshape(_leading(memory, 0), shape=places.shape))
-    return wrap(indexing.gather(memory, places))
+def _read(memory: Node, positions: Node) -> Tensor:
+    if not prod(positions.shape):
+        return wrap(movement.reshape(_leading(memory, 0), shape=positions.shape))
+    return wrap(indexing.gather(memory, positions))
 
 
 def _leading(memory: Node, count: int) -> Node:
@@ -1736,11 +1738,11 @@ def as_strided_scatter(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> Tensor:
-    """The input with `src` where `as_strided` would read; each place at most once."""
+    """The input with `src` where `as_strided` would read; each position at most once."""
     memory, start = _memory(input)
     sizes, strides = tuple(map(int, size)), tuple(map(int, stride))
     offset = start if storage_offset is None else storage_offset
-    places = _places("as_strided_scatter", sizes, strides, offset, memory)
+    positions = _places("as_strided_scatter", sizes, strides, offset, memory)
     if src.node.shape != sizes:
         raise ShapeError(
             "as_strided_scatter",
@@ -1748,7 +1750,7 @@ def as_strided_scatter(
             expect=str(sizes),
             actual=str(src.node.shape),
         )
-    written = indexing.scatter(memory, places, src.node) if prod(sizes) else memory
+    written = indexing.scatter(memory, positions, src.node) if prod(sizes) else memory
     shape = input.node.shape
     return _read(written, _places("as_strided_scatter", shape, input.strides, start, memory))
 
@@ -1799,7 +1801,7 @@ def resize_as_(input: Tensor, the_template: Tensor, memory_format: Any = None) -
 
 
 def empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -> Tensor:
-    """`empty`, with the elements laid out by stride; only `stride()` tells."""
+    """`empty`, with the elements laid out by stride, as `stride()` reports."""
     result = creation.empty(tuple(size), **options)
     strides = tuple(map(int, stride))
     if strides != contiguous_strides(result.node.shape):
@@ -1829,10 +1831,10 @@ def empty_permuted(size: Sequence[int], physical_layout: Sequence[int], **option
 
 def _copying(name: str, view: Callable[..., Any]) -> Callable[..., Any]:
     def function(input: Tensor, *args: Any, **options: Any) -> Any:
-        found = view(input, *args, **options)
-        if isinstance(found, TensorBase):
-            return wrap(found.node)
-        return tuple(wrap(part.node) for part in found)
+        result = view(input, *args, **options)
+        if isinstance(result, TensorBase):
+            return wrap(result.node)
+        return tuple(wrap(part.node) for part in result)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"`{name.removesuffix('_copy')}` as a copy: it shares no memory."

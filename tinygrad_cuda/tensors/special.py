@@ -385,13 +385,13 @@ def nan_to_num(
     if not node.dtype.is_floating:
         return copied_strides(wrap(node), input)
     limit = dtypes.FLOAT_LIMITS[node.dtype.name][1]
-    for found, value in (
+    for replaced, value in (
         (elementwise.isnan(node), 0.0 if nan is None else nan),
         (isposinf(input).node, limit if posinf is None else posinf),
         (isneginf(input).node, -limit if neginf is None else neginf),
     ):
         number = dtypes.number_of("nan_to_num", value, node.dtype)
-        node = elementwise.where(found, common.full_like(node, number), node)
+        node = elementwise.where(replaced, common.full_like(node, number), node)
     return copied_strides(wrap(node), input)
 
 
@@ -625,8 +625,8 @@ def _polynomial(name: str, first: Callable[[Any], Any], step: Step, doc: str) ->
             result = selecting.where(degree == k, newer, result)
             if k < highest:
                 older, newer = newer, step(x, k, newer, older)
-        found: Tensor = result
-        return found
+        value: Tensor = result
+        return value
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{doc} of degree `n`, by its recurrence; realizes `n`."

@@ -122,9 +122,9 @@ def cov(
     rows = input if input.ndim == 2 else input.reshape(1, -1)
     rows = wrap(as_float(rows.node))
     weights = None
-    for found in (fweights, aweights):
-        if found is not None:
-            weights = found if weights is None else weights * found
+    for given_weights in (fweights, aweights):
+        if given_weights is not None:
+            weights = given_weights if weights is None else weights * given_weights
     total: Any = rows.shape[1] if weights is None else weights.sum()
     scale = total
     if weights is None:
@@ -225,9 +225,9 @@ def _areas(op: str, y: Tensor, x: Tensor | None, dx: float, dim: int) -> Tensor:
     if x is not None:
         if x.ndim == 1 and y.ndim > 1:
             x = x.reshape(tuple(-1 if k == axis else 1 for k in range(y.ndim)))
-        place = axis - y.ndim + x.ndim
-        steps = max(x.shape[place] - 1, 0)
-        width = x.narrow(place, 1 if steps else 0, steps) - x.narrow(place, 0, steps)
+        dimension = axis - y.ndim + x.ndim
+        steps = max(x.shape[dimension] - 1, 0)
+        width = x.narrow(dimension, 1 if steps else 0, steps) - x.narrow(dimension, 0, steps)
     both = y.narrow(axis, 1 if length else 0, length) + y.narrow(axis, 0, length)
     result: Tensor = both * width / 2
     return result
@@ -376,10 +376,10 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     low, high = to_shape(low, flat.shape), to_shape(high, flat.shape)
     inside = elementwise.logical_and(elementwise.ge(flat, low), elementwise.le(flat, high))
     share = elementwise.div(elementwise.sub(flat, low), elementwise.sub(high, low))
-    place = elementwise.floor(elementwise.mul(share, common.full_like(share, bins)))
-    place = elementwise.where(inside, place, common.full_like(place, 0))
-    place = elementwise.minimum(place, common.full_like(place, bins - 1))
-    counted = indexing.scatter_add(empty, to_dtype(place, int64), to_dtype(inside, node.dtype))
+    bucket = elementwise.floor(elementwise.mul(share, common.full_like(share, bins)))
+    bucket = elementwise.where(inside, bucket, common.full_like(bucket, 0))
+    bucket = elementwise.minimum(bucket, common.full_like(bucket, bins - 1))
+    counted = indexing.scatter_add(empty, to_dtype(bucket, int64), to_dtype(inside, node.dtype))
     return wrap(counted)
 
 
@@ -467,13 +467,13 @@ def histogramdd(
         for k in dimensions
     ]
     amounts = None if weight is None else weight.detach().array().reshape(-1)
-    found = _counted(points, edges, amounts)
+    counts = _counted(points, edges, amounts)
     if density:
-        found = found / found.sum()
+        counts = counts / counts.sum()
         for k, line in enumerate(edges):
             shape = [-1 if axis == k else 1 for axis in dimensions]
-            found = found / np.diff(line).reshape(shape)
-    grid = _buffer(found, input)
+            counts = counts / np.diff(line).reshape(shape)
+    grid = _buffer(counts, input)
     return HistogramDD(grid, tuple(_buffer(line, input) for line in edges))
 
 
@@ -500,13 +500,13 @@ def _edges(values: Array, bins: Any, outer: Sequence[float] | None) -> Array:
 def _counted(points: Array, edges: list[Array], amounts: Array | None) -> Array:
     shape = tuple(len(line) - 1 for line in edges)
     inside = np.ones(len(points), bool)
-    places = []
+    buckets = []
     for column, line in zip(points.T, edges):
-        place = np.searchsorted(line, column, side="right") - 1
-        place = np.where(column == line[-1], len(line) - 2, place)
+        bucket = np.searchsorted(line, column, side="right") - 1
+        bucket = np.where(column == line[-1], len(line) - 2, bucket)
         inside &= (column >= line[0]) & (column <= line[-1])
-        places.append(place)
-    found = np.zeros(shape)
-    chosen = tuple(place[inside] for place in places)
-    np.add.at(found, chosen, 1 if amounts is None else amounts[inside])
-    return found
+        buckets.append(bucket)
+    counts = np.zeros(shape)
+    chosen = tuple(bucket[inside] for bucket in buckets)
+    np.add.at(counts, chosen, 1 if amounts is None else amounts[inside])
+    return counts

@@ -116,8 +116,8 @@ class Tensor(
 
     def __new__(cls, *data: Any, device: Any = None) -> Tensor:
         """PyTorch's old constructor: `empty` of sizes, or a copy of data, in the default dtype."""
-        place = None if device is None else as_device(device)
-        made = legacy.constructed(data, creation.get_default_dtype(), place)
+        target = None if device is None else as_device(device)
+        made = legacy.constructed(data, creation.get_default_dtype(), target)
         return made if cls is Tensor else _as_subclass(cls, made)
 
     def __init__(self, *data: Any, **options: Any) -> None:
@@ -159,7 +159,7 @@ class Tensor(
         return (1, 0)
 
     def data_ptr(self) -> int:
-        """A number that is the same for Tensors that begin at the same place of one memory.
+        """A number that is the same for Tensors that begin at the same address of one memory.
 
         It is no address: values have one only while a computation runs.
         """
@@ -412,9 +412,9 @@ class Tensor(
     @property
     def data(self) -> Tensor:
         """The same cell without history; a write to it is not recorded."""
-        found = self.detach()
-        found.chain[-1][1].silent = True
-        return found
+        result = self.detach()
+        result.chain[-1][1].silent = True
+        return result
 
     @data.setter
     def data(self, value: Tensor) -> None:
@@ -438,7 +438,7 @@ class Tensor(
         gradient.watch(self.node, keep)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
-        """Calls `hook(grad)` when the gradient of this Tensor is known; it may return another.
+        """Calls `hook(grad)` when the gradient of this Tensor is computed; it may return another.
 
         Returns:
             A handle whose `remove()` takes the hook away.

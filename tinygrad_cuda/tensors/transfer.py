@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def to_device(node: Node, device: Device, site: RawSite | None = None) -> Node:
-    """The value on another device; realizes the source. The gradient goes back the same way.
+    """The value on another device; realizes the source. The gradient goes back to its device.
 
     Args:
-        site: the user's line, if it is known.
+        site: the user's line, or None.
     """
     if node.device is device:
         return node

@@ -75,7 +75,7 @@ def _axis_first(node: Node, axis: int) -> Node:
 
 
 def moves(step: Step) -> bool:
-    """Whether a step shows other elements, or the same in another place."""
+    """Whether a step shows other elements, or the same at another position."""
     return step[0].kind == "movement" or step[0] is indexing.gather
 
 
@@ -134,11 +134,11 @@ def put_through(
     seen = [base]
     for step in chain[:-1]:
         seen.append(apply_step(step, seen[-1]))
-    for place, (op, detail) in enumerate(chain):
-        repeats = op is movement.expand and seen[place].shape != detail["shape"]
+    for position, (op, detail) in enumerate(chain):
+        repeats = op is movement.expand and seen[position].shape != detail["shape"]
         if repeats or op is movement.window:
-            value = _put_spread(seen[place], chain[place:], value, shown)
-            chain = chain[:place]
+            value = _put_spread(seen[position], chain[position:], value, shown)
+            chain = chain[:position]
             break
     for step, source in zip(reversed(chain), reversed(seen[: len(chain)])):
         value = _put_step(source, step, value)
@@ -164,10 +164,12 @@ def _put_step(base: Node, step: Step, inner: Node) -> Node:
         select: SelectAt = detail
         return select.write(base, inner)
     if op is movement.slice_:
-        place = {"starts": detail["starts"], "shape": base.shape, "steps": detail["steps"]}
+        window = {"starts": detail["starts"], "shape": base.shape, "steps": detail["steps"]}
         inside = common.constant.leaf(inner.shape, bool_, base.device, value=True)
         return elementwise.where(
-            movement.pad(inside, value=False, **place), movement.pad(inner, value=0, **place), base
+            movement.pad(inside, value=False, **window),
+            movement.pad(inner, value=0, **window),
+            base,
         )
     raise AssertionError(f"{op.name} is no step of a view")
 
@@ -211,7 +213,7 @@ def shows_repeats(chain: tuple[Step, ...]) -> bool:
 
 
 def only_number(value: Node) -> Node | None:
-    """The number, of shape (1,), that all elements of a node are by the way it was recorded."""
+    """The number, of shape (1,), that all elements of a node are by construction."""
     while value.op in (movement.expand, movement.reshape) and prod(value.shape) > 1:
         value = value.sources[0]
     if value.op is common.constant or value.op is common.scalar:
@@ -258,15 +260,15 @@ class _Fill(NamedTuple):
 
 def _each_once(base: Node, views: tuple[Step, ...]) -> bool:
     """Whether views show each element of the base at most once, wherever a `SelectAt` points."""
-    places: Any = np.arange(prod(base.shape)).reshape(base.shape)
+    positions: Any = np.arange(prod(base.shape)).reshape(base.shape)
     for op, detail in views:
         if op is indexing.gather:
             # Positions differ by one number from index to index, so the first stands for all.
-            places = places[(*[slice(None)] * detail.axis, slice(1))].sum(detail.axis)
+            positions = positions[(*[slice(None)] * detail.axis, slice(1))].sum(detail.axis)
             continue
         assert op.numpy is not None
-        places = op.numpy(places, **detail)
-    return bool(len(np.unique(places)) == places.size)
+        positions = op.numpy(positions, **detail)
+    return bool(len(np.unique(positions)) == positions.size)
 
 
 def joined(chain: tuple[Step, ...], op: Op, detail: dict[str, Any]) -> tuple[Step, ...]:

@@ -309,7 +309,7 @@ ERRORS: dict[str, tuple[Program, str]] = {
     "negative step": (lambda lib, x: x[::-1], "flip() reverses a dimension"),
     "string": (lambda lib, x: x["a"], "not an index"),
     "arrays": (lambda lib, x: x[[0, 1], [0, 1, 2]], "do not broadcast"),
-    "value": (lambda lib, x: x.__setitem__(0, x), "the value does not fit its place"),
+    "value": (lambda lib, x: x.__setitem__(0, x), "the value does not fit the selected elements"),
     "gather": (lambda lib, x: x.gather(0, array(lib, 0)), "the index does not fit"),
     "gather range": (
         lambda lib, x: x.gather(0, array(lib, [0, 0, 0, 3])).tolist(), "index[3] is out of range"

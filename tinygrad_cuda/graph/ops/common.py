@@ -52,7 +52,7 @@ def _infer_assign(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any])
     if old.outputs != new.outputs:
         raise ShapeError(
             "assign",
-            "the new value does not fit its place",
+            "the new value does not fit the storage",
             expect=f"{old.shape} {old.dtype.name}",
             actual=f"{new.shape} {new.dtype.name}",
         )
@@ -134,7 +134,7 @@ def spend(node: Node, line: RawSite | None) -> None:
 
 
 def _used_up(*gs: Node) -> tuple[Node | None, ...]:
-    """In place of the function of a spent node, at which every pass is refused."""
+    """Instead of the function of a spent node: every pass is refused there."""
     raise AssertionError("a spent node was differentiated")
 
 

@@ -277,7 +277,7 @@ def _times(g: Node, factor: Node, number: float) -> Node:
 
 
 def _short(name: str) -> Callable[[DType], str]:
-    """A function with a quicker form for values that are kept in 16 bits."""
+    """A function with a quicker form for values that are stored in 16 bits."""
     forms = {"float16": f"tgc_{name}_short({{0}})", "bfloat16": f"tgc_{name}_bfloat16({{0}})"}
     return lambda t: forms.get(t.name, f"tgc_{name}({{0}})")
 
@@ -405,10 +405,10 @@ TWO_OVER_SQRT_PI = 1.1283791670955126
 def _erf(x: Any, out: Any = None) -> Any:
     if x.dtype == np.float32:
         return numeric.erf(x, out=out)
-    found = _special("erf")(x)
+    result = _special("erf")(x)
     if out is None:
-        return found
-    out[...] = found
+        return result
+    out[...] = result
     return out
 
 

@@ -64,10 +64,10 @@ def _infer_gather(op: Op, sources: tuple[Node, ...], attributes: dict[str, Any])
 
 def _apart(index: Node, size: int, limit: int) -> Node:
     """Positions in the rows of each example as positions in the rows of all, one after another."""
-    place = ew.cast(index, dtype=int64)
+    position = ew.cast(index, dtype=int64)
     first = arange.leaf((size,), int64, index.device, start=0, step=limit)
-    first = mv.reshape(first, shape=(size,) + (1,) * (len(place.shape) - 1))
-    return ew.add(place, mv.expand(first, shape=place.shape))
+    first = mv.reshape(first, shape=(size,) + (1,) * (len(position.shape) - 1))
+    return ew.add(position, mv.expand(first, shape=position.shape))
 
 
 def _swapped(x: Node, axis: int) -> Node:

@@ -82,11 +82,11 @@ def _reshaped(at: Any, reading: Reading, size: Shape, shape: Shape) -> list[Any]
     flat: Any = 0
     for coordinate, extent in zip(at, shape, strict=True):
         flat = flat * extent + coordinate
-    found: list[Any] = []
+    coordinates: list[Any] = []
     for extent in size[:0:-1]:
         flat, coordinate = divmod(flat, extent)
-        found.append(coordinate)
-    return [flat if size[0] > 1 else 0, *found[::-1]] if size else []
+        coordinates.append(coordinate)
+    return [flat if size[0] > 1 else 0, *coordinates[::-1]] if size else []
 
 
 reshape: MovementOp = MovementOp(
@@ -219,12 +219,12 @@ def _pad(x: Any, starts: Any, shape: Any, steps: Any, value: Any, out: Any = Non
 def _padded(
     at: Any, reading: Reading, size: Shape, starts: Any, shape: Shape, steps: Any, value: Any
 ) -> list[Any]:
-    found = []
+    coordinates = []
     for c, n, start, outer, step in zip(at, size, starts, shape, steps, strict=True):
         reach = (n - 1) * step
         start = reading.number(start, 0, max(outer - 1 - reach, 0))
-        found.append(reading.divided(reading.inside(c - start, reach + 1), step))
-    return found
+        coordinates.append(reading.divided(reading.inside(c - start, reach + 1), step))
+    return coordinates
 
 
 # Places the input at `starts` with `steps` between its elements in a tensor full of `value`.
@@ -323,10 +323,10 @@ def _unwound(
     at: Any, reading: Reading, size: Shape, axis: int, over: int, length: int, stride: int,
     dilation: int,
 ) -> list[Any]:  # fmt: skip
-    found = list(at)
+    coordinates = list(at)
     start = reading.inside(at[axis] - at[over] * dilation, (size[axis] - 1) * stride + 1)
-    found[axis] = reading.divided(start, stride)
-    return found
+    coordinates[axis] = reading.divided(start, stride)
+    return coordinates
 
 
 # The adjoint: out[.., i, .., k, ..] = x[.., o, .., k, ..] where i = o * stride + k * dilation for
@@ -350,12 +350,12 @@ def batched(x: Node, size: int) -> Node:
 
 
 def shifted(x: Node, axis: int, by: int, value: Any) -> Node:
-    """x moved `by` places along `axis` (towards higher positions if positive), `value` behind."""
+    """x shifted by `by` elements along `axis`, up if positive; `value` fills the rest."""
     size = x.shape[axis]
-    kept = max(size - abs(by), 0)
+    overlap = max(size - abs(by), 0)
     starts = [0] * len(x.shape)
     shape = list(x.shape)
-    shape[axis] = kept
+    shape[axis] = overlap
     starts[axis] = min(max(-by, 0), size)
     ones = (1,) * len(x.shape)
     part = slice_(x, starts=tuple(starts), shape=tuple(shape), steps=ones)

@@ -41,10 +41,10 @@ def takes_out(function: Any) -> Any:
 def select(condition: Any, a: Any, b: Any, out: Array | None = None) -> Any:
     """``a`` where the condition holds, else ``b``: by bits, since branches are mispredicted."""
     if condition.size < _FEW:
-        found = np.where(condition, a, b)
+        chosen = np.where(condition, a, b)
         if out is None:
-            return found
-        out[...] = found
+            return chosen
+        out[...] = chosen
         return out
     word = _WORDS[a.dtype.itemsize]
     shape = np.broadcast(condition, a, b).shape if out is None else out.shape
@@ -72,7 +72,7 @@ _LINE = 1 << 15
 
 @lru_cache(maxsize=32)
 def _line(number: bytes, dtype: np.dtype[Any]) -> Array:
-    """A read-only line of equal numbers; the bytes tell 0 from -0."""
+    """A read-only row of equal numbers; the bytes distinguish 0 from -0."""
     line = np.full(_LINE, np.frombuffer(number, dtype)[0])
     line.flags.writeable = False
     return line
@@ -282,14 +282,14 @@ def order(x: Any, descending: bool, count: int) -> Any:
         inside |= rows != rows
     # Among equals at the border the first ones count: such rows are sorted as a whole.
     clear = np.count_nonzero(inside, axis=-1) == count
-    found = np.empty((len(rows), count), np.int64)
+    positions = np.empty((len(rows), count), np.int64)
     chosen, few = rows[clear], np.flatnonzero(inside[clear]) % size
     few = few.reshape(-1, count)
-    places = _sorted_places(np.take_along_axis(chosen, few, -1), descending)
-    found[clear] = np.take_along_axis(few, places, -1)
+    local = _sorted_places(np.take_along_axis(chosen, few, -1), descending)
+    positions[clear] = np.take_along_axis(few, local, -1)
     if not clear.all():
-        found[~clear] = _sorted_places(rows[~clear], descending)[:, :count]
-    return found.reshape(*x.shape[:-1], count)
+        positions[~clear] = _sorted_places(rows[~clear], descending)[:, :count]
+    return positions.reshape(*x.shape[:-1], count)
 
 
 def _sorted_places(x: Any, descending: bool) -> Any:
@@ -305,12 +305,12 @@ def _sorted_places(x: Any, descending: bool) -> Any:
 
 def short_extreme(combine: Callable[..., Any], tail: tuple[int, ...], x: Any) -> Any:
     """np.maximum or np.minimum of the slices of x along its last axes, whose sizes are `tail`."""
-    places = list(np.ndindex(*tail))
+    indices = list(np.ndindex(*tail))
     result = np.empty((*x.shape[: -len(tail)], 1), x.dtype)
     first = result[..., 0]
-    combine(x[(..., *places[0])], x[(..., *places[1])], out=first)
-    for place in places[2:]:
-        combine(first, x[(..., *place)], out=first)
+    combine(x[(..., *indices[0])], x[(..., *indices[1])], out=first)
+    for index in indices[2:]:
+        combine(first, x[(..., *index)], out=first)
     return result
 
 
@@ -323,16 +323,16 @@ def short_position(combine: Callable[..., Any], tail: tuple[int, ...], x: Any) -
     # NaN equals nothing: it is looked for by itself.
     holes = x.dtype.kind == "f" and bool(np.isnan(best).any())
     before = np.ones(best.shape, bool)
-    found = np.zeros(best.shape, np.uint8)
-    for place in list(np.ndindex(*tail))[:-1]:
-        part = x[(..., *place)]
+    position = np.zeros(best.shape, np.uint8)
+    for index in list(np.ndindex(*tail))[:-1]:
+        part = x[(..., *index)]
         differs = part != best
         if holes:
             differs &= part == part
         before &= differs
-        found += before.view(np.uint8)
-    result = np.empty((*found.shape, 1), np.int64)
-    result[..., 0] = found
+        position += before.view(np.uint8)
+    result = np.empty((*position.shape, 1), np.int64)
+    result[..., 0] = position
     return result
 
 
@@ -343,12 +343,12 @@ def by_slices(call: Callable[..., Any], *operands: Any, out: Array | None = None
     """
     if out is None or all(part.ndim == 0 or part.shape == out.shape for part in operands):
         return call(*operands, out=out)
-    for place in range(out.shape[-1]):
+    for column in range(out.shape[-1]):
         parts = [
-            operand[..., place if operand.shape[-1] > 1 else 0] if operand.ndim else operand
+            operand[..., column if operand.shape[-1] > 1 else 0] if operand.ndim else operand
             for operand in operands
         ]
-        call(*parts, out=out[..., place])
+        call(*parts, out=out[..., column])
     return out
 
 
@@ -385,7 +385,7 @@ def reshaped(shape: tuple[int, ...], room: Room, x: Any) -> Any:
 
 
 def _is_columns(shape: tuple[int, ...], x: Any) -> bool:
-    """Whether a matrix has one row for each window's place and one column for each window."""
+    """Whether a matrix has one row for each tap and one column for each window."""
     ends = [prod(x.shape[:axis]) for axis in range(x.ndim)]
     return shape[0] == 1 and shape[1] in ends and _shared_rows(x)[0] >= 0
 
@@ -449,12 +449,12 @@ def product(a: Any, b: Any, out: Array | None = None) -> Array:
     rows, terms, columns = a.shape[-2], a.shape[-1], b.shape[-1]
     pieces = pieces_of(rows, columns, terms) if a.dtype.kind == "f" else 1
     if pieces == 1:
-        found: Array = np.matmul(a, b, out=out)
-        return found
+        result: Array = np.matmul(a, b, out=out)
+        return result
     for start, end in pairwise(_cuts(terms, pieces)):
         part = np.matmul(a[..., start:end], b[..., start:end, :], out=None if start else out)
-        found = np.add(found, part, out=found) if start else part
-    return found
+        result = np.add(result, part, out=result) if start else part
+    return result
 
 
 def turned_product(a: Any, b: Any, out: Array | None = None) -> Array:
@@ -462,11 +462,11 @@ def turned_product(a: Any, b: Any, out: Array | None = None) -> Array:
 
     The same bits at one thread; with more, the library cuts a product by its shape.
     """
-    found: Array = product(b.swapaxes(-1, -2), a.swapaxes(-1, -2)).swapaxes(-1, -2)
+    result: Array = product(b.swapaxes(-1, -2), a.swapaxes(-1, -2)).swapaxes(-1, -2)
     if out is None:
         # Row-major as all values: what sums it goes over it in that order.
-        return np.ascontiguousarray(found)
-    out[...] = found
+        return np.ascontiguousarray(result)
+    out[...] = result
     return out
 
 

@@ -20,7 +20,7 @@ from tinygrad_cuda.graph.ops.numeric import Room, copy_windows
 Array = np.ndarray[Any, Any]
 
 # Bytes of the columns that are made at once. Multiplications of a product from which on OpenBLAS
-# takes its usual way, with room.
+# takes the usual product, with scratch memory.
 COLUMN_BYTES, LEAST_PRODUCT = 1 << 20, 5 << 18
 # Elements between the columns' rows: a distance of a power of two fills few sets of the cache.
 _APART = 16
@@ -184,12 +184,12 @@ def _product_of_runs(rows: Array, runs: Array, out: Array, room: Room) -> None:
     columns = lent[:, :, :padded]
     columns[:, :, :whole].reshape(runs.shape)[...] = runs
     columns[:, :, whole:] = 0
-    found = room.take((groups, each, padded), rows.dtype)
-    np.matmul(rows, columns, out=found)
-    strides = (*found.strides[:2], *(n * found.itemsize for n in (length, step, 1)))
-    out[...] = as_strided(found, out.shape, strides)
+    result = room.take((groups, each, padded), rows.dtype)
+    np.matmul(rows, columns, out=result)
+    strides = (*result.strides[:2], *(n * result.itemsize for n in (length, step, 1)))
+    out[...] = as_strided(result, out.shape, strides)
     room.give(lent)
-    room.give(found)
+    room.give(result)
 
 
 def _runs(windows: Array) -> Array | None:

@@ -67,9 +67,9 @@ def _rounds(left: Array, right: Array, key: tuple[int, int]) -> Array:
         high = [(word + step) & _WORDS for word, step in zip(high, _WEYL)]
     # The high word comes first.
     words = np.empty((len(left), 4), np.uint32)
-    for place, state in ((0, left), (2, right)):
-        words[:, place] = np.right_shift(state, _HALF, out=first)
-        words[:, place + 1] = state
+    for column, state in ((0, left), (2, right)):
+        words[:, column] = np.right_shift(state, _HALF, out=first)
+        words[:, column + 1] = state
     return words
 
 
@@ -174,10 +174,10 @@ def _normal_part(seed: int, node_number: int, n: int, start: int, dtype: np.dtyp
     radius *= radius.dtype.type(-2)
     np.sqrt(radius, out=radius)
     pairs = np.empty((len(radius), 2), radius.dtype)
-    for place, part in enumerate(cosine_sine(np.ascontiguousarray(draws[:, 1]))):
-        np.multiply(part, radius, out=pairs[:, place])
-    found: Array = pairs.reshape(-1)[:n]
-    return found
+    for column, part in enumerate(cosine_sine(np.ascontiguousarray(draws[:, 1]))):
+        np.multiply(part, radius, out=pairs[:, column])
+    normals: Array = pairs.reshape(-1)[:n]
+    return normals
 
 
 def randint(seed: int, node_number: int, shape: Shape, low: int, high: int) -> Array:

@@ -223,9 +223,11 @@ all: ReductionOp = _op(
 
 def _arg(function: Any) -> Callable[..., Any]:
     def reference(x: Any, axes: tuple[int, ...]) -> Any:
-        kept = [axis for axis in range(x.ndim) if axis not in axes]
+        remaining = [axis for axis in range(x.ndim) if axis not in axes]
         count = count_of(x.shape[axis] for axis in axes)
-        moved = x.transpose(kept + list(axes)).reshape([x.shape[axis] for axis in kept] + [count])
+        moved = x.transpose(remaining + list(axes)).reshape(
+            [x.shape[axis] for axis in remaining] + [count]
+        )
         return function(moved, axis=-1).astype(np.int64).reshape(reduced_shape(x.shape, axes))
 
     return reference

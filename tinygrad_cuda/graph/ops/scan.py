@@ -1,7 +1,7 @@
 """Running sums and orders along an axis.
 
 On cpu NumPy has a call for each. Elsewhere they are compositions that fuse: `as_nodes` of the row
-is put in the node's place when a plan is simplified.
+replaces the node when a plan is simplified.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ def counted(rows: Node, descending: bool, count: int) -> Node:
     number = rd.sum(ew.cast(before, dtype=int64), axes=(last,))
     rank = mv.reshape(number, shape=rows.shape)
     # The inverse permutation of every row.
-    places = _numbers(rows.shape, last - 1, rows)
+    positions = _numbers(rows.shape, last - 1, rows)
     flat = mv.reshape(with_row_starts(rank, size), shape=(prod(rows.shape),))
     zeros = full(0, flat.shape, flat)
-    placed = indexing.scatter(zeros, flat, mv.reshape(places, shape=flat.shape))
+    placed = indexing.scatter(zeros, flat, mv.reshape(positions, shape=flat.shape))
     whole = mv.reshape(placed, shape=rows.shape)
     starts, ones = (0,) * len(rows.shape), (1,) * len(rows.shape)
     return mv.slice_(whole, starts=starts, shape=(*rows.shape[:-1], count), steps=ones)

@@ -85,10 +85,10 @@ def _polygamma(order: Any, x: Any) -> Any:
     values = ew._special("polygamma")
     # Far left of zero the series has as many terms as x has units.
     near = np.where(x > -1000, x, np.nan)
-    found = np.asarray(values(order, near))
+    result = np.asarray(values(order, near))
     # Every whole number is a pole, however far.
     pole = np.where(order == 0, np.nan, np.where(order % 2 == 1, np.inf, -np.inf))
-    return np.where((x <= -1000) & (x == np.floor(x)), pole, found).astype(x.dtype)
+    return np.where((x <= -1000) & (x == np.floor(x)), pole, result).astype(x.dtype)
 
 
 # The derivative number n + 1 of lgamma; n = 0 is digamma. Defined for x > -1000 and at poles.

@@ -20,9 +20,9 @@ EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float
 
 
 def _row(name: str, scipy: str, *gradient: Gradient | None, arity: int = 1) -> SameSpecOp:
-    places = ", ".join(f"{{{k}}}" for k in range(arity))
+    operands = ", ".join(f"{{{k}}}" for k in range(arity))
     return ew._op(
-        name, ew._special(scipy), f"tgc_special_{name}({places})", *gradient,
+        name, ew._special(scipy), f"tgc_special_{name}({operands})", *gradient,
         domain="float", cost=100,
     )  # fmt: skip
 
@@ -66,12 +66,12 @@ def _scaled_k(name: str, subnormal: Callable[[Any], Any]) -> Callable[..., Any]:
     """SciPy's, which halves x, so that the least number becomes 0, and `subnormal` of these."""
 
     def reference(x: Any) -> Any:
-        found = np.asarray(ew._special(name)(x))
+        result = np.asarray(ew._special(name)(x))
         tiny = (x > 0) & (x < np.finfo(np.float64).tiny)
         if tiny.any():
             with np.errstate(over="ignore"):
-                found[tiny] = subnormal(x[tiny])
-        return found
+                result[tiny] = subnormal(x[tiny])
+        return result
 
     return reference
 
@@ -132,17 +132,17 @@ def _density(a: Node, x: Node) -> Node:
 
 def _incomplete_gamma(name: str, at_zero: float) -> Callable[..., Any]:
     def reference(a: Any, x: Any) -> Any:
-        found = np.asarray(ew._special(name)(a, x))
+        result = np.asarray(ew._special(name)(a, x))
         # SciPy's series underflows for the lower part of a subnormal a, and overflows for a huge
         # one, whose distribution lies at a.
         least = (a > 0) & (a < np.finfo(np.float64).tiny) & (x > 0)
         huge = (a > 1e300) & np.isfinite(a) & np.isfinite(x)
         lower = np.where(least | (x > a), 1.0, np.where(x == a, 0.5, 0.0))
-        found = np.where(huge | (least & (at_zero == 0)), np.abs(at_zero - lower), found)
+        result = np.where(huge | (least & (at_zero == 0)), np.abs(at_zero - lower), result)
         # As in PyTorch, what does not depend on the other argument hides that one's NaN.
         low = (np.isnan(a) & (x == 0)) | (np.isposinf(a) & np.isnan(x))
-        found = np.where(low, at_zero, found)
-        return np.where(np.isnan(a) & np.isposinf(x), 1 - at_zero, found).astype(x.dtype)
+        result = np.where(low, at_zero, result)
+        return np.where(np.isnan(a) & np.isposinf(x), 1 - at_zero, result).astype(x.dtype)
 
     return reference
 
@@ -160,9 +160,9 @@ igammac: SameSpecOp = ew._op(
 def _hurwitz(s: Any, q: Any) -> Any:
     # Far left of zero the sum has as many terms as q has units.
     near = np.where(q > -1000, q, np.nan)
-    found = np.asarray(ew._special("zeta")(s, near))
+    result = np.asarray(ew._special("zeta")(s, near))
     pole = (q <= 0) & (q == np.floor(q)) & ~(s < 1)
-    return np.where(pole, np.inf, found).astype(q.dtype)
+    return np.where(pole, np.inf, result).astype(q.dtype)
 
 
 # The sum of (q + k)^-s over k >= 0, for q > -1000 and at poles.

@@ -46,11 +46,11 @@ class TransformPart(NamedTuple):
 
 def _times(roots: Sequence[Fraction]) -> list[Fraction]:
     """The coefficients of the polynomial with these roots, lowest first."""
-    found = [Fraction(1)]
+    product = [Fraction(1)]
     for root in roots:
-        higher = [Fraction(0), *found]
-        found = [a - root * b for a, b in zip(higher, [*found, Fraction(0)], strict=True)]
-    return found
+        higher = [Fraction(0), *product]
+        product = [a - root * b for a, b in zip(higher, [*product, Fraction(0)], strict=True)]
+    return product
 
 
 def _numbers(rows: Sequence[Sequence[Fraction]]) -> Matrix:
@@ -123,8 +123,8 @@ def _batch_winograd(size: int, sources: tuple[Node], on: tuple[bool], **attribut
     (x,) = sources
     images, channels = x.shape[1:3]
     planes = winograd(mv.reshape(x, shape=(size * images, *x.shape[2:])), **attributes)
-    places = planes.shape[2] // size
-    planes = mv.reshape(planes, shape=(planes.shape[0], channels, size, places))
+    tiles = planes.shape[2] // size
+    planes = mv.reshape(planes, shape=(planes.shape[0], channels, size, tiles))
     return mv.permute(planes, axes=(2, 0, 1, 3))
 
 
@@ -158,13 +158,13 @@ def _infer_unwinograd(op: Op, sources: tuple[Node, ...], attributes: dict[str, A
 
 
 def _unwinograd(x: Any, form: int, part: str, shape: tuple[int, ...]) -> Any:
-    found = PARTS[form][part]
-    matrix = np.asarray(found.matrix, x.dtype)
+    transform = PARTS[form][part]
+    matrix = np.asarray(transform.matrix, x.dtype)
     images, channels, height, width = shape
-    rows, columns = tiles_of(found, height, width)
-    planes = x.reshape(found.size, found.size, channels, images, rows, columns)
+    rows, columns = tiles_of(transform, height, width)
+    planes = x.reshape(transform.size, transform.size, channels, images, rows, columns)
     tiles = np.einsum("af,fgcnij,bg->nciajb", matrix, planes, matrix)
-    whole = tiles.reshape(images, channels, rows * found.step, columns * found.step)
+    whole = tiles.reshape(images, channels, rows * transform.step, columns * transform.step)
     return np.ascontiguousarray(whole[:, :, :height, :width], x.dtype)
 
 

@@ -136,8 +136,8 @@ def simplify(
     dropped with the last reader of its value; see `lowering.schedule.checks`.
 
     Args:
-        outputs: the wanted values of one plan. Nodes without storages; ``buffer`` nodes are kept
-            as they are, ``assign`` nodes are kept apart.
+        outputs: the wanted values of one plan. Nodes without storages; ``buffer`` nodes stay
+            as they are, ``assign`` nodes stay apart.
         counts: receives how often each rule fired, by name; ``common_subexpression`` among them.
         checks: receives every check of the graph, over its simplified sources.
     """
@@ -175,43 +175,43 @@ class _Simplifier:
                 done[node] = done[replacement]
                 stack.pop()
                 continue
-            found = self.rewritten(node, _BEFORE_SOURCES)
-            if found is None:
+            rewritten = self.rewritten(node, _BEFORE_SOURCES)
+            if rewritten is None:
                 missing = [source for source in node.sources if source not in done]
                 if missing:
                     stack.extend(reversed(missing))
                     continue
                 rebuilt = self.rebuilt(node)
-                found = self.simplified(rebuilt)
-                if found is None:
-                    found = self.intern(rebuilt)
-                    done[found] = found
-                    if found.op in indexing.CHECKS:
-                        self.checks.append(found)
-            if found in done:
-                done[node] = done[found]
+                rewritten = self.simplified(rebuilt)
+                if rewritten is None:
+                    rewritten = self.intern(rebuilt)
+                    done[rewritten] = rewritten
+                    if rewritten.op in indexing.CHECKS:
+                        self.checks.append(rewritten)
+            if rewritten in done:
+                done[node] = done[rewritten]
                 stack.pop()
             else:
-                waiting[node] = found
-                stack.append(found)
+                waiting[node] = rewritten
+                stack.append(rewritten)
         return tuple(done[node] for node in outputs)
 
     def simplified(self, node: Node) -> Node | None:
         """What a node with simplified sources becomes, or None."""
-        found = None
+        replacement = None
         if 0 in node.shape:
-            found = self.rewritten(node, _WITHOUT_ELEMENTS)
-        if found is None and all(source.op is common.constant for source in node.sources):
-            found = self.rewritten(node, _OF_CONSTANTS)
-        return self.rewritten(node, _ALWAYS) if found is None else found
+            replacement = self.rewritten(node, _WITHOUT_ELEMENTS)
+        if replacement is None and all(source.op is common.constant for source in node.sources):
+            replacement = self.rewritten(node, _OF_CONSTANTS)
+        return self.rewritten(node, _ALWAYS) if replacement is None else replacement
 
     def rewritten(self, node: Node, rules: dict[Op, list[RewriteRule]]) -> Node | None:
         for rule in rules.get(node.op, ()):
             self.mode.site = node.site
-            found = rule.apply(node)
-            if found is not None:
+            replacement = rule.apply(node)
+            if replacement is not None:
                 self.count(rule.name)
-                return found
+                return replacement
         return None
 
     def rebuilt(self, node: Node) -> Node:
@@ -231,11 +231,11 @@ class _Simplifier:
         if node.op in _COMMUTATIVE:
             sources = tuple(sorted(sources, key=self.numbers.__getitem__))
         key = (node.op, sources, node.outputs, node.device, _attributes_key(node))
-        found = self.interned.setdefault(key, node)
-        if found is not node:
+        shared = self.interned.setdefault(key, node)
+        if shared is not node:
             self.count("common_subexpression")
-        self.numbers.setdefault(found, len(self.numbers))
-        return found
+        self.numbers.setdefault(shared, len(self.numbers))
+        return shared
 
     def count(self, name: str) -> None:
         if self.counts is not None:

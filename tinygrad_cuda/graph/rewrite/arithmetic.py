@@ -316,7 +316,7 @@ def cast_cast(node: Node) -> Node | None:
         return None
     if x.dtype is node.dtype:
         return x
-    # Wide integers go to half types by way of float32: from float64 they are rounded once less.
+    # Wide integers go to half types through float32: from float64 they are rounded once less.
     if x.dtype.is_integer and x.dtype.itemsize > 2 and node.dtype.itemsize == 2:
         return None
     return ew.cast(x, dtype=node.dtype)

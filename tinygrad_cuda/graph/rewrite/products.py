@@ -57,9 +57,9 @@ def _arranged(outputs: Sequence[Node]) -> tuple[Node, ...]:
     for node in order:
         if node.op is contraction.matmul and not node.attributes:
             chain = _chain(node, readers, wanted)
-            found = _arrangement(chain) if chain else None
-            if found is not None:
-                ends[chain[-1]] = (node, *found)
+            arrangement = _arrangement(chain) if chain else None
+            if arrangement is not None:
+                ends[chain[-1]] = (node, *arrangement)
     if not ends:
         return tuple(outputs)
     new: dict[Node, Node] = {}
@@ -87,8 +87,8 @@ def _chain(node: Node, readers: dict[Node, list[Node]], wanted: set[Node]) -> li
         if node.op is not movement.reshape and node.op is not movement.permute:
             break
         chain.append(node)
-    places = [n for n, link in enumerate(chain) if link.op is movement.permute]
-    return chain[: places[0] + 2] if len(places) == 1 else []
+    permutes = [n for n, link in enumerate(chain) if link.op is movement.permute]
+    return chain[: permutes[0] + 2] if len(permutes) == 1 else []
 
 
 def _arrangement(chain: list[Node]) -> tuple[Shape, Shape] | None:
@@ -98,10 +98,10 @@ def _arrangement(chain: list[Node]) -> tuple[Shape, Shape] | None:
     axes = [axis for axis in permuted.attributes["axes"] if source[axis] != 1]
     if axes == sorted(axes):
         return None
-    kept = sorted(axes)
+    remaining = sorted(axes)
     runs: list[list[int]] = []
     for axis in axes:
-        if runs and kept.index(axis) == kept.index(runs[-1][-1]) + 1:
+        if runs and remaining.index(axis) == remaining.index(runs[-1][-1]) + 1:
             runs[-1].append(axis)
         else:
             runs.append([axis])

@@ -126,7 +126,7 @@ def slice_of_pad(node: Node) -> Node | None:
 
 
 def window_of_unwindow(node: Node) -> Node | None:
-    """For each k every window position has a place of its own, so it is read back unchanged."""
+    """For each k every window position has an element of its own, so it is read back unchanged."""
     x = inner(node, mv.unwindow)
     if x is None or x.shape != node.shape:
         return None

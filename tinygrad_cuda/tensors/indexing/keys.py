@@ -113,67 +113,67 @@ class _Key(NamedTuple):
     arrays: list[tuple[int, Any]]
 
 
-def _is_array(item: Any) -> bool:
-    return isinstance(item, TensorBase | np.ndarray | list)
+def _is_array(entry: Any) -> bool:
+    return isinstance(entry, TensorBase | np.ndarray | list)
 
 
-def _as_array(op: str, item: Any) -> Any:
+def _as_array(op: str, entry: Any) -> Any:
     """A list, nested tuple or range as a NumPy array (of a Tensor's values, if it holds any)."""
-    if isinstance(item, range):
-        return np.asarray(item, np.int64)
-    if not isinstance(item, list | tuple):
-        return item
-    return tensor(item, device="cpu").array() if item else np.zeros(0, np.int64)
+    if isinstance(entry, range):
+        return np.asarray(entry, np.int64)
+    if not isinstance(entry, list | tuple):
+        return entry
+    return tensor(entry, device="cpu").array() if entry else np.zeros(0, np.int64)
 
 
-def _index_of(op: str, item: Any) -> Any:
-    """An item of a key; of Tensors, int8 and int16 are no index, as in PyTorch.
+def _index_of(op: str, entry: Any) -> Any:
+    """An entry of a key; of Tensors, int8 and int16 are no index, as in PyTorch.
 
     Raises:
         IndexError: the dtype is int8 or int16.
     """
-    if not isinstance(item, TensorBase) or item.dtype in (int64, int32, bool_, uint8):
-        return item
-    if not item.shape or not item.dtype.is_integer:
-        return item
+    if not isinstance(entry, TensorBase) or entry.dtype in (int64, int32, bool_, uint8):
+        return entry
+    if not entry.shape or not entry.dtype.is_integer:
+        return entry
     raise IndexError(
-        op, "the dtype is no index", expect="int64, int32, uint8 or bool", actual=item.dtype.name,
+        op, "the dtype is no index", expect="int64, int32, uint8 or bool", actual=entry.dtype.name,
         hint="use .long() for positions, .bool() for a mask",
     )  # fmt: skip
 
 
-def _is_mask(item: Any) -> bool:
+def _is_mask(entry: Any) -> bool:
     """Whether an array is a mask: of bools, or of bytes as in PyTorch."""
-    return item.dtype in (bool_, uint8) if isinstance(item, TensorBase) else item.dtype in _MASKS
+    return entry.dtype in (bool_, uint8) if isinstance(entry, TensorBase) else entry.dtype in _MASKS
 
 
 _MASKS = (np.dtype(np.bool_), np.dtype(np.uint8))
 
 
-def _is_position(item: Any) -> bool:
-    """Whether an item of a key is a 0-d integer Tensor, which selects as an integer does."""
-    return isinstance(item, TensorBase) and not item.node.shape and not _is_mask(item)
+def _is_position(entry: Any) -> bool:
+    """Whether an entry of a key is a 0-d integer Tensor, which selects as an integer does."""
+    return isinstance(entry, TensorBase) and not entry.node.shape and not _is_mask(entry)
 
 
-def _consumed(item: Any) -> int:
-    """How many dimensions of the input an item of the key stands for."""
-    if item is None or item is Ellipsis or isinstance(item, bool | np.bool_):
+def _consumed(entry: Any) -> int:
+    """How many dimensions of the input an entry of the key stands for."""
+    if entry is None or entry is Ellipsis or isinstance(entry, bool | np.bool_):
         return 0
-    return len(item.shape) if _is_array(item) and _is_mask(item) else 1
+    return len(entry.shape) if _is_array(entry) and _is_mask(entry) else 1
 
 
 def _items(op: str, key: Any, rank: int) -> list[Any]:
-    """The key as a list with one item for every dimension, Ellipsis written out."""
-    parts = [_as_array(op, item) for item in (key if isinstance(key, tuple) else (key,))]
+    """The key as a list with one entry for every dimension, Ellipsis written out."""
+    parts = [_as_array(op, entry) for entry in (key if isinstance(key, tuple) else (key,))]
     parts = [_index_of(op, part) for part in parts]
     used = sum(_consumed(part) for part in parts)
-    places = [place for place, part in enumerate(parts) if part is Ellipsis]
-    if len(places) > 1:
+    ellipses = [position for position, part in enumerate(parts) if part is Ellipsis]
+    if len(ellipses) > 1:
         raise IndexError(
             op,
             "more than one Ellipsis",
             expect="at most one `...`",
-            actual=f"{len(places)} of them",
+            actual=f"{len(ellipses)} of them",
         )
     if used > rank:
         raise IndexError(
@@ -182,8 +182,8 @@ def _items(op: str, key: Any, rank: int) -> list[Any]:
             expect=f"at most {rank} for a tensor of {rank} dimension{'s' if rank != 1 else ''}",
             actual=str(used),
         )
-    place = places[0] if places else len(parts)
-    return parts[:place] + [slice(None)] * (rank - used) + parts[place + 1 :]
+    position = ellipses[0] if ellipses else len(parts)
+    return parts[:position] + [slice(None)] * (rank - used) + parts[position + 1 :]
 
 
 def _read(op: str, input: Tensor, key: Any) -> _Key:
@@ -195,32 +195,34 @@ def _read(op: str, input: Tensor, key: Any) -> _Key:
     arrays: list[tuple[int, Any]] = []
     selects: list[tuple[int, Any]] = []
     axis = 0
-    for item in _items(op, key, len(shape)):
-        if item is None or isinstance(item, bool | np.bool_):
-            if item is not None:
-                arrays.append((len(sizes), np.zeros(int(item), np.int64)))
+    for entry in _items(op, key, len(shape)):
+        if entry is None or isinstance(entry, bool | np.bool_):
+            if entry is not None:
+                arrays.append((len(sizes), np.zeros(int(entry), np.int64)))
             sizes.append(1)
             new_strides.append(shape[axis] * strides[axis] if axis < len(shape) else 1)
             continue
-        if _is_array(item) and (len(item.shape) or _is_mask(item) or isinstance(item, TensorBase)):
-            found = selects if _is_position(item) else arrays
-            found.append((len(sizes), _mask_checked(op, item, shape[axis:])))
-            for size, stride in zip(shape[axis:], strides[axis : axis + _consumed(item)]):
+        if _is_array(entry) and (
+            len(entry.shape) or _is_mask(entry) or isinstance(entry, TensorBase)
+        ):
+            indices = selects if _is_position(entry) else arrays
+            indices.append((len(sizes), _mask_checked(op, entry, shape[axis:])))
+            for size, stride in zip(shape[axis:], strides[axis : axis + _consumed(entry)]):
                 starts.append(0)
                 lengths.append(size)
                 steps.append(1)
                 sizes.append(size)
                 new_strides.append(stride)
-            if _is_mask(item) and not item.shape:
+            if _is_mask(entry) and not entry.shape:
                 sizes.append(1)
                 new_strides.append(1)
-            axis += _consumed(item)
+            axis += _consumed(entry)
             continue
-        start, length, step = _range(op, item, shape[axis], axis)
+        start, length, step = _range(op, entry, shape[axis], axis)
         starts.append(start)
         lengths.append(length)
         steps.append(step)
-        if isinstance(item, slice):
+        if isinstance(entry, slice):
             sizes.append(length)
             new_strides.append(strides[axis] * step)
         axis += 1
@@ -245,7 +247,7 @@ def _selected(op: str, key: _Key, selects: list[tuple[int, Any]]) -> _Key:
         axis -= gone
         node = view.node
         view = view.select_at(axis, _position(op, index, node.shape[axis], node.device))
-        arrays = [(place - (place > axis), item) for place, item in arrays]
+        arrays = [(dimension - (dimension > axis), entry) for dimension, entry in arrays]
     return _Key(view, arrays)
 
 
@@ -294,10 +296,10 @@ def _checked_position(op: str, index: Tensor, size: int) -> Tensor:
     return wrap(position_node(op, index, size, index.node))
 
 
-def _range(op: str, item: Any, size: int, axis: int) -> tuple[int, int, int]:
+def _range(op: str, entry: Any, size: int, axis: int) -> tuple[int, int, int]:
     """Start, length and step of an integer or a slice."""
-    if isinstance(item, slice):
-        bounds = slice(*(_plain(op, part) for part in (item.start, item.stop, item.step)))
+    if isinstance(entry, slice):
+        bounds = slice(*(_plain(op, part) for part in (entry.start, entry.stop, entry.step)))
         start, length, step = slice_bounds(op, bounds, size)
         if step < 0:
             raise ShapeError(
@@ -309,13 +311,13 @@ def _range(op: str, item: Any, size: int, axis: int) -> tuple[int, int, int]:
             )
         return start, length, step
     try:
-        index = int(item.__index__())
+        index = int(entry.__index__())
     except (AttributeError, TypeError) as error:
         raise IndexError(
             op,
             "not an index",
             expect="integers, slices, None, ..., and arrays of integers or bools",
-            actual=f"{type(item).__name__} {item!r}",
+            actual=f"{type(entry).__name__} {entry!r}",
         ) from error
     if not -size <= index < size:
         raise IndexError(
@@ -331,15 +333,15 @@ def _plain(op: str, value: Any) -> Any:
     return as_int(op, value, "a bound") if isinstance(value, TensorBase) else value
 
 
-def _mask_checked(op: str, item: Any, shape: Shape) -> Any:
-    if _is_mask(item) and tuple(item.shape) != shape[: len(item.shape)]:
+def _mask_checked(op: str, entry: Any, shape: Shape) -> Any:
+    if _is_mask(entry) and tuple(entry.shape) != shape[: len(entry.shape)]:
         raise IndexError(
             op,
             "the mask does not fit",
-            expect=f"shape {shape[: len(item.shape)]}, the sizes that it masks",
-            actual=f"shape {tuple(item.shape)}",
+            expect=f"shape {shape[: len(entry.shape)]}, the sizes that it masks",
+            actual=f"shape {tuple(entry.shape)}",
         )
-    return item
+    return entry
 
 
 # Arrays -------------------------------------------------------------------------------------------
@@ -371,10 +373,10 @@ def _places(op: str, node: Node, arrays: list[tuple[int, Any]]) -> _Places:
     shape = node.shape
     axes: list[int] = []
     indices: list[Node] = []
-    for axis, item in arrays:
-        parts = (item,)
-        if _is_mask(item):
-            parts = _host_nonzero(item) if item.shape else (np.zeros(int(bool(item)), np.int64),)
+    for axis, entry in arrays:
+        parts = (entry,)
+        if _is_mask(entry):
+            parts = _host_nonzero(entry) if entry.shape else (np.zeros(int(bool(entry)), np.int64),)
         for part in parts:
             indices.append(position_node(op, part, shape[axis], node))
             axes.append(axis)
@@ -393,26 +395,26 @@ def _places(op: str, node: Node, arrays: list[tuple[int, Any]]) -> _Places:
 
 
 def _front(axes: list[int]) -> int:
-    """Adjacent arrays leave their dimensions in place, others bring them to the front."""
+    """Adjacent arrays leave their dimensions where they are, others move them to the front."""
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
     return axes[0] if adjacent else 0
 
 
-def _flattened(node: Node, places: _Places) -> Node:
+def _flattened(node: Node, target: _Places) -> Node:
     """The node with the indexed dimensions as one, in front."""
-    moved = node if places.order == tuple(range(len(node.shape))) else movement.permute(
-        node, axes=places.order
+    moved = node if target.order == tuple(range(len(node.shape))) else movement.permute(
+        node, axes=target.order
     )  # fmt: skip
-    count = len(places.axes)
+    count = len(target.axes)
     shape = (prod(moved.shape[:count]), *moved.shape[count:])
     return movement.reshape(moved, shape=shape) if count != 1 else moved
 
 
-def _result_axes(places: _Places, rank: int) -> tuple[int, ...]:
+def _result_axes(target: _Places, rank: int) -> tuple[int, ...]:
     """The permutation that moves the index's dimensions behind `front` others."""
-    width = len(places.flat.shape)
+    width = len(target.flat.shape)
     rest = range(width, rank)
-    front = places.front
+    front = target.front
     return (*rest[:front], *range(width), *rest[front:])
 
 
@@ -424,7 +426,7 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     """``input[key]``: a view for integers, slices, None and Ellipsis; a copy for arrays and masks.
 
     Args:
-        key: one item or a tuple of: int or 0-d integer Tensor, slice with positive step, None (a
+        key: one entry or a tuple of: int or 0-d integer Tensor, slice with positive step, None (a
             new dimension), Ellipsis, bool, an integer array (list, NumPy array or Tensor; several
             are broadcast together), or a bool or uint8 array (a mask, read at the call).
 
@@ -438,9 +440,9 @@ def getitem(input: Tensor, key: Any) -> Tensor:
         >>> x[1, ::2].tolist(), x[:, [2, 0]].tolist(), x[x > 3].tolist()
         ([3, 5], [[2, 0], [5, 3]], [4, 5])
     """
-    items = key if type(key) is tuple else (key,)
-    if _PLAIN.issuperset(map(type, items)):
-        view = _at_plain(input, items)
+    entries = key if type(key) is tuple else (key,)
+    if _PLAIN.issuperset(map(type, entries)):
+        view = _at_plain(input, entries)
         if view is not None:
             return view
     # A schedule at its time, say, is recorded from a template.
@@ -461,32 +463,32 @@ def _at_plain(input: Tensor, key: tuple[int | slice, ...]) -> Tensor | None:
     if not 0 < len(key) <= len(shape):
         return None
     starts, lengths, steps = [0] * len(shape), list(shape), [1] * len(shape)
-    kept: list[int] = []
+    remaining: list[int] = []
     sparse = False
-    for axis, item in enumerate(key):
-        if isinstance(item, int):
+    for axis, entry in enumerate(key):
+        if isinstance(entry, int):
             size = shape[axis]
-            if not -size <= item < size:
+            if not -size <= entry < size:
                 return None
-            starts[axis] = item if item >= 0 else item + size
+            starts[axis] = entry if entry >= 0 else entry + size
             lengths[axis] = 1
             continue
-        kept.append(axis)
-        if not (item.start is item.stop is item.step is None):
-            starts[axis], lengths[axis], steps[axis] = _range("index", item, shape[axis], axis)
+        remaining.append(axis)
+        if not (entry.start is entry.stop is entry.step is None):
+            starts[axis], lengths[axis], steps[axis] = _range("index", entry, shape[axis], axis)
             sparse = sparse or steps[axis] != 1
-    kept.extend(range(len(key), len(shape)))
-    if not kept and (number := input.number_at(starts)) is not None:
+    remaining.extend(range(len(key), len(shape)))
+    if not remaining and (number := input.number_at(starts)) is not None:
         return number
     part = tuple(lengths)
     through: list[tuple[Op, Any, Shape]] = []
     if part != shape or sparse:
         detail = {"starts": tuple(starts), "shape": part, "steps": tuple(steps)}
         through.append((movement.slice_, detail, part))
-    if len(kept) < len(shape) or not through:
-        left = tuple([lengths[axis] for axis in kept])
+    if len(remaining) < len(shape) or not through:
+        left = tuple([lengths[axis] for axis in remaining])
         through.append((movement.reshape, {"shape": left}, left))
-    return input.alias_as(through, tuple([strides[axis] * steps[axis] for axis in kept]))
+    return input.alias_as(through, tuple([strides[axis] * steps[axis] for axis in remaining]))
 
 
 def _at(input: Tensor, key: Any) -> Tensor:
@@ -494,21 +496,23 @@ def _at(input: Tensor, key: Any) -> Tensor:
     if not arrays:
         return view
     node = view.node
-    places = _places("index", node, arrays)
-    result = ops.gather(_flattened(node, places), places.flat)
-    if places.front and places.flat.shape:
-        result = movement.permute(result, axes=_result_axes(places, len(result.shape)))
+    target = _places("index", node, arrays)
+    result = ops.gather(_flattened(node, target), target.flat)
+    if target.front and target.flat.shape:
+        result = movement.permute(result, axes=_result_axes(target, len(result.shape)))
     read = wrap(result)
-    indices = [item for _, item in arrays if isinstance(item, TensorBase) and not _is_mask(item)]
+    indices = [
+        entry for _, entry in arrays if isinstance(entry, TensorBase) and not _is_mask(entry)
+    ]
     if view._strides is not None or any(index._strides is not None for index in indices):
-        read._strides = _strides_of_read(view, places, indices)
+        read._strides = _strides_of_read(view, target, indices)
     return read
 
 
-def _strides_of_read(view: Tensor, places: _Places, indices: Sequence[Any]) -> Shape | None:
+def _strides_of_read(view: Tensor, target: _Places, indices: Sequence[Any]) -> Shape | None:
     """Strides of what arrays read: of the input where it is not indexed, else of the indices."""
-    rest = places.order[len(places.axes) :]
-    front, index = places.front, places.flat.shape
+    rest = target.order[len(target.axes) :]
+    front, index = target.front, target.flat.shape
 
     def around(outer: Shape, inner: Shape) -> Shape:
         return (*outer[:front], *inner, *outer[front:])
@@ -516,7 +520,7 @@ def _strides_of_read(view: Tensor, places: _Places, indices: Sequence[Any]) -> S
     shape = around(tuple(view.node.shape[axis] for axis in rest), index)
     outer = tuple(view.strides[axis] for axis in rest)
     source = around(outer, (0,) * len(index))
-    known = [(shape, source)]
+    operands = [(shape, source)]
     for sizes, strides in [(x.node.shape, x.strides) for x in indices] or [
         (index, contiguous_strides(index))
     ]:
@@ -526,8 +530,8 @@ def _strides_of_read(view: Tensor, places: _Places, indices: Sequence[Any]) -> S
         among = around((1,) * len(outer), index)
         strides_among = reshape_strides(index, (*[0] * missing, *spread), among)
         assert strides_among is not None
-        known.append((among, strides_among))
-    return elementwise_strides(shape, tuple(known))
+        operands.append((among, strides_among))
+    return elementwise_strides(shape, tuple(operands))
 
 
 _at_tensor = templated(_at)
@@ -568,10 +572,10 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
         if masked is not None:
             view.write(masked, "setitem", fills)
             return
-    places = _places("index", node, arrays)
-    base = _flattened(node, places)
-    shape = places.flat.shape + base.shape[1:]
-    axes = _result_axes(places, len(shape))
+    target = _places("index", node, arrays)
+    base = _flattened(node, target)
+    shape = target.flat.shape + base.shape[1:]
+    axes = _result_axes(target, len(shape))
     written = _fitted(written, tuple(shape[axis] for axis in axes))
     if not prod(shape):
         # Which checks that it may be written.
@@ -581,13 +585,13 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
     if number is not None:
         # A number for some elements of a view that repeats them, in whatever order.
         chosen = common.full(False, base.shape, base, bool_)
-        chosen = ops.scatter(chosen, places.flat, common.full(True, shape, base, bool_))
-        chosen = _moved_back(chosen, node, places)
+        chosen = ops.scatter(chosen, target.flat, common.full(True, shape, base, bool_))
+        chosen = _moved_back(chosen, node, target)
         view.write(elementwise.where(chosen, to_shape(number, node.shape), node), "setitem")
         return
-    written = movement.permute(written, axes=_inverse(axes)) if places.front else written
-    result = ops.scatter(base, places.flat, written)
-    view.write(_moved_back(result, node, places), "setitem")
+    written = movement.permute(written, axes=_inverse(axes)) if target.front else written
+    result = ops.scatter(base, target.flat, written)
+    view.write(_moved_back(result, node, target), "setitem")
 
 
 def _shows_same(view: Tensor, value: TensorBase) -> bool:
@@ -597,10 +601,10 @@ def _shows_same(view: Tensor, value: TensorBase) -> bool:
     return view.chain[:-1] == value.chain and view.chain[-1][0] is movement.reshape
 
 
-def _moved_back(rows: Node, node: Node, places: _Places) -> Node:
+def _moved_back(rows: Node, node: Node, target: _Places) -> Node:
     """What `_flattened` has made of a node, in the shape of the node again."""
-    moved = movement.reshape(rows, shape=tuple(node.shape[axis] for axis in places.order))
-    return movement.permute(moved, axes=_inverse(places.order))
+    moved = movement.reshape(rows, shape=tuple(node.shape[axis] for axis in target.order))
+    return movement.permute(moved, axes=_inverse(target.order))
 
 
 def _value(value: Any, like: Node) -> Node:
@@ -615,15 +619,15 @@ def _value(value: Any, like: Node) -> Node:
 
 
 def _fitted(value: Node, shape: Shape) -> Node:
-    """The value broadcast to the place; leading dimensions of size 1 may be too many."""
+    """The value broadcast to the target; leading dimensions of size 1 may be too many."""
     while len(value.shape) > len(shape) and value.shape[0] == 1:
         value = movement.reshape(value, shape=value.shape[1:])
     if len(value.shape) > len(shape) or any(
-        size not in (1, place) for size, place in zip(value.shape[::-1], shape[::-1])
+        size not in (1, wanted) for size, wanted in zip(value.shape[::-1], shape[::-1])
     ):
         raise ShapeError(
             "setitem",
-            "the value does not fit its place",
+            "the value does not fit the selected elements",
             expect=f"a shape that broadcasts to {shape}",
             actual=str(value.shape),
         )
@@ -631,7 +635,7 @@ def _fitted(value: Node, shape: Shape) -> Node:
 
 
 def _by_mask(node: Node, axis: int, mask: Any, value: Node) -> Node | None:
-    """A masked write as `where`; None where the value has one element for each place."""
+    """A masked write as `where`; None where the value has one element for each True."""
     width = len(mask.shape)
     rest = node.shape[axis + width :]
     lead = value.shape[: max(len(value.shape) - len(rest), 0)]
@@ -662,8 +666,8 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """
     array, device = input.array(), input.device
     if as_tuple:
-        found = np.nonzero(np.atleast_1d(array))
-        return tuple(wrap(buffer_node(part, device)) for part in found)
+        coordinates = np.nonzero(np.atleast_1d(array))
+        return tuple(wrap(buffer_node(part, device)) for part in coordinates)
     positions = np.argwhere(array).astype(np.int64)
     return wrap(buffer_node(positions, device))
 

@@ -153,7 +153,7 @@ def take(input: Tensor, index: Any) -> Tensor:
 
 
 def _source(op: str, node: Node, src: Any, shape: Shape) -> Node:
-    """What to scatter: a number for every place, or the leading part of a Tensor."""
+    """What to scatter: a number for every position, or the leading part of a Tensor."""
     if not isinstance(src, TensorBase):
         return common.full(number_of(op, src, node.dtype), shape, node)
     values = src.node
@@ -193,7 +193,7 @@ def scattered(op: str, input: Tensor, dim: int, index: Any, src: Any, add: bool)
 
 @in_widest
 def scatter_add(input: Tensor, dim: int, index: Any, src: Tensor) -> Tensor:
-    """The input with `src` added at chosen places: ``out[index[i][j]][j] += src[i][j]``."""
+    """The input with `src` added at chosen positions: ``out[index[i][j]][j] += src[i][j]``."""
     return scattered("scatter_add", input, dim, index, src, True)
 
 

@@ -1,4 +1,4 @@
-"""Writing at chosen places: scatter_reduce, index_put, masked_scatter, put, select_scatter, ..."""
+"""Writing at chosen positions: scatter_reduce, index_put, masked_scatter, put, ..."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ __all__ = [
 
 def argwhere(input: Tensor) -> Tensor:
     """The positions of elements other than zero, as rows; see `nonzero`."""
-    found: Tensor = keys.nonzero(input)
-    return found
+    coordinates: Tensor = keys.nonzero(input)
+    return coordinates
 
 
 def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
@@ -54,12 +54,12 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     """Positions in the flattened shape as one coordinate Tensor for each dimension."""
     sizes = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
-    rest, found = to_dtype(indices.node, int64), []
+    rest, coordinates = to_dtype(indices.node, int64), []
     for size in reversed(sizes):
         divisor = common.full_like(rest, size)
-        found.append(wrap(elementwise.remainder(rest, divisor)))
+        coordinates.append(wrap(elementwise.remainder(rest, divisor)))
         rest = elementwise.floor_divide(rest, divisor)
-    return tuple(reversed(found))
+    return tuple(reversed(coordinates))
 
 
 def scatter(
@@ -75,7 +75,7 @@ def scatter(
 
     Args:
         dim: the dimension along which `index` chooses.
-        index: integers, of as many dimensions as `input`; of repeated places the last stays.
+        index: integers, of as many dimensions as `input`; of repeated positions the last stays.
         src: a Tensor at least as large as `index`, or a number.
         value: a number, instead of `src`.
         reduce: ``"add"`` adds to the old elements, ``"multiply"`` multiplies them.
@@ -103,7 +103,7 @@ def scatter(
     return scatter_reduce(input, dim, index, given, "prod")
 
 
-# Reductions of what meets at a place --------------------------------------------------------------
+# Reductions of values with one index --------------------------------------------------------------
 
 REDUCTIONS: dict[str, Op] = {
     "prod": reduction.prod,
@@ -126,9 +126,9 @@ def _identity(node: Node, reduce: str) -> Any:
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    """The input with `src` reduced into chosen places: ``out[index[i][j]][j]`` for dim 0.
+    """The input with `src` reduced into chosen positions: ``out[index[i][j]][j]`` for dim 0.
 
-    A sum or a mean is one scatter. The others compare every index with every place along `dim`.
+    A sum or a mean is one scatter. The others compare every index with every position along `dim`.
 
     Args:
         index: integers, of as many dimensions as `input`; src is at least as large.
@@ -212,15 +212,15 @@ def _leading(node: Node, shape: Shape) -> Node:
 def _scattered_extreme(
     input: Tensor, axis: int, index: Tensor, src: Tensor, reduce: str, include_self: bool
 ) -> Tensor:
-    """Every place reduces all sources whose index is the place, and the old element."""
+    """Every position reduces all sources whose index it is, and the old element."""
     whole = _last(input.node, axis)
     size, count = whole.shape[-1], index.node.shape[axis]
     checked = keys.position_node("scatter_reduce", index, size, input.node, wrap_negative=False)
-    places = _last(checked, axis)
-    values = _leading(_last(src.node, axis), places.shape)
-    region = _leading(whole, (*places.shape[:-1], size))
+    positions = _last(checked, axis)
+    values = _leading(_last(src.node, axis), positions.shape)
+    region = _leading(whole, (*positions.shape[:-1], size))
     wide = (*region.shape, count)
-    here = elementwise.eq(_spread(places, wide, -2), along_axis(wide, len(wide) - 2, places))
+    here = elementwise.eq(_spread(positions, wide, -2), along_axis(wide, len(wide) - 2, positions))
     identity = common.full(_identity(values, reduce), wide, values)
     chosen = elementwise.where(here, _spread(values, wide, -2), identity)
     axes = (len(wide) - 1,)
@@ -236,10 +236,10 @@ def _scattered_extreme(
         else:
             here_too = here
         reduced = _shared_by_equals(chosen, detached(reduced), here_too)
-    found = movement.reshape(reduced, shape=region.shape)
+    result = movement.reshape(reduced, shape=region.shape)
     hit = movement.reshape(reduction.any(here, axes=axes), shape=region.shape)
-    found = elementwise.where(hit, found, region)
-    return wrap(_put_back(whole, found, axis))
+    result = elementwise.where(hit, result, region)
+    return wrap(_put_back(whole, result, axis))
 
 
 def _shared_by_equals(chosen: Node, extreme: Node, here: Node) -> Node:
@@ -259,7 +259,7 @@ def _shared_by_equals(chosen: Node, extreme: Node, here: Node) -> Node:
 
 
 def _spread(node: Node, wide: Shape, at: int) -> Node:
-    """A row of each line seen from every place."""
+    """A row of each line, compared with every position."""
     shape = (*node.shape[:-1], 1, node.shape[-1])
     return movement.expand(movement.reshape(node, shape=shape), shape=wide)
 
@@ -267,11 +267,11 @@ def _spread(node: Node, wide: Shape, at: int) -> Node:
 def _put_back(whole: Node, region: Node, axis: int) -> Node:
     rank = len(whole.shape)
     if whole.shape != region.shape:
-        place = {"starts": (0,) * rank, "shape": whole.shape, "steps": (1,) * rank}
+        inner = {"starts": (0,) * rank, "shape": whole.shape, "steps": (1,) * rank}
         inside = common.full(True, region.shape, region, bool_)
         region = elementwise.where(
-            movement.pad(inside, value=False, **place),
-            movement.pad(region, value=0, **place),
+            movement.pad(inside, value=False, **inner),
+            movement.pad(region, value=0, **inner),
             whole,
         )
     return movement.permute(region, axes=(*range(axis), rank - 1, *range(axis, rank - 1)))
@@ -327,11 +327,11 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
         )
     if not index.numel():
         return _unwritten(input, source)
-    places = keys.position_node("put", index, size, node)
-    places = movement.reshape(places, shape=(prod(places.shape),))
-    values = movement.reshape(source.node, shape=places.shape)
+    positions = keys.position_node("put", index, size, node)
+    positions = movement.reshape(positions, shape=(prod(positions.shape),))
+    values = movement.reshape(source.node, shape=positions.shape)
     row = ops.scatter_add if accumulate else ops.scatter
-    flat = row(movement.reshape(node, shape=(size,)), places, values)
+    flat = row(movement.reshape(node, shape=(size,)), positions, values)
     return wrap(movement.reshape(flat, shape=node.shape))
 
 
@@ -357,13 +357,13 @@ def index_put(
             expect="(index, ..) of Tensors or None",
             actual=type(indices).__name__,
         )
-    key = tuple(slice(None) if item is None else item for item in indices)
+    key = tuple(slice(None) if entry is None else entry for entry in indices)
     result = shaping.clone(input)
     if not accumulate:
         keys.setitem(result, key, values)
         return result
-    places = wrap(along_flat(input.node))
-    chosen = keys.getitem(places, key)
+    positions = wrap(along_flat(input.node))
+    chosen = keys.getitem(positions, key)
     added = wrap(to_shape(as_tensor(values).node, chosen.node.shape))
     return put(result, chosen, added, accumulate=True)
 
@@ -389,7 +389,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """The input with the elements of `source`, in order, where `mask` holds.
 
     Raises:
-        IndexError: `source` has fewer elements than the mask has places; when it is computed.
+        IndexError: `source` has fewer elements than the mask has Trues; when it is computed.
     """
     if mask.dtype is not bool_:
         raise DTypeError(
@@ -412,9 +412,9 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     number = elementwise.where(
         movement.reshape(chosen, shape=flat.shape), number, common.full_like(number, 0)
     )
-    places = keys.position_node("masked_scatter", wrap(number), source.numel(), input.node)
+    positions = keys.position_node("masked_scatter", wrap(number), source.numel(), input.node)
     supply = movement.reshape(source.node, shape=(source.numel(),))
-    taken = movement.reshape(ops.gather(supply, places), shape=shape)
+    taken = movement.reshape(ops.gather(supply, positions), shape=shape)
     return wrap(elementwise.where(chosen, taken, to_shape(input.node, shape)))
 
 
@@ -427,7 +427,7 @@ def _through(op: str, input: Tensor, view: Any, src: Tensor) -> Tensor:
             op, "src does not fit", expect=str(shown.node.shape), actual=str(src.node.shape)
         )
     shown.write(to_dtype(src.node, input.dtype), op)
-    # The copy has the strides of the input, gaps included, but no element lies in two places.
+    # The copy has the strides of the input, gaps included, but no two positions share an element.
     if not may_overlap(input.node.shape, input.strides):
         result._strides = input._strides
     return result

@@ -98,8 +98,10 @@ def _each(name: str, function: Callable[..., tuple[Any, ...]], *arrays: Array) -
     batch = arrays[0].shape[:-2]
     kind = "s" if arrays[0].dtype == np.float32 else "d"
     routine = getattr(scipy.linalg.lapack, kind + name)
-    found = [function(routine, *(array[place] for array in arrays)) for place in np.ndindex(batch)]
-    return [np.stack(part).reshape((*batch, *np.shape(part[0]))) for part in zip(*found)]
+    results = [
+        function(routine, *(array[index] for array in arrays)) for index in np.ndindex(batch)
+    ]
+    return [np.stack(part).reshape((*batch, *np.shape(part[0]))) for part in zip(*results)]
 
 
 def _buffer(array: Array, like: Tensor, dtype: Any) -> Tensor:
@@ -132,9 +134,9 @@ def _rows(pivots: Array, m: int) -> Array:
     """The order of rows that the pivots (from 1) leave: row i of ``P.T @ A`` is row order[i]."""
     batch = pivots.shape[:-1]
     order = np.tile(np.arange(m), (*batch, 1))
-    for place in np.ndindex(batch):
-        line = order[place]
-        for i, other in enumerate(pivots[place]):
+    for index in np.ndindex(batch):
+        line = order[index]
+        for i, other in enumerate(pivots[index]):
             line[[i, other - 1]] = line[[other - 1, i]]
     return order
 
@@ -152,20 +154,20 @@ def _factor(op: str, A: Tensor, pivot: bool) -> tuple[Tensor, Tensor, Tensor]:
             op, "pivots are always chosen", expect="pivot=True", actual="pivot=False"
         )
     packed, pivots, info = _getrf(A.array())
-    places = _buffer(pivots, A, np.int32)
+    positions = _buffer(pivots, A, np.int32)
     status = _buffer(info, A, np.int32)
     if not _tracked(A):
-        return _buffer(packed, A, A.dtype.numpy), places, status
+        return _buffer(packed, A, A.dtype.numpy), positions, status
     k = min(A.shape[-2:])
-    permuted = _permutation(places, A.shape[-2], A).mT @ A
+    permuted = _permutation(positions, A.shape[-2], A).mT @ A
     square = _packed_square(permuted[..., :k, :k], packed[..., :k, :k])
     if A.shape[-2] > k:
         rest = solve_triangular(square.triu(), permuted[..., k:, :], upper=True, left=False)
-        return shaping.cat([square, rest], -2), places, status
+        return shaping.cat([square, rest], -2), positions, status
     if A.shape[-1] > k:
         rest = solve_triangular(square, permuted[..., k:], upper=False, unitriangular=True)
-        return shaping.cat([square, rest], -1), places, status
-    return square, places, status
+        return shaping.cat([square, rest], -1), positions, status
+    return square, positions, status
 
 
 def _packed_square(A: Tensor, packed: Array) -> Tensor:
@@ -219,8 +221,8 @@ def lu(A: Tensor, *, pivot: bool = True) -> PLU:
 
 def lu_packed(A: Tensor, pivot: bool = True, get_infos: bool = False) -> Any:
     """`tc.linalg.lu_factor`; with `get_infos` its info too."""
-    found = _factor("lu", A, pivot)
-    return found if get_infos else LUFactor(*found[:2])
+    factors = _factor("lu", A, pivot)
+    return factors if get_infos else LUFactor(*factors[:2])
 
 
 def lu_unpack(
@@ -267,8 +269,8 @@ def triangular_solve(
     """`tc.linalg.solve_triangular` with the right side first, and a copy of A."""
     matrix = A.mT if transpose else A
     side = upper != transpose
-    found = solve_triangular(matrix, b, upper=side, unitriangular=unitriangular)
-    return TriangularSolution(found, shaping.clone(A))
+    solution = solve_triangular(matrix, b, upper=side, unitriangular=unitriangular)
+    return TriangularSolution(solution, shaping.clone(A))
 
 
 # LDL ----------------------------------------------------------------------------------------------
@@ -312,14 +314,14 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False)
     batch = broadcast("ldl_solve", tuple(LD.shape[:-2]), tuple(B.shape[:-2]))
     packed = np.broadcast_to(LD.array(), (*batch, n, n))
     right = np.broadcast_to(B.array(), (*batch, *B.shape[-2:]))
-    places = np.broadcast_to(pivots.array(), (*batch, n))[..., None]
+    positions = np.broadcast_to(pivots.array(), (*batch, n))[..., None]
 
     def one(routine: Any, matrix: Array, order: Array, b: Array) -> tuple[Any, ...]:
         return (routine(matrix, order[:, 0], b, lower=1)[0],)
 
     if not prod(right.shape):
         return _buffer(right, B, B.dtype.numpy)
-    return _buffer(_each("sytrs", one, packed, places, right)[0], B, B.dtype.numpy)
+    return _buffer(_each("sytrs", one, packed, positions, right)[0], B, B.dtype.numpy)
 
 
 # Householder reflections --------------------------------------------------------------------------
@@ -374,7 +376,7 @@ def ormqr(
 
     Args:
         left: False gives ``other @ Q``.
-        transpose: Q.mT in place of Q.
+        transpose: Q.mT instead of Q.
     """
     if not left:
         return ormqr(input, tau, other.mT, transpose=not transpose).mT

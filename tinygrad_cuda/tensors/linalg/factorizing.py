@@ -97,7 +97,7 @@ def require_matrix(op: str, value: Any, square: bool = False) -> Tensor:
 
 def _on_host(op: str, function: Callable[..., Any], *tensors: Tensor) -> list[np.ndarray[Any, Any]]:
     try:
-        found = function(*(tensor.array() for tensor in tensors))
+        results = function(*(tensor.array() for tensor in tensors))
     except np.linalg.LinAlgError as error:
         raise ArgumentError(
             op,
@@ -105,7 +105,7 @@ def _on_host(op: str, function: Callable[..., Any], *tensors: Tensor) -> list[np
             expect="matrices of full rank, or positive definite, without NaN",
             actual=str(error),
         ) from error
-    return list(found) if isinstance(found, tuple) else [found]
+    return list(results) if isinstance(results, tuple) else [results]
 
 
 def _iterated(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,8 +132,8 @@ def _recorded(arrays: list[Any], sources: tuple[Tensor, ...], backward: Backward
 
     def function(*gs: Node | None) -> list[Node | None]:
         # A weak reference: the node holds this function.
-        found = backward([None if g is None else wrap(g) for g in gs], _results(reference()))
-        return [None if part is None else part.node for part in found]
+        gradients = backward([None if g is None else wrap(g) for g in gs], _results(reference()))
+        return [None if part is None else part.node for part in gradients]
 
     node = common.custom(
         *nodes, *(source.node for source in sources), results=len(nodes), function=function
@@ -263,8 +263,8 @@ def slogdet(A: Tensor) -> SlogDet:
 def logdet(A: Tensor) -> Tensor:
     """The logarithm of the determinant; NaN where that is negative."""
     sign, value = slogdet(A)
-    found: Tensor = selecting.where(sign < 0, float("nan"), value)
-    return found
+    logarithm: Tensor = selecting.where(sign < 0, float("nan"), value)
+    return logarithm
 
 
 # Factors ------------------------------------------------------------------------------------------
@@ -555,8 +555,8 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
         left >>= 1
         if left:
             square = square @ square
-    found: Tensor = result
-    return shaping.clone(found) if found is A else found
+    product: Tensor = result
+    return shaping.clone(product) if product is A else product
 
 
 def matrix_exp(A: Tensor) -> Tensor:

@@ -95,8 +95,8 @@ def _empty_sum(left: Node, right: Node, batch: Shape) -> Node:
         return common.full(0, shape, left)
     parts = []
     for node, axis in ((left, len(left.shape) - 1), (right, len(right.shape) - 2)):
-        kept = tuple(1 if n == axis else size for n, size in enumerate(node.shape))
-        total = movement.reshape(reduction.sum(node, axes=(axis,)), shape=kept)
+        ones = tuple(1 if n == axis else size for n, size in enumerate(node.shape))
+        total = movement.reshape(reduction.sum(node, axes=(axis,)), shape=ones)
         parts.append(to_shape(total, shape))
     return elementwise.add(*parts)
 
@@ -344,16 +344,16 @@ def _letter_sizes(terms: list[str], nodes: list[Node]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for term, node in zip(terms, nodes):
         for letter, size in zip(term, node.shape):
-            known = sizes.get(letter, 1)
-            if known != 1 and size not in (1, known):
+            earlier = sizes.get(letter, 1)
+            if earlier != 1 and size not in (1, earlier):
                 name = letter if letter.isascii() else "..."
                 raise ShapeError(
                     "einsum",
                     f"{name!r} stands for different sizes",
-                    expect=str(known),
+                    expect=str(earlier),
                     actual=f"{size} in shape {node.shape}",
                 )
-            sizes[letter] = max(known, size) if size else 0
+            sizes[letter] = max(earlier, size) if size else 0
     return sizes
 
 
@@ -385,12 +385,12 @@ def _diagonals(node: Node, term: str) -> tuple[Node, str]:
     return node, term
 
 
-def _summed(node: Node, term: str, kept: set[str]) -> tuple[Node, str]:
+def _summed(node: Node, term: str, remaining: set[str]) -> tuple[Node, str]:
     """Sums over the letters that nobody needs any more."""
-    axes = tuple(axis for axis, letter in enumerate(term) if letter not in kept)
+    axes = tuple(axis for axis, letter in enumerate(term) if letter not in remaining)
     if not axes:
         return node, term
-    left = "".join(letter for letter in term if letter in kept)
+    left = "".join(letter for letter in term if letter in remaining)
     shape = tuple(size for axis, size in enumerate(node.shape) if axis not in axes)
     return movement.reshape(reduction.sum(node, axes=axes), shape=shape), left
 
@@ -428,8 +428,8 @@ def _contracted(
     else:
         product = matmul_nodes("einsum", left, right)
     letters = [*batch, *rows, *columns]
-    known = dict(zip(term_b, b.shape)) | dict(zip(term_a, a.shape))
-    shape = tuple(sizes[letter] if letter in batch else known[letter] for letter in letters)
+    extents = dict(zip(term_b, b.shape)) | dict(zip(term_a, a.shape))
+    shape = tuple(sizes[letter] if letter in batch else extents[letter] for letter in letters)
     return movement.reshape(product, shape=shape), "".join(letters)
 
 
@@ -666,18 +666,18 @@ def multi_dot(tensors: Any) -> Tensor:
 
     The first and the last may be vectors.
     """
-    found = list(tensors)
-    if len(found) < 2:
+    operands = list(tensors)
+    if len(operands) < 2:
         raise ArgumentError(
-            "multi_dot", "needs at least two tensors", expect="2 or more", actual=str(len(found))
+            "multi_dot", "needs at least two tensors", expect="2 or more", actual=str(len(operands))
         )
-    is_row, is_column = found[0].ndim == 1, found[-1].ndim == 1
+    is_row, is_column = operands[0].ndim == 1, operands[-1].ndim == 1
     if is_row:
-        found[0] = found[0].unsqueeze(0)
+        operands[0] = operands[0].unsqueeze(0)
     if is_column:
-        found[-1] = found[-1].unsqueeze(1)
-    sizes = [found[0].shape[0], *(matrix.shape[1] for matrix in found)]
-    result = _chain(found, _splits(sizes), 0, len(found) - 1)
+        operands[-1] = operands[-1].unsqueeze(1)
+    sizes = [operands[0].shape[0], *(matrix.shape[1] for matrix in operands)]
+    result = _chain(operands, _splits(sizes), 0, len(operands) - 1)
     shape = tuple(result.shape)
     return result.reshape(shape[int(is_row) : 1 if is_column else 2])
 
