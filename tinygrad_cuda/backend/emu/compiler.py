@@ -29,7 +29,9 @@ from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.ownership import own_folder, read_own
 
 HERE = Path(__file__).resolve().parent
-HEADERS = (HERE / "device_twin.h", HERE / "device_twin_math.h")
+HEADERS = tuple(
+    HERE / name for name in ("device_twin.h", "device_twin_math.h", "device_twin_async.h")
+)
 
 # Without C++ headers, errno, exceptions and type information a kernel compiles in half the time.
 # No contraction, wrapping integers: what separately rounded and integer device code means.
@@ -206,7 +208,7 @@ def _build(source: str, folder: Path, key: str) -> None:
     text, library = folder / f"{own}.cpp", folder / f"{own}.so"
     try:
         text.write_text(source)
-        command = [*toolchain().command, *options(), "-include", str(HEADERS[0])]
+        command = [*toolchain().command, *options(), f"-I{HERE}", "-include", str(HEADERS[0])]
         failed, log = _finished([*command, str(text), "-o", str(library), "-lm"])
         if failed:
             raise _rejected(source, str(text), log)

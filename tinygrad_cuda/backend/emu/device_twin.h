@@ -30,7 +30,8 @@
 struct tgc_emu_range { unsigned long long base, bytes; };
 
 enum { TGC_EMU_FINE, TGC_EMU_BOUNDS, TGC_EMU_MISALIGNED, TGC_EMU_DEADLOCK, TGC_EMU_BARRIERS,
-       TGC_EMU_MASK, TGC_EMU_CANARY, TGC_EMU_BLOCK_SIZE, TGC_EMU_PARAMETERS, TGC_EMU_SHARED_ACCESS };
+       TGC_EMU_MASK, TGC_EMU_CANARY, TGC_EMU_BLOCK_SIZE, TGC_EMU_PARAMETERS, TGC_EMU_SHARED_ACCESS,
+       TGC_EMU_ASYNC };
 
 struct tgc_emu_error {
   long long kind, block, thread;
@@ -46,7 +47,7 @@ struct tgc_emu_launch {
   const unsigned long long* words;
   long long word_count;
   const tgc_emu_range* ranges;
-  long long range_count, grid, block, shared, order;
+  long long range_count, grid, block, shared, order, cluster;
   tgc_emu_error error;
 };
 
@@ -55,8 +56,10 @@ struct tgc_emu_launch {
 constexpr int TGC_EMU_THREADS = 1024;
 constexpr long long TGC_EMU_STACK = 65 * 4096;    // no power of two: see tgc_emu_prime
 constexpr long long TGC_EMU_STATE = 256 << 10;   // the structure below and the warps
-constexpr long long TGC_EMU_SHARED = 512 << 10;  // shared memory between two canaries
+constexpr long long TGC_EMU_SHARED = 2 << 20;    // of the blocks of a cluster, between canaries
 constexpr int TGC_EMU_CANARY_BYTES = 256;
+constexpr int TGC_EMU_CLUSTER = 8;               // blocks of a cluster at most
+constexpr int TGC_EMU_ALIGNED = 1024;            // shared memory begins at a multiple of it
 constexpr int TGC_EMU_COPIES = 1 << 17;          // in flight at one time
 struct tgc_emu_copy { char* to; const char* from; int bytes, next; unsigned group; };
 constexpr long long TGC_EMU_MACHINE_BYTES =
@@ -73,6 +76,8 @@ struct tgc_emu_warp {
 
 struct tgc_emu_known { const char* base; long long below, above; };
 
+struct tgc_emu_block { int live, barrier_count, barrier_line, barrier_true, barrier_result; };
+
 struct tgc_emu_state {
   int guarded;                          // stacks that have their guard page; outlives launches
   void* contexts[TGC_EMU_THREADS + 1];  // where a thread sleeps, null before it begins; the last
@@ -82,9 +87,17 @@ struct tgc_emu_state {
   unsigned ready_lanes[TGC_EMU_THREADS / 32];          // and in other orders a set
   unsigned warp;                                       // the warp that ran last
   bool sticky;                                         // it goes on for as long as it can
+  bool spins;                                          // some thread has looked again and again
+  unsigned slow_first, slow_count, slow_picks;         // warps that are seldom picked, how long
   unsigned char at_barrier[TGC_EMU_THREADS];
-  int starting, starting_fiber, cursor, live;
-  int barrier_count, barrier_line, barrier_true, barrier_result;
+  int starting, starting_fiber, cursor;
+  int cluster, threads, live;            // blocks and threads that run together; live: not ended
+  long long first_block, shared_stride;  // of a cluster; bytes from one block's memory to the next
+  char* shared_base;
+  unsigned long long serial;             // of the cluster that runs, over all launches
+  void (*moment)();                      // of what is asynchronous: some of it may take effect
+  void (*ended)();                       // the running thread ends
+  tgc_emu_block blocks[TGC_EMU_CLUSTER];
   int warp_count;                       // threads that wait at a warp operation
   int idle;                             // looks in vain since something was last told
   unsigned long long random;
@@ -105,6 +118,17 @@ constexpr int warpSize = 32;
 static tgc_emu_state* tgc_emu;
 static const unsigned long long* tgc_emu_words;
 static char* tgc_emu_smem;
+static int tgc_emu_self, tgc_emu_rank;  // the running thread and its block, counted in the cluster
+
+static inline void tgc_emu_enter(int self) {
+  tgc_emu_state* m = tgc_emu;
+  tgc_emu_self = threadIdx.x = self;
+  if (m->cluster == 1) return;
+  tgc_emu_rank = self / int(blockDim.x);
+  threadIdx.x = self - tgc_emu_rank * blockDim.x;
+  blockIdx.x = unsigned(m->first_block + tgc_emu_rank);
+  tgc_emu_smem = m->shared_base + tgc_emu_rank * m->shared_stride;
+}
 
 // -------------------------------------------------------------------------- switching of fibers
 
@@ -177,7 +201,16 @@ TGC_COLD void tgc_emu_fail(long long kind, long long first = 0, long long second
   error.first = first;
   error.second = second;
   error.third = third;
-  tgc_emu_jump(threadIdx.x, TGC_EMU_THREADS);
+  tgc_emu_jump(tgc_emu_self, TGC_EMU_THREADS);
+}
+TGC_COLD void tgc_emu_deadlock() {
+  tgc_emu_state* m = tgc_emu;
+  int waiting = 0, line = 0;
+  for (int rank = m->cluster - 1; rank >= 0; rank--) {
+    waiting += m->blocks[rank].barrier_count;
+    if (m->blocks[rank].barrier_count) line = m->blocks[rank].barrier_line;
+  }
+  tgc_emu_fail(TGC_EMU_DEADLOCK, waiting, m->warp_count, line);
 }
 
 static unsigned tgc_emu_random(unsigned limit) {
@@ -194,26 +227,46 @@ static inline void tgc_emu_make_ready(int thread) {
   m->ready_count++;
 }
 
-static bool tgc_emu_release_barrier() {
+static bool tgc_emu_release_barrier(int rank) {
   tgc_emu_state* m = tgc_emu;
-  if (m->barrier_count != m->live) return false;
-  m->barrier_result = m->barrier_true;
-  m->barrier_true = m->barrier_count = m->head = 0;
+  tgc_emu_block& block = m->blocks[rank];
+  if (block.barrier_count == 0 || block.barrier_count != block.live) return false;
+  block.barrier_result = block.barrier_true;
+  block.barrier_true = block.barrier_count = 0;
+  if (m->ready_count == 0) m->head = 0;
   m->sticky = tgc_emu_random(2);
-  for (unsigned thread = 0; thread < blockDim.x; thread++)
+  int first = rank * blockDim.x;
+  for (unsigned thread = first; thread < first + blockDim.x; thread++)
     if (m->at_barrier[thread]) tgc_emu_make_ready(thread);
-  memset(m->at_barrier, 0, blockDim.x);
+  memset(m->at_barrier + first, 0, blockDim.x);
   return true;
+}
+
+// Where threads look again and again, none is last: so for a while one warp or one block of the
+// cluster, or none, falls behind.
+static void tgc_emu_slow_down(unsigned warps) {
+  tgc_emu_state* m = tgc_emu;
+  unsigned of_block = warps / m->cluster;
+  m->slow_picks = 64u << tgc_emu_random(8);
+  m->slow_count = tgc_emu_random(3) == 0 ? 0 : tgc_emu_random(2) ? of_block : 1;
+  m->slow_first = m->slow_count == 1 ? tgc_emu_random(warps)
+                                     : tgc_emu_random(m->cluster) * of_block;
 }
 
 // A random thread. From one barrier to the next either all warps go on evenly, or one at a time
 // runs as far as it can: a missing barrier shows only if some warp is far ahead of another.
 static int tgc_emu_pick_random() {
   tgc_emu_state* m = tgc_emu;
-  unsigned warps = (blockDim.x + 31) / 32;
+  unsigned warps = (m->threads + 31) / 32;
   if (!m->sticky || m->ready_lanes[m->warp] == 0) {
+    if (m->spins && m->slow_picks-- == 0) tgc_emu_slow_down(warps);
+    bool slow = m->spins && m->slow_count && tgc_emu_random(32) != 0;
     m->warp = tgc_emu_random(warps);
-    while (m->ready_lanes[m->warp] == 0) m->warp = (m->warp + 1) % warps;
+    for (unsigned tries = 0; m->ready_lanes[m->warp] == 0 ||
+                             (slow && m->warp - m->slow_first < m->slow_count); tries++) {
+      m->warp = (m->warp + 1) % warps;
+      if (tries == warps) slow = false;  // no other is ready
+    }
   }
   unsigned lanes = m->ready_lanes[m->warp];
   for (unsigned skip = tgc_emu_random(__builtin_popcount(lanes)); skip > 0; skip--)
@@ -230,13 +283,13 @@ static void tgc_emu_copies_arrive();
 static int tgc_emu_pick() {
   tgc_emu_state* m = tgc_emu;
   if (m->ready_count == 0) {
-    if (m->cursor < (int)blockDim.x) return m->cursor++;
+    if (m->cursor < m->threads) return m->cursor++;
     if (m->live == 0) return -1;
-    if (!tgc_emu_release_barrier())
-      tgc_emu_fail(TGC_EMU_DEADLOCK, m->barrier_count, m->warp_count, m->barrier_line);
+    if (m->cluster > 1 || !tgc_emu_release_barrier(0)) tgc_emu_deadlock();
   }
   if (m->launch->order != 0) {
     if (m->in_flight) tgc_emu_copies_arrive();
+    if (m->moment) m->moment();
     return tgc_emu_pick_random();
   }
   unsigned at = m->head;
@@ -259,48 +312,51 @@ static void tgc_emu_start(int thread) {
 
 // The running thread waits: another runs until somebody has made this one ready.
 static inline void tgc_emu_wait() {
-  int self = threadIdx.x, next = tgc_emu_pick();
+  int self = tgc_emu_self, next = tgc_emu_pick();
   if (next == self) return;
   if (tgc_emu->contexts[next] == nullptr) tgc_emu_start(next);
   tgc_emu_jump(self, next);
-  threadIdx.x = self;
+  tgc_emu_enter(self);
 }
 
 // The running thread looks again later for what others tell it. If all do so, none ever will.
 constexpr int TGC_EMU_PATIENCE = 1 << 20;
 static inline void tgc_emu_yield() {
   tgc_emu_state* m = tgc_emu;
-  int self = threadIdx.x;
-  if (m->idle++ > TGC_EMU_PATIENCE)
-    tgc_emu_fail(TGC_EMU_DEADLOCK, m->barrier_count, m->warp_count, m->barrier_line);
+  int self = tgc_emu_self;
+  if (m->idle++ > TGC_EMU_PATIENCE) tgc_emu_deadlock();
   m->sticky = false;
+  m->spins = true;
   tgc_emu_make_ready(self);
-  int next = m->cursor < (int)blockDim.x ? m->cursor++ : tgc_emu_pick();
+  int next = m->cursor < m->threads ? m->cursor++ : tgc_emu_pick();
   if (next == self) return;
   if (m->contexts[next] == nullptr) tgc_emu_start(next);
   tgc_emu_jump(self, next);
-  threadIdx.x = self;
+  tgc_emu_enter(self);
 }
 static inline void tgc_emu_moved() { tgc_emu->idle = 0; }
 
 // The running thread has ended: the next one to begin on its fiber.
 static inline int tgc_emu_end(int fiber) {
   tgc_emu_state* m = tgc_emu;
+  if (m->ended) m->ended();
   m->live--;
+  m->blocks[tgc_emu_rank].live--;
+  if (m->cluster > 1) tgc_emu_release_barrier(tgc_emu_rank);
   int next = tgc_emu_pick();
   if (next >= 0 && m->contexts[next] == nullptr) {
     m->contexts[next] = tgc_emu_context(fiber);
     return next;
   }
   m->free_fibers[m->free_count++] = fiber;
-  tgc_emu_jump(threadIdx.x, next < 0 ? TGC_EMU_THREADS : next);
+  tgc_emu_jump(tgc_emu_self, next < 0 ? TGC_EMU_THREADS : next);
   __builtin_unreachable();
 }
 
 template <class Stage> static __forceinline__ void tgc_emu_work(Stage stage) {
   int thread = tgc_emu->starting, fiber = tgc_emu->starting_fiber;
   for (;;) {
-    threadIdx.x = thread;
+    tgc_emu_enter(thread);
     stage();
     thread = tgc_emu_end(fiber);
   }
@@ -375,8 +431,8 @@ enum { TGC_EMU_AT_ISSUE, TGC_EMU_AT_WAIT, TGC_EMU_AT_WAIT_OLD_BYTES, TGC_EMU_BY_
 static void tgc_emu_copies_reset(long long block) {
   tgc_emu_state* m = tgc_emu;
   m->copies = (tgc_emu_copy*)tgc_emu_stack(TGC_EMU_THREADS);
-  memset(m->copy_first, 0xff, sizeof(int) * blockDim.x);
-  memset(m->copy_groups, 0, sizeof(unsigned) * blockDim.x);
+  memset(m->copy_first, 0xff, sizeof(int) * m->threads);
+  memset(m->copy_groups, 0, sizeof(unsigned) * m->threads);
   m->free_copy = -1;
   m->fresh_copy = m->in_flight = 0;
   long long order = m->launch->order;
@@ -402,14 +458,14 @@ static void tgc_emu_copy_arrive(int thread) {
 
 static void tgc_emu_copies_arrive() {
   if (tgc_emu->copy_moment != TGC_EMU_BY_CHANCE || tgc_emu_random(4)) return;
-  int thread = tgc_emu_random(blockDim.x);
+  int thread = tgc_emu_random(tgc_emu->threads);
   if (tgc_emu->copy_first[thread] >= 0) tgc_emu_copy_arrive(thread);
 }
 
 // `bytes` to shared memory, zeros where `from` is null.
 static void tgc_emu_copy_async(void* shared, const void* from, int bytes) {
   tgc_emu_state* m = tgc_emu;
-  int self = threadIdx.x, moment = m->copy_moment;
+  int self = tgc_emu_self, moment = m->copy_moment;
   tgc_emu_check_shared(shared, bytes, bytes, true);
   bool full = m->free_copy < 0 && m->fresh_copy == TGC_EMU_COPIES;
   if (moment == TGC_EMU_AT_ISSUE || full || (moment == TGC_EMU_BY_CHANCE && tgc_emu_random(2))) {
@@ -425,11 +481,11 @@ static void tgc_emu_copy_async(void* shared, const void* from, int bytes) {
   m->copy_last[self] = number;
   m->in_flight++;
 }
-static inline void tgc_emu_copy_commit() { tgc_emu->copy_groups[threadIdx.x]++; }
+static inline void tgc_emu_copy_commit() { tgc_emu->copy_groups[tgc_emu_self]++; }
 // All groups of the thread but the `newer` newest arrive; what it has not committed does not.
 static void tgc_emu_copy_wait(int newer) {
   tgc_emu_state* m = tgc_emu;
-  int self = threadIdx.x, last = int(m->copy_groups[self]) - newer;
+  int self = tgc_emu_self, last = int(m->copy_groups[self]) - newer;
   while (m->copy_first[self] >= 0 && int(m->copies[m->copy_first[self]].group) < last)
     tgc_emu_copy_arrive(self);
 }
@@ -471,12 +527,15 @@ template <class T> static inline T __ldg(const T* pointer) {
 
 static int tgc_emu_barrier(bool predicate, int line) {
   tgc_emu_state* m = tgc_emu;
-  if (m->barrier_count++ == 0) m->barrier_line = line;
-  else if (m->barrier_line != line) tgc_emu_fail(TGC_EMU_BARRIERS, m->barrier_line, line);
-  m->barrier_true += predicate;
-  m->at_barrier[threadIdx.x] = 1;
+  tgc_emu_block& block = m->blocks[tgc_emu_rank];
+  if (block.barrier_count++ == 0) block.barrier_line = line;
+  else if (block.barrier_line != line) tgc_emu_fail(TGC_EMU_BARRIERS, block.barrier_line, line);
+  block.barrier_true += predicate;
+  m->at_barrier[tgc_emu_self] = 1;
+  // Threads of other blocks may look in vain for ever, so a barrier cannot wait until none is ready.
+  if (m->cluster > 1) tgc_emu_release_barrier(tgc_emu_rank);
   tgc_emu_wait();
-  return m->barrier_result;
+  return block.barrier_result;
 }
 static inline void __syncthreads(int line = __builtin_LINE()) { tgc_emu_barrier(false, line); }
 static inline int __syncthreads_count(int predicate, int line = __builtin_LINE()) {
@@ -500,7 +559,7 @@ typedef void (*tgc_emu_collective)(void* const* lanes);
 static void tgc_emu_warp_complete(tgc_emu_warp& warp, unsigned mask, int operation,
                                   tgc_emu_collective work) {
   tgc_emu_state* m = tgc_emu;
-  int self = threadIdx.x % 32, first = threadIdx.x - self;
+  int self = tgc_emu_self % 32, first = tgc_emu_self - self;
   unsigned long long vote = 0;
   for (int lane = 0; lane < 32; lane++) {
     if (!(mask >> lane & 1)) continue;
@@ -513,6 +572,7 @@ static void tgc_emu_warp_complete(tgc_emu_warp& warp, unsigned mask, int operati
     void* lanes[32];
     for (int lane = 0; lane < 32; lane++) lanes[lane] = (void*)warp.value[lane];
     work(lanes);
+    tgc_emu_moved();
   }
   for (int lane = 0; lane < 32; lane++) {
     if (!(mask >> lane & 1)) continue;
@@ -528,8 +588,8 @@ static void tgc_emu_warp_complete(tgc_emu_warp& warp, unsigned mask, int operati
 static unsigned long long tgc_emu_warp_meet(unsigned mask, int operation, unsigned long long value,
                                             int source, tgc_emu_collective work = nullptr) {
   tgc_emu_state* m = tgc_emu;
-  int lane = threadIdx.x % 32;
-  tgc_emu_warp& warp = m->warps[threadIdx.x / 32];
+  int lane = tgc_emu_self % 32;
+  tgc_emu_warp& warp = m->warps[tgc_emu_self / 32];
   if (!(mask >> lane & 1)) tgc_emu_fail(TGC_EMU_MASK, mask, mask, lane);
   warp.mask[lane] = mask;
   warp.operation[lane] = operation;
@@ -593,42 +653,59 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu) { __ballot_sync(mask,
 
 // ------------------------------------------------------------------------------------ launching
 
-static bool tgc_emu_run_block(long long block) {
+// The bytes around the shared memory of each block of the cluster are as they were.
+static bool tgc_emu_canaries_whole() {
+  tgc_emu_state* m = tgc_emu;
+  long long shared = m->launch->shared;
+  for (int rank = 0; rank < m->cluster; rank++) {
+    const unsigned char* after = (unsigned char*)m->shared_base + rank * m->shared_stride + shared;
+    const unsigned char* before = after - shared - TGC_EMU_CANARY_BYTES;
+    for (int i = 0; i < TGC_EMU_CANARY_BYTES; i++) {
+      if (before[i] == 0xa5 && after[i] == 0xa5) continue;
+      bool is_after = after[i] != 0xa5;
+      m->launch->error.kind = TGC_EMU_CANARY;
+      m->launch->error.block = m->first_block + rank;
+      m->launch->error.first = is_after ? shared + i : i - TGC_EMU_CANARY_BYTES;
+      return false;
+    }
+  }
+  return true;
+}
+
+// A block, or the blocks of a cluster together.
+static bool tgc_emu_run_cluster(long long first_block) {
   tgc_emu_state* m = tgc_emu;
   const tgc_emu_launch* launch = m->launch;
-  int threads = blockDim.x;
-  blockIdx.x = (unsigned)block;
-  m->free_count = m->fresh = m->head = m->ready_count = m->barrier_count = m->barrier_true = 0;
-  m->warp_count = m->idle = 0;
+  int threads = m->threads;
+  blockIdx.x = (unsigned)first_block;
+  m->first_block = first_block;
+  m->serial++;
+  m->moment = m->ended = nullptr;
+  m->free_count = m->fresh = m->head = m->ready_count = m->warp_count = m->idle = 0;
   m->live = threads;
+  for (int rank = 0; rank < m->cluster; rank++) {
+    m->blocks[rank] = {(int)blockDim.x, 0, 0, 0, 0};
+    memset(m->shared_base + rank * m->shared_stride, 0xff, launch->shared);
+  }
+  tgc_emu_rank = 0;
+  tgc_emu_smem = m->shared_base;
   m->cursor = launch->order == 0 ? 0 : threads;
   memset(m->contexts, 0, sizeof(void*) * threads);
   memset(m->at_barrier, 0, threads);
   for (int warp = 0; warp < (threads + 31) / 32; warp++) m->warps[warp].arrived = 0;
   memset(m->ready_lanes, 0, sizeof m->ready_lanes);
   m->warp = 0;
+  m->spins = m->cluster > 1;  // its blocks need not begin together
+  m->slow_count = m->slow_picks = 0;
   m->sticky = tgc_emu_random(2);
   if (launch->order != 0)
     for (int thread = 0; thread < threads; thread++) tgc_emu_make_ready(thread);
-  memset(tgc_emu_smem, 0xff, launch->shared);
-  tgc_emu_copies_reset(block);
+  tgc_emu_copies_reset(first_block);
 
   int first = tgc_emu_pick();
   tgc_emu_start(first);
   tgc_emu_jump(TGC_EMU_THREADS, first);
-  if (launch->error.kind != TGC_EMU_FINE) return false;
-
-  const unsigned char* before = (unsigned char*)tgc_emu_smem - TGC_EMU_CANARY_BYTES;
-  const unsigned char* after = (unsigned char*)tgc_emu_smem + launch->shared;
-  for (int i = 0; i < TGC_EMU_CANARY_BYTES; i++) {
-    if (before[i] == 0xa5 && after[i] == 0xa5) continue;
-    bool is_after = after[i] != 0xa5;
-    m->launch->error.kind = TGC_EMU_CANARY;
-    m->launch->error.block = block;
-    m->launch->error.first = is_after ? launch->shared + i : i - TGC_EMU_CANARY_BYTES;
-    return false;
-  }
-  return true;
+  return launch->error.kind == TGC_EMU_FINE && tgc_emu_canaries_whole();
 }
 
 static long long tgc_emu_run(tgc_emu_launch* launch, void (*worker)(), int parameter_bytes,
@@ -645,13 +722,19 @@ static long long tgc_emu_run(tgc_emu_launch* launch, void (*worker)(), int param
   m->random = (unsigned long long)launch->order;
   memset(m->known, 0, sizeof m->known);
   tgc_emu_words = launch->words;
-  tgc_emu_smem = (char*)m + TGC_EMU_STATE + TGC_EMU_CANARY_BYTES;
-  memset(tgc_emu_smem - TGC_EMU_CANARY_BYTES, 0xa5, TGC_EMU_CANARY_BYTES);
-  memset(tgc_emu_smem + launch->shared, 0xa5, TGC_EMU_CANARY_BYTES);
+  m->cluster = (int)launch->cluster;
+  m->threads = int(launch->cluster * launch->block);
+  m->shared_base = (char*)m + TGC_EMU_STATE + TGC_EMU_ALIGNED;
+  m->shared_stride = (launch->shared / TGC_EMU_ALIGNED + 2) * TGC_EMU_ALIGNED;
+  for (int rank = 0; rank < m->cluster; rank++) {
+    char* shared = m->shared_base + rank * m->shared_stride;
+    memset(shared - TGC_EMU_CANARY_BYTES, 0xa5, TGC_EMU_CANARY_BYTES);
+    memset(shared + launch->shared, 0xa5, TGC_EMU_CANARY_BYTES);
+  }
   blockDim = {(unsigned)launch->block, 1, 1};
   gridDim = {(unsigned)launch->grid, 1, 1};
-  for (long long block = 0; block < launch->grid; block++)
-    if (!tgc_emu_run_block(block)) break;
+  for (long long block = 0; block < launch->grid; block += m->cluster)
+    if (!tgc_emu_run_cluster(block)) break;
   return launch->error.kind;
 }
 

@@ -23,6 +23,7 @@ from tinygrad_cuda.lowering.target import Target
 
 PRELUDE = FOLDER / "device.cuh"
 MAX_THREADS = 1024
+MAX_CLUSTER = 8
 MAX_SHARED = Target.emu().block_shared
 
 Range = tuple[int, int]  # address, bytes
@@ -75,6 +76,7 @@ class EmulatedModule:
         ranges: Sequence[Range],
         thread_order: int | None = None,
         site: RawSite | None = None,
+        cluster: int = 1,
     ) -> None:
         """Runs a kernel to its end.
 
@@ -89,6 +91,7 @@ class EmulatedModule:
                 when asynchronous copies take effect; 0 runs them in order, copies at their wait.
                 ``TGC_EMU_ORDER`` when left out.
             site: the user's line behind the kernel, for errors.
+            cluster: blocks that run together and reach each other's shared memory.
 
         Raises:
             ArgumentError: the library has no such kernel, or a size is out of range.
@@ -97,7 +100,7 @@ class EmulatedModule:
                 written until then.
         """
         kernel = self._kernel(name)
-        _check_sizes(name, grid, block, shared_bytes)
+        _check_sizes(name, grid, block, shared_bytes, cluster)
         words = np.ascontiguousarray(words, np.uint64)
         buffers = np.array(ranges, np.uint64).reshape(-1, 2)
         launch = _Launch(
@@ -109,6 +112,7 @@ class EmulatedModule:
             block=block,
             shared=shared_bytes,
             order=settings.emu_order if thread_order is None else thread_order,
+            cluster=cluster,
         )
         with _turn:
             launch.machine = _machine(self._library)
@@ -158,7 +162,7 @@ class _Launch(ctypes.Structure):
         ("words", ctypes.c_void_p),
         ("word_count", ctypes.c_longlong),
         ("ranges", ctypes.c_void_p),
-        *_fields("range_count grid block shared order"),
+        *_fields("range_count grid block shared order cluster"),
         ("error", _Error),
     ]
 
@@ -188,11 +192,12 @@ def _check_layout(library: ctypes.CDLL) -> None:
         raise AssertionError(f"device_twin.h has a launch of {size} bytes, runtime.py another")
 
 
-def _check_sizes(name: str, grid: int, block: int, shared_bytes: int) -> None:
+def _check_sizes(name: str, grid: int, block: int, shared_bytes: int, cluster: int) -> None:
     for label, value, low, high in (
         ("grid", grid, 1, 2**31 - 1),
         ("block", block, 1, MAX_THREADS),
         ("shared_bytes", shared_bytes, 0, MAX_SHARED),
+        ("cluster", cluster, 1, MAX_CLUSTER),
     ):
         if not low <= value <= high:
             raise ArgumentError(
@@ -201,12 +206,36 @@ def _check_sizes(name: str, grid: int, block: int, shared_bytes: int) -> None:
                 expect=f"{low} <= {label} <= {high}",
                 actual=f"{label} = {value}",
             )
+    if cluster > 1 and (grid % cluster or block % 32 or cluster * block > MAX_THREADS):
+        raise ArgumentError(
+            "emu",
+            f"launch of kernel '{name}' in clusters that the emulator does not run",
+            expect=f"whole clusters, whole warps, at most {MAX_THREADS} threads in a cluster",
+            actual=f"grid = {grid}, block = {block}, cluster = {cluster}",
+        )
+
+
+# By the numbers of device_twin_async.h: what a kernel does that is forbidden, and what is expected.
+_ASYNC_FAULTS = (
+    (
+        "uses an mbarrier that is not set",
+        "tgc_barrier_init, then a barrier of the block or cluster",
+    ),
+    ("copies before its mbarrier is fenced", "tgc_barrier_fence after tgc_barrier_init"),
+    ("arrives too often at an mbarrier", "as many arrivals a phase as tgc_barrier_init was given"),
+    ("reaches a block of its cluster that has ended", "tgc_cluster_sync before a block ends"),
+    ("ends while a copy to its shared memory is in flight", "a wait for each phase of an mbarrier"),
+    ("multiplies without a fence", "tgc_wgmma_fence before the first product, and after each wait"),
+    ("has a descriptor that wgmma cannot read", "one for all lanes, inside shared memory, aligned"),
+    ("disagrees about a named barrier", "one number of threads for all, whole warps"),
+    ("copies a box of other axes than its tensor map", "as many coordinates as the map has axes"),
+)
 
 
 # What went wrong ----------------------------------------------------------------------------------
 
 _BOUNDS, _MISALIGNED, _DEADLOCK, _BARRIERS, _MASK, _CANARY, _BLOCK_SIZE, _PARAMETERS = range(1, 9)
-_SHARED_ACCESS = 9
+_SHARED_ACCESS, _ASYNC = 9, 10
 
 
 def _parameter_names(source: str, kernel: str) -> list[str]:
@@ -296,6 +325,8 @@ def _describe(error: _Error, launch: _Launch, where: str) -> tuple[str, str, str
             f"an offset divisible by {error.third}, at most {launch.shared - error.second}",
             f"offset {error.first}, {where}",
         )
+    if error.kind == _ASYNC:
+        return *_ASYNC_FAULTS[error.first], where
     if error.kind == _BLOCK_SIZE:
         return (
             "was launched with more threads than it is built for",

@@ -192,8 +192,24 @@ def mma_prelude() -> str:
     return (FOLDER / "mma.cuh").read_text()
 
 
-# The names that mma.cuh defines for kernels.
+@lru_cache(maxsize=1)
+def tma_prelude() -> str:
+    """What kernels need whose copies an mbarrier counts, and clusters."""
+    return (FOLDER / "tma.cuh").read_text()
+
+
+@lru_cache(maxsize=1)
+def wgmma_prelude() -> str:
+    """What kernels need besides whose products a warpgroup makes."""
+    return (FOLDER / "wgmma.cuh").read_text()
+
+
+# The names that mma.cuh, tma.cuh and wgmma.cuh define for kernels.
 MMA_NAMES = re.compile(r"\btgc_(mma_|ldmatrix_|tf32\b|pack_(bf16|fp16)\b|copy_async16\b)")
+TMA_NAMES = re.compile(
+    r"\btgc_(tensor_map\b|barrier_|proxy_fence\b|tma_|stmatrix_|named_barrier|cluster_)"
+)
+WGMMA_NAMES = re.compile(r"\btgc_(wgmma_|registers_(take|give)\b)")
 
 
 def translation_unit(launches: Sequence[PackedLaunch], target: Target) -> str:
@@ -215,6 +231,9 @@ def translation_unit(launches: Sequence[PackedLaunch], target: Target) -> str:
     before += special_prelude() if "tgc_special_" in body else ""
     before += grid_reduce_prelude() if "tgc_grid_" in body else ""
     before += mma_prelude() if MMA_NAMES.search(body) else ""
+    wgmma = wgmma_prelude() if WGMMA_NAMES.search(body) else ""
+    before += tma_prelude() if wgmma or TMA_NAMES.search(body) else ""
+    before += wgmma
     before += "".join(_functors(launches))
     return f"{before}\n{body}"
 
@@ -226,12 +245,21 @@ def _functors(launches: Sequence[PackedLaunch]) -> dict[str, None]:
     return {op.cuda.device: None for op in ops if isinstance(op, ReductionOp)}
 
 
+PRELUDES = (
+    prelude,
+    random_prelude,
+    special_prelude,
+    grid_reduce_prelude,
+    mma_prelude,
+    tma_prelude,
+    wgmma_prelude,
+)
 _printed: set[str] = set()
 
 
 def printed(source: str) -> str:
     """A unit for TGC_DEBUG=4: a prelude that was printed before is one line."""
-    for make in (prelude, random_prelude, special_prelude, grid_reduce_prelude, mma_prelude):
+    for make in PRELUDES:
         text = make()
         if text in source:
             if text in _printed:
