@@ -34,7 +34,7 @@ def training(precision: str, smoke: bool) -> ModelTraining:
     words, width, steps, batch = (11, 6, 3, 2) if smoke else (10_000, 650, 35, 64)
     texts = np.random.default_rng(1).integers(0, words, (4, steps + 1, batch))
     batches = [(text[:-1].copy(), text[1:].copy()) for text in texts]
-    rule = Rule("adam", 1e-3)
+    rule = Rule("adam", 3e-3)
     return ModelTraining(partial(model, words, width), rule, batches, precision)
 
 

@@ -62,10 +62,10 @@ def model(width: int, library: Any) -> Any:
 
 
 def training(precision: str, smoke: bool) -> ModelTraining:
-    batch, width, side = (4, 4, 8) if smoke else (256, 64, 32)
+    batch, width, side = (4, 4, 16) if smoke else (256, 64, 32)
     labels = np.random.default_rng(1).integers(0, 10, (4, batch))
     batches = [(normal((batch, 3, side, side), seed), labels[seed]) for seed in range(4)]
-    rule = Rule("sgd", 0.01, 0.9, 5e-4)
+    rule = Rule("sgd", 0.002, 0.9, 5e-4)
     return ModelTraining(partial(model, width), rule, batches, precision, images=True)
 
 

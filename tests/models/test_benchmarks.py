@@ -16,11 +16,11 @@ import benchmarks.__main__ as command
 import tinygrad_cuda as tc
 from benchmarks import report
 from benchmarks.floor import floor_of
-from benchmarks.harness import LEFT_OUT, SMOKE, Suite, compare_losses, difference
+from benchmarks.harness import LEFT_OUT, SMOKE, TOLERANCE, Suite, compare_losses, difference
 from benchmarks.peers import torchlike
 from benchmarks.peers.ours import VARIANTS, Plain
 from benchmarks.worker import Job
-from benchmarks.workload import Training
+from benchmarks.workload import ModelTraining, Training
 from benchmarks.workloads import WORKLOADS
 
 
@@ -111,6 +111,7 @@ def test_programs_train_as_in_torch(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytorch = importlib.import_module("benchmarks.peers.pytorch")
     suite, workload = Suite("cpu", SMOKE, tmp_path), WORKLOADS[name](True)
+    assert isinstance(workload, Training | ModelTraining)
     theirs = {key: v for key, v in pytorch.VARIANTS.items() if "cpu" in v.devices}
     rows = list(suite.rows(name, workload, theirs | VARIANTS))
     assert not [row.failure for row in rows if row.failure]
@@ -120,9 +121,8 @@ def test_programs_train_as_in_torch(name: str, tmp_path: Path) -> None:
     first = rows[0].losses
     assert len(first) == 2 and first[1] != first[0]
     for row in rows:
-        assert row.agrees and row.tolerance == (8e-3 if name.endswith("bf16") else row.tolerance)
-        exact = row.tolerance if row.variant == "torch_last" else min(row.tolerance, 2e-3)
-        np.testing.assert_allclose(row.losses, first, rtol=exact)
+        assert row.agrees and row.tolerance == TOLERANCE[workload.precision]
+        np.testing.assert_allclose(row.losses, first, rtol=row.tolerance)
 
 
 def test_tf32_is_permitted_to_those_who_ask() -> None:
