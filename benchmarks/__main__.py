@@ -206,6 +206,8 @@ def planned(
             if not chosen_by_time or group[0] in found["programs"]:
                 plan.side_by_side.append(start_job(peer, group, compiles=chosen_by_time))
         plan.alone.append(start_job(peer, rest))
+    # Both libraries time the same operations one after the other: clocks change with the heat.
+    plan.side_by_side.sort(key=lambda job: job.names if job.names[0] in found["sweeps"] else [])
     return plan
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pretended_gpu import pretended_gpu
 
 import benchmarks.__main__ as command
 import tinygrad_cuda as tc
@@ -190,14 +193,27 @@ def test_what_compiles_side_by_side() -> None:
     chosen = [(job.peer, job.names, job.compiles) for job in jobs.side_by_side]
     assert chosen == [
         ("torch", ["gpt2_bf16"], False), ("torch", ["resnet18_bf16"], True),
-        ("torch", ["gpt2"], False), ("torch", ["matmul_4096_nt_bf16"], False),
+        ("torch", ["gpt2"], False),
         ("ours", ["gpt2_bf16"], False), ("ours", ["resnet18_bf16"], False),
-        ("ours", ["gpt2"], False), ("ours", ["matmul_4096_nt_bf16"], False),
-        ("ours", ["conv_1x1_bf16"], False),
+        ("ours", ["gpt2"], False), ("ours", ["conv_1x1_bf16"], False),
+        ("torch", ["matmul_4096_nt_bf16"], False), ("ours", ["matmul_4096_nt_bf16"], False),
     ]  # fmt: skip
     assert [(job.peer, job.names) for job in jobs.alone] == [
         ("torch", ["mlp_64", "resnet18_bf16", "conv_1x1_bf16"]), ("ours", ["mlp_64"])
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler")
+def test_a_step_on_a_gpu_holds_weights_gradients_and_state(tmp_path: Path) -> None:
+    """AdamW: four arrays of the parameters' size at once, if a gradient is not used at once."""
+    workload = WORKLOADS["mlp_4096"](True)
+    parameters = 3 * 4 * (16 * 16 + 16)
+    with pretended_gpu():
+        suite = Suite("cuda", replace(SMOKE, device_repeats=0), tmp_path)
+        rows = [suite.timed(ready) for ready in suite.prepared("mlp_4096", workload, VARIANTS)]
+    assert not [row.failure for row in rows if row.failure]
+    for row in rows:
+        assert row.peak is not None and 3 * parameters < row.peak < 12 * parameters
 
 
 def timed(name: str, variant: str, title: str, microseconds: float, **other: Any) -> Any:
