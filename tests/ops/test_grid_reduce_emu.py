@@ -13,9 +13,11 @@ import pytest
 from execution import device_or_skip
 
 import tinygrad_cuda as tc
+from tinygrad_cuda.backend.emu.runtime import KernelFault
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.engine.plan import cache
 from tinygrad_cuda.lowering import lower
+from tinygrad_cuda.lowering.codegen import pack
 from tinygrad_cuda.lowering.codegen.skeleton import Exchange
 from tinygrad_cuda.lowering.schedule import fuse_grid_reduce, grouping
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
@@ -215,6 +217,35 @@ def test_any_order_of_threads_gives_the_same_bits(order: int) -> None:
             first, results(program, "emu", arrays, tc.float32, True), strict=True
         ):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        ("while (!tgc_emu_mbarrier_try_wait(barrier, parity)) {}", ""),
+        ("try_wait(barrier, parity)", "try_wait(barrier, parity ^ 1)"),
+        ("tgc_emu_mbarrier_arrive(barrier, bytes)", "tgc_emu_mbarrier_arrive(barrier, 0)"),
+    ],
+    ids=["no wait", "wrong phase", "no bytes expected"],
+)
+def test_faults_of_bulk_copies_show(part: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies take effect at the wait for their barrier at the latest."""
+    program, arrays = PROGRAMS["batch norm"]
+    right = results(program, "emu", arrays, tc.float32, back=True)
+    text = pack.grid_reduce_prelude()
+    assert part in text
+    monkeypatch.setattr(pack, "grid_reduce_prelude", lambda: text.replace(part, other))
+
+    def same(order: int) -> bool:
+        cache.clear()
+        with settings.override(emu_order=order):
+            try:
+                found = results(program, "emu", arrays, tc.float32, back=True)
+            except KernelFault:
+                return False
+        return all(np.array_equal(*pair) for pair in zip(found, right, strict=True))
+
+    assert not all(same(order) for order in range(5))
 
 
 def test_launches_one_after_another_tell_their_words_apart() -> None:

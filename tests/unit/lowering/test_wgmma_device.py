@@ -14,7 +14,12 @@ from tinygrad_cuda.backend.cuda.compiler import compile_source
 from tinygrad_cuda.backend.emu.runtime import EmulatedModule, KernelFault, prelude
 from tinygrad_cuda.backend.emu.tensor_map import tensor_map
 from tinygrad_cuda.core.errors import CompileError
-from tinygrad_cuda.lowering.codegen.pack import WGMMA_NAMES, tma_prelude, wgmma_prelude
+from tinygrad_cuda.lowering.codegen.pack import (
+    WGMMA_NAMES,
+    mma_prelude,
+    tma_prelude,
+    wgmma_prelude,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -172,6 +177,62 @@ FAULTS: dict[str, tuple[dict[str, str], int]] = {
 }
 
 
+# The same product by the warpgroup alone: each thread copies 8 pieces of 16 bytes of a tile, two
+# tiles ahead, to where the swizzle has them.
+COPIES = """
+constexpr int slots = 3, slot_bytes = 16384;
+int tiles = (int)p.tiles, thread = threadIdx.x;
+auto bring = [&](int tile) {
+  for (int i = 0; i < 8; i++) {
+    int row = thread / 8 + i % 4 * 16, piece = thread % 8;
+    const unsigned short* from = i < 4 ? p.a + virtual_block * 64 * p.k : p.b;
+    from += row * p.k + tile * 64 + piece * 8;
+    int to = tile % slots * slot_bytes + i / 4 * 8192 + row * 128 + (piece ^ row % 8) * 16;
+    tgc_copy_async16(smem + to, from, tile < tiles);
+  }
+  tgc_copy_commit();
+};
+float d[32];
+for (int i = 0; i < 32; i++) d[i] = 0;
+bring(0);
+bring(1);
+for (int tile = 0; tile < tiles; tile++) {
+  tgc_copy_wait<1>();
+  tgc_proxy_fence();
+  __syncthreads();
+  const char* slot = smem + tile % slots * slot_bytes;
+  auto a = tgc_wgmma_descriptor(slot, 0, 1024, 8);
+  auto b = tgc_wgmma_descriptor(slot + 8192, 0, 1024, 8);
+  tgc_wgmma_fence();
+  for (int k = 0; k < 4; k++) tgc_wgmma_bf16<64>(d, a + 2 * k, b + 2 * k, true);
+  tgc_wgmma_commit();
+  tgc_wgmma_wait<1>();
+  __syncthreads();  // behind
+  bring(tile + 2);
+}
+tgc_wgmma_wait<0>();
+for (int i = 0; i < 32; i++) {
+  int row = virtual_block * 64 + thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
+  tgc_store(p.d, row * 64 + i / 4 * 8 + thread % 4 * 2 + i % 2, d[i]);
+}
+"""
+COPIES_FIELDS = (
+    "const unsigned short* a; const unsigned short* b; float* d; long long tiles; long long k;"
+)
+COPY_FAULTS = {
+    "copies_not_waited_for": ("  tgc_copy_wait<1>();\n", ""),
+    "copies_not_fenced": ("  tgc_proxy_fence();\n", ""),
+    "fence_before_wait": (
+        "  tgc_copy_wait<1>();\n  tgc_proxy_fence();\n",
+        "  tgc_proxy_fence();\n  tgc_copy_wait<1>();\n",
+    ),
+    "no_barrier_after_the_fence": ("  __syncthreads();\n  const", "  const"),
+    "slot_under_products": ("slots = 3", "slots = 2"),
+    "no_wait_for_products": ("  tgc_wgmma_wait<1>();\n", ""),
+    "no_barrier_behind_products": ("  __syncthreads();  // behind\n", ""),
+}
+
+
 def pipeline(blocks: int, changes: dict[str, str]) -> str:
     """The text, with parts replaced, of which each is there."""
     text = PIPELINE.replace("@blocks@", str(blocks))
@@ -181,10 +242,12 @@ def pipeline(blocks: int, changes: dict[str, str]) -> str:
     return text
 
 
+PRELUDES = prelude() + mma_prelude() + tma_prelude() + wgmma_prelude()
 KERNELS = "".join(
     [
         *(one(name, n, bool(a), bool(b), rs) for name, n, a, b, rs in FORMS),
         *(kernel(f"pipeline_{n}", PIPELINE_FIELDS, pipeline(n, {}), 160) for n in (1, 2, 4)),
+        kernel("copies", COPIES_FIELDS, COPIES, 128),
     ]
 )
 
@@ -195,7 +258,10 @@ def unit() -> EmulatedModule:
         kernel(name, PIPELINE_FIELDS, pipeline(blocks, changes), 160)
         for name, (changes, blocks) in FAULTS.items()
     )
-    return EmulatedModule(prelude() + tma_prelude() + wgmma_prelude() + KERNELS + faults)
+    for name, (before, after) in COPY_FAULTS.items():
+        assert before in COPIES
+        faults += kernel(name, COPIES_FIELDS, COPIES.replace(before, after), 128)
+    return EmulatedModule(PRELUDES + KERNELS + faults)
 
 
 def run(unit: EmulatedModule, name: str, *values: Any, order: int = 0, **sizes: int) -> None:
@@ -328,6 +394,26 @@ def test_each_fault_of_a_pipeline_shows(unit: EmulatedModule, name: str) -> None
     assert not all(product(unit, name, FAULTS[name][1], order) for order in ORDERS)
 
 
+def copied(unit: EmulatedModule, name: str, order: int) -> bool:
+    """Whether the kernel without TMA gives the product of integers."""
+    a, b = np.random.default_rng(7).integers(-4, 5, (2, 128, 448)).astype(ml_dtypes.bfloat16)
+    a, b = aligned(a), aligned(b[:64])
+    d = np.zeros((128, 64), np.float32)
+    sizes = {"grid": 2, "block": 128, "shared": 3 * 16384}
+    run(unit, name, a, b, d, 7, 448, order=order, **sizes)
+    return np.array_equal(d, a.astype(np.float32) @ b.astype(np.float32).T)
+
+
+@pytest.mark.parametrize("order", range(9))
+def test_tiles_that_threads_copy(unit: EmulatedModule, order: int) -> None:
+    assert copied(unit, "copies", order)
+
+
+@pytest.mark.parametrize("name", COPY_FAULTS)
+def test_each_fault_of_copied_tiles_shows(unit: EmulatedModule, name: str) -> None:
+    assert not all(copied(unit, name, order) for order in ORDERS)
+
+
 # Machine code -------------------------------------------------------------------------------------
 
 
@@ -343,7 +429,7 @@ def test_the_kernels_above_use_every_function() -> None:
 
 
 def test_nvrtc_compiles_every_function() -> None:
-    source = prelude() + tma_prelude() + wgmma_prelude() + KERNELS
+    source = PRELUDES + KERNELS
     binary = compile_source(source, "sm_90a")
     assert binary.cubin[:4] == b"\x7fELF"
     assert "warning" not in binary.log

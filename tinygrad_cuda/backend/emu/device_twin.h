@@ -23,6 +23,12 @@
 #define __align__(n) alignas(n)
 #define __constant__ static const
 #define TGC_COLD static __attribute__((noinline, cold))
+// Kernels are compiled without optimization by default; loops of the twins themselves are not.
+#ifdef __clang__
+#define TGC_HOT static __attribute__((noinline))
+#else
+#define TGC_HOT static __attribute__((noinline, optimize("O2")))
+#endif
 
 // --------------------------------------------------------------------------------- the launch
 // runtime.py declares the same structures with ctypes.
@@ -610,6 +616,22 @@ static unsigned long long tgc_emu_warp_meet(unsigned mask, int operation, unsign
 
 static inline void tgc_emu_warp_collective(tgc_emu_collective work, void* own) {
   tgc_emu_warp_meet(0xffffffffu, TGC_EMU_COLLECTIVE, (unsigned long long)own, 0, work);
+}
+
+// sums (16 rows of 8 columns) = a b, over k in its order, each product and each sum rounded.
+typedef float tgc_emu_columns __attribute__((vector_size(32), aligned(4)));
+template <int DEPTH>
+TGC_HOT void tgc_emu_tile_product(const float (&a)[16][16], const float* b, int b_stride,
+                                 tgc_emu_columns (&sums)[16]) {
+  for (int row = 0; row < 16; row++) sums[row] = tgc_emu_columns{};
+  for (int k = 0; k < DEPTH; k++) {
+    tgc_emu_columns line;
+    memcpy(&line, b + k * b_stride, sizeof line);
+    for (int row = 0; row < 16; row++) {
+      tgc_emu_columns product = a[row][k] * line;
+      sums[row] += product;
+    }
+  }
 }
 
 template <class T> static inline T tgc_emu_shuffle(unsigned mask, T value, int source) {

@@ -1,6 +1,7 @@
-// What sm_90 does while a thread goes on, in plain C++: copies of tensor boxes (TMA) that an mbarrier
-// counts, products of a warpgroup (wgmma), barriers of some warps and of a cluster. tma.cuh and
-// wgmma.cuh include this; device_twin.h says when an asynchronous operation takes effect.
+// What sm_90 does while a thread goes on, in plain C++: copies of bytes and of tensor boxes (TMA) that
+// an mbarrier counts, products of a warpgroup (wgmma), barriers of some warps and of a cluster.
+// tma.cuh and grid_reduce_device.cuh include this; device_twin.h says when an asynchronous operation
+// takes effect.
 //
 // These units see shared memory through a view of their own, the async proxy. What threads have
 // stored gets there by a proxy fence; what TMA brings is in both.
@@ -30,7 +31,12 @@ struct tgc_emu_map {
 };
 
 struct tgc_emu_box { tgc_emu_map map; int at[5], rank; long long offset; };  // offset: in the block's
-struct tgc_emu_load { tgc_emu_box box; unsigned long long* barrier; };       // shared memory
+struct tgc_emu_load {                                                        // shared memory
+  tgc_emu_box box;
+  unsigned long long* barrier;
+  const char* bytes;  // of a copy without a map, to the box's offset
+  int count;
+};
 struct tgc_emu_store { tgc_emu_box box; int thread; unsigned group; };
 
 enum { TGC_EMU_BF16, TGC_EMU_FP16, TGC_EMU_TF32 };
@@ -94,7 +100,7 @@ static void tgc_emu_async_begin() {
 static char* tgc_emu_generic(int rank, long long offset) {
   return tgc_emu->shared_base + rank * tgc_emu->shared_stride + offset;
 }
-static char* tgc_emu_proxy(int rank, long long offset) {
+static __forceinline__ char* tgc_emu_proxy(int rank, long long offset) {
   return tgc_emu_async.view + rank * tgc_emu->shared_stride + offset;
 }
 static void tgc_emu_proxy_fence() {
@@ -130,6 +136,10 @@ static void tgc_emu_mbarrier_init(unsigned long long* barrier, int count) {
   tgc_emu_async.unfenced[tgc_emu_rank] = true;
   tgc_emu_mbarrier_write(barrier, {count, count, 0, 0});
 }
+static void tgc_emu_mbarrier_fence() {
+  tgc_emu_async_begin();
+  tgc_emu_async.unfenced[tgc_emu_rank] = false;
+}
 // `bytes` more are to come in this phase, then one arrives.
 static void tgc_emu_mbarrier_arrive(unsigned long long* barrier, int bytes) {
   tgc_emu_mbarrier state = tgc_emu_mbarrier_read(barrier);
@@ -148,7 +158,7 @@ static void tgc_emu_mbarrier_arrive_remote(unsigned long long* barrier, int rank
 
 // Where the 16 bytes at an offset lie under a swizzle of 32, 64 or 128 bytes (1, 2, 3; or none, 0):
 // rows of 128 bytes exchange their pieces, by the row's number modulo 2, 4 or 8.
-static long long tgc_emu_swizzled(long long offset, int swizzle) {
+static __forceinline__ long long tgc_emu_swizzled(long long offset, int swizzle) {
   return offset ^ ((offset >> 7 & ((1 << swizzle) - 1)) << 4);
 }
 
@@ -186,7 +196,7 @@ static char* tgc_emu_row_inside(const tgc_emu_box& box, long long offset, int* f
 static void tgc_emu_load_now(const tgc_emu_load& load) {
   const tgc_emu_box& box = load.box;
   int bytes = box.map.row_bytes();
-  tgc_emu_each_row(box, [&](int number, bool inside, long long offset) {
+  auto bring = [&](int number, bool inside, long long offset) {
     char row[2048];
     memset(row, 0, bytes);
     int first, count;
@@ -197,9 +207,15 @@ static void tgc_emu_load_now(const tgc_emu_load& load) {
       memcpy(tgc_emu_generic(box.rank, to), row + piece, 16);
       memcpy(tgc_emu_proxy(box.rank, to), row + piece, 16);
     }
-  });
+  };
+  if (load.bytes) {
+    memcpy(tgc_emu_generic(box.rank, box.offset), load.bytes, load.count);
+    memcpy(tgc_emu_proxy(box.rank, box.offset), load.bytes, load.count);
+  } else {
+    tgc_emu_each_row(box, bring);
+  }
   tgc_emu_mbarrier state = tgc_emu_mbarrier_read(load.barrier);
-  state.bytes -= bytes * box.map.rows();
+  state.bytes -= load.count;
   tgc_emu_mbarrier_write(load.barrier, state);
 }
 static void tgc_emu_load_arrive(int number) {
@@ -222,31 +238,44 @@ static tgc_emu_box tgc_emu_box_of(const void* shared, const void* map, const int
   return box;
 }
 
+// Takes effect now, or when its barrier is waited for, or by chance.
+static void tgc_emu_load_issue(const tgc_emu_load& load) {
+  auto& async = tgc_emu_async;
+  int rank = load.box.rank, moment = tgc_emu->copy_moment;
+  if (tgc_emu->blocks[rank].live == 0) tgc_emu_fail_async(TGC_EMU_BLOCK_ENDED);
+  tgc_emu_mbarrier_read(load.barrier);
+  if (moment == TGC_EMU_AT_WAIT) {
+    memset(tgc_emu_generic(rank, load.box.offset), 0xff, load.count);
+    memset(tgc_emu_proxy(rank, load.box.offset), 0xff, load.count);
+  }
+  bool now = moment == TGC_EMU_BY_CHANCE && tgc_emu_random(2);
+  if (now || moment == TGC_EMU_AT_ISSUE || async.load_count == TGC_EMU_LOADS)
+    tgc_emu_load_now(load);
+  else async.loads[async.load_count++] = load;
+}
+static void tgc_emu_bulk_load(void* shared, const void* from, int count,
+                              unsigned long long* barrier) {
+  tgc_emu_async_begin();
+  tgc_emu_check_shared(shared, count, 16, true);
+  if (tgc_emu_async.unfenced[tgc_emu_rank]) tgc_emu_fail_async(TGC_EMU_BARRIER_UNFENCED);
+  tgc_emu_load load = {{}, barrier, (const char*)from, count};
+  load.box.offset = (char*)shared - tgc_emu_smem;
+  load.box.rank = tgc_emu_rank;
+  tgc_emu_load_issue(load);
+}
+
 // To the same offset of each block of the set, counted by the barrier at the same offset there.
 static void tgc_emu_tma_load(void* shared, const void* map, unsigned long long* barrier,
                              const int* at, int axes, unsigned blocks) {
-  tgc_emu_state* m = tgc_emu;
-  auto& async = tgc_emu_async;
-  tgc_emu_load load = {tgc_emu_box_of(shared, map, at, axes, true), nullptr};
+  tgc_emu_load load = {tgc_emu_box_of(shared, map, at, axes, true), nullptr, nullptr, 0};
   tgc_emu_check_shared(barrier, 8, 8, true);
-  if (async.unfenced[tgc_emu_rank]) tgc_emu_fail_async(TGC_EMU_BARRIER_UNFENCED);
-  long long bytes = load.box.map.row_bytes() * load.box.map.rows();
-  for (int rank = 0; rank < m->cluster; rank++) {
+  if (tgc_emu_async.unfenced[tgc_emu_rank]) tgc_emu_fail_async(TGC_EMU_BARRIER_UNFENCED);
+  load.count = load.box.map.row_bytes() * load.box.map.rows();
+  for (int rank = 0; rank < tgc_emu->cluster; rank++) {
     if (!(blocks >> rank & 1)) continue;
-    if (m->blocks[rank].live == 0) tgc_emu_fail_async(TGC_EMU_BLOCK_ENDED);
     load.box.rank = rank;
-    load.barrier =
-        (unsigned long long*)tgc_emu_generic(rank, (char*)barrier - tgc_emu_smem);
-    tgc_emu_mbarrier_read(load.barrier);
-    int moment = m->copy_moment;
-    if (moment == TGC_EMU_AT_WAIT) {
-      memset(tgc_emu_generic(rank, load.box.offset), 0xff, bytes);
-      memset(tgc_emu_proxy(rank, load.box.offset), 0xff, bytes);
-    }
-    bool now = moment == TGC_EMU_BY_CHANCE && tgc_emu_random(2);
-    if (now || moment == TGC_EMU_AT_ISSUE || async.load_count == TGC_EMU_LOADS)
-      tgc_emu_load_now(load);
-    else async.loads[async.load_count++] = load;
+    load.barrier = (unsigned long long*)tgc_emu_generic(rank, (char*)barrier - tgc_emu_smem);
+    tgc_emu_load_issue(load);
   }
 }
 
@@ -317,7 +346,7 @@ static void tgc_emu_tma_wait(int newer) {
 // --------------------------------------------------------------------------- products of warpgroups
 // A warp computes its 16 of the 64 rows. Products are summed as tgc_mma_twin of mma.cuh says.
 
-static float tgc_emu_number(const char* bytes, int format) {
+static __forceinline__ float tgc_emu_number(const char* bytes, int format) {
   unsigned short half;
   unsigned word;
   if (format == TGC_EMU_TF32) {
@@ -328,9 +357,10 @@ static float tgc_emu_number(const char* bytes, int format) {
   return format == TGC_EMU_BF16 ? __uint_as_float((unsigned)half << 16) : tgc_half_value(half);
 }
 
-// `rows` rows of k of an operand, from row `first` on; layouts as wgmma.cuh draws them.
-static void tgc_emu_operand(unsigned long long descriptor, bool mn_major, int format, int rank,
-                            int first, int rows, float (*to)[16]) {
+// `rows` rows of k of an operand, from row `first` on; layouts as wgmma.cuh draws them. Element
+// (row, k) goes to to[row * row_step + k * k_step].
+TGC_HOT void tgc_emu_operand(unsigned long long descriptor, bool mn_major, int format, int rank,
+                            int first, int rows, float* to, int row_step, int k_step) {
   int swizzle = int(4 - (descriptor >> 62)) % 4;  // 0 to 3: none, 32, 64, 128 bytes
   long long start = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4;
   long long stride = (descriptor >> 32 & 0x3fff) << 4, shared = tgc_emu->launch->shared;
@@ -350,13 +380,13 @@ static void tgc_emu_operand(unsigned long long descriptor, bool mn_major, int fo
       const char* from = tgc_emu_proxy(rank, at);
       for (int i = 0; i < piece; i++) {
         float value = tgc_emu_number(from + i * bytes, format);
-        if (mn_major) to[number * piece + i][line] = value;
-        else to[line][number * piece + i] = value;
+        int r = mn_major ? number * piece + i : line, k = mn_major ? line : number * piece + i;
+        to[r * row_step + k * k_step] = value;
       }
     }
   }
 }
-static void tgc_emu_registers(const tgc_emu_product& product, float (*to)[16]) {
+TGC_HOT void tgc_emu_registers(const tgc_emu_product& product, float (*to)[16]) {
   int format = product.one.format, packed = format == TGC_EMU_TF32 ? 1 : 2;
   for (int lane = 0; lane < 32; lane++)
     for (int r = 0; r < 4; r++)
@@ -366,24 +396,24 @@ static void tgc_emu_registers(const tgc_emu_product& product, float (*to)[16]) {
         to[lane / 4 + r % 2 * 8][k] = tgc_emu_number(word + i * 2, format);
       }
 }
-static void tgc_emu_product_now(const tgc_emu_product& product, int warp) {
+TGC_HOT void tgc_emu_product_now(const tgc_emu_product& product, int warp) {
   const tgc_emu_wgmma_lane& one = product.one;
-  static float a[16][16], b[256][16];
-  int first = warp * 32, rank = first / int(blockDim.x), depth = one.format == TGC_EMU_TF32 ? 8 : 16;
+  static float a[16][16], b[16][256];
+  int first = warp * 32, rank = first / int(blockDim.x);
   int row = (first - rank * int(blockDim.x)) / 32 % 4 * 16;
   if (one.a) tgc_emu_registers(product, a);
-  else tgc_emu_operand(one.a_descriptor, one.a_mn_major, one.format, rank, row, 16, a);
-  tgc_emu_operand(one.b_descriptor, one.b_mn_major, one.format, rank, 0, one.n, b);
-  for (int lane = 0; lane < 32; lane++) {
-    for (int i = 0; i < one.n / 2; i++) {
-      const float *x = a[lane / 4 + i / 2 % 2 * 8], *y = b[i / 4 * 8 + lane % 4 * 2 + i % 2];
-      float sum = 0;
-      for (int k = 0; k < depth; k++) {
-        float exact = x[k] * y[k];
-        sum += exact;
+  else tgc_emu_operand(one.a_descriptor, one.a_mn_major, one.format, rank, row, 16, a[0], 16, 1);
+  tgc_emu_operand(one.b_descriptor, one.b_mn_major, one.format, rank, 0, one.n, b[0], 1, 256);
+  for (int column = 0; column < one.n; column += 8) {
+    tgc_emu_columns sums[16];
+    if (one.format == TGC_EMU_TF32) tgc_emu_tile_product<8>(a, &b[0][column], 256, sums);
+    else tgc_emu_tile_product<16>(a, &b[0][column], 256, sums);
+    for (int lane = 0; lane < 32; lane++) {
+      for (int i = 0; i < 4; i++) {
+        float sum = sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+        float* d = product.d[lane] + column / 2 + i;
+        *d = one.accumulate ? *d + sum : sum;
       }
-      float* d = product.d[lane] + i;
-      *d = one.accumulate ? *d + sum : sum;
     }
   }
   tgc_emu_moved();

@@ -1,6 +1,9 @@
 // What grid_reduce.cuh needs: bulk copies that a barrier counts, words by which blocks publish sums to
-// each other, and waits for either. It runs from sm_90 on. The emulator runs one block, whose copies
-// are complete when they are issued.
+// each other, and waits for either. It runs from sm_90 on. The emulator runs one block.
+
+#ifdef TGC_EMULATOR
+#include "device_twin_async.h"
+#endif
 
 #define TGC_ALL_LANES 0xffffffffu
 
@@ -17,7 +20,8 @@ TGC_DEVICE void tgc_nap(int nanoseconds) {
 // A barrier at its beginning. It waits for copies that the thread has sent for, so those come later.
 TGC_DEVICE void tgc_grid_barrier_init(unsigned long long* barrier) {
 #ifdef TGC_EMULATOR
-  *barrier = 0;
+  tgc_emu_mbarrier_init(barrier, 1);
+  tgc_emu_mbarrier_fence();
 #elif __CUDA_ARCH__ >= 900
   unsigned address = (unsigned)__cvta_generic_to_shared(barrier);
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(address) : "memory");
@@ -28,7 +32,7 @@ TGC_DEVICE void tgc_grid_barrier_init(unsigned long long* barrier) {
 // Announces the bytes of the copies that follow, which complete one phase of the barrier.
 TGC_DEVICE void tgc_grid_barrier_expect(unsigned long long* barrier, int bytes) {
 #ifdef TGC_EMULATOR
-  *barrier += (unsigned)bytes;
+  tgc_emu_mbarrier_arrive(barrier, bytes);
 #elif __CUDA_ARCH__ >= 900
   unsigned address = (unsigned)__cvta_generic_to_shared(barrier);
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
@@ -43,10 +47,7 @@ TGC_DEVICE void tgc_grid_copy(char* target, const T* base, I index, unsigned lon
   constexpr int bytes = COUNT * int(sizeof(T));
   static_assert(bytes % 16 == 0, "bulk copies move 16 bytes and multiples");
 #ifdef TGC_EMULATOR
-  memcpy(target, tgc_address(base, index, COUNT), bytes);
-  *barrier -= (unsigned)bytes;
-  if ((unsigned)*barrier == 0) *barrier += 1ull << 32;  // the phases that are complete
-  tgc_emu_moved();
+  tgc_emu_bulk_load(target, tgc_address(base, index, COUNT), bytes, barrier);
 #elif __CUDA_ARCH__ >= 900
   unsigned long long policy;
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
@@ -60,7 +61,7 @@ TGC_DEVICE void tgc_grid_copy(char* target, const T* base, I index, unsigned lon
 // Waits for a phase of the barrier: the first, third, ... have parity 0.
 TGC_DEVICE void tgc_grid_barrier_wait(unsigned long long* barrier, unsigned parity) {
 #ifdef TGC_EMULATOR
-  while ((*barrier >> 32 & 1) == parity) tgc_nap(0);
+  while (!tgc_emu_mbarrier_try_wait(barrier, parity)) {}
 #elif __CUDA_ARCH__ >= 900
   unsigned address = (unsigned)__cvta_generic_to_shared(barrier), done = 0;
   while (!done)

@@ -25,11 +25,11 @@ struct tgc_mma_lane {
   const unsigned *a, *b;
 };
 
-static tgc_mma_lane& tgc_mma_at(void* const* lanes, int lane) {
+static __forceinline__ tgc_mma_lane& tgc_mma_at(void* const* lanes, int lane) {
   return *(tgc_mma_lane*)lanes[lane];
 }
 
-template <bool TRANSPOSED> static void tgc_ldmatrix_twin(void* const* lanes) {
+template <bool TRANSPOSED> TGC_HOT void tgc_ldmatrix_twin(void* const* lanes) {
   for (int matrix = 0; matrix < 4; matrix++) {
     unsigned short at[8][8];
     for (int row = 0; row < 8; row++) memcpy(at[row], tgc_mma_at(lanes, matrix * 8 + row).row, 16);
@@ -46,9 +46,9 @@ template <bool TRANSPOSED> static void tgc_ldmatrix_twin(void* const* lanes) {
 // k, each sum rounded to the nearest float32, and the sum is added to d last. The hardware aligns
 // the products of 4 to 16 k and d to the largest of them and truncates what lies below: its sum is
 // off by more, toward zero, and the order does not matter within such a piece.
-template <int K, class Value> static void tgc_mma_twin(void* const* lanes, Value value) {
+template <int K, class Value> TGC_HOT void tgc_mma_twin(void* const* lanes, Value value) {
   constexpr int packed = K == 16 ? 2 : 1, half = K / 2;  // packed: elements of a register
-  float a[16][K], b[K][8];
+  float a[16][16], b[K][8];
   for (int lane = 0; lane < 32; lane++) {
     int group = lane / 4, pair = lane % 4;
     for (int i = 0; i < packed; i++) {
@@ -58,16 +58,11 @@ template <int K, class Value> static void tgc_mma_twin(void* const* lanes, Value
       for (int r = 0; r < 2; r++) b[k + r * half][group] = value(tgc_mma_at(lanes, lane).b[r], i);
     }
   }
+  tgc_emu_columns sums[16];
+  tgc_emu_tile_product<K>(a, b[0], 8, sums);
   for (int lane = 0; lane < 32; lane++) {
-    for (int i = 0; i < 4; i++) {
-      int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-      float sum = 0;
-      for (int k = 0; k < K; k++) {
-        float product = a[row][k] * b[k][column];  // exact: as good as a fused sum, and quicker
-        sum += product;
-      }
-      tgc_mma_at(lanes, lane).d[i] += sum;
-    }
+    float* d = tgc_mma_at(lanes, lane).d;
+    for (int i = 0; i < 4; i++) d[i] += sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
   }
 }
 static void tgc_mma_bf16_twin(void* const* lanes) {

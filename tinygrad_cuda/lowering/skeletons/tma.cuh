@@ -39,8 +39,7 @@ TGC_DEVICE void tgc_barrier_init(unsigned long long* barrier, int arrivals) {
 }
 TGC_DEVICE void tgc_barrier_fence() {
 #ifdef TGC_EMULATOR
-  tgc_emu_async_begin();
-  tgc_emu_async.unfenced[tgc_emu_rank] = false;
+  tgc_emu_mbarrier_fence();
 #else
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
