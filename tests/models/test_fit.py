@@ -389,7 +389,7 @@ def test_refusals(options: dict[str, Any], text: str) -> None:
 def test_a_loader_without_a_place(tmp_path: Path) -> None:
     model, optimizer, data = task()
     batches = list(DataLoader(data, 8))
-    with pytest.raises(tc.ArgumentError, match="place cannot be kept"):
+    with pytest.raises(tc.ArgumentError, match="position cannot be saved"):
         fit(model, LOSS, optimizer, batches, epochs=1, folder=tmp_path)
     fit(model, LOSS, optimizer, batches, epochs=1, progress=False)
 
@@ -616,7 +616,7 @@ def test_interruption_says_how_to_go_on(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt, match=r"after step 3; the same call goes on from .*last"):
         short(tmp_path, callbacks=[Press()])
-    with pytest.raises(KeyboardInterrupt, match="nothing is kept without a folder"):
+    with pytest.raises(KeyboardInterrupt, match="nothing is saved without a folder"):
         short(callbacks=[Press()])
 
 

@@ -34,7 +34,7 @@ class _Round:
 
     def overflowed(self) -> bool:
         """Whether a gradient was not finite; looks at the values."""
-        return any(bool(found) for found in self.found)
+        return any(bool(flag) for flag in self.found)
 
 
 class GradScaler:
@@ -154,10 +154,10 @@ class GradScaler:
         finite: dict[Device, Tensor] = {}
         with gradient_mode(False):
             for gradient in gradients:
-                place = gradient.device
+                device = gradient.device
                 good = gradient.isfinite().all()
-                finite[place] = good if place not in finite else finite[place].logical_and(good)
-                gradient.mul_(_number(inverse, gradient.dtype, place))
+                finite[device] = good if device not in finite else finite[device].logical_and(good)
+                gradient.mul_(_number(inverse, gradient.dtype, device))
             round_.found = [good.logical_not() for good in finite.values()]
         round_.stage = UNSCALED
 
@@ -194,19 +194,19 @@ class GradScaler:
         return result
 
     def update(self, new_scale: Any = None) -> None:
-        """Grows or shrinks the scale by what was found since the last call, or sets it.
+        """Grows or shrinks the scale by the overflows since the last call, or sets it.
 
         Raises:
-            ArgumentError: nothing was found out: `step` or `unscale_` comes before.
+            ArgumentError: no gradient was checked: `step` or `unscale_` comes before.
         """
         if not self._enabled:
             return
-        found = [round_ for round_ in self._rounds.values() if round_.found]
+        rounds = [round_ for round_ in self._rounds.values() if round_.found]
         if new_scale is not None:
             self._scale = _rounded(float(new_scale))
-        elif not found:
+        elif not rounds:
             raise _order("update", "there was neither step() nor unscale_()")
-        elif any(round_.overflowed() for round_ in found):
+        elif any(round_.overflowed() for round_ in rounds):
             self._scale = _rounded(self._scale * self._backoff_factor)
             self._good_steps = 0
         else:

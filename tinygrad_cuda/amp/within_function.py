@@ -85,5 +85,5 @@ def _cast(value: Any, device_type: str, dtype: DType) -> Any:
     ):
         return value.to(dtype)  # type: ignore[attr-defined]
     if isinstance(value, tuple | list):
-        return type(value)([_cast(item, device_type, dtype) for item in value])
+        return type(value)([_cast(element, device_type, dtype) for element in value])
     return value

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their binary version: found in a folder, or fetched.
+"""CIFAR-10 and CIFAR-100 in their binary version: read from a folder, or fetched.
 
 A record is one label byte (CIFAR-100: a coarse and a fine one) and 3072 bytes of pixels, the red,
 green and blue plane of 32 rows each.
@@ -65,14 +65,14 @@ class CIFAR10(ImageDataset):
         target_transform: Callable[[Any], Any] | None = None,
         download: bool = False,
     ) -> None:
-        place = self._place(root, download)
-        parts = [self._read(place / name) for name in self.files[train]]
+        folder = self._place(root, download)
+        parts = [self._read(folder / name) for name in self.files[train]]
         images = np.concatenate([pixels for pixels, _ in parts])
         super().__init__(
             images, np.concatenate([labels for _, labels in parts]), transform, target_transform
         )
         self.train = train
-        self.classes = self._class_names(place / self.names_file)
+        self.classes = self._class_names(folder / self.names_file)
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
 
     # Finding --------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class CIFAR10(ImageDataset):
         if not download:
             raise DataError(
                 type(self).__name__,
-                "the files were not found",
+                "the files do not exist",
                 expect=", ".join(self._all_files()),
                 actual="looked in " + ", ".join(map(str, looked)),
                 hint="download=True fetches them; TGC_DATA names a folder that has them",
@@ -166,8 +166,8 @@ def load_cifar10(
     Raises:
         DataError: there are no files, they are damaged, or they cannot be fetched.
     """
-    found = CIFAR10(root, train, download=download)
-    return found.data, found.targets
+    dataset = CIFAR10(root, train, download=download)
+    return dataset.data, dataset.targets
 
 
 def unpack(archive: Path, wanted: Sequence[str], folder: Path) -> None:

@@ -41,7 +41,7 @@ class DataLoader:
         timeout: seconds that a batch may take a worker; 0 is no limit.
         worker_init_fn: called in each worker with its number; see `get_worker_info`.
         multiprocessing_context: None for threads (NumPy releases the lock while it works),
-            ``"spawn"`` for processes: these import the program anew, and data set, collate_fn and
+            ``"spawn"`` for processes: these import the program again, and data set, collate_fn and
             worker_init_fn are pickled to them.
         generator: gives the seed of the order; the default stream, which ``tc.manual_seed`` sets,
             when left out.
@@ -127,7 +127,7 @@ class DataLoader:
         self._recipe = Recipe(dataset, collate_fn, self.batch_size, drop_last, batched)
         self._kept: Workers | None = None
         self._epoch = self._done = self._skip = 0
-        self._start: dict[str, Any] | None = None  # the state when the pass under way began
+        self._start: dict[str, Any] | None = None  # the state when the present pass began
 
     # Passes ---------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class DataLoader:
         return self.batch_sampler if own else getattr(self.batch_sampler, "sampler", None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the pass under way is: what it began with, and how many batches it has given.
+        """The position of the present pass: its first state, and the batches that it has yielded.
 
         Batches that workers have prepared ahead are not counted.
         """
@@ -284,7 +284,7 @@ def _is_spawn(context: Any) -> bool:
     name = context if isinstance(context, str) else getattr(context, "_name", None)
     if context is not None and name != "spawn":
         raise ArgumentError(
-            "DataLoader", "workers cannot be made that way",
+            "DataLoader", "workers cannot be started so",
             expect='None for threads, or "spawn" for processes', actual=repr(context),
             hint="a forked process inherits locks and a GPU context that it cannot use",
         )  # fmt: skip

@@ -202,8 +202,8 @@ class ImageDataset(Dataset[Any]):
         images, labels = self._images(self.data[indices]), self.targets[indices]
         transforms = (self.transform, self.target_transform)
         if any(one is not None and not works_on_batches(one) for one in transforms):
-            found: list[Any] = collate(_each(self, indices))
-            return found
+            batch: list[Any] = collate(_each(self, indices))
+            return batch
         for transform in (self.transform,) if self.transform is not None else ():
             images = transform(images)
         for transform in (self.target_transform,) if self.target_transform is not None else ():

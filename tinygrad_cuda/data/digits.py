@@ -70,7 +70,7 @@ GLYPHS = {
 
 
 class Glyph(NamedTuple):
-    """One way to write a digit, as linear maps from control points to points along the strokes."""
+    """One variant of a digit: linear maps from control points to points along the strokes."""
 
     control: Array  # (controls, 2)
     curve: Array  # (points, controls)
@@ -109,11 +109,11 @@ def _draw(labels: Array, random: np.random.Generator) -> Array:
     affine = _affine(n, random)
     bend = random.normal(0.0, 0.062, (n, 2, 3)).astype(np.float32)
     choice = random.random(n)
-    for digit, ways in GLYPHS.items():
-        weights = np.cumsum([weight for weight, _ in ways])
-        way = np.searchsorted(weights, choice * weights[-1], side="right")
-        for number in range(len(ways)):
-            rows = np.flatnonzero((labels == digit) & (way == number))
+    for digit, variants in GLYPHS.items():
+        weights = np.cumsum([weight for weight, _ in variants])
+        variant = np.searchsorted(weights, choice * weights[-1], side="right")
+        for number in range(len(variants)):
+            rows = np.flatnonzero((labels == digit) & (variant == number))
             if len(rows):
                 glyph = _glyph(digit, number)
                 points = _points(glyph, affine[rows], bend[rows], random)
@@ -189,11 +189,11 @@ def _blur(width: float) -> Array:
 
 
 @cache
-def _glyph(digit: int, way: int) -> Glyph:
-    """The linear maps of one way to write a digit."""
+def _glyph(digit: int, variant: int) -> Glyph:
+    """The linear maps of one variant of a digit."""
     strokes = [
         [tuple(map(float, point.split(","))) for point in stroke.split()]
-        for stroke in GLYPHS[digit][way][1].split("|")
+        for stroke in GLYPHS[digit][variant][1].split("|")
     ]
     control = np.concatenate(strokes).astype(np.float32) / 100
     _, free = np.unique(control, axis=0, return_inverse=True)

@@ -41,17 +41,17 @@ def download(urls: Sequence[str], path: str | os.PathLike[str], md5: str) -> Pat
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             resumed = _transfer(url, part)
-            found = _md5(part)
-            if found != md5 and resumed:
+            digest = _md5(part)
+            if digest != md5 and resumed:
                 # What was there before may have been the damaged half.
                 part.unlink()
                 _transfer(url, part)
-                found = _md5(part)
-            if found == md5:
+                digest = _md5(part)
+            if digest == md5:
                 os.replace(part, path)
                 return path
             part.unlink()
-            raise ConnectionError(f"the checksum is {found}")
+            raise ConnectionError(f"the checksum is {digest}")
         except (OSError, http.client.HTTPException) as error:
             cause = error
             reasons.append(f"{url}: {getattr(error, 'reason', None) or error}")

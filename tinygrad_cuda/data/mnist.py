@@ -1,4 +1,4 @@
-"""MNIST: found in a folder, fetched from its mirrors, or generated digits where asked for.
+"""MNIST: read from a folder, fetched from its mirrors, or generated digits where asked for.
 
 A user's own files are checked by their structure, fetched ones by checksum as well.
 """
@@ -140,7 +140,7 @@ def _missing(train: bool, reason: str, download: bool) -> DataError:
 def _generated(train: bool, reason: str) -> tuple[Array, Array, str]:
     n, seed = GENERATED[train]
     print(
-        f"MNIST was neither found nor fetched ({reason}): "
+        f"MNIST is neither in the folder nor was it fetched ({reason}): "
         f"{n:,} generated digits to {'train on' if train else 'test on'} instead",
         file=sys.stderr,
     )
@@ -184,12 +184,12 @@ def _read(folder: Path, train: bool) -> tuple[Array, Array]:
     return images, labels.astype(np.int64)
 
 
-def _refuse(path: Path, expect: str, found: Array) -> None:
+def _refuse(path: Path, expect: str, array: Array) -> None:
     raise DataError(
         "MNIST",
         f"{path} does not hold MNIST",
         expect=expect,
-        actual=f"{found.dtype} of shape {found.shape}",
+        actual=f"{array.dtype} of shape {array.shape}",
     )
 
 

@@ -48,7 +48,7 @@ def prefetched(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 class _Coming:
-    """An array under way."""
+    """An array in flight."""
 
     __slots__ = ("node", "upload")
 
@@ -59,9 +59,9 @@ class _Coming:
 
 def _arrived(batch: Any) -> Any:
     """The same structure with Tensors; what the device does from now on waits for the copies."""
-    found = leaves(batch)
-    for number, leaf in enumerate(found):
+    flat = leaves(batch)
+    for number, leaf in enumerate(flat):
         if isinstance(leaf, _Coming):
             leaf.node.storage = leaf.upload.settle()
-            found[number] = wrap(leaf.node)
-    return rebuilt(batch, iter(found))
+            flat[number] = wrap(leaf.node)
+    return rebuilt(batch, iter(flat))

@@ -1,6 +1,6 @@
 """Where random transforms draw from: a stream for each sample, so that workers change nothing.
 
-A DataLoader says which pass is under way, a data set which sample it makes; whoever calls a
+A DataLoader says which pass runs, a data set which sample it makes; whoever calls a
 transform directly draws from the default stream, which ``tc.manual_seed`` sets.
 """
 
@@ -82,8 +82,8 @@ def sample_randomness(seed: int, epoch: int, index: int) -> Iterator[None]:
 
 def randomness() -> np.random.Generator:
     """The stream of the sample that is being made, or a new one of the default Generator's."""
-    found = _sample.get()
-    if found is not None:
-        return found.get()
+    generator = _sample.get()
+    if generator is not None:
+        return generator.get()
     seed, number = default_generator.take()
     return np.random.default_rng([seed % 2**64, number])

@@ -110,7 +110,7 @@ class SeededSampler(Sampler[Any]):
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Makes the next pass the one that `state_dict` was called before.
 
-        From then on the seed is the one of the state, whatever ``tc.manual_seed`` is told.
+        From then on the seed is the one of the state, whatever ``tc.manual_seed`` sets.
         """
         self.shuffler.seed = state["seed"]
         self.epoch = state["epoch"]
@@ -210,7 +210,7 @@ class SubsetRandomSampler(SeededSampler):
         self.indices = indices
 
     def draw(self, random: np.random.Generator) -> Iterator[int]:
-        return (int(self.indices[place]) for place in random.permutation(len(self.indices)))
+        return (int(self.indices[position]) for position in random.permutation(len(self.indices)))
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -168,7 +168,7 @@ def _begin_process(content: bytes, number: int, count: int, seed: int) -> None:
 
 @dataclass
 class _Failure:
-    """An exception on its way out of a process; the content is None if it cannot be pickled."""
+    """An exception sent from a process; the content is None if it cannot be pickled."""
 
     content: bytes | None
     name: str
@@ -177,7 +177,7 @@ class _Failure:
 
 @dataclass
 class _Moved:
-    """A Tensor on its way out of a process."""
+    """A Tensor sent from a process."""
 
     array: Any
 
@@ -238,7 +238,7 @@ class Workers:
                 self.pools.append(ThreadPoolExecutor(1, name, _begin, (info, init)))
 
     def batches(self, orders: Iterable[Any], seed: int, epoch: int, ahead: int) -> Iterator[Any]:
-        """The batches in order, `ahead` of them under way for each worker."""
+        """The batches in order, `ahead` of them in flight for each worker."""
         waiting: deque[tuple[int, Any, Future[Any]]] = deque()
         streaming = isinstance(self.recipe.dataset, IterableDataset)
         ended: set[int] = set()
@@ -307,8 +307,8 @@ class Workers:
             raise _raised(batch, worker, order)
         if not self.spawn:
             return batch
-        found = [tensor(x.array) if isinstance(x, _Moved) else x for x in leaves(batch)]
-        return rebuilt(batch, iter(found))
+        values = [tensor(x.array) if isinstance(x, _Moved) else x for x in leaves(batch)]
+        return rebuilt(batch, iter(values))
 
     def close(self) -> None:
         """Ends them; waits for what they are doing, unless one of them is lost."""

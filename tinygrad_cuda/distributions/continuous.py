@@ -87,7 +87,7 @@ class Normal(_Located):
 
 
 class Uniform(Distribution):
-    """All values from `low` to below `high` alike.
+    """All values from `low` to below `high` with equal density.
 
     Args:
         low, high: Tensors or numbers.

@@ -64,10 +64,10 @@ def _path_derivative(alpha: Array, x: Array) -> Array:
 
     tail = x > alpha + 3.0 * np.sqrt(alpha) + 3.0
     if tail.any():
-        found = np.empty_like(x)
-        found[tail] = _in_the_tail(alpha[tail], x[tail])
-        found[~tail] = _path_derivative(alpha[~tail], x[~tail])
-        return found
+        derivative = np.empty_like(x)
+        derivative[tail] = _in_the_tail(alpha[tail], x[tail])
+        derivative[~tail] = _path_derivative(alpha[~tail], x[~tail])
+        return derivative
     log_x = np.log(x)
     digammas = special.digamma(alpha + 1.0)
     term, total, n = np.ones_like(x), np.zeros_like(x), 0
@@ -140,8 +140,8 @@ class Gamma(Distribution):
     @property
     def mode(self) -> Tensor:
         """Where the density is greatest."""
-        found: Tensor = ((self.concentration - 1.0) / self.rate).clamp(min=0.0)
-        return found
+        mode: Tensor = ((self.concentration - 1.0) / self.rate).clamp(min=0.0)
+        return mode
 
     @property
     def variance(self) -> Tensor:
@@ -245,11 +245,11 @@ class Dirichlet(Distribution):
     def entropy(self) -> Tensor:
         """The entropy in nats."""
         a, whole = self.concentration, self.concentration.sum(-1)
-        found: Tensor = (
+        entropy: Tensor = (
             lgamma(a).sum(-1) - lgamma(whole) - (a.shape[-1] - whole) * digamma(whole)
             - ((a - 1.0) * digamma(a)).sum(-1)
         )  # fmt: skip
-        return found
+        return entropy
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Samples, with gradients to the concentrations."""

@@ -85,13 +85,13 @@ class MultivariateNormal(Distribution):
     @property
     def variance(self) -> Tensor:
         """The variance of each element."""
-        found: Tensor = self.scale_tril.pow(2.0).sum(-1)
-        return found
+        variance: Tensor = self.scale_tril.pow(2.0).sum(-1)
+        return variance
 
     def half_log_det(self) -> Tensor:
         """Half the logarithm of the covariance's determinant."""
-        found: Tensor = self.scale_tril.diagonal(0, -2, -1).log().sum(-1)
-        return found
+        result: Tensor = self.scale_tril.diagonal(0, -2, -1).log().sum(-1)
+        return result
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The logarithm of the density."""

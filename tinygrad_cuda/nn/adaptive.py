@@ -111,8 +111,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             inside = (target >= first) & (target < end)
             rows = self.tail[number](input_).log_softmax(-1)
             within = _picked(rows, where(inside, target - first, 0))
-            found = head[..., self.shortlist_size + number] + within
-            output = where(inside, found, output)
+            scores = head[..., self.shortlist_size + number] + within
+            output = where(inside, scores, output)
         return ASMoutput(output, (-output).mean())
 
     def log_prob(self, input: Tensor) -> Tensor:
@@ -120,8 +120,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         head = self.head(input).log_softmax(-1)
         parts = [head[..., : self.shortlist_size]]
         for number in range(self.n_clusters):
-            place = self.shortlist_size + number
-            share = head[..., place : place + 1]
+            column = self.shortlist_size + number
+            share = head[..., column : column + 1]
             parts.append(self.tail[number](input).log_softmax(-1) + share)
         return cat(parts, -1)
 

@@ -32,8 +32,8 @@ class _Numbered(Module):
             return self._part(list(self._modules.items())[index])
         return self._modules[self._name(index)]
 
-    def _part(self, items: list[tuple[str, Module]]) -> Any:
-        return type(self)([module for _, module in items])  # type: ignore[call-arg]
+    def _part(self, modules: list[tuple[str, Module]]) -> Any:
+        return type(self)([module for _, module in modules])  # type: ignore[call-arg]
 
     def __setitem__(self, index: int, module: Module) -> None:
         self.add_module(self._name(index), module)
@@ -97,8 +97,8 @@ class Sequential(_Numbered):
         for name, module in named:
             self.add_module(name, module)
 
-    def _part(self, items: list[tuple[str, Module]]) -> Any:
-        return type(self)(OrderedDict(items))
+    def _part(self, modules: list[tuple[str, Module]]) -> Any:
+        return type(self)(OrderedDict(modules))
 
     def forward(self, input: Any) -> Any:
         for module in self._modules.values():
@@ -107,7 +107,7 @@ class Sequential(_Numbered):
 
 
 class ModuleList(_Numbered):
-    """A list whose modules are found by `parameters`, `state_dict` and the like.
+    """A list whose modules are registered for `parameters`, `state_dict` and the like.
 
     Args:
         modules: what is in it at first.
@@ -138,7 +138,7 @@ class ModuleList(_Numbered):
 
 
 class ModuleDict(Module):
-    """A dict whose modules are found by `parameters`, `state_dict` and the like.
+    """A dict whose modules are registered for `parameters`, `state_dict` and the like.
 
     Args:
         modules: what is in it at first.
@@ -149,8 +149,8 @@ class ModuleDict(Module):
         self.update(modules or {})
 
     def __getitem__(self, key: str) -> Module:
-        found: Module = self._modules[key]
-        return found
+        module: Module = self._modules[key]
+        return module
 
     def __setitem__(self, key: str, module: Module) -> None:
         self.add_module(key, module)
@@ -194,7 +194,7 @@ def _as_parameter(value: Any) -> Any:
 
 
 class ParameterList(Module):
-    """A list whose parameters are found by `parameters`, `state_dict` and the like.
+    """A list whose parameters are registered for `parameters`, `state_dict` and the like.
 
     Args:
         values: what is in it at first; Tensors become Parameters.
@@ -253,7 +253,7 @@ class ParameterList(Module):
 
 
 class ParameterDict(Module):
-    """A dict whose parameters are found by `parameters`, `state_dict` and the like.
+    """A dict whose parameters are registered for `parameters`, `state_dict` and the like.
 
     Args:
         parameters: what is in it at first; Tensors become Parameters.

@@ -1,6 +1,6 @@
 """Hooks on the gradients of a module: its outputs and inputs seen through identities.
 
-What passes backward through the one is kept until the other is reached.
+What passes backward through the one is held until the other is reached.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class GradientHooks:
         values = tuple(result) if several else (result,)
         if not any(_flows(value) for value in values):
             return result
-        found = _watched(values, self._enter)
-        return type(result)(found) if several else found[0]
+        results = _watched(values, self._enter)
+        return type(result)(results) if several else results[0]
 
     def _enter(self, gradients: Gradients) -> Gradients:
         for hook in self.before:
@@ -78,32 +78,32 @@ def _flows(value: Any) -> bool:
 def _replaced(old: Gradients, new: Any) -> Gradients:
     if new is None:
         return old
-    found = tuple(new) if isinstance(new, tuple | list) else (new,)
-    if len(found) != len(old):
+    given = tuple(new) if isinstance(new, tuple | list) else (new,)
+    if len(given) != len(old):
         raise ArgumentError(
             "backward hook", "returned another number of gradients", expect=str(len(old)),
-            actual=str(len(found)),
+            actual=str(len(given)),
         )  # fmt: skip
-    return found
+    return given
 
 
 def _watched(values: tuple[Any, ...], see: Callable[[Gradients], Gradients]) -> tuple[Any, ...]:
     """The Tensors that require grad, through one identity whose gradients `see` gets and gives."""
-    places = [place for place, value in enumerate(values) if _flows(value)]
-    nodes = [values[place].node for place in places]
+    positions = [position for position, value in enumerate(values) if _flows(value)]
+    nodes = [values[position].node for position in positions]
 
     def passed(*gradients: Node | None) -> list[Node | None]:
         shown: list[Any] = [None] * len(values)
-        for place, g in zip(places, gradients):
-            shown[place] = None if g is None else wrap(g)
+        for position, g in zip(positions, gradients):
+            shown[position] = None if g is None else wrap(g)
         seen = see(tuple(shown))
-        return [None if seen[place] is None else seen[place].node for place in places]
+        return [None if seen[position] is None else seen[position].node for position in positions]
 
     count = len(nodes)
     whole = common.custom(
         *(detached(node) for node in nodes), *nodes, results=count, function=passed, name="hooks"
     )
-    found = list(values)
-    for number, place in enumerate(places):
-        found[place] = wrap(whole if count == 1 else common.output(whole, index=number))
-    return tuple(found)
+    results = list(values)
+    for number, position in enumerate(positions):
+        results[position] = wrap(whole if count == 1 else common.output(whole, index=number))
+    return tuple(results)

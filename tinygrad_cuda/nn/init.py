@@ -276,8 +276,8 @@ def sparse_(
     with gradient_mode(False):
         normal_(tensor, 0.0, std, generator)
         drawn = empty(*tensor.shape, device="cpu").uniform_(generator=generator).numpy()
-        kept = drawn.argsort(0).argsort(0) >= zeros
-        return tensor.mul_(_given(kept, tensor))
+        mask = drawn.argsort(0).argsort(0) >= zeros
+        return tensor.mul_(_given(mask, tensor))
 
 
 # Older names ----------------------------------------------------------------------------------

@@ -18,14 +18,14 @@ class LazyModuleMixin(Module):
     """What lazy layers share: they wait for a first input, or for a state to load.
 
     Attributes:
-        cls_to_become: the class of the layer once its sizes are known.
+        cls_to_become: the class of the layer once it has its sizes.
     """
 
     cls_to_become: type[Module]
     _waits = False  # not while the ordinary layer's constructor runs
 
     def _wait(self, device: Any, dtype: Any) -> None:
-        """Puts places without a shape where the layer has its parameters and buffers."""
+        """Replaces the layer's parameters and buffers by uninitialized ones."""
         own = {"device": device, "dtype": dtype}
         for name, parameter in self._parameters.items():
             if parameter is not None:
@@ -41,7 +41,7 @@ class LazyModuleMixin(Module):
         return any(is_lazy(v) for v in (*self._parameters.values(), *self._buffers.values()))
 
     def reset_parameters(self) -> None:
-        """Draws new values, once the sizes are known."""
+        """Draws new values, once there are sizes."""
         if self._waits and not self.has_uninitialized_params():
             self.cls_to_become.reset_parameters(self)  # type: ignore[attr-defined]
 
@@ -56,7 +56,7 @@ class LazyModuleMixin(Module):
             self.reset_parameters()
 
     def _shapes(self, input: Tensor) -> dict[str, tuple[int, ...]]:
-        """Notes the sizes that `input` tells, and gives the shape of each value by name."""
+        """Sets the sizes from `input`, and returns the shape of each value by name."""
         raise NotImplementedError(type(self).__name__)
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:

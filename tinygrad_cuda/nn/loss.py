@@ -136,7 +136,7 @@ class LinearCrossEntropyLoss(_Weighted):
     Args:
         in_features: the size of the last axis of the input.
         num_classes: C.
-        out_features: further sizes of the logits, (d1, ...), each place with a label of its own.
+        out_features: further sizes of the logits, (d1, ...), each position with a label of its own.
         bias: whether the linear map has one.
         device, dtype: of the parameters.
         weight, reduction, ignore_index, label_smoothing, options: as for `linear_cross_entropy`.
@@ -313,7 +313,7 @@ class MarginRankingLoss(_Loss):
 
 
 class CosineEmbeddingLoss(_Loss):
-    """`cosine_embedding_loss`: vectors alike where target is 1."""
+    """`cosine_embedding_loss`: vectors are pulled together where target is 1."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Module: parameters, buffers and modules in a tree, found by the names of attributes.
+"""Module: parameters, buffers and modules in a tree, by the names of attributes.
 
 Names, keys of the state and the text of `repr` are PyTorch's.
 """
@@ -61,7 +61,7 @@ def _tensor_inputs(forward: Any) -> tuple[str, ...]:
 class Module(StateHooks):
     """The base of every layer and model: subclasses write ``__init__`` and ``forward``.
 
-    Attributes that are Parameters, Modules or registered buffers are found by `parameters`,
+    Attributes that are Parameters, Modules or registered buffers belong to `parameters`,
     `modules`, `state_dict` and the like, under the names of the attributes joined by dots.
 
     Attributes:
@@ -168,7 +168,7 @@ class Module(StateHooks):
 
     def _refuse_input(self, name: str, value: Any) -> None:
         """Raises for an argument that is no Tensor, where the layer takes nothing else."""
-        # A forward that was put in the place of the class's own, or a hook, may take other things.
+        # A forward that replaces the class's own, or a hook, may take other arguments.
         declared = getattr(self.forward, "__annotations__", {}).get(name, "")
         kind = type(value).__name__
         if not declared.startswith("Tensor") or kind in declared or self._forward_pre_hooks:
@@ -184,13 +184,13 @@ class Module(StateHooks):
         )  # fmt: skip
 
     def _name_itself(self, error: TgcError) -> None:
-        """An error on its way out gains the path of the module in which it was raised."""
+        """An error that propagates gains the path of the module in which it was raised."""
         path = error.module_path
         kind = type(self).__name__
         if path:
             name, inner = path[-1]
-            found = next((key for key, child in self._modules.items() if child is inner), name)
-            path[-1] = (found, inner)
+            own_name = next((key for key, child in self._modules.items() if child is inner), name)
+            path[-1] = (own_name, inner)
         path.append((kind, self))
         if _calls.depth == 1:
             names = ".".join(name for name, _ in reversed(path))
@@ -427,19 +427,19 @@ class Module(StateHooks):
             prefix: put before each name.
             keep_vars: give the Parameters themselves instead of detached handles.
         """
-        found = OrderedDict() if destination is None else destination
+        state = OrderedDict() if destination is None else destination
         self._before_saving(prefix, keep_vars)
         for name, value in self._persistent():
-            found[prefix + name] = value if keep_vars else value.detach()
+            state[prefix + name] = value if keep_vars else value.detach()
         for name, module in self._modules.items():
             if module is not None:
-                module.state_dict(destination=found, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
-        self._after_saving(found, prefix)
-        return found
+                module.state_dict(destination=state, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+        self._after_saving(state, prefix)
+        return state
 
     def _persistent(self) -> list[tuple[str, Tensor]]:
         """What belongs to the state of this module alone."""
-        buffers = [item for item in self._buffers.items() if item[0] not in self._temporary]
+        buffers = [pair for pair in self._buffers.items() if pair[0] not in self._temporary]
         return [(name, v) for name, v in (*self._parameters.items(), *buffers) if v is not None]
 
     # Changing the whole tree -------------------------------------------------------------------
@@ -570,7 +570,7 @@ class Module(StateHooks):
     def register_full_backward_hook(
         self, hook: Callable[..., Any], prepend: bool = False
     ) -> RemovableHandle:
-        """Calls ``hook(module, grad_input, grad_output)`` when the inputs' gradients are known.
+        """Calls ``hook(module, grad_input, grad_output)`` when the inputs' gradients are computed.
 
         Its result, a tuple, replaces grad_input.
 

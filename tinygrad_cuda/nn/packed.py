@@ -140,9 +140,9 @@ def pack_padded_sequence(
             actual=str(counts.tolist()), hint="enforce_sorted=False sorts them",
         )  # fmt: skip
     sizes = (counts > np.arange(counts[0])[:, None]).sum(1)
-    # The places in the flattened rows, a step at a time.
-    places = np.concatenate([order[:size] * rows.shape[1] + t for t, size in enumerate(sizes)])
-    data = rows.flatten(0, 1).index_select(0, tensor(places, device=input.device))
+    # The positions in the flattened rows, a step at a time.
+    positions = np.concatenate([order[:size] * rows.shape[1] + t for t, size in enumerate(sizes)])
+    data = rows.flatten(0, 1).index_select(0, tensor(positions, device=input.device))
     if enforce_sorted:
         return PackedSequence(data, tensor(sizes, device="cpu"))
     orders = (tensor(o, device=input.device) for o in (order, np.argsort(order)))
@@ -176,18 +176,18 @@ def pad_packed_sequence(
         )  # fmt: skip
     data, count = sequence.data, int(sizes[0])
     # Where a sequence has ended, the row after the last: the filling.
-    places = np.full((steps, count), len(data))
+    positions = np.full((steps, count), len(data))
     starts = np.cumsum(sizes) - sizes
     for t, (start, size) in enumerate(zip(starts, sizes)):
-        places[t, :size] = np.arange(start, start + size)
-    lengths = (places < len(data)).sum(0)
+        positions[t, :size] = np.arange(start, start + size)
+    lengths = (positions < len(data)).sum(0)
     if sequence.unsorted_indices is not None:
         back = sequence.unsorted_indices.cpu().numpy()
-        places, lengths = places[:, back], lengths[back]
-    places = places.T if batch_first else places
+        positions, lengths = positions[:, back], lengths[back]
+    positions = positions.T if batch_first else positions
     whole = cat([data, data.new_full((1, *data.shape[1:]), padding_value)])
-    flat = whole.index_select(0, tensor(places.reshape(-1), device=data.device))
-    return flat.unflatten(0, places.shape), tensor(lengths, device="cpu")
+    flat = whole.index_select(0, tensor(positions.reshape(-1), device=data.device))
+    return flat.unflatten(0, positions.shape), tensor(lengths, device="cpu")
 
 
 def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:

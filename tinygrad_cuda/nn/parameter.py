@@ -1,6 +1,6 @@
 """Parameter: a Tensor that a Module trains; Buffer: one that it only keeps.
 
-A handle on the cell of the Tensor it is made from, with a place of its own where gradients arrive.
+A handle on the cell of the Tensor it is made from, with a `.grad` of its own.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ class AdaptiveMaxPool2d(AdaptiveMaxPool1d):
 
 
 class MaxUnpool1d(Module):
-    """`max_unpool1d`: values put back where `MaxPool1d` found them."""
+    """`max_unpool1d`: values at the indices from `MaxPool1d`."""
 
     rank = 1
     function: Callable[..., Tensor] = staticmethod(sampling.max_unpool1d)
@@ -226,14 +226,14 @@ class MaxUnpool1d(Module):
 
 
 class MaxUnpool2d(MaxUnpool1d):
-    """`max_unpool2d`: values put back where `MaxPool2d` found them."""
+    """`max_unpool2d`: values at the indices from `MaxPool2d`."""
 
     rank = 2
     function = staticmethod(sampling.max_unpool2d)
 
 
 class MaxUnpool3d(MaxUnpool1d):
-    """`max_unpool3d`: values put back where `MaxPool3d` found them."""
+    """`max_unpool3d`: values at the indices from `MaxPool3d`."""
 
     rank = 3
     function = staticmethod(sampling.max_unpool3d)

@@ -242,8 +242,8 @@ class RNNBase(Module):
         """One layer in one direction."""
 
         def named(part: str) -> Tensor:
-            found: Tensor = getattr(self, part + suffix)  # may be parametrized
-            return found
+            parameter: Tensor = getattr(self, part + suffix)  # may be parametrized
+            return parameter
 
         weight, bias = named("weight_hh"), named("bias_hh") if self.bias else None
         projection = named("weight_hr") if self.proj_size else None
@@ -261,7 +261,7 @@ class RNNBase(Module):
                 state = (linear(state[0], projection), *state[1:])
             outputs.append(state[0])
             if rest is not None:
-                state = tuple(cat([part, kept]) for part, kept in zip(state, rest))
+                state = tuple(cat([part, finished]) for part, finished in zip(state, rest))
         outputs = outputs[::-1] if backwards else outputs
         return cat(outputs) if packed else stack(outputs), state
 

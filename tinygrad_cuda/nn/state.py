@@ -14,7 +14,7 @@ from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class IncompatibleKeys(NamedTuple):
-    """Names that a state lacked, and names in it that nothing was found for."""
+    """Names that a state lacks, and names in it that the module lacks."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]

@@ -12,7 +12,7 @@ from tinygrad_cuda.tensors.tensor import RemovableHandle, Tensor
 
 Hook = Callable[..., Any]
 KINDS = ("save_pre", "save_post", "load_pre", "load_post")
-# What PyTorch tells hooks of the layout's version.
+# The layout's version that PyTorch passes to hooks.
 METADATA = {"version": 1}
 
 
@@ -56,15 +56,15 @@ class StateHooks:
             >>> tc.nn.BatchNorm1d(2, device="cpu").get_buffer("running_mean").tolist()
             [0.0, 0.0]
         """
-        found: Tensor = self._found("_buffers", "buffer", target)
-        return found
+        buffer: Tensor = self._found("_buffers", "buffer", target)
+        return buffer
 
     def _found(self, table: str, what: str, target: str) -> Any:
         path, _, name = target.rpartition(".")
-        found = getattr(self.get_submodule(path), table).get(name)
-        if found is None:
+        value = getattr(self.get_submodule(path), table).get(name)
+        if value is None:
             raise AttributeError(f"there is no {what} {target!r}")
-        return found
+        return value
 
     # Registration --------------------------------------------------------------------------
 
@@ -161,11 +161,11 @@ class StateHooks:
                 actual="\n".join(errors),
             )  # fmt: skip
 
-        def report(found: IncompatibleKeys) -> None:
-            for ours, theirs in zip(found, keys):
+        def report(incompatible: IncompatibleKeys) -> None:
+            for ours, theirs in zip(incompatible, keys):
                 ours.extend(name for name in theirs if name not in ours)
             for _, module, hook in hooks:
-                _check_nothing("load_state_dict", hook(module, found))
+                _check_nothing("load_state_dict", hook(module, incompatible))
 
         own = self.state_dict(keep_vars=True)  # type: ignore[attr-defined]
         return load(own, given, strict, assign, report if hooks or any(keys) else None)

@@ -21,7 +21,7 @@ def functional_call(
     tie_weights: bool = True,
     strict: bool = False,
 ) -> Any:
-    """``module(*args, **kwargs)`` with the Tensors given in place of its parameters and buffers.
+    """``module(*args, **kwargs)`` with the given Tensors instead of its parameters and buffers.
 
     Args:
         module: is as it was afterwards; buffers that it writes are written in the Tensors given.
@@ -51,8 +51,8 @@ def functional_call(
         args = ()
     elif not isinstance(args, tuple):
         args = (args,)
-    places = _places(module, given, tie_weights, strict)
-    with _replaced(places):
+    replacements = _places(module, given, tie_weights, strict)
+    with _replaced(replacements):
         return module(*args, **(kwargs or {}))
 
 
@@ -60,13 +60,13 @@ def _places(
     module: Module, given: dict[str, Any], tie_weights: bool, strict: bool
 ) -> list[tuple[dict[str, Any], str, Any]]:
     """For each Tensor given the table and the name under which it is to stand."""
-    known: dict[str, tuple[dict[str, Any], str]] = {}
+    tables: dict[str, tuple[dict[str, Any], str]] = {}
     for path, owner in module.named_modules(remove_duplicate=False):
         for table in (owner._parameters, owner._buffers):
             for name in table:
-                known[f"{path}.{name}" if path else name] = (table, name)
-    unknown = [name for name in given if name not in known]
-    missing = [name for name in known if name not in given] if strict else []
+                tables[f"{path}.{name}" if path else name] = (table, name)
+    unknown = [name for name in given if name not in tables]
+    missing = [name for name in tables if name not in given] if strict else []
     if unknown or missing:
         raise ArgumentError(
             "functional_call",
@@ -78,23 +78,23 @@ def _places(
                 if names
             ),
         )
-    places = []
+    replacements = []
     for name, value in given.items():
-        table, key = known[name]
-        places.append((table, key, value))
+        table, key = tables[name]
+        replacements.append((table, key, value))
         if tie_weights and table[key] is not None:
-            for other, (also, also_key) in known.items():
+            for other, (also, also_key) in tables.items():
                 if other not in given and also[also_key] is table[key]:
-                    places.append((also, also_key, value))
-    return places
+                    replacements.append((also, also_key, value))
+    return replacements
 
 
 @contextmanager
-def _replaced(places: Iterable[tuple[dict[str, Any], str, Any]]) -> Iterator[None]:
-    """The Tensors in their places, until the block ends."""
+def _replaced(replacements: Iterable[tuple[dict[str, Any], str, Any]]) -> Iterator[None]:
+    """Replaces parameters and buffers by the Tensors, until the block ends."""
     before = []
     try:
-        for table, name, value in places:
+        for table, name, value in replacements:
             before.append((table, name, table[name]))
             table[name] = value
         yield
@@ -106,7 +106,7 @@ def _replaced(places: Iterable[tuple[dict[str, Any], str, Any]]) -> Iterator[Non
 def stack_module_state(
     models: Sequence[Module],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The parameters, and the buffers, of several alike modules stacked along a new dimension 0.
+    """The parameters, and the buffers, of several modules, stacked along a new dimension 0.
 
     With `vmap` over `functional_call` that is an ensemble in one pass. The parameters are new
     leaves that require grad where the first model's do.
@@ -118,7 +118,7 @@ def stack_module_state(
     if len(kinds) != 1:
         raise ArgumentError(
             "stack_module_state",
-            "the models are not alike",
+            "the models are of several classes",
             expect="several models of one class",
             actual=", ".join(sorted(kind.__name__ for kind in kinds)) or "none",
         )

@@ -40,7 +40,7 @@ class TransformerEncoderLayer(Module):
         d_model: the width.
         nhead: how many heads.
         dim_feedforward: the width between the two linear layers.
-        dropout: the probability of a zero, in four places.
+        dropout: the probability of a zero, in the layer's four dropouts.
         activation: ``relu``, ``gelu`` or a function.
         layer_norm_eps: added to the variance.
         batch_first: (N, L, E) instead of (L, N, E).

@@ -53,19 +53,19 @@ def count(
 
 
 def weighed_taps(
-    input: Tensor, axis: int, places: Tensor, weights: Tensor, inside: Tensor | None = None
+    input: Tensor, axis: int, positions: Tensor, weights: Tensor, inside: Tensor | None = None
 ) -> Tensor:
-    """Weighed sums along an axis: output k is the sum of ``weights[k, t] input[places[k, t]]``.
+    """Weighed sums along an axis: output k is the sum of ``weights[k, t] input[positions[k, t]]``.
 
     Only what an output depends on is read: NaN and infinities elsewhere do not reach it.
 
     Args:
-        places, weights: shape (wanted, taps).
+        positions, weights: shape (wanted, taps).
         inside: which taps count; None takes all.
     """
-    inner = places.clamp(0, input.shape[axis] - 1)
+    inner = positions.clamp(0, input.shape[axis] - 1)
     rows = wrap(indexing.gather(input.movedim(axis, 0).node, inner.node))
-    shape = (*places.shape, *(1,) * (input.ndim - 1))
+    shape = (*positions.shape, *(1,) * (input.ndim - 1))
     products = rows * weights.reshape(shape)
     if inside is not None:
         products = selecting.where(inside.reshape(shape), products, 0.0)

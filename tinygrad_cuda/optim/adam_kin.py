@@ -23,7 +23,7 @@ from tinygrad_cuda.tensors.tensor import Tensor
 
 
 class Adamax(Optimizer):
-    r"""Adam with the largest gradient, slowly forgotten, in place of the mean square.
+    r"""Adam with the largest gradient, decayed slowly, instead of the mean square.
 
     .. math::
         m &\leftarrow \beta_1 m + (1 - \beta_1) g, \quad

@@ -91,12 +91,12 @@ class RMSprop(Optimizer):
         self, gradient: Tensor, parameter: Tensor, state: State, group: Group, scalar: Any
     ) -> tuple[Tensor, State]:
         gradient = decayed(gradient, parameter, group, scalar)
-        kept = scalar(group["alpha"], "alpha")
+        decay = scalar(group["alpha"], "alpha")
         fresh = scalar(1.0 - group["alpha"], "1 - alpha")
-        square = state["square_avg"] * kept + gradient * gradient * fresh
+        square = state["square_avg"] * decay + gradient * gradient * fresh
         new = {"step": state["step"] + 1, "square_avg": square}
         if group["centered"]:
-            mean = new["grad_avg"] = state["grad_avg"] * kept + gradient * fresh
+            mean = new["grad_avg"] = state["grad_avg"] * decay + gradient * fresh
             square = square - mean * mean
         change = gradient / (square.sqrt() + scalar(group["eps"], "eps"))
         if group["momentum"] > 0:
@@ -220,10 +220,10 @@ class Adadelta(Optimizer):
         self, gradient: Tensor, parameter: Tensor, state: State, group: Group, scalar: Any
     ) -> tuple[Tensor, State]:
         gradient = decayed(gradient, parameter, group, scalar)
-        kept, fresh = scalar(group["rho"], "rho"), scalar(1.0 - group["rho"], "1 - rho")
+        decay, fresh = scalar(group["rho"], "rho"), scalar(1.0 - group["rho"], "1 - rho")
         eps = scalar(group["eps"], "eps")
-        square = state["square_avg"] * kept + gradient * gradient * fresh
+        square = state["square_avg"] * decay + gradient * gradient * fresh
         delta = (state["acc_delta"] + eps).sqrt() / (square + eps).sqrt() * gradient
-        moved = state["acc_delta"] * kept + delta * delta * fresh
+        moved = state["acc_delta"] * decay + delta * delta * fresh
         new = {"step": state["step"] + 1, "square_avg": square, "acc_delta": moved}
         return parameter - delta * scalar(group["lr"], "lr"), new

@@ -1,6 +1,6 @@
-"""A group of parameters that is as its last step left it: seen at a glance, updated in place.
+"""A group of parameters that is as its last step left it: compared at once, updated in place.
 
-A few passes in C over lists take the place of one look after another at each parameter.
+A few passes in C over lists replace a look at each parameter.
 It is in `optim` since it reads states and gradients of each parameter, in one microsecond each.
 Without it a plain step of adam_124m takes 106 % longer (H200).
 """
@@ -46,7 +46,7 @@ class Seen(NamedTuple):
 
 
 class SteadyGroup:
-    """What a step has met in a group.
+    """What a step has read of a group.
 
     Args:
         parameters, states: of the group; the states have the same keys.
@@ -61,15 +61,15 @@ class SteadyGroup:
     ) -> None:  # fmt: skip
         self.parameters, self.states = list(parameters), states
         self.keys = list(map(tuple, self.states))
-        items = list(chain.from_iterable(map(dict.values, self.states)))
-        self.tensor_places = [k for k, v in enumerate(items) if isinstance(v, Tensor)]
-        self.host_places = [k for k, v in enumerate(items) if not isinstance(v, Tensor)]
-        self.tensors = len(self.tensor_places) // len(parameters)
+        values = list(chain.from_iterable(map(dict.values, self.states)))
+        self.tensor_indices = [k for k, v in enumerate(values) if isinstance(v, Tensor)]
+        self.host_indices = [k for k, v in enumerate(values) if not isinstance(v, Tensor)]
+        self.tensors = len(self.tensor_indices) // len(parameters)
         first = self.states[0]
         self.host_keys = [key for key, v in first.items() if not isinstance(v, Tensor)]
-        self.places = [*parameters, *[items[k] for k in self.tensor_places]]
-        self.cells = list(map(_cell_of, self.places))
-        self.chains = list(map(_chain_of, self.places))
+        self.all_tensors = [*parameters, *[values[k] for k in self.tensor_indices]]
+        self.cells = list(map(_cell_of, self.all_tensors))
+        self.chains = list(map(_chain_of, self.all_tensors))
         self.leaves = [parameter.chain[0][1] for parameter in parameters]
         nodes = [leaf.grad.node for leaf in self.leaves] + list(map(_node_of, self.cells))
         self.facts = list(map(_facts_of, nodes))
@@ -80,23 +80,23 @@ class SteadyGroup:
         self.tries = 0
 
     def look(self, optimizer: Any, parameters: list[Tensor]) -> Seen | None:
-        """What is there, if it is what the last step has met; values and numbers may differ."""
+        """What the group has, if only values and numbers differ from the last step."""
         if _differ(parameters, self.parameters):
             return None
         states = list(map(optimizer.state.get, parameters))
         if _differ(states, self.states) or list(map(tuple, states)) != self.keys:
             return None
-        items = list(chain.from_iterable(map(dict.values, states)))
-        places = [*parameters, *[items[k] for k in self.tensor_places]]
-        if _differ(places, self.places):
+        values = list(chain.from_iterable(map(dict.values, states)))
+        tensors = [*parameters, *[values[k] for k in self.tensor_indices]]
+        if _differ(tensors, self.all_tensors):
             return None
-        cells = list(map(_cell_of, places))
-        if cells != self.cells or _differ(map(_chain_of, places), self.chains):
+        cells = list(map(_cell_of, tensors))
+        if cells != self.cells or _differ(map(_chain_of, tensors), self.chains):
             return None
         gradients = list(map(_grad_of, self.leaves))
         if any(map(_is_none, gradients)) or any(map(_chain_of, gradients)):
             return None
-        hosts = [items[k] for k in self.host_places]
+        hosts = [values[k] for k in self.host_indices]
         width = len(hosts) // len(states)
         if Tensor in map(type, hosts) or hosts != hosts[:width] * len(states):
             return None
@@ -123,12 +123,12 @@ class SteadyGroup:
         """
         if self.in_place is None or local.recorder.pending.get(self.device):
             return False
-        known = self.in_place.known()
-        if known is None:
+        entry = self.in_place.entry()
+        if entry is None:
             self.in_place = None
             return False
         with lock_of(self.device):
-            return self.in_place.run(self, known, seen, values)
+            return self.in_place.run(self, entry, seen, values)
 
     def learn(self, seen: Seen, scalars: dict[Any, list[Node]]) -> None:
         """Looks for the plan of these updates, which have just been recorded.
@@ -148,19 +148,21 @@ class InPlace:
     """A plan that does nothing but the updates of a group, each in the storage of what it replaces.
 
     Args:
-        known: the plan.
-        places: where each storage that it takes is found: in the gradients' nodes and those of the
+        entry: the plan.
+        positions: of each storage that it takes: in the gradients' nodes and those of the
             parameters and states behind them.
         numbers: which argument takes which number of a step.
     """
 
-    def __init__(self, known: PlanEntry, places: list[int], numbers: list[tuple[int, int]]) -> None:
+    def __init__(
+        self, entry: PlanEntry, positions: list[int], numbers: list[tuple[int, int]]
+    ) -> None:
         # Weak: it goes when plans are forgotten.
-        self.known = ref(known)
-        self.places = places
+        self.entry = ref(entry)
+        self.positions = positions
         self.numbers = numbers
 
-    def run(self, steady: SteadyGroup, known: PlanEntry, seen: Seen, values: list[float]) -> bool:
+    def run(self, steady: SteadyGroup, entry: PlanEntry, seen: Seen, values: list[float]) -> bool:
         """Runs it, if nobody but the cells holds what is overwritten: no node is made then."""
         device, nodes = steady.device, seen.nodes
         if device in overwrite.spared or mode.now.finite:
@@ -177,40 +179,40 @@ class InPlace:
         storages = [*map(_storage_of, seen.given), *storages]
         if any(map(_is_none, storages)):
             return False
-        arguments = known.arguments.copy()
+        arguments = entry.arguments.copy()
         for argument, number in self.numbers:
             arguments[argument] = float(values[number])
-        inputs = [storages[k] for k in self.places]
-        run_again(lock_of(device), known.executable, inputs, arguments, {})
+        inputs = [storages[k] for k in self.positions]
+        run_again(lock_of(device), entry.executable, inputs, arguments, {})
         return True
 
 
 def _in_place(steady: SteadyGroup, seen: Seen, scalars: dict[Any, list[Node]]) -> InPlace | None:
-    """The plan of a group's updates, if it is known and overwrites all that they write."""
+    """The plan of a group's updates, if there is one that overwrites all that they write."""
     wanted = list(map(_node_of, steady.written))
     outline = GraphSignature(steady.device, wanted)
     try:
-        ways = cache.known.get(outline.key, ())
+        entries = cache.known.get(outline.key, ())
     except TypeError:
         # An attribute that cannot be part of a key.
         return None
-    at = {id(node): place for place, node in enumerate(chain(seen.given, seen.nodes))}
+    at = {id(node): index for index, node in enumerate(chain(seen.given, seen.nodes))}
     which = {id(node): k for nodes in scalars.values() for k, node in enumerate(nodes)}
     starts = outline.starts()
     # A scalar is one number.
     numbers = {starts[node][1]: k for node, k in which.items() if node in starts}
-    cells = {cell: place for place, cell in enumerate(steady.cells, len(seen.given))}
+    cells = {cell: index for index, cell in enumerate(steady.cells, len(seen.given))}
     if len(outline.storages) != len(outline.inputs) or len(numbers) != len(outline.numbers):
         return None
-    places = [at[id(node)] for node in outline.inputs]
-    for known in ways:
-        plain = known.steady and not (known.fixed_key or known.inside)
-        if plain and len(known.target_slots) == len(wanted) == len(set(known.results)):
+    positions = [at[id(node)] for node in outline.inputs]
+    for entry in entries:
+        plain = entry.steady and not (entry.fixed_key or entry.inside)
+        if plain and len(entry.target_slots) == len(wanted) == len(set(entry.results)):
             # Each result takes the storage of what it replaces, not of another one.
-            targets = [places[known.target_slots[position]] for position in known.results]
+            targets = [positions[entry.target_slots[position]] for position in entry.results]
             if targets == [cells[cell] for cell in steady.written]:
-                pairs = [(argument, numbers[number]) for argument, number in known.single]
-                return InPlace(known, [places[slot] for slot in known.slots], pairs)
+                pairs = [(argument, numbers[number]) for argument, number in entry.single]
+                return InPlace(entry, [positions[slot] for slot in entry.slots], pairs)
     return None
 
 

@@ -39,7 +39,7 @@ class Hooked:
     def register_step_pre_hook(self, hook: Hook) -> RemovableHandle:
         """Has ``hook(optimizer, args, kwargs)`` called before each step.
 
-        What it returns, unless None, takes the place of ``(args, kwargs)`` of `step`; args begin
+        What it returns, unless None, replaces ``(args, kwargs)`` of `step`; args begin
         with the optimizer.
         """
         return _added(self._hooks["step_pre"], hook)

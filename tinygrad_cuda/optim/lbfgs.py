@@ -39,7 +39,7 @@ class LBFGS(Optimizer):
         max_eval: how many evaluations a step makes at most; ``max_iter * 5 // 4`` when left out.
         tolerance_grad: a step ends when no element of the gradient is larger.
         tolerance_change: a step ends when no parameter, or the loss, changes by more.
-        history_size: how many pairs are kept.
+        history_size: pairs in memory at most.
         line_search_fn: None or ``"strong_wolfe"``.
 
     Raises:
@@ -166,7 +166,7 @@ class LBFGS(Optimizer):
 
 def _taken(value: Any, parameter: Tensor) -> Any:
     if isinstance(value, list):
-        return [_taken(item, parameter) for item in value]
+        return [_taken(element, parameter) for element in value]
     return loaded(value, parameter, False)
 
 
@@ -226,11 +226,11 @@ class _LbfgsStep:
             last[:] = [self._try(step)]
             return last[0]
 
-        found, count = strong_wolfe(evaluate, start, rate, most, self.group["tolerance_change"])
-        self.memory.step = found.step
-        if found is not last[0]:
-            self._move(found.step)
-        return found, count
+        point, count = strong_wolfe(evaluate, start, rate, most, self.group["tolerance_change"])
+        self.memory.step = point.step
+        if point is not last[0]:
+            self._move(point.step)
+        return point, count
 
     def _begin(self) -> None:
         self.start = [parameter.detach().clone() for parameter in self.parameters]

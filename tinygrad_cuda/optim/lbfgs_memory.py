@@ -24,7 +24,7 @@ LEAST_CURVATURE = 1e-10
 
 @dataclass
 class Look:
-    """What one evaluation told: the gradient g, and numbers of it, y = g - g before and s = t d.
+    """Results of one evaluation: the gradient g, and numbers of it, y = g - g before and s = t d.
 
     Attributes:
         gradient: g.
@@ -46,7 +46,7 @@ class Look:
     of_step: Any
 
     def at_start(self) -> Look:
-        """The same place as the beginning of a direction: nothing has changed."""
+        """The same point as the beginning of a direction: nothing has changed."""
         nothing = np.zeros_like(self.of_change)
         return replace(
             self, ys=0.0, yy=0.0, gy=0.0, gs=0.0, of_change=nothing, of_step=nothing.copy()
@@ -58,7 +58,7 @@ class Memory:
 
     Args:
         like: a vector of all parameters.
-        most: how many pairs are kept.
+        most: pairs in memory at most.
     """
 
     def __init__(self, like: Tensor, most: int) -> None:
@@ -70,7 +70,7 @@ class Memory:
         self.step = 0.0
         self.scale = 1.0
         self.turns = self.evaluations = 0
-        self.order: list[int] = []  # places of pairs, the oldest first
+        self.order: list[int] = []  # slots of pairs, the oldest first
         self._make_room(min(most, ROOM))
 
     def _zeros(self, *shape: int) -> Tensor:
@@ -95,19 +95,19 @@ class Memory:
         ])  # fmt: skip
         loss = loss.reshape(1).to(self.device)
         whole = cat([loss, numbers.to(loss.dtype), products.T.flatten().to(loss.dtype)])
-        found = whole.numpy().astype(np.float64)
-        slope, largest, total, ys, yy, gg, gy, gs, reach = (float(x) for x in found[1:10])
-        table = found[10:].reshape(3, -1)
+        values = whole.numpy().astype(np.float64)
+        slope, largest, total, ys, yy, gg, gy, gs, reach = (float(x) for x in values[1:10])
+        table = values[10:].reshape(3, -1)
         self.evaluations += 1
         return Trial(
-            step, float(found[0]), slope, reach,
+            step, float(values[0]), slope, reach,
             Look(gradient, largest, total, ys, yy, gg, gy, gs, *table),
         )  # fmt: skip
 
     # Turning -----------------------------------------------------------------------------------
 
     def turn(self, now: Trial) -> float:
-        """Learns from the way to `now` and sets the direction from there; returns its slope."""
+        """Stores the step to `now` and sets the direction from there; returns its slope."""
         look: Look = now.rest
         self.turns += 1
         if self.turns > 1 and look.ys > LEAST_CURVATURE:
@@ -127,18 +127,18 @@ class Memory:
             self._grow(look, min(4 * room, self.most))
             room = self.pairs.shape[1]
         if len(self.order) == self.most:
-            place = self.order.pop(0)
+            slot = self.order.pop(0)
         else:
-            place = len(self.order)
-        self.order.append(place)
+            slot = len(self.order)
+        self.order.append(slot)
         scalar = Scalars().of(look.gradient)
         pair = stack([self.direction * scalar(self.step, "step"), look.gradient - self.previous])
-        where = tensor(np.array([place]), device=self.device)
+        where = tensor(np.array([slot]), device=self.device)
         self.pairs.index_copy_(1, where, pair.unsqueeze(1))
-        self.s_y[:, place], self.y_y[:, place] = look.of_change[:room], look.of_change[room:]
-        self.s_y[place], self.y_y[place] = look.of_step[room:], look.of_change[room:]
-        self.s_y[place, place], self.y_y[place, place] = look.ys, look.yy
-        look.of_gradient[place], look.of_gradient[room + place] = look.gs, look.gy
+        self.s_y[:, slot], self.y_y[:, slot] = look.of_change[:room], look.of_change[room:]
+        self.s_y[slot], self.y_y[slot] = look.of_step[room:], look.of_change[room:]
+        self.s_y[slot, slot], self.y_y[slot, slot] = look.ys, look.yy
+        look.of_gradient[slot], look.of_gradient[room + slot] = look.gs, look.gy
         self.scale = look.ys / look.yy
 
     def _grow(self, look: Look, room: int) -> None:
@@ -178,16 +178,16 @@ class Memory:
             **self.counts(),
             "d": self.direction.clone(),
             "t": self.step,
-            "old_dirs": [self.pairs[1, place].clone() for place in self.order],
-            "old_stps": [self.pairs[0, place].clone() for place in self.order],
-            "ro": [1.0 / float(self.s_y[place, place]) for place in self.order],
+            "old_dirs": [self.pairs[1, slot].clone() for slot in self.order],
+            "old_stps": [self.pairs[0, slot].clone() for slot in self.order],
+            "ro": [1.0 / float(self.s_y[slot, slot]) for slot in self.order],
             "H_diag": self.scale,
             "prev_flat_grad": self.previous.clone(),
             "prev_loss": self.previous_loss,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Takes over a state; the inner products are computed anew."""
+        """Takes over a state; the inner products are computed again."""
         self.evaluations, self.turns = int(state["func_evals"]), int(state["n_iter"])
         if not self.turns:
             return

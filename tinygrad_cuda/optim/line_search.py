@@ -121,5 +121,5 @@ def interpolated(a: Trial, b: Trial, bounds: tuple[float, float] | None = None) 
         if not square >= 0:
             return (lower + upper) / 2.0
         root = np.sqrt(square)
-        found = b.step - width * ((b.slope + root - first) / (b.slope - a.slope + 2.0 * root))
-    return float(min(max(found, lower), upper))
+        step = b.step - width * ((b.slope + root - first) / (b.slope - a.slope + 2.0 * root))
+    return float(min(max(step, lower), upper))

@@ -40,7 +40,7 @@ class Scalars:
     """The numbers of one step of one group, as Tensors of one element.
 
     Each is an argument of the plan from the start, so that a learning rate that changes makes no
-    new plan. They are told apart by name, never by value: two numbers that happen to be equal
+    new plan. They are distinguished by name, never by value: two numbers that happen to be equal
     must not make another graph.
     """
 
@@ -61,13 +61,13 @@ class Scalars:
         """The scalar of a shape, dtype and device; as many axes as the parameter has make one node
         less to broadcast it."""
         key = kind, name
-        found = self._made.get(key)
-        if found is None:
+        node = self._made.get(key)
+        if node is None:
             number = float(value)
             if self._replay is not None:
                 number = self._replay.supply(number, name)
-            found = self._made[key] = common.scalar.leaf(*kind, value=number)
-        return found
+            node = self._made[key] = common.scalar.leaf(*kind, value=number)
+        return node
 
 
 class _Required:
@@ -90,7 +90,7 @@ class Optimizer(Hooked):
     Attributes:
         param_groups: dicts of options with a list ``params``; a new ``lr`` holds from the next
             step on and makes no new plan.
-        state: what is kept for each parameter, by parameter.
+        state: a dict for each parameter, by parameter.
 
     Raises:
         ArgumentError: there are no parameters, or one appears twice or cannot be trained.
@@ -153,7 +153,7 @@ class Optimizer(Hooked):
         """Updates every parameter that has a gradient: one plan with all that is pending.
 
         Args:
-            closure: computes the loss anew, with gradients, before the step.
+            closure: computes the loss again, with gradients, before the step.
 
         Returns:
             What `closure` returned.
@@ -263,10 +263,10 @@ class Optimizer(Hooked):
 
     def _undo(self) -> None:
         """Takes back updates that were recorded but not realized."""
-        kept = (v for state in self.state.values() for v in state.values())
-        for place in chain(*(group["params"] for group in self.param_groups), kept):
-            if isinstance(place, Tensor):
-                cell = place.cell
+        stored = (v for state in self.state.values() for v in state.values())
+        for value in chain(*(group["params"] for group in self.param_groups), stored):
+            if isinstance(value, Tensor):
+                cell = value.cell
                 if cell.node.storage is None and cell.node.op is common.assign:
                     cell.put(cell.node.sources[0])
 
@@ -297,10 +297,10 @@ class Optimizer(Hooked):
                 expect="names in all groups or none",
                 actual=f"a further group {'with' if names else 'without'} names",
             )  # fmt: skip
-        known = {id(p) for group in self.param_groups for p in group["params"]}
+        earlier = {id(p) for group in self.param_groups for p in group["params"]}
         for position, parameter in enumerate(parameters):
-            _check_parameter(parameter, position, known)
-            known.add(id(parameter))
+            _check_parameter(parameter, position, earlier)
+            earlier.add(id(parameter))
         for device in dict.fromkeys(p.device for p in parameters):
             # Initial values become values now, so that a first step that fails can be taken back.
             realize(device, [p.node for p in parameters if p.device is device])
@@ -352,7 +352,7 @@ class Optimizer(Hooked):
         self._check_state(state_dict["state"], groups)
         for given, group in zip(groups, self.param_groups):
             taken = {k: v for k, v in given.items() if k != "params"}
-            # In place of all options, but what the other does not know stays.
+            # Replaces all options, but those that the other lacks stay.
             group.update(copy.deepcopy(taken))
             for key in group.keys() - given.keys() - self.defaults.keys() - {"param_names"}:
                 del group[key]
@@ -374,11 +374,11 @@ class Optimizer(Hooked):
                 state = states.get(number) or {}
                 first = self.init_single(parameter, options) if state else {}
                 for key, value in first.items():
-                    found = getattr(state.get(key), "shape", None)
-                    if isinstance(value, Tensor) and found is not None and value.shape != found:
+                    shape = getattr(state.get(key), "shape", None)
+                    if isinstance(value, Tensor) and shape is not None and value.shape != shape:
                         raise ShapeError(
                             "load_state_dict", f"{key} of parameter {number} does not fit",
-                            expect=str(tuple(value.shape)), actual=str(tuple(found)),
+                            expect=str(tuple(value.shape)), actual=str(tuple(shape)),
                             hint="the state is of an optimizer whose parameters had other shapes",
                         )  # fmt: skip
 
@@ -404,7 +404,7 @@ class Optimizer(Hooked):
 
 
 def numbers_of(group: Group) -> Group:
-    """The options with numbers in place of Tensors: one look a step, for those who want that."""
+    """The options with numbers instead of Tensors: one look a step, for those who want that."""
     return {key: _number(value) for key, value in group.items()}
 
 
@@ -418,7 +418,7 @@ def zeros(parameter: Tensor) -> Tensor:
     """A state's first value, realized at once.
 
     So every step is the same plan, the first one too, and what a step writes always replaces a
-    value: where a bad index is found, the old one is kept, on devices that run ahead as well.
+    value: after a bad index the old value stays, on devices that run ahead as well.
     """
     return filled(parameter, 0.0)
 
@@ -443,18 +443,18 @@ def decayed(gradient: Tensor, parameter: Tensor, group: Group, scalar: Any) -> T
     return gradient
 
 
-def _stored(place: Any, value: Any, dtype: DType) -> Any:
-    """Writes a Tensor of the state to its place; a new one gets a cell of its own."""
+def _stored(target: Any, value: Any, dtype: DType) -> Any:
+    """Writes a Tensor of the state to its storage; a new one gets a cell of its own."""
     if not isinstance(value, Tensor):
         return value
     node = to_dtype(value.node, dtype)
-    if not isinstance(place, Tensor):
+    if not isinstance(target, Tensor):
         return wrap(node)
-    place.write(node, "step")
-    return place
+    target.write(node, "step")
+    return target
 
 
-def _check_parameter(parameter: Any, position: int, known: set[int]) -> None:
+def _check_parameter(parameter: Any, position: int, earlier: set[int]) -> None:
     what = f"params[{position}]"
     if not isinstance(parameter, Tensor):
         raise ArgumentError(
@@ -466,7 +466,7 @@ def _check_parameter(parameter: Any, position: int, known: set[int]) -> None:
             actual=f"{parameter.node.op.name} {tuple(parameter.shape)}",
             hint="pass the tensors it was computed from",
         )  # fmt: skip
-    if id(parameter) in known:
+    if id(parameter) in earlier:
         raise ArgumentError(
             "optim", f"{what} is in a group already", expect="each Tensor once", actual="twice"
         )
@@ -474,13 +474,13 @@ def _check_parameter(parameter: Any, position: int, known: set[int]) -> None:
 
 def _named(given: list[Any]) -> tuple[list[Any], list[str]]:
     """The parameters, and their names where pairs of both are given."""
-    pairs = [item for item in given if isinstance(item, tuple)]
+    pairs = [pair for pair in given if isinstance(pair, tuple)]
     if pairs and len(pairs) != len(given):
         raise ArgumentError(
             "optim", "all optimizer params should be with/without names",
             expect="a name for each parameter or none", actual=f"{len(pairs)} of {len(given)}",
         )  # fmt: skip
-    return ([item for _, item in pairs], [name for name, _ in pairs]) if pairs else (given, [])
+    return ([pair for _, pair in pairs], [name for name, _ in pairs]) if pairs else (given, [])
 
 
 def loaded(value: Any, parameter: Tensor, host: bool) -> Any:

@@ -89,9 +89,9 @@ class Muon(Optimizer):
         self, gradient: Tensor, parameter: Tensor, state: State, group: Group, scalar: Any
     ) -> tuple[Tensor, State]:
         rate, momentum = group["lr"], group["momentum"]
-        kept, fresh = scalar(momentum, "momentum"), scalar(1.0 - momentum, "1 - momentum")
-        buffer = state["momentum_buffer"] * kept + gradient * fresh
-        update = gradient * fresh + buffer * kept if group["nesterov"] else buffer
+        decay, fresh = scalar(momentum, "momentum"), scalar(1.0 - momentum, "1 - momentum")
+        buffer = state["momentum_buffer"] * decay + gradient * fresh
+        update = gradient * fresh + buffer * decay if group["nesterov"] else buffer
         update = _orthogonal(update, group)
         parameter = parameter * scalar(1.0 - rate * group["weight_decay"], "kept")
         rows, columns = parameter.shape

@@ -112,7 +112,7 @@ class Adafactor(Optimizer):
         u &= g / \sqrt{r c / \max(\operatorname{mean}(r), \epsilon_1)}, \quad
         p \leftarrow p (1 - lr \lambda) - \alpha u / \max(1, \operatorname{rms}(u) / d)
 
-    Vectors keep the mean square of each element in place of r and c.
+    Vectors keep the mean square of each element instead of r and c.
 
     Args:
         params: Tensors that collect gradients, or dicts of them with options of their own.
@@ -188,15 +188,15 @@ class Adafactor(Optimizer):
     ) -> tuple[Tensor, State]:
         """The estimated mean square of each element, and the new state."""
         part = step ** group["beta2_decay"]
-        fresh, kept = scalar(part, "fresh", step), scalar(1.0 - part, "kept mean", step)
+        fresh, decay = scalar(part, "fresh", step), scalar(1.0 - part, "kept mean", step)
         square = gradient * gradient
         if gradient.ndim < 2:
-            variance = state["variance"] * kept + square * fresh
+            variance = state["variance"] * decay + square * fresh
             return variance, {"variance": variance}
         rows = square.mean(dim=-1, keepdim=True)
-        rows = state["row_var"] * kept + rows * fresh
+        rows = state["row_var"] * decay + rows * fresh
         columns = square.mean(dim=-2, keepdim=True)
-        columns = state["col_var"] * kept + columns * fresh
+        columns = state["col_var"] * decay + columns * fresh
         whole = rows.mean(dim=-2, keepdim=True).maximum(scalar(eps, "eps1"))
         return rows * columns / whole, {"row_var": rows, "col_var": columns}
 

@@ -332,7 +332,7 @@ class StepReplay(StepEvent):
         # By a later step's parameters: those of this step's, and the states that it leaves alone.
         self._behind: dict[int, tuple[list[_ScalarGroup], list[Any]]] = {}
         self._current = -1
-        # Of each parameter that is updated: it, its state before, and its place in `scalar_groups`.
+        # Of each parameter that is updated: it, its state before, and its index in `scalar_groups`.
         self._before: list[tuple[Tensor, dict[str, Any], int]] = []
 
     def check(self, group: dict[str, Any]) -> None:
@@ -358,7 +358,7 @@ class StepReplay(StepEvent):
         self._before.append((parameter, dict(state), self._current))
 
     def _group_of(self, number: int, parameter: Tensor, state: dict[str, Any]) -> int:
-        """A parameter's place in `scalar_groups`; -1 where this very step makes its state."""
+        """A parameter's index in `scalar_groups`; -1 where this very step makes its state."""
         host = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         any_shape = "shape" not in self.optimizer.numbers_depend_on
         for index, scalar_group in enumerate(self.scalar_groups):

@@ -155,7 +155,7 @@ def _weights(module: Module) -> list[Tensor]:
 
 
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
-    """Computes the running statistics of all batch norms anew: the mean over the batches.
+    """Computes the running statistics of all batch norms again: the mean over the batches.
 
     Args:
         loader: batches, or tuples whose first element is one.
@@ -189,7 +189,7 @@ class SWALR(LRScheduler):
     Args:
         optimizer: whose groups get new rates.
         swa_lr: the rate to reach, or one a group.
-        anneal_epochs: how many steps the way takes.
+        anneal_epochs: number of steps until the last rate.
         anneal_strategy: "cos" or "linear".
         last_epoch: the number of the last step when going on.
 
@@ -219,7 +219,7 @@ class SWALR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def _part(self, step: int) -> float:
-        """How much of the way is behind after a step."""
+        """The share of the annealing that is done after a step."""
         t = max(0.0, min(1.0, step / max(1, self.anneal_epochs)))
         return t if self.anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
 

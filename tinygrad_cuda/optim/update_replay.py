@@ -1,8 +1,8 @@
 """Updates of parameters that were recorded before, recorded again from templates.
 
-The update runs once a step on a stand-in, which yields the step's numbers and says whether a known
+The update runs once a step on a stand-in, which yields the step's numbers and whether a recorded
 template fits; after that a parameter costs a node for each operation and nothing else.
-It stays in this room: it calls `apply_single`, and takes the place of the loop over parameters.
+It stays in this room: it calls `apply_single`, and replaces the loop over parameters.
 Without it a plain step of lenet takes 158 % longer (H200).
 """
 
@@ -45,14 +45,14 @@ _kinds: dict[Any, object] = {}
 
 # By optimizer: the numbers of its last steps. Weak, and not an attribute, which would be copied.
 _past: WeakKeyDictionary[Any, dict[Any, _Numbers]] = WeakKeyDictionary()
-# And what its last steps have met in each group.
+# And what its last steps have read of each group.
 _last: WeakKeyDictionary[Any, dict[int, SteadyGroup]] = WeakKeyDictionary()
 _missing: Any = object()
 _PARAMETERS = ("params", "param_names")
 
 
 def _forget() -> None:
-    """Drops all templates, and what steps have met."""
+    """Drops all templates, and what steps have read."""
     _updates.clear()
     _templates.clear()
     _kinds.clear()
@@ -87,18 +87,18 @@ class _Numbers:
 
     def again(self) -> _Numbers:
         """The same for another step."""
-        found = copy(self)
-        found._nodes = {}
-        return found
+        other = copy(self)
+        other._nodes = {}
+        return other
 
     def nodes(self, scalars: Any, dtype: DType, device: Device, ndim: int) -> list[Node]:
         """The scalars in the order in which the update asks for them, made once a kind."""
         kind = (1,) * ndim, dtype, device
-        found = self._nodes.get(kind)
-        if found is None:
-            found = [scalars.node(kind, value, name) for name, value in self.values.items()]
-            self._nodes[kind] = found
-        return found
+        nodes = self._nodes.get(kind)
+        if nodes is None:
+            nodes = [scalars.node(kind, value, name) for name, value in self.values.items()]
+            self._nodes[kind] = nodes
+        return nodes
 
 
 class Updates:
@@ -116,9 +116,11 @@ class Updates:
         self.scalars = scalars
         self.site = current_site()
         self.by_shape = "shape" in optimizer.numbers_depend_on
-        self.all_options = tuple([item for item in group.items() if item[0] not in _PARAMETERS])
+        self.all_options = tuple(
+            [option for option in group.items() if option[0] not in _PARAMETERS]
+        )
         # Numbers are no structure: the log of the stand-in says what depends on them.
-        self.options = tuple([item for item in self.all_options if not numeric(item[1])])
+        self.options = tuple([option for option in self.all_options if not numeric(option[1])])
         self.inputs: list[Node] = []
         self.cells: list[Cell] = []
         self.kinds: list[_Update] = []
@@ -139,7 +141,7 @@ class Updates:
         )
 
     def take(self, parameter: Tensor, gradient: Tensor) -> bool:
-        """Takes one parameter on; False if its update is to be recorded in the ordinary way."""
+        """Takes one parameter on; False if its update is to be recorded without a template."""
         chain = parameter.chain
         if gradient.chain or len(chain) != 1 or chain[0][0] is not common.variable:
             return False
@@ -153,14 +155,14 @@ class Updates:
                     capture.saw(tensor)
         value, g = parameter.cell.node, gradient.node
         inputs, host, cells = [g, value], [], [parameter.cell]
-        for key, item in state.items():
-            if not isinstance(item, Tensor):
-                host.append((key, item))
-            elif item.chain:
+        for key, content in state.items():
+            if not isinstance(content, Tensor):
+                host.append((key, content))
+            elif content.chain:
                 return False
             else:
-                cells.append(item.cell)
-                inputs.append(item.cell.node)
+                cells.append(content.cell)
+                inputs.append(content.cell.node)
         for node in inputs:
             if node.requires_grad or (node.storage is None and node is not g):
                 return False
@@ -187,7 +189,7 @@ class Updates:
         inputs += numbers.nodes(self.scalars, wide(value.dtype), value.device, len(value.shape))
         self.inputs += inputs
         self.kinds.append(update)
-        self.cells += [cells[place] for place in update.order]
+        self.cells += [cells[position] for position in update.order]
         new = numbers.new_state
         if first:
             # Also the state's Tensors, in the update's own order.
@@ -197,8 +199,8 @@ class Updates:
 
     def take_all(self, number: int, parameters: list[Tensor]) -> bool:
         """Takes on all parameters as in the last step of this group; False if something differs."""
-        known = _last.get(self.optimizer)
-        last = None if known is None else known.get(number)
+        updates = _last.get(self.optimizer)
+        last = None if updates is None else updates.get(number)
         if last is None or watching.on or settings.validate:
             return False
         seen = last.look(self.optimizer, parameters)
@@ -226,8 +228,8 @@ class Updates:
 
     def remember(self, number: int, parameters: list[Tensor]) -> None:
         """Keeps what `take_all` compares, after all parameters have been taken on one by one."""
-        known = _last.setdefault(self.optimizer, {})
-        known.pop(number, None)
+        updates = _last.setdefault(self.optimizer, {})
+        updates.pop(number, None)
         if (
             not switches.group_updates
             or self.by_shape
@@ -240,7 +242,7 @@ class Updates:
         if not all(states) and (numbers.names or None in states):
             return  # it is made by this step
         if len(set(map(tuple, states))) == 1 and len({p.device for p in parameters}) == 1:
-            known[number] = SteadyGroup(parameters, states, numbers.kind, self.kinds, self.cells)
+            updates[number] = SteadyGroup(parameters, states, numbers.kind, self.kinds, self.cells)
 
     def record(self) -> list[tuple[Tensor, State]]:
         """Records the updates of all parameters taken on; what is new in the state of each."""
@@ -256,7 +258,7 @@ class Updates:
             results = waiting.results(template.heads, lines)
         else:
             nodes = template(self.inputs, device, lines)
-            results = [nodes[place] for place in template.chosen]
+            results = [nodes[position] for position in template.chosen]
         local.recorder.recorded += template.length
         for cell, node in zip(self.cells, results):
             cell.put(node)
@@ -268,8 +270,8 @@ class Updates:
     def _numbers_for(self, parameter: Tensor, state: State, host: Any) -> _Numbers:
         """The numbers of this step, computed once for all parameters that share them."""
         shared = host, tuple(parameter.cell.node.shape) if self.by_shape else None
-        found = self._numbers.get(shared)
-        if found is None:
+        numbers = self._numbers.get(shared)
+        if numbers is None:
             # A rate that stays, and no step counts: all is as it was in the last step.
             past = _past.setdefault(self.optimizer, {})
             key = self.all_options, shared
@@ -277,8 +279,8 @@ class Updates:
                 if len(past) >= 16:
                     past.clear()
                 past[key] = _Numbers(self.optimizer, self.group, self.options, parameter, state)
-            found = self._numbers[shared] = past[key].again()
-        return found
+            numbers = self._numbers[shared] = past[key].again()
+        return numbers
 
     def _made(self, inputs: list[Node], state: State) -> _Update | None:
         """The update of one parameter, if it can be recorded from a template."""
@@ -310,30 +312,30 @@ class _Update:
 
     def __init__(self, optimizer: Any, group: Any, inputs: list[Node], state: State) -> None:
         with Recording("error"):
-            places = [example.leaf(node.shape, node.dtype, node.device) for node in inputs]
+            leaves = [example.leaf(node.shape, node.dtype, node.device) for node in inputs]
             dtype, device, ndim = inputs[1].dtype, inputs[1].device, len(inputs[1].shape)
-            gradient, parameter, *rest = [widened(wrap(place)) for place in places]
-            names = [key for key, item in state.items() if isinstance(item, Tensor)]
-            known: dict[Any, Tensor] = {}
+            gradient, parameter, *rest = [widened(wrap(leaf)) for leaf in leaves]
+            names = [key for key, content in state.items() if isinstance(content, Tensor)]
+            tensors: dict[Any, Tensor] = {}
 
             def scalar(value: float, *name: Any) -> Tensor:
-                if name not in known:
-                    place = example.leaf((1,) * ndim, wide(dtype), device)
-                    known[name] = wrap(place)
-                    places.append(place)
-                return known[name]
+                if name not in tensors:
+                    leaf = example.leaf((1,) * ndim, wide(dtype), device)
+                    tensors[name] = wrap(leaf)
+                    leaves.append(leaf)
+                return tensors[name]
 
             given = {**state, **dict(zip(names, rest))}
             new, after = optimizer.apply_single(gradient, parameter, given, group, scalar)
-            after = {key: item for key, item in after.items() if isinstance(item, Tensor)}
+            after = {key: content for key, content in after.items() if isinstance(content, Tensor)}
             if not set(names).issuperset(after):
                 raise Unfit("a Tensor of the state is made by the update")
             # Each asks for the storage of what it replaces, as every write does.
-            self.inputs = places
+            self.inputs = leaves
             self.order = [0, *(names.index(key) + 1 for key in after)]
             self.results = [
-                common.assign(places[place + 1], to_dtype(item.node, inputs[place + 1].dtype))
-                for place, item in zip(self.order, (new, *after.values()))
+                common.assign(leaves[leaf + 1], to_dtype(content.node, inputs[leaf + 1].dtype))
+                for leaf, content in zip(self.order, (new, *after.values()))
             ]
 
 
@@ -343,10 +345,10 @@ def _joined(updates: tuple[_Update, ...]) -> SubgraphTemplate:
     results: list[Node] = []
     for update in updates:
         one = SubgraphTemplate(update.inputs, update.results)
-        places = [example.leaf(node.shape, node.dtype, node.device) for node in update.inputs]
-        nodes = one(places, places[0].device, (None,))
-        inputs += places
-        results += [nodes[place] for place in one.chosen]
+        leaves = [example.leaf(node.shape, node.dtype, node.device) for node in update.inputs]
+        nodes = one(leaves, leaves[0].device, (None,))
+        inputs += leaves
+        results += [nodes[position] for position in one.chosen]
     return SubgraphTemplate(inputs, results)
 
 

@@ -50,7 +50,7 @@ def tree_unflatten(leaves: Any, treespec: TreeSpec) -> Any:
 
 
 def tree_map(func: Callable[..., Any], tree: Any, *rests: Any) -> Any:
-    """`func` of every leaf, and of those at its place in `rests`, in the same structure."""
+    """`func` of every leaf, and of those at its position in `rests`, in the same structure."""
     columns = [trees.leaves(tree), *[trees.leaves(rest) for rest in rests]]
     return trees.rebuilt(tree, iter([func(*values) for values in zip(*columns)]))
 

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: a function's inner values are not kept but computed anew in backward."""
+"""Gradient checkpointing: a function's inner values are dropped and computed again in backward."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def checkpoint(
 
     Args:
         function: takes `args` and `kwargs`; returns a Tensor, or a tuple or list with Tensors.
-        args: Tensors or anything else. What depends on none of the Tensors here is kept.
-        use_reentrant: accepted for PyTorch's sake; there is one way here.
+        args: Tensors or anything else. What depends on none of the Tensors here stays in memory.
+        use_reentrant: accepted for PyTorch's sake; there is one implementation here.
         preserve_rng_state: draw the same random numbers again.
 
     Example:
@@ -47,12 +47,12 @@ def checkpoint(
         return function(*args, **kwargs)
     again = _Again(function, args, kwargs, preserve_rng_state)
     starts = [Leaf().variable(detached(node)) for node in again.inputs]
-    found = function(*again.with_inputs(starts), **kwargs)
-    several = isinstance(found, tuple | list)
-    values = list(found) if several else [found]
-    places = [k for k, v in enumerate(values) if isinstance(v, TensorBase) and v.requires_grad]
-    nodes = [values[k].node for k in places]
-    again.places = places
+    result = function(*again.with_inputs(starts), **kwargs)
+    several = isinstance(result, tuple | list)
+    values = list(result) if several else [result]
+    positions = [k for k, v in enumerate(values) if isinstance(v, TensorBase) and v.requires_grad]
+    nodes = [values[k].node for k in positions]
+    again.places = positions
     again.leaves = [
         node
         for node in gradient.history(nodes)
@@ -70,9 +70,9 @@ def checkpoint(
         ]  # fmt: skip
     else:
         results = [detached(node) for node in nodes]
-    for place, node in zip(places, results):
-        values[place] = wrap(node)
-    return type(found)(values) if several else values[0]
+    for position, node in zip(positions, results):
+        values[position] = wrap(node)
+    return type(result)(values) if several else values[0]
 
 
 def checkpoint_sequential(
@@ -82,7 +82,7 @@ def checkpoint_sequential(
 
     Args:
         functions: a Sequential or a sequence of functions of one argument.
-        segments: how many parts; the last one takes the rest, and is kept.
+        segments: how many parts; the last one takes the rest, and stays in memory.
         input: the first argument.
 
     Raises:
@@ -110,7 +110,7 @@ def _chain(steps: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
 
 
 def _spend(outputs: list[Node], starts: list[Node]) -> None:
-    """Marks what was computed from the arguments as used, so that nothing of it is kept.
+    """Marks what was computed from the arguments as used, so that all of it is freed.
 
     Only that is certain to have been made by this call.
     """
@@ -141,7 +141,7 @@ class _Again:
         self.leaves: list[Node] = []
 
     def with_inputs(self, nodes: list[Node]) -> list[Any]:
-        """The arguments, with other values in the places of floating Tensors."""
+        """The arguments, with other values instead of floating Tensors."""
         args = list(self.args)
         for slot, node in zip(self.slots, nodes):
             args[slot] = wrap(node)
@@ -154,12 +154,12 @@ class _Again:
             starts = [_after(node if create else detached(node), first) for node in self.inputs]
             if not create:
                 starts = [Leaf().variable(node) for node in starts]
-            found = self._run(starts)
-        values = list(found) if isinstance(found, tuple | list) else [found]
+            result = self._run(starts)
+        values = list(result) if isinstance(result, tuple | list) else [result]
         pairs = [
-            (values[place].node, g)
-            for place, g in zip(self.places, cotangents)
-            if g is not None and values[place].requires_grad
+            (values[position].node, g)
+            for position, g in zip(self.places, cotangents)
+            if g is not None and values[position].requires_grad
         ]
         ends = [*starts, *self.leaves]
         gs = gradient.backward(

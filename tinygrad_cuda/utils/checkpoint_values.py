@@ -40,7 +40,7 @@ def encoded(
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return {"scalar": store(np.asarray(value))}
     if isinstance(value, set | frozenset):
-        return {type(value).__name__: [encode(item) for item in sorted(value, key=repr)]}
+        return {type(value).__name__: [encode(element) for element in sorted(value, key=repr)]}
     if isinstance(value, Size):
         return {"size": list(value)}
     if isinstance(value, DType | Device):
@@ -76,7 +76,7 @@ def decoded(
     if kind == "scalar":
         return arrays[rest][()]
     if kind in ("set", "frozenset"):
-        return {"set": set, "frozenset": frozenset}[kind]([decode(item) for item in rest])
+        return {"set": set, "frozenset": frozenset}[kind]([decode(element) for element in rest])
     if kind == "size":
         return Size(rest)
     if kind in ("dtype", "device"):
@@ -98,15 +98,15 @@ def decoded(
 
 
 def _rebuilt(name: list[str], values: dict[str, Any]) -> Any:
-    found = _named(name)
-    if not isinstance(found, type) or not (
-        issubclass(found, Module) or dataclasses.is_dataclass(found)
+    kind = _named(name)
+    if not isinstance(kind, type) or not (
+        issubclass(kind, Module) or dataclasses.is_dataclass(kind)
     ):
         raise DataError(
             "load", f"{'.'.join(name)} is no module", expect="a Module or a dataclass that exists",
-            actual=type(found).__name__, hint="import or define the class before loading",
+            actual=type(kind).__name__, hint="import or define the class before loading",
         )  # fmt: skip
-    made = found.__new__(found)
+    made = kind.__new__(kind)
     vars(made).update(values)
     return made
 
@@ -119,9 +119,9 @@ def _named(name: list[str]) -> Any:
     """The class or function of that name, or None."""
     module, path = name
     try:
-        found: Any = sys.modules.get(module) or importlib.import_module(module)
+        value: Any = sys.modules.get(module) or importlib.import_module(module)
         for step in path.split("."):
-            found = getattr(found, step)
+            value = getattr(value, step)
     except (ImportError, AttributeError, ValueError):
         return None
-    return found
+    return value

@@ -75,7 +75,7 @@ def save(obj: Any, path: str | os.PathLike[str] | IO[bytes]) -> None:
 
 
 def _crc(structure: str, arrays: dict[str, np.ndarray[Any, Any]]) -> int:
-    """The checksum of all that a file holds: it finds every damage of one place."""
+    """The checksum of all that a file holds: it detects every damage of one byte."""
     crc = zlib.crc32(structure.encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -115,9 +115,9 @@ class _CheckpointWriter:
         if value is None or type(value) in (bool, int, float, str):
             return value
         if isinstance(value, Size) or not isinstance(value, dict | list | tuple):
-            found = self._other(value, path)
-            if found is not None:
-                return found
+            other = self._other(value, path)
+            if other is not None:
+                return other
         if isinstance(value, bool | int | float | str):
             return value
         if not isinstance(value, dict | list | tuple) or id(value) in self._open:
@@ -129,9 +129,9 @@ class _CheckpointWriter:
                 hint="store its state_dict()" if hasattr(value, "state_dict") else None,
             )  # fmt: skip
         self._open.add(id(value))
-        found = self._container(value, path)
+        other = self._container(value, path)
         self._open.discard(id(value))
-        return found
+        return other
 
     def _other(self, value: Any, path: tuple[str, ...]) -> Any:
         def store(array: np.ndarray[Any, Any]) -> str:
@@ -142,33 +142,33 @@ class _CheckpointWriter:
         if id(value) in self._open:
             return None
         self._open.add(id(value))
-        found = encoded(value, lambda part: self.encode(part, path), store)
+        result = encoded(value, lambda part: self.encode(part, path), store)
         self._open.discard(id(value))
-        return found
+        return result
 
     def _container(self, value: Any, path: tuple[str, ...]) -> Any:
         if isinstance(value, dict):
             pairs = [
-                [self.encode(key, (*path, "key")), self.encode(item, (*path, str(key)))]
-                for key, item in value.items()
+                [self.encode(key, (*path, "key")), self.encode(element, (*path, str(key)))]
+                for key, element in value.items()
             ]
             return {"dict": pairs}
-        items = [self.encode(item, (*path, str(k))) for k, item in enumerate(value)]
-        return {"tuple": items} if isinstance(value, tuple) else items
+        elements = [self.encode(element, (*path, str(k))) for k, element in enumerate(value)]
+        return {"tuple": elements} if isinstance(value, tuple) else elements
 
     def _tensor(self, tensor: Tensor, path: tuple[str, ...]) -> Any:
         views = [(op.name, repr(detail)) for op, detail in filter(moves, tensor.chain)]
-        place = (id(tensor.cell), tuple(views))
-        name = self._names.get(place)
+        identity = (id(tensor.cell), tuple(views))
+        name = self._names.get(identity)
         if name is None:
-            name = self._names[place] = self._free_name(".".join(path) or "tensor")
+            name = self._names[identity] = self._free_name(".".join(path) or "tensor")
             self.arrays[name] = tensor.array()
-        found: dict[str, Any] = {"tensor": name, "device": str(tensor.device)}
+        entry: dict[str, Any] = {"tensor": name, "device": str(tensor.device)}
         if isinstance(tensor, Parameter):
-            found["parameter"] = True
+            entry["parameter"] = True
         if tensor.requires_grad:
-            found["requires_grad"] = True
-        return found
+            entry["requires_grad"] = True
+        return entry
 
     def _free_name(self, name: str) -> str:
         number = 1
@@ -200,9 +200,9 @@ def load(
     """
     content = path.read() if hasattr(path, "read") else _read(Path(path))
     arrays, metadata = unpack(content, str(path))
-    place = _placing(map_location)
+    put = _placing(map_location)
     if KEY not in metadata and not any('"structure"' in text for text in metadata.values()):
-        return {name: place(array, "cpu") for name, array in arrays.items()}
+        return {name: put(array, "cpu") for name, array in arrays.items()}
     try:
         document = json.loads(metadata[KEY])
         version = document["version"]
@@ -210,9 +210,9 @@ def load(
             structure = document["structure"]
             if _crc(structure, arrays) != document["crc32"]:
                 raise ValueError("the checksum is another one")
-            return _Reader(arrays, place, not weights_only).decode(json.loads(structure))
+            return _Reader(arrays, put, not weights_only).decode(json.loads(structure))
         if version == 1:  # without a checksum
-            return _Reader(arrays, place, not weights_only).decode(document["structure"])
+            return _Reader(arrays, put, not weights_only).decode(document["structure"])
     except DataError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
@@ -245,7 +245,7 @@ Placing = Callable[[Array, str], Tensor]
 def _placing(map_location: Any) -> Placing:
     """What makes a Tensor of an array and the name of the device that it was on."""
 
-    def place(array: Array, name: str) -> Tensor:
+    def put(array: Array, name: str) -> Tensor:
         if callable(map_location) and not isinstance(map_location, Device):
             tensor = wrap(buffer_node(array, CPU))
             moved = map_location(tensor, name)
@@ -253,25 +253,25 @@ def _placing(map_location: Any) -> Placing:
         wanted = map_location.get(name, name) if isinstance(map_location, dict) else map_location
         return wrap(buffer_node(array, as_device(name if wanted is None else wanted)))
 
-    return place
+    return put
 
 
 class _Reader:
-    """The way back; Tensors of one name share a cell."""
+    """Decodes entries; Tensors of one name share a cell."""
 
-    def __init__(self, arrays: dict[str, Array], place: Placing, trusted: bool) -> None:
-        self.arrays, self.place, self.trusted = arrays, place, trusted
+    def __init__(self, arrays: dict[str, Array], placing: Placing, trusted: bool) -> None:
+        self.arrays, self.place, self.trusted = arrays, placing, trusted
         self._made: dict[str, Tensor] = {}
 
     def decode(self, value: Any) -> Any:
         if isinstance(value, list):
-            return [self.decode(item) for item in value]
+            return [self.decode(element) for element in value]
         if not isinstance(value, dict):
             return value
         if "dict" in value:
-            return {self.decode(key): self.decode(item) for key, item in value["dict"]}
+            return {self.decode(key): self.decode(element) for key, element in value["dict"]}
         if "tuple" in value:
-            return tuple(self.decode(item) for item in value["tuple"])
+            return tuple(self.decode(element) for element in value["tuple"])
         if "tensor" in value:
             return self._tensor(value)
         return decoded(value, self.decode, self.arrays, self.trusted)

@@ -57,8 +57,8 @@ def _count(part: str, names: Iterable[str], owner: Any) -> Coverage:
     missing: list[str] = []
     left_out: list[str] = []
     for name in sorted(set(names)):
-        found = here if hasattr(owner, name) else left_out if _left_out(name) else missing
-        found.append(name)
+        group = here if hasattr(owner, name) else left_out if _left_out(name) else missing
+        group.append(name)
     return Coverage(part, here, missing, left_out)
 
 

@@ -89,7 +89,7 @@ def _packages() -> Iterator[Finding]:
         text = "tinygrad_cuda is run from its source without being installed"
         yield Finding("bad", "packages", text, f"{sys.executable} -m pip install -e .")
         return
-    found, wrong = [], []
+    installed, wrong = [], []
     for requirement in requirements:
         if "extra ==" in requirement:
             continue
@@ -99,14 +99,14 @@ def _packages() -> Iterator[Finding]:
             wrong.append((f"{name} is missing", requirement))
             continue
         if all(_holds(version, sign, limit) for sign, limit in limits):
-            found.append(f"{name} {version}")
+            installed.append(f"{name} {version}")
         else:
             wrong.append((f"{name} is {version}", requirement))
     for text, requirement in wrong:
         command = f"{sys.executable} -m pip install '{requirement}'"
         yield Finding("bad", "packages", f"{text}, and {requirement} is needed", command)
     if not wrong:
-        yield Finding("ok", "packages", ", ".join(found))
+        yield Finding("ok", "packages", ", ".join(installed))
 
 
 def _installed(name: str) -> str | None:

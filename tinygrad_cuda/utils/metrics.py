@@ -69,8 +69,8 @@ def top_k_accuracy(input: Tensor, target: Tensor, k: int = 5) -> Tensor:
         scores = input.detach().movedim(axis, -1)
         labels = target.to(int64).unsqueeze(-1)
         own = scores.gather(-1, labels)
-        places = arange(count, device=input.device)
-        before = (scores <= own).logical_not() | ((scores == own) & (places < labels))
+        positions = arange(count, device=input.device)
+        before = (scores <= own).logical_not() | ((scores == own) & (positions < labels))
         result: Tensor = (before.sum(-1) < k).to(float32).mean()
     return result
 
@@ -108,8 +108,8 @@ def confusion_matrix(
         labels = target.to(int64).reshape(1, -1)
         rows = rows.scatter_add(0, labels, ones(labels.shape, dtype=int64, device=input.device))
         counts = zeros(count, count, dtype=int64, device=input.device)
-        places = predicted.to(int64).reshape(1, -1).expand(count, -1)
-        counts = counts.scatter_add(1, places, rows)
+        columns = predicted.to(int64).reshape(1, -1).expand(count, -1)
+        counts = counts.scatter_add(1, columns, rows)
         if normalize is None:
             return counts
         axes: Any = {"true": 1, "pred": 0, "all": (0, 1)}[normalize]
@@ -120,14 +120,14 @@ def confusion_matrix(
 def _predicted(input: Tensor, target: Tensor, count: int | None) -> tuple[Tensor, int]:
     """The predicted classes, and how many classes there are."""
     if input.dtype.is_floating:
-        axis, found = _classes("confusion_matrix", input, target)
-        return input.detach().argmax(axis), count or found
+        axis, classes = _classes("confusion_matrix", input, target)
+        return input.detach().argmax(axis), count or classes
     _check_classes("confusion_matrix", target)
     _check_shapes("confusion_matrix", input, target, tuple(input.shape))
     if count is None:
         raise ArgumentError(
             "confusion_matrix", "the number of classes is unknown", expect="num_classes",
-            actual="None", hint="only scores tell it",
+            actual="None", hint="only scores show it",
         )  # fmt: skip
     return input, count
 

@@ -13,8 +13,8 @@ __all__ = ["SummaryWriter"]
 
 def _plain(value: Any) -> Any:
     """Tensors in a nested value as arrays."""
-    found = [leaf.detach().numpy() if isinstance(leaf, Tensor) else leaf for leaf in leaves(value)]
-    return rebuilt(value, iter(found))
+    values = [leaf.detach().numpy() if isinstance(leaf, Tensor) else leaf for leaf in leaves(value)]
+    return rebuilt(value, iter(values))
 
 
 class SummaryWriter:

@@ -43,7 +43,7 @@ class Callback:
 
 
 class Run:
-    """A training run under way: what callbacks see.
+    """The present training run: what callbacks see.
 
     Attributes:
         model, optimizer: as given to `fit`.
@@ -233,9 +233,9 @@ def fit(
 
     With a folder, a run that was killed and is started again gives the same bytes as one that was
     not: parameters, optimizer, scheduler, averages, random streams (tinygrad_cuda's, Python's and
-    NumPy's), the loaders' places, the table. It goes on from the last checkpoint: the last epoch's
-    end, or the last multiple of ``checkpoint_every`` or ``validate_every`` batches in the epoch.
-    Ctrl-C ends after the step under way, with a checkpoint.
+    NumPy's), the loaders' positions, the table. It goes on from the last checkpoint: the end of the
+    last epoch, or the last multiple of ``checkpoint_every`` or ``validate_every`` batches in it.
+    Ctrl-C ends after the present step, with a checkpoint.
 
     Args:
         model: a Module.
@@ -251,7 +251,7 @@ def fit(
         scheduler_interval: ``epoch``, or ``step`` to step it after each optimizer's step.
         folder: for ``last.safetensors`` (all that a run needs to go on), ``best.safetensors`` (the
             best epoch's state dict) and ``log.csv``; made if it is missing.
-        resume: go on with the run in the folder, if there is one; else begin anew.
+        resume: go on with the run in the folder, if there is one; else from the beginning.
         checkpoint_every: batches between checkpoints within an epoch.
         validate_every: batches after which to validate within an epoch, too; each is a row.
         patience: end after this many rows (epochs) in a row without a better one. At the end the
@@ -266,7 +266,7 @@ def fit(
         ema: an `AveragedModel`, updated after each step; it is validated, and the best is its.
         autocast: the half dtype in which models and losses compute; see `tc.autocast`.
         scaler: a `GradScaler`.
-        training_step: computes the loss of ``(model, batch)`` in your own way, for training and
+        training_step: computes the loss of ``(model, batch)`` by your own code, for training and
             validation.
         compile: run each step by `tc.compile`; for whole steps without accumulation or scaler.
         callbacks: called after each step and epoch.
@@ -429,10 +429,12 @@ class _Loop:
     def _leave_if_interrupted(self) -> None:
         if self.interrupted:
             folder = self.run.options["folder"]
-            way = "nothing is kept without a folder"
+            continuation = "nothing is saved without a folder"
             if folder is not None:
-                way = f"the same call goes on from {folder / LAST}"
-            raise KeyboardInterrupt(f"fit was interrupted after step {self.run.step}; {way}")
+                continuation = f"the same call goes on from {folder / LAST}"
+            raise KeyboardInterrupt(
+                f"fit was interrupted after step {self.run.step}; {continuation}"
+            )
 
 
 def _check(
@@ -476,11 +478,11 @@ def _check_names(
     if metrics and (validation is None or loss is None):
         refuse("metrics have nothing to measure", "validation and a loss of outputs", "neither"
                if validation is None and loss is None else "one of them")  # fmt: skip
-    known = ["train_loss"]
+    columns = ["train_loss"]
     if validation is not None:
-        known += ["val_loss", *(f"val_{name}" for name in metrics or {})]
-    if monitor not in known:
-        refuse("nothing of that name to monitor", ", ".join(known), monitor)
+        columns += ["val_loss", *(f"val_{name}" for name in metrics or {})]
+    if monitor not in columns:
+        refuse("nothing of that name to monitor", ", ".join(columns), monitor)
 
 
 def _begin(run: Run, loader: Any, resume: bool) -> None:
@@ -492,7 +494,7 @@ def _begin(run: Run, loader: Any, resume: bool) -> None:
         return
     if not hasattr(loader, "state_dict"):
         raise ArgumentError(
-            "fit", "this loader's place cannot be kept", expect="a loader with state_dict()",
+            "fit", "this loader's position cannot be saved", expect="a loader with state_dict()",
             actual=type(loader).__name__, hint="tinygrad_cuda.data.DataLoader, or folder=None",
         )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)

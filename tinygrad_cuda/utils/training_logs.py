@@ -27,9 +27,9 @@ class History:
 
     def __getitem__(self, name: str) -> list[float]:
         if not any(name in row for row in self.rows):
-            known = ", ".join(self.rows[0]) if self.rows else "none: no epoch has ended"
+            columns = ", ".join(self.rows[0]) if self.rows else "none: no epoch has ended"
             raise ArgumentError(
-                "History", "no such column", expect=f"one of {known}", actual=repr(name)
+                "History", "no such column", expect=f"one of {columns}", actual=repr(name)
             )
         return [row[name] for row in self.rows]
 

@@ -43,7 +43,7 @@ def evaluate(
 
 
 class Losses:
-    """How a batch becomes a loss: by output and target, or in the user's own way."""
+    """How a batch becomes a loss: by output and target, or by the user's own code."""
 
     def __init__(
         self, loss: Loss | None, training_step: Step | None, half: DType | None, model: Any
@@ -59,8 +59,8 @@ class Losses:
             assert self.loss is not None  # fit has checked it
             *inputs, target = batch
             output = model(*inputs)
-            found = {"loss": self.loss(output, target)}
-        return found | {name: function(output, target) for name, function in metrics.items()}
+            losses = {"loss": self.loss(output, target)}
+        return losses | {name: function(output, target) for name, function in metrics.items()}
 
     def over(
         self, op: str, model: Any, batches: Iterable[Any], metrics: Mapping[str, Loss] | None

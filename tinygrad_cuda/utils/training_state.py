@@ -27,7 +27,7 @@ class Streams:
         self._drawn: set[str] = set()
 
     def state(self) -> dict[str, Any]:
-        """The places of the streams; None for those that nobody has drawn from."""
+        """The positions of the streams; None for those without a draw."""
         now = {"python": _python_state(), "numpy": _numpy_state()}
         self._drawn |= {name for name in now if now[name] != self._before[name]}
         drawn = {name: value if name in self._drawn else None for name, value in now.items()}
@@ -80,16 +80,16 @@ def read_state(path: Path, streams: Streams, parts: dict[str, Any]) -> dict[str,
     loaded = load(path)
     state: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
     wanted = {name for name, part in parts.items() if part is not None}
-    found = state.get("parts")
-    if state.get("version") != VERSION or not isinstance(found, dict) or set(found) != wanted:
+    saved = state.get("parts")
+    if state.get("version") != VERSION or not isinstance(saved, dict) or set(saved) != wanted:
         raise DataError(
             "fit", f"{path} is the checkpoint of another kind of run",
             expect=", ".join(sorted(wanted)),
-            actual=", ".join(sorted(found)) if isinstance(found, dict) else "no checkpoint of fit",
-            hint="another folder, or resume=False to begin anew",
+            actual=", ".join(sorted(saved)) if isinstance(saved, dict) else "no checkpoint of fit",
+            hint="another folder, or resume=False to start over",
         )  # fmt: skip
     for name, part in parts.items():
         if part is not None:
-            part.load_state_dict(found[name])
+            part.load_state_dict(saved[name])
     streams.load(state["random"])
     return state

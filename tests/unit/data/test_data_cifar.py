@@ -60,7 +60,7 @@ def test_pictures_and_labels_are_those_of_the_files(folder: Path) -> None:
         (lambda path: path.write_bytes(path.read_bytes()[:-7]), "multiple of 3073 bytes"),
         (lambda path: path.write_bytes(b""), "multiple of 3073 bytes"),
         (lambda path: path.write_bytes(b"\x0b" + path.read_bytes()[1:]), "11 in record 0"),
-        (lambda path: path.unlink(), "not found"),
+        (lambda path: path.unlink(), "do not exist"),
     ],
 )
 def test_damage_is_named(folder: Path, damage: Any, text: str) -> None:

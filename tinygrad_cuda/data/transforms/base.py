@@ -309,8 +309,8 @@ class RandomOrder(Compose):
         return False
 
     def __call__(self, value: Any) -> Any:
-        for place in randomness().permutation(len(self.transforms)):
-            value = self.transforms[place](value)
+        for index in randomness().permutation(len(self.transforms)):
+            value = self.transforms[index](value)
         return value
 
     def __repr__(self) -> str:

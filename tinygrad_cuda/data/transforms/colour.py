@@ -194,14 +194,14 @@ class GaussianBlur(Transform):
         sigma = between(randomness(), self.sigma)
         values = as_computed(image)
         for axis, size in zip((-2, -1), self.kernel_size):
-            places = np.arange(size) - size // 2
-            weights = np.exp(-0.5 * (places / sigma) ** 2)
+            offsets = np.arange(size) - size // 2
+            weights = np.exp(-0.5 * (offsets / sigma) ** 2)
             values = ndimage.correlate1d(values, weights / weights.sum(), axis, mode="mirror")
         return as_pixels(np.asarray(values), image)
 
 
 class RandomErasing(Transform):
-    """Overwrites a rectangle of random place, size and shape.
+    """Overwrites a rectangle of random position, size and shape.
 
     Source: Zhong et al., Random Erasing Data Augmentation, 2017.
 

@@ -87,7 +87,7 @@ class CenterCrop(Transform):
 
 
 class RandomCrop(Transform):
-    """Cuts out a part at a random place: the usual augmentation is a crop after padding.
+    """Cuts out a part at a random position: the usual augmentation is a crop after padding.
 
     Args:
         size: (height, width), or one number for both.

@@ -33,9 +33,9 @@ def _weights(mode: str, old: int, new: int, antialias: bool) -> Array:
         ] = 1
         return rows
     scale = max(old / new, 1.0) if antialias else 1.0
-    places = np.arange(old) + 0.5
+    centres = np.arange(old) + 0.5
     if antialias:
-        weights = _kernel(mode, (places - centers[:, None]) / scale)
+        weights = _kernel(mode, (centres - centers[:, None]) / scale)
         return np.asarray(weights / weights.sum(1, keepdims=True))
     # Without antialiasing the border's values go on outside.
     reach = 2 if mode == "bicubic" else 1

@@ -359,8 +359,8 @@ def gumbel_softmax(
         return soft
     shape = [1] * logits.ndim
     shape[dim] = logits.shape[dim]
-    places = arange(logits.shape[dim], device=logits.device).reshape(shape)
-    best = (places == soft.argmax(dim, keepdim=True)).to(soft.dtype)
+    positions = arange(logits.shape[dim], device=logits.device).reshape(shape)
+    best = (positions == soft.argmax(dim, keepdim=True)).to(soft.dtype)
     drawn: Tensor = best - soft.detach() + soft
     return drawn
 
@@ -427,9 +427,9 @@ def _channel_dropout(
     _check_probability(op, p)
     if not training or p == 0.0:
         return input
-    kept = _per_channel(op, input, rank) >= p
+    mask = _per_channel(op, input, rank) >= p
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
-    return _stored(input, where(kept, input * scale, 0.0), inplace)
+    return _stored(input, where(mask, input * scale, 0.0), inplace)
 
 
 def dropout1d(
@@ -494,10 +494,10 @@ def feature_alpha_dropout(
     return _alpha_dropped(input, rand_like(input.detach()[first]) >= p, p, inplace)
 
 
-def _alpha_dropped(input: Tensor, kept: Tensor, p: float, inplace: bool) -> Tensor:
+def _alpha_dropped(input: Tensor, mask: Tensor, p: float, inplace: bool) -> Tensor:
     low = -SELU_ALPHA * SELU_SCALE
     a = 1.0 / math.sqrt((1.0 - p) * (1.0 + p * low * low)) if p < 1.0 else 0.0
-    return _stored(input, where(kept, input, low) * a - a * p * low, inplace)
+    return _stored(input, where(mask, input, low) * a - a * p * low, inplace)
 
 
 def _in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -40,7 +40,7 @@ def _plain_weights(
     return scores.softmax(-1) if attn_mask is None else masked_softmax(scores)
 
 
-# A score of a half type has an error of its own size's last place: the exponential shows it.
+# A score of a half type has an error of half a unit of its last digit: exp amplifies it.
 _attention_weights = rounded_once(_plain_weights)
 
 
@@ -134,7 +134,7 @@ class Heads:
 
 
 def as_added(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """A mask of hidden places (bool, True is hidden) as numbers to add."""
+    """A mask of hidden positions (bool, True is hidden) as numbers to add."""
     if mask is None or mask.dtype is not bool_:
         return mask
     nothing = zeros((), device=like.device, dtype=like.dtype)

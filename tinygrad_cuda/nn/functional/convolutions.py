@@ -108,9 +108,9 @@ def _laid_out(output: Tensor, input: Tensor, weight: Tensor) -> Tensor:
     # The libraries behind PyTorch's convolution of volumes take no float64.
     if (of_input or of_weight) and not (rank == 3 and output.dtype is dtypes.float64):
         sizes = result.node.shape if whole else (1, *result.node.shape)
-        found = channels_last_strides((*sizes[:2], 1, *sizes[2:]) if rank == 1 else sizes)
-        found = (*found[:2], *found[3:]) if rank == 1 else found
-        result._strides = found if whole else found[1:]
+        wanted = channels_last_strides((*sizes[:2], 1, *sizes[2:]) if rank == 1 else sizes)
+        wanted = (*wanted[:2], *wanted[3:]) if rank == 1 else wanted
+        result._strides = wanted if whole else wanted[1:]
     return result
 
 

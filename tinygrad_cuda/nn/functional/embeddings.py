@@ -160,13 +160,13 @@ def counting(op: str, input: Tensor, padding_idx: int | None, count: int) -> Ten
 
 def belonging(offsets: Tensor, length: int, last: bool) -> Tensor:
     """Which elements belong to which bag: shape (B, L)."""
-    place = arange(length, device=offsets.device)
+    positions = arange(length, device=offsets.device)
     first = offsets[:-1] if last else offsets
     count = first.shape[0]
-    begun = place >= first.unsqueeze(1)
+    begun = positions >= first.unsqueeze(1)
     inside: Tensor = begun
     if last:
-        inside = inside & (place < offsets[1:].unsqueeze(1))
+        inside = inside & (positions < offsets[1:].unsqueeze(1))
     elif count > 1:
         final = arange(count, device=offsets.device).unsqueeze(1) == count - 1
         next_begun = begun.roll(-1, 0) & ~final
@@ -177,8 +177,8 @@ def belonging(offsets: Tensor, length: int, last: bool) -> Tensor:
 def largest_rows(weight: Tensor, indices: Tensor, inside: Tensor) -> Tensor:
     """For each bag and column the row number of the maximum, (B, D); zeros for an empty bag."""
     chosen = where(inside.unsqueeze(-1), weight[indices], -float("inf"))
-    found = indices[chosen.argmax(1)]
-    return where(inside.any(1, keepdim=True), found, 0)
+    rows = indices[chosen.argmax(1)]
+    return where(inside.any(1, keepdim=True), rows, 0)
 
 
 def _largest(rows: Tensor, inside: Tensor) -> Tensor:

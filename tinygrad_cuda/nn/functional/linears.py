@@ -75,9 +75,9 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         raise ArgumentError("dropout", "p is no probability", expect="0 <= p <= 1", actual=str(p))
     if not training or p == 0.0:
         return input
-    kept = wrap(keep_mask(input.node, 1.0 - p))
+    mask = wrap(keep_mask(input.node, 1.0 - p))
     scaled = input * (1.0 / (1.0 - p)) if p < 1.0 else input
-    dropped = where(kept, scaled, 0.0)
+    dropped = where(mask, scaled, 0.0)
     if inplace:
         return tm.store("dropout", input, dropped.node)
     return strides_like(dropped, input)

@@ -887,22 +887,22 @@ def _alignments(
     states = labels.new_full((batch, count), blank)
     if labels.shape[1]:
         states[:, 1::2] = labels
-    places = arange(count, device=device)
+    positions = arange(count, device=device)
     # A state may be reached from two before it unless that is the same class.
     before = states.roll(2, 1)
-    skips = (places >= 2) & (states != before) & (states != blank)
+    skips = (positions >= 2) & (states != before) & (states != blank)
     checked = wrap(position_node("ctc_loss", states, classes, states.node, wrap_negative=False))
     emitted = log_probs.gather(2, checked.unsqueeze(0).expand(time, batch, count))
     never = -float("inf")
-    alpha = where(places < 2, emitted[0], never)
+    alpha = where(positions < 2, emitted[0], never)
     ends = labels.new_tensor(inputs).unsqueeze(1)
     for t in range(1, time):
-        one = where(places >= 1, alpha.roll(1, 1), never)
+        one = where(positions >= 1, alpha.roll(1, 1), never)
         two = where(skips, alpha.roll(2, 1), never)
         moved = _sum_exp((alpha, one, two)) + emitted[t]
         alpha = where(ends > t, moved, alpha)
     last = labels.new_tensor([2 * n for n in lengths]).unsqueeze(1)
-    final = (places == last) | ((places == last - 1) & (last > 0))
+    final = (positions == last) | ((positions == last - 1) & (last > 0))
     return -_sum_exp((where(final, alpha, never),), 1)
 
 

@@ -33,7 +33,7 @@ def _scaled(normal: Tensor, weight: Tensor | None, bias: Tensor | None, shape: A
 
 
 def _moments(input: Tensor, axes: Any) -> tuple[Tensor, Tensor]:
-    """Biased variance and mean, with the axes kept."""
+    """Biased variance and mean, with axes of size 1."""
     return reductions.var_mean(input, axes, keepdim=True, correction=0)
 
 
@@ -195,7 +195,7 @@ def instance_norm(
 
     Args:
         input: shape (N, C, \*).
-        running_mean, running_var: shape (C,), or None; the mean over the batch is kept there.
+        running_mean, running_var: shape (C,), or None; the running statistics are written there.
         weight, bias: shape (C,), or None.
         use_input_stats: otherwise the running values are used.
     """

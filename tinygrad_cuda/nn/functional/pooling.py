@@ -76,7 +76,7 @@ class _Pool:
         self.flat = wrap(movement.reshape(wide, shape=shape))
 
     def _lengths(self, op: str, ceil_mode: bool) -> Shape:
-        found = []
+        lengths = []
         for size, k, s, p, d in zip(
             self.size, self.kernel, self.stride, self.padding, self.dilation
         ):
@@ -92,8 +92,8 @@ class _Pool:
                     expect=f"at most {size + 2 * p} along each axis",
                     actual=f"a kernel of {k} with dilation {d}",
                 )
-            found.append(n)
-        return tuple(found)
+            lengths.append(n)
+        return tuple(lengths)
 
     def along(self, axis: int, values: Tensor) -> Tensor:
         """Numbers of one axis of the output, shaped to broadcast with it."""
@@ -121,8 +121,8 @@ class _Pool:
         flat: Any = 0
         for position, size in zip(positions, self.size):
             flat = flat * size + position
-        found: Tensor = flat
-        return found
+        indices: Tensor = flat
+        return indices
 
     def starts(self, axis: int) -> Tensor:
         """Where the windows of an axis begin, negative in the padding."""
@@ -362,8 +362,8 @@ def _emptied(result: Tensor, sizes: Shape) -> Tensor:
 
 def _spans(first: Tensor, end: Tensor, size: int) -> Tensor:
     """Which elements of an axis belong to each span: shape (number of spans, size)."""
-    place = arange(size, device=first.device)
-    inside: Tensor = (place >= first.unsqueeze(1)) & (place < end.unsqueeze(1))
+    positions = arange(size, device=first.device)
+    inside: Tensor = (positions >= first.unsqueeze(1)) & (positions < end.unsqueeze(1))
     return inside
 
 
@@ -399,10 +399,10 @@ def _adaptive_avg(rank: int, input: Tensor, output_size: Any) -> Tensor:
         size = input.shape[axis]
         first, end = _span_ends(input, axis, wanted)
         longest = max(-(-(k + 1) * size // wanted) - k * size // wanted for k in range(wanted))
-        places = first.unsqueeze(1) + arange(longest, device=input.device)
-        inside = places < end.unsqueeze(1)
+        positions = first.unsqueeze(1) + arange(longest, device=input.device)
+        inside = positions < end.unsqueeze(1)
         shares = inside.to(input.dtype) / (end - first).to(input.dtype).unsqueeze(1)
-        input = weighed_taps(input, axis, places, shares, inside)
+        input = weighed_taps(input, axis, positions, shares, inside)
     return input
 
 
@@ -439,14 +439,14 @@ def _adaptive_max(rank: int, input: Tensor, output_size: Any, return_indices: bo
     op = f"adaptive_max_pool{rank}d"
     sizes = _targets(op, input, output_size, rank)
     if 0 in sizes:
-        found = _adaptive_max(rank, input, tuple(max(size, 1) for size in sizes), True)
-        values, indices = (_emptied(part, sizes) for part in found)
+        parts = _adaptive_max(rank, input, tuple(max(size, 1) for size in sizes), True)
+        values, indices = (_emptied(part, sizes) for part in parts)
         return (values, indices) if return_indices else values
     kernel = _even(input, sizes)
     if kernel is not None:
         return _max_pool(op, rank, input, kernel, None, 0, 1, False, return_indices)
     whole = tuple(input.shape[input.ndim - rank :])
-    places: list[Tensor] = []
+    coordinates: list[Tensor] = []
     # The last axis first, so that of equal elements the first in row-major order is chosen.
     for position in reversed(range(rank)):
         axis = input.ndim - rank + position
@@ -457,12 +457,12 @@ def _adaptive_max(rank: int, input: Tensor, output_size: Any, return_indices: bo
         spans = where(inside, rows, _lowest(input))
         values, chosen = max_at(spans, partial(maximum, first))
         input, chosen = values.movedim(-1, axis), chosen.movedim(-1, axis)
-        places = [place.gather(axis, chosen) for place in places] + [chosen]
+        coordinates = [coordinate.gather(axis, chosen) for coordinate in coordinates] + [chosen]
     if not return_indices:
         return input
     flat: Any = 0
-    for place, size in zip(reversed(places), whole):
-        flat = flat * size + place
+    for coordinate, size in zip(reversed(coordinates), whole):
+        flat = flat * size + coordinate
     return input, flat
 
 
@@ -547,10 +547,10 @@ def _starts(sample: Tensor, size: int, count: int, kernel: int) -> Tensor:
     if count == 1:
         return last
     step = (size - kernel) / (count - 1)
-    places = arange(count - 1, device=sample.device).to(sample.dtype)
+    positions = arange(count - 1, device=sample.device).to(sample.dtype)
     shift = sample.unsqueeze(-1)
     # Both cut to integers, as Graham and PyTorch do.
-    first = ((places + shift) * step).to(int64) - (shift * step).to(int64)
+    first = ((positions + shift) * step).to(int64) - (shift * step).to(int64)
     return cat([first, last], -1)
 
 
@@ -595,12 +595,12 @@ def _pool(
         shape = [1] * (2 * rank)
         shape[axis], shape[rank + axis] = counts[axis], kernel[axis]
         flat = flat * sizes[axis] + inside.reshape(*planes, *shape)
-    places = flat.flatten(len(planes) + rank)
-    seen = input.flatten(len(planes)).gather(-1, places.flatten(len(planes)))
-    values, chosen = seen.reshape(places.shape).max(-1)
+    positions = flat.flatten(len(planes) + rank)
+    seen = input.flatten(len(planes)).gather(-1, positions.flatten(len(planes)))
+    values, chosen = seen.reshape(positions.shape).max(-1)
     if not return_indices:
         return values
-    return values, places.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+    return values, positions.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
 
 
 def fractional_max_pool2d(

@@ -1,4 +1,4 @@
-"""Images read at computed places: grid_sample and affine_grid; and unpooling, which writes there.
+"""Images read at computed positions: grid_sample, affine_grid; and unpooling, which writes there.
 
 Reference: Jaderberg et al. (2015), spatial transformer networks.
 """
@@ -56,10 +56,10 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> 
 
 def _centres(count: int, aligned: bool, like: Tensor) -> Tensor:
     """Coordinates between -1 and 1 of pixels in a row."""
-    place = arange(count, device=like.device, dtype=like.dtype)
+    positions = arange(count, device=like.device, dtype=like.dtype)
     if aligned:
-        return place * (2.0 / max(count - 1, 1)) - (1.0 if count > 1 else 0.0)
-    return (place * 2.0 + 1.0) / count - 1.0
+        return positions * (2.0 / max(count - 1, 1)) - (1.0 if count > 1 else 0.0)
+    return (positions * 2.0 + 1.0) / count - 1.0
 
 
 @in_widest
@@ -68,7 +68,7 @@ def grid_sample(
     input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros",
     align_corners: bool | None = None,
 ) -> Tensor:  # fmt: skip
-    """The input read at the places of a grid.
+    """The input read at the positions of a grid.
 
     Args:
         input: shape (N, C, H, W).
@@ -117,8 +117,8 @@ def grid_sample(
             share_y = y - top if below else 1.0 - (y - top)
             part = _read(input, left + right, top + below) * (share_x * share_y).unsqueeze(1)
             total = part if total is None else total + part
-    found: Tensor = total
-    return found
+    result: Tensor = total
+    return result
 
 
 CUBIC = -0.75  # the free coefficient of the cubic kernel, PyTorch's
@@ -149,8 +149,8 @@ def _bicubic(input: Tensor, grid: Tensor, aligned: bool, padding: str) -> Tensor
             line = part if line is None else line + part
         line = line * shares_y[row].unsqueeze(1)
         total = line if total is None else total + line
-    found: Tensor = total
-    return found
+    result: Tensor = total
+    return result
 
 
 def _pixels(coordinate: Tensor, size: int, aligned: bool) -> Tensor:
@@ -159,34 +159,34 @@ def _pixels(coordinate: Tensor, size: int, aligned: bool) -> Tensor:
     return scaled if aligned else scaled - 0.5
 
 
-def _reflected(place: Tensor, size: int, aligned: bool) -> Tensor:
+def _reflected(position: Tensor, size: int, aligned: bool) -> Tensor:
     """Mirrored at the centres (`aligned`) or outer edges of the first and last pixel."""
     low, span = (0.0, size - 1.0) if aligned else (-0.5, float(size))
     if span == 0.0:
-        return place * 0.0
-    distance = (place - low).abs()
+        return position * 0.0
+    distance = (position - low).abs()
     turns = (distance.detach() / span).floor()
     rest = distance - turns * span
     return where(turns.remainder(2.0) == 0.0, rest + low, (span + low) - rest)
 
 
-def _padded(place: Tensor, size: int, aligned: bool, padding: str) -> Tensor:
-    """A place outside as the pixel that stands for it; itself for zeros."""
+def _padded(position: Tensor, size: int, aligned: bool, padding: str) -> Tensor:
+    """A position outside, moved to the pixel that is read instead; unchanged for zeros."""
     if padding == "zeros":
-        return place
+        return position
     if padding == "reflection":
-        place = _reflected(place, size, aligned)
-    inside = (place > 0) & (place < size - 1)
-    return where(inside, place, place.detach().clamp(0.0, size - 1.0))
+        position = _reflected(position, size, aligned)
+    inside = (position > 0) & (position < size - 1)
+    return where(inside, position, position.detach().clamp(0.0, size - 1.0))
 
 
 def _read(input: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Pixels at whole places, shape (N, h, w); zero outside."""
+    """Pixels at integer positions, shape (N, h, w); zero outside."""
     batch, channels, height, width = input.shape
     inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-    place = where(inside, y * width + x, 0.0).to(int64).reshape(batch, 1, -1)
+    positions = where(inside, y * width + x, 0.0).to(int64).reshape(batch, 1, -1)
     flat = input.reshape(batch, channels, height * width)
-    values = flat.gather(2, place.expand(batch, channels, place.shape[2]))
+    values = flat.gather(2, positions.expand(batch, channels, positions.shape[2]))
     return where(inside.unsqueeze(1), values.reshape(batch, channels, *x.shape[1:]), 0.0)
 
 
@@ -210,11 +210,11 @@ def _unpool(
     usual = tuple((n - 1) * s - 2 * p + k for n, s, p, k in zip(spatial, steps, around, kernel))
     sizes = usual if output_size is None else tuple(output_size)[-rank:]
     empty = zeros(*lead, prod(sizes), device=input.device, dtype=input.dtype)
-    places, values = indices.reshape(*lead, -1), input.reshape(*lead, -1)
-    filled = empty.scatter(input.ndim - rank, places, values.detach())
+    positions, values = indices.reshape(*lead, -1), input.reshape(*lead, -1)
+    filled = empty.scatter(input.ndim - rank, positions, values.detach())
     if values.requires_grad:
-        # As in PyTorch each value gets the gradient of its place, also where another one stays.
-        history = empty.scatter_add(input.ndim - rank, places, values)
+        # As in PyTorch each value gets the gradient of its position, also where another one stays.
+        history = empty.scatter_add(input.ndim - rank, positions, values)
         filled = wrap(with_history(filled.node, history.node))
     return fresh(filled.reshape(*lead, *sizes), input)
 
@@ -231,7 +231,7 @@ def max_unpool2d(
     input: Tensor, indices: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
     output_size: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Values put back where max pooling found them, zeros elsewhere.
+    """Values at the indices from max pooling, zeros elsewhere.
 
     Args:
         input, indices: what `max_pool2d` with return_indices gave.

@@ -126,8 +126,8 @@ def _resized(
                 input = resized_bytes(input, axis, wanted, factor, mode, align_corners, antialias)
         elif wanted != input.shape[axis] or factor not in (None, 1.0):
             make = _smoothed if antialias else _taps
-            places, weights, inside = make(input, axis, wanted, factor, mode, align_corners)
-            input = weighed_taps(input, axis, places, weights, inside)
+            positions, weights, inside = make(input, axis, wanted, factor, mode, align_corners)
+            input = weighed_taps(input, axis, positions, weights, inside)
     return input
 
 
@@ -170,8 +170,8 @@ def _nearest(input: Tensor, axis: int, wanted: int, factor: float | None, shift:
         return input.repeat_interleave(wanted // size, axis) if wanted > size else input
     # In float32, as PyTorch computes it: elsewhere a position on a border would round otherwise.
     step = np.float32(size / wanted if factor is None else 1.0 / factor)
-    places = np.floor((np.arange(wanted, dtype=np.float32) + np.float32(shift)) * step)
-    positions = np.minimum(places, size - 1).astype(np.int64)
+    sources = np.floor((np.arange(wanted, dtype=np.float32) + np.float32(shift)) * step)
+    positions = np.minimum(sources, size - 1).astype(np.int64)
     return input.index_select(axis, positions)
 
 
@@ -183,14 +183,14 @@ def _taps(
 ) -> Taps:
     """The positions and weights, (wanted, 2 or 4), of what each output depends on."""
     size = input.shape[axis]
-    # Half precision cannot tell one position from the next beyond some hundred.
+    # Half precision cannot represent each position beyond some hundred.
     options: Any = {"device": input.device, "dtype": _exact(input)}
-    place = arange(wanted, **options).unsqueeze(1)
+    positions = arange(wanted, **options).unsqueeze(1)
     if aligned:
-        source = place * ((size - 1) / (wanted - 1) if wanted > 1 else 0.0)
+        source = positions * ((size - 1) / (wanted - 1) if wanted > 1 else 0.0)
     else:
         step = size / wanted if factor is None else 1.0 / factor
-        source = (place + 0.5) * step - 0.5
+        source = (positions + 0.5) * step - 0.5
     if mode != "bicubic":
         source = source.clamp(0.0, size - 1)
         offsets = arange(2, **options)
@@ -200,8 +200,8 @@ def _taps(
     distance = (source - first - offsets).abs()
     weights = _cubic(distance) if mode == "bicubic" else 1.0 - distance
     # Positions outside read the border's element.
-    places = (first + offsets).clamp(0.0, size - 1)
-    return places.to(int64), weights.to(input.dtype), None
+    taps = (first + offsets).clamp(0.0, size - 1)
+    return taps.to(int64), weights.to(input.dtype), None
 
 
 def _exact(input: Tensor) -> DType:

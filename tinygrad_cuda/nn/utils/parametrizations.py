@@ -207,17 +207,17 @@ class _Orthogonal(Module):
                 raise NotImplementedError(
                     "matrix_exp and cayley have no inverse without use_trivialization"
                 )
-            found = _reflectors(tall)
-            return found.mT if wide else found
+            packed = _reflectors(tall)
+            return packed.mT if wide else packed
         n, k = tall.shape[-2:]
         if n != k:
             drawn = empty(*tall.shape[:-2], n, n - k, dtype=q.dtype, device=q.device).normal_()
             tall = cat([tall, drawn], -1)
         self.base = tall.clone() if n == k and _is_orthogonal(tall) else _orthogonalized(tall)
         start = np.zeros(self.shape, q.dtype.numpy)
-        places = np.arange(min(self.shape[-2:]))
+        diagonal = np.arange(min(self.shape[-2:]))
         # The diagonal's signs are those of the reflections; minus one gives the identity.
-        start[..., places, places] = -1
+        start[..., diagonal, diagonal] = -1
         return tensor(start, device=q.device)
 
 
@@ -238,12 +238,12 @@ def _reflections(x: Tensor) -> Tensor:
 def _reflectors(q: Tensor) -> Tensor:
     """Reflectors of a QR decomposition below the diagonal, and the signs of R on it."""
     packed, factors = np.linalg.qr(q.detach().cpu().numpy(), mode="raw")
-    found = np.ascontiguousarray(np.swapaxes(packed, -1, -2))
-    places = np.arange(found.shape[-1])
-    signs = np.sign(found[..., places, places])
+    result = np.ascontiguousarray(np.swapaxes(packed, -1, -2))
+    diagonal = np.arange(result.shape[-1])
+    signs = np.sign(result[..., diagonal, diagonal])
     # LAPACK gives exactly zero where it does not reflect.
-    found[..., places, places] = np.where(factors == 0, -signs, signs)
-    return tensor(found, dtype=q.dtype, device=q.device)
+    result[..., diagonal, diagonal] = np.where(factors == 0, -signs, signs)
+    return tensor(result, dtype=q.dtype, device=q.device)
 
 
 def _is_orthogonal(q: Tensor) -> bool:
@@ -255,8 +255,8 @@ def _is_orthogonal(q: Tensor) -> bool:
 
 def _orthogonalized(a: Tensor) -> Tensor:
     """Q of A = QR with no negative number on the diagonal of R."""
-    found = qr(a)
-    result: Tensor = found.Q * found.R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    factors = qr(a)
+    result: Tensor = factors.Q * factors.R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     return result
 
 

@@ -1,4 +1,4 @@
-"""Parameters computed from others whenever they are looked at, by modules put in their place.
+"""Parameters that modules compute from others at each access.
 
 The module's class becomes a subclass that computes the attribute; the originals are in a tree
 ``parametrizations`` below it, so that `parameters`, `state_dict` and `train` reach them.
@@ -56,7 +56,7 @@ class ParametrizationList(ModuleList):
         original: what the first module is called with; original0, original1, ... if several.
         is_tensor: there is one original.
         ntensors: how many there are.
-        unsafe: shapes and dtypes may change on the way.
+        unsafe: parametrizations may change shape and dtype.
     """
 
     def __init__(self, modules: Sequence[Module], original: Tensor, unsafe: bool = False) -> None:
@@ -144,18 +144,18 @@ def _register(module: Module, name: str, value: Tensor) -> None:
 def _check_same(op: str, value: Any, shape: tuple[int, ...], dtype: Any) -> None:
     same = isinstance(value, Tensor) and tuple(value.shape) == shape and value.dtype is dtype
     if not same:
-        found = (
+        difference = (
             f"{value.dtype.name} {tuple(value.shape)}"
             if isinstance(value, Tensor)
             else type(value).__name__
         )
         raise ArgumentError(
             op, "the tensor changes its shape or dtype", expect=f"{dtype.name} {shape}",
-            actual=found, hint="unsafe=True allows it",
+            actual=difference, hint="unsafe=True allows it",
         )  # fmt: skip
 
 
-# The class in its place -----------------------------------------------------------------------
+# The class with computed attributes -----------------------------------------------------------
 
 
 @functools.cache

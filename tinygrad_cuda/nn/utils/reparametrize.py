@@ -21,7 +21,7 @@ _KEPT = "_reparametrized"
 
 
 def _start(op: str, module: Any, name: str) -> Tensor:
-    """Takes the parameter away; its place becomes a computed attribute."""
+    """Replaces the parameter by a computed attribute."""
     weight = module._parameters.get(name)
     if weight is None:
         raise ArgumentError(
@@ -30,8 +30,8 @@ def _start(op: str, module: Any, name: str) -> Tensor:
             actual=repr(name),
         )  # fmt: skip
     delattr(module, name)
-    found: Tensor = weight
-    return found
+    start: Tensor = weight
+    return start
 
 
 def _install(module: Any, name: str, op: str, compute: Any, first: Tensor) -> None:
@@ -45,13 +45,13 @@ def _install(module: Any, name: str, op: str, compute: Any, first: Tensor) -> No
 
 
 def _remove(op: str, module: Any, name: str, parts: tuple[str, ...]) -> Any:
-    kept = module.__dict__.get(_KEPT, {})
-    if (op, name) not in kept:
+    originals = module.__dict__.get(_KEPT, {})
+    if (op, name) not in originals:
         raise ArgumentError(
             op, f"{name!r} is not reparametrized", expect=f"{op}(module, {name!r}) before",
             actual=type(module).__name__,
         )  # fmt: skip
-    handle, compute = kept.pop((op, name))
+    handle, compute = originals.pop((op, name))
     handle.remove()
     with gradient_mode(False):
         weight = compute(module)

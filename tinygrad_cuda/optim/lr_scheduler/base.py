@@ -24,7 +24,7 @@ class LRScheduler:
 
     Args:
         optimizer: whose groups get new rates.
-        last_epoch: the number of the last step when going on; -1 starts anew.
+        last_epoch: the number of the last step when going on; -1 starts from the beginning.
 
     Raises:
         ArgumentError: going on, but a group has no ``initial_lr``.
@@ -104,7 +104,7 @@ class LRScheduler:
     def state_dict(self) -> dict[str, Any]:
         """Everything but the optimizer and functions, by PyTorch's names.
 
-        Of callable objects that give a rate their attributes are kept.
+        Of callable objects that return a rate, their attributes are saved.
         """
         state = {
             key: value
@@ -120,8 +120,8 @@ class LRScheduler:
         """Goes on where another schedule's `state_dict` was taken, here or in PyTorch."""
         state = dict(state_dict)
         self._steps = state.pop("_step_count", self._steps + 1) - 1
-        kept = state.pop("lr_lambdas", None) or []
-        for function, attributes in zip(self._functions(), kept):
+        saved = state.pop("lr_lambdas", None) or []
+        for function, attributes in zip(self._functions(), saved):
             if attributes is not None:
                 function.__dict__.update(attributes)
         if isinstance(state.get("milestones"), Counter):  # PyTorch's
@@ -148,8 +148,8 @@ def set_rates(optimizer: Optimizer, rates: Iterable[float]) -> None:
 
 
 def _attributes(function: Any) -> dict[str, Any] | None:
-    kept = getattr(function, "__dict__", None)
-    return dict(kept) if kept and not hasattr(function, "__name__") else None
+    attributes = getattr(function, "__dict__", None)
+    return dict(attributes) if attributes and not hasattr(function, "__name__") else None
 
 
 def per_group(op: str, name: str, optimizer: Optimizer, value: Any) -> list[float]:

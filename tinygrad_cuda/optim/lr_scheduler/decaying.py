@@ -151,7 +151,7 @@ class ConstantLR(LRScheduler):
 
 
 class PolynomialLR(LRScheduler):
-    r"""A power of the way that is left.
+    r"""A power of the share of steps that is left.
 
     .. math:: \eta_0 (1 - \min(t, T) / T)^p
 
@@ -187,7 +187,7 @@ class LinearLR(LRScheduler):
     Args:
         optimizer: whose groups get new rates.
         start_factor, end_factor: the factor at step 0 and from step `total_iters` on.
-        total_iters: how many steps the way takes.
+        total_iters: number of steps until the end value.
         last_epoch: the number of the last step when going on.
     """
 
@@ -213,13 +213,13 @@ class LinearLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         step, total = self.last_epoch, self.total_iters
-        start, way = self.start_factor, self.end_factor - self.start_factor
+        start, change = self.start_factor, self.end_factor - self.start_factor
         if step == 0:
             return [rate * start for rate in self._rates()]
         if self._is_initial or step > total:
             return self._rates()
         # From the last rate, not the first: other schedules may act on it as well.
-        factor = 1.0 + way / (total * start + (step - 1) * way)
+        factor = 1.0 + change / (total * start + (step - 1) * change)
         return [rate * factor for rate in self._rates()]
 
 
@@ -230,7 +230,7 @@ class CosineAnnealingLR(LRScheduler):
 
     Args:
         optimizer: whose groups get new rates.
-        T_max: how many steps the way down takes.
+        T_max: number of steps from the first rate to the least.
         eta_min: the lowest rate.
         last_epoch: the number of the last step when going on.
     """
