@@ -83,7 +83,7 @@ def about(
     device: str, commit: str, peers: dict[str, ModuleType], missing: dict[str, str]
 ) -> dict[str, Any]:
     """Where and on what this run measured."""
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "commit": commit,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}",
@@ -96,9 +96,9 @@ def about(
     if device == "cuda":
         properties = runtime.device(0).properties
         driver = Path("/proc/driver/nvidia/version")
-        found["gpu"] = f"{properties.name}, {properties.multiprocessors} multiprocessors"
-        found["driver"] = driver.read_text().split("\n")[0] if driver.exists() else smi()
-    return found
+        results["gpu"] = f"{properties.name}, {properties.multiprocessors} multiprocessors"
+        results["driver"] = driver.read_text().split("\n")[0] if driver.exists() else smi()
+    return results
 
 
 def smi() -> str:
@@ -135,13 +135,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     peers, missing = installed(wanted)
     for name, why in missing.items():
         print(f"not installed, so not measured: {name} ({why})", file=sys.stderr)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "about": about(args.device, args.commit or commit(), peers, missing),
         "floors": {}, "programs": {}, "sweeps": {}, "images": [], "copied": [], "rows": [],
     }  # fmt: skip
-    found["about"]["repeats"] = (SMOKE if args.smoke else Effort()).repeats
+    results["about"]["repeats"] = (SMOKE if args.smoke else Effort()).repeats
     workloads = [name for name in names if name in WORKLOADS]
-    operations = [name for name in workloads if describe(name, made(name, args.smoke), found)]
+    operations = [name for name in workloads if describe(name, made(name, args.smoke), results)]
     models = [name for name in workloads if name not in operations]
     with tempfile.TemporaryDirectory() as folder:
         start_job = partial(
@@ -150,33 +150,33 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         # All peers on whole models, then on single operations: where `--seconds` ends a run early,
         # what there is has been measured beside its peers.
         for group in (models, operations):
-            plan = planned(group, peers, args.jobs, found, start_job)
+            plan = planned(group, peers, args.jobs, results, start_job)
             for row in rows_of(plan, args.jobs):
                 say(row)
-                found["rows"].append(row.as_json())
-                write(args.json, found)
+                results["rows"].append(row.as_json())
+                write(args.json, results)
             if group is models:
-                measure_host(names, list(peers), args, found)
-    found["rows"].sort(key=lambda row: workloads.index(row["workload"]))
-    compare_losses(found["rows"])
-    write(args.json, found)
-    return found
+                measure_host(names, list(peers), args, results)
+    results["rows"].sort(key=lambda row: workloads.index(row["workload"]))
+    compare_losses(results["rows"])
+    write(args.json, results)
+    return results
 
 
-def describe(name: str, workload: Workload, found: dict[str, Any]) -> bool:
+def describe(name: str, workload: Workload, results: dict[str, Any]) -> bool:
     """Writes down what the workload must do and its goal; True of one function."""
     if isinstance(workload, Training | ModelTraining) and in_matrix_report(workload):
-        found["programs"][name] = workload.goal
+        results["programs"][name] = workload.goal
     if isinstance(workload, Operation):
         about = {"family": workload.family, "flops": workload.flops, "goal": workload.goal}
-        found["sweeps"][name] = about
+        results["sweeps"][name] = about
     if getattr(workload, "images", False):
-        found["images"].append(name)
-    floor, bandwidth = floor_of(workload), found["about"]["copy_bytes_per_second"]
-    peak = found["about"]["peak_flops"] or float("inf")
-    found["floors"][name] = floor and floor.microseconds(bandwidth, peak)
+        results["images"].append(name)
+    floor, bandwidth = floor_of(workload), results["about"]["copy_bytes_per_second"]
+    peak = results["about"]["peak_flops"] or float("inf")
+    results["floors"][name] = floor and floor.microseconds(bandwidth, peak)
     if floor and floor.moves(bandwidth, peak):
-        found["copied"].append(name)
+        results["copied"].append(name)
     return isinstance(workload, Function | Operation)
 
 
@@ -188,26 +188,26 @@ class Plan(NamedTuple):
 
 
 def planned(
-    names: list[str], peers: Iterable[str], jobs: int, found: dict[str, Any], start_job: Any
+    names: list[str], peers: Iterable[str], jobs: int, results: dict[str, Any], start_job: Any
 ) -> Plan:
     """Every peer's jobs; what others are compared with comes first: PyTorch where it is there.
 
     With `jobs` above 1 programs and operations of `matrix_report` compile side by side. cuDNN
     chooses algorithms by time, so that PyTorch's convolutions only fill the compiler's caches so.
     """
-    together = [n for n in names if jobs > 1 and n in found["programs"] | found["sweeps"]]
+    together = [n for n in names if jobs > 1 and n in results["programs"] | results["sweeps"]]
     plan = Plan([], [])
     for peer in sorted(peers, key=lambda peer: peer != "torch"):
         rest = [name for name in names if name not in together]
-        for group in grouped(together, found):
-            chosen_by_time = peer == "torch" and group[0] in found["images"]
+        for group in grouped(together, results):
+            chosen_by_time = peer == "torch" and group[0] in results["images"]
             if chosen_by_time:
                 rest += group
-            if not chosen_by_time or group[0] in found["programs"]:
+            if not chosen_by_time or group[0] in results["programs"]:
                 plan.side_by_side.append(start_job(peer, group, compiles=chosen_by_time))
         plan.alone.append(start_job(peer, rest))
     # Both libraries time the same operations one after the other: clocks change with the heat.
-    plan.side_by_side.sort(key=lambda job: job.names if job.names[0] in found["sweeps"] else [])
+    plan.side_by_side.sort(key=lambda job: job.names if job.names[0] in results["sweeps"] else [])
     return plan
 
 
@@ -219,17 +219,17 @@ def rows_of(plan: Plan, jobs: int) -> Iterator[Row]:
         yield from job.rows()
 
 
-def grouped(names: list[str], found: dict[str, Any]) -> list[list[str]]:
+def grouped(names: list[str], results: dict[str, Any]) -> list[list[str]]:
     """What one process runs: a program, or some operations that are all convolutions or none.
 
     Programs come a precision at a time, so that three of much memory are not there together.
     """
     precisions = list(PRECISIONS.values())
-    programs = [[name] for name in names if name in found["programs"]]
+    programs = [[name] for name in names if name in results["programs"]]
     programs.sort(key=lambda group: precisions.index(suffix_of(group[0])))
     groups = []
     for images in (False, True):
-        chosen = [n for n in names if n in found["sweeps"] and (n in found["images"]) == images]
+        chosen = [n for n in names if n in results["sweeps"] and (n in results["images"]) == images]
         groups += [chosen[k : k + OPERATIONS] for k in range(0, len(chosen), OPERATIONS)]
     return programs + groups
 
@@ -243,13 +243,13 @@ def in_matrix_report(workload: Training | ModelTraining) -> bool:
 
 
 def measure_host(
-    names: list[str], peers: list[str], args: argparse.Namespace, found: dict[str, Any]
+    names: list[str], peers: list[str], args: argparse.Namespace, results: dict[str, Any]
 ) -> None:
     """What is no workload: the host's part of a step, and the start of a process."""
     if "host" in names:
-        found["host"] = host.overheads(args.device, args.smoke)
+        results["host"] = host.overheads(args.device, args.smoke)
     if "start" in names:
-        found["start"] = start.starts(peers, args.device)
+        results["start"] = start.starts(peers, args.device)
 
 
 def failed(why: str) -> bool:
@@ -257,45 +257,45 @@ def failed(why: str) -> bool:
     return bool(why) and not why.startswith((LEFT_OUT, UNAVAILABLE))
 
 
-def write(path: Path | None, found: dict[str, Any]) -> None:
+def write(path: Path | None, results: dict[str, Any]) -> None:
     if path is not None:
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        path.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def merged(results: list[dict[str, Any]]) -> dict[str, Any]:
+def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """Results of several commands as one; of a row measured twice the later one counts."""
-    first, *others = results
+    first, *others = parts
     rows = {(row["workload"], row["variant"]): row for row in first["rows"]}
-    for found in others:
-        rows |= {(row["workload"], row["variant"]): row for row in found["rows"]}
-        for part in ("floors", "programs", "sweeps", "host", "start"):
-            if part in found:
-                first[part] = first.get(part, {}) | found[part]
-        first["copied"] += found["copied"]
+    for results in others:
+        rows |= {(row["workload"], row["variant"]): row for row in results["rows"]}
+        for key in ("floors", "programs", "sweeps", "host", "start"):
+            if key in results:
+                first[key] = first.get(key, {}) | results[key]
+        first["copied"] += results["copied"]
         for key in ("commit", "date"):
-            known = first["about"][key].split("; ")
-            first["about"][key] = "; ".join(dict.fromkeys([*known, found["about"][key]]))
+            earlier = first["about"][key].split("; ")
+            first["about"][key] = "; ".join(dict.fromkeys([*earlier, results["about"][key]]))
     first["rows"] = list(rows.values())
     compare_losses(first["rows"])
     return first
 
 
-def write_page(found: dict[str, Any]) -> None:
+def write_page(results: dict[str, Any]) -> None:
     """The sections of docs/benchmarks.md that these results have; the others stay."""
     docs = ROOT / "docs"
     page = docs / "benchmarks.md"
     text = page.read_text()
-    if matrix_report.tables(found):
-        new, old = matrix_report.section(found, COMPARED_MODEL_STEPS), matrix_report.kept(text)
+    if matrix_report.tables(results):
+        new, old = matrix_report.section(results, COMPARED_MODEL_STEPS), matrix_report.present(text)
         text = text.replace(old or report.SUITE, new if old else f"{new}\n\n{report.SUITE}", 1)
-        matrix_report.plot(found, docs / matrix_report.PLOT)
-    if found["floors"].keys() - found["programs"].keys() - found["sweeps"].keys():
-        suite = report.page(found, matrix_report.kept(text))
+        matrix_report.plot(results, docs / matrix_report.PLOT)
+    if results["floors"].keys() - results["programs"].keys() - results["sweeps"].keys():
+        suite = report.page(results, matrix_report.present(text))
         # The section of `python -m benchmarks.cpu` is its own.
         text = f"{suite.rstrip()}\n\n{cpu_section(text)}"
-        report.plot(found, docs / "benchmarks.png")
+        report.plot(results, docs / "benchmarks.png")
         images = docs / "images"
-        report.overview(found, images / "diffusion_samples.png", images / "overview.png")
+        report.overview(results, images / "diffusion_samples.png", images / "overview.png")
     page.write_text(text)
 
 
@@ -304,12 +304,12 @@ def main(given: list[str] | None = None) -> int:
     if args.report is not None:
         write_page(merged([json.loads(path.read_text()) for path in args.report]))
         return 0
-    found = run(args)
-    print(report.summary(found))
+    results = run(args)
+    print(report.summary(results))
     if args.json is not None:
-        report.plot(found, args.json.with_suffix(".png"))
-        matrix_report.plot(found, args.json.with_suffix(f".{matrix_report.PLOT}"))
-    bad = [row for row in found["rows"] if not row["agrees"] or failed(row["failure"])]
+        report.plot(results, args.json.with_suffix(".png"))
+        matrix_report.plot(results, args.json.with_suffix(f".{matrix_report.PLOT}"))
+    bad = [row for row in results["rows"] if not row["agrees"] or failed(row["failure"])]
     for row in bad:
         why = row["failure"] or f"results differ by {row['difference']:.1e}"
         print(f"{row['workload']}, {row['title']}: {why}", file=sys.stderr)

@@ -33,9 +33,9 @@ def differing(rows: list[Json]) -> str:
     return f"{max(differences):.0e}" + " DIFFERS" * (not all(row["agrees"] for row in rows))
 
 
-def program_cells(found: Json, name: str) -> list[str] | None:
+def program_cells(results: Json, name: str) -> list[str] | None:
     """A training step of ours beside the fastest of PyTorch's and the one of least memory."""
-    rows = measured(rows_of(found, name))
+    rows = measured(rows_of(results, name))
     ours, peer = (best(rows, mine) for mine in (True, False))
     if ours is None or peer is None:
         return None
@@ -44,24 +44,24 @@ def program_cells(found: Json, name: str) -> list[str] | None:
     return [
         name, milliseconds(ours), milliseconds(peer),
         f"{ours['wall']['median'] / peer['wall']['median']:.2f}",
-        f"{found['programs'][name]:g}", gigabytes(ours["peak"]), gigabytes(peer["peak"]),
+        f"{results['programs'][name]:g}", gigabytes(ours["peak"]), gigabytes(peer["peak"]),
         gigabytes(least), f"{ours['peak'] / least:.2f}" if ours["peak"] and least else "-",
         differing([ours]),
     ]  # fmt: skip
 
 
-def rate(found: Json, row: Json) -> float:
+def rate(results: Json, row: Json) -> float:
     """TFLOP/s of the device, or of calls where the device has no clock of its own."""
     microseconds = (row["device"] or row["wall"])["median"]
-    return float(found["sweeps"][row["workload"]]["flops"]) / microseconds / 1e6
+    return float(results["sweeps"][row["workload"]]["flops"]) / microseconds / 1e6
 
 
-def compared(found: Json, name: str) -> tuple[Json, Json, list[Json]] | None:
+def compared(results: Json, name: str) -> tuple[Json, Json, list[Json]] | None:
     """Our fastest row, the peer's that it is compared with, and all others.
 
     Where PyTorch has deterministic rows the fastest of these is the peer, for ours are.
     """
-    rows = sorted(measured(rows_of(found, name)), key=lambda row: -rate(found, row))
+    rows = sorted(measured(rows_of(results, name)), key=lambda row: -rate(results, row))
     ours = [row for row in rows if row["variant"].startswith(OURS)]
     peers = [row for row in rows if row not in ours]
     if not ours or not peers:
@@ -71,69 +71,69 @@ def compared(found: Json, name: str) -> tuple[Json, Json, list[Json]] | None:
     return ours[0], peer, [row for row in rows if row is not ours[0] and row is not peer]
 
 
-def ratio_of(found: Json, name: str) -> float | None:
+def ratio_of(results: Json, name: str) -> float | None:
     """Our TFLOP/s over the peer's."""
-    chosen = compared(found, name)
-    return rate(found, chosen[0]) / rate(found, chosen[1]) if chosen else None
+    chosen = compared(results, name)
+    return rate(results, chosen[0]) / rate(results, chosen[1]) if chosen else None
 
 
 def short(title: str) -> str:
     return title.removeprefix("torch ").replace("eager", "torch")
 
 
-def operation_cells(found: Json, name: str) -> list[str] | None:
-    chosen = compared(found, name)
+def operation_cells(results: Json, name: str) -> list[str] | None:
+    chosen = compared(results, name)
     if chosen is None:
         return None
     ours, peer, others = chosen
-    rates = [f"{number(rate(found, row))} {short(row['title'])}" for row in others]
+    rates = [f"{number(rate(results, row))} {short(row['title'])}" for row in others]
     return [
-        name, f"{number(rate(found, ours))} ({ours['title'].removeprefix('ours, ')})",
-        f"{number(rate(found, peer))} ({short(peer['title'])})",
-        f"{rate(found, ours) / rate(found, peer):.2f}", f"{found['sweeps'][name]['goal']:g}",
+        name, f"{number(rate(results, ours))} ({ours['title'].removeprefix('ours, ')})",
+        f"{number(rate(results, peer))} ({short(peer['title'])})",
+        f"{rate(results, ours) / rate(results, peer):.2f}", f"{results['sweeps'][name]['goal']:g}",
         "; ".join(rates) or "-", differing([ours, peer]),
     ]  # fmt: skip
 
 
-def program_table(found: Json) -> str:
-    lines = [program_cells(found, name) for name in found.get("programs", ())]
+def program_table(results: Json) -> str:
+    lines = [program_cells(results, name) for name in results.get("programs", ())]
     shown = [line for line in lines if line]
     return table(PROGRAMS, shown) if shown else ""
 
 
-def operation_tables(found: Json) -> str:
+def operation_tables(results: Json) -> str:
     """A table for each family, in TFLOP/s, and what misses its goal."""
     parts = []
     for family, title in FAMILIES.items():
-        names = [n for n, about in found.get("sweeps", {}).items() if about["family"] == family]
-        lines = [line for name in names if (line := operation_cells(found, name))]
+        names = [n for n, about in results.get("sweeps", {}).items() if about["family"] == family]
+        lines = [line for name in names if (line := operation_cells(results, name))]
         if lines:
             parts.append(f"### {title}, TFLOP/s\n\n{table(OPERATIONS, lines)}\n")
     return "\n".join(parts)
 
 
-def below(found: Json) -> list[str]:
+def below(results: Json) -> list[str]:
     """Programs and operations that miss their goal, with the ratio."""
     missed = []
-    for name, goal in found.get("programs", {}).items():
-        cells = program_cells(found, name)
+    for name, goal in results.get("programs", {}).items():
+        cells = program_cells(results, name)
         slow = cells and float(cells[3]) > goal
         large = cells and cells[8] != "-" and float(cells[8]) > 1
         if cells and (slow or large):
             missed.append(f"{name} ({cells[3]} in time, {cells[8]} in memory)")
-    for name, about in found.get("sweeps", {}).items():
-        ratio = ratio_of(found, name)
+    for name, about in results.get("sweeps", {}).items():
+        ratio = ratio_of(results, name)
         if ratio is not None and ratio < about["goal"]:
             missed.append(f"{name} ({ratio:.2f} of {about['goal']:g})")
     return missed
 
 
-def tables(found: Json) -> str:
+def tables(results: Json) -> str:
     """Everything of this section without the text around it."""
-    parts = [part for part in (program_table(found), operation_tables(found)) if part]
+    parts = [part for part in (program_table(results), operation_tables(results)) if part]
     if not parts:
         return ""
-    missed = below(found)
+    missed = below(results)
     return "\n\n".join([*parts, f"Misses its goal: {', '.join(missed) or 'nothing'}."]) + "\n"
 
 
@@ -169,15 +169,15 @@ Misses its goal: {missed}.
 {end}"""
 
 
-def section(found: Json, steps: int) -> str:
+def section(results: Json, steps: int) -> str:
     """What stands between the marks; `steps` losses were compared."""
-    about = found["about"]
+    about = results["about"]
     shown = ("commit", "date", "gpu", "driver", "versions")
     lines = [f"- {key}: {plain(about[key])}" for key in shown if key in about]
     return TEXT.format(
         begin=BEGIN, end=END, about="\n".join(lines), steps=steps, repeats=about["repeats"],
-        programs=program_table(found), operations=operation_tables(found), plot=PLOT,
-        missed=", ".join(below(found)) or "nothing",
+        programs=program_table(results), operations=operation_tables(results), plot=PLOT,
+        missed=", ".join(below(results)) or "nothing",
     )  # fmt: skip
 
 
@@ -188,30 +188,30 @@ def plain(value: Any) -> str:
     return " ".join(str(value).split())
 
 
-def kept(page: str) -> str:
+def present(page: str) -> str:
     """The section as a page has it, or nothing."""
     start, end = page.find(BEGIN), page.find(END)
     return page[start : end + len(END)] if start >= 0 and end >= 0 else ""
 
 
-def plot(found: Json, path: Path) -> bool:
+def plot(results: Json, path: Path) -> bool:
     """Bars of TFLOP/s, ours above the peer's, a panel for each family; False without rows."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    names = [name for name in found.get("sweeps", {}) if compared(found, name)]
-    families = [f for f in FAMILIES if any(found["sweeps"][n]["family"] == f for n in names)]
+    names = [name for name in results.get("sweeps", {}) if compared(results, name)]
+    families = [f for f in FAMILIES if any(results["sweeps"][n]["family"] == f for n in names)]
     if not families:
         return False
-    groups = [[n for n in names if found["sweeps"][n]["family"] == f] for f in families]
+    groups = [[n for n in names if results["sweeps"][n]["family"] == f] for f in families]
     figure, panels = plt.subplots(
         len(groups), 1, figsize=(9, 1.5 + 0.24 * len(names)), squeeze=False,
         height_ratios=[len(group) + 1 for group in groups], layout="constrained",
     )  # fmt: skip
     for axes, family, group in zip(panels[:, 0], families, groups):
-        bars(axes, found, group)
+        bars(axes, results, group)
         axes.set_title(FAMILIES[family], fontsize=10)
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
     panels[-1, 0].set_xlabel("TFLOP/s")
@@ -220,18 +220,18 @@ def plot(found: Json, path: Path) -> bool:
     return True
 
 
-def bars(axes: Any, found: Json, names: list[str]) -> None:
+def bars(axes: Any, results: Json, names: list[str]) -> None:
     """One panel: a pair of bars for each operation, with the ratio beside."""
     for y, name in enumerate(names):
-        chosen = compared(found, name)
+        chosen = compared(results, name)
         assert chosen is not None
         for row, shift, color, label in (
             (chosen[0], -0.2, "tab:purple", "tinygrad_cuda"),
             (chosen[1], 0.2, "tab:green", "PyTorch"),
         ):
-            axes.barh(y + shift, rate(found, row), 0.36, color=color, label="" if y else label)
-        ratio = rate(found, chosen[0]) / rate(found, chosen[1])
-        end = max(rate(found, row) for row in chosen[:2])
+            axes.barh(y + shift, rate(results, row), 0.36, color=color, label="" if y else label)
+        ratio = rate(results, chosen[0]) / rate(results, chosen[1])
+        end = max(rate(results, row) for row in chosen[:2])
         axes.text(end * 1.01, y, f"{ratio:.2f}", va="center", fontsize=7)
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.invert_yaxis()

@@ -235,17 +235,17 @@ def drawn(shapes: Shapes, deviation: float | None) -> dict[str, Array]:
         deviation: see `ModelTraining`.
     """
     rng = np.random.default_rng(0)
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     for name, shape in shapes:
         if len(shape) == 1:
             one = "weight" in name
-            found[name] = np.full(shape, float(one), np.float32)
+            values[name] = np.full(shape, float(one), np.float32)
         elif deviation is not None:
-            found[name] = rng.standard_normal(shape, np.float32) * np.float32(deviation)
+            values[name] = rng.standard_normal(shape, np.float32) * np.float32(deviation)
         else:
             bound = np.float32(1 / np.sqrt(np.prod(shape[1:])))
-            found[name] = (2 * rng.random(shape, np.float32) - 1) * bound
-    return found
+            values[name] = (2 * rng.random(shape, np.float32) - 1) * bound
+    return values
 
 
 @functools.lru_cache(maxsize=4)

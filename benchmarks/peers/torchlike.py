@@ -187,8 +187,8 @@ class Work:
         with self.library.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.copy_(self.library.tensor(values[name], device=self.device))
-        kept = {name: np.array(buffer.cpu().numpy()) for name, buffer in self.buffers.items()}
-        self.initial = {**values, **kept}
+        others = {name: np.array(buffer.cpu().numpy()) for name, buffer in self.buffers.items()}
+        self.initial = {**values, **others}
 
     def cast(self, loss: Callable[..., Any], precision: str) -> Callable[..., Any]:
         """The loss, under autocast where products are of bfloat16."""

@@ -79,9 +79,9 @@ def test_transposed_operands_and_gradients() -> None:
         g = operation.cotangent()
         patterns = ("nohw,oc->nchw", (g, w[:, :, 0, 0])), ("nohw,nchw->oc", (g, x))
         pattern, operands = patterns[gradient]
-        (found,) = program.results()
+        (actual,) = program.results()
         np.testing.assert_allclose(
-            found.reshape(shape), np.einsum(pattern, *operands).reshape(shape), atol=1e-4
+            actual.reshape(shape), np.einsum(pattern, *operands).reshape(shape), atol=1e-4
         )
 
 
@@ -179,15 +179,15 @@ def test_the_memory_of_a_program_is_its_own() -> None:
 def test_what_compiles_side_by_side() -> None:
     """A program a process, a precision at a time; not PyTorch's convolutions, which cuDNN times."""
     names = ["gpt2_bf16", "gpt2", "resnet18_bf16", "mlp_64", "matmul_4096_nt_bf16", "conv_1x1_bf16"]
-    found: dict[str, Any] = {
+    described: dict[str, Any] = {
         "programs": {"gpt2_bf16": 1, "gpt2": 1, "resnet18_bf16": 1},
         "sweeps": {"matmul_4096_nt_bf16": {}, "conv_1x1_bf16": {}},
         "images": ["resnet18_bf16", "conv_1x1_bf16"],
     }
-    assert command.grouped([name for name in names if name != "mlp_64"], found) == [
+    assert command.grouped([name for name in names if name != "mlp_64"], described) == [
         ["gpt2_bf16"], ["resnet18_bf16"], ["gpt2"], ["matmul_4096_nt_bf16"], ["conv_1x1_bf16"]
     ]  # fmt: skip
-    jobs = command.planned(names, ["ours", "torch"], 2, found, partial(
+    jobs = command.planned(names, ["ours", "torch"], 2, described, partial(
         Job, device="cpu", smoke=True, folder="nowhere"
     ))  # fmt: skip
     chosen = [(job.peer, job.names, job.compiles) for job in jobs.side_by_side]
@@ -278,12 +278,12 @@ def test_the_page_gets_its_section_and_keeps_the_others(
     """The section comes first, once; results of operations alone do not touch the suite."""
     docs = tmp_path / "docs"
     docs.mkdir()
-    page, found = docs / "benchmarks.md", tmp_path / "found.json"
+    page, path = docs / "benchmarks.md", tmp_path / "results.json"
     page.write_text(f"# Benchmarks\n\n{report.SUITE}\n| lenet | 61 |\n")
     monkeypatch.setattr(command, "ROOT", tmp_path)
-    found.write_text(json.dumps(results()))
+    path.write_text(json.dumps(results()))
     for _ in range(2):
-        assert command.main(["--report", str(found)]) == 0
+        assert command.main(["--report", str(path)]) == 0
         text = page.read_text()
         assert text.count(matrix_report.BEGIN) == 1 and text.endswith("| lenet | 61 |\n")
         assert text.index(matrix_report.END) < text.index(report.SUITE)
@@ -294,8 +294,8 @@ def test_later_results_replace_rows_of_earlier_ones() -> None:
     later = results()
     later["about"] |= {"commit": "def"}
     later["rows"] = [timed("matmul_4096_nt_bf16", "ours", "ours, plain", 100.0)]
-    found = command.merged([results(), later])
-    assert len(found["rows"]) == 8 and found["about"]["commit"] == "abc; def"
-    assert cells(matrix_report.tables(found), "matmul_4096_nt_bf16")[3] == "2.00"
-    ours = [row for row in found["rows"] if row["variant"] == "ours_compiled"]
+    joined = command.merged([results(), later])
+    assert len(joined["rows"]) == 8 and joined["about"]["commit"] == "abc; def"
+    assert cells(matrix_report.tables(joined), "matmul_4096_nt_bf16")[3] == "2.00"
+    ours = [row for row in joined["rows"] if row["variant"] == "ours_compiled"]
     assert ours[0]["difference"] == pytest.approx(0.005 / 4.005)
