@@ -473,7 +473,7 @@ def test_writing_outside_is_refused() -> None:
     total, pending = tc.zeros(4), tc.zeros(4) + 1
     total.numpy()
     for place in (total, pending):
-        with pytest.raises(tc.ArgumentError, match="to one place outside vmap"):
+        with pytest.raises(tc.ArgumentError, match="to one Tensor outside vmap"):
             tc.vmap(lambda v, place=place: place.add_(v.float()))(tc.tensor(A[0]))
     assert total.tolist() == [0.0] * 4 and pending.tolist() == [1.0] * 4
     model = tc.nn.BatchNorm1d(4)

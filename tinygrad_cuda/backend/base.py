@@ -43,12 +43,12 @@ LINE = 32  # a check's code, without these lower bits, says which line of the us
 
 
 class BadIndex(Exception):
-    """A position outside its range, found by a run that therefore changed nothing.
+    """A position outside its range, detected by a run that therefore changed nothing.
 
     Args:
         code: which check, by its ``code`` attribute.
         position: of the bad element in the index, row-major.
-        index, limit: the value found and the first value that is too large; of a check of
+        index, limit: the value and the first value that is too large; of a check of
             numbers between 0 and 1 the value's bits as a double, and 1.
     """
 
@@ -66,7 +66,7 @@ class Executable(Protocol):
         arguments: Sequence[Number],
         spare: Mapping[int, Any] = NOTHING,
     ) -> list[Any]:
-        """Storages of the outputs; work may still be under way on the device.
+        """Storages of the outputs; work may still be in flight on the device.
 
         Args:
             inputs, arguments: as the program numbers them.

@@ -1,6 +1,6 @@
 """Storage cells, leaves, and each thread's weak list of cells that wait for their value.
 
-A cell is a place; the node in it is a value. An in-place write puts a new node into the cell.
+A cell is a storage; the node in it is a value. An in-place write puts a new node into the cell.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Branch:
 
 
 class Cell:
-    """One place; `settled` and `pending` make it, since a constructor takes longer.
+    """One storage; `settled` and `pending` create it, since a constructor takes longer.
 
     Attributes:
         node: the value it holds now.
@@ -165,7 +165,7 @@ class Cell:
         self.recorder = recorder
 
     def forget_aliases(self) -> None:
-        """Has every alias compute its node anew; each registers again when it does."""
+        """Has every alias compute its node again; each registers again when it does."""
         for reference in self.aliases or ():
             alias = reference()
             if alias is not None:

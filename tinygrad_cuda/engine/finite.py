@@ -66,17 +66,17 @@ def _error(node: Node, value: Any, sources: list[Any]) -> NonFiniteError:
     parts = value if isinstance(value, tuple) else (value,)
     array = next(_wide(part) for part in parts if not _is_finite(part))
     bad = np.argwhere(~np.isfinite(array))
-    where = tuple(int(place) for place in bad[0])
-    found = array[where]
+    where = tuple(int(index) for index in bad[0])
+    first = array[where]
     forward = Site(*node.site).gradient_of if node.site is not None else ""
-    lines = [f"{len(bad)} of {array.size} elements, the first {found}{_at(where)}"]
+    lines = [f"{len(bad)} of {array.size} elements, the first {first}{_at(where)}"]
     for name, source in zip("abcdefgh", sources):
         lines.append(f"{name}: {_summary(_wide(source), where, array.shape)}")
     return NonFiniteError(
         forward or node.op.name,
         f"its gradient ({node.op.name}) is not finite"
         if forward
-        else f"made {found} from finite values",
+        else f"made {first} from finite values",
         expect="finite results of finite operands",
         actual="\n".join(lines),
         site=node.site,

@@ -45,20 +45,20 @@ def overwritable(
     held = _held(trace)
     slots = {trace.places[node]: slot for slot, node in enumerate(trace.inputs)}
     held_storages = counts_of(storages)
-    kept = _kept(wanted, held)
+    lasting = _kept(wanted, held)
     sharing: dict[int, list[Node]] = {}
-    places = trace.places
+    values = trace.places
     for node in trace.singles:
         if node.storage is not None:
-            sharing.setdefault(places[node], []).append(node)
+            sharing.setdefault(values[node], []).append(node)
     result: dict[int, int] = {}
     taken: set[int] = set()
-    for position, place in enumerate(outputs):
-        target = trace.assigns.get(place)
+    for position, value in enumerate(outputs):
+        target = trace.assigns.get(value)
         if target is None or target in taken:
             continue
         nodes, slot = sharing[target], slots[target]
-        if not kept.isdisjoint(nodes):
+        if not lasting.isdisjoint(nodes):
             reason = "a gradient that may still be asked for reads the old value"
         elif not held.isdisjoint(nodes) or held_storages[slot] > len(nodes):
             reason = "another tensor or array still holds the old value"
@@ -67,7 +67,7 @@ def overwritable(
             taken.add(target)
             continue
         if settings.debug >= 3:
-            line = describe_site(trace.owners[place].site)
+            line = describe_site(trace.owners[value].site)
             print(f"copied instead of overwritten: {line}: {reason}", file=sys.stderr)
     return result
 
@@ -76,11 +76,11 @@ def _held(trace: Trace) -> set[Node]:
     """Nodes that are held by something other than the trace and its readers."""
     nodes = trace.singles
     counts = counts_of(nodes)
-    # A node is in the trace's places, and among its owners or those that share a value.
-    known = Counter(dict.fromkeys(nodes, 2))
+    # A node has a value number in the trace, and is among its owners or those that share a value.
+    expected = Counter(dict.fromkeys(nodes, 2))
     read = [node.sources for node in nodes if node.storage is None]
-    known.update(chain(trace.inputs, chain.from_iterable(read)))
-    return {node for node, count in zip(nodes, counts) if count != known[node]}
+    expected.update(chain(trace.inputs, chain.from_iterable(read)))
+    return {node for node, count in zip(nodes, counts) if count != expected[node]}
 
 
 def _kept(wanted: list[Node], held: set[Node]) -> set[Node]:
@@ -92,11 +92,11 @@ def _kept(wanted: list[Node], held: set[Node]) -> set[Node]:
         and node.op is not common.variable
     ]  # fmt: skip
     stack += [node for node in held if node.storage is None and node not in roots]
-    kept: set[Node] = set()
+    lasting: set[Node] = set()
     while stack:
         for source in stack.pop().sources:
-            if source not in kept:
-                kept.add(source)
+            if source not in lasting:
+                lasting.add(source)
                 if source.storage is None and source not in roots:
                     stack.append(source)
-    return kept
+    return lasting

@@ -1,6 +1,6 @@
 """The plan cache: a trace seen before finds its executable; numbers that vary become arguments.
 
-Without it a trace costs 106 us a node instead of 0.7: it is scheduled and compiled anew.
+Without it a trace costs 106 us a node instead of 0.7: it is scheduled and compiled again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.engine.trace import Trace
 from tinygrad_cuda.graph.program import Number
 
-# Traces kept; the least recently used goes first.
+# Traces in the cache; the least recently used is dropped first.
 CAPACITY = 2048
 
 
@@ -28,7 +28,7 @@ class Entry:
     def __init__(self, trace: Trace) -> None:
         self.varying = set(trace.always)
         self.plans: dict[tuple[Any, ...], Executable] = {}
-        # Numbers that are arguments are not kept: they may know where they come from.
+        # Numbers that are arguments are not stored: they may hold their origin.
         self.last: tuple[Any, ...] | None = None
         self.positions: list[int] = []
         self._renew(len(trace.numbers))
@@ -42,7 +42,7 @@ class Entry:
     def key(self, trace: Trace) -> tuple[Any, ...]:
         """The key of the plan; numbers that differ from the last trace's vary from now on.
 
-        It tells 0.0 from -0.0, and is equal to itself for NaN.
+        It distinguishes 0.0 from -0.0, and is equal to itself for NaN.
         """
         key = self._fixed_numbers(trace)
         if key not in self.plans and self.last is not None:
@@ -68,7 +68,7 @@ class PlanCache:
     Attributes:
         made: how many plans were made so far that were new; constant in a steady loop.
         keeps: whether a trace that was seen before runs what was compiled then. Otherwise it is
-            scheduled anew; which of its numbers are arguments follows from the earlier ones.
+            scheduled again; which of its numbers are arguments follows from the earlier ones.
     """
 
     keeps = False
@@ -83,7 +83,7 @@ class PlanCache:
     def find(
         self, device: Device, trace: Trace, outputs: list[int], overwrites: dict[int, int]
     ) -> tuple[Executable, list[Number], Entry]:
-        """The executable, the numbers to run it with, and where it is kept."""
+        """The executable, the numbers to run it with, and its entry in the cache."""
         backend = registry.get(device)
         with self._lock:
             structure = (

@@ -106,9 +106,9 @@ def _out_of_memory(error: MemoryError, roots: list[Node]) -> OutOfMemoryError:
         # A program may serve several lines: that of what is pending is the user's.
         pending = topological(roots, stop=lambda node: node.storage is not None)
         like = (n for n in pending if n.op is lacking.op and n.outputs == lacking.outputs)
-        found = next(like, None)
-        site = None if found is None else found.site
-        lacking = found or lacking
+        largest = next(like, None)
+        site = None if largest is None else largest.site
+        lacking = largest or lacking
     else:
         lacking = max(roots, key=lambda node: prod(node.shape) * node.dtype.itemsize, default=None)
     if lacking is None:
@@ -137,9 +137,9 @@ def named_error(error: OutOfMemoryError, made: list[Made]) -> OutOfMemoryError:
     if error.op != "allocate" or not made:
         return error
     # The last one: what it is computed from may be of its size, and is not stored.
-    found = next((value for value in reversed(made) if value.nbytes == error.nbytes), None)
-    found = found or max(made, key=lambda value: value.nbytes)
-    return error.moved(found.op, found.site)
+    largest = next((value for value in reversed(made) if value.nbytes == error.nbytes), None)
+    largest = largest or max(made, key=lambda value: value.nbytes)
+    return error.moved(largest.op, largest.site)
 
 
 def _made(node: Node) -> Made:
@@ -170,8 +170,8 @@ def explain(nodes: list[Node]) -> str:
         return "nothing to run: the values are there already"
     trace = Trace(wanted)
     inputs = {trace.places[node] for node in trace.inputs}
-    places = dict.fromkeys(trace.places[node] for node in wanted)
-    outputs = [place for place in places if place not in inputs]
+    values = dict.fromkeys(trace.places[node] for node in wanted)
+    outputs = [value for value in values if value not in inputs]
     return cache.find(wanted[0].device, trace, outputs, {})[0].describe()
 
 
@@ -235,7 +235,7 @@ class PlanLookup(Protocol):
 
 
 def trace_always(device: Device, wanted: list[Node]) -> bool:
-    """The slow way: nothing is found without a trace."""
+    """The slow path: no plan is looked up without a trace."""
     return False
 
 
@@ -260,7 +260,7 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
     storages = trace.storages()
     place_of = trace.places.__getitem__
     inputs = dict(zip(map(place_of, trace.inputs), range(len(storages))))
-    outputs = [place for place in dict.fromkeys(map(place_of, wanted)) if place not in inputs]
+    outputs = [value for value in dict.fromkeys(map(place_of, wanted)) if value not in inputs]
     if outputs:
         if mode.now.finite:
             check_finite(device, trace, storages)
@@ -272,22 +272,22 @@ def _run(device: Device, cells: list[Cell], nodes: list[Node]) -> None:
             capture.protect(device, storages, overwrites)
         executable, numbers, entry = cache.find(device, trace, outputs, overwrites)
         results = executable.run(storages, numbers)
-        found = dict(zip(outputs, results))
+        computed = dict(zip(outputs, results))
         if capture is not None:
             sites = [owner.site for owner in trace.owners]
             supplied = SuppliedInt | SuppliedFloat
             same = key_numbers([n for n in trace.numbers if not isinstance(n, supplied)])
             graph = (*trace.records, *outputs, *same)
-            made = [_made(trace.owners[place]) for place in outputs]
+            made = [_made(trace.owners[value]) for value in outputs]
             capture.ran(
                 device, executable, storages, numbers, overwrites, results, sites, graph, made
             )
         if lesson is not False:
             lesson.learn(wanted, trace, outputs, overwrites, executable, entry)
     else:
-        found = {}
-    for node, place in zip(wanted, map(place_of, wanted)):
-        node.storage = found[place] if place in found else storages[inputs[place]]
+        computed = {}
+    for node, value in zip(wanted, map(place_of, wanted)):
+        node.storage = computed[value] if value in computed else storages[inputs[value]]
         node.piece = None
     for node, parts in multiples.items():
         node.storage = tuple(part.storage for part in parts)
@@ -407,7 +407,7 @@ def _value_error(error: BadIndex) -> IndexError | ArgumentError:
 
 
 def _report(error: BadIndex, cells: list[Cell]) -> IndexError | ArgumentError:
-    """Puts every place back to what it held before the failed plan.
+    """Restores every cell to its value before the failed plan.
 
     New values that read the bad index are lost; the others are queued again.
     """
@@ -429,13 +429,13 @@ def _report(error: BadIndex, cells: list[Cell]) -> IndexError | ArgumentError:
 
 def _faulty(roots: list[Node], code: int) -> set[Node]:
     """Pending nodes that depend on the check with this code."""
-    found: set[Node] = set()
+    faulty: set[Node] = set()
     for node in topological(roots, stop=lambda node: node.storage is not None):
         if node.storage is None and (
-            node.attributes.get("code") == code or not found.isdisjoint(node.sources)
+            node.attributes.get("code") == code or not faulty.isdisjoint(node.sources)
         ):
-            found.add(node)
-    return found
+            faulty.add(node)
+    return faulty
 
 
 def check_errors(device: Device, wait: bool = True) -> None:

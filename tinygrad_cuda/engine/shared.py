@@ -1,6 +1,6 @@
 """Cells over memory that others write as well: arrays given to `from_numpy`, or got by `.numpy()`.
 
-A node stays a value all the same: it is a copy, made anew when the memory has changed. So whatever
+A node stays a value all the same: it is a copy, made again when the memory has changed. So whatever
 else has the value (clones, recorded gradients, inputs of replays) keeps it.
 """
 
@@ -29,7 +29,7 @@ def _bytes(array: Array) -> Array:
 
 
 class SharedCell(Cell):
-    """A place on cpu whose memory belongs to somebody else; a write to it is never pending.
+    """A cell on cpu whose memory belongs to another library; a write to it is never pending.
 
     Args:
         memory: of any strides. A write to memory that is read-only goes to a copy of it.
@@ -81,7 +81,7 @@ class _Holder:
 
 
 class ExportedCell(SharedCell):
-    """A place whose memory is seen by arrays that `.numpy()` gave; without them, a Cell again."""
+    """A cell whose memory is shared with arrays from `.numpy()`; without them, a Cell again."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""A trace: what is pending, written as a key that says whether a known plan fits.
+"""A trace: what is pending, written as a key that selects a cached plan.
 
 Identity nodes vanish here. Numbers stand apart from structure, so that a plan can take them as
 arguments.
@@ -45,8 +45,8 @@ class Trace:
     def _walk(self, roots: list[Node]) -> None:
         """What the roots' values need, sources first, up to what has a value already."""
         singles, records, owners = self.singles, self.records, self.owners
-        places = self.places
-        place_of = places.__getitem__
+        values = self.places
+        place_of = values.__getitem__
         custom, none = common.custom, NO_ATTRIBUTES
         numbers, always = self.numbers, self.always
         stack = roots[::-1]
@@ -54,7 +54,7 @@ class Trace:
         while stack:
             node = pop()
             # Down to the first source that is not there yet, and back up by the stack.
-            while node not in places:
+            while node not in values:
                 if node.storage is not None:
                     self._add_realized(node)
                     singles.append(node)
@@ -64,7 +64,7 @@ class Trace:
                     # The others are there for its gradient alone.
                     sources = sources[: node.attributes["results"]]
                 for source in sources:
-                    if source not in places:
+                    if source not in values:
                         push(node)
                         node = source
                         break
@@ -75,12 +75,12 @@ class Trace:
                     else:
                         # What most nodes are, without a call.
                         attributes = node.attributes
-                        kept = (
+                        described = (
                             () if attributes is none
                             else structure(op, attributes, numbers, always)
                         )  # fmt: skip
-                        places[node] = len(owners)
-                        records.append((op, kept, tuple(map(place_of, sources))))
+                        values[node] = len(owners)
+                        records.append((op, described, tuple(map(place_of, sources))))
                         owners.append(node)
                     singles.append(node)
                     break
@@ -95,40 +95,40 @@ class Trace:
 
     def _add_special(self, node: Node) -> None:
         """A leaf, or an identity: most of these are their source's value."""
-        places, op, sources = self.places, node.op, node.sources
+        values, op, sources = self.places, node.op, node.sources
         if op.kind == "leaf":
-            kept = structure(op, node.attributes, self.numbers, self.always)
-            record: Any = (op, kept, node.shape, node.dtype)
+            attributes = structure(op, node.attributes, self.numbers, self.always)
+            record: Any = (op, attributes, node.shape, node.dtype)
         elif op is common.assign:
             if sources[0].storage is None:
-                places[node] = places[sources[1]]
+                values[node] = values[sources[1]]
                 self.shared.append(node)
                 return
-            self.assigns[len(self.owners)] = places[sources[0]]
-            record = (op, (), (places[sources[0]], places[sources[1]]))
+            self.assigns[len(self.owners)] = values[sources[0]]
+            record = (op, (), (values[sources[0]], values[sources[1]]))
         elif op is common.output:
             (source,), index = sources, node.attributes["index"]
             if source.storage is not None:
                 self._add_input(node, source.storage[index])
                 return
             if source.op is common.custom:
-                places[node] = places[source.sources[index]]
+                values[node] = values[source.sources[index]]
                 self.shared.append(node)
                 return
-            record = (op, ("index", index), (places[source],))
+            record = (op, ("index", index), (values[source],))
         else:
-            places[node] = places[sources[0]]
+            values[node] = values[sources[0]]
             self.shared.append(node)
             return
-        places[node] = len(self.owners)
+        values[node] = len(self.owners)
         self.records.append(record)
         self.owners.append(node)
 
     def _add_input(self, node: Node, storage: Any) -> None:
         # Nodes that share a storage are one input.
-        known = self._input_of.get(id(storage))
-        if known is not None and self.owners[known].outputs[0] == node.outputs[0]:
-            self.places[node] = known
+        existing = self._input_of.get(id(storage))
+        if existing is not None and self.owners[existing].outputs[0] == node.outputs[0]:
+            self.places[node] = existing
             self.shared.append(node)
             return
         self.places[node] = self._input_of[id(storage)] = len(self.owners)
@@ -149,8 +149,8 @@ class Trace:
         inputs: list[Node] = []
         place_of = self.places.__getitem__
         slots = set(map(place_of, self.inputs))
-        for place, owner in enumerate(self.owners):
-            if place in slots:
+        for value, owner in enumerate(self.owners):
+            if value in slots:
                 node = node_made(
                     common.buffer, (), {"slot": len(inputs)},
                     ((owner.shape, owner.dtype),), device, False, owner.site,
@@ -167,7 +167,7 @@ class Trace:
             fresh.append(node)
         return Program(
             device,
-            tuple(fresh[place] for place in outputs),
+            tuple(fresh[value] for value in outputs),
             tuple(inputs),
             overwrites,
         )
@@ -193,15 +193,15 @@ class _TraceBuilder:
         op = node.op
         if not op.literals and not op.arguments:
             return node.attributes
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for name, value in node.attributes.items():
             if name not in op.literals and name not in op.arguments:
-                found[name] = value
+                result[name] = value
             elif type(value) is tuple:
-                found[name] = tuple([self._number(item) for item in value])
+                result[name] = tuple([self._number(part) for part in value])
             else:
-                found[name] = self._number(value)
-        return found
+                result[name] = self._number(value)
+        return result
 
 
 def storage_of(node: Node) -> Any:

@@ -90,14 +90,14 @@ class Recording:
         for device, cells in local.recorder.pending.items():
             first = self._before.get(device, 0)
             alive = [(r, cell) for r in cells[first:] if (cell := r()) is not None]
-            found = dependent([cell.node for _, cell in alive], self.depends)
-            kept: list[weakref.ref[Cell]] = []
+            dependents = dependent([cell.node for _, cell in alive], self.depends)
+            others: list[weakref.ref[Cell]] = []
             for reference, cell in alive:
-                if cell.node in found:
+                if cell.node in dependents:
                     cell.recorder, cell.error = None, _escaped(cell.node)
                 else:
-                    kept.append(reference)
-            cells[first:] = kept
+                    others.append(reference)
+            cells[first:] = others
 
 
 class _Tracing(threading.local):
@@ -115,9 +115,9 @@ def refuse_examples(nodes: Iterable[Node]) -> list[Node]:
         ArgumentError: one of them stands for an example.
     """
     wanted = [node for node in nodes if node.storage is None]
-    found = dependent(wanted, _depends)
+    dependents = dependent(wanted, _depends)
     for node in wanted:
-        if node in found:
+        if node in dependents:
             raise ArgumentError(
                 "vmap",
                 "a value was looked at inside",
@@ -133,21 +133,21 @@ def _depends(node: Node) -> bool:
 
 
 def check_write(op: str, cell: Cell, value: Node) -> None:
-    """Refuses to put what differs from example to example into a place from outside.
+    """Refuses to put what differs from example to example into a Tensor from outside.
 
     Raises:
         ArgumentError: see above.
     """
     roots = (value, cell.node)
     for recording in tracing.stack:
-        found = dependent(roots, recording.depends)
-        if value not in found or cell.node in found:
+        dependents = dependent(roots, recording.depends)
+        if value not in dependents or cell.node in dependents:
             continue
         if cell.node.storage is None and recording.made(cell):
             continue
         raise ArgumentError(
             op,
-            "each example would write its own value to one place outside vmap",
+            "each example would write its own value to one Tensor outside vmap",
             expect="writes to what the function has made of its inputs",
             actual=f"a tensor of shape {cell.node.shape} that is the same for all examples",
             hint="return the new value; batch norm without running values writes none",

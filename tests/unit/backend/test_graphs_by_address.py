@@ -238,4 +238,4 @@ def test_a_graph_that_has_not_run_for_long_makes_room(loop: Loop) -> None:
     for _ in range(IDLE):
         loop.turn(x, 20)
     found = [loop.turn(x, 500) for _ in range(4)]
-    assert found[-1] == "again" and len(loop.held.places) == GRAPHS
+    assert found[-1] == "again" and len(loop.held.graphs) == GRAPHS

@@ -30,13 +30,13 @@ Array = np.ndarray[Any, Any]
 
 
 class _InterpreterStep:
-    """One node, bound to its places in the table of values."""
+    """One node, bound to its positions in the table of values."""
 
     __slots__ = ("node", "place", "sources", "attributes", "call", "free", "dynamic")
 
-    def __init__(self, node: Node, place: int, sources: tuple[int, ...]) -> None:
+    def __init__(self, node: Node, position: int, sources: tuple[int, ...]) -> None:
         self.node = node
-        self.place = place
+        self.place = position
         self.sources = sources
         self.attributes = node.attributes
         self.call = reference_of(node)
@@ -71,13 +71,13 @@ class ReferenceExecutable:
             if node.op is not common.buffer
         ]
         self.outputs = [places[node] for node in program.outputs]
-        kept = set(self.outputs)
+        lasting = set(self.outputs)
         last: dict[int, _InterpreterStep] = {}
         for step in self.steps:
             for place in (*step.sources, step.place):
                 last[place] = step
         for place, step in last.items():
-            if place not in kept:
+            if place not in lasting:
                 step.free += (place,)
 
     def run(
@@ -87,22 +87,22 @@ class ReferenceExecutable:
         spare: Mapping[int, Any] = NOTHING,
     ) -> list[Any]:
         values: list[Any] = [None] * self.size
-        for slot, place in self.inputs:
-            values[place] = inputs[slot]
+        for slot, index in self.inputs:
+            values[index] = inputs[slot]
         with np.errstate(all="ignore"):
             for step in self.steps:
                 attributes = step.attributes
                 if step.dynamic:
                     attributes = {k: resolved(v, arguments) for k, v in attributes.items()}
                 op = step.node.op
-                sources = [values[place] for place in step.sources]
+                sources = [values[index] for index in step.sources]
                 if op in indexing.CHECKS:
                     check(sources[0], **attributes)
                 values[step.place] = step.call(*sources, **attributes)
-                for place in step.free:
-                    values[place] = None
+                for index in step.free:
+                    values[index] = None
         taken = {id(array) for array in inputs}
-        results = [_owned(values[place], taken) for place in self.outputs]
+        results = [_owned(values[index], taken) for index in self.outputs]
         for position, slot in self.program.overwrites.items():
             inputs[slot][...] = results[position]
             results[position] = inputs[slot]
@@ -129,8 +129,8 @@ class CpuExecutable:
         lowered = self.lowered
         values = lowered.initial.copy()
         values[ARGUMENTS] = arguments
-        for slot, place in lowered.inputs:
-            values[place] = inputs[slot]
+        for slot, index in lowered.inputs:
+            values[index] = inputs[slot]
         with np.errstate(all="ignore"):
             if settings.debug >= 2:
                 self._run_timed(values)
@@ -138,8 +138,8 @@ class CpuExecutable:
                 self._run(values)
         taken = {id(array) for array in inputs} | lowered.static
         results = [
-            self._owned(values[place], taken, number)
-            for number, place in enumerate(lowered.outputs)
+            self._owned(values[index], taken, number)
+            for number, index in enumerate(lowered.outputs)
         ]
         for position, slot in self.program.overwrites.items():
             inputs[slot][...] = results[position]

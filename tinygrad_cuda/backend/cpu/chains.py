@@ -94,7 +94,7 @@ class ElementwiseChain:
         for number, member in enumerate(self.members):
             dying = {s - first for s in member.sources if s >= first and last[s] == number}
             for source in dying:
-                # Elementwise: a result may take the place of what it is computed from.
+                # Elementwise: a result may overwrite what it is computed from.
                 if self.buffer_of[source] >= 0:
                     free.setdefault(self.members[source].dtype, []).append(self.buffer_of[source])
             buffer, reader = _NONE, last[first + number]
@@ -139,16 +139,16 @@ class ElementwiseChain:
             if member.result < 0:
                 results.append(None)
                 continue
-            found = None
+            buffer = None
             if member.reuses >= 0:
-                found = arrays[member.reuses]
-                flags = found.flags
+                buffer = arrays[member.reuses]
+                flags = buffer.flags
                 if not (flags.c_contiguous and flags.owndata and flags.writeable):
-                    found = None
-            if found is None:
-                found = pool.take(self.shape, member.dtype)
-            values[member.result] = found
-            results.append(found)
+                    buffer = None
+            if buffer is None:
+                buffer = pool.take(self.shape, member.dtype)
+            values[member.result] = buffer
+            results.append(buffer)
         return results
 
     def _run_flat(self, arrays: list[Array], outputs: list[Array | None]) -> None:

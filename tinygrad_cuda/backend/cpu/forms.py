@@ -23,9 +23,9 @@ from tinygrad_cuda.graph.ops import reduction as rd
 
 Array = np.ndarray[Any, Any]
 
-# Bytes of a value that is computed once, when the plan is made, and kept with it.
+# Bytes of a value that is computed once, when the plan is made, and stored in it.
 STATIC_BYTES = 1 << 16
-# Bytes of rearranged values that are kept for a second reader instead of being made anew.
+# Bytes of rearranged values that a second reader reuses instead of computing them again.
 MERGED_BYTES = 1 << 26
 _ERASED = (common.variable, common.detach)
 
@@ -76,7 +76,7 @@ class Forms:
     def _merge(self, order: Sequence[Node]) -> None:
         """Finds what stands for each node: identities have their source's value, equals one."""
         same, room = self._same, MERGED_BYTES
-        found: dict[Any, Node] = {}
+        firsts: dict[Any, Node] = {}
         for node in order:
             op = node.op
             if op in _ERASED:
@@ -87,14 +87,19 @@ class Forms:
                 same[node] = node
             else:
                 numbers = op.literals + op.arguments
-                kept = tuple(
+                attributes = tuple(
                     (name, repr(value) if name in numbers else value)
                     for name, value in node.attributes.items()
                 )
-                key = (op, tuple([same[source] for source in node.sources]), kept, node.outputs)
-                first = found.setdefault(key, node)
+                key = (
+                    op,
+                    tuple([same[source] for source in node.sources]),
+                    attributes,
+                    node.outputs,
+                )
+                first = firsts.setdefault(key, node)
                 if first is not node and (op is mv.reshape or _copies(op)):
-                    # It would be kept in memory between its readers.
+                    # It would stay in memory between its readers.
                     room -= prod(node.shape) * node.dtype.itemsize
                     first = first if room >= 0 else node
                 same[node] = first
@@ -107,10 +112,10 @@ class Forms:
         """What has the node's value in its whole shape."""
         node = self.canonical(node)
         if node in self.uniform:
-            found = self._full.get(node)
-            if found is None:
-                found = self._full[node] = np.broadcast_to(self.uniform[node], node.shape)
-            return found
+            array = self._full.get(node)
+            if array is None:
+                array = self._full[node] = np.broadcast_to(self.uniform[node], node.shape)
+            return array
         return self.static.get(node, node)
 
     def small(self, node: Node) -> Node | Array:
@@ -215,8 +220,8 @@ class Forms:
         else:
             values = [self.uniform[source].reshape(1) for source in sources]
             with np.errstate(all="ignore"):
-                found = reference_of(node)(*values, **node.attributes)
-            self.uniform[node] = np.asarray(found).reshape(())
+                value = reference_of(node)(*values, **node.attributes)
+            self.uniform[node] = np.asarray(value).reshape(())
         return True
 
 
@@ -255,14 +260,14 @@ def _takes_out(node: Node) -> bool:
 
 def _number(forms: Forms, node: Node) -> Any:
     """The number that a node is everywhere, or None."""
-    found = forms.uniform.get(forms.canonical(node))
-    return None if found is None else found.item()
+    value = forms.uniform.get(forms.canonical(node))
+    return None if value is None else value.item()
 
 
 def _is_zero(forms: Forms, node: Node) -> bool:
     """Whether a node is 0 (not -0) everywhere."""
-    found = forms.uniform.get(forms.canonical(node))
-    return found is not None and not np.any(found.reshape(1).view(f"V{found.itemsize}").tobytes())
+    value = forms.uniform.get(forms.canonical(node))
+    return value is not None and not np.any(value.reshape(1).view(f"V{value.itemsize}").tobytes())
 
 
 def _where(forms: Forms, node: Node) -> Form | None:
@@ -331,11 +336,11 @@ def _join(forms: Forms, node: Node) -> Form | None:
     parts: list[tuple[tuple[slice, ...], Node]] = []
     rest, first = node, True
     while True:
-        found = _pasted(forms, rest) if first or forms.uses[rest] == 1 else None
-        if found is None:
+        whole = _pasted(forms, rest) if first or forms.uses[rest] == 1 else None
+        if whole is None:
             break
         first = False
-        region, part, rest = found
+        region, part, rest = whole
         parts.append((region, part))
     last = _region(forms, rest) if forms.uses[rest] == 1 else None
     if last is None or not parts:
@@ -367,10 +372,10 @@ def joined(axis: int, *parts: Array, out: Array | None = None) -> Array:
 
 
 def _paste(forms: Forms, node: Node) -> Form | None:
-    found = _pasted(forms, node)
-    if found is None:
+    pasted = _pasted(forms, node)
+    if pasted is None:
         return None
-    region, part, rest = found
+    region, part, rest = pasted
     return Form((forms.full(rest), forms.full(part)), partial(_put, region), "update")
 
 

@@ -192,7 +192,7 @@ class NumpyProgram:
         members = []
         for k, (node, row) in enumerate(zip(nodes, sources)):
             form = self._forms[node]
-            places = tuple(
+            positions = tuple(
                 len(read) + inside[source] if isinstance(source, Node) else source for source in row
             )
             result = self._slot_of(node) if node in outside else -1
@@ -201,7 +201,7 @@ class NumpyProgram:
             if result >= 0 and form.kind == "out" and given and _may_hold(given, node):
                 reuses = read[self._slot_of(given)]
             members.append(
-                Member(form.call, form.kind == "out", places, node.dtype.numpy, result, reuses)
+                Member(form.call, form.kind == "out", positions, node.dtype.numpy, result, reuses)
             )
         return ElementwiseChain(nodes[0].shape, list(read), members, sum(whole.values()))
 
@@ -269,12 +269,16 @@ class _Lives:
                             self._viewed.add((number, owner))
             for read in unit.reads:
                 self._readers.setdefault(read, set()).add(unit)
-        kept = {roots.get(node, node) for node in results}
-        for root in kept:
+        lasting = {roots.get(node, node) for node in results}
+        for root in lasting:
             self._last[root] = len(units)
-        for node, found in roots.items():
-            if found in forms and found not in kept and bytes_of(found) >= SMALLEST_POOLED:
-                self._ending.setdefault(self._last[found], []).append(node)
+        for node, original in roots.items():
+            if (
+                original in forms
+                and original not in lasting
+                and bytes_of(original) >= SMALLEST_POOLED
+            ):
+                self._ending.setdefault(self._last[original], []).append(node)
 
     def free_at(self, node: Node, number: int) -> bool:
         """Whether a value owns its memory, which nothing reads after this unit or by a view."""

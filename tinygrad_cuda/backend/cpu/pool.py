@@ -17,7 +17,7 @@ from tinygrad_cuda.core.shapes import Shape
 
 Array = np.ndarray[Any, Any]
 
-# Bytes kept in all; the least recently used size goes first.
+# Bytes of the pool at most; the least recently used size is freed first.
 CAPACITY = 1 << 25
 # Arrays of fewer bytes are left to malloc, which keeps them: it asks the system from here on.
 SMALLEST = 1 << 17
@@ -66,7 +66,7 @@ class ArrayPool:
         self.held = 0
 
     def release(self, values: list[Any], slots: list[int]) -> None:
-        """Empties slots of a table; arrays that nothing else refers to are kept for later."""
+        """Empties slots of a table; arrays that nothing else refers to return to the pool."""
         owners: dict[int, Any] = {}
         for slot in slots:
             value: Any = values[slot]

@@ -42,7 +42,7 @@ _LEAVES: dict[str, Callable[..., Array]] = {
 def has_argument(value: Any) -> bool:
     """Whether an attribute contains a number that each run supplies."""
     return isinstance(value, Argument) or (
-        isinstance(value, tuple) and any(isinstance(item, Argument) for item in value)
+        isinstance(value, tuple) and any(isinstance(part, Argument) for part in value)
     )
 
 
@@ -52,7 +52,7 @@ def resolved(value: Any, arguments: Sequence[Number]) -> Any:
         return arguments[value.position]
     if isinstance(value, tuple):
         return tuple(
-            arguments[item.position] if isinstance(item, Argument) else item for item in value
+            arguments[part.position] if isinstance(part, Argument) else part for part in value
         )
     return value
 
@@ -74,10 +74,10 @@ def reference_of(node: Node) -> Callable[..., Any]:
 
     def in_float32(*arrays: Array, **attributes: Any) -> Any:
         wide = [a.astype(np.float32) if half else a for a, half in zip(arrays, halves)]
-        found = numpy(*wide, **attributes)
+        values = numpy(*wide, **attributes)
         if len(results) > 1:
-            return tuple(part.astype(dtype) for part, dtype in zip(found, results))
-        return found.astype(results[0])
+            return tuple(part.astype(dtype) for part, dtype in zip(values, results))
+        return values.astype(results[0])
 
     return in_float32
 
@@ -96,10 +96,10 @@ def check(value: Array, what: str, code: int, limit: int | None = None) -> None:
         return
     right = (value >= 0) & ((value <= 1) if limit is None else (value < limit))
     position = int(np.flatnonzero(~right)[0])
-    found = value.reshape(-1)[position]
+    index = value.reshape(-1)[position]
     if limit is not None:
-        raise BadIndex(code, position, int(found), limit)
-    raise BadIndex(code, position, int(np.float64(found).view(np.int64)), 1)
+        raise BadIndex(code, position, int(index), limit)
+    raise BadIndex(code, position, int(np.float64(index).view(np.int64)), 1)
 
 
 def evaluate(node: Node, sources: Sequence[Any]) -> Any:

@@ -50,8 +50,8 @@ def get_num_threads() -> int:
         >>> tc.get_num_threads() >= 1
         True
     """
-    found = _library()
-    return int(found[0]()) if found else os.cpu_count() or 1
+    library = _library()
+    return int(library[0]()) if library else os.cpu_count() or 1
 
 
 def set_num_threads(number: int) -> None:
@@ -77,9 +77,9 @@ def set_num_threads(number: int) -> None:
             "set_num_threads", "not a number of threads", expect="an integer of at least 1",
             actual=repr(number),
         )  # fmt: skip
-    found = _library()
-    if found is not None:
-        found[1](number)
+    library = _library()
+    if library is not None:
+        library[1](number)
     elif number != get_num_threads():
         warnings.warn(
             "set_num_threads: NumPy's BLAS library is not one whose threads can be set\n"

@@ -292,7 +292,7 @@ class Deferral:
         return copy
 
     def _renew(self, number: int) -> None:
-        """Lists anew what a unit reads."""
+        """Lists again what a unit reads."""
         unit = self._units[number]
         before = set(map(self._root, unit.reads))
         unit.find_reads(self._forms)

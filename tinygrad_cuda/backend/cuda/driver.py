@@ -149,9 +149,9 @@ def device(index: int = 0) -> DeviceHandle:
     Raises:
         DeviceError: there is no usable GPU, or not that many.
     """
-    found = _gate.devices.get(index)
-    if found is not None and not _gate.forked:
-        return found
+    handle = _gate.devices.get(index)
+    if handle is not None and not _gate.forked:
+        return handle
     _require(index)
     with _gate.lock:
         if index not in _gate.devices:

@@ -113,7 +113,7 @@ class DevicePool:
         return self._peak
 
     def reset_peak(self) -> None:
-        """Starts `peak` anew from what is in use now."""
+        """Restarts `peak` from the memory in use now."""
         self._peak = self.allocated
 
     def allocate(self, nbytes: int) -> Allocation:

@@ -30,10 +30,10 @@ def times(gpu: DeviceHandle, work: Sequence[Callable[[], None]]) -> list[float]:
     The time between two events with nothing between them is taken off.
     """
     delay = gpu.load(compile_source(SOURCE, gpu.properties.arch).cubin).function("tgc_delay")
-    found: list[float] = []
+    results: list[float] = []
     for start in range(0, len(work), LAUNCHES):
-        found += _timed(gpu, delay, work[start : start + LAUNCHES])
-    return found
+        results += _timed(gpu, delay, work[start : start + LAUNCHES])
+    return results
 
 
 def _timed(

@@ -1,4 +1,4 @@
-"""Generated CUDA source to a shared library with the machine's C++ compiler, kept on disk.
+"""Generated CUDA source to a shared library with the machine's C++ compiler, cached on disk.
 
 The prelude and the kernels are compiled as they are, against device_twin.h.
 """
@@ -77,10 +77,10 @@ def _find_toolchain(chosen: str, path: str) -> Toolchain:
             words = shlex.split(candidate)
         except ValueError:  # a quotation without an end
             continue
-        found = shutil.which(words[0], path=path) if words else None
-        if found is None:
+        program = shutil.which(words[0], path=path) if words else None
+        if program is None:
             continue
-        command = (found, *words[1:])
+        command = (program, *words[1:])
         with suppress(OSError):
             answer = subprocess.run([*command, "--version"], capture_output=True, text=True)
             if answer.returncode == 0:
@@ -250,11 +250,11 @@ def _finished(command: Sequence[str]) -> tuple[int, str]:
 
 def _rejected(source: str, name: str, log: str) -> CompileError:
     """The error of a source that was refused, with its lines around the first complaint."""
-    found = _ERROR_LINE.findall(log)
-    shown = [f"{os.path.basename(file)}:{line}: {text}" for file, line, text in found[:8]]
+    errors = _ERROR_LINE.findall(log)
+    shown = [f"{os.path.basename(file)}:{line}: {text}" for file, line, text in errors[:8]]
     shown = [text.replace(os.path.basename(name), "kernels") for text in shown]
     shown = shown or log.strip().splitlines()[:12]
-    for file, line, _ in found[:1]:
+    for file, line, _ in errors[:1]:
         text = source if file == name else Path(file).read_text() if os.path.exists(file) else ""
         shown += numbered_lines(text, int(line))
     return CompileError(

@@ -22,7 +22,7 @@ from tinygrad_cuda.backend.launch.launch_params import (
     WORD,
     ArgumentBuffer,
     LaunchParams,
-    Place,
+    WordSource,
     dependencies,
     first_uses,
 )
@@ -135,7 +135,7 @@ class Machine(Protocol):
         ...
 
     def timed(self, work: Sequence[Callable[[], None]]) -> Sequence[float | None]:
-        """Does each piece of work; its microseconds, where the machine can tell."""
+        """Does each piece of work; its microseconds, where the machine measures them."""
         ...
 
 
@@ -184,23 +184,23 @@ class LoweredExecutable:
     def _lay_out(self) -> None:
         """Where each word of the launches comes from, in the order of addresses of a run."""
         nodes = self.schedule.outputs
-        items = [*self.program.inputs, *nodes, "error"]
-        places: dict[Any, Place] = {item: (number, 0) for number, item in enumerate(items)}
-        for item, (offset, _) in self.arena.places.items():
-            places[item] = len(items), offset
+        values = [*self.program.inputs, *nodes, "error"]
+        sources: dict[Any, WordSource] = {value: (number, 0) for number, value in enumerate(values)}
+        for value, (offset, _) in self.arena.places.items():
+            sources[value] = len(values), offset
         slots = {node: slot for slot, node in enumerate(self.program.inputs)}
         self.results = [slots[self.places[node]] if node in self.places else None for node in nodes]
         self.sizes = [prod(node.shape) * node.dtype.itemsize for node in nodes]
         exchanges = [w.item for one in self.launches for w in one.words if w.kind == "exchange"]
         self.exchange_bytes = 0
-        for item in dict.fromkeys(exchanges):
-            places[item] = len(items) + 1, self.exchange_bytes
-            self.exchange_bytes += -(-item.nbytes // 16) * 16
+        for value in dict.fromkeys(exchanges):
+            sources[value] = len(values) + 1, self.exchange_bytes
+            self.exchange_bytes += -(-value.nbytes // 16) * 16
         self.exchange_memory: Any = None
         self.numbers = ArgumentBuffer(self.launches)
-        for item, number in self.numbers.table.items():
-            places[item] = len(items) + 2, WORD * number
-        self.frame = LaunchParams(self.launches, places, len(items) + 3)
+        for value, number in self.numbers.table.items():
+            sources[value] = len(values) + 2, WORD * number
+        self.frame = LaunchParams(self.launches, sources, len(values) + 3)
         # Where they are, and what has been sent there.
         self.number_memory: Any = None
         self.sent = b""
@@ -321,7 +321,7 @@ class LoweredExecutable:
         return self._taken(number, self.machine.take(self.sizes[number], self._last[number]))
 
     def _taken(self, number: int, piece: Any) -> Any:
-        """Notes where an output is: by turns in two places if the caller holds the last one."""
+        """Notes an output's address: one of two in turn if the caller holds the last one."""
         last = self._last[number]
         if piece.address != last:
             self._before[number] = last
@@ -347,7 +347,7 @@ class LoweredExecutable:
         if replay is None:
             replay = self.new_replay(memory, staged)
         addresses = list(map(address_of, memory))
-        self.sent = b""  # until it is under way
+        self.sent = b""  # until it is enqueued
         replay.run(addresses, waiting, within)
         self.sent = numbers
         self.replays[staged] = replay
@@ -360,7 +360,7 @@ class LoweredExecutable:
         return numbers if few and numbers != self.sent else b""
 
     def new_replay(self, memory: Sequence[Any], fetched: Sequence[int]) -> Any:
-        """Its launches as a graph, which first fetches what goes to these places of the memory."""
+        """Its launches as a graph, which first fetches what goes to these parts of memory."""
         within = NUMBERS in fetched and self.numbers.nbytes <= NUMBERS_WITHIN
         assert self.graphs is not None
         return self.graphs.replay(
@@ -368,30 +368,30 @@ class LoweredExecutable:
             self.launches,
             self.after,
             self.new_frame(),
-            [memory[place] for place in fetched if not (within and place == NUMBERS)],
+            [memory[position] for position in fetched if not (within and position == NUMBERS)],
             memory[NUMBERS] if within else None,
         )
 
     def _waiting(self, inputs: Sequence[Any]) -> tuple[int, ...]:
         """Inputs that wait on the host and are not written to: the graph fetches them."""
         staged = self.machine.staged
-        found = sorted(k for k in self.readable if type(inputs[k]) is staged and inputs[k].waits)
-        return tuple(found[: FETCHED - 1])  # the last are the numbers
+        waiting = sorted(k for k in self.readable if type(inputs[k]) is staged and inputs[k].waits)
+        return tuple(waiting[: FETCHED - 1])  # the last are the numbers
 
     def fetch_room(self, slot: int, nbytes: int) -> Any:
         """Memory on the GPU for an input that its graph fetches from the host."""
-        found = self._fetched.get(slot)
-        if found is None:
-            found = self._fetched[slot] = self.machine.allocate(nbytes)
-        return found
+        memory = self._fetched.get(slot)
+        if memory is None:
+            memory = self._fetched[slot] = self.machine.allocate(nbytes)
+        return memory
 
     def _launch_singly(self, memory: list[Any], validator: Validator | None) -> None:
         own = ("error", "arena", "exchange", "argument")
         pieces: dict[Any, Any] = dict(
             zip([*self.program.inputs, *self.schedule.outputs, *own], memory)
         )
-        for item, place in self.arena.places.items():
-            pieces[item] = self.machine.part(pieces["arena"], *place)
+        for value, piece in self.arena.places.items():
+            pieces[value] = self.machine.part(pieces["arena"], *piece)
 
         def starter(number: int) -> Callable[[], None]:
             return lambda: self._launch(number, pieces)
@@ -414,7 +414,7 @@ class LoweredExecutable:
             for word in launch.words
             if word.kind != "unused"
         ]
-        fresh = [pieces[item] for item in self.first[number]]
+        fresh = [pieces[value] for value in self.first[number]]
         self.machine.launch(self.unit, launch, self.frame.words(number), touched, fresh)
 
     def _validator(self, inputs: Sequence[Any], arguments: Sequence[Number]) -> Validator:
@@ -429,8 +429,8 @@ class LoweredExecutable:
         for stage in launch.stages:
             for node in stage.kernel.stores:
                 if node in validator.expected and stage.stores(node):
-                    found = self.machine.to_host(pieces[node], node.shape, node.dtype)
-                    validator.compare(stage, node, found)
+                    array = self.machine.to_host(pieces[node], node.shape, node.dtype)
+                    validator.compare(stage, node, array)
 
     def describe(self) -> str:
         """One line a launch."""

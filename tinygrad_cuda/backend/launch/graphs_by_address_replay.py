@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 from tinygrad_cuda.backend.base import replays
 
 GRAPHS = 8  # of one loop
-SEEN = 8  # combinations of places that are remembered, to know one that comes again
+SEEN = 8  # combinations of addresses that are remembered, to recognise one that recurs
 IDLE = 64  # runs after which a graph makes room for another one
 
-Places = tuple[int, ...]
+Addresses = tuple[int, ...]
 G = TypeVar("G")
 
 
@@ -29,34 +29,34 @@ class _Made(Generic[G]):
 
 
 class GraphsByAddress(Generic[G]):
-    """What was made for places that came again."""
+    """What was built for addresses that recurred."""
 
     def __init__(self) -> None:
-        self._made: dict[Places, _Made[G]] = {}
+        self._made: dict[Addresses, _Made[G]] = {}
         self._runs = 0  # how often one of them has run
-        self._seen: deque[Places] = deque(maxlen=SEEN if replays.graphs_by_address else 0)
+        self._seen: deque[Addresses] = deque(maxlen=SEEN if replays.graphs_by_address else 0)
 
     def __len__(self) -> int:
         return len(self._made)
 
-    def find(self, places: Places) -> G | None:
-        """The graph of these places, which is about to run; or None."""
-        made = self._made.get(places)
+    def find(self, addresses: Addresses) -> G | None:
+        """The graph of these addresses, which is about to run; or None."""
+        made = self._made.get(addresses)
         if made is None:
             return None
         made.run = self._runs = self._runs + 1
         return made.graph
 
-    def keep(self, places: Places, graph: G) -> None:
-        """Notes the graph of these places, which has been started."""
+    def keep(self, addresses: Addresses, graph: G) -> None:
+        """Notes the graph of these addresses, which has been started."""
         self._runs += 1
-        self._made[places] = _Made(graph, self._runs)
+        self._made[addresses] = _Made(graph, self._runs)
 
-    def wanted(self, places: Places) -> bool:
-        """Whether places that have no graph are to get one: they have come before."""
-        if places in self._seen and self._room():
+    def wanted(self, addresses: Addresses) -> bool:
+        """Whether addresses without a graph are to get one: they have occurred before."""
+        if addresses in self._seen and self._room():
             return True
-        self._seen.append(places)
+        self._seen.append(addresses)
         return False
 
     def forget(self) -> None:
@@ -67,7 +67,7 @@ class GraphsByAddress(Generic[G]):
     def _room(self) -> bool:
         """Whether there may be one graph more; one that has not run for long goes."""
         if len(self._made) >= GRAPHS:
-            oldest = min(self._made, key=lambda places: self._made[places].run)
+            oldest = min(self._made, key=lambda addresses: self._made[addresses].run)
             if self._runs - self._made[oldest].run < IDLE:
                 return False
             del self._made[oldest]

@@ -19,11 +19,11 @@ OWN_CODES = 1 << 62  # from here on, a check's code is a number that its program
 WORD = 8  # bytes
 FETCHED = 8  # arrays that the first kernel of a replay fetches from the host
 NUMBERS_WITHIN = 32 * WORD  # bytes of numbers that come with that kernel's parameters
-NUMBERS = -1  # the place of the numbers' memory in that of a run
+NUMBERS = -1  # the index of the numbers' memory in that of a run
 _MASK = 2**64 - 1
 
 # Where the address of a word comes from: which of a run's values, and the bytes beyond it.
-Place = tuple[int, int]
+WordSource = tuple[int, int]
 
 
 def bad_index(words: Sequence[int], runs: Mapping[int, Sequence[int]]) -> BadIndex:
@@ -81,13 +81,13 @@ class LaunchParams:
 
     Args:
         launches: in order of execution.
-        places: of each value or scratch memory that the launches use, of ``"error"``, and of each
+        sources: of each value or scratch memory that the launches use, of ``"error"``, and of each
             number by its word's item.
         count: how many addresses a run has.
     """
 
     def __init__(
-        self, launches: Sequence[PackedLaunch], places: dict[Any, Place], count: int
+        self, launches: Sequence[PackedLaunch], sources: dict[Any, WordSource], count: int
     ) -> None:
         self._starts = [0]
         self._spots: list[list[tuple[int, int]]] = [[] for _ in range(count)]
@@ -97,7 +97,7 @@ class LaunchParams:
             start = self._starts[-1]
             for position, word in enumerate(launch.words, start):
                 if word.kind != "unused":
-                    value, offset = places["error" if word.kind == "error" else word.item]
+                    value, offset = sources["error" if word.kind == "error" else word.item]
                     self._spots[value].append((position, offset))
                     self._users[value].add(number)
             self._starts.append(start + len(launch.words))
@@ -162,9 +162,9 @@ def dependencies(launches: Sequence[PackedLaunch]) -> list[tuple[int, ...]]:
 def first_uses(launches: Sequence[PackedLaunch], items: Collection[Any]) -> list[list[Any]]:
     """For each launch those of the values and scratch memories that no earlier one uses."""
     seen: set[Any] = set()
-    found = []
+    uses = []
     for launch in launches:
         used = dict.fromkeys(w.item for w in launch.words if w.kind in ("value", "scratch"))
-        found.append([item for item in used if item in items and item not in seen])
+        uses.append([value for value in used if value in items and value not in seen])
         seen.update(used)
-    return found
+    return uses

@@ -48,7 +48,7 @@ class ReplayedProgram(Protocol):
 class SteadyRuns:
     """Starts a program on memory that it has seen, as graphs whose parameters stay as they are.
 
-    The arguments and results of a loop lie in few places by turns. Each combination that comes
+    The arguments and results of a loop alternate between few addresses. Each combination that comes
     again gets a graph of its own, so that nothing of it is written again but what it fetches.
 
     Args:
@@ -57,7 +57,7 @@ class SteadyRuns:
 
     def __init__(self, executable: ReplayedProgram) -> None:
         self.executable = executable
-        self.places: GraphsByAddress[Any] = GraphsByAddress()
+        self.graphs: GraphsByAddress[Any] = GraphsByAddress()
         self._fixed: list[int] = []  # addresses of everything else
         self._arena = 0
         self._key: tuple[int, ...] = ()
@@ -78,7 +78,7 @@ class SteadyRuns:
         fixed: list[int],
         numbers: Sequence[Number],
     ) -> bool:
-        """Runs it if a graph knows these places; otherwise `run` is to be called.
+        """Runs it if there is a graph of these addresses; otherwise `run` is to be called.
 
         Args:
             given: the arguments' memory.
@@ -93,7 +93,7 @@ class SteadyRuns:
         arena = self._arena_of(self._scratch).address
         if arena != self._arena or fixed is not self._fixed:
             if arena != self._arena or fixed != self._fixed:
-                self.places.forget()
+                self.graphs.forget()
             self._fixed, self._arena = fixed, arena
         # Zeros by identity, since 0.0 == -0.0.
         if numbers != self._numbers or (self._zeros and not all(map(is_, numbers, self._numbers))):
@@ -111,8 +111,8 @@ class SteadyRuns:
                 key.append(piece.address)
         for piece in fresh:
             key.append(piece.address)
-        found = self._key = tuple(key)
-        graph = self.places.find(found)
+        addresses = self._key = tuple(key)
+        graph = self.graphs.find(addresses)
         if graph is None:
             return False
         if send:
@@ -127,27 +127,27 @@ class SteadyRuns:
     def run(self, inputs: Sequence[Any], results: Sequence[Any], numbers: Sequence[Number]) -> None:
         """Runs it on these inputs and outputs, which `start` did not know."""
         executable = self.executable
-        if not self._key or not self.places.wanted(self._key):
+        if not self._key or not self.graphs.wanted(self._key):
             executable.start(inputs, results, numbers)
             return
         memory = executable.memory(inputs, results)
-        places = [inputs.index(piece) for piece in self._waiting]
-        for slot in places:
+        slots = [inputs.index(piece) for piece in self._waiting]
+        for slot in slots:
             memory[slot] = executable.fetch_room(slot, inputs[slot].nbytes)
         if self._key[0]:
-            places.append(NUMBERS)
-        graph = executable.new_replay(memory, places)
+            slots.append(NUMBERS)
+        graph = executable.new_replay(memory, slots)
         within = self._send() if self._key[0] else b""
         graph.run(list(map(_address_of, memory)), self._waiting, within)
         executable.sent = self._packed
         executable.watch(self._codes)
-        self.places.keep(self._key, graph)
+        self.graphs.keep(self._key, graph)
 
     def _take(self, numbers: Sequence[Number]) -> None:
         """Has the numbers' bytes and codes ready."""
         codes, plain = self.executable.coded(numbers)
         if codes != self._codes:
-            self._codes = codes  # otherwise they are known by identity
+            self._codes = codes  # otherwise they are compared by identity
         self._packed = self.executable.numbers.packed(plain)
         self._numbers = list(numbers)
         self._zeros = 0 in self._numbers
@@ -158,5 +158,5 @@ class SteadyRuns:
         within = executable.sent_within(self._packed)
         if not within:
             self._waiting.append(executable.machine.stage(self._packed))
-        executable.sent = b""  # until it is under way
+        executable.sent = b""  # until it is enqueued
         return within

@@ -62,7 +62,7 @@ class Validator:
         wanted = Program(CPU, tuple(nodes), program.inputs, {})
         return ReferenceExecutable(wanted)
 
-    def compare(self, stage: Stage, node: Node, found: Array) -> None:
+    def compare(self, stage: Stage, node: Node, actual: Array) -> None:
         """Raises where a stored value is not what NumPy says.
 
         Raises:
@@ -71,12 +71,12 @@ class Validator:
         expected = self.expected[node]
         tolerance = TOLERANCE.get(node.dtype.name, 0.0)
         bound = tolerance * _largest(expected)
-        wrong = _wrong(found, expected, bound)
+        wrong = _wrong(actual, expected, bound)
         if wrong.any() and tolerance:
             bound = max(bound, MARGIN * self._change(node))
-            wrong = _wrong(found, expected, bound)
+            wrong = _wrong(actual, expected, bound)
         if wrong.any():
-            raise _error(stage, node, found, expected, wrong, bound)
+            raise _error(stage, node, actual, expected, wrong, bound)
 
     def _change(self, node: Node) -> float:
         """By how much NumPy's value changes where each step rounds otherwise."""
@@ -99,10 +99,10 @@ def _rounded(
     rng: np.random.Generator, call: Callable[..., Any], *sources: Any, **attributes: Any
 ) -> Any:
     """What a step gives, its last bits changed."""
-    found = call(*sources, **attributes)
-    if isinstance(found, tuple):
-        return tuple(_noisy(part, rng) for part in found)
-    return _noisy(np.asarray(found), rng)
+    result = call(*sources, **attributes)
+    if isinstance(result, tuple):
+        return tuple(_noisy(part, rng) for part in result)
+    return _noisy(np.asarray(result), rng)
 
 
 def _noisy(values: Array, rng: np.random.Generator) -> Array:
@@ -118,23 +118,23 @@ def _largest(values: Array) -> float:
     return float(finite.max()) if finite.size else 0.0
 
 
-def _wrong(found: Array, expected: Array, bound: float) -> Array:
+def _wrong(actual: Array, expected: Array, bound: float) -> Array:
     """Where two values differ by more than a bound."""
-    a, b = found.astype(np.float64), expected.astype(np.float64)
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         wrong: Array = ~((a == b) | (np.abs(a - b) <= bound) | (np.isnan(a) & np.isnan(b)))
     return wrong
 
 
 def _error(
-    stage: Stage, node: Node, found: Array, expected: Array, wrong: Array, bound: float
+    stage: Stage, node: Node, actual: Array, expected: Array, wrong: Array, bound: float
 ) -> TgcError:
     where = tuple(int(place) for place in np.argwhere(wrong)[0])
     return TgcError(
         "validate",
         f"kernel '{stage.name}' stores another {origin_of(node).op.name} than NumPy",
         expect=f"{expected[where]} at {where} of {node.shape} {node.dtype.name}",
-        actual=f"{found[where]}; {int(wrong.sum())} of {wrong.size} elements differ by more than "
+        actual=f"{actual[where]}; {int(wrong.sum())} of {wrong.size} elements differ by more than "
         f"{bound:.3g}",
         site=node.site,
         hint="TGC_DEBUG=4 prints the kernel",

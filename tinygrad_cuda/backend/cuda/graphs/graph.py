@@ -143,19 +143,19 @@ class CudaGraph:
     def update(self, node: int, words: bytes) -> bool:
         """Sets a kernel's parameters for the launches to come; says whether they differed.
 
-        Launches already under way keep the old ones.
+        Launches already in flight use the old ones.
 
         Raises:
             ArgumentError: `words` has another length than before.
         """
-        known = self._words[node]
-        if known == words:
+        written = self._words[node]
+        if written == words:
             return False
-        if len(words) != len(known):
+        if len(words) != len(written):
             raise ArgumentError(
                 "graph.update",
                 "the parameters have another size than the kernel's",
-                expect=f"{len(known)} bytes",
+                expect=f"{len(written)} bytes",
                 actual=f"{len(words)} bytes",
             )
         self.device.enter()

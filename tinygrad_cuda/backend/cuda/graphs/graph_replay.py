@@ -20,7 +20,7 @@ from tinygrad_cuda.backend.cuda.transfer.pinned_ring import (
     fetch_blocks,
     fetch_source,
 )
-from tinygrad_cuda.backend.launch.graphs_by_address_replay import GraphsByAddress, Places
+from tinygrad_cuda.backend.launch.graphs_by_address_replay import Addresses, GraphsByAddress
 from tinygrad_cuda.backend.launch.launch_params import LaunchParams
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
@@ -108,9 +108,9 @@ class Replay:
         self.frame, self.fetched, self.numbers = frame, fetched, numbers
         self.graph: CudaGraph | DependentLaunches | None = None  # the one that was started last
         self._moving: CudaGraph | DependentLaunches | None = (
-            None  # the one that is told of new addresses
+            None  # the one that is updated with new addresses
         )
-        self._moved: Places = ()  # those that it was told last
+        self._moved: Addresses = ()  # those of its last update
         self._settled: GraphsByAddress[CudaGraph] = GraphsByAddress()
         self._fetch: FetchParams | None = None
         self.count, self.updated = len(launches), 0
@@ -145,44 +145,44 @@ class Replay:
         self.graph = graph
         graph.launch()
 
-    def _turn_to(self, places: Places) -> None:
+    def _turn_to(self, addresses: Addresses) -> None:
         """Has `graph` be one with these addresses.
 
-        Results lie in few places by turns where the caller holds the last ones. Places that come
+        Results alternate between few addresses if the caller holds the last ones. Those that come
         again get a graph of their own, so that nothing of it is written again.
         """
         settled = self._settled
-        graph: CudaGraph | DependentLaunches | None = settled.find(places)
+        graph: CudaGraph | DependentLaunches | None = settled.find(addresses)
         self.updated = 0
         if graph is None:
             graph = self._moving
             assert graph is not None
-            if places != self._moved:
-                if isinstance(graph, CudaGraph) and settled.wanted(places):
-                    graph = self._twin(graph, places)
-                    settled.keep(places, graph)
+            if addresses != self._moved:
+                if isinstance(graph, CudaGraph) and settled.wanted(addresses):
+                    graph = self._twin(graph, addresses)
+                    settled.keep(addresses, graph)
                 else:
-                    self.updated = self._write(graph, self.frame, places)
-                    self._moved = places
+                    self.updated = self._write(graph, self.frame, addresses)
+                    self._moved = addresses
         if graph is not self.graph:
             self.graph = graph
             if self._fetch is not None:
-                self._fetch.changed = True  # this one has been told of another run's
+                self._fetch.changed = True  # this one has another run's parameters
 
-    def _twin(self, graph: CudaGraph, places: Places) -> CudaGraph:
+    def _twin(self, graph: CudaGraph, addresses: Addresses) -> CudaGraph:
         """Another graph, with these addresses."""
         twin = graph.twin()
         if self._fetch is not None:
             twin.parameters(0)  # as those of the first, written in place
-        self.updated = self._write(twin, self.frame.twin(), places)
+        self.updated = self._write(twin, self.frame.twin(), addresses)
         return twin
 
     def _write(
-        self, graph: CudaGraph | DependentLaunches, frame: LaunchParams, places: Places
+        self, graph: CudaGraph | DependentLaunches, frame: LaunchParams, addresses: Addresses
     ) -> int:
         """Tells a graph of new addresses; of how many kernels they are."""
         before, first = graph.updates, 0 if self._fetch is None else 1
-        for number in frame.fill([*places]):
+        for number in frame.fill([*addresses]):
             graph.update(first + number, frame.words(number))
         return graph.updates - before
 
@@ -205,9 +205,9 @@ class Replay:
         if not self.fetched and self.numbers is None:
             return None
         targets = [(memory.address, x.nbytes) for x, memory in zip(staged, self.fetched)]
-        found = FetchParams(targets, self.numbers.address if self.numbers else 0)
-        found.fill(staged, numbers)
-        return found
+        params = FetchParams(targets, self.numbers.address if self.numbers else 0)
+        params.fill(staged, numbers)
+        return params
 
     def _built(self, words: bytes | None) -> CudaGraph | DependentLaunches:
         gpu = self.gpu

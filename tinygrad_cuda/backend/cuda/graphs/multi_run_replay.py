@@ -66,7 +66,7 @@ class MultiRunGraph:
         return MultiRunGraph(self.gpu, self.turn, self.length, self.origin or self)
 
     def again(self, mark: Any, arguments: Sequence[Sequence[Number]]) -> bool:
-        """Starts the turns of the last time once more, if they were known by this mark.
+        """Starts the turns of the last call again, if they have this mark.
 
         Args:
             mark: of what decides their addresses.
@@ -119,7 +119,7 @@ class MultiRunGraph:
     def _send(self) -> None:
         """Has the numbers where the kernels read them."""
         if self.sent != self.numbers:
-            self.sent = None  # until they are under way
+            self.sent = None  # until they are enqueued
             self.gpu.copy_in(self.memory.address, np.frombuffer(self.numbers, np.uint8))
             self.sent = self.numbers.copy()
 

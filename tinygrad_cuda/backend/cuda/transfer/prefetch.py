@@ -17,7 +17,7 @@ SLOTS = 8  # pinned slots of one size
 
 
 class Prefetch:
-    """A copy under way.
+    """A copy in flight.
 
     Attributes:
         storage: where the array will be.
