@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -45,9 +46,15 @@ def scheduled(program: Program) -> Schedule:
     return lower.scheduled(program, TARGET)
 
 
-def launches(program: Program) -> list[PackedLaunch]:
-    """What a program launches there."""
-    return lower.lower(program, TARGET).launches
+def launches(program: Program, target: Target = TARGET) -> list[PackedLaunch]:
+    """What a program launches on a target."""
+    return lower.lower(program, target).launches
+
+
+def target_of(arch: str) -> Target:
+    """A machine of an architecture, such as sm_80, that is an H200 otherwise."""
+    number = int(arch.removeprefix("sm_").rstrip("af"))
+    return replace(TARGET, name=arch, architecture=divmod(number, 10))
 
 
 def spread(x: Node, shape: tuple[int, ...]) -> Node:
@@ -156,6 +163,9 @@ def family() -> dict[str, Program]:
     add("product_split", lambda new: [contraction.matmul(new(32, 4096), new(4096, 32))])
     add("product_double", lambda new: [_product(new, dtypes.float64)])
     add("product_half", lambda new: [_product(new, dtypes.bfloat16)])
+    add("product_mma", lambda new: [_layer(new, 512, 256, 384)])
+    add("product_wgmma", lambda new: [_layer(new, 2048, 1024, 512)])
+    add("conv_channels_last", lambda new: [_images(new)])
     add("winograd", lambda new: [_winograd(new)])
     add("gather", lambda new: [indexing.gather(new(50, 16), new(30, dtype=dtypes.int64))])
     add("scatter", lambda new: [_scatter(new)])
@@ -239,6 +249,21 @@ def _welford(x: Node) -> list[Node]:
 def _product(new: Inputs, dtype: DType) -> Node:
     a, b = new(4, 65, 33, dtype=dtype), new(4, 47, 33, dtype=dtype)
     return contraction.matmul(a, contraction.transpose(b))
+
+
+def _layer(new: Inputs, rows: int, columns: int, length: int) -> Node:
+    """A linear layer of half values with an activation, on matrix units."""
+    x, w = (new(*shape, dtype=dtypes.bfloat16) for shape in ((rows, length), (columns, length)))
+    bias = spread(new(columns, dtype=dtypes.bfloat16), (rows, columns))
+    y = ew.add(contraction.matmul(x, contraction.transpose(w)), bias)
+    return ew.maximum(y, common.full_like(y, 0))
+
+
+def _images(new: Inputs) -> Node:
+    """A convolution of half values, on matrix units."""
+    x, w = (new(*shape, dtype=dtypes.float16) for shape in ((32, 64, 16, 16), (64, 64, 3, 3)))
+    at = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
+    return convolution.convolution(x, w, **at)
 
 
 def _scatter(new: Inputs) -> Node:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.config import settings
@@ -17,12 +17,14 @@ from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_
 from tinygrad_cuda.lowering.codegen.index import INT_MAX
 from tinygrad_cuda.lowering.codegen.skeleton import Stage
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Kernel
+from tinygrad_cuda.lowering.skeletons.contract import mma_tiles
 from tinygrad_cuda.lowering.skeletons.contract.contract import (
     direct_stages,
     tiled_stages,
     weight_gradient_stages,
 )
 from tinygrad_cuda.lowering.skeletons.contract.loads import is_row_major, table_overflows
+from tinygrad_cuda.lowering.skeletons.contract.mma import mma_stages
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     FEW_ROWS,
     Plan,
@@ -31,6 +33,8 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     itemsize_of,
     plan,
 )
+from tinygrad_cuda.lowering.skeletons.conv import channels_last
+from tinygrad_cuda.lowering.skeletons.conv.channels_last import ChannelsLast
 from tinygrad_cuda.lowering.skeletons.conv.direct import DirectCut, direct_cut_of
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import (
     WeightGradientCut,
@@ -45,6 +49,9 @@ from tinygrad_cuda.lowering.skeletons.conv.windows import (
 from tinygrad_cuda.lowering.skeletons.conv.winograd import Tiles, by_tiles, tiles_of_least_time
 from tinygrad_cuda.lowering.target import Target
 
+# Operations of a product on matrix units from which on its operands are stored before. On an H200
+# loads through registers take 1 us longer for each 1e9, a kernel that stores an operand 3 us.
+WORTH_A_COPY = 2e9
 UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
 NO_WINDOWS = "no overlapping windows of one group"
 
@@ -68,6 +75,11 @@ class Problem(NamedTuple):
     target: Target
 
     @property
+    def flops(self) -> int:
+        """Its additions and multiplications."""
+        return 2 * prod(self.product[:4])
+
+    @property
     def channels(self) -> int:
         """Of a convolution's result, where it has one group."""
         return self.product.m
@@ -82,7 +94,7 @@ class Candidate(NamedTuple):
         blocks: of its kernel, where they may be too few.
     """
 
-    cut: Plan | DirectCut | WeightGradientCut | Tiles
+    cut: Plan[Any] | ChannelsLast | DirectCut | WeightGradientCut | Tiles
     clocks: float
     blocks: int = 0
 
@@ -99,6 +111,7 @@ class Tier:
         share: of the product's clocks that it may take at most.
         extra: clocks that it may take on top of that.
         blocks: for each multiprocessor at least: with fewer, many have no work.
+        product: whether it makes any product; the quickest of these is what others must beat.
     """
 
     name: str
@@ -108,6 +121,11 @@ class Tier:
     share: float = 1.0
     extra: int = 0
     blocks: float = 0.0
+    product: bool = False
+
+    def product_of(self, node: Node) -> bool:
+        """Whether it makes the node as a product."""
+        return self.product and node.op in self.ops
 
     def refusal(self, candidate: Candidate, usual: float, target: Target) -> str:
         """Why it takes more time than the product, whose clocks are `usual`; empty if it wins."""
@@ -124,6 +142,40 @@ def _tiled(problem: Problem) -> Candidate:
     while table_overflows(problem.a, problem.b, cut, problem.node.dtype, problem.target):
         cut = cut.halved(problem.product.k)
     return Candidate(cut, time)
+
+
+def _mma(problem: Problem) -> Candidate | str:
+    target = problem.target
+    if not problem.node.dtype.is_half:
+        return f"{problem.node.dtype.name} is no operand of mma"
+    if not target.matrix_lanes:
+        return f"mma of 16 x 8 x 16 is of sm_80, not of {target.name}"
+    cut = mma_tiles.plan(problem.product, target, mma_tiles.MMA_TILES)
+    return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
+
+
+def _wgmma(problem: Problem) -> Candidate | str:
+    target = problem.target
+    if not problem.node.dtype.is_half:
+        return f"{problem.node.dtype.name} is no operand of wgmma"
+    if target.architecture != (9, 0):
+        return (
+            f"no wgmma but on sm_90a, {target.name} is sm_{''.join(map(str, target.architecture))}"
+        )
+    cut = mma_tiles.plan(problem.product, target, mma_tiles.WGMMA_TILES)
+    return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
+
+
+def _channels_last(problem: Problem) -> Candidate | str:
+    node, target = problem.node, problem.target
+    if reason := channels_last.refusal(node):
+        return reason
+    made = [tier(problem) for tier in (_wgmma, _mma)]
+    times = [candidate.clocks for candidate in made if isinstance(candidate, Candidate)]
+    if not times:
+        return f"{target.name} has no matrix units"
+    moved = channels_last.moved_bytes(node) / (channels_last.SPEED * target.traffic)
+    return Candidate(ChannelsLast(), min(times) + moved + channels_last.LAUNCH)
 
 
 def _winograd(problem: Problem) -> Candidate | str:
@@ -165,14 +217,17 @@ def _image_refusal(problem: Problem) -> str:
 # Tried in this order; the first that wins against the product is taken. Winograd's transforms are
 # launches of their own, and their model the roughest: it has to win by a tenth.
 TIERS: tuple[Tier, ...] = (
+    Tier("channels last", IMPLICIT, _channels_last, None),
     Tier("winograd", IMPLICIT, _winograd, None, share=0.9),
     Tier("direct", (convolution,), _direct, direct_stages, extra=UNCOUNTED, blocks=0.5),
     Tier(
         "direct weight gradient", (convolution_weight_gradient,), _direct_weight_gradient,
         weight_gradient_stages, extra=UNCOUNTED, blocks=0.5,
     ),
-    Tier("implicit GEMM", IMPLICIT, _tiled, tiled_stages),
-    Tier("tiled", (matmul,), _tiled, tiled_stages),
+    Tier("wgmma", (matmul,), _wgmma, mma_stages, product=True),
+    Tier("mma", (matmul,), _mma, mma_stages, product=True),
+    Tier("implicit GEMM", IMPLICIT, _tiled, tiled_stages, product=True),
+    Tier("tiled", (matmul,), _tiled, tiled_stages, product=True),
 )  # fmt: skip
 
 
@@ -190,18 +245,21 @@ def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS) -> Choice:
         tiers: those to choose from, in their order.
     """
     problem = problem_of(node, target)
-    usual = _tiled(problem)
+    products = {tier: tier.propose(problem) for tier in tiers if tier.product_of(node)}
+    times = [c.clocks for c in products.values() if isinstance(c, Candidate)]
+    usual = min(times, default=inf)
     refused = ""
     for tier in tiers:
         if node.op in tier.ops:
-            candidate = usual if tier.propose is _tiled else tier.propose(problem)
+            candidate = products.get(tier) or tier.propose(problem)
             if isinstance(candidate, str):
                 refusal = candidate
             else:
-                refusal = tier.refusal(candidate, usual.clocks, target)
+                refusal = tier.refusal(candidate, usual, target)
                 if not refusal:
                     reason = f"{tier.name}, {candidate.clocks:.0f} clocks{refused}"
-                    return Choice(tier.name, candidate.cut, tier.stages, reason)
+                    copies = tier.stages is mma_stages and problem.flops >= WORTH_A_COPY
+                    return Choice(tier.name, candidate.cut, tier.stages, reason, copies)
             refused += f"; not {tier.name}: {refusal}"
     raise AssertionError(f"no tier makes {node.op.name}{refused}")
 
@@ -229,11 +287,15 @@ def choose_algorithms(
     tiers = allowed()
     choices: dict[Node, Choice] = {}
     new: dict[Node, Node] = {}
+    layouts: channels_last.Layouts = {}
     for node in topological(outputs):
         made = with_sources(node, tuple(new[source] for source in node.sources))
         if node.op.kind == "contraction" and 0 not in node.shape:
             choice = choose(made, target, tiers)
-            if isinstance(choice.cut, Tiles):
+            if isinstance(choice.cut, ChannelsLast):
+                made = channels_last.as_product(made, layouts)
+                choice = choose(made, target, tiers)._replace(copies=True)
+            elif isinstance(choice.cut, Tiles):
                 made = by_tiles(made, choice.cut)
                 (planes,) = made.sources
                 choices[planes] = choose(planes, target, tiers)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
+
+from tinygrad_cuda.graph.ops.elementwise import contiguous
+from tinygrad_cuda.graph.ops.movement import permute
 from tinygrad_cuda.lowering.codegen import index as ix
 from tinygrad_cuda.lowering.codegen.expression import Evaluator, Lane, Scope
+from tinygrad_cuda.lowering.codegen.index import Index
 from tinygrad_cuda.lowering.codegen.params import KernelParams
 from tinygrad_cuda.lowering.codegen.skeleton import Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
@@ -36,7 +41,7 @@ def map_stages(kernel: Kernel) -> list[Stage]:
     label = comment(kernel, f"map over {kernel.numel} elements, {width} a thread", blocks)
     name = stem(kernel)
     item, v = ix.variable("item", items), ix.variable("v", width)
-    flat = item * width + v
+    flat = _position(kernel, item, width) + v
     words = KernelParams()
     writer = Evaluator(words, set(kernel.reads), wide, kernel.narrowed)
     writer.scopes = [Scope("item"), Scope("v")]
@@ -56,6 +61,24 @@ def map_stages(kernel: Kernel) -> list[Stage]:
         store=stores.after,
     )
     return [wrapped(kernel, name, body, words.list, blocks, 0, label)]
+
+
+def _position(kernel: Kernel, item: Index, width: int) -> Index:
+    """The first element of an item's, in the order of memory.
+
+    Where the axes of what is read are in another order, neighbouring threads take elements that
+    are neighbours there: of values whose channels are put last, those of one channel.
+    """
+    node = kernel.stores[0]
+    (source,) = node.sources[:1] or (node,)
+    if node.op is not contiguous or source.op is not permute or len(kernel.stores) > 1:
+        return item * width
+    axes, shape = source.attributes["axes"], node.shape
+    if axes != (0, *range(2, len(axes)), 1) or shape[-1] % width:
+        return item * width
+    channels, pixels = shape[-1] // width, prod(shape[1:-1])
+    image, channel, pixel = ix.unflatten(item, (shape[0], channels, pixels))
+    return ((image * pixels + pixel) * channels + channel) * width
 
 
 __all__ = ["map_stages", "stages"]

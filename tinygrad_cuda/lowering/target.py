@@ -52,6 +52,16 @@ class Target:
         return 128 if self.architecture >= (8, 6) else 64
 
     @property
+    def matrix_lanes(self) -> int:
+        """Multiply-adds of 16-bit operands of a multiprocessor's matrix units in a clock; 0: none.
+
+        NVIDIA's tables of each architecture, dense, with float32 sums.
+        """
+        if self.architecture < (8, 0):
+            return 0  # sm_75 has fp16 alone, of other shapes
+        return {(8, 0): 1024, (9, 0): 2048, (10, 0): 4096}.get(self.architecture, 512)
+
+    @property
     def tile_shared(self) -> int:
         """Bytes of shared memory that the tile of a product or of a convolution may take."""
         return min(self.block_shared, TILE_SHARED)

@@ -1,7 +1,7 @@
 // contract 1 x 64 x 128 x 784, tiles of 32 x 32 x 32, split-K 13, 12845056 FLOPs: matmul add maximum eq lt.
 // Stores maximum (64, 128) float32; eq (64, 128) bool; lt (64, 128) bool.
 // Grid 104 x 256 threads, 1028096 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_ee06d7dadb,
+TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_cf3052869d,
   const float* in0;
   const float* in1;
   float* partial0;
@@ -131,6 +131,7 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_ee06d7dadb,
     const int m = tile_m * 32 + e / 8;
     const int strip = tile_n * 8 + e % 8;
     if (m >= 64 || strip >= 32) continue;
+    tgc_vector<float, 4> slice;
 #pragma unroll
     for (int v = 0; v < 4; v++) {
       float total = shared_sum[e * 4 + v];
@@ -139,8 +140,9 @@ TGC_STAGE(contract_matmul_add_maximum_eq_lt_slices_ee06d7dadb,
         const float addend = shared_sum[other * 32 * 32 + e * 4 + v];
         total = (float)(total + addend);
       }
-      tgc_store(p.partial0, k_slice * 8192LL + m * 128 + strip * 4 + v, total);
+      slice.at[v] = total;
     }
+    tgc_store_vector(p.partial0, k_slice * 8192LL + m * 128 + strip * 4, slice);
   }
 }
 

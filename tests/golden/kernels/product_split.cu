@@ -1,7 +1,7 @@
 // contract 1 x 32 x 32 x 4096, tiles of 16 x 32 x 64, split-K 64, 8388608 FLOPs: matmul.
 // Stores matmul (32, 32) float32.
 // Grid 128 x 256 threads, 1310720 bytes moved at least.
-TGC_STAGE(contract_matmul_slices_189bd3a947,
+TGC_STAGE(contract_matmul_slices_8a3c3b9175,
   const float* in0;
   const float* in1;
   float* partial0;
@@ -132,6 +132,7 @@ TGC_STAGE(contract_matmul_slices_189bd3a947,
     const int m = tile_m * 16 + e / 16;
     const int strip = tile_n * 16 + e % 16;
     if (m >= 32 || strip >= 16) continue;
+    tgc_vector<float, 2> slice;
 #pragma unroll
     for (int v = 0; v < 2; v++) {
       float total = shared_sum[e * 2 + v];
@@ -140,8 +141,9 @@ TGC_STAGE(contract_matmul_slices_189bd3a947,
         const float addend = shared_sum[other * 16 * 32 + e * 2 + v];
         total = (float)(total + addend);
       }
-      tgc_store(p.partial0, k_slice * 1024LL + m * 32 + strip * 2 + v, total);
+      slice.at[v] = total;
     }
+    tgc_store_vector(p.partial0, k_slice * 1024LL + m * 32 + strip * 2, slice);
   }
 }
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from programs import TARGET, family, launches
+from programs import TARGET, family, launches, target_of
 
-from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources
+from tinygrad_cuda.backend.cuda.compiler import REPORT, architecture_of, compile_source, resources
 from tinygrad_cuda.lowering.codegen.pack import translation_unit
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -16,11 +16,12 @@ WORD = 4
 
 
 def test_every_family_of_kernels_compiles(architectures: list[str]) -> None:
-    made = [launch for program in family().values() for launch in launches(program)]
     square = [launch.name for launch in launches(family()["product_square"])]
-    source = translation_unit(made, TARGET)
     for arch in architectures:
-        used = resources(compile_source(source, arch, REPORT).log)
+        target = target_of(arch)
+        made = [launch for program in family().values() for launch in launches(program, target)]
+        source = translation_unit(made, target)
+        used = resources(compile_source(source, architecture_of(source, arch), REPORT).log)
         assert {launch.name for launch in made} <= set(used)
         stored = {name: r.spill_stores for name, r in used.items() if r.spill_stores}
         allowed = dict.fromkeys(square, WORD) if arch == "sm_75" else {}

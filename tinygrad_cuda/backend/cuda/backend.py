@@ -13,7 +13,13 @@ import numpy as np
 
 from tinygrad_cuda.backend.base import LINE, BadIndex
 from tinygrad_cuda.backend.cuda import driver
-from tinygrad_cuda.backend.cuda.compiler import REPORT, compile_source, resources, taken
+from tinygrad_cuda.backend.cuda.compiler import (
+    REPORT,
+    architecture_of,
+    compile_source,
+    resources,
+    taken,
+)
 from tinygrad_cuda.backend.cuda.graphs.graph_replay import Label, Replay
 from tinygrad_cuda.backend.cuda.graphs.multi_run_replay import MultiRunGraph
 from tinygrad_cuda.backend.cuda.timing import times
@@ -153,7 +159,8 @@ class CudaBackend:
 
     def load(self, source: str) -> driver.LoadedModule:
         report = settings.debug >= 5
-        binary = compile_source(source, self.gpu.properties.arch, REPORT if report else ())
+        arch = architecture_of(source, self.gpu.properties.arch)
+        binary = compile_source(source, arch, REPORT if report else ())
         if report:
             for name, used in resources(binary.log).items():
                 print(taken(name, used))

@@ -89,6 +89,11 @@ def compile_source(source: str, arch: str, options: tuple[str, ...] = ()) -> Bin
     return compile_many([source], arch, options)[0]
 
 
+def architecture_of(source: str, arch: str) -> str:
+    """The target that a source needs: wgmma is only of ``sm_90a``, which runs on sm_90 alone."""
+    return f"{arch}a" if arch == "sm_90" and "tgc_wgmma_" in source else arch
+
+
 def compile_many(sources: Sequence[str], arch: str, options: tuple[str, ...] = ()) -> list[Binary]:
     """Compiles several translation units at once, in threads; see `compile_source`.
 

@@ -97,6 +97,8 @@ div: SameSpecOp = _op(
     domain="float", cost=4,
 )  # fmt: skip
 neg: SameSpecOp = _op("neg", np.negative, "-{0}", lambda g, out, x: neg(g), domain="number")
+# The same values; a plan stores them in the order of this node's axes.
+contiguous: SameSpecOp = _op("contiguous", np.positive, "{0}", lambda g, out, x: g, cost=0)
 reciprocal: SameSpecOp = _op(
     "reciprocal", numeric.reciprocal, "1 / {0}",
     lambda g, out, x: neg(mul(g, mul(out, out))),

@@ -33,7 +33,7 @@ _INTEGER = re.compile(r"\(?(?:\([a-z ]+\))?(-?\d+)(?:LL)?\)?")  # as `literal` w
 # Of half types these give a value that needs no rounding, or, as a cast, round it themselves.
 _EXACT = frozenset((
     ew.where, ew.maximum, ew.minimum, ew.neg, ew.abs, ew.sign, ew.floor, ew.ceil, ew.trunc,
-    ew.round, ew.cast, indexing.check_unit,
+    ew.round, ew.cast, ew.contiguous, indexing.check_unit,
 ))  # fmt: skip
 
 

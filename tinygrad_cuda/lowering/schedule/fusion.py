@@ -180,27 +180,31 @@ class Dataflow(NamedTuple):
         stop: movements that are stored themselves.
         inline: values that every reader computes for itself.
         edges: the operands of each node that does work.
+        copied: those that products copy from memory.
     """
 
     stop: set[Node]
     inline: set[Node]
     edges: dict[Node, list[Edge]]
+    copied: set[Node]
 
 
-def dataflow(order: list[Node], wanted: set[Node]) -> Dataflow:
+def dataflow(order: list[Node], wanted: set[Node], copying: set[Node]) -> Dataflow:
     """The values of a program without the movements between them.
 
     Args:
         order: its nodes, sources first.
         wanted: those that end up in memory.
+        copying: products that copy their operands from memory.
     """
     stop = {node for node in wanted if not works(node)}
     edges = {node: edges_of(node, stop) for node in order if works(node) or node in stop}
-    inline = _inline_values(order, edges, wanted)
+    copied = {edge.base for node in copying if node in edges for edge in edges[node]}
+    inline = _inline_values(order, edges, wanted | copied)
     for node in order:
         if is_identity_value(node) and node not in stop:
             edges.pop(node, None)
-    return Dataflow(stop, inline, edges)
+    return Dataflow(stop, inline, edges, copied)
 
 
 def _inline_values(
@@ -209,6 +213,9 @@ def _inline_values(
     """Values that every reader computes for itself: cheaper than a trip through memory.
 
     They depend on inputs of the program and on nothing that a kernel stores.
+
+    Args:
+        wanted: values that end up in memory.
     """
     readers: dict[Node, list[Edge]] = {}
     for operands in edges.values():

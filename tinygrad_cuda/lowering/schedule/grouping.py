@@ -175,12 +175,12 @@ def _spaces_differ(a: Group, b: Group, settled: bool) -> str:
 class Groups:
     """The groups, the edges between them, and the rules for joining two."""
 
-    def __init__(self, wanted: tuple[Node, ...], target: Target) -> None:
+    def __init__(self, wanted: tuple[Node, ...], target: Target, copying: set[Node]) -> None:
         self.target = target
         self.wanted = set(wanted)
         self.nodes = order = topological(wanted)
         self.position = {node: place for place, node in enumerate(order)}
-        self.stop, self.inline, self.edges = dataflow(order, self.wanted)
+        self.stop, self.inline, self.edges, self.copied = dataflow(order, self.wanted, copying)
         self.order = [
             node for node in order if node in self.edges and node not in self.inline
             and 0 not in node.shape

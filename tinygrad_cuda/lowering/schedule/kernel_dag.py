@@ -105,12 +105,15 @@ class Choice(NamedTuple):
         cut: how the tier's skeleton divides the work.
         stages: those of a kernel with this cut; None of a tier that is several nodes.
         reason: the tier with its estimate, and why those before it were not taken.
+        copies: whether operands are to be in memory as they are multiplied: even what is cheap
+            to compute takes longer in each tile than in a kernel of its own.
     """
 
     tier: str
     cut: Any
     stages: Callable[[Kernel, Any], list[Any]] | None
     reason: str
+    copies: bool = False
 
 
 NO_CHOICES: Mapping[Node, Choice] = {}
@@ -250,7 +253,7 @@ def schedule(
         choices: the tiers of products and convolutions.
     """
     wanted = _distinct(outputs)
-    builder = _ScheduleBuilder(wanted, target)
+    builder = _ScheduleBuilder(wanted, target, {n for n, c in choices.items() if c.copies})
     builder.grow()
     builder.join_siblings()
     places = {
@@ -312,8 +315,8 @@ class _ScheduleBuilder(Groups):
         kept: values that end up in memory.
     """
 
-    def __init__(self, wanted: tuple[Node, ...], target: Target) -> None:
-        super().__init__(wanted, target)
+    def __init__(self, wanted: tuple[Node, ...], target: Target, copying: set[Node]) -> None:
+        super().__init__(wanted, target, copying)
         self.kept: set[Node] = set()
 
     def kernels(self, places: dict[Node, Node]) -> list[Kernel]:
@@ -363,6 +366,8 @@ class _ScheduleBuilder(Groups):
         for group in self._sorted(set(self.after)):
             for node in reversed(group.members):
                 if node not in self.kept or node in self.wanted or node in group.anchors:
+                    continue
+                if node in self.copied:
                     continue
                 narrow = self._widened_from(node)
                 if narrow is not None:

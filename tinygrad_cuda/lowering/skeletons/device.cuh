@@ -175,8 +175,9 @@ template <class To, class From> TGC_DEVICE To tgc_to_storage(From value) {
 template <class T, int N> TGC_DEVICE tgc_vector<T, N> tgc_rounded(const float (&values)[N]) {
   tgc_vector<T, N> vector;
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
+  if constexpr (N == 1) vector.at[0] = tgc_to_storage<T>(values[0]);
 #pragma unroll
-  for (int i = 0; i < N; i += 2) {
+  for (int i = 0; i + 1 < N; i += 2) {
     unsigned pair;
     if constexpr (tgc_same<T, tgc_bfloat16>::value)
       asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(values[i + 1]), "f"(values[i]));
@@ -906,7 +907,7 @@ TGC_DEVICE void tgc_grid_signal() {
   static_assert(sizeof(NAME##_params) <= 4096, "kernel parameters take at most 4096 bytes"); \
   extern "C" __global__ void __launch_bounds__(T, BLOCKS) \
   NAME(const __grid_constant__ NAME##_params p) { \
-    extern __shared__ __align__(16) char smem[]; \
+    extern __shared__ __align__(1024) char smem[]; \
     START \
     NAME##_stage(blockIdx.x, p, smem); \
   }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import gcd, prod
+from typing import Generic
 
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
@@ -16,10 +17,18 @@ from tinygrad_cuda.lowering.codegen.params import KernelParams, literal
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Scratch, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.skeletons.contract.loads import Reader, operand_fetch, sources_of
+from tinygrad_cuda.lowering.skeletons.contract.loads import (
+    Reader,
+    ThreadMap,
+    operand_fetch,
+    sources_of,
+    times,
+)
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     PAD,
     Plan,
+    Tile,
+    TileT,
     itemsize_of,
 )
 from tinygrad_cuda.lowering.skeletons.conv.direct import DirectCut, lanes_of
@@ -34,7 +43,7 @@ SQUARE = (128, 128)  # m and n of the tile of large products
 RESULTS_PER_BLOCK = 8  # neighbouring outputs of a block of the second stage at least
 
 
-class _Problem:
+class Contraction:
     """The sizes of a contraction, and the slices of its sum over k (split-K)."""
 
     def __init__(self, kernel: Kernel, slices: int = 1) -> None:
@@ -70,18 +79,18 @@ class _Problem:
     @property
     def run(self) -> int:
         """Neighbouring results of a row that are neighbours in memory."""
-        split, _ = self._order
-        return gcd(self.n, split[-1])
+        split, axes = self._order
+        return gcd(self.n, split[-1]) if not axes or axes[-1] == len(axes) - 1 else 1
 
     @property
     def flops(self) -> int:
         return 2 * self.batches * self.m * self.n * self.k
 
 
-class _Tiled(_Problem):
+class TiledContraction(Contraction, Generic[TileT]):
     """One whose outputs are computed in tiles."""
 
-    def __init__(self, kernel: Kernel, plan: Plan) -> None:
+    def __init__(self, kernel: Kernel, plan: Plan[TileT]) -> None:
         super().__init__(kernel, plan.slices)
         self.plan, self.tile, self.chunk = plan, plan.tile, plan.chunk
         self.tiles_m = -(-self.m // self.tile.m)
@@ -89,36 +98,36 @@ class _Tiled(_Problem):
         self.blocks = self.tiles_m * self.tiles_n * self.batches * self.slices
 
 
-def tiled_stages(kernel: Kernel, plan: Plan) -> list[Stage]:
+def tiled_stages(kernel: Kernel, plan: Plan[Tile]) -> list[Stage]:
     """One stage, or two where the sum over k is split among blocks."""
-    problem = _Tiled(kernel, plan)
-    return _with_sum(problem, _product(problem))
+    problem = TiledContraction(kernel, plan)
+    return with_sum(problem, _product(problem))
 
 
 def direct_stages(kernel: Kernel, cut: DirectCut) -> list[Stage]:
     """One stage: blocks have bands of images."""
-    return [_direct(_Problem(kernel), cut)]
+    return [_direct(Contraction(kernel), cut)]
 
 
 def weight_gradient_stages(kernel: Kernel, cut: WeightGradientCut) -> list[Stage]:
     """One stage, or two where blocks share the images."""
-    problem = _Problem(kernel, cut.blocks)
-    return _with_sum(problem, _weight_gradient(problem, cut))
+    problem = Contraction(kernel, cut.blocks)
+    return with_sum(problem, _weight_gradient(problem, cut))
 
 
-def _with_sum(problem: _Problem, first: Stage) -> list[Stage]:
+def with_sum(problem: Contraction, first: Stage) -> list[Stage]:
     """A stage, and the one that adds its slices if there are several."""
     return [first] if problem.scratch is None else [first, _sum_slices(problem, first)]
 
 
-def _direct(problem: _Problem, cut: DirectCut) -> Stage:
+def _direct(problem: Contraction, cut: DirectCut) -> Stage:
     """The one stage of a convolution of few channels."""
     kernel = problem.kernel
     words = KernelParams()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
     outer = Scope("image")
     lanes = lanes_of(cut, 4)
-    epilogue = _epilogue(problem, writer, outer, ix.constant(0), lanes)
+    epilogue = epilogue_text(problem, writer, outer, ix.constant(0), lanes)
     body = direct_body(cut, problem.a, problem.node.sources[0], writer, outer, lanes, epilogue)
     label = comment(
         kernel,
@@ -129,13 +138,13 @@ def _direct(problem: _Problem, cut: DirectCut) -> Stage:
     return wrapped(kernel, stem(kernel), body, words.list, cut.blocks, cut.shared, label)
 
 
-def _weight_gradient(problem: _Problem, cut: WeightGradientCut) -> Stage:
+def _weight_gradient(problem: Contraction, cut: WeightGradientCut) -> Stage:
     """The stage that sums over images; several blocks leave their slices in scratch memory."""
     kernel = problem.kernel
     words = KernelParams()
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel))
     outer = Scope("k_slice")
-    epilogue = _epilogue(problem, writer, outer, ix.constant(0), 1)
+    epilogue = epilogue_text(problem, writer, outer, ix.constant(0), 1)
     body = weight_gradient_body(cut, problem.a, problem.node.sources[1], writer, outer, epilogue)
     label = comment(
         kernel,
@@ -147,7 +156,7 @@ def _weight_gradient(problem: _Problem, cut: WeightGradientCut) -> Stage:
     return wrapped(kernel, name, body, words.list, cut.blocks, cut.shared, label)
 
 
-def _product(problem: _Tiled) -> Stage:
+def _product(problem: TiledContraction[Tile]) -> Stage:
     """The stage that multiplies; with split-K it leaves the slices in scratch memory."""
     kernel, tile = problem.kernel, problem.tile
     words = KernelParams()
@@ -175,16 +184,20 @@ def _product(problem: _Tiled) -> Stage:
         read_b=read_b,
         copy_column=copy_column,
         declare_column=[f"{problem.type} column_b[{tile.k}];"] if tile.streamed else [],
-        loads_a=a.loads,
-        loads_b=b.loads,
-        width_a=a.width,
-        width_b=b.width,
+        loads_a=a.threads.loads,
+        loads_b=b.threads.loads,
+        width_a=a.threads.width,
+        width_b=b.threads.width,
         outer=outer.lines,
-        prologue=[*a.before, *b.before, *(["__syncthreads();"] if a.shared + b.shared else [])],
+        prologue=[
+            *a.before,
+            *b.before,
+            *(["__syncthreads();"] if a.shared + b.shared else []),
+        ],
         fetch_a=a.fetch,
         fetch_b=b.fetch,
-        put_a=a.put,
-        put_b=[] if tile.streamed else b.put,
+        put_a=_put(a.threads, problem.type),
+        put_b=[] if tile.streamed else _put(b.threads, problem.type),
         factor=factor,
         fetch_next=[f"fetch(k_first + {tile.k});  // beyond the last tile nothing is loaded"]
         * looped,
@@ -206,7 +219,32 @@ def _product(problem: _Tiled) -> Stage:
     return stage
 
 
-def _sizes(problem: _Tiled) -> dict[str, object]:
+def _put(threads: ThreadMap, ctype: str) -> list[str]:
+    """Stores of what a thread prefetched to shared memory, k-major."""
+    step, row = threads.offsets
+    stride = threads.source.tile + PAD
+    along_k = threads.contiguous == "k"
+    contiguous_step, strided_step = (stride, 1) if along_k else (1, stride)
+    text = fill(
+        "contract.cuh",
+        "put",
+        side=threads.source.name,
+        type=ctype,
+        tile_k=threads.plan.tile.k,
+        stride=stride,
+        loads=threads.loads,
+        width=threads.width,
+        rows=threads.rows,
+        row=row,
+        shared_index=times(step, threads.width * contiguous_step),
+        contiguous_step=contiguous_step,
+        strided_step=strided_step,
+        skip=threads.skip(),
+    )
+    return text.splitlines()
+
+
+def _sizes(problem: TiledContraction[Tile]) -> dict[str, object]:
     """The sizes that fill the skeleton."""
     tile = problem.tile
     return {
@@ -236,18 +274,18 @@ def _sizes(problem: _Tiled) -> dict[str, object]:
     }
 
 
-def _tile_text(problem: _Tiled, block: str, thread: str) -> str:
+def _tile_text(problem: TiledContraction[Tile], block: str, thread: str) -> str:
     """Text that derives the block's tile and the thread's outputs in it."""
     return fill("contract.cuh", "tile", **_sizes(problem), block=block, thread=thread)
 
 
-def _results(problem: _Tiled, writer: Evaluator, outer: Scope, batch: Index) -> str:
+def _results(problem: TiledContraction[Tile], writer: Evaluator, outer: Scope, batch: Index) -> str:
     """The end of the kernel: each output through the epilogue into memory."""
     tile = problem.tile
     lanes = min(4, tile.cols if tile.groups == 1 else max(1, tile.m * tile.n // THREADS))
     while problem.run % lanes:
         lanes //= 2
-    row, load, map_, stored = _epilogue(problem, writer, outer, batch, lanes)
+    row, load, map_, stored = epilogue_text(problem, writer, outer, batch, lanes)
     text = fill(
         "contract.cuh",
         "registers" if tile.groups == 1 else "shared",
@@ -273,8 +311,8 @@ def _sum(dtype: DType, a: str, b: str) -> str:
     return f"({dtype.compute})({a} + {b})"
 
 
-def _epilogue(
-    problem: _Problem,
+def epilogue_text(
+    problem: Contraction,
     writer: Evaluator,
     outer: Scope,
     batch: Index,
@@ -288,9 +326,16 @@ def _epilogue(
     writer.lane = Lane(v, lanes)
     if problem.scratch is not None:
         pointer = writer.words.scratch(problem.scratch, problem.type, True)
-        offset = f"k_slice * {problem.kernel.numel}LL + {writer.index_text(flat)}"
-        writer.scopes[3].lines.append(f"tgc_store({pointer}, {offset}, total);")
-        return [], [], writer.scopes[3].lines, []
+        start = f"k_slice * {problem.kernel.numel}LL"
+        split = ix.split_lane(flat, v) if lanes > 1 else None
+        wide = split and split[0] == 1 and ix.divisible(split[1], lanes)
+        if split is None or not wide or problem.kernel.numel % lanes:
+            offset = f"{start} + {writer.index_text(flat)}"
+            return [], [], [f"tgc_store({pointer}, {offset}, total);"], []
+        offset = f"{start} + {writer.index_text(split[1])}"
+        declare = f"tgc_vector<{problem.type}, {lanes}> slice;"
+        store = f"tgc_store_vector({pointer}, {offset}, slice);"
+        return [], [declare], [f"slice.at[{writer.lane.name}] = total;"], [store]
     stores = Stores(writer, problem.kernel)
     writer.anchored[problem.node] = "total"
     writer.floors = dict.fromkeys(problem.kernel.nodes, 3)
@@ -299,7 +344,7 @@ def _epilogue(
     return writer.scopes[1].lines, writer.scopes[2].lines, writer.scopes[3].lines, stores.after
 
 
-def _sum_slices(problem: _Problem, first: Stage) -> Stage:
+def _sum_slices(problem: Contraction, first: Stage) -> Stage:
     """The second stage: adds the slices in their order, then the epilogue.
 
     Where there are few outputs, several threads share the slices of each.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
+from typing import Any
 
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
@@ -23,7 +24,7 @@ from tinygrad_cuda.lowering.schedule.fusion import (
     TRANSPARENT,
     trace,
 )
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import PAD, Plan, itemsize_of
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, itemsize_of
 from tinygrad_cuda.lowering.target import Target
 
 NEIGHBOURS = 16  # threads along the contiguous axis at least
@@ -257,34 +258,33 @@ class Fetch:
     Attributes:
         before: statements before the loop over k; first those that fill a table.
         fetch: in which each thread prefetches its elements of a tile into registers.
-        put: in which it stores them to shared memory, k-major.
-        loads, width: loads of a thread, and the elements of each.
+        threads: which elements those are.
         shared: bytes of shared memory that its table takes.
         table_overflows: whether its table exceeds shared memory and half as much of k would fit.
     """
 
     before: list[str]
     fetch: list[str]
-    put: list[str]
-    loads: int
-    width: int
+    threads: ThreadMap
     shared: int
     table_overflows: bool
 
 
 @dataclass(frozen=True)
-class _ThreadMap:
+class ThreadMap:
     """Which elements of an operand's tile each thread of a block loads.
 
     Attributes:
         contiguous: the axis along which neighbouring threads load (``k``, or the operand's other).
         width: elements a thread loads at once along it.
+        k_major: whether shared memory has rows of the other axis, whichever is contiguous.
     """
 
     source: Source
-    plan: Plan
+    plan: Plan[Any]
     contiguous: str
     width: int
+    k_major: bool = True
 
     @property
     def strided(self) -> str:
@@ -317,10 +317,11 @@ class _ThreadMap:
     def offsets(self) -> tuple[str, str]:
         """C text of a thread's first position along the contiguous and the strided axis.
 
-        Neighbouring values of k go to rows of shared memory that are few banks apart, so no more
-        threads load along k together than a sector needs.
+        Neighbouring values of k go to k-major rows that are few banks apart, so no more threads
+        load along k together than a sector needs.
         """
-        near = min(self.length, NEIGHBOURS // self.width) if self.contiguous == "k" else self.length
+        scattered = self.k_major and self.contiguous == "k"
+        near = min(self.length, NEIGHBOURS // self.width) if scattered else self.length
         if near == self.length:
             return f"threadIdx.x % {near}", f"threadIdx.x / {near}"
         step = f"threadIdx.x % {near} + threadIdx.x / {near * self.rows} * {near}"
@@ -328,7 +329,15 @@ class _ThreadMap:
 
     @property
     def loads(self) -> int:
+        """Loads of a thread for one tile."""
         return -(-self.strided_size // self.rows)
+
+    def skip(self) -> list[str]:
+        """The statement that ends the loop over loads before a row that the tile has not."""
+        _, row = self.offsets
+        if self.strided_size % self.rows == 0:
+            return []
+        return [f"if (i * {self.rows} + {row} >= {self.strided_size}) break;"]
 
     @property
     def table_entries(self) -> int:
@@ -338,7 +347,13 @@ class _ThreadMap:
 
 
 def operand_fetch(
-    source: Source, plan: Plan, offset: int, reader: Reader, outer: Scope, dtype: DType
+    source: Source,
+    plan: Plan[Any],
+    offset: int,
+    reader: Reader,
+    outer: Scope,
+    dtype: DType,
+    k_major: bool = True,
 ) -> Fetch:
     """The operand's loads, wide ones where its elements lie side by side.
 
@@ -349,19 +364,20 @@ def operand_fetch(
         reader: of the kernel.
         outer: the scope around the loop over k.
         dtype: of the operand.
+        k_major: see `ThreadMap`. Other tiles have no index table.
     """
     contiguous, itemsize = contiguous_axis(source, reader.memory)
     width = _width(source, plan, contiguous, itemsize)
     if plan.tile.streamed and source.name == "b":
         contiguous, width = "n", 1  # one thread loads a column and computes its outputs
-    threads = _ThreadMap(source, plan, contiguous, width)
+    threads = ThreadMap(source, plan, contiguous, width, k_major)
     if width > 1:
         trial = Reader(KernelParams(), reader.memory, reader.wide, reader.target)
-        _written(threads, trial, Scope("batch"), dtype, 0)
+        _written(threads, trial, Scope("batch"), dtype, 0, k_major)
         keys = [key for scope in trial.scopes for key in scope.memo]
         if not any(type(key) is tuple and key[0] == "vector" for key in keys):
-            threads = _ThreadMap(source, plan, contiguous, 1)
-    return _written(threads, reader, outer, dtype, offset)
+            threads = ThreadMap(source, plan, contiguous, 1, k_major)
+    return _written(threads, reader, outer, dtype, offset, k_major)
 
 
 def contiguous_axis(source: Source, memory: set[Node]) -> tuple[str, int]:
@@ -380,7 +396,7 @@ def contiguous_axis(source: Source, memory: set[Node]) -> tuple[str, int]:
     return contiguous, max((node.dtype.itemsize for node, _ in loads), default=4)
 
 
-def _width(source: Source, plan: Plan, contiguous: str, itemsize: int) -> int:
+def _width(source: Source, plan: Plan[Any], contiguous: str, itemsize: int) -> int:
     """Elements that a thread might load at once."""
     tile_k = plan.tile.k
     size, step = (source.k, tile_k) if contiguous == "k" else (source.extent, source.tile)
@@ -406,7 +422,7 @@ def _sectors(indices: list[Index], variable: Index) -> int:
 
 
 def _written(
-    threads: _ThreadMap,
+    threads: ThreadMap,
     reader: Reader,
     outer: Scope,
     dtype: DType,
@@ -430,7 +446,7 @@ def _written(
     node, at = source.node, source.at(ix.variable("batch", source.batches), other, k)
     last = "k_last" if threads.strided == "k" else str(strided_extent)
     step_in_bounds = (
-        f"{_times(step_name, width)} < k_last"
+        f"{times(step_name, width)} < k_last"
         if threads.contiguous == "k"
         else (f"{step_name} < {extent // width}")
     )
@@ -464,12 +480,12 @@ def _written(
     return _filled(threads, reader, dtype, table, in_bounds, offset, value)
 
 
-def _times(text: str, factor: int) -> str:
+def times(text: str, factor: int) -> str:
     return f"{text} * {factor}" if factor > 1 else text
 
 
 def _filled(
-    threads: _ThreadMap,
+    threads: ThreadMap,
     reader: Reader,
     dtype: DType,
     table: Table | None,
@@ -495,7 +511,7 @@ def _filled(
         "rows": threads.rows,
         "row": row,
     }
-    entry = []
+    entry: list[str] = []
     if table is not None:
         at = "row" if threads.contiguous == "k" else "k_first - k_begin + row"
         entry = [f"const tgc_vector<int, {table.width}> entry_{side} = table_{side}[{at}];"]
@@ -510,9 +526,6 @@ def _filled(
             columns=[f"entry.at[{n}] = {text};" for n, text in enumerate(table.columns)],
         )
         before = [*filling.splitlines(), *before]
-    stride = source.tile + PAD
-    contiguous_step, strided_step = (stride, 1) if threads.contiguous == "k" else (1, stride)
-    skip = f"if (i * {threads.rows} + {row} >= {threads.strided_size}) break;"
     return Fetch(
         before,
         fill(
@@ -528,20 +541,7 @@ def _filled(
             map=reader.scopes[3].lines,
             value=value,
         ).splitlines(),
-        fill(
-            "contract.cuh",
-            "put",
-            **holes,
-            type=dtype.compute,
-            tile_k=threads.plan.tile.k,
-            stride=stride,
-            shared_index=_times(step, width * contiguous_step),
-            contiguous_step=contiguous_step,
-            strided_step=strided_step,
-            skip=[skip] if threads.strided_size % threads.rows else [],
-        ).splitlines(),
-        threads.loads,
-        width,
+        threads,
         0 if table is None else table.nbytes(threads.table_entries),
         False,
     )
@@ -555,7 +555,7 @@ def is_row_major(a: Node, b: Node) -> bool:
     return contiguous_axis(sources_of(a, b)[1], _memory_of(b))[0] == "n"
 
 
-def table_overflows(a: Node, b: Node, plan: Plan, dtype: DType, target: Target) -> bool:
+def table_overflows(a: Node, b: Node, plan: Plan[Any], dtype: DType, target: Target) -> bool:
     """Whether a block's index tables exceed shared memory and those of half as much of k fit."""
     shared = plan.tile.shared(itemsize_of(dtype))
     entries = plan.chunk + plan.tile.k + THREADS  # of a table at most

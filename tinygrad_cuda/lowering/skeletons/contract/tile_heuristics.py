@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
@@ -21,6 +21,25 @@ SHOWN = 0.41  # the share of a step's arithmetic that comes on top of that
 ALONE = 1.08  # a block's time alone, over its share of a full multiprocessor's
 JOIN = 4150  # clocks of a second launch
 JOIN_TRAFFIC = 0.4375  # share of memory's bytes a clock at which slices are written and read again
+
+
+class BlockTile(Protocol):
+    """Outputs of a block and products at a time; `streamed`: B stays out of shared memory."""
+
+    @property
+    def m(self) -> int: ...
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def k(self) -> int: ...
+
+    @property
+    def streamed(self) -> bool: ...
+
+
+TileT = TypeVar("TileT", bound=BlockTile)
 
 
 @dataclass(frozen=True)
@@ -123,20 +142,20 @@ class Product(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Generic[TileT]):
     """How a matrix product is cut: the tile of a block, and the split-K slices of `chunk` each."""
 
-    tile: Tile
+    tile: TileT
     chunk: int
     slices: int
 
-    def halved(self, k: int) -> Plan:
+    def halved(self, k: int) -> Plan[TileT]:
         """The plan with half as much of k for a block."""
         return split_k(self.tile, k, 2 * -(-k // self.chunk))
 
 
 @lru_cache(maxsize=1 << 12)
-def plan(product: Product, target: Target) -> Plan:
+def plan(product: Product, target: Target) -> Plan[Tile]:
     """The tile and the number of split-K slices that take the least time."""
     tiles = [
         tile
@@ -149,7 +168,7 @@ def plan(product: Product, target: Target) -> Plan:
     return min(plans, key=lambda cut: clocks(cut, product, target))
 
 
-def split_k(tile: Tile, k: int, slices: int) -> Plan:
+def split_k(tile: TileT, k: int, slices: int) -> Plan[TileT]:
     """A plan of about so many slices, of whole steps."""
     steps = max(1, -(-k // tile.k))
     each = -(-steps // slices)
@@ -160,7 +179,7 @@ def _blocks(tile: Tile, product: Product) -> int:
     return -(-product.m // tile.m) * -(-product.n // tile.n) * product.batches
 
 
-def _splits(tile: Tile, product: Product, target: Target) -> list[Plan]:
+def _splits(tile: Tile, product: Product, target: Target) -> list[Plan[Tile]]:
     """The whole sum, and split-K plans that fill all multiprocessors a few times at most."""
     cuts = {}
     blocks, most = _blocks(tile, product), product.k // SLICE_K or 1
@@ -172,7 +191,7 @@ def _splits(tile: Tile, product: Product, target: Target) -> list[Plan]:
     return list(cuts.values())
 
 
-def clocks(cut: Plan, product: Product, target: Target) -> float:
+def clocks(cut: Plan[Tile], product: Product, target: Target) -> float:
     """An estimate of a product's time, in clocks of a multiprocessor."""
     tile, itemsize = cut.tile, product.itemsize
     blocks = _blocks(tile, product) * cut.slices

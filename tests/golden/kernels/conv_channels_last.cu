@@ -1,0 +1,188 @@
+// map over 36864 elements, 8 a thread: contiguous.
+// Stores contiguous (64, 3, 3, 64) float16.
+// Grid 18 x 256 threads, 147456 bytes moved at least.
+TGC_STAGE(map_contiguous_212804c847,
+  const tgc_half* in0;
+  tgc_half* out0;
+) {
+  const int item = virtual_block * 256 + threadIdx.x;
+  if (item >= 4608) return;
+  float out0x8[8];
+#pragma unroll
+  for (int v = 0; v < 8; v++) {
+    const float in0 = tgc_load(p.in0, item / 9 * 72 + v * 9 + item / 3 % 3 * 3 + item % 3);
+    const float contiguous0 = in0;
+    out0x8[v] = contiguous0;
+  }
+  tgc_store_vector(p.out0, item / 72 * 576 + item % 9 * 64 + item / 9 % 8 * 8, tgc_rounded<tgc_half>(out0x8));
+}
+
+// map over 524288 elements, 8 a thread: contiguous.
+// Stores contiguous (32, 16, 16, 64) float16.
+// Grid 256 x 256 threads, 2097152 bytes moved at least.
+TGC_STAGE(map_contiguous_52eb2c454d,
+  const tgc_half* in0;
+  tgc_half* out0;
+) {
+  const int item = virtual_block * 256 + threadIdx.x;
+  if (item >= 65536) return;
+  float out0x8[8];
+#pragma unroll
+  for (int v = 0; v < 8; v++) {
+    const float in0 = tgc_load(p.in0, item / 256 * 2048 + v * 256 + item / 16 % 16 * 16 + item % 16);
+    const float contiguous0 = in0;
+    out0x8[v] = contiguous0;
+  }
+  tgc_store_vector(p.out0, item / 2048 * 16384 + item % 256 * 64 + item / 256 % 8 * 8,
+      tgc_rounded<tgc_half>(out0x8));
+}
+
+// 2 independent stages in one launch of 274 x 256 threads.
+TGC_STAGE(pack_5f35170f99,
+  map_contiguous_212804c847_params stage0;
+  map_contiguous_52eb2c454d_params stage1;
+) {
+  if (virtual_block < 18) map_contiguous_212804c847_stage(virtual_block, p.stage0, smem);
+  else map_contiguous_52eb2c454d_stage(virtual_block - 18, p.stage1, smem);
+}
+
+// contract 1 x 64 x 8192 x 576 by mma, tiles of 64 x 32 x 64, split-K 1, 603979776 FLOPs: matmul.
+// Stores matmul (32, 64, 16, 16) float16.
+// Grid 256 x 256 threads, 2170880 bytes moved at least.
+TGC_STAGE(contract_matmul_3d245af88b,
+  const tgc_half* in0;
+  const tgc_half* in1;
+  tgc_half* out0;
+) {
+  const int tile_index = virtual_block % 256;
+  const int batch = 0;
+  const int k_slice = virtual_block / 256;
+  const int band = tile_index / 256;
+  const int band_rows = 1 - band < 1 ? 1 - band : 1;
+  const int tile_m = band + tile_index % 256 % band_rows;
+  const int tile_n = tile_index % 256 / band_rows;
+  const int k_begin = k_slice * 576;
+  const int k_last = k_begin + 576 < 576 ? k_begin + 576 : 576;
+  char* const shared_a = smem;
+  char* const shared_b = smem + 4 * 9216;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int warp_m = warp / 2 * 16, warp_n = warp % 2 * 16;
+  float sum[1][2][4] = {};
+  unsigned a[2][1][4], b[2][2][2];
+  auto fetch = [&](int k_first, int slot) {
+    if (k_first < k_last) {
+      {
+        const int step_a = (k_first) / 8 + threadIdx.x % 8;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          const int row = i * 32 + threadIdx.x / 8;
+          const int m = tile_m * 64 + row;
+          const bool inside = m < 64 && step_a * 8 < k_last;
+          tgc_copy_async16(shared_a + slot * 9216 + row * 144 + ((threadIdx.x % 8) * 8) * 2,
+                           p.in0 + (inside ? m * 576 + step_a * 8 : 0), inside);
+        }
+      }
+      {
+        const int step_b = (k_first) / 8 + threadIdx.x % 8;
+        const int row = threadIdx.x / 8;
+        const int n = tile_n * 32 + row;
+        const bool inside = n < 8192 && step_b * 8 < k_last && n / 16 % 16 + step_b / 24 >= 1 &&
+            n / 16 % 16 + step_b / 24 < 17 && step_b / 8 % 3 + n % 16 >= 1 && step_b / 8 % 3 + n % 16 < 17;
+        tgc_copy_async16(shared_b + slot * 4608 + row * 144 + ((threadIdx.x % 8) * 8) * 2,
+                         p.in1 + (inside ? step_b / 24 * 1024 + step_b / 8 % 3 * 64 + n * 64 + step_b % 8 * 8 -
+                             1088 : 0), inside);
+      }
+    }
+    tgc_copy_commit();
+  };
+  auto put = [&](int k_first, int slot) {
+    if (k_first >= k_last) return;
+  };
+
+  const char* const matrix_a = shared_a + (warp_m + lane % 16) * 144 + lane / 16 * 16;
+  const char* const matrix_b = shared_b + (warp_n + lane / 16 * 8 + lane % 8) * 144 + lane / 8 % 2 * 16;
+  auto read = [&](int target, int slot, int step) {
+    tgc_ldmatrix_x4(a[target][0], matrix_a + slot * 9216 + step * 32);
+    unsigned two[4];
+    tgc_ldmatrix_x4(two, matrix_b + slot * 4608 + step * 32);
+#pragma unroll
+    for (int q = 0; q < 4; q++) b[target][q / 2][q % 2] = two[q];
+  };
+
+#pragma unroll 1
+  for (int slot = 0; slot < 3; slot++) {
+    fetch(k_begin + slot * 64, slot);
+    put(k_begin + slot * 64, slot);
+  }
+  int slot = 0, free_slot = 3;
+#pragma unroll 1
+  for (int k_first = k_begin; k_first < k_last; k_first += 64) {
+    tgc_copy_wait<4 - 2>();
+    __syncthreads();  // the slot is full, and no warp reads the one before it any more
+    const int k_next = k_first + 3 * 64;
+    fetch(k_next, free_slot);
+    read(0, slot, 0);
+#pragma unroll
+    for (int step = 0; step < 4; step++) {
+      if (step + 1 < 4) read((step + 1) % 2, slot, step + 1);
+#pragma unroll
+      for (int j = 0; j < 2; j++) tgc_mma_fp16(sum[0][j], a[step % 2][0], b[step % 2][j]);
+    }
+    put(k_next, free_slot);
+    slot = slot + 1 < 4 ? slot + 1 : 0;
+    free_slot = free_slot + 1 < 4 ? free_slot + 1 : 0;
+  }
+  tgc_copy_wait<0>();
+  __syncthreads();
+  // A warp's 16 x columns sums in shared memory; groups of 8 columns are exchanged by row, so that
+  // rows meet different banks.
+  float* const staged = reinterpret_cast<float*>(smem) + warp * 256;
+#pragma unroll 1
+  for (int part = 0; part < 1; part++) {
+#pragma unroll
+    for (int i = 0; i < 1; i++)
+#pragma unroll
+      for (int c = 0; c < 1; c++) {
+        if (part != i + c) continue;  // sums are registers: their indices are constants
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+          for (int half = 0; half < 2; half++) {
+            tgc_vector<float, 2> pair;
+            pair.at[0] = sum[i][c * 2 + j][half * 2];
+            pair.at[1] = sum[i][c * 2 + j][half * 2 + 1];
+            *reinterpret_cast<tgc_vector<float, 2>*>(
+                staged + (half * 8 + lane / 4) * 16 + (j ^ lane / 4 % 2) * 8 +
+                lane % 4 * 2) = pair;
+          }
+      }
+    __syncwarp();
+#pragma unroll 4
+    for (int turn = 0; turn < 1; turn++) {
+      const int e = turn * 32 + lane;
+      const int row = e / (2), column = e % 2;
+      const int m = tile_m * 64 + warp_m + part * 16 + row;
+      const int first = tile_n * 32 + warp_n;
+      const int strip = first / 8 + column;
+      if (m >= 64 || strip >= 1024) continue;
+      float totals[8];
+#pragma unroll
+      for (int v = 0; v < 8; v += 4) {
+        const tgc_vector<float, 4> several =
+            *reinterpret_cast<const tgc_vector<float, 4>*>(
+                staged + row * 16 + (column * 8 + v ^ row % 2 * 8));
+#pragma unroll
+        for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
+      }
+      float out0x8[8];
+#pragma unroll
+      for (int v = 0; v < 8; v++) {
+        const float total = totals[v];
+        const float rounded0 = tgc_cast<tgc_half>(total);
+        out0x8[v] = total;
+      }
+      tgc_store_vector(p.out0, strip / 32 * 16384 + m * 256 + strip % 32 * 8, tgc_rounded<tgc_half>(out0x8));
+    }
+    __syncwarp();
+  }
+}

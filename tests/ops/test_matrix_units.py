@@ -1,0 +1,220 @@
+"""Products and convolutions of 16-bit operands on matrix units: each tile against NumPy.
+
+One program holds a product for each tile, with sizes that no tile divides, and with sizes whose
+operands are copied asynchronously.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from execution import Batch, Results, device_or_skip
+
+from tinygrad_cuda.core.device import CPU
+from tinygrad_cuda.core.dtypes import DType, bfloat16, float16, float32
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import contraction
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_gradient
+from tinygrad_cuda.graph.ops.windows import padded
+from tinygrad_cuda.lowering import algorithms
+from tinygrad_cuda.lowering.skeletons.contract import mma_tiles
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, Product, split_k
+from tinygrad_cuda.lowering.target import Target
+
+Array = np.ndarray[Any, Any]
+HALVES = (bfloat16, float16)
+TILES = {"mma": mma_tiles.MMA_TILES, "wgmma": mma_tiles.WGMMA_TILES}
+TOLERANCE = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2e-6}  # of the largest result
+
+
+@pytest.fixture(params=["emu", "cuda"])
+def batch(request: pytest.FixtureRequest) -> Batch:
+    return Batch(device_or_skip(request.param, request))
+
+
+@pytest.fixture(params=list(TILES))
+def tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Nothing but one tier makes products."""
+    name: str = request.param
+    only = tuple(tier for tier in algorithms.TIERS if tier.name in (name, "channels last"))
+    monkeypatch.setattr(algorithms, "TIERS", only)
+    return name
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, tiles: dict[int, Any], slices: int = 1) -> None:
+    """A product's k decides its tile."""
+
+    def plan(product: Product, target: Target, others: Any) -> Plan[Any]:
+        return split_k(tiles[product.k], product.k, slices)
+
+    monkeypatch.setattr(mma_tiles, "plan", plan)
+
+
+class Operands:
+    """Random numbers that a half type has, as inputs of a batch and in float64."""
+
+    def __init__(self, batch: Batch, seed: int) -> None:
+        self.batch, self.rng = batch, np.random.default_rng(seed)
+
+    def __call__(
+        self, *shape: int, dtype: DType = bfloat16, turned: bool = False
+    ) -> tuple[Node, Array]:
+        """A node of this shape and its values; `turned`: memory has the last two axes exchanged."""
+        if turned:
+            node, values = self(*shape[:-2], shape[-1], shape[-2], dtype=dtype)
+            return contraction.transpose(node), np.swapaxes(values, -1, -2)
+        array = self.rng.standard_normal(shape).astype(dtype.numpy)
+        return self.batch.input(array), array.astype(np.float64)
+
+
+def compare(found: Results, expected: dict[str, Array], dtypes: dict[str, DType]) -> None:
+    for name, want in expected.items():
+        (values,) = found[name]
+        bound = TOLERANCE[dtypes[name].name] * np.abs(want).max()
+        error = np.abs(values.astype(np.float64) - want).max()
+        assert error <= bound, f"{name}: {error} > {bound}"
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize("wide", [False, True], ids=["odd sizes", "copied"])
+def test_every_tile_in_every_layout(
+    tier: str, batch: Batch, slices: int, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operands = Operands(batch, 5)
+    tiles, expected, dtypes = {}, {}, {}
+    for number, tile in enumerate(TILES[tier]):
+        k = 2 * tile.k + (8 * number + 8 if wide else 101 + 2 * number)
+        m, n = (tile.m + 8, tile.n + 16) if wide else (tile.m + 3, tile.n + 5)
+        assert k not in tiles
+        tiles[k] = tile
+        dtype = HALVES[number % 2]
+        for turned_a, turned_b in ((0, 1), (0, 0), (1, 0), (1, 1)) if number < 4 else ((0, 1),):
+            name = f"{tile} {turned_a}{turned_b}"
+            a, x = operands(m, k, dtype=dtype, turned=bool(turned_a))
+            b, y = operands(k, n, dtype=dtype, turned=bool(turned_b))
+            batch.want(name, [contraction.matmul(a, b)])
+            expected[name], dtypes[name] = x @ y, dtype
+    chosen(monkeypatch, tiles, slices)
+    compare(batch.run(), expected, dtypes)
+
+
+def test_awkward_sizes(tier: str, batch: Batch) -> None:
+    """One row, column or product; and as many as fill a tile but for one."""
+    operands = Operands(batch, 6)
+    expected, dtypes = {}, {}
+    for m, n, k in (
+        (1, 1, 1),
+        (1, 300, 7),
+        (129, 1, 65),
+        (64, 64, 1),
+        (127, 255, 63),
+        (17, 9, 1031),
+    ):
+        for dtype in HALVES:
+            name = f"{m} {n} {k} {dtype.name}"
+            (a, x), (b, y) = operands(m, k, dtype=dtype), operands(k, n, dtype=dtype)
+            batch.want(name, [contraction.matmul(a, b)])
+            expected[name], dtypes[name] = x @ y, dtype
+    compare(batch.run(), expected, dtypes)
+
+
+def test_prologues_epilogues_batches_and_orders(tier: str, batch: Batch) -> None:
+    """Operands that are cast, broadcast or padded; results with bias, activation, residual."""
+    operands = Operands(batch, 7)
+    expected, dtypes = {}, {}
+
+    def want(name: str, node: Node, values: Array) -> None:
+        batch.want(name, [node])
+        expected[name], dtypes[name] = values, node.dtype
+
+    (a, x), (b, y) = operands(70, 48, dtype=float32), operands(48, 40, dtype=float32)
+    cast = contraction.matmul(ew.cast(a, dtype=float16), ew.cast(b, dtype=float16))
+    rounded = [v.astype(np.float16).astype(np.float64) for v in (x, y)]
+    want("cast", cast, rounded[0] @ rounded[1])
+    (a, x), (b, y) = operands(3, 65, 72), operands(3, 72, 56)
+    want("batch", contraction.matmul(a, b), x @ y)
+    (b, y), (bias, z) = operands(72, 56), operands(56)
+    shared = mv.expand(mv.reshape(b, shape=(1, 72, 56)), shape=(3, 72, 56))
+    product = contraction.matmul(a, shared)
+    wide = mv.expand(mv.reshape(bias, shape=(1, 1, 56)), shape=(3, 65, 56))
+    (residual, r) = operands(3, 65, 56)
+    exact = (x @ y).astype(bfloat16.numpy).astype(np.float64)
+    sum_ = (exact + z).astype(bfloat16.numpy).astype(np.float64)
+    value = ew.add(ew.maximum(ew.add(product, wide), ew.sub(wide, wide)), residual)
+    want("epilogue", value, np.maximum(sum_, 0) + r)
+    wider_a = padded(a, ((1, 0), (3, 5)))
+    (b, y) = operands(3, 80, 24)
+    wider = np.pad(x, ((0, 0), (1, 0), (3, 5)))
+    want("padded", contraction.matmul(wider_a, b), wider @ y)
+    (a, x), (b, y) = operands(130, 64, dtype=float16), operands(64, 96, dtype=float16)
+    turned = mv.permute(mv.reshape(contraction.matmul(a, b), shape=(13, 10, 96)), axes=(1, 0, 2))
+    want("order", ew.mul(turned, turned), ((x @ y).astype(np.float16).astype(np.float64) ** 2)
+         .reshape(13, 10, 96).transpose(1, 0, 2))  # fmt: skip
+    sums = rd.sum(ew.cast(contraction.matmul(a, b), dtype=float32), axes=(0,))
+    want("summed", sums, (x @ y).astype(np.float16).astype(np.float64).sum(0))
+    compare(batch.run(), expected, {**dtypes, "summed": float16})
+
+
+def test_infinities_and_nans_are_those_of_a_sum(tier: str, batch: Batch) -> None:
+    a, b = np.ones((3, 40), np.float16), np.ones((40, 70), np.float16)
+    a[0, 3], a[1, 5], a[1, 6], a[2, 7] = np.inf, np.inf, -np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        want = a.astype(np.float64) @ b.astype(np.float64)
+    batch.want("values", [contraction.matmul(batch.input(a), batch.input(b))])
+    (found,) = batch.run()["values"]
+    np.testing.assert_array_equal(found.astype(np.float64), want)
+
+
+# N, C, (H, W), O, kernel, stride, pads, dilation, groups
+CONVOLUTIONS = (
+    (3, 8, (13, 12), 40, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
+    (2, 16, (9, 16), 24, (3, 2), (2, 1), ((1, 0), (0, 1)), (1, 2), 1),
+    (4, 24, (8, 8), 16, (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), 1),
+    (2, 8, (7, 8, 6), 16, (3, 2, 1), (1, 1, 2), ((1, 1), (0, 1), (0, 0)), (1, 1, 1), 1),
+)
+
+
+@pytest.mark.parametrize("problem", CONVOLUTIONS)
+def test_convolutions_and_their_weight_gradients(tier: str, batch: Batch, problem: Any) -> None:
+    """Beside the same in float64 by NumPy, from operands that a half type has."""
+    n, c, size, o, kernel, stride, pads, dilation, groups = problem
+    at = {"stride": stride, "padding": pads, "dilation": dilation, "groups": groups}
+    operands = Operands(batch, 8)
+    (x, x64), (w, w64) = operands(n, c, *size), operands(o, c // groups, *kernel)
+    y = convolution(x, w, **at)
+    (g, g64) = operands(*y.shape)
+    exact = Batch(CPU)
+    wide = {
+        "result": convolution(exact.input(x64), exact.input(w64), **at),
+        "weight": convolution_weight_gradient(
+            exact.input(g64), exact.input(x64), kernel=kernel, **at
+        ),
+    }  # fmt: skip
+    batch.want("result", [y])
+    batch.want("weight", [convolution_weight_gradient(g, x, kernel=kernel, **at)])
+    for name, node in wide.items():
+        exact.want(name, [node])
+    expected = {name: values for name, (values,) in exact.run().items()}
+    compare(batch.run(), expected, dict.fromkeys(expected, bfloat16))
+
+
+def test_the_choice_says_why() -> None:
+    """Large products of half types go to the fastest tier that the machine has; others do not."""
+    big, small = (Batch(CPU) for _ in range(2))
+    shape = (2048, 2048)
+
+    def product(batch: Batch, shape: tuple[int, int], dtype: DType) -> Node:
+        a, b = (batch.input(np.zeros(shape, dtype.numpy)) for _ in range(2))
+        return contraction.matmul(a, b)
+
+    h200 = Target.h200()
+    assert algorithms.choose(product(big, shape, bfloat16), h200).tier == "wgmma"
+    assert algorithms.choose(product(small, (3, 3), bfloat16), h200).tier == "tiled"
+    exact = algorithms.choose(product(small, shape, float32), h200)
+    assert exact.tier == "tiled"
+    assert "float32 is no operand of wgmma" in exact.reason

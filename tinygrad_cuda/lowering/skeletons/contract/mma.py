@@ -1,0 +1,371 @@
+"""CONTRACT on matrix units: products of 16-bit operands by mma.sync or wgmma, through the same
+loads and epilogues as `contract`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.lowering.codegen import index as ix
+from tinygrad_cuda.lowering.codegen.expression import Scope
+from tinygrad_cuda.lowering.codegen.index import Index
+from tinygrad_cuda.lowering.codegen.index_rewrites import Guard
+from tinygrad_cuda.lowering.codegen.params import KernelParams
+from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
+from tinygrad_cuda.lowering.codegen.store import comment, is_wide, stem
+from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.skeletons.contract.contract import (
+    BAND,
+    TiledContraction,
+    epilogue_text,
+    with_sum,
+)
+from tinygrad_cuda.lowering.skeletons.contract.loads import (
+    Reader,
+    Source,
+    ThreadMap,
+    contiguous_axis,
+    operand_fetch,
+    sources_of,
+    times,
+    zero_outside,
+)
+from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import (
+    COPY,
+    SWIZZLE,
+    MatrixTile,
+    MmaTile,
+    WgmmaTile,
+)
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan
+
+MMA, WGMMA = "contract_mma.cuh", "contract_wgmma.cuh"
+STEP_K = 16  # values of k that one instruction multiplies
+STRIP = 16  # bytes of an output strip: what a thread stores at once
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """One operand's tiles in shared memory, and the text that brings them there.
+
+    Attributes:
+        threads: which elements each thread loads.
+        before: statements before the loop over k.
+        fetch: in which a thread copies its elements, or prefetches them into registers.
+        put: in which it stores prefetched ones to shared memory; empty where they are copied.
+    """
+
+    threads: ThreadMap
+    before: Sequence[str]
+    fetch: Sequence[str]
+    put: Sequence[str]
+
+    @property
+    def trans(self) -> bool:
+        """Whether a slot's rows lie along the operand's other axis than k."""
+        return self.threads.contiguous != "k"
+
+    def declare(self) -> list[str]:
+        """The registers of what is prefetched."""
+        if not self.put:
+            return []
+        count = self.threads.loads * self.threads.width
+        return [f"float prefetch_{self.threads.source.name}[{count}];"]
+
+
+class _MatrixContraction(TiledContraction[Any]):
+    """One on matrix units.
+
+    Attributes:
+        tiles: of the outputs, in all batches and slices.
+        blocks: as many as there are tiles; of wgmma at most those that run at one time.
+    """
+
+    def __init__(self, kernel: Kernel, plan: Plan[Any]) -> None:
+        super().__init__(kernel, plan)
+        self.tiles = self.blocks
+        if isinstance(plan.tile, WgmmaTile):
+            together = plan.tile.resident(kernel.target) * kernel.target.multiprocessors
+            self.blocks = min(self.tiles, together)
+
+
+def mma_stages(kernel: Kernel, plan: Plan[Any]) -> list[Stage]:
+    """One stage, or two where the sum over k is split among blocks."""
+    problem = _MatrixContraction(kernel, plan)
+    return with_sum(problem, _product(problem))
+
+
+def _product(problem: _MatrixContraction) -> Stage:
+    """The stage that multiplies; with split-K it leaves the slices in scratch memory."""
+    kernel, tile = problem.kernel, problem.tile
+    params = KernelParams()
+    reader = Reader(params, set(kernel.reads), is_wide(kernel), kernel.target)
+    outer = Scope("batch")
+    sources = sources_of(problem.a, problem.b, tile.m, tile.n)
+    a, b = (_operand(source, problem, reader, outer) for source in sources)
+    results = _results(problem, reader, outer)
+    wgmma = isinstance(tile, WgmmaTile)
+    block = "block" if wgmma else "virtual_block"
+    sizes = _sizes(problem)
+    pipeline = fill(
+        MMA, "pipeline", fetch_a=a.fetch, fetch_b=b.fetch, put_a=a.put, put_b=b.put
+    )  # fmt: skip
+    body = fill(
+        WGMMA if wgmma else MMA,
+        "body",
+        **sizes,
+        **(_descriptors(tile, a, b) if wgmma else _matrices(tile, a, b)),
+        bytes_a=tile.slot(a.trans, tile.m),
+        bytes_b=tile.slot(b.trans, tile.n),
+        fetches=fill(
+            MMA, "fetches", **sizes, outer=outer.lines, tile=fill(MMA, "tile", **sizes, block=block)
+        ),
+        declare=[*a.declare(), *b.declare()],
+        prologue=[*a.before, *b.before, pipeline],
+        results=results,
+        tiles=problem.tiles,
+        blocks=problem.blocks,
+    )
+    name = stem(kernel) + ("_slices" if problem.scratch else "")
+    about = _about(problem)
+    stage = wrapped(kernel, name, body, params.list, problem.blocks, tile.shared, about)
+    stage.dense = tile.resident(kernel.target)
+    return stage
+
+
+def _about(problem: _MatrixContraction) -> str:
+    """What stands above the kernel."""
+    tile = problem.tile
+    shape = f"{problem.batches} x {problem.m} x {problem.n} x {problem.k}"
+    text = (
+        f"contract {shape} by {tile.unit}, tiles of {tile.m} x {tile.n} x {tile.k}, "
+        f"split-K {problem.slices}, {problem.flops} FLOPs"
+    )
+    return comment(problem.kernel, text, problem.blocks)
+
+
+def _results(problem: _MatrixContraction, reader: Reader, outer: Scope) -> str:
+    """The end of the kernel: outputs through shared memory and the epilogue into memory."""
+    tile, lanes = problem.tile, _lanes(problem)
+    batch = ix.variable("batch", problem.batches)
+    row, load, map_, store = epilogue_text(problem, reader, outer, batch, lanes)
+    wgmma = isinstance(tile, WgmmaTile)
+    columns = tile.columns
+    j = f"c * {columns // 8} + j"
+    first = f"sum[i][({j}) * 4 + half * 2" if wgmma else f"sum[i][{j}][half * 2"
+    chunks = (tile.group_n if wgmma else tile.warp_n) // columns
+    return fill(
+        MMA,
+        "results",
+        **_sizes(problem),
+        row_step=64 if wgmma else 16,
+        staging=tile.stages * tile.slots if wgmma else 0,
+        chunks=chunks,
+        parts=_sizes(problem)["tiles_m"] * chunks,
+        columns=columns,
+        groups=columns // 8,
+        turns=16 * columns // (32 * lanes),
+        low=f"{first}]",
+        high=f"{first} + 1]",
+        lanes=lanes,
+        fragment=min(4, lanes),
+        strips=problem.n // lanes,
+        row=row,
+        load=load,
+        map=map_,
+        store=store,
+    )
+
+
+def _lanes(problem: _MatrixContraction) -> int:
+    """Neighbouring outputs that a thread stores at once: 16 bytes of the widest value."""
+    kernel = problem.kernel
+    wide = [n for n in (*kernel.stores, *kernel.reads) if prod(n.shape) >= kernel.numel]
+    lanes = STRIP // (4 if problem.scratch else max(node.dtype.itemsize for node in wide))
+    while problem.run % lanes:
+        lanes //= 2
+    return lanes
+
+
+def _sizes(problem: _MatrixContraction) -> dict[str, object]:
+    """The sizes that fill the skeleton."""
+    tile = problem.tile
+    wgmma = isinstance(tile, WgmmaTile)
+    unit = {"bfloat16": "bf16", "float16": "fp16"}[problem.dtype.name]
+    return {
+        "m": problem.m,
+        "k": problem.k,
+        "chunk": problem.chunk,
+        "batches": problem.batches,
+        "grid_m": problem.tiles_m,
+        "grid_n": problem.tiles_n,
+        "grid": problem.tiles_m * problem.tiles_n,
+        "band": min(BAND, problem.tiles_m),
+        "tile_m": tile.m,
+        "tile_n": tile.n,
+        "tile_k": tile.k,
+        "tiles_m": (tile.group_m // 64) if wgmma else (tile.warp_m // 16),
+        "tiles_8": (tile.group_n if wgmma else tile.warp_n) // 8,
+        "steps": tile.k // STEP_K,
+        "stages": tile.stages,
+        "threads": THREADS,
+        "multiply": f"tgc_{'wgmma' if wgmma else 'mma'}_{unit}",
+    }
+
+
+def _descriptors(tile: WgmmaTile, a: _Operand, b: _Operand) -> dict[str, object]:
+    """How descriptors walk along the tiles of both operands, in bytes."""
+    steps = {False: STEP_K * tile.itemsize, True: STEP_K * SWIZZLE}
+    return {
+        "groups_n": tile.across,
+        "group_m": tile.group_m,
+        "group_n": tile.group_n,
+        "block_bytes": tile.block_bytes,
+        "trans_a": str(a.trans).lower(),
+        "trans_b": str(b.trans).lower(),
+        "step_a": steps[a.trans],
+        "step_b": steps[b.trans],
+    }
+
+
+def _matrices(tile: MmaTile, a: _Operand, b: _Operand) -> dict[str, object]:
+    """How a warp's lanes address the 8 x 8 matrices of both operands, in bytes.
+
+    ldmatrix.x4 reads four: of A the rows 0-7 and 8-15 at the first k, then at the next; of B two
+    matrices of k for each of two groups of 8 columns.
+    """
+    itemsize = tile.itemsize
+    found: dict[str, object] = {
+        "warps_n": tile.across, "warp_m": tile.warp_m, "warp_n": tile.warp_n,
+    }  # fmt: skip
+    both = ((a, tile.m, "warp_m", False), (b, tile.n, "warp_n", True))
+    for operand, extent, warp, step_first in both:
+        side = operand.threads.source.name
+        stride = tile.stride(operand.trans, extent)
+        # Lanes 0-7, 8-15, 16-23, 24-31 give the rows of the four matrices.
+        near, far = "lane % 16", f"lane / 16 * {COPY}"
+        apart = "lane / 16 * 8 + lane % 8", f"lane / 8 % 2 * {COPY}"
+        rows, column = (near, far) if operand.trans == step_first else apart
+        if operand.trans:
+            found[f"matrix_{side}"] = f"({rows}) * {stride} + {column} + {warp} * {itemsize}"
+            found[f"next_{side}"], found[f"step_{side}"] = 16 * itemsize, STEP_K * stride
+        else:
+            found[f"matrix_{side}"] = f"({warp} + {rows}) * {stride} + {column}"
+            found[f"next_{side}"], found[f"step_{side}"] = 16 * stride, STEP_K * itemsize
+        found[f"ldmatrix_{side}"] = "tgc_ldmatrix_x4" + "_trans" * operand.trans
+    return found
+
+
+# Operands -----------------------------------------------------------------------------------------
+
+
+def _operand(source: Source, problem: _MatrixContraction, reader: Reader, outer: Scope) -> _Operand:
+    """Copies of 16 bytes where memory has the operand as it is multiplied, or loads."""
+    tile = problem.tile
+    copied = _copied(source, problem, reader, outer)
+    if copied is not None:
+        return copied
+    fetch = operand_fetch(source, problem.plan, 0, reader, outer, problem.dtype, False)
+    threads = fetch.threads
+    step, row = threads.offsets
+    put = fill(
+        MMA,
+        "put",
+        **_slots(tile, threads),
+        row=row,
+        column=tile.column(threads.contiguous != "k", times(f"({step})", threads.width), "row"),
+        width=threads.width,
+        storage=problem.dtype.c,
+    )
+    return _Operand(threads, fetch.before, fetch.fetch, put.splitlines())
+
+
+def _slots(tile: MatrixTile, threads: ThreadMap) -> dict[str, object]:
+    """Of a thread's elements in a slot."""
+    trans, extent = threads.contiguous != "k", threads.source.tile
+    return {
+        "side": threads.source.name,
+        "loads": threads.loads,
+        "rows": threads.rows,
+        "stride": tile.stride(trans, extent),
+        "bytes": tile.slot(trans, extent),
+        "skip": threads.skip(),
+    }
+
+
+class _Runs(NamedTuple):
+    """Runs of 16 bytes of an operand that are runs of one value in memory.
+
+    Attributes:
+        node: the value.
+        first: the position of a thread's first element.
+        guard: where the run is not of zeros.
+    """
+
+    node: Node
+    first: Index
+    guard: Guard
+
+
+def _runs(
+    source: Source, problem: _MatrixContraction, threads: ThreadMap, reader: Reader
+) -> _Runs | None:
+    """An operand's runs, if memory has it so."""
+    tile = problem.tile
+    extent, strided_extent = threads.extents
+    if extent % tile.vector:
+        return None
+    step = ix.variable(f"step_{source.name}", extent // tile.vector)
+    v = ix.variable("v", tile.vector)
+    strided, along = ix.variable(threads.strided, strided_extent), step * tile.vector + v
+    other, k = (strided, along) if threads.contiguous == "k" else (along, strided)
+    at = source.at(ix.variable("batch", source.batches), other, k)
+    node, inner, guard = zero_outside(reader, source.node, at)
+    if node not in reader.memory or node.dtype is not problem.dtype:
+        return None
+    split = ix.split_lane(ix.flatten(inner, node.shape), v)
+    if split is None or split[0] != 1 or not ix.divisible(split[1], tile.vector):
+        return None
+    if any(leaf.name == "v" for condition in guard for leaf in condition.index.leaves):
+        return None
+    return _Runs(node, split[1], guard)
+
+
+def _copied(
+    source: Source, problem: _MatrixContraction, reader: Reader, outer: Scope
+) -> _Operand | None:
+    """Asynchronous copies of an operand's runs, if it has any."""
+    tile = problem.tile
+    contiguous, _ = contiguous_axis(source, reader.memory)
+    threads = ThreadMap(source, problem.plan, contiguous, tile.vector, k_major=False)
+    runs = _runs(source, problem, threads, reader)
+    if runs is None:
+        return None
+    (extent, strided_extent), (thread, row) = threads.extents, threads.offsets
+    along_k, step = contiguous == "k", f"step_{source.name}"
+    first = f"tile_{source.other} * {source.tile}"
+    reader.scopes = [outer, Scope(), Scope(threads.strided, step), Scope("v")]
+    bounds = [
+        f"{threads.strided} < {strided_extent if along_k else 'k_last'}",
+        f"{step} * {tile.vector} < {'k_last' if along_k else extent}",
+        *([reader.guard_text(runs.guard)] if runs.guard else []),
+    ]
+    start = f"({'k_first' if along_k else first}) / {tile.vector}"
+    declare = [f"const int {step} = {start} + {thread};"]
+    text = fill(
+        MMA,
+        "copy",
+        **_slots(tile, threads),
+        thread=declare if along_k else [],
+        row=row,
+        strided=threads.strided,
+        strided_first=first if along_k else "k_first",
+        in_bounds=" && ".join(bounds),
+        column=tile.column(not along_k, times(f"({thread})", tile.vector), "row"),
+        pointer=reader.words.read(runs.node),
+        index=reader.index_text(runs.first),
+    )
+    return _Operand(threads, [] if along_k else declare, text.splitlines(), [])

@@ -1,0 +1,251 @@
+"""Tiles of products on matrix units: a block's outputs, its ring in shared memory, its time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
+    Plan,
+    Product,
+    split_k,
+)
+from tinygrad_cuda.lowering.target import Target
+
+COPY = 16  # bytes of an asynchronous copy, and of the padding of a row in shared memory
+WARPS = 8  # of a block
+STAGED = 64  # columns that a warp stages in shared memory at once
+SWIZZLE = 128  # bytes of a row that wgmma reads
+SUMS = 64  # of a thread, that leave registers for a second block
+SLICE_K = 128  # values of k in a split-K slice at least
+
+# Fitted to 460 measurements on an H200 (lab/matrix_units.py), in clocks as in `tile_heuristics`.
+STEP = {"mma": 650, "wgmma": 300}  # clocks of a step of the loop over k at least
+OUTPUT = 0.195  # clocks of an output's epilogue
+JOIN = 6400  # clocks of a second launch
+JOIN_TRAFFIC = 0.8  # share of memory's bytes a clock at which slices are written and read again
+
+
+@dataclass(frozen=True)
+class MatrixTile:
+    """What a block computes: m x n outputs, k products at a time.
+
+    `stages` slots of shared memory hold tiles of both operands. `speed` is the share of the matrix
+    units' multiply-adds that fits measurements best.
+    """
+
+    m: int
+    n: int
+    k: int
+    down: int  # warps, or warpgroups, that share the rows
+    speed: float
+    stages: int = 4
+
+    itemsize = 2  # bytes of an element
+    unit = ""  # whose instructions it is cut for
+
+    @property
+    def streamed(self) -> bool:
+        """Both operands go through shared memory."""
+        return False
+
+    @property
+    def vector(self) -> int:
+        """Elements of an asynchronous copy."""
+        return COPY // self.itemsize
+
+    @property
+    def warp_columns(self) -> int:
+        """Columns of a warp's outputs."""
+        raise NotImplementedError
+
+    @property
+    def columns(self) -> int:
+        """Columns of outputs that a warp stages in shared memory at once."""
+        return min(STAGED, self.warp_columns)
+
+    @property
+    def staging(self) -> int:
+        """Bytes of the staged outputs of all warps."""
+        return WARPS * 16 * self.columns * 4
+
+    def stride(self, trans: bool, extent: int) -> int:
+        """Bytes from row to row of an operand's slot; `trans`: rows along `extent`, not along k."""
+        raise NotImplementedError
+
+    def slot(self, trans: bool, extent: int) -> int:
+        """Bytes of an operand's slot."""
+        raise NotImplementedError
+
+    def column(self, trans: bool, element: str, row: str) -> str:
+        """C text of an element's bytes behind the beginning of its row."""
+        raise NotImplementedError
+
+    @property
+    def slots(self) -> int:
+        """Bytes of a slot of each operand, whichever way they lie."""
+        return sum(max(self.slot(t, e) for t in (False, True)) for e in (self.m, self.n))
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        raise NotImplementedError
+
+    def resident(self, target: Target) -> int:
+        """Blocks that a multiprocessor holds at once."""
+        sums = self.m * self.n // (32 * WARPS)
+        return target.resident(self.shared, 2 if sums <= SUMS else 1)
+
+
+class MmaTile(MatrixTile):
+    """One of mma.sync: rows are padded, so that eight of them begin in different banks."""
+
+    unit = "mma"
+
+    @property
+    def across(self) -> int:
+        """Warps that share the columns."""
+        return WARPS // self.down
+
+    @property
+    def shared(self) -> int:
+        return max(self.stages * self.slots, self.staging)
+
+    @property
+    def warp_columns(self) -> int:
+        return self.warp_n
+
+    @property
+    def warp_m(self) -> int:
+        """Rows of a warp."""
+        return self.m // self.down
+
+    @property
+    def warp_n(self) -> int:
+        """Columns of a warp."""
+        return self.n // self.across
+
+    def stride(self, trans: bool, extent: int) -> int:
+        return (extent if trans else self.k) * self.itemsize + COPY
+
+    def slot(self, trans: bool, extent: int) -> int:
+        return (self.k if trans else extent) * self.stride(trans, extent)
+
+    def column(self, trans: bool, element: str, row: str) -> str:
+        return f"({element}) * {self.itemsize}"
+
+
+class WgmmaTile(MatrixTile):
+    """One of wgmma: rows of 128 bytes in blocks, with the 128-byte swizzle."""
+
+    unit = "wgmma"
+
+    @property
+    def across(self) -> int:
+        """Warpgroups that share the columns."""
+        return WARPS // 4 // self.down
+
+    @property
+    def shared(self) -> int:
+        return self.stages * self.slots + self.staging  # the next tiles come during the epilogue
+
+    @property
+    def warp_columns(self) -> int:
+        return self.group_n
+
+    @property
+    def group_m(self) -> int:
+        """Rows of a warpgroup."""
+        return self.m // self.down
+
+    @property
+    def group_n(self) -> int:
+        """Columns of a warpgroup, those of one instruction."""
+        return self.n // self.across
+
+    def stride(self, trans: bool, extent: int) -> int:
+        return SWIZZLE
+
+    def slot(self, trans: bool, extent: int) -> int:
+        return extent * self.k * self.itemsize
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of 64 rows of A or columns of B."""
+        return 64 * SWIZZLE
+
+    def column(self, trans: bool, element: str, row: str) -> str:
+        chunk = f"((({element}) / {self.vector} % 8) ^ ({row}) % 8) * {COPY}"
+        within = f"({element}) % {self.vector} * {self.itemsize}"
+        block = f"({element}) / 64 * {self.block_bytes} + " if trans else ""
+        return f"{block}{chunk} + {within}"
+
+
+MMA_TILES = (
+    MmaTile(128, 256, 32, 2, 0.30),
+    MmaTile(256, 128, 32, 4, 0.30),
+    MmaTile(128, 128, 32, 2, 0.31),
+    MmaTile(128, 64, 32, 4, 0.23),
+    MmaTile(64, 128, 32, 2, 0.24),
+    MmaTile(64, 64, 32, 2, 0.175),
+    MmaTile(64, 32, 64, 4, 0.133),
+    MmaTile(32, 64, 64, 2, 0.133),
+    MmaTile(32, 128, 32, 2, 0.152),
+    MmaTile(128, 32, 32, 4, 0.143),
+    MmaTile(16, 128, 64, 1, 0.088),
+    MmaTile(128, 16, 64, 8, 0.088),
+    MmaTile(16, 256, 32, 1, 0.09),
+)
+
+WGMMA_TILES = (
+    WgmmaTile(128, 256, 64, 2, 0.755),
+    WgmmaTile(256, 128, 64, 2, 0.682),
+    WgmmaTile(128, 128, 64, 2, 0.485),
+    WgmmaTile(64, 256, 64, 1, 0.471),
+    WgmmaTile(128, 64, 64, 2, 0.276),
+    WgmmaTile(64, 128, 64, 1, 0.276),
+)
+Tiles = tuple[MatrixTile, ...]
+
+
+@lru_cache(maxsize=1 << 12)
+def plan(product: Product, target: Target, tiles: Tiles) -> Plan[Any]:
+    """The tile and the number of split-K slices that take the least time."""
+    tiles = tuple(tile for tile in tiles if tile.shared <= target.block_shared)
+    plans = [cut for tile in tiles for cut in _splits(tile, product, target)]
+    return min(plans, key=lambda cut: clocks(cut, product, target))
+
+
+def _splits(tile: MatrixTile, product: Product, target: Target) -> list[Plan[Any]]:
+    """The whole sum, and split-K plans that fill all multiprocessors a few times at most."""
+    blocks, most = _blocks(tile, product), product.k // SLICE_K or 1
+    cuts = {}
+    for waves in (1, 2, 3, 4):
+        slices = min(max(1, target.multiprocessors * waves // blocks), most)
+        for count in (1, slices):
+            cut = split_k(tile, product.k, count)
+            cuts[cut.slices] = cut
+    return list(cuts.values())
+
+
+def _blocks(tile: MatrixTile, product: Product) -> int:
+    return -(-product.m // tile.m) * -(-product.n // tile.n) * product.batches
+
+
+def clocks(cut: Plan[Any], product: Product, target: Target) -> float:
+    """An estimate of a product's time, in clocks of a multiprocessor."""
+    tile = cut.tile
+    blocks = _blocks(tile, product) * cut.slices
+    steps = cut.chunk // tile.k
+    each, resident = -(-blocks // target.multiprocessors), tile.resident(target)
+    work = tile.m * tile.n * tile.k / (target.matrix_lanes * tile.speed)
+    outputs = tile.m * tile.n * OUTPUT
+    alone = steps * max(work, STEP[tile.unit]) + outputs
+    rounds, rest = divmod(each, resident)
+    time: float = rounds * max(resident * (steps * work + outputs), alone)
+    time += max(rest * (steps * work + outputs), alone) if rest else 0
+    if cut.slices > 1:
+        results = product.batches * product.m * product.n
+        time += JOIN + cut.slices * results * 4 / (JOIN_TRAFFIC * target.traffic)
+    return time
