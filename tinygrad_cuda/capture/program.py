@@ -120,7 +120,7 @@ class CapturedProgram:
         self._find_places(given)
         self._find_gradients(output_specs)
         self.escaped = escaped(capture, output_specs)
-        self._find_writes(given)
+        self._find_writes()
         self._find_handles(given)
         self._lay_out(output_specs)
         # Of a call that is over nothing stays but its state.
@@ -177,7 +177,7 @@ class CapturedProgram:
             read = any(leaf is other for _, other in self.leaf_places)
             (self.late if read else self.gradients).append(gradient)
 
-    def _find_writes(self, given: Given) -> None:
+    def _find_writes(self) -> None:
         """Which cells that were there before hold something else now, by the run behind it."""
         self.writes: dict[int, list[tuple[int, OutputSpec]]] = {}
         self.written: list[int] = []  # places

@@ -239,7 +239,7 @@ class Capture:
         self,
         places: Sequence[Any],
         snapshot: Callable[[Any], Any],
-        views: Sequence[ViewArgument] = (),
+        views: Sequence[ViewArgument],
     ) -> None:
         self.views = views
         self.written_bases: set[Any] = set()

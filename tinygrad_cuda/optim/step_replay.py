@@ -6,7 +6,7 @@ It is in `optim` since it runs each optimizer's own `apply_single`; without it n
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from itertools import repeat
 from operator import is_
@@ -34,14 +34,16 @@ class Absent:
     """Stands for every Tensor of an update; notes what is asked of it.
 
     Args:
-        log: receives names of operations and operands that are not Tensors.
         like: the parameter whose shape it shows, and the dtype in which that is updated.
+
+    Attributes:
+        log: names of operations, and operands that are not Tensors.
     """
 
     __slots__ = ("log", "shape", "dtype", "ndim")
 
-    def __init__(self, log: list[Any], like: Tensor) -> None:
-        self.log = log
+    def __init__(self, like: Tensor) -> None:
+        self.log: list[Any] = []
         self.shape, self.dtype, self.ndim = tuple(like.shape), wide(like.dtype), like.ndim
 
     def __neg__(self) -> Absent:
@@ -77,14 +79,30 @@ for _name in (
     setattr(Absent, f"__{_name}__", _operator(_name))
 
 
-def dry_run(optimizer: Any, absent: Any, state: Any, group: Any, scalar: Any) -> Any:
-    """What `apply_single` returns where `absent` stands for every Tensor.
+def dry_run(
+    optimizer: Any, absent: Absent, state: dict[str, Any], group: Any
+) -> tuple[list[tuple[Any, float]], dict[str, Any]]:
+    """The scalars that `apply_single` asks for, by name and in order, and the state behind it.
+
+    Args:
+        optimizer: whose update it is.
+        absent: stands for every Tensor; its log is that of this update.
+        state, group: what the update gets.
 
     Raises:
         CompileError: the update does not run on a stand-in.
     """
+    scalars: list[tuple[Any, float]] = []
+    log = absent.log
+    log.clear()
+
+    def scalar(value: float, *name: Any) -> Absent:
+        scalars.append((name, value))
+        log.append(name[0])
+        return absent
+
     try:
-        return optimizer.apply_single(absent, absent, state, group, scalar)
+        _, new = optimizer.apply_single(absent, absent, state, group, scalar)
     except (TypeError, AttributeError, ValueError) as error:
         raise CompileError(
             "compile",
@@ -93,6 +111,7 @@ def dry_run(optimizer: Any, absent: Any, state: Any, group: Any, scalar: Any) ->
             actual=str(error),
             hint="write x.maximum(y) instead of maximum(x, y)",
         ) from error
+    return scalars, new
 
 
 class _ScalarGroup:
@@ -103,15 +122,12 @@ class _ScalarGroup:
         self.number = number
         self.first = parameter
         self.host = host
-        # Where plans read each of the numbers.
-        self.targets: defaultdict[int, list[tuple[list[Any], int]]] = defaultdict(list)
         self.parameters = len(optimizer.param_groups[number]["params"])
         self.group = dict(optimizer.param_groups[number])
         # Options that are numbers may change: what depends on them is compared by its log.
         options = [key for key in self.group if key != "params"]
         self.fixed = [key for key in options if not numeric(self.group[key])]
-        self.log: list[Any] = []
-        self.absent = Absent(self.log, parameter)
+        self.absent = Absent(parameter)
         state = optimizer.state.get(parameter) or {}
         self.given = {k: self.absent for k, v in state.items() if isinstance(v, Tensor)}
         # Whose state it is, and the states.
@@ -121,29 +137,19 @@ class _ScalarGroup:
         self.holders: list[dict[str, Any]] = []
         self.keys: list[str] = []
         self.tensors: list[Tensor] = []
-        self.names: list[Any] = []
         self.used = False  # the step for which there are numbers has been taken
         # The host state behind the step, where the step was only foreseen.
         self.then: dict[str, Any] | None = None
-        _, self.new = self.compute(self.group, host)
-        self.recorded_log = list(self.log)
+        self.new = self.compute(self.group, host)
+        # Where plans read each of the scalars.
+        self.targets: list[list[tuple[list[Any], int]]] = [[] for _ in self.scalars]
+        self.recorded_log = list(self.absent.log)
 
-    def compute(self, group: Any, host: dict[str, Any]) -> tuple[list[float], Any]:
-        """The numbers of a step in the order in which they are asked for, and the new state."""
-        absent: Any = self.absent
-        log, values, names = self.log, [], self.names
-        log.clear()
-        names.clear()
-
-        def scalar(value: float, *name: Any) -> Any:
-            values.append(float(value))
-            names.append(name)
-            log.append(name[0])
-            return absent
-
-        given = {**self.given, **host}
-        _, new = dry_run(self.optimizer, absent, given, group, scalar)
-        return values, {k: v for k, v in new.items() if v is not absent}
+    def compute(self, group: Any, host: dict[str, Any]) -> dict[str, Any]:
+        """Computes the scalars of a step; the new host state."""
+        absent = self.absent
+        self.scalars, new = dry_run(self.optimizer, absent, {**self.given, **host}, group)
+        return {k: v for k, v in new.items() if v is not absent}
 
     def join(self, parameter: Tensor, state: Any) -> None:
         """Adds a parameter; the Tensors of its state may not be replaced."""
@@ -178,7 +184,7 @@ class _ScalarGroup:
             Stale: the step would be another graph.
         """
         same = self._compared(group) and host == self.host
-        self.then = self._after(host, self.new if same else self._checked(group, host)[1])
+        self.then = self._after(host, self.new if same else self._checked(group, host))
 
     def current(self) -> dict[str, Any]:
         """The host state that all the parameters have now.
@@ -228,16 +234,16 @@ class _ScalarGroup:
                 raise Stale(f"the optimizer's {key} has changed")
         return False
 
-    def _checked(self, group: Any, host: dict[str, Any]) -> tuple[list[float], Any]:
+    def _checked(self, group: Any, host: dict[str, Any]) -> dict[str, Any]:
         """What `compute` returns.
 
         Raises:
             Stale: the step would be another graph.
         """
-        values, new = self.compute(group, host)
-        if self.log != self.recorded_log:
+        new = self.compute(group, host)
+        if self.absent.log != self.recorded_log:
             raise Stale("the optimizer's update is another one")
-        return values, new
+        return new
 
     def _after(self, host: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         """The host state after a step."""
@@ -245,11 +251,11 @@ class _ScalarGroup:
 
     def _take(self, group: Any, host: dict[str, Any]) -> None:
         """Computes the numbers of the step from this host state, where plans read them."""
-        values, self.new = self._checked(group, host)
+        self.new = self._checked(group, host)
         self.host, self.used = host, False
-        for index, value in enumerate(values):
-            for to, position in self.targets[index]:
-                to[position] = value
+        for targets, (_, value) in zip(self.targets, self.scalars):
+            for to, position in targets:
+                to[position] = float(value)
 
     def commit(self) -> None:
         """Writes the new host state, past the methods that count changes: `steps` says so."""
@@ -378,7 +384,9 @@ class StepReplay(StepEvent):
         if self._current < 0:
             return value
         scalar_group = self.scalar_groups[self._current]
-        number: float = supplied(value, self, self._current, scalar_group.names.index(name))
+        number: float = supplied(
+            value, self, self._current, [known for known, _ in scalar_group.scalars].index(name)
+        )
         return number
 
     def finish(self) -> None:

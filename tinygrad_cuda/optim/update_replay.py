@@ -69,20 +69,15 @@ class _Numbers:
     def __init__(
         self, optimizer: Any, group: Any, options: Any, parameter: Tensor, state: State
     ) -> None:
-        self.values: dict[Any, float] = {}
-        log: list[Any] = []
-        absent: Any = Absent(log, parameter)
-
-        def scalar(value: float, *name: Any) -> Any:
-            self.values.setdefault(name, value)
-            log.append(name[0])
-            return absent
-
+        absent = Absent(parameter)
         given = {k: absent if isinstance(v, Tensor) else v for k, v in state.items()}
-        _, new = dry_run(optimizer, absent, given, group, scalar)
+        scalars, new = dry_run(optimizer, absent, given, group)
+        self.values: dict[Any, float] = {}
+        for name, value in scalars:
+            self.values.setdefault(name, value)
         self.new_state = {key: value for key, value in new.items() if value is not absent}
         self.names = list(new)
-        self.kind = _kinds.setdefault((type(optimizer), options, tuple(log)), object())
+        self.kind = _kinds.setdefault((type(optimizer), options, tuple(absent.log)), object())
         self._nodes: dict[Any, list[Node]] = {}
 
     def again(self) -> _Numbers:
@@ -175,10 +170,7 @@ class Updates:
             return False
         if update is _missing:
             if len(_updates) >= CAPACITY:
-                _past.clear()
-                _updates.clear()
-                _templates.clear()
-                _kinds.clear()
+                _forget()
             update = _updates[key] = self._made(inputs, state)
         elif update is not None and settings.validate:
             now = _Update(self.optimizer, self.group, inputs, state)
@@ -253,12 +245,10 @@ class Updates:
         if template is None:
             template = _templates[key] = _joined(key)
         lines, device = (self.site,), self.inputs[0].device
-        if template.heads is not None:
-            waiting = Deferred(template, tuple(self.inputs), device, lines)
-            results = waiting.results(template.heads, lines)
-        else:
-            nodes = template(self.inputs, device, lines)
-            results = [nodes[position] for position in template.chosen]
+        assert template.heads is not None  # each result is an `assign`, which no other reads
+        results = Deferred(template, tuple(self.inputs), device, lines).results(
+            template.heads, lines
+        )
         local.recorder.recorded += template.length
         for cell, node in zip(self.cells, results):
             cell.put(node)

@@ -18,7 +18,6 @@ def fill() -> None:
     templates, lookup = switches.backward_templates, switches.plan_lookup
     gradient.plain_pass = backward_template.templated_pass if templates else gradient.pass_by_rules
     realize.run_cached_plan = plan_lookup.run_cached_plan if lookup else realize.trace_always
-    plan_lookup.guards.on = switches.plan_guards
     cache.keeps = switches.plan_cache
     replays.cuda_graphs = switches.cuda_graphs
     replays.graphs_by_address = switches.graphs_by_address

@@ -28,6 +28,7 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.graph.program import Number, structure
 from tinygrad_cuda.replay.generated_guard import GuardMatch, guard_over, read_by
 from tinygrad_cuda.replay.subgraph_template import Deferred
+from tinygrad_cuda.replay.switches import switches
 
 _sources_of = attrgetter("sources")
 
@@ -386,15 +387,6 @@ _PICKED = LISTED + 1
 STEADY = 16
 
 
-class _Guards:
-    """Whether guards are written."""
-
-    on = True
-
-
-guards = _Guards()
-
-
 class PlanEntries(list[PlanEntry]):
     """How the plans of one structure run, the last one first.
 
@@ -458,7 +450,7 @@ def run_cached_plan(device: Device, wanted: list[Node]) -> bool | Marks | Expect
             if settings.validate:
                 return Expected(known, outline, Marks(outline, wanted))
             ways.found += 1
-            if ways.found == STEADY and guards.on:
+            if ways.found == STEADY and switches.plan_guards:
                 paths = cache.known.setdefault(hint, [])
                 paths[WAYS - 1 :] = ()
                 paths.insert(0, (guard_over(outline, wanted), ways))

@@ -146,9 +146,9 @@ class Deferred:
         device: where.
         lines: those that its nodes carry.
         calls: other calls whose inner nodes it reads.
-        codes: of index checks, with their places.
 
     Attributes:
+        codes: of index checks, with their places.
         ends: the results, weakly.
         used: the backward pass that used its history: its line, and the places it has passed.
     """
@@ -164,14 +164,13 @@ class Deferred:
         device: Device,
         lines: Sequence[RawSite | None],
         calls: tuple[Deferred, ...] = (),
-        codes: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.origin = origin
         self.inputs = inputs
         self.device = device
         self.lines = lines
         self.calls = calls
-        self.codes = codes
+        self.codes: Sequence[tuple[int, int]] = ()
         self.ends: list[ref[Node]] = []
         self.used: tuple[RawSite | None, Sequence[int]] | None = None
         self._nodes: list[Node] | None = None
@@ -229,7 +228,7 @@ def waiting(
     inputs: tuple[Node, ...],
     device: Device,
     site: RawSite | None,
-    codes: Sequence[tuple[int, int]] = (),
+    codes: Sequence[tuple[int, int]],
 ) -> Node:
     """The result, with the template's only head, of a call that waits: all that it costs."""
     call: Deferred = _new(Deferred)

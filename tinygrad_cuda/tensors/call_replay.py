@@ -61,29 +61,15 @@ class _TemplatedCall:
 _Known = dict[Any, _TemplatedCall | None]
 
 
-class _Calls:
-    """The calls that have been seen, of all functions, and how one is made of a new call."""
-
-    def __init__(self) -> None:
-        self._all: list[_Known] = []
-
-    def dictionary(self) -> _Known:
-        """The calls of one function, by what decides their graphs."""
-        self._all.append({})
-        return self._all[-1]
-
-    def made(self, function: Any, args: Any, options: dict[str, Any]) -> _TemplatedCall | None:
-        """A call that has not come before; None if it is to run its function each time."""
-        return _made(function, args, options) if switches.templated_calls else None
-
-    def forget(self) -> None:
-        """Drops all."""
-        for calls in self._all:
-            calls.clear()
+_all: list[_Known] = []  # of each function, its calls by what decides their graphs
 
 
-calls = _Calls()
-switches.listen(calls.forget)
+def _forget() -> None:
+    for calls in _all:
+        calls.clear()
+
+
+switches.listen(_forget)
 
 
 def templated(function: F) -> F:
@@ -92,7 +78,8 @@ def templated(function: F) -> F:
     They return one Tensor, write to none, draw no random numbers and look at no value.
     """
 
-    recorded = calls.dictionary()
+    recorded: _Known = {}
+    _all.append(recorded)
     parameters = Parameters(function)
 
     @functools.wraps(function)
@@ -133,7 +120,7 @@ def templated(function: F) -> F:
         call = recorded.get(whole := tuple(key), _missing)
         if call is _missing:
             parameters.check(args, options)
-            call = _remember(recorded, whole, calls.made(function, args, options))
+            call = _remember(recorded, whole, _made(function, args, options))
         if call is None:
             return _in_full(function, args, options)
         site = mode.site or site_of(sys._getframe(1))
@@ -150,7 +137,8 @@ OfTwo = Callable[[Any, Any, Node, Node, Recorder, RawSite | None], Any]
 
 def templated_of_two(function: F) -> OfTwo:
     """`templated` for functions of two Tensors, whose nodes and line are at hand."""
-    recorded = calls.dictionary()
+    recorded: _Known = {}
+    _all.append(recorded)
 
     def wrapper(
         a: Any, b: Any, first: Node, second: Node, recorder: Recorder, site: RawSite | None
@@ -163,7 +151,7 @@ def templated_of_two(function: F) -> OfTwo:
         )  # fmt: skip
         call = recorded.get(key, _missing)
         if call is _missing:
-            call = _remember(recorded, key, calls.made(function, (a, b), {}))
+            call = _remember(recorded, key, _made(function, (a, b), {}))
         if call is None:
             return _in_full(function, (a, b), {})
         result = _repeated(call, (first, second), recorder, site)
@@ -229,6 +217,8 @@ def _made(
     function: Callable[..., Any], args: Any, options: dict[str, Any]
 ) -> _TemplatedCall | None:
     """A call with stand-ins that never have a value; None if it cannot be repeated."""
+    if not switches.templated_calls:
+        return None
     tensors: list[TensorBase] = []
     with uninterrupted, Recording("error"):
         stood = [_stand_in(value, tensors) for value in args]
