@@ -77,6 +77,10 @@ class Pair(NamedTuple):
     second: Any
 
 
+class Parts(list[Any]):
+    """Results in a list of a class of its own."""
+
+
 def listed(value: Any) -> Any:
     """A structure with numbers in place of Tensors."""
     if isinstance(value, tuple | list):
@@ -299,6 +303,7 @@ def test_a_deleted_variable(short: list[bool]) -> None:
         lambda a, b: (a, [b]),
         lambda a, b: (a, "text", b),
         lambda a, b: Pair(a, b),
+        lambda a, b: Parts([a, b]),
         lambda a, b: (a.detach(), b, a),
     ],
 )

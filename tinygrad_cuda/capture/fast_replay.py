@@ -173,9 +173,7 @@ class FastReplay:
         wanted = [places[key] for key in program.keys]
         if program.structure is None:
             return itemgetter(*wanted)
-        if type(program.structure) is tuple and program.structure == (None,) * len(wanted):
-            return picking(wanted)
-        return None
+        return picking(wanted) if program.flat else None
 
     def replay(self, args: tuple[Any, ...], gradients: bool) -> Any:
         """What the call returns; or `MISS`, and nothing has happened.

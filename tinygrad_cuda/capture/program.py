@@ -109,12 +109,15 @@ class CapturedProgram:
         for run in self.runs:
             self.offsets.append(self.offsets[-1] + run.outputs)
         output_specs = OutputSpecs(self._number_of, capture.places, given)
-        self.build = output_specs.of(result)
+        returned = leaves(result)
+        self.builds = [output_specs.of(leaf) for leaf in returned]
         self.shown = output_specs.shown
         self.arguments = len(given.cells)
-        self.leaves = [output_specs.result(leaf) for leaf in leaves(result)]
-        self.keys = [id(leaf) for leaf in leaves(result)]  # of the Tensors in `shown`
-        self.structure = rebuilt(result, iter([None] * len(self.leaves)))
+        self.leaves = [output_specs.result(leaf) for leaf in returned]
+        self.keys = [id(leaf) for leaf in returned]  # of the Tensors in `shown`
+        self.structure = rebuilt(result, iter([None] * len(returned)))
+        # A tuple, and nothing nested in it.
+        self.flat = type(result) is tuple and self.structure == (None,) * len(returned)
         self.chained: Any = None  # how its replays follow one another, once somebody asks
         self.steady: Any = None  # and how they are done where nothing else has happened
         self._find_places(given)
@@ -371,6 +374,13 @@ class CapturedProgram:
         for gradient in self.late:
             gradient.leave(fresh)
         return self.build(fresh)
+
+    def build(self, fresh: Fresh) -> Any:
+        """What a call returns, in the structure of the captured one's result."""
+        made = [build(fresh) for build in self.builds]
+        if self.structure is None:
+            return made[0]
+        return tuple(made) if self.flat else rebuilt(self.structure, iter(made))
 
     def named(self, error: OutOfMemoryError) -> OutOfMemoryError:
         """The error of a replay without room, with the operation and line of what has none."""

@@ -10,7 +10,6 @@ from tinygrad_cuda.core.errors import CompileError
 from tinygrad_cuda.engine.cell import Branch, Cell, settled
 from tinygrad_cuda.graph.node import Node, holding
 from tinygrad_cuda.graph.ops import common
-from tinygrad_cuda.replay.versioned_containers import LISTS
 from tinygrad_cuda.tensors.base import TensorBase
 from tinygrad_cuda.tensors.views import SelectAt, moves
 
@@ -134,34 +133,14 @@ class OutputSpecs:
             found = self.output_specs[cell] = OutputSpec(node, self.source(node.storage))
         return found
 
-    def of(self, result: Any) -> Build:
-        """How to make a result again.
+    def of(self, leaf: Any) -> Build:
+        """How to make a leaf of what was returned again.
 
         Raises:
-            History: a Tensor of it has one.
-            CompileError: it holds what cannot be made again.
+            ResultHistory: it is a Tensor that has one.
+            CompileError: it cannot be made again.
         """
-        if isinstance(result, TensorBase):
-            return self._of_tensor(result)
-        if type(result) in (tuple, *LISTS):
-            parts = [self.of(item) for item in result]
-            kind = type(result)
-
-            def build_all(fresh: Fresh) -> Any:
-                made = []
-                for part in parts:
-                    made.append(part(fresh))
-                return tuple(made) if kind is tuple else made
-
-            return build_all
-        if isinstance(result, tuple) and hasattr(result, "_fields"):
-            parts, named = [self.of(item) for item in result], type(result)
-            return lambda fresh: named(*[part(fresh) for part in parts])
-        if isinstance(result, dict):
-            items = {key: self.of(item) for key, item in result.items()}
-            mapping = type(result)
-            return lambda fresh: mapping({key: part(fresh) for key, part in items.items()})
-        return lambda fresh: result
+        return self._of_tensor(leaf) if isinstance(leaf, TensorBase) else lambda fresh: leaf
 
     def result(self, leaf: Any) -> Any:
         """A leaf of what was returned; a Tensor as a `Result`."""
