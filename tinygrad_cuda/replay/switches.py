@@ -12,49 +12,28 @@ from contextlib import AbstractContextManager, contextmanager
 
 from tinygrad_cuda.core.config import settings
 
-FAST_PATHS = {
-    "templated_calls": "a composed function's Python, where its graph was recorded before",
-    "backward_templates": "the gradient rules of a backward pass that has come before",
-    "update_templates": "an optimizer's apply_single, where its graph was recorded before",
-    "group_updates": "looking at each parameter of a group that is as its last step left it",
-    "plan_cache": "scheduling and generating a graph whose trace has come before",
-    "plan_lookup": "tracing a graph whose calls have come before",
-    "plan_guards": "walking over such a graph: a function is written for it",
-    "compiled_replay": "the Python of a function under tc.compile",
-    "fast_replay": "looking at each cell and gradient of a compiled call",
-    "argument_guards": "comparing each argument and name: a function is written for the call",
-    "dirty_tracking": "counting who refers to state that nobody has touched",
-    "output_recycling": "making the Tensors that a compiled call returns",
-    "multi_step": "starting each step of steps=n by itself",
-    "watched_options": "comparing an optimizer's options and state that nobody has written",
-    "cuda_graphs": "launching each kernel of a program by itself",
-    "graphs_by_address": "writing parameters of a graph when addresses come again",
-    "steady_runs": "looking up the memory of everything but arguments and results",
-    "multi_run_graphs": "starting the graph of each step of steps=n by itself",
-}
-
 
 class Switches:
-    """One attribute for each of `FAST_PATHS`."""
+    """One for each fast path; the comment says what it leaves out."""
 
-    templated_calls: bool
-    backward_templates: bool
-    update_templates: bool
-    group_updates: bool
-    plan_cache: bool
-    plan_lookup: bool
-    plan_guards: bool
-    compiled_replay: bool
-    fast_replay: bool
-    argument_guards: bool
-    dirty_tracking: bool
-    output_recycling: bool
-    multi_step: bool
-    watched_options: bool
-    cuda_graphs: bool
-    graphs_by_address: bool
-    steady_runs: bool
-    multi_run_graphs: bool
+    templated_calls: bool  # a composed function's Python, where its graph was recorded before
+    backward_templates: bool  # the gradient rules of a backward pass that has come before
+    update_templates: bool  # an optimizer's apply_single, where its graph was recorded before
+    group_updates: bool  # looking at each parameter of a group that is as its last step left it
+    plan_cache: bool  # scheduling and generating a graph whose trace has come before
+    plan_lookup: bool  # tracing a graph whose calls have come before
+    plan_guards: bool  # walking over such a graph: a function is written for it
+    compiled_replay: bool  # the Python of a function under tc.compile
+    fast_replay: bool  # looking at each cell and gradient of a compiled call
+    argument_guards: bool  # comparing each argument and name: a function is written for the call
+    dirty_tracking: bool  # counting who refers to state that nobody has touched
+    output_recycling: bool  # making the Tensors that a compiled call returns
+    multi_step: bool  # starting each step of steps=n by itself
+    watched_options: bool  # comparing an optimizer's options and state that nobody has written
+    cuda_graphs: bool  # launching each kernel of a program by itself
+    graphs_by_address: bool  # writing parameters of a graph when addresses come again
+    steady_runs: bool  # looking up the memory of everything but arguments and results
+    multi_run_graphs: bool  # starting the graph of each step of steps=n by itself
 
     def __init__(self, on: Collection[str]) -> None:
         self._listeners: list[Callable[[], None]] = []
@@ -91,10 +70,13 @@ class Switches:
         return self.only(*(name for name in self.on() if name not in names))
 
 
+FAST_PATHS = tuple(Switches.__annotations__)
+
+
 def chosen(slow: bool, fast: tuple[str, ...]) -> tuple[str, ...]:
     """The names that are on by the two settings; one that is none warns."""
     names = {name.removeprefix("-") for name in fast}
-    for name in sorted(names - FAST_PATHS.keys()):
+    for name in sorted(names.difference(FAST_PATHS)):
         warnings.warn(
             f"TGC_FAST: {name} is no fast path; there are {', '.join(FAST_PATHS)}",
             UserWarning,
@@ -103,7 +85,7 @@ def chosen(slow: bool, fast: tuple[str, ...]) -> tuple[str, ...]:
     if slow:
         return ()
     off = {name[1:] for name in fast if name.startswith("-")}
-    wanted = names - off or FAST_PATHS.keys()
+    wanted = names - off or FAST_PATHS
     return tuple(name for name in FAST_PATHS if name in wanted and name not in off)
 
 

@@ -148,7 +148,7 @@ def test_numbers_stay_arguments() -> None:
 
 
 def test_what_is_chosen() -> None:
-    names = tuple(FAST_PATHS)
+    names = FAST_PATHS
     assert chosen(False, ()) == names
     assert chosen(True, ("plan_cache",)) == ()
     assert chosen(False, ("plan_cache", "plan_lookup")) == ("plan_cache", "plan_lookup")
