@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 import warnings
+import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -776,6 +778,54 @@ def test_values_that_stay_need_no_trace() -> None:
         trainer.epoch = number  # type: ignore[attr-defined]
         assert compiled(tc.ones(1)).tolist() == [4.0]
     assert len(calls) == 1
+
+
+class Held:
+    """What a test refers to weakly."""
+
+
+class Answering(Held):
+    """It answers for what it does not hold."""
+
+    def __init__(self) -> None:
+        self.factor = 2.0
+
+    def __getattr__(self, name: str) -> float:
+        return 1.0
+
+
+class Failed(Held, Exception):
+    """It holds arguments."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "read"),
+    [
+        (Held, lambda held: 2.0 if held.__class__ is Held else 1.0),
+        (Answering, lambda held: held.factor),
+        (Failed, lambda held: 2.0 - len(held.args)),
+        (lambda: {2.0}, lambda held: next(iter(held))),
+        (lambda: deque([2.0]), lambda held: held[0]),
+        (lambda: np.full(1, 2.0), lambda held: float(held[0])),
+        (lambda: lambda factor=2.0: factor, lambda held: held()),
+    ],
+)
+def test_what_is_referred_to_weakly_may_go(
+    kind: Callable[[], Any], read: Callable[[Any], float]
+) -> None:
+    """A guard that held it would hide that it has gone."""
+    kept = [kind()]
+    reference = weakref.ref(kept[0])
+
+    def function(x: Any) -> Any:
+        held = reference()
+        return x * (3.0 if held is None else read(held))
+
+    call, x = tc.compile(function), tc.ones(2)
+    assert [call(x).tolist() for _ in range(4)] == [[2.0, 2.0]] * 4
+    kept.clear()
+    assert reference() is None
+    assert [call(x).tolist() for _ in range(4)] == [[3.0, 3.0]] * 4
 
 
 def test_what_code_inside_changes_and_reads_raises() -> None:

@@ -56,6 +56,7 @@ from tinygrad_cuda.replay.guards.values import (
     Names,
     is_collected,
     items_of,
+    referent,
     stable,
 )
 from tinygrad_cuda.replay.versioned_containers import (
@@ -227,7 +228,7 @@ class _Search:
         self.optimizers: dict[str, Any] = {}  # by the names that lead to them
         self.decimal = False  # whether its context is looked at
         self.abstract = False  # whether a class is reached that others may be registered with
-        self.functions: list[FunctionType] = []  # that were read
+        self.functions: list[Any] = []  # that were read, or weak references to them
         # Names with attributes, and the code that loads them.
         self.chains: set[tuple[tuple[str, ...], CodeType]] = set()
         self.groups: list[Any] = []  # of optimizers, reached by themselves
@@ -281,7 +282,7 @@ class _Search:
         for name in OF_FUNCTIONS:
             if (name, True) in self.names:
                 for function in self.functions:
-                    self._take(Name(name, function, getattr(function, name)))
+                    self._take(Name(name, function, getattr(referent(function), name)))
         for name in OF_CLASSES:
             if (name, True) in self.names:
                 for kind in [kind for one in self.objects for kind in one.own]:
@@ -356,11 +357,11 @@ class _Search:
             return
         self.wait(name, *_within(value))
         if kind is FunctionType:
-            self._read(value)
+            self._read(value, weak)
         elif kind is type(CACHED):
             self._visit_cached(value)
         elif issubclass(kind, RAW):
-            self.found.contents.append(Contents(name, value, items_of(value)))
+            self.found.contents.append(Contents(name, weak or value, items_of(value)))
             if issubclass(kind, np.ndarray) and value.dtype.hasobject:
                 self.wait(name, *value.flat)
         elif kind in COUNTED:
@@ -369,7 +370,7 @@ class _Search:
             elif kind is WatchedList:
                 self.wait(name, *value)
         elif issubclass(kind, (*MUTABLE, tuple, frozenset)):
-            self._visit_container(name, value)
+            self._visit_container(name, value, weak)
         elif issubclass(kind, weakref.ref):
             self._visit_weak(name, value, value())
         elif kind in PROXIES:
@@ -416,13 +417,13 @@ class _Search:
         if isinstance(value, np.flatiter):
             self.wait(name, value.base)
 
-    def _visit_container(self, name: str, value: Any) -> None:
+    def _visit_container(self, name: str, value: Any, weak: Any) -> None:
         items = items_of(value)
         if issubclass(type(value), MUTABLE):
-            self.found.contents.append(Contents(name, value, items))
+            self.found.contents.append(Contents(name, weak or value, items))
         self.wait(name, *(item for item in items if type(item) not in PLAIN))
         if type(value).__module__ != "builtins":
-            self._reach(value)
+            self._reach(value, weak=weak)
 
     def _visit_inside(self, name: str, value: Any) -> None:
         """What an object of C refers to, where it says so to the collector of garbage."""
@@ -474,13 +475,13 @@ class _Search:
             self.found.contents.append(Contents(name, fields, items_of(fields)))
             self.wait(name, *fields.values())
 
-    def _read(self, function: FunctionType) -> None:
+    def _read(self, function: FunctionType, weak: Any) -> None:
         """Takes the names in a function's code, and the values that it finds without an object."""
         if not self._is_own(function):
             return
-        self.functions.append(function)
+        self.functions.append(weak or function)
         if fields_of(function):
-            self._reach(function)
+            self._reach(function, weak=weak)
         if self.ran is not None and function.__code__ not in self.ran:
             return
         place, code = function.__globals__, function.__code__
@@ -505,14 +506,14 @@ class _Search:
         self._take_imported(function, reads.imported)
         self.chains |= {(names, code) for names in reads.chains}
         self._take_chains(function, reads.chains)
-        self._take_closure(function, written)
+        self._take_closure(function, written, weak or function)
 
-    def _take_closure(self, function: FunctionType, written: frozenset[str]) -> None:
+    def _take_closure(self, function: FunctionType, written: frozenset[str], owner: Any) -> None:
         """The function's code, defaults and variables of its closure."""
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             value = getattr(function, name)
             if value is not None:  # no call lacks a default that is not there
-                self.found.values.append(Name(name, function, value))
+                self.found.values.append(Name(name, owner, value))
         code = function.__code__
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             named = Name(name, cell, None)
@@ -628,7 +629,7 @@ class _Search:
             self.known.add(("__mro__", id(lowest)))
             self.found.values.append(Name("__mro__", lowest, lowest.__mro__))
         if issubclass(kind, BaseException):
-            self._take(Name("args", thing, thing.args))
+            self._take(Name("args", weak or thing, thing.args))
         one = _Reached(thing, below, own, hidden, weak)
         self.objects.append(one)
         for owner in own:
@@ -681,13 +682,15 @@ class _Search:
             value = one.fields[name]
             # What a Module below holds itself is looked at with the Module that is called.
             if not (one.below and (type(value) in PLAIN or issubclass(type(value), kinds.tensor))):
-                place = Fields(one.thing) if one.special else one.weak or one.thing
+                place = one.weak or one.thing
+                place = Fields(place) if one.special else place
                 self._take(Name(name, place, value), read)
             return
         if name in one.known:
             self._take_from_class(name, one, read)
         else:
-            self._take(Name(name, one.thing, getattr(one.thing, name, NOTHING)), read)
+            value = getattr(one.thing, name, NOTHING)
+            self._take(Name(name, one.weak or one.thing, value), read)
 
     def _is_data(self, name: str, one: _Reached) -> bool:
         """Whether a class's descriptor goes before what its object holds."""

@@ -35,13 +35,17 @@ MAPPINGS = (dict, MappingProxyType)
 
 
 class Fields(NamedTuple):
-    """As the owner of a name: what an object holds itself, whatever its class says."""
+    """As the owner of a name: what an object holds itself, whatever its class says.
+
+    A weak reference stands for what it refers to.
+    """
 
     thing: Any
 
     def now(self) -> Any:
-        """Its dictionary."""
-        return object.__getattribute__(self.thing, "__dict__")
+        """Its dictionary; an empty one if it is gone."""
+        thing = referent(self.thing)
+        return {} if thing is None else object.__getattribute__(thing, "__dict__")
 
 
 class Inside(NamedTuple):
@@ -104,7 +108,10 @@ class Name(NamedTuple):
         if kind is CellType:
             return "True" if absent else f"{place}.cell_contents is not {value}"
         if kind in DICTIONARIES or kind is Fields:
-            items = place if kind is not Fields else f"{place}.thing.__dict__"
+            items = place
+            if kind is Fields:
+                weak = issubclass(type(self.place.thing), weakref.ref)
+                items = f"{place}.now()" if weak else f"{place}.thing.__dict__"
             return f"{name!r} in {items}" if absent else f"{items}[{name!r}] is not {value}"
         if kind is Called:
             return f"{place}.function() != {value}"
@@ -145,7 +152,10 @@ def stable(place: dict[str, Any], found: dict[str, Any]) -> Stable:
 
 
 class Contents(NamedTuple):
-    """What a list, dictionary, set, deque, array or buffer holds; by a name that leads to it."""
+    """What a list, dictionary, set, deque, array or buffer holds; by a name that leads to it.
+
+    A weak reference as the container stands for what it refers to.
+    """
 
     name: str
     container: Any
@@ -244,7 +254,8 @@ class Names:
 
     def remarks(self) -> Iterator[str]:
         """What takes time to look at: long containers and large arrays."""
-        for name, container, items in self.contents:
+        for name, owner, items in self.contents:
+            container = referent(owner)
             if isinstance(container, np.ndarray) and container.nbytes > ARRAY:
                 yield f"compares all {container.nbytes} bytes of {name} before each replay"
             elif len(items) > MANY:
@@ -264,8 +275,16 @@ def _identity(place: Any) -> int:
     return id(place.thing if type(place) in (Fields, Inside) else place)
 
 
+def referent(owner: Any) -> Any:
+    """What the owner of a name or a container is, where a weak reference stands for it."""
+    return owner() if issubclass(type(owner), weakref.ref) else owner
+
+
 def items_of(container: Any) -> list[Any]:
     """What a container holds, in its order: of a dictionary the keys, then the values."""
+    container = referent(container)
+    if container is None:
+        return [NOTHING]  # it is gone
     if issubclass(type(container), RAW):
         return bytes_of(container)
     if type(container) is Inside:
