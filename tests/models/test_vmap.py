@@ -508,7 +508,7 @@ def test_bad_arguments() -> None:
         (lambda: tc.vmap(tc.mul)(x, tc.ones(4)), "the counts of examples differ"),
         (lambda: tc.vmap(tc.mul, in_dims=(0,))(x, x), "in_dims do not match"),
         (lambda: tc.vmap(tc.sin, out_dims=(0, 0))(x), "out_dims do not match"),
-        (lambda: tc.vmap(tc.sin, out_dims=4)(x), "no place 4"),
+        (lambda: tc.vmap(tc.sin, out_dims=4)(x), "new dimension at 4"),
         (lambda: tc.vmap(tc.sin, out_dims=None)(x), "differs from example to example"),
         (lambda: tc.vmap(lambda v: 3)(x), "other than Tensors"),
         (lambda: tc.vmap(tc.sin, randomness="often"), "unknown randomness"),
@@ -518,11 +518,13 @@ def test_bad_arguments() -> None:
         (lambda: tc.func.grad(tc.sum, argnums=1)(x), "there is no argument 1"),
         (lambda: tc.func.functional_call(tc.nn.ReLU(), {"w": x}, x), "unknown: w"),
         (lambda: tc.func.functional_call(tc.nn.Linear(1, 1), {}, x, strict=True), "missing"),
-        (lambda: tc.func.stack_module_state([tc.nn.ReLU(), tc.nn.Tanh()]), "not alike"),
+        (lambda: tc.func.stack_module_state([tc.nn.ReLU(), tc.nn.Tanh()]), "several classes"),
         (lambda: tc.func.jvp(tc.sin, (x,), (tc.ones(2),)), "other shapes than the primals"),
     ):  # fmt: skip
-        with pytest.raises(tc.TgcError, match=text):
+        with pytest.raises(tc.TgcError) as caught:
             make()
+        # Not the line of the call, which quotes this table.
+        assert text in str(caught.value).split("\n  at:")[0]
 
 
 def test_an_op_without_a_rule_says_so() -> None:

@@ -212,7 +212,7 @@ def _placed(rewriting: Rewriting, node: Node, dim: Any) -> Tensor:
     if not -rank <= dim < rank:
         raise ShapeError(
             "vmap",
-            f"a result has no place {dim} for the new dimension",
+            f"a result cannot have the new dimension at {dim}",
             expect=f"-{rank} <= dim < {rank}",
             actual=f"{dim}, for a result of shape {node.shape}",
         )

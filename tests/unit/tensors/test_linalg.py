@@ -133,7 +133,7 @@ ERRORS: dict[str, tuple[Callable[..., Any], str]] = {
     ),
     "0-d": (lambda lib, a, b: a @ a.sum(), "a 0-d tensor has no rows"),
     "dtype": (lambda lib, a, b: a @ b.float().mT, "operands have different dtypes"),
-    "number": (lambda lib, a, b: lib.matmul(a, 2), "an operand is not a tensor"),
+    "number": (lambda lib, a, b: lib.matmul(a, 2), "other is no Tensor"),
     "mm": (lambda lib, a, b: lib.mm(a, b[0]), "2-d"),
     "dot": (lambda lib, a, b: lib.dot(a, b), "1-d"),
     "einsum letters": (lambda lib, a, b: lib.einsum("ijk,ij->k", a, b), "does not fit its operand"),

@@ -306,7 +306,7 @@ def test_write_to_expanded_raises() -> None:
 
 ERRORS: dict[str, tuple[Program, str]] = {
     "reshape": (lambda lib, x: x.reshape(5, 5), "element counts differ"),
-    "reshape two": (lambda lib, x: x.reshape(-1, -1), "at most one size may be -1"),
+    "reshape two": (lambda lib, x: x.reshape(-1, -1), "at most one of them -1"),
     "view": (lambda lib, x: x.transpose(0, 1).view(-1), "use reshape(), which copies"),
     "expand": (lambda lib, x: x.expand(2, 3, 5), "only dimensions of size 1 expand"),
     "expand less": (lambda lib, x: x.expand(3, 4), "dimensions"),
