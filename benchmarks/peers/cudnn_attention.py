@@ -90,12 +90,14 @@ class CudnnAttention(Eager):
     """Forward, or forward and all gradients."""
 
     def __init__(self, workload: Workload, device: str, deterministic: bool) -> None:
+        import cudnn
+
         super().__init__(workload, device)
         assert isinstance(workload, Operation)
         like = self.given[0].detach()
         try:
             self.graphs = Graphs(like, deterministic, workload.gradient is not None)
-        except RuntimeError as error:
+        except cudnn.cudnnGraphNotSupportedError as error:
             raise Unavailable(str(error)) from error
         self.cotangent = self.work.put(workload.cotangent(), workload.dtype)
         self.work.call = self.attend
