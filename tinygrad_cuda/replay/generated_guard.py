@@ -8,6 +8,7 @@ Without it a plain step of mlp_64 takes 24 % more of the host's time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node
@@ -17,6 +18,7 @@ from tinygrad_cuda.replay.generated_functions import function_from
 from tinygrad_cuda.replay.subgraph_template import Deferred
 
 
+@dataclass(slots=True, eq=False)
 class GuardMatch:
     """The pending graph behind some roots, a call that waits being one thing in it.
 
@@ -31,24 +33,14 @@ class GuardMatch:
         codes: of index checks inside of calls.
     """
 
-    __slots__ = (
-        "inputs", "slots", "storages", "pending", "calls", "references", "numbers", "codes",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        inputs: list[Node],
-        slots: list[int],
-        storages: list[Any],
-        pending: list[Node],
-        calls: list[Deferred],
-        references: list[int],
-        numbers: list[Number],
-        codes: list[Number],
-    ) -> None:
-        self.inputs, self.slots, self.storages = inputs, slots, storages
-        self.pending, self.calls, self.references = pending, calls, references
-        self.numbers, self.codes = numbers, codes
+    inputs: list[Node]
+    slots: list[int]
+    storages: list[Any]
+    pending: list[Node]
+    calls: list[Deferred]
+    references: list[int]
+    numbers: list[Number]
+    codes: list[Number]
 
 
 def read_by(node: Node) -> tuple[Node, ...]:

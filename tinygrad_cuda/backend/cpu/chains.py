@@ -7,6 +7,7 @@ written to memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -29,6 +30,7 @@ SMALLEST = BLOCK
 _NONE, _LENT = -1, -2
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """One node of a chain.
 
@@ -39,19 +41,12 @@ class Member:
         reuses: the array that is read here for the last time and may hold the result, or -1.
     """
 
-    __slots__ = ("call", "takes_out", "sources", "dtype", "result", "reuses")
-
-    def __init__(
-        self,
-        call: Callable[..., Any],
-        takes_out: bool,
-        sources: tuple[int, ...],
-        dtype: np.dtype[Any],
-        result: int,
-        reuses: int,
-    ) -> None:
-        self.call, self.takes_out, self.sources = call, takes_out, sources
-        self.dtype, self.result, self.reuses = dtype, result, reuses
+    call: Callable[..., Any]
+    takes_out: bool
+    sources: tuple[int, ...]
+    dtype: np.dtype[Any]
+    result: int
+    reuses: int
 
 
 class ElementwiseChain:
