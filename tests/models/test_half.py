@@ -146,6 +146,20 @@ OVER_MANY: dict[str, Program] = {
     ),
     "batch_norm": lambda x: F.batch_norm(x.reshape(-1, 1), None, None, training=True)[:9],
     "layer_norm": lambda x: F.layer_norm(x, (MANY,))[:9],
+    "nanmean": lambda x: x.nanmean(),
+    "std_mean": lambda x: tc.stack(tc.std_mean(x * 1e-2)) * 100,
+    "cov": lambda x: tc.cov((x * 8).reshape(2, -1)),
+    "corrcoef": lambda x: tc.corrcoef((x * 8).reshape(2, -1)),
+    "renorm": lambda x: (x * 100).reshape(2, -1).renorm(2, 0, 1.0)[:, :9] * 100,
+    "cosine_embedding_loss": lambda x: F.cosine_embedding_loss(
+        x.reshape(2, -1), x.detach().reshape(2, -1).flip(1), tc.ones(2, device=x.device)
+    ),
+    "scatter_reduce": lambda x: tc.zeros(2, device=x.device, dtype=x.dtype).scatter_reduce(
+        0, tc.zeros(MANY, device=x.device).long(), x, "mean"
+    ),
+    "embedding_bag": lambda x: F.embedding_bag(
+        tc.arange(MANY, device=x.device).reshape(1, -1), x.reshape(-1, 1), mode="mean"
+    ),
 }
 
 
@@ -161,9 +175,45 @@ def test_counts_and_sums_leave_the_range_of_float16(device: str) -> None:
         )
 
 
+SHARED: dict[str, Program] = {
+    "nanmean": lambda x: x.nanmean(),
+    "max": lambda x: x.max(),
+    "amax": lambda x: x.reshape(1, -1).amax(1),
+    "median": lambda x: x.median(),
+    "scatter_reduce": lambda x: tc.zeros(1, device=x.device, dtype=x.dtype).scatter_reduce(
+        0, tc.zeros(MANY, device=x.device).long(), x, "amax", include_self=False
+    ),
+    "index_reduce": lambda x: tc.zeros(1, device=x.device, dtype=x.dtype).index_reduce(
+        0, tc.zeros(MANY, device=x.device).long(), x, "mean", include_self=False
+    ),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "emu"])
+def test_a_gradient_is_shared_by_more_elements_than_float16_counts(device: str) -> None:
+    """Equal elements share a gradient; PyTorch gives each ``1 / 70000``, rounded."""
+    (x,) = _leaves(device, tc.float16, np.full(MANY, 3, np.float32))
+    expected = np.full(MANY, np.float16(1 / MANY))
+    for name, function in SHARED.items():
+        (gradient,) = tc.autograd.grad(function(x).sum(), x)
+        np.testing.assert_array_equal(gradient.numpy(), expected, err_msg=name)
+
+
 @pytest.mark.parametrize("device", ["cpu", "emu"])
 def test_the_mean_of_large_values_is_no_infinity(device: str) -> None:
-    assert tc.full((50,), 60000.0, dtype=tc.float16, device=device).mean().item() == 60000
+    x = tc.full((1, 1, 4, 4, 4), 60000.0, dtype=tc.float16, device=device)
+    bag = tc.zeros(1, 64, device=device).long()
+    means = [
+        x.mean(), x.nanmean(), F.avg_pool1d(x[0, 0, 0], 4), F.avg_pool2d(x[0], 2),
+        F.avg_pool3d(x, 2), F.avg_pool2d(x[0], 3, 2, 1, count_include_pad=False),
+        F.adaptive_avg_pool2d(x[0], 1), F.interpolate(x[0], (2, 2), mode="area"),
+        F.embedding_bag(bag, x.reshape(64, 1), mode="mean"),
+        tc.zeros(1, dtype=x.dtype, device=device).index_reduce(
+            0, bag[0], x.reshape(-1), "mean", include_self=False
+        ),
+    ]  # fmt: skip
+    for mean in means:
+        assert set(mean.reshape(-1).tolist()) == {60000.0}
 
 
 @pytest.mark.parametrize("device", ["cpu", "emu"])

@@ -20,7 +20,7 @@ from tinygrad_cuda.tensors.autocast import in_float32
 from tinygrad_cuda.tensors.base import TensorBase, wrap
 from tinygrad_cuda.tensors.creation import DTypeLike, buffer_node
 from tinygrad_cuda.tensors.layout import another
-from tinygrad_cuda.tensors.opmath import rounded_once
+from tinygrad_cuda.tensors.opmath import rounded, rounded_once, widened
 from tinygrad_cuda.tensors.promotion import as_float, to_dtype, to_shape
 from tinygrad_cuda.tensors.reductions import cast, cumsum, require_float
 from tinygrad_cuda.tensors.shaping import join, slice_axis
@@ -72,7 +72,9 @@ def nanmean(
     node = require_float("nanmean", cast(input.node, dtype))
     here = wrap(elementwise.logical_not(elementwise.isnan(detached(node))))
     count = reductions.sum(here, dim, keepdim)
-    return math.div(nansum(wrap(node), dim, keepdim), count)
+    # A half type holds neither every sum nor every count.
+    mean = math.div(nansum(wrap(widened(node)), dim, keepdim), count)
+    return wrap(rounded(mean.node, node.dtype))
 
 
 # Extremes and spread ------------------------------------------------------------------------------
@@ -97,10 +99,14 @@ def std_mean(
     """`std` and `mean` in one pass."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
-    variance, mean = reductions.var_mean(input, dim, unbiased, keepdim, correction=correction)
-    return wrap(reductions._safe_sqrt(variance.node)), mean
+    wide = wrap(widened(input.node)) if input.dtype.is_half else input
+    variance, mean = reductions.var_mean(wide, dim, unbiased, keepdim, correction=correction)
+    if wide is not input:
+        mean = wrap(rounded(mean.node, input.dtype))
+    return wrap(rounded(reductions._safe_sqrt(variance.node), input.dtype)), mean
 
 
+@rounded_once
 def cov(
     input: Tensor,
     *,
@@ -144,6 +150,7 @@ def cov(
     return result if rows.shape[0] != 1 else result.reshape(())
 
 
+@rounded_once
 def corrcoef(input: Tensor) -> Tensor:
     """The correlation matrix of variables in rows and observations in columns."""
     covariance = cov(input)
@@ -162,6 +169,7 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
 
 
 @in_float32
+@rounded_once
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """The slices along `dim`, those with a larger p-norm scaled down to `maxnorm`."""
     axis = normalize_axis("renorm", dim, input.ndim)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad_cuda.core.dtypes import DType, int64
+from tinygrad_cuda.core.dtypes import DType, float32, int64
 from tinygrad_cuda.core.errors import ShapeError
 from tinygrad_cuda.graph.node import Gradient, Node, Op, Outputs
 from tinygrad_cuda.graph.ops import elementwise as ew
@@ -166,7 +166,12 @@ def _shared_among_ties(g: Node, out: Node, x: Node, axes: tuple[int, ...]) -> No
     # NaN is equal to nothing, and is the result where there is one.
     chosen = ew.logical_or(ew.eq(x, _back(out, x)), ew.isnan(x))
     mask = ew.cast(chosen, dtype=x.dtype)
-    return ew.mul(_back(ew.div(g, sum(mask, axes=axes)), x), mask)
+    if not x.dtype.is_half:
+        return ew.mul(_back(ew.div(g, sum(mask, axes=axes)), x), mask)
+    # A half type does not hold every count.
+    count = sum(ew.cast(chosen, dtype=float32), axes=axes)
+    share = ew.cast(ew.div(ew.cast(g, dtype=float32), count), dtype=x.dtype)
+    return ew.mul(_back(share, x), mask)
 
 
 def _product_of_others(g: Node, out: Node, x: Node, axes: tuple[int, ...]) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinygrad_cuda.core.dtypes import int64
+from tinygrad_cuda.core.dtypes import DType, int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
 from tinygrad_cuda.graph.node import gradient_mode
 from tinygrad_cuda.graph.ops import indexing
@@ -11,6 +11,7 @@ from tinygrad_cuda.tensors import reductions
 from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.creation import arange, ones_like, zeros
 from tinygrad_cuda.tensors.indexing.keys import position_node
+from tinygrad_cuda.tensors.opmath import rounded, widened
 from tinygrad_cuda.tensors.tensor import Tensor
 
 
@@ -136,19 +137,23 @@ def embedding_bag(
     )  # fmt: skip
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
+    if mode == "mean":
+        # A half type holds neither every sum nor every count.
+        rows = wrap(widened(rows.node))
     counts = counting(op, input, padding_idx, weight.shape[0])
     if offsets is None:
         if mode == "max":
             return _largest(rows, counts.unsqueeze(1)).squeeze(1)
         total = where(counts.unsqueeze(-1), rows, 0.0).sum(1)
-        return _mean_or_sum(total, counts, mode)
+        return _mean_or_sum(total, counts, mode, weight.dtype)
     inside = belonging(offsets, input.shape[0], include_last_offset) & counts
     if mode == "max":
         return _largest(rows, inside)
     # One row after the last bag takes those of no bag.
     number = where(inside.any(0), inside.to(int64).argmax(0), inside.shape[0])
     total = zeros(inside.shape[0] + 1, rows.shape[-1], device=rows.device, dtype=rows.dtype)
-    return _mean_or_sum(total.index_add(0, number, rows)[:-1], inside, mode)
+    total = total.index_add(0, number, rows)[:-1]
+    return _mean_or_sum(total, inside, mode, weight.dtype)
 
 
 def counting(op: str, input: Tensor, padding_idx: int | None, count: int) -> Tensor:
@@ -188,9 +193,9 @@ def _largest(rows: Tensor, inside: Tensor) -> Tensor:
     return where(empty, 0.0, chosen.max(-2).values)
 
 
-def _mean_or_sum(total: Tensor, inside: Tensor, mode: str) -> Tensor:
+def _mean_or_sum(total: Tensor, inside: Tensor, mode: str, dtype: DType) -> Tensor:
     """The sums (B, D) of rows, over how many are inside, (B, L), for ``mean``."""
     if mode == "sum":
         return total
     counts: Tensor = inside.to(total.dtype).sum(-1, keepdim=True).clamp(min=1.0)
-    return total / counts
+    return wrap(rounded((total / counts).node, dtype))

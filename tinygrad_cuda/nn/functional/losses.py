@@ -743,7 +743,6 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: str = "mean
 
 @accepts_size_average
 @in_float32
-@rounded_once
 def cosine_embedding_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -755,12 +754,17 @@ def cosine_embedding_loss(
     """
     same_shape("cosine_embedding_loss", input1, input2)
     input1, input2 = (x if x.dtype.is_floating else x.to(float32) for x in (input1, input2))
+    return _cosine_losses(input1, input2, target == 1, target == -1, margin, reduction)
+
+
+@rounded_once
+def _cosine_losses(
+    input1: Tensor, input2: Tensor, near: Tensor, far: Tensor, margin: float, reduction: str
+) -> Tensor:
     # The squared lengths are raised, not bounded as in `cosine_similarity`: PyTorch's formula.
     squares = ((input1 * input1).sum(-1) + 1e-12) * ((input2 * input2).sum(-1) + 1e-12)
     similar = (input1 * input2).sum(-1) / squares.sqrt()
-    losses = where(target == 1, 1 - similar, 0.0) + where(
-        target == -1, _hinge(similar - margin), 0.0
-    )
+    losses = where(near, 1 - similar, 0.0) + where(far, _hinge(similar - margin), 0.0)
     return reduce("cosine_embedding_loss", losses, reduction)
 
 

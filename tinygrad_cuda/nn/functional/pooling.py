@@ -222,6 +222,7 @@ def max_pool3d(
     )  # fmt: skip
 
 
+@rounded_once
 def _avg_pool(
     op: str, rank: int, input: Tensor, kernel_size: Any, stride: Any, padding: Any,
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None = None,

@@ -23,6 +23,7 @@ from tinygrad_cuda.tensors.indexing import keys, selecting
 from tinygrad_cuda.tensors.indexing.selecting import along_axis, scatter_add
 from tinygrad_cuda.tensors.layout import copied_strides
 from tinygrad_cuda.tensors.math import store
+from tinygrad_cuda.tensors.opmath import rounded, widened
 from tinygrad_cuda.tensors.promotion import to_dtype, to_shape
 from tinygrad_cuda.tensors.reductions import cumsum
 
@@ -184,17 +185,20 @@ def _scattered_sum(
     ones = input.new_ones(tuple(index.shape), dtype=int64)
     zeros = input.new_zeros(tuple(input.shape), dtype=int64)
     hits = scatter_add(zeros, axis, index, ones).node
-    base = input.node
+    base, values = input.node, src.node
+    if mean:
+        # A half type holds neither every sum nor every count.
+        base, values = widened(base), widened(values)
     if not include_self:
         fresh = elementwise.gt(hits, common.full_like(hits, 0))
         base = elementwise.where(fresh, common.full_like(base, 0), base)
-    total = scatter_add(wrap(base), axis, index, src).node
+    total = scatter_add(wrap(base), axis, index, wrap(values)).node
     if not mean:
         return wrap(total)
     count = elementwise.add(hits, common.full_like(hits, int(include_self)))
     count = to_dtype(elementwise.maximum(count, common.full_like(count, 1)), base.dtype)
     row = elementwise.div if base.dtype.is_floating else elementwise.floor_divide
-    return wrap(row(total, count))
+    return wrap(rounded(row(total, count), input.dtype))
 
 
 def _last(node: Node, axis: int) -> Node:
@@ -250,12 +254,11 @@ def _shared_by_equals(chosen: Node, extreme: Node, here: Node) -> Node:
     if plain.dtype.is_floating:
         equal = elementwise.logical_or(equal, elementwise.isnan(plain))
     equal = elementwise.logical_and(equal, here)
-    share = to_dtype(equal, chosen.dtype)
-    mean = elementwise.div(
-        reduction.sum(elementwise.where(equal, chosen, common.full_like(chosen, 0)), axes=axes),
-        elementwise.maximum(reduction.sum(share, axes=axes), common.full_like(extreme, 1)),
-    )
-    return common.with_history(extreme, mean)
+    wide = widened(chosen)  # for counts that a half type does not hold
+    total = reduction.sum(elementwise.where(equal, wide, common.full_like(wide, 0)), axes=axes)
+    count = reduction.sum(to_dtype(equal, wide.dtype), axes=axes)
+    mean = elementwise.div(total, elementwise.maximum(count, common.full_like(count, 1)))
+    return common.with_history(extreme, rounded(mean, chosen.dtype))
 
 
 def _spread(node: Node, wide: Shape, at: int) -> Node:
