@@ -344,6 +344,12 @@ LINE: dict[str, Program] = {
     "lstm batch first": lambda lib, x: lib.nn.LSTM(6, 3, batch_first=True)(x)[0],
     "gru": lambda lib, x: lib.nn.GRU(6, 3, batch_first=True)(x)[0],
     "multihead sequence": lambda lib, x: lib.nn.MultiheadAttention(6, 2)(x, x, x),
+    "multihead batch first": lambda lib, x: lib.nn.MultiheadAttention(6, 2, batch_first=True)(
+        x, x, x
+    ),
+    "multihead without weights": lambda lib, x: lib.nn.MultiheadAttention(6, 2, batch_first=True)(
+        x, x, x, need_weights=False
+    )[0],
     "encoder layer": lambda lib, x: lib.nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)(x),
     "cross_entropy": lambda lib, x: F(lib).cross_entropy(
         x, lib.zeros(x.shape[0], 6).long(), reduction="none"

@@ -184,6 +184,12 @@ class ArgumentError(TgcError, ValueError):
     """An argument outside its allowed values."""
 
 
+class NameTakenError(ArgumentError, KeyError):
+    """A name that cannot be given to a Module's attribute; PyTorch raises a KeyError."""
+
+    __str__ = BaseException.__str__  # KeyError's own quotes the text
+
+
 class IndexError(TgcError, builtins.IndexError):
     """An index or label outside its range."""
 

@@ -11,7 +11,7 @@ from tinygrad_cuda.nn.linear import Linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.parameter import Parameter
 from tinygrad_cuda.tensors.creation import empty
-from tinygrad_cuda.tensors.layout import fresh
+from tinygrad_cuda.tensors.layout import fresh, sequence_first_strides
 from tinygrad_cuda.tensors.tensor import Tensor
 
 
@@ -142,7 +142,9 @@ class MultiheadAttention(Module):
         output: Tensor = self.out_proj(mixed)
         if single:
             output, shares = output.squeeze(0), shares.squeeze(0)
-        elif not self.batch_first:
+        elif self.batch_first:
+            output = sequence_first_strides(output)
+        else:
             output = fresh(output.transpose(0, 1))
         if not need_weights:
             return output, None

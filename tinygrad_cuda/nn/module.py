@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from tinygrad_cuda.core import layouts
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType, as_dtype, bfloat16, float16, float32, float64
-from tinygrad_cuda.core.errors import ArgumentError, DTypeError, TgcError, user_site
+from tinygrad_cuda.core.errors import ArgumentError, DTypeError, NameTakenError, TgcError, user_site
 from tinygrad_cuda.engine.capture import capturing, structure
 from tinygrad_cuda.engine.realize import begin_call
 from tinygrad_cuda.graph.node import gradient_mode
@@ -280,7 +280,7 @@ class Module(StateHooks):
                 f"{type(self).__name__} got the attribute {name!r} before super().__init__()"
             )
         if not isinstance(name, str) or "." in name or name == "":
-            raise ArgumentError(
+            raise NameTakenError(
                 "Module", "not a name for an attribute", expect="a name without dots",
                 actual=repr(name),
             )  # fmt: skip
@@ -303,7 +303,7 @@ class Module(StateHooks):
         """Adds a Parameter under `name`; None keeps the name without one.
 
         Raises:
-            ArgumentError: an attribute that is no Parameter has the name.
+            NameTakenError: an attribute that is no Parameter has the name; also a KeyError.
         """
         self._check_free("_parameters", name)
         if param is not None and not isinstance(param, Parameter):
@@ -319,7 +319,7 @@ class Module(StateHooks):
             persistent: whether `state_dict` contains it.
 
         Raises:
-            ArgumentError: an attribute that is no buffer has the name.
+            NameTakenError: an attribute that is no buffer has the name; also a KeyError.
         """
         self._check_free("_buffers", name)
         if tensor is not None and not isinstance(tensor, TensorBase):
@@ -331,7 +331,7 @@ class Module(StateHooks):
         """Adds a Module under `name`; None keeps the name without one.
 
         Raises:
-            ArgumentError: an attribute that is no Module has the name.
+            NameTakenError: an attribute that is no Module has the name; also a KeyError.
         """
         self._check_free("_modules", name)
         if module is not None and not isinstance(module, Module):
@@ -609,8 +609,8 @@ class Module(StateHooks):
         return f"{type(self).__name__}({body}\n)"
 
 
-def _taken(name: str, by: str) -> ArgumentError:
-    return ArgumentError(
+def _taken(name: str, by: str) -> NameTakenError:
+    return NameTakenError(
         "Module", f"the attribute {name!r} already exists", expect="a name that is free",
         actual=by, hint=f"del module.{name} frees it, where it is not the class's",
     )  # fmt: skip

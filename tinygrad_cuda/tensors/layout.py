@@ -104,6 +104,14 @@ def fresh(result: Tensor, like: Tensor | None = None) -> Tensor:
     return result
 
 
+def sequence_first_strides(result: Tensor) -> Tensor:
+    """A value (N, L, E) as a Tensor of its own, with the strides of a transposed (L, N, E)."""
+    n, _, width = result.node.shape
+    result = fresh(result)
+    result._strides = (width, n * width, 1)
+    return result
+
+
 def _each_fresh(function: F, after: Callable[[Tensor, Any], Tensor]) -> F:
     @functools.wraps(function)
     def wrapper(input: Any, *args: Any, **options: Any) -> Any:
