@@ -8,7 +8,7 @@ from typing import Any
 
 from tinygrad_cuda.backend.base import Backend
 from tinygrad_cuda.core.device import Device
-from tinygrad_cuda.core.locks import new_lock
+from tinygrad_cuda.core.locks import forks_wait, new_lock
 
 _backends: dict[Device, Backend] = {}
 _lock = new_lock()
@@ -35,10 +35,11 @@ def get(device: Device) -> Backend:
             backend = _backends.get(device)
             if backend is None:
                 module, name = BACKENDS[device.kind]
-                if device.kind == "cuda":
-                    found = _imported_beside_driver(module, device.index)
-                else:
-                    found = importlib.import_module(module)
+                with forks_wait:
+                    if device.kind == "cuda":
+                        found = _imported_beside_driver(module, device.index)
+                    else:
+                        found = importlib.import_module(module)
                 made: Backend = getattr(found, name)(device)
                 backend = _backends[device] = made
     return backend

@@ -26,5 +26,15 @@ def _release_those_of_other_threads() -> None:
             lock._at_fork_reinit()
 
 
+# Held for a moment by what a fork must not cut, in any thread: the fork waits. OpenBLAS joins its
+# own threads at a fork, which never ends beside a product; a module that another thread imports
+# stays locked in the child. Whoever holds it takes no other lock of this package.
+forks_wait = new_lock()
+
 if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=forks_wait.acquire,
+        after_in_parent=forks_wait.release,
+        after_in_child=forks_wait.release,
+    )
     os.register_at_fork(after_in_child=_release_those_of_other_threads)

@@ -12,6 +12,7 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import DType, bool_
 from tinygrad_cuda.core.errors import DTypeError, ShapeError
+from tinygrad_cuda.core.locks import forks_wait
 from tinygrad_cuda.graph.node import Gradient, Node, Op, Outputs, SameSpecOp, same_spec
 from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.graph.ops.common import DOMAINS, full_like, require_dtype
@@ -388,7 +389,8 @@ def _special(name: str) -> Callable[..., Any]:
     """A function of scipy.special, which is imported when it first runs."""
 
     def reference(*arrays: Any) -> Any:
-        import scipy.special
+        with forks_wait:
+            import scipy.special
 
         return getattr(scipy.special, name)(*arrays)
 

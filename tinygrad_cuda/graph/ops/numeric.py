@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tinygrad_cuda.core.locks import forks_wait
+
 Array = np.ndarray[Any, Any]
 
 
@@ -444,16 +446,24 @@ def _cuts(terms: int, pieces: int) -> list[int]:
     return [number * terms // pieces for number in range(pieces + 1)]
 
 
+def matmul(a: Any, b: Any, out: Array | None = None) -> Array:
+    """`np.matmul`; a fork waits for it."""
+    with forks_wait:
+        result: Array = np.matmul(a, b, out=out)
+    return result
+
+
 def product(a: Any, b: Any, out: Array | None = None) -> Array:
     """``a @ b``; floating sums of many terms for few elements piece after piece."""
     rows, terms, columns = a.shape[-2], a.shape[-1], b.shape[-1]
     pieces = pieces_of(rows, columns, terms) if a.dtype.kind == "f" else 1
     if pieces == 1:
-        result: Array = np.matmul(a, b, out=out)
-        return result
+        return matmul(a, b, out)
+    total: Any = None
     for start, end in pairwise(_cuts(terms, pieces)):
-        part = np.matmul(a[..., start:end], b[..., start:end, :], out=None if start else out)
-        result = np.add(result, part, out=result) if start else part
+        part = matmul(a[..., start:end], b[..., start:end, :], out=None if start else out)
+        total = np.add(total, part, out=total) if start else part
+    result: Array = total
     return result
 
 
@@ -507,7 +517,8 @@ def add_at(base: Any, index: Any, values: Any) -> Any:
 
 def _sums_at(index: Any, values: Any, shape: tuple[int, ...]) -> Any:
     """The product of a sparse matrix, with a one for each position, and the values."""
-    import scipy.sparse
+    with forks_wait:
+        import scipy.sparse
 
     count, width = index.size, prod(shape[1:])
     if width == 1:

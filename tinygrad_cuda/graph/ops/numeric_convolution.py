@@ -14,6 +14,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from tinygrad_cuda.core.shapes import Shape
+from tinygrad_cuda.graph.ops import numeric
 from tinygrad_cuda.graph.ops.geometry import Geometry, Pads, phases_of
 from tinygrad_cuda.graph.ops.numeric import Room, copy_windows
 
@@ -111,9 +112,9 @@ def weight_gradient(
         part = slopes[start:end].transpose(1, 2, 0, 3).reshape(groups, each, -1)
         # BLAS is quicker with the larger one in front.
         if each < depth:
-            total += np.matmul(columns, part.swapaxes(1, 2)).swapaxes(1, 2)
+            total += numeric.matmul(columns, part.swapaxes(1, 2)).swapaxes(1, 2)
         else:
-            total += np.matmul(part, columns.swapaxes(1, 2))
+            total += numeric.matmul(part, columns.swapaxes(1, 2))
         room.give(lent)
     _give_back(wide, x, room)
     return out
@@ -143,7 +144,7 @@ def _convolve(x: Array, w: Array, geometry: Geometry, out: Array, room: Room) ->
             continue
         lent, columns = _columns(windows, start, end, depth, room)
         result = room.take((groups, each, columns.shape[2]), x.dtype)
-        into[...] = np.matmul(rows, columns, out=result).reshape(into.shape)
+        into[...] = numeric.matmul(rows, columns, out=result).reshape(into.shape)
         room.give(result)
         room.give(lent)
     _give_back(wide, x, room)
@@ -185,7 +186,7 @@ def _product_of_runs(rows: Array, runs: Array, out: Array, room: Room) -> None:
     columns[:, :, :whole].reshape(runs.shape)[...] = runs
     columns[:, :, whole:] = 0
     result = room.take((groups, each, padded), rows.dtype)
-    np.matmul(rows, columns, out=result)
+    numeric.matmul(rows, columns, out=result)
     strides = (*result.strides[:2], *(n * result.itemsize for n in (length, step, 1)))
     out[...] = as_strided(result, out.shape, strides)
     room.give(lent)
@@ -222,7 +223,7 @@ def _add_columns(g: Array, w: Array, geometry: Geometry, out: Array, room: Room)
     for start, end in _parts(batch, depth, each, prod(sizes), g.dtype.itemsize * groups):
         part = slopes[start:end].transpose(1, 2, 0, 3).reshape(groups, each, -1)
         target = windows[(slice(None),) * axis + (slice(start, end),)]
-        columns = np.matmul(rows, part).reshape(target.shape)
+        columns = numeric.matmul(rows, part).reshape(target.shape)
         for tap in product(*map(range, kernel)):
             inside: tuple[Any, ...] = (slice(None), slice(None), *tap)
             target[inside] += columns[inside]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.core.locks import forks_wait
 from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.graph.ops import common
@@ -93,14 +94,16 @@ class LowRank(NamedTuple):
 
 def _each(name: str, function: Callable[..., tuple[Any, ...]], *arrays: Array) -> list[Array]:
     """A LAPACK routine for every matrix of a batch; its parts stacked."""
-    import scipy.linalg.lapack
+    with forks_wait:
+        import scipy.linalg.lapack
 
     batch = arrays[0].shape[:-2]
     kind = "s" if arrays[0].dtype == np.float32 else "d"
     routine = getattr(scipy.linalg.lapack, kind + name)
-    results = [
-        function(routine, *(array[index] for array in arrays)) for index in np.ndindex(batch)
-    ]
+    with forks_wait:
+        results = [
+            function(routine, *(array[index] for array in arrays)) for index in np.ndindex(batch)
+        ]
     return [np.stack(part).reshape((*batch, *np.shape(part[0]))) for part in zip(*results)]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from tinygrad_cuda.core.dtypes import float32, float64
 from tinygrad_cuda.core.errors import ArgumentError, DTypeError, ShapeError
+from tinygrad_cuda.core.locks import forks_wait
 from tinygrad_cuda.core.shapes import broadcast
 from tinygrad_cuda.engine.cell import detached
 from tinygrad_cuda.graph.node import Node, mode
@@ -96,8 +97,10 @@ def require_matrix(op: str, value: Any, square: bool = False) -> Tensor:
 
 
 def _on_host(op: str, function: Callable[..., Any], *tensors: Tensor) -> list[np.ndarray[Any, Any]]:
+    arrays = [tensor.array() for tensor in tensors]
     try:
-        results = function(*(tensor.array() for tensor in tensors))
+        with forks_wait:
+            results = function(*arrays)
     except np.linalg.LinAlgError as error:
         raise ArgumentError(
             op,
