@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from execution import Batch, Results, device_or_skip
 
+import tinygrad_cuda as tc
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import DType, bfloat16, float16, float32
 from tinygrad_cuda.graph.node import Node
@@ -168,6 +169,62 @@ def test_infinities_and_nans_are_those_of_a_sum(tier: str, batch: Batch) -> None
     batch.want("values", [contraction.matmul(batch.input(a), batch.input(b))])
     (found,) = batch.run()["values"]
     np.testing.assert_array_equal(found.astype(np.float64), want)
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+@pytest.mark.parametrize("wide", [False, True], ids=["odd sizes", "copied"])
+def test_every_tile_of_tf32_in_every_layout(
+    batch: Batch, slices: int, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operands lose 13 bits: a result errs by a part in a thousand of the sum of magnitudes."""
+    operands = Operands(batch, 9)
+    tiles, expected, dtypes = {}, {}, {}
+    for number, tile in enumerate(mma_tiles.TF32_TILES):
+        k = 2 * tile.k + (4 * number + 4 if wide else 101 + 2 * number)
+        m, n = (tile.m + 8, tile.n + 16) if wide else (tile.m + 3, tile.n + 5)
+        tiles[k] = tile
+        for turned_a, turned_b in ((0, 1), (0, 0), (1, 0), (1, 1)) if number < 2 else ((0, 1),):
+            name = f"{tile} {turned_a}{turned_b}"
+            a, x = operands(m, k, dtype=float32, turned=bool(turned_a))
+            b, y = operands(k, n, dtype=float32, turned=bool(turned_b))
+            batch.want(name, [contraction.matmul(a, b)])
+            expected[name], dtypes[name] = x @ y, float32
+
+    def permitted(problem: algorithms.Problem) -> algorithms.Candidate:
+        return algorithms.Candidate(split_k(tiles[problem.product.k], problem.product.k, slices), 0)
+
+    tier = algorithms.Tier(
+        algorithms.TF32, (contraction.matmul,), permitted, algorithms.mma_stages, product=True
+    )
+    monkeypatch.setattr(algorithms, "TIERS", (tier,))
+    monkeypatch.setitem(TOLERANCE, "float32", 1e-3)
+    compare(batch.run(), expected, dtypes)
+
+
+def test_tf32_only_where_it_is_permitted(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `set_float32_matmul_precision`, for plans and compiled functions made before, too."""
+    device = str(batch.device)
+    monkeypatch.setattr(algorithms, "WORTH_A_COPY", 0)  # so that a small product is worth it
+    monkeypatch.setattr(mma_tiles, "clocks", lambda *_: 0.0)
+    rng = np.random.default_rng(10)
+    a, b = (rng.standard_normal((72, 64)).astype(np.float32) for _ in range(2))
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    x, y = tc.tensor(a, device=device), tc.tensor(b, device=device)
+    compiled = tc.compile(lambda x, y: x @ y.T)
+
+    def errors() -> list[float]:
+        results = (x @ y.T, compiled(x, y), compiled(x, y))
+        return [float(np.abs(r.numpy() - exact).max() / np.abs(exact).max()) for r in results]
+
+    before = errors()
+    try:
+        tc.set_float32_matmul_precision("high")
+        permitted = errors()
+    finally:
+        tc.set_float32_matmul_precision("highest")
+    assert max(before) < 2e-6 < 1e-5 < min(permitted)
+    assert max(permitted) < 1e-3
+    assert errors() == before
 
 
 # N, C, (H, W), O, kernel, stride, pads, dilation, groups

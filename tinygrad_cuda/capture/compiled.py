@@ -39,6 +39,7 @@ from tinygrad_cuda.engine.capture import (
     watching,
 )
 from tinygrad_cuda.engine.cell import local
+from tinygrad_cuda.engine.plan import forgetting
 from tinygrad_cuda.engine.realize import realize_all, run_error
 from tinygrad_cuda.graph.node import mode
 from tinygrad_cuda.graph.versions import versions
@@ -63,6 +64,7 @@ def _forget() -> None:
 
 
 switches.listen(_forget)
+forgetting.append(_forget)
 
 
 class Ready(NamedTuple):

@@ -36,6 +36,15 @@ def _folder(text: str) -> Path:
         raise ValueError(text) from error
 
 
+PRECISIONS = ("highest", "high", "medium")
+
+
+def _precision(text: str) -> str:
+    if text not in PRECISIONS:
+        raise ValueError(text)
+    return text
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple([name.strip() for name in text.split(",") if name.strip()])
 
@@ -134,6 +143,13 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         "0 sums 3 x 3 convolutions by their definition, not by tiles",
     ),
     EnvironmentVariable(
+        "TGC_MATMUL_PRECISION",
+        "matmul_precision",
+        _precision,
+        "highest",
+        "how exact products of float32 are: highest; high and medium permit tf32",
+    ),
+    EnvironmentVariable(
         "TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit", 0
     ),
 )
@@ -182,6 +198,7 @@ class Settings:
     emu_launches: int
     emu_optimize: bool
     winograd: bool
+    matmul_precision: str
     pool_limit: int
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinygrad_cuda.backend import registry
@@ -93,6 +93,7 @@ class PlanCache:
                 tuple(outputs),
                 tuple(overwrites.items()),
                 settings.winograd,
+                settings.matmul_precision,
                 # Where errors name lines, one plan does not serve programs at other lines.
                 tuple([node.site for node in trace.owners])
                 if settings.validate or settings.sync
@@ -125,3 +126,22 @@ class PlanCache:
 
 
 cache = PlanCache()
+
+
+# What rooms above remember of plans; each is called when settings that decide results change.
+forgetting: list[Callable[[], None]] = []
+
+
+def use_matmul_precision(precision: str) -> None:
+    """Computes products of float32 so from here on.
+
+    Plans are looked up by the calls that record them, which do not say it: all are forgotten.
+
+    Args:
+        precision: one of `config.PRECISIONS`.
+    """
+    if precision != settings.matmul_precision:
+        settings.matmul_precision = precision
+        cache.clear()
+        for forget in forgetting:
+            forget()

@@ -23,7 +23,11 @@ from tinygrad_cuda.lowering.skeletons.contract.contract import (
     tiled_stages,
     weight_gradient_stages,
 )
-from tinygrad_cuda.lowering.skeletons.contract.loads import is_row_major, table_overflows
+from tinygrad_cuda.lowering.skeletons.contract.loads import (
+    is_row_major,
+    lie_along_k,
+    table_overflows,
+)
 from tinygrad_cuda.lowering.skeletons.contract.mma import mma_stages
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     FEW_ROWS,
@@ -53,6 +57,7 @@ from tinygrad_cuda.lowering.target import Target
 # loads through registers take 1 us longer for each 1e9, a kernel that stores an operand 3 us.
 WORTH_A_COPY = 2e9
 UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
+TF32 = "wgmma tf32"
 NO_WINDOWS = "no overlapping windows of one group"
 
 
@@ -166,14 +171,26 @@ def _wgmma(problem: Problem) -> Candidate | str:
     return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
 
 
+def _tf32(problem: Problem) -> Candidate | str:
+    node, target = problem.node, problem.target
+    if node.dtype.name != "float32" or settings.matmul_precision == "highest":
+        return f"{node.dtype.name} is to be exact"
+    if target.architecture != (9, 0):
+        return f"wgmma is of sm_90a, not of {target.name}"
+    if problem.product.k % 4 or problem.flops < WORTH_A_COPY:
+        return "too few products, or k is not of copies of 4"
+    cut = mma_tiles.plan(problem.product, target, mma_tiles.TF32_TILES)
+    return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
+
+
 def _channels_last(problem: Problem) -> Candidate | str:
     node, target = problem.node, problem.target
     if reason := channels_last.refusal(node):
         return reason
-    made = [tier(problem) for tier in (_wgmma, _mma)]
+    made = [tier(problem) for tier in (_wgmma, _mma, _tf32)]
     times = [candidate.clocks for candidate in made if isinstance(candidate, Candidate)]
     if not times:
-        return f"{target.name} has no matrix units"
+        return f"no tier of {target.name}'s matrix units multiplies {node.dtype.name} as permitted"
     moved = channels_last.moved_bytes(node) / (channels_last.SPEED * target.traffic)
     return Candidate(ChannelsLast(), min(times) + moved + channels_last.LAUNCH)
 
@@ -225,6 +242,7 @@ TIERS: tuple[Tier, ...] = (
         weight_gradient_stages, extra=UNCOUNTED, blocks=0.5,
     ),
     Tier("wgmma", (matmul,), _wgmma, mma_stages, product=True),
+    Tier(TF32, (matmul,), _tf32, mma_stages, product=True),
     Tier("mma", (matmul,), _mma, mma_stages, product=True),
     Tier("implicit GEMM", IMPLICIT, _tiled, tiled_stages, product=True),
     Tier("tiled", (matmul,), _tiled, tiled_stages, product=True),
@@ -299,6 +317,8 @@ def choose_algorithms(
                 made = by_tiles(made, choice.cut)
                 (planes,) = made.sources
                 choices[planes] = choose(planes, target, tiers)
+            if choice.tier == TF32:
+                made = channels_last.k_major(made, lie_along_k(*made.sources), layouts)
             choices[made] = choice
         new[node] = made
     return tuple(new[node] for node in outputs), choices

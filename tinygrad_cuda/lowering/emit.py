@@ -67,17 +67,19 @@ def _position(kernel: Kernel, item: Index, width: int) -> Index:
     """The first element of an item's, in the order of memory.
 
     Where the axes of what is read are in another order, neighbouring threads take elements that
-    are neighbours there: of values whose channels are put last, those of one channel.
+    are neighbours there: of values whose channels are put last, those of one channel; of a
+    transposed matrix, those of a column.
     """
     node = kernel.stores[0]
     (source,) = node.sources[:1] or (node,)
     if node.op is not contiguous or source.op is not permute or len(kernel.stores) > 1:
         return item * width
     axes, shape = source.attributes["axes"], node.shape
-    if axes != (0, *range(2, len(axes)), 1) or shape[-1] % width:
+    lead = int(len(axes) > 2)  # axes before those that change places
+    if axes != (*range(lead), *range(lead + 1, len(axes)), lead) or shape[-1] % width:
         return item * width
-    channels, pixels = shape[-1] // width, prod(shape[1:-1])
-    image, channel, pixel = ix.unflatten(item, (shape[0], channels, pixels))
+    channels, pixels = shape[-1] // width, prod(shape[lead:-1])
+    image, channel, pixel = ix.unflatten(item, (prod(shape[:lead]), channels, pixels))
     return ((image * pixels + pixel) * channels + channel) * width
 
 

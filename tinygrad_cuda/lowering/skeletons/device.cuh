@@ -171,11 +171,15 @@ template <class To, class From> TGC_DEVICE To tgc_to_storage(From value) {
   }
 }
 
-// Floats as a vector of a 16-bit type; the hardware rounds two at once.
+// Floats as a vector of a 16-bit type, of which the hardware rounds two at once, or as they are.
 template <class T, int N> TGC_DEVICE tgc_vector<T, N> tgc_rounded(const float (&values)[N]) {
   tgc_vector<T, N> vector;
 #if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 800
-  if constexpr (N == 1) vector.at[0] = tgc_to_storage<T>(values[0]);
+  if constexpr (N == 1 || tgc_same<T, float>::value) {
+#pragma unroll
+    for (int i = 0; i < N; i++) vector.at[i] = tgc_to_storage<T>(values[i]);
+    return vector;
+  }
 #pragma unroll
   for (int i = 0; i + 1 < N; i += 2) {
     unsigned pair;

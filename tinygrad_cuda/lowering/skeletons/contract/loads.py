@@ -354,6 +354,7 @@ def operand_fetch(
     outer: Scope,
     dtype: DType,
     k_major: bool = True,
+    along: str = "",
 ) -> Fetch:
     """The operand's loads, wide ones where its elements lie side by side.
 
@@ -365,8 +366,10 @@ def operand_fetch(
         outer: the scope around the loop over k.
         dtype: of the operand.
         k_major: see `ThreadMap`. Other tiles have no index table.
+        along: the axis that neighbouring threads follow; that of memory if none is given.
     """
     contiguous, itemsize = contiguous_axis(source, reader.memory)
+    contiguous = along or contiguous
     width = _width(source, plan, contiguous, itemsize)
     if plan.tile.streamed and source.name == "b":
         contiguous, width = "n", 1  # one thread loads a column and computes its outputs
@@ -553,6 +556,13 @@ def _filled(
 def is_row_major(a: Node, b: Node) -> bool:
     """Whether neighbouring columns of B are neighbours in memory."""
     return contiguous_axis(sources_of(a, b)[1], _memory_of(b))[0] == "n"
+
+
+def lie_along_k(a: Node, b: Node) -> tuple[bool, bool]:
+    """Whether neighbouring values of k are neighbours in memory, in A and in B."""
+    both = zip(sources_of(a, b), (a, b), strict=True)
+    first, second = (contiguous_axis(source, _memory_of(node))[0] == "k" for source, node in both)
+    return first, second
 
 
 def table_overflows(a: Node, b: Node, plan: Plan[Any], dtype: DType, target: Target) -> bool:

@@ -38,12 +38,12 @@ from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import (
     SWIZZLE,
     MatrixTile,
     MmaTile,
+    Tf32Tile,
     WgmmaTile,
 )
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan
 
 MMA, WGMMA = "contract_mma.cuh", "contract_wgmma.cuh"
-STEP_K = 16  # values of k that one instruction multiplies
 STRIP = 16  # bytes of an output strip: what a thread stores at once
 
 
@@ -194,7 +194,7 @@ def _sizes(problem: _MatrixContraction) -> dict[str, object]:
     """The sizes that fill the skeleton."""
     tile = problem.tile
     wgmma = isinstance(tile, WgmmaTile)
-    unit = {"bfloat16": "bf16", "float16": "fp16"}[problem.dtype.name]
+    unit = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32"}[problem.dtype.name]
     return {
         "m": problem.m,
         "k": problem.k,
@@ -209,7 +209,7 @@ def _sizes(problem: _MatrixContraction) -> dict[str, object]:
         "tile_k": tile.k,
         "tiles_m": (tile.group_m // 64) if wgmma else (tile.warp_m // 16),
         "tiles_8": (tile.group_n if wgmma else tile.warp_n) // 8,
-        "steps": tile.k // STEP_K,
+        "steps": tile.k // tile.step,
         "stages": tile.stages,
         "threads": THREADS,
         "multiply": f"tgc_{'wgmma' if wgmma else 'mma'}_{unit}",
@@ -218,7 +218,7 @@ def _sizes(problem: _MatrixContraction) -> dict[str, object]:
 
 def _descriptors(tile: WgmmaTile, a: _Operand, b: _Operand) -> dict[str, object]:
     """How descriptors walk along the tiles of both operands, in bytes."""
-    steps = {False: STEP_K * tile.itemsize, True: STEP_K * SWIZZLE}
+    steps = {False: tile.step * tile.itemsize, True: tile.step * SWIZZLE}
     return {
         "groups_n": tile.across,
         "group_m": tile.group_m,
@@ -251,10 +251,10 @@ def _matrices(tile: MmaTile, a: _Operand, b: _Operand) -> dict[str, object]:
         rows, column = (near, far) if operand.trans == step_first else apart
         if operand.trans:
             found[f"matrix_{side}"] = f"({rows}) * {stride} + {column} + {warp} * {itemsize}"
-            found[f"next_{side}"], found[f"step_{side}"] = 16 * itemsize, STEP_K * stride
+            found[f"next_{side}"], found[f"step_{side}"] = 16 * itemsize, tile.step * stride
         else:
             found[f"matrix_{side}"] = f"({warp} + {rows}) * {stride} + {column}"
-            found[f"next_{side}"], found[f"step_{side}"] = 16 * stride, STEP_K * itemsize
+            found[f"next_{side}"], found[f"step_{side}"] = 16 * stride, tile.step * itemsize
         found[f"ldmatrix_{side}"] = "tgc_ldmatrix_x4" + "_trans" * operand.trans
     return found
 
@@ -268,7 +268,8 @@ def _operand(source: Source, problem: _MatrixContraction, reader: Reader, outer:
     copied = _copied(source, problem, reader, outer)
     if copied is not None:
         return copied
-    fetch = operand_fetch(source, problem.plan, 0, reader, outer, problem.dtype, False)
+    along = "k" if isinstance(tile, Tf32Tile) else ""
+    fetch = operand_fetch(source, problem.plan, 0, reader, outer, problem.dtype, False, along)
     threads = fetch.threads
     step, row = threads.offsets
     put = fill(
@@ -340,6 +341,8 @@ def _copied(
     """Asynchronous copies of an operand's runs, if it has any."""
     tile = problem.tile
     contiguous, _ = contiguous_axis(source, reader.memory)
+    if contiguous != "k" and isinstance(tile, Tf32Tile):
+        return None  # wgmma transposes 16-bit operands alone
     threads = ThreadMap(source, problem.plan, contiguous, tile.vector, k_major=False)
     runs = _runs(source, problem, threads, reader)
     if runs is None:

@@ -51,6 +51,11 @@ class MatrixTile:
         return False
 
     @property
+    def step(self) -> int:
+        """Values of k that one instruction multiplies."""
+        return 2 * COPY // self.itemsize
+
+    @property
     def vector(self) -> int:
         """Elements of an asynchronous copy."""
         return COPY // self.itemsize
@@ -182,6 +187,12 @@ class WgmmaTile(MatrixTile):
         return f"{block}{chunk} + {within}"
 
 
+class Tf32Tile(WgmmaTile):
+    """One of float32 operands, of which wgmma reads 10 mantissa bits; both are K-major."""
+
+    itemsize = 4
+
+
 MMA_TILES = (
     MmaTile(128, 256, 32, 2, 0.30),
     MmaTile(256, 128, 32, 4, 0.30),
@@ -205,6 +216,15 @@ WGMMA_TILES = (
     WgmmaTile(64, 256, 64, 1, 0.471),
     WgmmaTile(128, 64, 64, 2, 0.276),
     WgmmaTile(64, 128, 64, 1, 0.276),
+)
+# Numbers of tf32 take twice the bytes and half the speed.
+TF32_TILES = (
+    Tf32Tile(128, 256, 32, 2, 0.375),
+    Tf32Tile(256, 128, 32, 2, 0.34),
+    Tf32Tile(128, 128, 32, 2, 0.24),
+    Tf32Tile(64, 256, 32, 1, 0.235),
+    Tf32Tile(128, 64, 32, 2, 0.138),
+    Tf32Tile(64, 128, 32, 1, 0.138),
 )
 Tiles = tuple[MatrixTile, ...]
 

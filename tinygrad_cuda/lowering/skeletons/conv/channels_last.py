@@ -1,7 +1,7 @@
-"""Convolutions of 16-bit values as products for matrix units: channels beside each other in memory.
+"""Convolutions as products for matrix units: the channels of a pixel beside each other in memory.
 
-Then 8 channels of a pixel are the 16 bytes of one copy, whichever tap of a window reads them. Input
-and weight are stored so before; the result is stored in the order of its axes.
+Then 8 channels of 16 bits, or 4 of float32, are the 16 bytes of one copy, whichever tap of a window
+reads them. Input and weight are stored so before; the result is stored in the order of its axes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tinygrad_cuda.graph.ops.convolution import convolution, geometry_of
 from tinygrad_cuda.graph.ops.geometry import Geometry
 from tinygrad_cuda.graph.ops.windows import padded, windows
 
-CHANNELS = 8  # of 16 bits in a copy
+COPY = 16  # bytes
 SPEED = 0.5  # share of memory's bytes a clock at which channels are put last
 LAUNCH = 4000  # clocks of a launch that does so
 
-# Values with the channels last, by the value that has them first: a plan stores each once.
-Layouts = dict[Node, Node]
+# Values that are stored in another order, by what they are made of: a plan stores each once.
+Layouts = dict[Any, Node]
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class ChannelsLast:
 
 def refusal(node: Node) -> str:
     """Why a convolution, or a weight gradient, is no such product; empty if it is one."""
-    x = _input(node)
-    if not node.dtype.is_half:
-        return f"{node.dtype.name} is no operand of matrix units"
+    x, together = _input(node), COPY // node.dtype.itemsize
+    if not node.dtype.is_half and (node.dtype.name != "float32" or node.op is not convolution):
+        return f"{node.dtype.name} is no operand of this product on matrix units"
     if geometry_of(node.attributes).groups != 1:
         return "several groups"
-    if x.shape[1] % CHANNELS:
-        return f"{x.shape[1]} channels are no copies of {CHANNELS}"
+    if x.shape[1] % together:
+        return f"{x.shape[1]} channels are no copies of {together}"
     return ""
 
 
@@ -46,6 +46,31 @@ def moved_bytes(node: Node) -> int:
     """What is read and written so that the channels are last."""
     values = (_input(node), node.sources[1]) if node.op is convolution else (_input(node),)
     return sum(2 * prod(value.shape) * value.dtype.itemsize for value in values)
+
+
+def k_major(node: Node, along_k: tuple[bool, bool], layouts: Layouts) -> Node:
+    """A product of operands that lie along k in memory; those that do not are stored so.
+
+    Args:
+        along_k: whether A and B do.
+        layouts: what a plan stores with its last two axes exchanged.
+    """
+    (a, b), (first, second) = node.sources, along_k
+    with gradient_mode(False), recorded_at(node.site):
+        if not first:
+            a = _stored(a, layouts)
+        if not second:
+            b = contraction.transpose(_stored(contraction.transpose(b), layouts))
+    return node_made(
+        node.op, (a, b), node.attributes, node.outputs, node.device, False, node.site
+    )  # fmt: skip
+
+
+def _stored(x: Node, layouts: Layouts) -> Node:
+    """The same values in the order of the axes, in memory."""
+    if x not in layouts:
+        layouts[x] = ew.contiguous(x)
+    return layouts[x]
 
 
 def as_product(node: Node, layouts: Layouts) -> Node:
@@ -92,10 +117,11 @@ def _product(node: Node, a: Node, b: Node, split: Any, axes: Any) -> Node:
 
 def _channels_last(x: Node, layouts: Layouts) -> Node:
     """The same values with the second axis behind all others, in memory."""
-    if x not in layouts:
+    key = ("channels last", x)
+    if key not in layouts:
         axes = (0, *range(2, len(x.shape)), 1)
-        layouts[x] = ew.contiguous(movement.permute(x, axes=axes))
-    return layouts[x]
+        layouts[key] = ew.contiguous(movement.permute(x, axes=axes))
+    return layouts[key]
 
 
 def _columns(x: Node, taps: Any, sizes: Any, at: Geometry, layouts: Layouts) -> Node:
