@@ -5,6 +5,7 @@ Values, gradients, mutations and every device are tested from it; a row without 
 
 from __future__ import annotations
 
+import samples_attention
 import samples_compositions
 import samples_convolution
 import samples_elementwise
@@ -31,6 +32,7 @@ FAMILIES: dict[str, tuple[Sample, ...]] = {
     "indexing": tuple(samples_indexing.samples()),
     "scan": tuple(samples_scan.samples()),
     "winograd": tuple(samples_winograd.samples()),
+    "attention": tuple(samples_attention.samples()),
     "random": tuple(samples_leaf.randoms()),
     "composition": tuple(samples_compositions.samples()),
 }

@@ -16,6 +16,7 @@ from tinygrad_cuda.graph.ops import common, contraction, convolution, indexing, 
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.graph.ops.attention import attention, no_mask
 from tinygrad_cuda.graph.program import Argument, Program
 from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
@@ -174,9 +175,19 @@ def family() -> dict[str, Program]:
     add("product_streamed", lambda new: [contraction.matmul(new(8, 1024), new(1024, 65536))])
     add("conv_direct", lambda new: [_few_channels(new)])
     add("conv_weight_gradient", lambda new: [_weight_gradient(new)])
+    add("attention", _attention)
     add("random", lambda new: [_random()])
     found["mlp_step"] = mlp_step()
     return found
+
+
+def _attention(new: Inputs) -> list[Node]:
+    """A GPT's, with its gradients."""
+    leaves = [variable(new(16, 12, 1024, 64, dtype=dtypes.bfloat16)) for _ in range(3)]
+    both = attention(*leaves, no_mask(leaves[0]), causal=True, scale=0.125)
+    out = common.output(both, index=0)
+    loss = rd.sum(ew.mul(out, new(*out.shape, dtype=dtypes.bfloat16)), axes=(0, 1, 2, 3))
+    return [out, *gradients(loss, leaves)]
 
 
 def _layer_norm_gradients(new: Inputs, length: int, dtype: DType) -> list[Node]:

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.node import Node, Op, topological, with_sources
+from tinygrad_cuda.graph.ops import attention, common
 from tinygrad_cuda.graph.ops.contraction import matmul
 from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_gradient
 from tinygrad_cuda.lowering.codegen.index import INT_MAX
 from tinygrad_cuda.lowering.codegen.skeleton import Stage
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Kernel
+from tinygrad_cuda.lowering.skeletons.attention import tiles as attention_tiles
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles
 from tinygrad_cuda.lowering.skeletons.contract.contract import (
     direct_stages,
@@ -322,3 +324,26 @@ def choose_algorithms(
             choices[made] = choice
         new[node] = made
     return tuple(new[node] for node in outputs), choices
+
+
+def with_compositions(outputs: Sequence[Node], target: Target) -> tuple[Node, ...]:
+    """The outputs, in which attention that has no kernel on the target is its composition.
+
+    Args:
+        outputs: of a plan, before they are simplified.
+        target: the machine.
+    """
+    order = topological(outputs)
+    if not any(node.op in attention.ROWS for node in order):
+        return tuple(outputs)
+    parts: dict[Node, tuple[Node, ...]] = {}
+    new: dict[Node, Node] = {}
+    for node in order:
+        if node.op is common.output and node.sources[0] in parts:
+            new[node] = parts[node.sources[0]][node.attributes["index"]]
+            continue
+        new[node] = with_sources(node, tuple(new[source] for source in node.sources))
+        if node.op in attention.ROWS and not attention_tiles.takes(node, target):
+            parts[node] = attention.as_nodes(new[node])
+            new[node] = parts[node][0]
+    return tuple(new[node] for node in outputs)

@@ -14,6 +14,7 @@ from tinygrad_cuda.lowering.codegen.skeleton import Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.schedule.resources import THREADS, vector_width
+from tinygrad_cuda.lowering.skeletons.attention.attention import attention_stages
 from tinygrad_cuda.lowering.skeletons.column_reduce import col_stages
 from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import winograd_stages
 from tinygrad_cuda.lowering.skeletons.row_reduce import row_stages
@@ -30,6 +31,7 @@ def stages(kernel: Kernel) -> list[Stage]:
         "col": col_stages,
         "scatter": scatter_stages,
         "winograd": winograd_stages,
+        "attention": attention_stages,
     }[kernel.kind](kernel)
 
 

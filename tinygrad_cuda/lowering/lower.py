@@ -9,7 +9,7 @@ from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.graph.rewrite import simplify
 from tinygrad_cuda.graph.rewrite.products import turn_products
-from tinygrad_cuda.lowering.algorithms import choose_algorithms
+from tinygrad_cuda.lowering.algorithms import choose_algorithms, with_compositions
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, packed, translation_unit
 from tinygrad_cuda.lowering.codegen.skeleton import scratches_of
 from tinygrad_cuda.lowering.emit import stages
@@ -53,7 +53,7 @@ def scheduled(program: Program, target: Target) -> Schedule:
     """The kernels of a program, which run each of its checks; none is generated yet."""
     overwrites = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
     checks: list[Node] = []
-    outputs = simplify(program.outputs, checks=checks)
+    outputs = simplify(with_compositions(program.outputs, target), checks=checks)
     made = _grouped(outputs, target, overwrites)
     if checks and (unread := unread_checks(checks, made)):
         made = _grouped(with_checks(outputs, unread), target, overwrites)

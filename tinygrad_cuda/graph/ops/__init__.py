@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tinygrad_cuda.graph.node import Op
 from tinygrad_cuda.graph.ops import (
+    attention,
     common,
     contraction,
     convolution,
@@ -33,6 +34,7 @@ TABLE: dict[str, Op] = {
         scan,
         random,
         winograd,
+        attention,
     )
     for op in family.ROWS
 }

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from math import prod
 
 from tinygrad_cuda.graph.node import Node, Op
-from tinygrad_cuda.graph.ops import contraction, convolution, indexing, scan, winograd
+from tinygrad_cuda.graph.ops import (
+    attention,
+    contraction,
+    convolution,
+    indexing,
+    scan,
+    winograd,
+)
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
 
@@ -66,6 +73,15 @@ def _transform(node: Node) -> int:
     return 2 * prod(planes[1:]) * lines * size * (size + lines)
 
 
+def _attended(node: Node) -> int:
+    """Both products of the scores, or the five of their gradients; half where it is causal."""
+    q, k, v = node.sources[:3] if node.op is attention.attention else node.sources[1:4]
+    pairs, keys = prod(q.shape[:-1]), k.shape[-2]
+    wide, deep = q.shape[-1], v.shape[-1]
+    products = wide + deep if node.op is attention.attention else 3 * wide + 2 * deep
+    return 2 * pairs * keys * products // (2 if node.attributes["causal"] else 1)
+
+
 # Rows that do not count one for each element of their result; a reduction's row says its own.
 _FLOPS: dict[Op, Callable[[Node], int]] = {
     ew.cast: _none,
@@ -82,4 +98,5 @@ _FLOPS: dict[Op, Callable[[Node], int]] = {
     scan.order: lambda node: _sorted(node.sources[0]),
     winograd.winograd: _transform,
     winograd.unwinograd: _transform,
+    **dict.fromkeys(attention.ROWS, _attended),
 }

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from tinygrad_cuda.graph.node import Node, Op, topological
-from tinygrad_cuda.graph.ops import common, elementwise, indexing, winograd
+from tinygrad_cuda.graph.ops import attention, common, elementwise, indexing, winograd
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
 from tinygrad_cuda.lowering.schedule.fusion import (
     ALONE,
@@ -30,6 +30,7 @@ NODES_PER_OUTPUT = 64  # expressions a kernel evaluates for each value it stores
 ANCHORS = 12  # reductions of a kernel: each phase makes again what registers do not hold
 SHORT_PRODUCT = 1024  # of products this long at most an update is the epilogue
 TRANSFORMS = winograd.ROWS
+WHOLE = ("scatter", "attention")  # kinds of kernels that take no other node
 FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
 SIBLINGS = 64  # neighbouring groups of one space that are compared with each other
 
@@ -38,7 +39,7 @@ class Group:
     """Nodes that are to share a kernel.
 
     Attributes:
-        kind: ``map``, ``row``, ``col``, ``contract``, ``winograd`` or ``scatter``.
+        kind: ``map``, ``row``, ``col``, ``contract``, ``winograd``, ``scatter`` or ``attention``.
         numel: elements of the space the kernel walks.
         sign: of a row or col kernel.
         members: in topological order; `anchors` are its reductions, contraction or scatter.
@@ -83,6 +84,8 @@ class Group:
             self.kind = "winograd"
         elif node.op in (indexing.scatter, indexing.scatter_add):
             self.kind = "scatter"
+        elif node.op in attention.ROWS:
+            self.kind = "attention"
         if self.kind != "map":
             self.anchors = [node]
             self.reduction_dependent = {node}
@@ -161,8 +164,8 @@ def _spaces_differ(a: Group, b: Group, settled: bool) -> str:
     takes = _takes_updates(a) or (settled and a.kind == "contract")
     if a.update != b.update and not (b.update and takes):
         return "an update has a launch of its own"
-    if a.kind == "scatter":
-        return "a scatter has a kernel of its own"
+    if a.kind in WHOLE:
+        return f"{a.kind} has a kernel of its own"
     if b.kind != "map":
         if a.kind in ALONE or b.kind in ALONE:
             return ALONE[b.kind if b.kind in ALONE else a.kind]

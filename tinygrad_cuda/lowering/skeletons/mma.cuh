@@ -166,6 +166,19 @@ TGC_DEVICE unsigned tgc_pack_fp16(float low, float high) {
 #endif
 }
 
+// ----------------------------------------------------------------------------------------- powers
+
+// 2^x within a few parts in a million; what is below 2^-126 is 0.
+TGC_DEVICE float tgc_exp2_short(float x) {
+#ifdef TGC_EMULATOR
+  return exp2f(x);
+#else
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#endif
+}
+
 // --------------------------------------------------------------------------- asynchronous copies
 
 // 16 bytes to shared memory; zeros where not `inside`, when `global` is not read. Groups are closed
