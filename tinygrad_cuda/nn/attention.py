@@ -137,17 +137,18 @@ class MultiheadAttention(Module):
         mixed, shares = F.attend_heads(
             query, key, value, self.num_heads, weights, self.in_proj_bias,
             (self.bias_k, self.bias_v), self.add_zero_attn, attn_mask, key_padding_mask,
-            self.dropout, self.training,
+            self.dropout, self.training, need_weights,
         )  # fmt: skip
         output: Tensor = self.out_proj(mixed)
         if single:
-            output, shares = output.squeeze(0), shares.squeeze(0)
+            output = output.squeeze(0)
         elif self.batch_first:
             output = sequence_first_strides(output)
         else:
             output = fresh(output.transpose(0, 1))
-        if not need_weights:
+        if not need_weights or shares is None:
             return output, None
+        shares = shares.squeeze(0) if single else shares
         return output, shares.mean(-3) if average_attn_weights else shares
 
     def _arranged(self, x: Tensor, single: bool) -> Tensor:

@@ -7,15 +7,18 @@ from typing import Any
 
 from tinygrad_cuda.core.dtypes import bool_
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.graph.ops.attention import WIDTHS, attention, no_mask
+from tinygrad_cuda.graph.ops.common import output
 from tinygrad_cuda.nn.functional.linears import dropout, linear
 from tinygrad_cuda.nn.smooth import where
 from tinygrad_cuda.tensors.autocast import in_half, is_autocast_enabled
+from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.call_replay import templated
 from tinygrad_cuda.tensors.creation import arange, zeros
 from tinygrad_cuda.tensors.layout import fresh
 from tinygrad_cuda.tensors.opmath import rounded_once
 from tinygrad_cuda.tensors.reductions import masked_softmax
-from tinygrad_cuda.tensors.shaping import cat
+from tinygrad_cuda.tensors.shaping import broadcast_shapes, cat
 from tinygrad_cuda.tensors.tensor import Tensor
 
 
@@ -26,11 +29,45 @@ def _causal(queries: int, keys: int, like: Tensor) -> Tensor:
     return seen
 
 
+def _has_kernels(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    """Whether one op attends without the matrix of weights: of half types, on a GPU."""
+    kind, half = query.device.kind, query.dtype
+    if kind == "cpu" or not half.is_half or not half is key.dtype is value.dtype:
+        return False
+    if query.shape[-1] not in WIDTHS or value.shape[-1] not in WIDTHS:
+        return False
+    if 0 in (*query.shape, *key.shape):
+        return False
+    if mask is None:
+        return True
+    fits = mask.ndim <= max(query.ndim, key.ndim, value.ndim)
+    return fits and (mask.dtype is bool_ or (mask.dtype is half and not mask.requires_grad))
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool,
+    scale: float | None,
+) -> Tensor:  # fmt: skip
+    """Attention as one op; the gradient makes weights again from its second result."""
+    batch = broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    if mask is not None:
+        batch = broadcast_shapes(batch, mask.shape[:-2])
+    q, k, v = (x.expand(*batch, *x.shape[-2:]).node for x in (query, key, value))
+    seen = no_mask(q)
+    if mask is not None:
+        seen = mask.reshape(*(1,) * (len(batch) + 2 - mask.ndim), *mask.shape).node
+    both = attention(q, k, v, seen, causal=causal, scale=_factor(query, scale))
+    return wrap(output(both, index=0))
+
+
+def _factor(query: Tensor, scale: float | None) -> float:
+    return 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
+
+
 def _plain_weights(
     query: Tensor, key: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None
 ) -> Tensor:
-    factor = 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
-    scores = (query * factor) @ key.transpose(-2, -1)
+    scores = (query * _factor(query, scale)) @ key.transpose(-2, -1)
     if is_causal:
         scores = where(_causal(query.shape[-2], key.shape[-2], query), scores, -float("inf"))
     if attn_mask is not None and attn_mask.dtype is bool_:
@@ -90,6 +127,8 @@ def scaled_dot_product_attention(
     if enable_gqa:
         times = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(times, -3), value.repeat_interleave(times, -3)
+    if not dropout_p and _has_kernels(query, key, value, attn_mask):
+        return _attend(query, key, value, attn_mask, is_causal, scale)
     weights = _attention_weights(query, key, attn_mask, is_causal, scale)
     result: Tensor = dropout(weights, dropout_p) @ value
     return result
@@ -121,16 +160,22 @@ class Heads:
         self.value = cat([self.value, nothing], 2)
 
     def attend(
-        self, mask: Tensor | None, dropout_p: float, training: bool
-    ) -> tuple[Tensor, Tensor]:
-        """Values of shape (N, L, E), and the weights (N, heads, L, S)."""
+        self, mask: Tensor | None, dropout_p: float, training: bool, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Values of shape (N, L, E), and the weights (N, heads, L, S) if they are needed."""
+        whole = not (need_weights or (training and dropout_p))
+        if whole and _has_kernels(self.query, self.key, self.value, mask):
+            return self._joined(_attend(self.query, self.key, self.value, mask, False, None)), None
         # Under autocast the product is in a half type, and the weights in float32.
         cast = is_autocast_enabled(self.query.device.kind)
         made = _plain_weights if cast else _attention_weights
         weights = made(self.query, self.key, mask, False, None)
         weights = dropout(weights, dropout_p, training)
-        mixed = weights @ self.value
-        return mixed.transpose(1, 2).reshape(self.batch, self.queries, self.width), weights
+        return self._joined(weights @ self.value), weights
+
+    def _joined(self, mixed: Tensor) -> Tensor:
+        joined: Tensor = mixed.transpose(1, 2).reshape(self.batch, self.queries, self.width)
+        return joined
 
 
 def as_added(mask: Tensor | None, like: Tensor) -> Tensor | None:
@@ -186,9 +231,12 @@ def attend_heads(
     query: Tensor, key: Tensor, value: Tensor, num_heads: int, weights: Any, bias: Tensor | None,
     extra: tuple[Tensor | None, Tensor | None], add_zero_attn: bool, attn_mask: Tensor | None,
     key_padding_mask: Tensor | None, dropout_p: float, training: bool,
-    static: tuple[Tensor | None, Tensor | None] = (None, None),
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """What all heads see of batch-first inputs, side by side, and the weights (N, heads, L, S)."""
+    need_weights: bool, static: tuple[Tensor | None, Tensor | None] = (None, None),
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """What all heads see of batch-first inputs, side by side, and the weights (N, heads, L, S).
+
+    Weights are None where they are not needed and never made.
+    """
     query, key, value = in_projection(query, key, value, weights, bias)
     added = 0
     more_key, more_value = extra
@@ -205,7 +253,7 @@ def attend_heads(
         heads.with_zero()
         added += 1
     mask = joint_mask(attn_mask, key_padding_mask, heads, added)
-    return heads.attend(mask, dropout_p, training)
+    return heads.attend(mask, dropout_p, training, need_weights)
 
 
 def multi_head_attention_forward(
@@ -264,11 +312,11 @@ def multi_head_attention_forward(
     mixed, shares = attend_heads(
         query, key, value, num_heads, separate if use_separate_proj_weight else in_proj_weight,
         in_proj_bias, (bias_k, bias_v), add_zero_attn, attn_mask, key_padding_mask, dropout_p,
-        training, (static_k, static_v),
+        training, need_weights, (static_k, static_v),
     )  # fmt: skip
     output = linear(mixed, out_proj_weight, out_proj_bias)
     output = output.squeeze(0) if single else fresh(output.transpose(0, 1))
-    if not need_weights:
+    if not need_weights or shares is None:
         return output, None
     shares = shares.squeeze(0) if single else shares
     return output, shares.mean(-3) if average_attn_weights else shares
