@@ -1,0 +1,190 @@
+"""Attention on matrix units beside torch's: each tile of attention/tiles.py for each kernel.
+
+    python -m lab.attention OUT.json [--small]
+
+Values and gradients are compared with float32's by torch. Times are medians behind a write that
+empties the L2 cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests/unit"))
+
+from programs import Inputs  # noqa: E402
+
+from lab.matrix_units import Runner  # noqa: E402
+from tinygrad_cuda.backend.cuda import compiler  # noqa: E402
+from tinygrad_cuda.core import dtypes  # noqa: E402
+from tinygrad_cuda.graph.ops import elementwise as ew  # noqa: E402
+from tinygrad_cuda.graph.ops.attention import (  # noqa: E402
+    attention,
+    attention_backward,
+    no_mask,
+    row_sum,
+)
+from tinygrad_cuda.graph.ops.common import output  # noqa: E402
+from tinygrad_cuda.lowering import lower  # noqa: E402
+from tinygrad_cuda.lowering.skeletons.attention import attention as skeleton  # noqa: E402
+from tinygrad_cuda.lowering.skeletons.attention import tiles  # noqa: E402
+from tinygrad_cuda.lowering.target import Target  # noqa: E402
+
+TARGET = Target.h200()
+SPILLING = 290  # an estimate of registers: a few of them pass through memory
+MORE = tuple(
+    tiles.AttentionTile(*sizes)
+    for sizes in ((2, 32, 4), (1, 64, 4), (1, 128, 2), (2, 16, 4), (1, 16, 4))
+)
+
+
+class Case(NamedTuple):
+    """Sizes: batch, heads, tokens, width of a head."""
+
+    batch: int
+    heads: int
+    tokens: int
+    width: int
+    causal: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self[:4]
+
+    @property
+    def flops(self) -> int:
+        """Of the forward pass."""
+        whole = 4 * self.batch * self.heads * self.tokens**2 * self.width
+        return whole // 2 if self.causal else whole
+
+
+CASES = (
+    Case(8, 16, 4096, 128, True), Case(16, 12, 1024, 64, True), Case(8, 12, 1024, 64, True),
+    Case(8, 16, 4096, 128, False), Case(16, 12, 1024, 64, False),
+)  # fmt: skip
+
+
+def lowered(case: Case, tile: tiles.AttentionTile | None) -> Any:
+    """Forward and backward, with one tile wherever it fits, or with those that are chosen."""
+    inputs = Inputs()
+    q, k, v, g = (inputs(*case.shape, dtype=dtypes.bfloat16) for _ in range(4))
+    how = {"causal": case.causal, "scale": case.width**-0.5}
+    both = attention(q, k, v, no_mask(q), **how)
+    out, logsumexp = (output(both, index=index) for index in range(2))
+    delta = row_sum(ew.mul(*(ew.cast(x, dtype=dtypes.float32) for x in (g, out))))
+    back = attention_backward(g, q, k, v, logsumexp, delta, no_mask(q), **how)
+    program = inputs.program(out, *(output(back, index=index) for index in range(3)))
+    chosen = skeleton.tile_of
+
+    def forced(part: tiles.AttentionPart, target: Target) -> tiles.AttentionTile | None:
+        shared = tile is not None and part.shared(tile) <= target.block_shared
+        fits = shared and part.registers(tile) <= SPILLING
+        return tile if fits else chosen(part, target)
+
+    skeleton.tile_of = forced
+    try:
+        return lower.lower(program, TARGET), program
+    finally:
+        skeleton.tile_of = chosen
+
+
+def peers(case: Case, runner: Runner, tensors: list[Any]) -> dict[str, float]:
+    """Microseconds of each of torch's kernels that takes the case, forward and with backward."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    torch, found = runner.torch, {}
+    q, k, v, g = tensors
+    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+
+        def forward(leaves: list[Any] = leaves) -> Any:
+            return torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=case.causal)
+
+        def both(forward: Any = forward, leaves: list[Any] = leaves) -> None:
+            torch.autograd.grad(forward(), leaves, g)
+
+        try:
+            with sdpa_kernel(backend):
+                with torch.no_grad():
+                    found[f"{backend.name} forward"] = runner.time(forward)
+                found[f"{backend.name} both"] = runner.time(both)
+        except RuntimeError as error:
+            print(backend.name, str(error)[:80])
+    return found
+
+
+def exact(case: Case, runner: Runner, tensors: list[Any]) -> list[Any]:
+    """The value and the gradients of a few heads in float32."""
+    torch = runner.torch
+    q, k, v, g = (x[0, :2].float() for x in tensors)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    scores = q @ k.mT * case.width**-0.5
+    if case.causal:
+        scores = scores.masked_fill(~torch.ones_like(scores[0], dtype=bool).tril(), -torch.inf)
+    out = scores.softmax(-1) @ v
+    return [out.detach(), *torch.autograd.grad(out, leaves, g)]
+
+
+def measure(case: Case, runner: Runner, candidates: list[Any]) -> dict[str, Any]:
+    torch = runner.torch
+    tensors = [torch.randn(*case.shape, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    want = exact(case, runner, tensors)
+    made = [lowered(case, tile) for tile in candidates]
+    binaries = compiler.compile_many([program.source for program, _ in made], "sm_90a")
+    rows = []
+    for tile, (program, graph), binary in zip(candidates, made, binaries, strict=True):
+        memory = dict(zip(graph.inputs, tensors, strict=True))
+        for node in program.schedule.outputs:
+            memory[node] = torch.full(node.shape, float("nan"), device="cuda", dtype=torch.bfloat16)
+        for launch in program.launches:
+            for word in launch.words:
+                if word.kind == "value" and word.item not in memory:
+                    memory[word.item] = torch.empty(
+                        word.item.shape, device="cuda", dtype=torch.float32
+                    )
+        steps = {}
+        for launch in program.launches:
+            kernel = launch.stages[0]
+            part = type("Made", (), {"launches": [launch]})
+            run = runner.launcher(part, binary.cubin, memory)
+            run()
+            steps[kernel.label.split(":")[0].removeprefix("attention, ")] = run
+        torch.cuda.synchronize()
+        errors = [
+            float((memory[node][0, :2].float() - one).abs().max() / one.abs().max())
+            for node, one in zip(program.schedule.outputs, want, strict=True)
+        ]
+        times = {name: runner.time(run) for name, run in steps.items()}
+        rows.append({"tile": tile, "us": times, "both": sum(times.values()), "errors": errors})
+    return {"case": case, "peers": peers(case, runner, tensors), "rows": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--small", action="store_true", help="the first two cases alone")
+    given = parser.parse_args()
+    runner, results = Runner(), []
+    candidates = [None, *tiles.TILES, *MORE]
+    for case in CASES[: 2 if given.small else None]:
+        result = measure(case, runner, candidates)
+        results.append(result)
+        given.out.write_text(json.dumps(results, default=str))
+        print(case)
+        for name, took in result["peers"].items():
+            flops = case.flops * (3.5 if "both" in name else 1)
+            print(f"    torch {name}: {took:.0f} us, {flops / took / 1e6:.0f} TFLOP/s")
+        for row in result["rows"]:
+            times = "  ".join(f"{name} {took:.0f}" for name, took in row["us"].items())
+            errors = " ".join(f"{error:.0e}" for error in row["errors"])
+            text = f"    {row['tile']} both {row['both']:.0f} us: {times} errors {errors}"
+            print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()
