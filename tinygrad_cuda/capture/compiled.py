@@ -48,8 +48,8 @@ from tinygrad_cuda.replay.guards.values import Names
 from tinygrad_cuda.replay.guards.watch import Watch, refuse
 from tinygrad_cuda.replay.switches import switches
 
-SIGNATURES = 64  # kept for one function; the least recently used goes first
-PROGRAMS = 8  # kept for one signature: training and evaluation, frozen and not, ...
+SIGNATURES = 64  # of one function at most; the least recently used is dropped first
+PROGRAMS = 8  # of one signature at most: training and evaluation, frozen and not, ...
 MET = 200  # values that calls meet while they are traced and that no name leads to
 ATTEMPTS = 3  # calls in a row that leave something new behind
 
@@ -68,7 +68,7 @@ forgetting.append(_forget)
 
 
 class Ready(NamedTuple):
-    """A program to run many times, the first call's arguments, and that call under way."""
+    """A program to run many times, the first call's arguments, and that call."""
 
     turns: MultiStepReplay
     given: Given
@@ -97,7 +97,7 @@ class Compiled:
         # What the last of them left: what changes it later is not the call.
         self._left: dict[Any, tuple[int, Names]] = {}
         self._steady: FastReplay | None = None  # of the program that was replayed last
-        self._extra = Extra([], set(), [], [], [])  # what calls have met that no name leads to
+        self._extra = Extra([], set(), [], [], [])  # what calls have reached that no name leads to
         self._lock = new_lock()
         _all.add(self)
         if not hasattr(function, "parameters"):
@@ -243,7 +243,7 @@ class Compiled:
         change = change or program.changed()
         if change is None and missed:
             what = "which functions it calls that no name leads to"
-            # Each such call has met something new: not for ever.
+            # Each such call has reached something new: not for ever.
             change = Change(what, None, sum(map(len, self._extra)) < MET)
         if change is not None:
             self._count(given.key, change, names)
@@ -301,7 +301,7 @@ class Compiled:
         return result, capture, watch
 
     def _validated(self, given: Given, known: CapturedProgram) -> Any:
-        """Traces the call although a program is known, and compares."""
+        """Traces the call although there is a program, and compares."""
         result, program = self._trace(given, "TGC_VALIDATE compares")
         line = None if program is None else known.departs(program)
         if line is not None:

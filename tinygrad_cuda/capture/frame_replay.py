@@ -1,4 +1,4 @@
-"""One replay under way: the cells it touches, the plans it runs, the gradients it leaves.
+"""The present replay: the cells it touches, the plans it runs, the gradients it leaves.
 
 It is in `capture` since every captured program runs by it.
 """
@@ -28,10 +28,10 @@ outputs_of = attrgetter("outputs")
 
 
 class ReplayFrame:
-    """One replay under way.
+    """The present replay.
 
     Attributes:
-        places: the cells of all places.
+        places: the cells, by their number in the program.
         nodes: what they held at the beginning.
         values: their storages, the constants, then the outputs of each run.
     """
@@ -55,37 +55,37 @@ class ReplayFrame:
         self.nodes = list(map(node_of, self.places))
         self.values = list(map(storage_of, self.nodes))
 
-    def own(self, places: list[int]) -> None:
-        """Gives places storages that nobody else can read, since they will be overwritten."""
-        for place in places:
-            if self.places[place].aliases is not None:
-                self.places[place].forget_aliases()
+    def own(self, indices: list[int]) -> None:
+        """Gives cells storages that nobody else can read, since they will be overwritten."""
+        for index in indices:
+            if self.places[index].aliases is not None:
+                self.places[index].forget_aliases()
         nodes = list(map(reference_count, self.nodes))
         storages = list(map(reference_count, self.values))
-        for place in places:
+        for index in indices:
             # Besides the lists: the cell refers to the node, the node to the storage.
-            if nodes[place] - LISTED > 1 or storages[place] - LISTED > 1:
-                self._copy(place)
+            if nodes[index] - LISTED > 1 or storages[index] - LISTED > 1:
+                self._copy(index)
 
-    def _copy(self, place: int) -> None:
-        old = self.nodes[place]
+    def _copy(self, index: int) -> None:
+        old = self.nodes[index]
         storage = duplicate(old.device, old.storage)
         node = node_made(common.buffer, (), NO_ATTRIBUTES, old.outputs, old.device, False, old.site)
         node.storage = storage
-        self.places[place].node = self.nodes[place] = node
-        self.values[place] = storage
+        self.places[index].node = self.nodes[index] = node
+        self.values[index] = storage
         if settings.debug >= 3:
             line = describe_site(old.site)
             print(f"compile: copied before it is overwritten: {line}", file=sys.stderr)
 
     def write(self, writes: list[tuple[int, OutputSpec]]) -> None:
         """Puts new values into cells that were there before."""
-        places, nodes, values = self.places, self.nodes, self.values
-        for place, output_spec in writes:
-            new, node = values[output_spec.source], nodes[place]
+        cells, nodes, values = self.places, self.nodes, self.values
+        for index, output_spec in writes:
+            new, node = values[output_spec.source], nodes[index]
             if new is node.storage:
                 continue
-            cell = places[place]
+            cell = cells[index]
             if cell.aliases is not None:
                 cell.forget_aliases()
             # The list, the cell, this variable and the argument: nobody else has this node.
@@ -125,12 +125,12 @@ class RunEvent:
         for slot in self.copies:
             storages[slot] = duplicate(self.device, storages[slot])
         with self.lock:
-            found = self.executable.run(storages, self.numbers, self.spare)
-        values += found
+            results = self.executable.run(storages, self.numbers, self.spare)
+        values += results
         if self.spare:
             self.spare = {}
         if self.unused:
-            self.spare = {output: found[output] for output in self.unused}
+            self.spare = {output: results[output] for output in self.unused}
         frame.write(self.writes)
 
 
@@ -174,9 +174,9 @@ class GradientPlace:
 
     def leave(self, fresh: Fresh) -> None:
         """Sets the new gradient."""
-        kept, self.kept = self.kept, None
-        if kept is None or self.output_spec is None:
+        previous, self.kept = self.kept, None
+        if previous is None or self.output_spec is None:
             self.leaf.grad = self.build(fresh)
         else:
-            kept.cell.node.storage = fresh.values[self.output_spec.source]
-            self.leaf.grad = kept
+            previous.cell.node.storage = fresh.values[self.output_spec.source]
+            self.leaf.grad = previous

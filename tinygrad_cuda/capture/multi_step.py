@@ -46,7 +46,7 @@ def compile(
 
     A whole training step may be compiled. The first call runs as it is (a second one where an
     optimizer makes its state in the first); from then on a call checks that nothing has changed
-    and launches the plans that are known, the same as without `compile`, to the same bits.
+    and launches the recorded plans, the same as without `compile`, to the same bits.
 
     Each call does again: the computation; writes to parameters, buffers, gradients and other
     Tensors; ``optimizer.step()`` with its step counts, with the rates of the moment; a
@@ -54,7 +54,7 @@ def compile(
     while recording only. Python values that it reads (globals, variables of closures, defaults,
     attributes, what containers and NumPy arrays hold), itself or in the functions, methods and
     Modules that it calls, up to those of libraries, are looked at before each replay: if one is
-    another, the function is recorded anew. If a call changes one that it reads, that is an
+    another, the function is recorded again. If a call changes one that it reads, that is an
     error; to count and to append is not repeated. What cannot be looked at without reading it is
     refused with the line: the clock, files, random numbers of Python and NumPy, iterators from
     outside, ``eval``. Pass such values as arguments.
@@ -159,7 +159,7 @@ class Steps(Compiled):
         return result.whole()
 
     def _chained(self, step: Any, data: list[Node], result: _Results) -> bool:
-        """Does as many of the steps that remain as one known program can; whether any."""
+        """Does as many of the steps that remain as one recorded program can; whether any."""
         if not all(whole_words(node.shape[1:], node.dtype.itemsize) for node in data):
             return False
         with self._lock, indivisible:
@@ -186,12 +186,12 @@ class Steps(Compiled):
         """Runs the steps that remain, as far as they are of one program."""
         if not result.expect(turns):
             return False
-        first, places = result.done, result.places(turns)
+        first, targets = result.done, result.places(turns)
 
         def place(turn: int, values: list[Any]) -> None:
             for number, node in enumerate(data):
                 values[number] = _row(node, first + turn)
-            for number, whole in places:
+            for number, whole in targets:
                 values[number] = _row(whole.node, first + turn)
 
         done, values = turns.run(frame, self.count - first, place)
@@ -297,15 +297,15 @@ class _Results:
 
     def take(self, result: Any) -> None:
         """What the next step has returned."""
-        found = leaves(result)
+        flat = leaves(result)
         if not self.done:
-            self.structure, self.leaves = result, list(found)
-            for k, x in enumerate(found):
+            self.structure, self.leaves = result, list(flat)
+            for k, x in enumerate(flat):
                 if isinstance(x, TensorBase):
                     tensor: Any = x
                     one = tensor.detach()
                     self.leaves[k] = _Whole(self.count, one.node.outputs, one.node.device)
-        for k, value in enumerate(found):
+        for k, value in enumerate(flat):
             if isinstance(self.leaves[k], _Whole):
                 self.leaves[k].take(self.done, value)
             else:
@@ -314,13 +314,13 @@ class _Results:
 
     def expect(self, turns: MultiStepReplay) -> bool:
         """Makes room for what a program returns; whether its results fit to those so far."""
-        found = turns.program.leaves
+        flat = turns.program.leaves
         for x in turns.results:
             if len(x.outputs) != 1 or not whole_words(x.outputs[0][0], x.outputs[0][1].itemsize):
                 return False
         if not self.done:
-            self.structure, self.leaves = turns.program.structure, list(found)
-            for k, x in enumerate(found):
+            self.structure, self.leaves = turns.program.structure, list(flat)
+            for k, x in enumerate(flat):
                 if isinstance(x, Result):
                     memory = partial(turns.memory, x.source)
                     self.leaves[k] = _Whole(self.count, x.outputs, x.device, memory)
@@ -328,11 +328,11 @@ class _Results:
             isinstance(mine, _Whole) and mine.one == x.outputs
             if isinstance(x, Result)
             else not isinstance(mine, _Whole)
-            for mine, x in zip(self.leaves, found)
+            for mine, x in zip(self.leaves, flat)
         ]
-        if len(self.leaves) != len(found) or not all(fits):
+        if len(self.leaves) != len(flat) or not all(fits):
             return False
-        self.leaves = [m if isinstance(m, _Whole) else x for m, x in zip(self.leaves, found)]
+        self.leaves = [m if isinstance(m, _Whole) else x for m, x in zip(self.leaves, flat)]
         return True
 
     def places(self, turns: MultiStepReplay) -> list[tuple[int, _Whole]]:
@@ -342,8 +342,8 @@ class _Results:
 
     def whole(self) -> Any:
         """The results of all steps, in the structure of one."""
-        found = [x.tensor() if isinstance(x, _Whole) else x for x in self.leaves]
-        return rebuilt(self.structure, iter(found))
+        flat = [x.tensor() if isinstance(x, _Whole) else x for x in self.leaves]
+        return rebuilt(self.structure, iter(flat))
 
 
 # Loops ------------------------------------------------------------------------------------------
@@ -403,7 +403,7 @@ def loop(n: int, fn: Callable[..., Any], *state: Any) -> Any:
 
 
 def _turned(call: Compiled, state: tuple[Any, ...], count: int) -> tuple[int, Any]:
-    """Turns of a loop whose program is known: how many, and what the last one returned."""
+    """Turns of a loop with a recorded program: how many, and what the last one returned."""
     with call._lock:
         ready = call.ready(state, {})
         if ready is None:
@@ -422,7 +422,7 @@ def _turn_round(
 ) -> tuple[int, Any]:
     """Runs turns whose results are the next one's arguments."""
     results = turns.results
-    # A result is written to one place while the turn reads the other.
+    # A result is written to one buffer while the turn reads the other.
     rooms = {
         x.source: [turns.memory(sign * x.source, turns.sizes[x.source]) for sign in (1, -1)]
         for x in results

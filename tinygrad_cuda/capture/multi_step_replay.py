@@ -1,7 +1,7 @@
-"""Replays of one program behind one another: what steps=n and tc.loop do once a program is known.
+"""Replays of one program behind one another: what steps=n and tc.loop do once there is a program.
 
 The guards are checked once, the memory of all replays is laid out before the first, and the host
-writes only the parameters in which one replay differs from the one that stood in its place before.
+writes only the parameters in which one replay differs from the one that it replaces.
 It stays in this room: it is how `steps=n` runs, and reads a `CapturedProgram` field by field.
 Without it many steps of mlp_64 in one call take 745 % longer (H200).
 """
@@ -25,8 +25,8 @@ from tinygrad_cuda.engine.capture import Stale
 from tinygrad_cuda.engine.realize import lock_of
 from tinygrad_cuda.replay.switches import switches
 
-LENGTH = 32  # turns in one graph; even, since a loop's results change between two places
-SEGMENTS, WAYS = 64, 3  # of a call's turns that are known by sight; variants of each
+LENGTH = 32  # turns in one graph; even, since a loop's results alternate between two buffers
+SEGMENTS, WAYS = 64, 3  # segments of a call's turns at most; variants of each
 ALIGNMENT = 16  # bytes that kernels may read at once
 
 
@@ -66,8 +66,8 @@ class MultiStepReplay:
                     same[start + output] = inputs[slot]
                 else:
                     self.sizes[start + output] = event.executable.sizes[output]
-            places = range(start, start + len(event.executable.results))
-            self.outputs[event] = [same.get(number, number) for number in places]
+            numbers = range(start, start + len(event.executable.results))
+            self.outputs[event] = [same.get(number, number) for number in numbers]
         self.gradients = {
             g.output_spec.source for g in program.gradients if g.output_spec is not None
         }
@@ -89,12 +89,12 @@ class MultiStepReplay:
         """Memory that a caller keeps; where it was in an earlier call, if that is free."""
         last = self.last.setdefault(number, deque(maxlen=2))
         for address in last:
-            found = self.backend.reuse(nbytes, address)
-            if found is not None:
-                return found
-        found = self.backend.allocate(nbytes)
-        last.append(found.address)
-        return found
+            storage = self.backend.reuse(nbytes, address)
+            if storage is not None:
+                return storage
+        storage = self.backend.allocate(nbytes)
+        last.append(storage.address)
+        return storage
 
     def run(
         self, frame: ReplayFrame, count: int, place: Callable[[int, list[Any]], None]
@@ -158,16 +158,16 @@ class MultiStepReplay:
     def _host(self, frame: ReplayFrame, turn: int) -> list[Sequence[Any]]:
         """What the host does in a turn; the numbers of its runs."""
         program = self.program
-        found: list[Sequence[Any]] = []
+        rows: list[Sequence[Any]] = []
         if turn:
             for step in program.early:
                 step.prepare()
         for event in program.events:
             if type(event) is RunEvent:
-                found.append(tuple(event.numbers))
+                rows.append(tuple(event.numbers))
             else:
                 event(frame)
-        return found
+        return rows
 
     def _start(
         self,
@@ -177,7 +177,7 @@ class MultiStepReplay:
         place: Callable[[int, list[Any]], None],
         values: list[Any],
     ) -> None:
-        """Starts the turns whose numbers are known, of a segment of this length.
+        """Starts the turns whose numbers are computed, of a segment of this length.
 
         Where all memory is where it was in an earlier call, they are a graph of their own, which
         from the next such call on is launched as it stands.
@@ -203,15 +203,15 @@ class MultiStepReplay:
 
     def _known(self, number: int, length: int, mark: Any) -> Any:
         """The chain of a segment that was seen before, if it was."""
-        ways = self.segments.setdefault((number, length), deque(maxlen=WAYS))
-        for segment in ways:
+        segments = self.segments.setdefault((number, length), deque(maxlen=WAYS))
+        for segment in segments:
             if segment.mark == mark:
-                ways.remove(segment)
-                ways.appendleft(segment)
+                segments.remove(segment)
+                segments.appendleft(segment)
                 if segment.chain is None:
                     segment.chain = self._chain(length).twin()
                 return segment.chain
-        ways.appendleft(_ReplaySegment(mark))
+        segments.appendleft(_ReplaySegment(mark))
         return None
 
     def _mark(
@@ -221,12 +221,12 @@ class MultiStepReplay:
         place: Callable[[int, list[Any]], None],
         values: list[Any],
     ) -> list[Any]:
-        """All addresses of a segment; its first two turns tell those of the others."""
-        found: list[list[Any]] = [executable.memory((), ()) for executable in self.executables]
+        """All addresses of a segment; its first two turns determine those of the others."""
+        marks: list[list[Any]] = [executable.memory((), ()) for executable in self.executables]
         for turn in range(done, done + min(count, 2)):
             place(turn, values)
-            found.append(list(values))
-        return [[None if v is None else v.address for v in pieces] for pieces in found]
+            marks.append(list(values))
+        return [[None if v is None else v.address for v in pieces] for pieces in marks]
 
     def finish(self, given: Given, values: list[Any]) -> Fresh:
         """Leaves the last turn's gradients."""
@@ -254,12 +254,12 @@ def can_chain(program: CapturedProgram) -> bool:
         return False
     if any(event.executable.copies for event in events):
         return False
-    if any(place < program.arguments for place in program.overwritten):
+    if any(index < program.arguments for index in program.overwritten):
         return False
     for event, run, start in zip(events, program.runs, program.offsets):
-        for place, output_spec in event.writes:
+        for index, output_spec in event.writes:
             slot = run.overwrites.get(output_spec.source - start)
-            if slot is None or run.inputs[slot] != ("place", place):
+            if slot is None or run.inputs[slot] != ("place", index):
                 return False
     results = [x for x in program.leaves if isinstance(x, Result)]
     sources = {result.source for result in results if result.given < 0}

@@ -143,7 +143,7 @@ class CapturedProgram:
         return int(self.offsets[source[1]] + source[2])
 
     def _find_places(self, given: Given) -> None:
-        """Which cells are found through the leaf whose gradient they hold, not by themselves."""
+        """Which cells are reached through the leaf whose gradient they hold, not by themselves."""
         self.cells = list(self.capture.places)[len(given.cells) :]
         self.outputs = self.capture.outputs[len(given.cells) :]
         self.leaf_places: list[tuple[int, Any]] = []
@@ -159,12 +159,12 @@ class CapturedProgram:
         self.late: list[GradientPlace] = []
         shown = Counter(output_specs.output_specs)
         records = [r for r in self.capture.leaves.values() if r.leaf() is not None]
-        found: list[Any] = [record.leaf() for record in records]
-        shown.update(leaf.grad.cell for leaf in found if leaf.grad is not None)
-        self.hooks = [leaf.hooks for leaf in found]
+        leaves: list[Any] = [record.leaf() for record in records]
+        shown.update(leaf.grad.cell for leaf in leaves if leaf.grad is not None)
+        self.hooks = [leaf.hooks for leaf in leaves]
         self.hooked = list(map(list, self.hooks))
         self.hooked_before = any(self.hooked)
-        for record, leaf in zip(records, found):
+        for record, leaf in zip(records, leaves):
             if not record.dropped:
                 (self.with_gradient if record.before else self.without_gradient).append(leaf)
             after = leaf.grad
@@ -183,17 +183,17 @@ class CapturedProgram:
     def _find_writes(self) -> None:
         """Which cells that were there before hold something else now, by the run behind it."""
         self.writes: dict[int, list[tuple[int, OutputSpec]]] = {}
-        self.written: list[int] = []  # places
-        for cell, place in self.capture.places.items():
+        self.written: list[int] = []  # numbers of cells
+        for cell, index in self.capture.places.items():
             node = cell.node
             source = self.capture.source(node.storage)
-            if source == ("place", place):
+            if source == ("place", index):
                 continue
             if has_history(node):
                 raise ResultHistory
-            self.written.append(place)
+            self.written.append(index)
             run = source[1] if source[0] == "run" else -1
-            self.writes.setdefault(run, []).append((place, OutputSpec(node, self._number(source))))
+            self.writes.setdefault(run, []).append((index, OutputSpec(node, self._number(source))))
         self.overwritten = sorted(
             {
                 run.inputs[slot][1]
@@ -229,7 +229,7 @@ class CapturedProgram:
                 self.bound.append((number, tensor))
 
     def _unused(self, run: CapturedRun, offset: int) -> list[int]:
-        """Outputs in memory of their own that neither a result, a place nor a later run reads."""
+        """Outputs in memory of their own that neither a result, a cell nor a later run reads."""
         return [
             output
             for output in range(run.outputs)
@@ -295,20 +295,20 @@ class CapturedProgram:
         cells = self.cells
         if self.leaf_places:
             cells = list(cells)
-            for place, leaf in self.leaf_places:
+            for index, leaf in self.leaf_places:
                 if leaf.grad.chain:
                     raise Stale("a gradient is a view now")
-                cells[place] = leaf.grad.cell
-        places = given.cells + cells
+                cells[index] = leaf.grad.cell
+        given_cells = given.cells + cells
         if not self.known.isdisjoint(given.cells) or (
-            self.leaf_places and len(set(places)) != len(places)
+            self.leaf_places and len(set(given_cells)) != len(given_cells)
         ):
             raise Stale("an argument shares memory with the function's state")
         if given.views:
-            written = {places[place] for place in self.written}
+            written = {given_cells[index] for index in self.written}
             if any(view.base in written for view in given.views):
                 raise Stale("an argument is a view of a tensor that the call writes")
-        frame = ReplayFrame(places)
+        frame = ReplayFrame(given_cells)
         if list(map(outputs_of, frame.nodes[len(given.cells) :])) != self.outputs:
             raise Stale("the shape of a tensor that it reads has changed")
         for step in self.early:
@@ -317,14 +317,14 @@ class CapturedProgram:
 
     def changed(self) -> Change | None:
         """What is another Python value now than when it was traced."""
-        for module, known in self.modules:
-            name = changed_module(module, known)
+        for module, recorded in self.modules:
+            name = changed_module(module, recorded)
             if name is not None:
                 return Change(f"the Module's attribute {name}", None, False)
-        found = list(self.names.changes())
-        for name, new in found:
+        names = list(self.names.changes())
+        for name, new in names:
             site = self.names.sites.get(name.partition(".")[0])
-            return Change(f"the Python value {name}", site, new and all(new for _, new in found))
+            return Change(f"the Python value {name}", site, new and all(new for _, new in names))
         return None
 
     def check(self, given: Given) -> None:
@@ -335,8 +335,8 @@ class CapturedProgram:
         """
         version = structure.version
         if self.version != version:
-            for module, known in self.modules:
-                name = changed_module(module, known)
+            for module, recorded in self.modules:
+                name = changed_module(module, recorded)
                 if name is not None:
                     raise Stale(f"{name} has changed")
             for handle, cell, chain in self.handles:
@@ -432,7 +432,7 @@ def _settle(capture: Capture, result: Any) -> None:
         if cell.node.storage is not None:
             capture.settled(cell.node.storage)
     for leaf in leaves(result):
-        # From outside, and never read: it is handed through, not made anew.
+        # From outside, and never read: it is handed through, not made again.
         if isinstance(leaf, TensorBase) and capture.unknown(leaf.cell.node.storage):
             capture.saw(leaf)
 
@@ -455,16 +455,16 @@ def escaped(capture: Capture, output_specs: OutputSpecs) -> str | None:
 def _constants(program: CapturedProgram, run: CapturedRun) -> list[bytes]:
     """The contents of what a run reads that was made inside from Python data."""
     backend: Any = registry.get(run.device)
-    found = []
+    contents = []
     for kind, number, *_ in run.inputs:
         if kind in ("constant", "copy") and number not in program.drawn:
             storage = program.constants[number]
-            found.append(backend.to_host(storage, (storage.nbytes,), uint8).tobytes())
-    return found
+            contents.append(backend.to_host(storage, (storage.nbytes,), uint8).tobytes())
+    return contents
 
 
 def _supply(numbers: list[Any]) -> None:
-    """Wires numbers that each replay computes anew to the events that compute them."""
+    """Wires numbers that each replay computes again to the events that compute them."""
     for position, value in enumerate(numbers):
         source = getattr(value, "source", None)
         if source:

@@ -18,7 +18,7 @@ Steps = tuple[Any, ...]
 
 
 class OutputSpec:
-    """A cell that each replay makes anew: everything about its node but the storage.
+    """A cell that each replay makes again: everything about its node but the storage.
 
     Args:
         node: realized, without a history that a gradient could pass through.
@@ -36,9 +36,9 @@ class OutputSpec:
 
     def node(self, storage: Any) -> Node:
         """A node that holds the storage."""
-        found = holding(self.op, self.outputs, self.device, storage, self.site)
-        found.requires_grad, found.spent = self.requires_grad, self.spent
-        return found
+        node = holding(self.op, self.outputs, self.device, storage, self.site)
+        node.requires_grad, node.spent = self.requires_grad, self.spent
+        return node
 
 
 class Result(NamedTuple):
@@ -78,12 +78,12 @@ class Fresh:
 
     def cell(self, output_spec: OutputSpec) -> Cell:
         """The cell cast in a output_spec."""
-        found = self.made.get(output_spec)
-        if found is None:
-            found = self.made[output_spec] = settled(
+        cell = self.made.get(output_spec)
+        if cell is None:
+            cell = self.made[output_spec] = settled(
                 output_spec.node(self.values[output_spec.source])
             )
-        return found
+        return cell
 
 
 def has_history(node: Node) -> bool:
@@ -96,7 +96,7 @@ class ResultHistory(Exception):
 
 
 class OutputSpecs:
-    """Finds how to make anew what a call has returned.
+    """Describes how to make again what a call has returned.
 
     Args:
         source: the number of a storage among the values of a replay.
@@ -104,8 +104,8 @@ class OutputSpecs:
         given: the arguments.
 
     Attributes:
-        output_specs: by the cells that a replay makes anew.
-        shown: by the number of a storage, the keys of the Tensors made anew that show it.
+        output_specs: by the cells that a replay makes again.
+        shown: by the number of a storage, the keys of the Tensors made again that show it.
     """
 
     def __init__(
@@ -125,13 +125,13 @@ class OutputSpecs:
         Raises:
             History: its value has one.
         """
-        found = self.output_specs.get(cell)
-        if found is None:
+        spec = self.output_specs.get(cell)
+        if spec is None:
             node = cell.node
             if has_history(node):
                 raise ResultHistory
-            found = self.output_specs[cell] = OutputSpec(node, self.source(node.storage))
-        return found
+            spec = self.output_specs[cell] = OutputSpec(node, self.source(node.storage))
+        return spec
 
     def of(self, leaf: Any) -> Build:
         """How to make a leaf of what was returned again.

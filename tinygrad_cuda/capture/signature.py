@@ -96,21 +96,21 @@ class Given:
             facts.append((kind, value if value and value == value else repr(value)))
         elif kind in LISTS or kind is tuple:
             facts.append((kind, len(value)))
-            taken = [self._take(item, facts) for item in value]
+            taken = [self._take(part, facts) for part in value]
             return tuple(taken) if kind is tuple else taken
         elif isinstance(value, tuple) and hasattr(value, "_fields"):
             facts.append((kind, len(value)))
-            return kind(*[self._take(item, facts) for item in value])
+            return kind(*[self._take(part, facts) for part in value])
         elif kind in DICTIONARIES:
             facts.append((dict, tuple(value)))
-            return {key: self._take(item, facts) for key, item in value.items()}
+            return {key: self._take(part, facts) for key, part in value.items()}
         elif isinstance(value, np.ndarray | np.generic):
             raise ArgumentError(
                 "compile",
                 "a NumPy array is an argument of a compiled function",
                 expect="Tensors, Python numbers and strings, and lists, tuples and dicts of them",
                 actual=f"{kind.__name__} of shape {value.shape}",
-                hint="tc.from_numpy(array) shares its memory and is read anew at each call",
+                hint="tc.from_numpy(array) shares its memory and is read again at each call",
             )
         else:
             facts.append(_Same(value))
@@ -149,9 +149,9 @@ class Given:
 
     def restored(self, result: Any) -> Any:
         """What a call returns, with its views for the Tensors that stood for them."""
-        found = leaves(result)
-        restored = [self._restored(leaf) for leaf in found]
-        if all(a is b for a, b in zip(found, restored)):
+        flat = leaves(result)
+        restored = [self._restored(leaf) for leaf in flat]
+        if all(a is b for a, b in zip(flat, restored)):
             return result
         return rebuilt(result, iter(restored))
 
@@ -255,12 +255,12 @@ def _copied(value: Any) -> Any:
     return type(value)(value) if type(value) in (set, *LISTS, *DICTIONARIES) else value
 
 
-def changed_module(module: Any, known: list[tuple[Any, dict[str, Any]]]) -> str | None:
+def changed_module(module: Any, recorded: list[tuple[Any, dict[str, Any]]]) -> str | None:
     """The first attribute in which a Module differs from its snapshot."""
     now = list(module.modules())
-    if len(now) != len(known) or any(a is not b for a, (b, _) in zip(now, known)):
+    if len(now) != len(recorded) or any(a is not b for a, (b, _) in zip(now, recorded)):
         return "modules"
-    for one, fields in known:
+    for one, fields in recorded:
         if vars(one).keys() != fields.keys():
             names = vars(one).keys() ^ fields.keys()
             return f"{type(one).__name__}.{min(names)}"

@@ -1,4 +1,4 @@
-"""What makes the second time cheaper than the first; without it every room does its work anew."""
+"""What makes the second time cheaper than the first; without it every room does its work again."""
 
 from __future__ import annotations
 

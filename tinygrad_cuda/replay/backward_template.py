@@ -1,4 +1,4 @@
-"""Backward passes of a known structure, recorded again from templates: no rule is called.
+"""Backward passes of a recorded structure, recorded again from templates: no rule is called.
 
 A rule sees shapes, dtypes and attributes alone, so equal histories have equal gradients.
 Without it a plain step of lenet takes 272 % longer (H200).
@@ -18,7 +18,7 @@ from tinygrad_cuda.graph.node import NO_ATTRIBUTES, Node, gradient_mode
 from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.replay.subgraph_template import Deferred, SubgraphTemplate, Unfit
 
-# Passes kept; all are forgotten when there are more.
+# Templates at most; with one more, all are dropped.
 CAPACITY = 1024
 # None where there can be no template.
 _templates: dict[Any, BackwardTemplate | None] = {}
@@ -43,15 +43,15 @@ def _validated(
     Raises:
         TgcError: they have not.
     """
-    found = _recognised(outputs, seeds, wanted, True)
+    recognised = _recognised(outputs, seeds, wanted, True)
     with uninterrupted, gradient_mode(False):
         result, passed = recorded(history(outputs), outputs, seeds, wanted)
-    pairs = [(found[node], g) for node, g in result.items() if node in found]
+    pairs = [(recognised[node], g) for node, g in result.items() if node in recognised]
     require_same("a template of a backward pass", pairs)
-    assert found.keys() == result.keys()
+    assert recognised.keys() == result.keys()
     if not retain_graph:
         spend(passed)
-    return found
+    return recognised
 
 
 def _recognised(
@@ -97,8 +97,8 @@ class _Sites:
 
     def node(self, part: Node) -> Node | None:
         """For which node something was recorded."""
-        found = self._of.get(id(part.site))
-        return None if found is None else found[1]
+        entry = self._of.get(id(part.site))
+        return None if entry is None else entry[1]
 
 
 class Occasion:
@@ -109,7 +109,7 @@ class Occasion:
 
     Attributes:
         key: equal for passes that record the same nodes; None if no template is to be made.
-        units: results of calls and single nodes, by place, with what they are computed from.
+        units: results of calls and single nodes, by number, with what they are computed from.
         calls: those that wait.
     """
 
@@ -123,26 +123,26 @@ class Occasion:
         key = self._structure(outputs)
         if key is None or not self.units:
             return
-        places = self.places
+        numbers = self.places
         for seed in seeds:
             if seed.device is not self.device:
                 return
-            if seed not in places:
-                places[seed] = len(self.units)
+            if seed not in numbers:
+                numbers[seed] = len(self.units)
                 self.units.append(seed)
-        key.append(tuple([places.get(node) for node in outputs]))
-        key.append(tuple([places[node] for node in seeds]))
-        key.append(None if wanted is None else tuple([places.get(node) for node in wanted]))
+        key.append(tuple([numbers.get(node) for node in outputs]))
+        key.append(tuple([numbers[node] for node in seeds]))
+        key.append(None if wanted is None else tuple([numbers.get(node) for node in wanted]))
         self.key = tuple(key)
 
     def _structure(self, outputs: Nodes) -> list[Any] | None:
-        places, units, calls = self.places, self.units, self.calls
+        numbers, units, calls = self.places, self.units, self.calls
         variable, custom = common.variable, common.custom
         key: list[Any] = [self.device]
         stack = [node for node in outputs if node.requires_grad]
         while stack:
             node = stack[-1]
-            if node in places:
+            if node in numbers:
                 stack.pop()
                 continue
             op, piece = node.op, node.piece
@@ -156,7 +156,7 @@ class Occasion:
                     sources = piece.inputs
                 else:
                     sources = node.sources
-                waiting = [s for s in sources if s.requires_grad and s not in places]
+                waiting = [s for s in sources if s.requires_grad and s not in numbers]
                 if waiting:
                     stack += waiting
                     continue
@@ -165,8 +165,8 @@ class Occasion:
                 key += (op, node.outputs)
             else:
                 for source in sources:
-                    if source not in places:
-                        places[source] = len(units)
+                    if source not in numbers:
+                        numbers[source] = len(units)
                         units.append(source)
                         key.append(source.outputs)
                 if call is not None:
@@ -183,8 +183,8 @@ class Occasion:
                         op.gradient,
                         None if attributes is NO_ATTRIBUTES else tuple(attributes.items()),
                     )
-                key.append(tuple([places[source] for source in sources]))
-            places[node] = len(units)
+                key.append(tuple([numbers[source] for source in sources]))
+            numbers[node] = len(units)
             units.append(node)
         return key
 
@@ -193,11 +193,11 @@ class Occasion:
         if self.key is None:
             return None
         try:
-            found: BackwardTemplate | None = _templates.get(self.key, _missing)
+            template: BackwardTemplate | None = _templates.get(self.key, _missing)
         except TypeError:
             # An attribute that cannot be part of a key.
             return None
-        return found
+        return template
 
     def learn(
         self, order: list[Node], result: dict[Node, Node], passed: list[Node], sites: _Sites
@@ -215,11 +215,11 @@ class Occasion:
             taken |= dict.fromkeys(node.sources if node.op is not common.variable else ())
             taken[node] = None
         inputs = [*(taken | dict.fromkeys(self.seeds))]
-        places = {node: place for place, node in enumerate(inputs)}
-        where = {node: (place, -1) for place, node in enumerate(self.units)}
+        places = {node: index for index, node in enumerate(inputs)}
+        where = {node: (index, -1) for index, node in enumerate(self.units)}
         for number, call in enumerate(self.calls):
-            for place, node in enumerate(call.expand()):
-                where.setdefault(node, (number, place))
+            for index, node in enumerate(call.expand()):
+                where.setdefault(node, (number, index))
         lines: dict[int, int] = {}
 
         def line(part: Node) -> int:
@@ -228,18 +228,18 @@ class Occasion:
                 raise Unfit(part.op.name)
             return lines.setdefault(places[node], len(lines))
 
-        found = None
+        learned = None
         try:
             template = SubgraphTemplate(inputs, list(result.values()), line)
-            names = [(place, inputs[place].label) for place in lines]
+            names = [(index, inputs[index].label) for index in lines]
             ends = [places[node] for node in result], [places[node] for node in passed]
-            found = BackwardTemplate(template, [where[n] for n in inputs], names, ends, self)
+            learned = BackwardTemplate(template, [where[n] for n in inputs], names, ends, self)
         except Unfit:
             pass
         if len(_templates) >= CAPACITY:
             _templates.clear()
-        _templates[self.key] = found
-        return found
+        _templates[self.key] = learned
+        return learned
 
 
 class BackwardTemplate:
@@ -247,9 +247,9 @@ class BackwardTemplate:
 
     Args:
         template: of all gradients that are asked for, node by node.
-        where: where its inputs are found: a unit and -1, or a call and a place among its nodes.
-        lines: the places of the nodes whose lines its nodes carry, with their names.
-        ends: the places of the nodes whose gradients it gives, and of those whose rules it stands
+        where: the origin of its inputs: a unit and -1, or a call and an index among its nodes.
+        lines: the indices of the nodes whose lines its nodes carry, with their names.
+        ends: the indices of the nodes whose gradients it gives, and of those whose rules it stands
             for.
         occasion: a pass with this structure, its calls recorded.
     """
@@ -269,18 +269,18 @@ class BackwardTemplate:
         # A call's nodes carry its result's line.
         results: dict[int, int] = {}
         for number, call in enumerate(occasion.calls):
-            for place, node in enumerate(occasion.units):
+            for index, node in enumerate(occasion.units):
                 if any(end() is node for end in call.ends):
-                    results[number] = place
-        units = [place if inside < 0 else results[place] for place, inside in where]
-        self.lines = [(units[place], label) for place, label in lines]
-        self.wanted = [units[place] for place in wanted]
+                    results[number] = index
+        units = [index if inside < 0 else results[index] for index, inside in where]
+        self.lines = [(units[index], label) for index, label in lines]
+        self.wanted = [units[index] for index in wanted]
         # Of the nodes whose rules it stands for: single ones, results of calls, nodes of calls.
         self.single: list[int] = []
         self.ends: list[int] = []
         self.inside: list[list[int]] = [[] for _ in occasion.calls]
-        for place in self.passed:
-            unit, inside = where[place]
+        for index in self.passed:
+            unit, inside = where[index]
             if inside >= 0:
                 self.inside[unit].append(inside)
             elif unit not in results.values():
@@ -298,15 +298,15 @@ class BackwardTemplate:
 
     def _inputs(self, units: Nodes, calls: Sequence[Deferred]) -> list[Node]:
         return [
-            units[place] if inside < 0 else calls[place].expand()[inside]
-            for place, inside in self._where
+            units[index] if inside < 0 else calls[index].expand()[inside]
+            for index, inside in self._where
         ]
 
     def _lines(self, units: Nodes) -> list[RawSite | None]:
         # As `gradient_site` has it; the names are those of the nodes' structure.
         return [
-            site if (site := units[place].site) is None or len(site) == 3 else (*site, label)
-            for place, label in self.lines
+            site if (site := units[index].site) is None or len(site) == 3 else (*site, label)
+            for index, label in self.lines
         ]
 
     def recorded(self, occasion: Occasion, retain_graph: bool) -> dict[Node, Node]:
@@ -316,22 +316,22 @@ class BackwardTemplate:
         inputs = self._inputs(units, occasion.calls)
         nodes = self.template(inputs, device, self._lines(units))
         if not retain_graph:
-            spend([inputs[place] for place in self.passed])
+            spend([inputs[index] for index in self.passed])
         chosen = zip(self.wanted, self.template.chosen)
-        return {units[place]: nodes[found] for place, found in chosen}
+        return {units[index]: nodes[position] for index, position in chosen}
 
     def deferred(self, occasion: Occasion, retain_graph: bool) -> dict[Node, Node]:
         """The gradients by node, whose sources are recorded when somebody looks at them."""
         units, calls = occasion.units, tuple(occasion.calls)
         assert occasion.device is not None and self.template.heads is not None
         waiting = Deferred(self, tuple(units), occasion.device, (), calls)
-        found = waiting.results(self.template.heads, self._lines(units))
+        results = waiting.results(self.template.heads, self._lines(units))
         if not retain_graph:
             line = user_site()
             for call, places in zip(calls, self.inside):
                 call.used = line, places
-            for place in self.ends:
-                units[place].spent = line
-            for place in self.single:
-                common.spend(units[place], line)
-        return {units[place]: node for place, node in zip(self.wanted, found)}
+            for index in self.ends:
+                units[index].spent = line
+            for index in self.single:
+                common.spend(units[index], line)
+        return {units[index]: node for index, node in zip(self.wanted, results)}

@@ -40,8 +40,8 @@ class UnseenCell(Cell):
     def node(self) -> Node:
         """The value it holds now."""
         self.unseal()
-        found: Node = node_under(self)
-        return found
+        node: Node = node_under(self)
+        return node
 
     @node.setter
     def node(self, node: Node) -> None:
@@ -91,8 +91,8 @@ class TrackedLeaf(Leaf):
         _become(self, Leaf)
 
 
-def _become(place: Any, kind: type) -> None:
-    object.__setattr__(place, "__class__", kind)
+def _become(cell: Any, kind: type) -> None:
+    object.__setattr__(cell, "__class__", kind)
 
 
 SEALABLE_CELLS, SEALABLE_LEAVES = {Cell, TrackedCell}, {Leaf, TrackedLeaf}
@@ -109,5 +109,5 @@ def track_writes(cells: Iterable[Cell], leaves: Iterable[Leaf]) -> None:
 
 
 def leave_unseen(cell: Cell) -> None:
-    """Has an ordinary cell tell by its class whether somebody uses its value from now on."""
+    """Has an ordinary cell show by its class whether somebody uses its value from now on."""
     _become(cell, UnseenCell)

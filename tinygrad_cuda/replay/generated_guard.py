@@ -1,4 +1,4 @@
-"""A pending graph that looks as an earlier one did, found by walking over it as it was then.
+"""A pending graph that looks as an earlier one did, recognised by walking over it as it was then.
 
 The walk is a function of its own for each such graph, written once as text: nothing in it is
 looked up and nothing repeats. Each line says where a node was and of which call it was a result.
@@ -53,27 +53,27 @@ def read_by(node: Node) -> tuple[Node, ...]:
     return node.sources[: node.attributes["results"]] if node.op is common.custom else node.sources
 
 
-def guard_over(found: GuardMatch, wanted: list[Node]) -> Callable[[list[Node]], GuardMatch | None]:
+def guard_over(match: GuardMatch, wanted: list[Node]) -> Callable[[list[Node]], GuardMatch | None]:
     """A function that gives the graph behind other roots, if it is as the one behind these.
 
     Args:
-        found: the graph.
+        match: the graph.
         wanted: its roots, each once.
     """
-    writer = _GuardWriter(found)
+    writer = _GuardWriter(match)
     writer.write(wanted)
     return writer.made()
 
 
 class _GuardWriter:
-    """Writes the function: a node is ``n7``, a call ``c2``, a storage ``s3``, what is known ``k9``.
+    """Writes the function: a node is ``n7``, a call ``c2``, a storage ``s3``, a constant ``k9``.
 
-    Nodes have numbers in the order in which they are met; in any other graph of this structure
-    one that is met again is the same one, and one that is met first is none of those before.
+    Nodes have numbers in the order of the walk; in any other graph of this structure
+    one that comes again is the same one, and a new one is none of those before.
     """
 
-    def __init__(self, found: GuardMatch) -> None:
-        self.found = found
+    def __init__(self, match: GuardMatch) -> None:
+        self.found = match
         self.lines: list[str] = []
         self.known: list[Any] = []
         self.names: dict[Node, str] = {}
@@ -92,7 +92,7 @@ class _GuardWriter:
             self.lines.append(f"if {' or '.join(conditions)}: return None")
 
     def take(self, nodes: list[Node] | tuple[Node, ...], source: str) -> None:
-        """Gives names to nodes that are met together."""
+        """Gives names to nodes that are reached together."""
         targets: list[str] = []
         again: list[tuple[str, str]] = []
         for node in nodes:
@@ -110,9 +110,9 @@ class _GuardWriter:
 
     def write(self, wanted: list[Node]) -> None:
         """The body: from the roots to the inputs, then what is the same for all."""
-        found = self.found
+        match = self.found
         self.take(wanted, "wanted")
-        for node in reversed(found.pending):
+        for node in reversed(match.pending):
             call: Deferred | None = node.piece
             if call is None:
                 self.single(node)
@@ -123,45 +123,45 @@ class _GuardWriter:
                 others = " ".join(f"{self.calls[other]}," for other in call.calls)
                 self.refuse(f"{name}.calls != ({others})")
         storages: dict[int, str] = {}
-        for node, slot in zip(found.inputs, found.slots):
+        for node, slot in zip(match.inputs, match.slots):
             self.input(node, slot, storages)
-        self.apart(found)
+        self.apart(match)
         ordered = [storages[slot] for slot in range(len(storages))]
         identities = ", ".join(f"id({name})" for name in ordered)
         self.refuse(*[f"len({{{identities}}}) != {len(ordered)}"] * bool(ordered))
-        calls = ", ".join(self.calls[call] for call in found.calls)
+        calls = ", ".join(self.calls[call] for call in match.calls)
         self.lines.append(
-            f"return Found({_listed(self.names, found.inputs)}, {self.know(found.slots)}, "
-            f"[{', '.join(ordered)}], {_listed(self.names, found.pending)}, "
-            f"[{calls}], {self.know(found.references)}, "
-            f"[{', '.join(self.numbers[n] for n in found.pending if n in self.numbers)}], "
-            f"[{', '.join(name for call in found.calls for name in self.codes[call])}])"
+            f"return Found({_listed(self.names, match.inputs)}, {self.know(match.slots)}, "
+            f"[{', '.join(ordered)}], {_listed(self.names, match.pending)}, "
+            f"[{calls}], {self.know(match.references)}, "
+            f"[{', '.join(self.numbers[n] for n in match.pending if n in self.numbers)}], "
+            f"[{', '.join(name for call in match.calls for name in self.codes[call])}])"
         )
 
-    def apart(self, found: GuardMatch) -> None:
+    def apart(self, match: GuardMatch) -> None:
         """Nodes that were several may not be one now, where nothing said of them excludes that.
 
-        Those of other ops, results of other calls or in other places of one, and those with other
+        Those of other ops, results of other calls or at other indices of one, and those with other
         storages are others.
         """
         groups: dict[Any, list[str]] = {}
-        for node in found.pending:
+        for node in match.pending:
             if node.piece is None:
                 groups.setdefault(node.op, []).append(self.names[node])
         for call, name in self.calls.items():
             groups.setdefault(call.origin, []).append(name)
-        for node, slot in zip(found.inputs, found.slots):
+        for node, slot in zip(match.inputs, match.slots):
             groups.setdefault(slot, []).append(self.names[node])
         for names in groups.values():
             if len(names) > 1:
                 self.refuse(f"len({{{', '.join(names)}}}) != {len(names)}")
 
     def call(self, call: Deferred) -> None:
-        """A call by one of its results that has been met, and its other results."""
+        """A call by one of its results that has a name, and its other results."""
         ends = [end for reference in call.ends if (end := reference()) is not None]
-        met = next(self.names[end] for end in ends if end in self.names)
+        named = next(self.names[end] for end in ends if end in self.names)
         name = self.calls[call] = f"c{len(self.calls)}"
-        self.lines.append(f"{name} = {met}.piece")
+        self.lines.append(f"{name} = {named}.piece")
         # What is no call has no origin.
         self.refuse(f"{name}.origin is not {self.know(call.origin)}")
         del ends
@@ -213,7 +213,7 @@ class _GuardWriter:
         op, attributes = node.op, node.attributes
         (first, *others), value = attributes, next(iter(attributes.values()))
         numbers: list[Number] = []
-        kept = structure(op, attributes, numbers, [])
+        described = structure(op, attributes, numbers, [])
         number = f"{name}_number"
         plain = (first in op.literals or first in op.arguments) and type(value) is not tuple
         if plain and not others:
@@ -224,7 +224,7 @@ class _GuardWriter:
             return
         self.lines.append(f"{number} = []")
         arguments = f"{name}.op, {name}.attributes, {number}, []"
-        self.refuse(f"structure({arguments}) != {self.know(kept)}")
+        self.refuse(f"structure({arguments}) != {self.know(described)}")
         if numbers:
             self.numbers[node] = f"*{number}"
 
@@ -241,8 +241,8 @@ class _GuardWriter:
 
     def differ(self, node: Node) -> str:
         """Whether shape or dtype are others; mostly they are the same object."""
-        outputs, known = f"{self.names[node]}.outputs", self.know(node.outputs)
-        return f"{outputs} is not {known} and {outputs} != {known}"
+        outputs, recorded = f"{self.names[node]}.outputs", self.know(node.outputs)
+        return f"{outputs} is not {recorded} and {outputs} != {recorded}"
 
     def made(self) -> Callable[[list[Node]], GuardMatch | None]:
         """The function. Where a call has other numbers of things, a node another attribute, or

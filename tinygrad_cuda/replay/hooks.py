@@ -1,6 +1,6 @@
 """Fills the hooks of the rooms below: gradients, realization and the backends.
 
-Their defaults are the slow way, so that none of them imports what recognises.
+Their defaults are the slow path, so that none of them imports what recognises.
 """
 
 from __future__ import annotations

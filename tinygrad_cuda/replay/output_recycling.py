@@ -17,7 +17,7 @@ from tinygrad_cuda.graph.ops import common
 from tinygrad_cuda.replay.dirty_tracking import UnseenCell, leave_unseen
 
 SMALL = 64 << 10  # bytes: larger memory goes back to the pool
-KEPT = 4  # results of earlier calls that are kept, to see whether somebody holds them
+KEPT = 4  # results of earlier calls that are watched, to see whether somebody holds them
 
 
 def _alone() -> tuple[int, tuple[int, ...]]:
@@ -27,9 +27,9 @@ def _alone() -> tuple[int, tuple[int, ...]]:
     """
     for entry in [(object(), object(), object(), object())]:
         tensor, cell, node, memory = entry
-        found = reference_count(cell), reference_count(node), reference_count(memory)
+        counts = reference_count(cell), reference_count(node), reference_count(memory)
         alone = reference_count(tensor)
-    return alone, tuple([count + 1 for count in found])
+    return alone, tuple([count + 1 for count in counts])
 
 
 ALONE, PARTS_ALONE = _alone()

@@ -1,7 +1,7 @@
-"""Plans found again by the calls that record them, without a look at what is inside.
+"""Plans looked up by the calls that record them, without a look at what is inside.
 
 An outline lists pending calls and single nodes. Where it was seen before, and nobody else holds
-what the plan overwrites, the plan runs as it did then; else it goes the long way (trace, plan).
+what the plan overwrites, the plan runs as it did then; else it takes the slow path (trace, plan).
 Without it a plain step of lenet takes 263 % longer (H200).
 """
 
@@ -53,29 +53,29 @@ class GraphSignature(GuardMatch):
         self.key: Any = None
         listed = self._walk(wanted) and not any(map(_sources_of, self.inputs))
         if listed and self._count_calls():
-            places = self._places
+            numbers_of = self._places
             self.key = (
-                device, tuple(self._tokens), tuple([places[node] for node in wanted])
+                device, tuple(self._tokens), tuple([numbers_of[node] for node in wanted])
             )  # fmt: skip
         # References to nodes are counted.
         self._places = {}
 
     def _walk(self, wanted: list[Node]) -> bool:
         """Lists all; False where a trace is needed."""
-        places, inputs, slots, storages = self._places, self.inputs, self.slots, self.storages
+        numbers_of, inputs, slots, storages = self._places, self.inputs, self.slots, self.storages
         tokens, calls, pending = self._tokens, self.calls, self.pending
         numbers: dict[int, int] = {}  # of a storage, by its identity
         stack = wanted[::-1]
         while stack:
             node = stack[-1]
-            if node in places:
+            if node in numbers_of:
                 stack.pop()
                 continue
             piece = node.piece
             sources = read_by(node)
             ready = True
             for source in sources:
-                if source not in places:
+                if source not in numbers_of:
                     storage = source.storage
                     if storage is None:
                         stack.append(source)
@@ -86,7 +86,7 @@ class GraphSignature(GuardMatch):
                         if type(storage) is tuple:
                             return False
                         storages.append(storage)
-                    places[source] = ~slot
+                    numbers_of[source] = ~slot
                     inputs.append(source)
                     slots.append(slot)
             if ready:
@@ -94,13 +94,13 @@ class GraphSignature(GuardMatch):
                 if piece is None:
                     self._add_single(node, sources)
                     continue
-                tokens.append((piece.origin, tuple([places[source] for source in sources])))
+                tokens.append((piece.origin, tuple([numbers_of[source] for source in sources])))
                 if piece.codes:
                     self.codes += [code for _, code in piece.codes]
                 calls.append(piece)
                 if len(piece.ends) == 1:
                     self.references.append(LISTED + 1)
-                    places[node] = self._count
+                    numbers_of[node] = self._count
                     self._count += 1
                     pending.append(node)
                 else:
@@ -108,26 +108,26 @@ class GraphSignature(GuardMatch):
         return True
 
     def _add_single(self, node: Node, sources: tuple[Node, ...]) -> None:
-        places, op = self._places, node.op
-        read: list[Any] = [places[source] for source in sources]
+        numbers_of, op = self._places, node.op
+        read: list[Any] = [numbers_of[source] for source in sources]
         if node.attributes is NO_ATTRIBUTES or (op.kind == "identity" and op is not common.output):
             # What an identity refers to besides is for gradients.
-            kept: tuple[Any, ...] = ()
+            described: tuple[Any, ...] = ()
         else:
-            kept = structure(op, node.attributes, self.numbers, self.always)
+            described = structure(op, node.attributes, self.numbers, self.always)
         read += [source.outputs for source in sources]
-        self._tokens.append((op, kept, node.outputs, *read))
-        places[node] = self._count
+        self._tokens.append((op, described, node.outputs, *read))
+        numbers_of[node] = self._count
         self._count += 1
         self.pending.append(node)
 
     def _add_results(self, call: Deferred) -> None:
         """The results of a call, of which some may be gone."""
-        places, pending, first = self._places, self.pending, self._count
+        numbers_of, pending, first = self._places, self.pending, self._count
         self._count += len(call.ends)
         ends = [reference() for reference in call.ends]
         alive = [end for end in ends if end is not None]
-        places.update([(end, first + k) for k, end in enumerate(ends) if end is not None])
+        numbers_of.update([(end, first + k) for k, end in enumerate(ends) if end is not None])
         pending += alive
         self.references.append(LISTED + len(alive))
         if len(alive) < len(ends):
@@ -144,17 +144,17 @@ class GraphSignature(GuardMatch):
 
     def read(self) -> Counter[Node]:
         """How often calls and single nodes refer to each node."""
-        found: Counter[Node] = Counter()
+        counts: Counter[Node] = Counter()
         for call in self.calls:
-            found.update(call.inputs)
+            counts.update(call.inputs)
         for node in self.pending:
             if node.piece is None:
-                found.update(node.sources)
-        return found
+                counts.update(node.sources)
+        return counts
 
     def starts(self) -> dict[int, tuple[str, int]]:
         """Where numbers that vary come from: by the identity of a node, recorded if need be."""
-        found: dict[int, tuple[str, int]] = {}
+        starts: dict[int, tuple[str, int]] = {}
         single = inside = 0
         for node in self.pending:
             if node.piece is None:
@@ -162,16 +162,16 @@ class GraphSignature(GuardMatch):
                 if node.op.kind != "identity":
                     structure(node.op, node.attributes, numbers, [])
                 if numbers:
-                    found[id(node)] = "single", single
+                    starts[id(node)] = "single", single
                     single += len(numbers)
         for call in self.calls:
             if call.codes:
                 codes = call.codes
                 nodes = call.expand()
                 for place, _ in codes:
-                    found[id(nodes[place])] = "inside", inside
+                    starts[id(nodes[place])] = "inside", inside
                     inside += 1
-        return found
+        return starts
 
 
 class Marks:
@@ -196,10 +196,10 @@ class Marks:
     def learn(self, *plan: Any) -> None:
         """Keeps how a trace ran what was marked; `plan` is what `PlanEntry` takes.
 
-        One structure may have several ways: a value may be held in one turn and free in the next.
+        One structure may have several plans: a value may be held in one turn and free in the next.
         """
-        ways = cache.known.setdefault(self.key, PlanEntries())
-        ways[:] = [PlanEntry(self, *plan), *ways[: WAYS - 1]]
+        entries = cache.known.setdefault(self.key, PlanEntries())
+        entries[:] = [PlanEntry(self, *plan), *entries[: WAYS - 1]]
 
 
 class PlanEntry:
@@ -227,10 +227,10 @@ class PlanEntry:
         slots = [marks.slots[id(storage)] for storage in trace.storages()]
         self.slots, self.storages_of = slots, picking(slots)
         # Results come first, the inputs' storages behind them.
-        places = {place: number for number, place in enumerate(outputs)}
+        positions = {value: number for number, value in enumerate(outputs)}
         for node, slot in zip(trace.inputs, slots):
-            places.setdefault(trace.places[node], len(outputs) + slot)
-        self.results = [places[trace.places[node]] for node in wanted]
+            positions.setdefault(trace.places[node], len(outputs) + slot)
+        self.results = [positions[trace.places[node]] for node in wanted]
         self._learn_numbers(marks, trace, entry)
         self._learn_targets(marks, trace, outputs, overwrites)
         # Pending values that nobody wants: read inside only.
@@ -276,8 +276,8 @@ class PlanEntry:
         self.ranges: list[tuple[int, int]] = []
         self.input_slots = marks.input_slots
         seen: set[int] = set()
-        for position, place in enumerate(outputs):
-            target = trace.assigns.get(place)
+        for position, value in enumerate(outputs):
+            target = trace.assigns.get(value)
             if target is None or target in seen:
                 continue
             seen.add(target)
@@ -335,9 +335,9 @@ class PlanEntry:
         """Runs the plan and gives the wanted nodes their values."""
         storages = outline.storages
         results = self.executable.run(self.storages_of(storages), self.numbers(outline))
-        found = [*results, *storages]
-        for node, place in zip(wanted, self.results):
-            node.storage = found[place]
+        storages_ = [*results, *storages]
+        for node, index in zip(wanted, self.results):
+            node.storage = storages_[index]
             node.sources = ()
             node.piece = None
 
@@ -397,7 +397,7 @@ class PlanEntries(list[PlanEntry]):
     found = 0
 
 
-# Structures kept; all are forgotten when there are more. At first sight only the key is.
+# Structures at most; with one more, all are dropped. At first sight only the key is.
 CAPACITY = 1024
 WAYS = 4
 # Wanted nodes whose shapes say which paths are tried.
@@ -416,45 +416,47 @@ def run_cached_plan(device: Device, wanted: list[Node]) -> bool | Marks | Expect
     if tracing.stack or (watching.on and capturing() is not None):
         return False
     if [node for node in wanted if node.requires_grad and node.spent is None]:
-        # What a gradient may still pass through is to be kept.
+        # What a gradient may still pass through is not overwritten.
         return False
     # A text that grows has another shape in each turn: each has paths of its own.
     shapes = tuple([node.shape for node in wanted[:_HINTED]])
     hint = device, len(wanted), _made_by(wanted[0]), _made_by(wanted[-1]), shapes
-    for walk, ways in cache.known.get(hint, ()):
-        found = walk(wanted)
-        if found is not None:
-            for known in ways:
-                if known.fits(found, device):
+    for walk, entries in cache.known.get(hint, ()):
+        signature = walk(wanted)
+        if signature is not None:
+            for entry in entries:
+                if entry.fits(signature, device):
                     if settings.validate:
-                        return Expected(known, found, Marks(GraphSignature(device, wanted), wanted))
-                    known.run(found, wanted)
+                        return Expected(
+                            entry, signature, Marks(GraphSignature(device, wanted), wanted)
+                        )
+                    entry.run(signature, wanted)
                     return True
-            del found
+            del signature
             break
     outline = GraphSignature(device, wanted)
     if outline.key is None:
         return False
     try:
-        ways = cache.known.get(outline.key)
+        entries = cache.known.get(outline.key)
     except TypeError:
         # An attribute that cannot be part of a key.
         return False
-    if ways is None:
+    if entries is None:
         if len(cache.known) >= CAPACITY:
             cache.known.clear()
         cache.known[outline.key] = PlanEntries()
         return False
-    for known in ways:
-        if known.fits(outline, device):
+    for entry in entries:
+        if entry.fits(outline, device):
             if settings.validate:
-                return Expected(known, outline, Marks(outline, wanted))
-            ways.found += 1
-            if ways.found == STEADY and switches.plan_guards:
+                return Expected(entry, outline, Marks(outline, wanted))
+            entries.found += 1
+            if entries.found == STEADY and switches.plan_guards:
                 paths = cache.known.setdefault(hint, [])
                 paths[WAYS - 1 :] = ()
-                paths.insert(0, (guard_over(outline, wanted), ways))
-            known.run(outline, wanted)
+                paths.insert(0, (guard_over(outline, wanted), entries))
+            entry.run(outline, wanted)
             return True
     return Marks(outline, wanted)
 

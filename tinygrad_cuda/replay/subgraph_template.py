@@ -1,6 +1,6 @@
 """A piece of graph as a flat list, recorded again for other sources without any rule or check.
 
-It holds no node: only ops, attributes, outputs, and where each node's sources are found.
+It holds no node: only ops, attributes, outputs, and the position of each node's sources.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SubgraphTemplate:
 
     Attributes:
         length: how many nodes it records.
-        checks: the places, among all nodes, of index checks, with their codes: each call has a
+        checks: the positions, among all nodes, of index checks, with their codes: each call has a
             code of its own.
         heads: of each result what a node has besides its sources; None where a result cannot be
             there before the others, since some of them read it, or it is an input.
@@ -148,9 +148,9 @@ class Deferred:
         calls: other calls whose inner nodes it reads.
 
     Attributes:
-        codes: of index checks, with their places.
+        codes: of index checks, with their positions.
         ends: the results, weakly.
-        used: the backward pass that used its history: its line, and the places it has passed.
+        used: the backward pass that used its history: its line, and the indices it has passed.
     """
 
     __slots__ = (
@@ -177,8 +177,8 @@ class Deferred:
 
     def results(self, heads: Sequence[Any], lines: Sequence[RawSite | None]) -> list[Node]:
         """The results, in the order of the template's `heads`, with their lines."""
-        found: list[Node] = []
-        add, new, device = found.append, object.__new__, self.device
+        nodes: list[Node] = []
+        add, new, device = nodes.append, object.__new__, self.device
         for op, attributes, outputs, shape, dtype, needs, line in heads:
             node: Node = new(ResultNode)
             node.op = op
@@ -191,8 +191,8 @@ class Deferred:
             node.storage = node.spent = None
             node.piece = self
             add(node)
-        self.ends = list(map(ref, found))
-        return found
+        self.ends = list(map(ref, nodes))
+        return nodes
 
     def expand(self) -> list[Node]:
         """Records its nodes, once: the inputs first, then those of the template.
@@ -202,21 +202,21 @@ class Deferred:
         if self._nodes is not None:
             return self._nodes
         nodes: list[Node] = self.origin.expanded(self)
-        for place, code in self.codes:
-            node = nodes[place]
+        for index, code in self.codes:
+            node = nodes[index]
             node.attributes = {**node.attributes, "code": code}
         if self.used is not None:
-            line, places = self.used
-            for place in places:
-                common.spend(nodes[place], line)
-        for place, reference in zip(self.origin.template.chosen, self.ends):
+            line, indices = self.used
+            for index in indices:
+                common.spend(nodes[index], line)
+        for index, reference in zip(self.origin.template.chosen, self.ends):
             end = reference()
             if end is not None:
                 if end.storage is None:
-                    made = nodes[place]
+                    made = nodes[index]
                     end.sources, end.attributes = made.sources, made.attributes
                     end.piece = None
-                nodes[place] = end
+                nodes[index] = end
         self._nodes = nodes
         self.inputs = self.calls = ()
         return nodes

@@ -150,12 +150,12 @@ def _writes(name: str, after: list[dis.Instruction]) -> int:
     """How many instructions after one that loads a name make a write to it, and no more; or 0."""
     if after and after[0].opname in ("LOAD_METHOD", "LOAD_ATTR") and after[0].argval in WRITERS:
         return 1
-    found = ""
+    kinds = ""
     for step in after:
         kind = "[]" if step.argrepr == "[]" else step.opname
         inplace = kind == "BINARY_OP" and step.argrepr.endswith("=")
-        found += COUNTING.get("+=" if inplace else kind, "?")
+        kinds += COUNTING.get("+=" if inplace else kind, "?")
         if kind.startswith("STORE_"):
             stored = kind == "STORE_SUBSCR" or step.argval == name
-            return len(found) if stored and found in COUNTS else 0
+            return len(kinds) if stored and kinds in COUNTS else 0
     return 0

@@ -32,7 +32,7 @@ from tinygrad_cuda.replay.guards.values import (
 
 TOGETHER = 200  # containers from which on they are looked at in a loop
 FEW = 3  # cells or names that are compared singly: a set or a tuple costs as much as three
-SINGLY = 32  # items of a container that are looked at by an instruction each
+SINGLY = 32  # elements of a container that are looked at by an instruction each
 Look = Callable[[tuple[Any, ...]], list[Any] | None]
 
 
@@ -48,7 +48,7 @@ def looking(
             the cells that are no arguments.
         others: further conditions of another call, as text.
     """
-    known: dict[str, Any] = {
+    constants: dict[str, Any] = {
         **around, "Cell": Cell, "same": is_, "bytes_of": bytes_of, "items_of": items_of,
         "nothing": NOTHING,
     }  # fmt: skip
@@ -56,25 +56,25 @@ def looking(
     # Of another count of arguments ValueError is raised.
     lines = [f"{_each('a{}', count)}, = args" if count else _refuse("args")]
     for number, tensor in enumerate(args):
-        lines += _argument(number, tensor, known)
+        lines += _argument(number, tensor, constants)
     if count > 1:
         lines.append(_refuse(*_repeated(count)))
-    lines += _names(names, known)
+    lines += _names(names, constants)
     lines.append(_refuse(*others))
     lines.append(f"return [{_each('s{}', count)}]")
     # A variable of a closure or an attribute that has been deleted.
     lines = ["try:", *(f"    {line}" for line in lines)]
     lines += ["except (ValueError, AttributeError, KeyError, TypeError):", "    return None"]
-    look: Look = function_from("def look(args):\n    " + "\n    ".join(lines), known)
+    look: Look = function_from("def look(args):\n    " + "\n    ".join(lines), constants)
     return look
 
 
-def _argument(number: int, tensor: Any, known: dict[str, Any]) -> list[str]:
+def _argument(number: int, tensor: Any, constants: dict[str, Any]) -> list[str]:
     """An argument must be another Tensor like this one, and not the function's state."""
     a, c, n, s = (f"{letter}{number}" for letter in "acns")
     kind, outputs, device = f"kind{number}", f"outputs{number}", f"device{number}"
     node = tensor.cell.node
-    known |= {
+    constants |= {
         kind: type(tensor), outputs: node.outputs, device: node.device,
         f"strides{number}": tensor._strides,
     }  # fmt: skip
@@ -105,48 +105,50 @@ def _repeated(count: int) -> list[str]:
     return [f"c{a} is c{b}" for b in range(count) for a in range(b)]
 
 
-def _names(names: Names, known: dict[str, Any]) -> list[str]:
+def _names(names: Names, constants: dict[str, Any]) -> list[str]:
     """What the function names must be what it was."""
     lines = []
     for number, named in enumerate(names.values):
-        known |= {f"place{number}": named.place, f"value{number}": named.value}
+        constants |= {f"place{number}": named.place, f"value{number}": named.value}
         lines.append(_refuse(named.differs(f"place{number}", f"value{number}")))
     for number, group in enumerate(names.stable):
-        lines += _stable(number, group, known)
-    for number, (place, missing) in enumerate(names.absent):
-        lines += _absent(number, place, missing, known)
+        lines += _stable(number, group, constants)
+    for number, (owner, missing) in enumerate(names.absent):
+        lines += _absent(number, owner, missing, constants)
     if len(names.contents) > TOGETHER:
-        known |= {"contents": names.contents, "items_same": items_same}
+        constants |= {"contents": names.contents, "items_same": items_same}
         return [*lines, _refuse("not all(map(items_same, contents))")]
     for number, contents in enumerate(names.contents):
-        known[f"holder{number}"] = contents.container
-        lines += _holds(number, contents, known)
+        constants[f"holder{number}"] = contents.container
+        lines += _holds(number, contents, constants)
     return lines
 
 
-def _stable(number: int, group: Stable, known: dict[str, Any]) -> list[str]:
+def _stable(number: int, group: Stable, constants: dict[str, Any]) -> list[str]:
     """Functions, classes and modules that globals must name: of many at once."""
     held = f"dict{number}"
-    known[held] = group.place
+    constants[held] = group.place
     if len(group.names) <= FEW:
-        known |= {f"stable{number}_{k}": value for k, value in enumerate(group.values)}
+        constants |= {f"stable{number}_{k}": value for k, value in enumerate(group.values)}
         pairs = enumerate(group.names)
         return [_refuse(*(f"{held}[{name!r}] is not stable{number}_{k}" for k, name in pairs))]
-    known |= {f"get{number}": group.get, f"all{number}": group.values}
+    constants |= {f"get{number}": group.get, f"all{number}": group.values}
     return [_refuse(f"get{number}({held}) != all{number}")]
 
 
-def _absent(number: int, place: Any, missing: frozenset[str], known: dict[str, Any]) -> list[str]:
+def _absent(
+    number: int, owner: Any, missing: frozenset[str], constants: dict[str, Any]
+) -> list[str]:
     """Names that a dictionary, or an object's own, must not have."""
     if not missing:
         return []
     held = f"fields{number}"
-    fields = type(place) is Fields
-    known[held] = place.thing if fields else place
+    fields = type(owner) is Fields
+    constants[held] = owner.thing if fields else owner
     lines = [f"held = {held}.__dict__" if fields else f"held = {held}"]
     if len(missing) <= SINGLY:
         return [*lines, _refuse(*(f"{name!r} in held" for name in sorted(missing)))]
-    known[f"gone{number}"] = missing
+    constants[f"gone{number}"] = missing
     return [*lines, _refuse(f"not held.keys().isdisjoint(gone{number})")]
 
 
@@ -156,37 +158,37 @@ def items_same(contents: Contents) -> bool:
     return len(now) == len(contents.items) and all(map(same, now, contents.items))
 
 
-def _holds(number: int, contents: Contents, known: dict[str, Any]) -> list[str]:
+def _holds(number: int, contents: Contents, constants: dict[str, Any]) -> list[str]:
     """A container must hold the same things, a dictionary by the same keys."""
-    holder, items = f"holder{number}", contents.items
+    holder, contained = f"holder{number}", contents.items
     if issubclass(type(contents.container), weakref.ref):
-        known |= {f"contents{number}": contents, "items_same": items_same}
+        constants |= {f"contents{number}": contents, "items_same": items_same}
         return [_refuse(f"not items_same(contents{number})")]
     if isinstance(contents.container, RAW):
-        known[f"items{number}"] = items
+        constants[f"items{number}"] = contained
         if isinstance(contents.container, np.ndarray) and contents.container.dtype.hasobject:
-            return _are(f"bytes_of({holder})[1:]", f"item{number}", items[1:], known)
+            return _are(f"bytes_of({holder})[1:]", f"item{number}", contained[1:], constants)
         return [_refuse(f"bytes_of({holder}) != items{number}")]
     if type(contents.container) is Inside:
-        return _are(f"items_of({holder})", f"item{number}", items, known)
+        return _are(f"items_of({holder})", f"item{number}", contained, constants)
     if isinstance(contents.container, MAPPINGS):
-        keys, values = items[: len(items) // 2], items[len(items) // 2 :]
-        lines = _are(holder, f"key{number}", keys, known)
-        return [*lines, *_are(f"{holder}.values()", f"item{number}", values, known)]
-    return _are(holder, f"item{number}", items, known)
+        keys, values = contained[: len(contained) // 2], contained[len(contained) // 2 :]
+        lines = _are(holder, f"key{number}", keys, constants)
+        return [*lines, *_are(f"{holder}.values()", f"item{number}", values, constants)]
+    return _are(holder, f"item{number}", contained, constants)
 
 
-def _are(now: str, name: str, items: list[Any], known: dict[str, Any]) -> list[str]:
+def _are(now: str, name: str, elements: list[Any], constants: dict[str, Any]) -> list[str]:
     """What can be iterated must give these things; ValueError says that it gives more or less."""
-    if not items:
+    if not elements:
         return [_refuse(f"len({now})")]
-    if len(items) > SINGLY:
-        known[name] = items
-        return [_refuse(f"len({now}) != {len(items)}", f"not all(map(same, {now}, {name}))")]
-    known |= {f"{name}_{place}": item for place, item in enumerate(items)}
-    places = range(len(items))
+    if len(elements) > SINGLY:
+        constants[name] = elements
+        return [_refuse(f"len({now}) != {len(elements)}", f"not all(map(same, {now}, {name}))")]
+    constants |= {f"{name}_{place}": element for place, element in enumerate(elements)}
+    places = range(len(elements))
     return [
-        f"{_each('i{}', len(items))}, = {now}",
+        f"{_each('i{}', len(elements))}, = {now}",
         _refuse(*(f"i{place} is not {name}_{place}" for place in places)),
     ]
 

@@ -1,9 +1,9 @@
-"""Which Python values the code of a compiled function names: they are found before it is traced.
+"""Which Python values the code of a compiled function names: they are collected before its trace.
 
 Code is read: the function's own, that of the functions, methods and Modules it names, and so on, up
-to libraries. What an attribute belongs to is not known before it runs, so a name counts for each
+to libraries. The owner of an attribute is undetermined before it runs, so a name counts for each
 object that is reached. That may find a value too many, which costs a look at each replay. What no
-name leads to is found, or refused, while the function runs: see `watch`.
+name leads to is collected, or refused, while the function runs: see `watch`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ OF_FUNCTIONS = ("__annotations__", "__closure__", "__code__", "__defaults__", "_
                 "__qualname__")  # fmt: skip
 OF_CLASSES = ("__name__", "__qualname__")
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-# What schedulers tell of themselves, by what is asked; of an optimizer it is options of its groups.
+# Attributes of schedulers, by what is asked; of an optimizer it is options of its groups.
 REPORTED = {"last_epoch": "last_epoch", "get_last_lr": "_last_lr"}
 # Else they look after what they hold, and a replay moves it on.
 MANAGED = frozenset({"state", "param_groups", "steps", "base_lrs", "_steps", *REPORTED.values()})
@@ -123,7 +123,7 @@ NO_FIELDS: dict[str, Any] = {}
 
 
 class Extra(NamedTuple):
-    """What was met while a function ran: to be read, too, before it is traced again.
+    """What a function reached while it ran: to be read, too, before it is traced again.
 
     Attributes:
         functions: that no name leads to.
@@ -156,7 +156,7 @@ def names_of(
     Args:
         function: anything that can be called.
         arguments: Tensors, plain values and other objects; these are asked for names, too.
-        extra: what earlier calls have met.
+        extra: what earlier calls have reached.
         ran: no other code is read.
     """
     search = _Search(function, ran)
@@ -194,7 +194,7 @@ class _Reached:
         self.special = hasattr(type(thing), "__getattr__") or "__getattribute__" in self.known
 
     def asked(self, name: str) -> str:
-        """Under which name it has what it is asked for; none if it does not tell."""
+        """Under which name it has what it is asked for; none without a name."""
         if self.hidden is None or name in self.hidden:
             name = REPORTED.get(name, "")
         has = name in self.fields or name in self.known or name in self.described
@@ -239,17 +239,17 @@ class _Search:
         self.home = home_of(function)
 
     def add(self, extra: Extra) -> None:
-        """Reads what earlier calls have met."""
+        """Reads what earlier calls have reached."""
         self.wait("a function", *extra.functions)
         imported = {id(thing) for thing in extra.functions if isinstance(thing, ModuleType)}
         for name in [name for name, x in list(sys.modules.items()) if id(x) in imported]:
             self._take_module(name)
         self.names |= dict.fromkeys((name, True) for name in sorted(extra.names))
         self.missing |= dict.fromkeys(sorted(extra.names))
-        for place, name in extra.globals:
-            self._take(Name(name, place, place.get(name, NOTHING)))
-        for place, name in extra.places:
-            self._take(Name(name, place, getattr(place, name, NOTHING)))
+        for namespace, name in extra.globals:
+            self._take(Name(name, namespace, namespace.get(name, NOTHING)))
+        for namespace, name in extra.places:
+            self._take(Name(name, namespace, getattr(namespace, name, NOTHING)))
         for thing in extra.objects:
             self._whole(type(thing).__name__, thing)
             self.wait(type(thing).__name__, thing)
@@ -274,7 +274,7 @@ class _Search:
         self._refuse_states()
         self.found.names = {name for name, _ in self.names}
         self.found.stable = [stable(*pair) for pair in self.stable.values()]
-        self.found.absent = [(place, frozenset(gone)) for place, gone in self.absent.values()]
+        self.found.absent = [(owner, frozenset(gone)) for owner, gone in self.absent.values()]
         return self.found
 
     def _take_own_names(self) -> None:
@@ -289,7 +289,7 @@ class _Search:
                     self._take(Name(name, kind, getattr(kind, name)))
 
     def _take_states(self) -> None:
-        """What functions of C tell that no attribute holds."""
+        """What functions of C refer to beside their attributes."""
         names = {name for name, _ in self.names}
         if self.abstract and not names.isdisjoint(TESTS):
             self._take_called("isinstance", abc.get_cache_token)
@@ -336,10 +336,10 @@ class _Search:
                 if attribute == "state" and thing is not None and not self._steps_itself(thing):
                     self.found.refused_codes[code] = "state", "it reads the state of an optimizer"
 
-    # What is met ----------------------------------------------------------------------------------
+    # What is reached ------------------------------------------------------------------------------
 
     def wait(self, name: str, *values: Any) -> None:
-        """Values to follow, found by a name."""
+        """Values to follow, with the name that leads to them."""
         self.waiting.extend((name, value, None) for value in values)
 
     def _visit(self, name: str, value: Any, weak: Any) -> None:
@@ -404,7 +404,7 @@ class _Search:
         self._visit_inside(name, value)
 
     def _visit_cached(self, value: Any) -> None:
-        """A function whose results are kept need not run where it counts."""
+        """A function whose results are cached need not run where it counts."""
         function = getattr(value, "__wrapped__", None)
         if type(function) is not FunctionType:
             self.found.cached.append(None)
@@ -418,10 +418,10 @@ class _Search:
             self.wait(name, value.base)
 
     def _visit_container(self, name: str, value: Any, weak: Any) -> None:
-        items = items_of(value)
+        elements = items_of(value)
         if issubclass(type(value), MUTABLE):
-            self.found.contents.append(Contents(name, weak or value, items))
-        self.wait(name, *(item for item in items if type(item) not in PLAIN))
+            self.found.contents.append(Contents(name, weak or value, elements))
+        self.wait(name, *(element for element in elements if type(element) not in PLAIN))
         if type(value).__module__ != "builtins":
             self._reach(value, weak=weak)
 
@@ -446,7 +446,7 @@ class _Search:
         return self._is_own(kind) and not slots and any(x.__flags__ & COLLECTED for x in bases)
 
     def _visit_weak(self, name: str, reference: Any, target: Any) -> None:
-        """What a weak reference refers to is not kept alive."""
+        """What a weak reference refers to may die."""
         if reference is None:
             try:
                 target = target.__reduce_ex__.__self__
@@ -484,7 +484,7 @@ class _Search:
             self._reach(function, weak=weak)
         if self.ran is not None and function.__code__ not in self.ran:
             return
-        place, code = function.__globals__, function.__code__
+        namespace, code = function.__globals__, function.__code__
         reads, written = reads_of(code), only_written(code)
         self.found.codes.update(codes(code))
         for name, site in reads.sites.items():
@@ -502,7 +502,7 @@ class _Search:
             if reads.catches:
                 self.missing |= dict.fromkeys(used - reads.globals)
         for name in sorted(reads.globals):
-            self._take_global(name, place, name not in written)
+            self._take_global(name, namespace, name not in written)
         self._take_imported(function, reads.imported)
         self.chains |= {(names, code) for names in reads.chains}
         self._take_chains(function, reads.chains)
@@ -528,21 +528,21 @@ class _Search:
             held = function.__kwdefaults__
             self.found.contents.append(Contents("__kwdefaults__", held, items_of(held)))
 
-    def _take_global(self, name: str, place: dict[str, Any], read: bool) -> None:
+    def _take_global(self, name: str, namespace: dict[str, Any], read: bool) -> None:
         """A global or a builtin; modules and a library's functions are compared in one go."""
-        if name not in place:
-            builtins = place.get("__builtins__", {})
+        if name not in namespace:
+            builtins = namespace.get("__builtins__", {})
             builtins = vars(builtins) if isinstance(builtins, ModuleType) else builtins
             if name not in builtins:
-                self._take(Name(name, place, NOTHING))
+                self._take(Name(name, namespace, NOTHING))
                 return
-            self.absent.setdefault(id(place), (place, set()))[1].add(name)
+            self.absent.setdefault(id(namespace), (namespace, set()))[1].add(name)
             if type(builtins[name]) in (BuiltinFunctionType, type):
                 self.stable.setdefault(id(builtins), (builtins, {}))[1][name] = builtins[name]
             else:
                 self._take(Name(name, builtins, builtins[name]))
             return
-        value = place[name]
+        value = namespace[name]
         kind = type(value)
         imported = issubclass(kind, ModuleType) or (
             kind in (FunctionType, BuiltinFunctionType)
@@ -550,11 +550,11 @@ class _Search:
             and not self._is_own(value)
         )
         if imported or (kind is type and not self._is_own(value)):
-            self.stable.setdefault(id(place), (place, {}))[1][name] = value
+            self.stable.setdefault(id(namespace), (namespace, {}))[1][name] = value
             self.wait(name, value)
             self._take_context(value)
         else:
-            self._take(Name(name, place, value), read)
+            self._take(Name(name, namespace, value), read)
 
     def _take_context(self, value: Any) -> None:
         """What decimal numbers are rounded to belongs to the thread, how to warn to a module."""
@@ -664,8 +664,8 @@ class _Search:
 
     def _take(self, named: Name, read: bool = True) -> None:
         """Keeps one name with its value, which is followed."""
-        place = named.place
-        key = named.name, id(place.thing if type(place) is Fields else place)
+        owner = named.place
+        key = named.name, id(owner.thing if type(owner) is Fields else owner)
         if not read and self._only_holds(named.value):
             return  # nothing comes of it
         if key not in self.known:
@@ -682,9 +682,9 @@ class _Search:
             value = one.fields[name]
             # What a Module below holds itself is looked at with the Module that is called.
             if not (one.below and (type(value) in PLAIN or issubclass(type(value), kinds.tensor))):
-                place = one.weak or one.thing
-                place = Fields(place) if one.special else place
-                self._take(Name(name, place, value), read)
+                owner = one.weak or one.thing
+                owner = Fields(owner) if one.special else owner
+                self._take(Name(name, owner, value), read)
             return
         if name in one.known:
             self._take_from_class(name, one, read)
@@ -744,9 +744,9 @@ class _Search:
         if one.below or one.hidden is None or name in one.hidden or one.weak is not None:
             return
         if name not in one.fields and name not in one.known:
-            place = Fields(one.thing) if one.special else one.thing
-            if type(place) is not Fields or one.fields is not NO_FIELDS:
-                named = Name(name, place, NOTHING)
+            owner = Fields(one.thing) if one.special else one.thing
+            if type(owner) is not Fields or one.fields is not NO_FIELDS:
+                named = Name(name, owner, NOTHING)
                 if named.now() is NOTHING:
                     self._take(named)
 
@@ -795,7 +795,7 @@ def _described(kind: type) -> set[str]:
 def _texts(value: Any) -> list[str]:
     """All strings in nested tuples."""
     if isinstance(value, tuple):
-        return [text for item in value for text in _texts(item)]
+        return [text for part in value for text in _texts(part)]
     return [value] if isinstance(value, str) else []
 
 
@@ -815,8 +815,8 @@ def _within(value: Any) -> tuple[Any, ...]:
         return (value.__self__,)  # a method of an object of C
     # By functools.wraps, lru_cache and tc.compile; and by singledispatch.
     fields = fields_of(value)
-    found = [fields[name] for name in ("__wrapped__", "registry") if name in fields]
-    return tuple(found)
+    wrapped = [fields[name] for name in ("__wrapped__", "registry") if name in fields]
+    return tuple(wrapped)
 
 
 def _module_of(thing: Any) -> str:

@@ -12,7 +12,7 @@ class Kinds:
     """Without one of these its objects count as any others.
 
     Attributes:
-        tensor: values that a replay reads anew.
+        tensor: values that a replay reads again.
         module: its parameters, buffers and hooks are followed.
         optimizer, scheduler: replays step them.
         scaler: what it holds is read as Python numbers.

@@ -72,19 +72,19 @@ def _reduced(value: Any, depth: int) -> Any:
         return UNKNOWN
     found: list[Any] = []
     for part in parts:
-        for item in part if isinstance(part, tuple) else (part,):
-            inner = _part(item, depth)
+        for element in part if isinstance(part, tuple) else (part,):
+            inner = _part(element, depth)
             if inner is UNKNOWN:
                 return UNKNOWN
             found.append(inner)
     return found
 
 
-def _part(item: Any, depth: int) -> Any:
-    if isinstance(item, int | str | float):
-        return item
-    if isinstance(item, BuiltinFunctionType | type):
-        return item.__name__
-    if isinstance(item, list | tuple):
-        return [id(x) for x in item] if depth or len(item) < 64 else (id(item), len(item))
-    return state_of(item, depth + 1) if hasattr(type(item), "__next__") else id(item)
+def _part(value: Any, depth: int) -> Any:
+    if isinstance(value, int | str | float):
+        return value
+    if isinstance(value, BuiltinFunctionType | type):
+        return value.__name__
+    if isinstance(value, list | tuple):
+        return [id(x) for x in value] if depth or len(value) < 64 else (id(value), len(value))
+    return state_of(value, depth + 1) if hasattr(type(value), "__next__") else id(value)

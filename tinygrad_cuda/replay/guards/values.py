@@ -24,7 +24,7 @@ from tinygrad_cuda.replay.versioned_containers import DICTIONARIES
 PLAIN = (bool, int, float, str, bytes, complex, type(None))
 NOTHING: Any = object()
 ARRAY = 1 << 20  # bytes of a NumPy array, and
-MANY = 1000  # items of a container, from which on a report names it
+MANY = 1000  # elements of a container, from which on a report names it
 # What can stand behind a dot as it is; identifiers of other letters are normalized there.
 ATTRIBUTE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 FUNCTION = ".__func__"  # behind the name of a class method
@@ -78,56 +78,56 @@ class Name(NamedTuple):
 
     def now(self) -> Any:
         """The value at this moment."""
-        place, name = self.place, self.name
-        kind = type(place)
+        owner, name = self.place, self.name
+        kind = type(owner)
         if kind is CellType:
             try:
-                return place.cell_contents
+                return owner.cell_contents
             except ValueError:  # deleted, or not assigned yet
                 return NOTHING
         if kind in DICTIONARIES:
-            return place.get(name, NOTHING)
+            return owner.get(name, NOTHING)
         if kind is Fields:
-            return place.now().get(name, NOTHING)
+            return owner.now().get(name, NOTHING)
         if kind is ContextVar:
-            return place.get(NOTHING)
+            return owner.get(NOTHING)
         if kind is Called:
-            return place.function()
+            return owner.function()
         if issubclass(kind, weakref.ref):
-            place = place()
+            owner = owner()
             if name == "()":
-                return place is None
+                return owner is None
         if name == "type()":
-            return type(place)
-        value = getattr(place, name.removesuffix(FUNCTION), NOTHING)
+            return type(owner)
+        value = getattr(owner, name.removesuffix(FUNCTION), NOTHING)
         return getattr(value, "__func__", NOTHING) if name.endswith(FUNCTION) else value
 
-    def differs(self, place: str, value: str) -> str:
+    def differs(self, owner: str, value: str) -> str:
         """Python text that is true, or raises an error of a look-up, if it is another one now."""
         kind, name, absent = type(self.place), self.name, self.value is NOTHING
         if kind is CellType:
-            return "True" if absent else f"{place}.cell_contents is not {value}"
+            return "True" if absent else f"{owner}.cell_contents is not {value}"
         if kind in DICTIONARIES or kind is Fields:
-            items = place
+            table = owner
             if kind is Fields:
                 weak = issubclass(type(self.place.thing), weakref.ref)
-                items = f"{place}.now()" if weak else f"{place}.thing.__dict__"
-            return f"{name!r} in {items}" if absent else f"{items}[{name!r}] is not {value}"
+                table = f"{owner}.now()" if weak else f"{owner}.thing.__dict__"
+            return f"{name!r} in {table}" if absent else f"{table}[{name!r}] is not {value}"
         if kind is Called:
-            return f"{place}.function() != {value}"
+            return f"{owner}.function() != {value}"
         if kind is ContextVar:
-            return f"{place}.get(nothing) is not {value}"
+            return f"{owner}.get(nothing) is not {value}"
         if issubclass(kind, weakref.ref):
-            place = f"{place}()"
+            owner = f"{owner}()"
             if name == "()":
-                return f"({place} is None) is not {value}"
+                return f"({owner} is None) is not {value}"
         if name == "type()":
-            return f"type({place}) is not {value}"
+            return f"type({owner}) is not {value}"
         if name.endswith(FUNCTION):
-            return f"getattr({place}, {name.removesuffix(FUNCTION)!r}).__func__ is not {value}"
+            return f"getattr({owner}, {name.removesuffix(FUNCTION)!r}).__func__ is not {value}"
         if absent or not ATTRIBUTE.fullmatch(name) or keyword.iskeyword(name):
-            return f"getattr({place}, {name!r}, nothing) is not {value}"
-        return f"{place}.{name} is not {value}"
+            return f"getattr({owner}, {name!r}, nothing) is not {value}"
+        return f"{owner}.{name} is not {value}"
 
 
 class Stable(NamedTuple):
@@ -143,12 +143,12 @@ class Stable(NamedTuple):
         return tuple(self.place.get(name, NOTHING) for name in self.names)
 
 
-def stable(place: dict[str, Any], found: dict[str, Any]) -> Stable:
+def stable(namespace: dict[str, Any], pairs: dict[str, Any]) -> Stable:
     """What is stable among some globals: a look at all of them is one call."""
-    names, values = tuple(found), tuple(found.values())
+    names, values = tuple(pairs), tuple(pairs.values())
     # Of one name an itemgetter gives no tuple.
     get = itemgetter(*names, *names) if len(names) == 1 else itemgetter(*names)
-    return Stable(place, names, values * 2 if len(names) == 1 else values, get)
+    return Stable(namespace, names, values * 2 if len(names) == 1 else values, get)
 
 
 class Contents(NamedTuple):
@@ -207,27 +207,28 @@ class Names:
         containers = {contents.key() for contents in other.contents}
         self.contents = [contents for contents in self.contents if contents.key() in containers]
         stable_names = {id(group.place): {*group.names} for group in other.stable}
-        found = []
-        for place, names, things, _ in self.stable:
-            wanted = stable_names.get(id(place), set())
+        groups = []
+        for namespace, names, things, _ in self.stable:
+            wanted = stable_names.get(id(namespace), set())
             pairs = {name: thing for name, thing in zip(names, things) if name in wanted}
             if pairs:
-                found.append(stable(place, pairs))
-        self.stable = found
-        gone = {_identity(place): missing for place, missing in other.absent}
+                groups.append(stable(namespace, pairs))
+        self.stable = groups
+        gone = {_identity(namespace): missing for namespace, missing in other.absent}
         none = frozenset[str]()
         self.absent = [
-            (place, missing & gone.get(_identity(place), none)) for place, missing in self.absent
+            (namespace, missing & gone.get(_identity(namespace), none))
+            for namespace, missing in self.absent
         ]
 
     def later(self) -> Names:
         """The same names and containers with their values at this moment."""
-        found = Names()
-        found.values = [named._replace(value=named.now()) for named in self.values]
-        found.contents = [
+        names = Names()
+        names.values = [named._replace(value=named.now()) for named in self.values]
+        names.contents = [
             contents._replace(items=items_of(contents.container)) for contents in self.contents
         ]
-        return found
+        return names
 
     def changed(self) -> str | None:
         """The first name whose value is another one now, or holds something else."""
@@ -239,26 +240,26 @@ class Names:
             now = named.now()
             if not (now == named.value if type(named.place) is Called else same(now, named.value)):
                 yield named.name, named.value is NOTHING
-        for name, container, items in self.contents:
+        for name, container, contained in self.contents:
             now = items_of(container)
-            if len(now) != len(items) or not all(map(same, now, items)):
+            if len(now) != len(contained) or not all(map(same, now, contained)):
                 yield name, False
-        for place, names, values, _ in self.stable:
+        for namespace, names, values, _ in self.stable:
             for name, value in zip(names, values):
-                if place.get(name, NOTHING) is not value:
+                if namespace.get(name, NOTHING) is not value:
                     yield name, False
-        for place, missing in self.absent:
-            held = place.now() if type(place) is Fields else place
+        for namespace, missing in self.absent:
+            held = namespace.now() if type(namespace) is Fields else namespace
             if not held.keys().isdisjoint(missing):
                 yield str(min(held.keys() & missing)), True
 
     def remarks(self) -> Iterator[str]:
         """What takes time to look at: long containers and large arrays."""
-        for name, owner, items in self.contents:
+        for name, owner, contained in self.contents:
             container = referent(owner)
             if isinstance(container, np.ndarray) and container.nbytes > ARRAY:
                 yield f"compares all {container.nbytes} bytes of {name} before each replay"
-            elif len(items) > MANY:
+            elif len(contained) > MANY:
                 yield f"looks at all {len(container)} items of {name} before each replay"
 
     def tensors(self) -> Iterator[Any]:
@@ -267,12 +268,12 @@ class Names:
             if issubclass(type(named.value), kinds.tensor):
                 yield named.value
         for contents in self.contents:
-            yield from (item for item in contents.items if issubclass(type(item), kinds.tensor))
+            yield from (value for value in contents.items if issubclass(type(value), kinds.tensor))
 
 
-def _identity(place: Any) -> int:
+def _identity(owner: Any) -> int:
     """The identity of the owner of a name, or of a container."""
-    return id(place.thing if type(place) in (Fields, Inside) else place)
+    return id(owner.thing if type(owner) in (Fields, Inside) else owner)
 
 
 def referent(owner: Any) -> Any:
@@ -296,8 +297,8 @@ def items_of(container: Any) -> list[Any]:
 
 def functions_of(code: CodeType) -> list[FunctionType]:
     """The functions that have some code, where no name leads to them: only the collector does."""
-    found = [thing for thing in gc.get_referrers(code) if type(thing) is FunctionType]
-    return [function for function in found if function.__code__ is code]
+    functions = [thing for thing in gc.get_referrers(code) if type(thing) is FunctionType]
+    return [function for function in functions if function.__code__ is code]
 
 
 def is_collected(thing: Any) -> bool:
@@ -307,13 +308,13 @@ def is_collected(thing: Any) -> bool:
 
 def _referents(thing: Any) -> list[Any]:
     """What an object of C refers to, but not what its own dictionary holds."""
-    found = gc.get_referents(thing)
+    referents = gc.get_referents(thing)
     try:
         fields = object.__getattribute__(thing, "__dict__")
     except AttributeError:
-        return found
+        return referents
     hidden = {id(fields), *map(id, fields.values())}
-    return [x for x in found if id(x) not in hidden]
+    return [x for x in referents if id(x) not in hidden]
 
 
 def bytes_of(buffer: Any) -> list[Any]:

@@ -1,6 +1,6 @@
 """What a function does while it is traced that no name leads to: it is read, too, or refused.
 
-The interpreter tells of each call that Python code makes. So a replay never lacks what a plain call
+The interpreter reports each call that Python code makes. So a replay never lacks what a plain call
 would read from the clock, a file or a generator of random numbers; nothing of this is asked then.
 """
 
@@ -60,7 +60,7 @@ DIRECTLY = frozenset({
     ("sys", "getprofile"), ("gc", "isenabled"), ("gc", "get_count"), ("gc", "get_stats"),
     ("gc", "get_threshold"), ("_weakref", "getweakrefcount"), ("_weakref", "getweakrefs"),
 })  # fmt: skip
-# After these code runs of which the interpreter does not tell here.
+# After these, code runs that the interpreter does not report here.
 HIDING = frozenset({
     ("_thread", "start_new_thread"), ("_thread", "start_joinable_thread"), ("_thread", "acquire"),
     ("sys", "setprofile"),
@@ -92,7 +92,7 @@ class Watch:
         home: the package that the function is of.
 
     Attributes:
-        extra: what was met besides.
+        extra: what was reached besides.
         error: the first refusal.
     """
 
@@ -105,14 +105,14 @@ class Watch:
         self.kinds: dict[CodeType, str] = {}
         self.ran: dict[CodeType, None] = {}  # the user's code, in order
         self.entered: set[CodeType] = set()  # libraries' too
-        self.unseen = False  # whether code may have run of which the interpreter does not tell
+        self.unseen = False  # whether code may have run that the interpreter does not report
         self.pending: list[tuple[FrameType, Any]] = []
         self.states = [(name, thing, state) for name, thing, state in names.moving]
         shared = getattr(np.random.mtrand, "_rand")  # noqa: B009
         self.states.append(("numpy.random", shared, state_of(shared)))
 
     def begin(self) -> None:
-        """Has the interpreter tell of this thread's calls."""
+        """Has the interpreter report this thread's calls."""
         with uninterrupted:
             self.before, self.on = sys.getprofile(), True
             sys.setprofile(self._event)
@@ -213,20 +213,20 @@ class Watch:
                 self.pending.append((frame, None))
         elif kind == "library" and code.co_argcount:
             thing = frame.f_locals.get(code.co_varnames[0])
-            known = type(thing) is type(os.environ) or id(thing) in self.names.seen
-            if known and fields_of(thing) is not NO_FIELDS and type(thing) is not ModuleType:
+            searched = type(thing) is type(os.environ) or id(thing) in self.names.seen
+            if searched and fields_of(thing) is not NO_FIELDS and type(thing) is not ModuleType:
                 user, _ = self._user_frame(frame)
                 if user is not None:
                     self.pending.append((frame, thing))
 
     def _returned(self, frame: FrameType, result: Any) -> None:
-        found = [thing for other, thing in self.pending if other is frame]
-        if not found:
+        things = [thing for other, thing in self.pending if other is frame]
+        if not things:
             return
         self.pending = [pair for pair in self.pending if pair[0] is not frame]
         if result is None:
             return
-        for thing in found:
+        for thing in things:
             if type(thing) is CompileError:
                 self._refuse(thing)
             elif thing is None:
@@ -234,7 +234,7 @@ class Watch:
             elif not any(thing is other for other in self.extra.objects):
                 self.extra.objects.append(thing)
 
-    # What is met ----------------------------------------------------------------------------------
+    # What is reached ------------------------------------------------------------------------------
 
     def _met(self, frame: FrameType) -> None:
         """A function that no name leads to."""
@@ -257,17 +257,17 @@ class Watch:
                 self._refuse(self._error(frame, f"it looks at {builtin}()", "name the global"))
             self.extra.globals.append((frame.f_globals, str(key)))
             return
-        place = _value(call.args[0], frame) if call is not None and call.args else None
+        owner = _value(call.args[0], frame) if call is not None and call.args else None
         if builtin == "vars":
             if _key_after(frame) is not None:
                 return  # its text was read
-            if place is None:
+            if owner is None:
                 self._refuse(self._error(frame, "it calls vars of what cannot be followed"))
-            self.extra.objects.append(place)
+            self.extra.objects.append(owner)
             return
         if call is not None and len(call.args) > 1 and isinstance(call.args[1], ast.Constant):
             name: Any = call.args[1].value
-            if not isinstance(place, ModuleType):
+            if not isinstance(owner, ModuleType):
                 return  # its text was read
         else:
             name = _value(call.args[1], frame) if call is not None and len(call.args) > 1 else None
@@ -277,29 +277,29 @@ class Watch:
                 "compute the name in a statement of its own, or use a dictionary",
             )  # fmt: skip
             self._refuse(error)
-        if isinstance(place, ModuleType):
-            self.extra.places.append((place, name))
+        if isinstance(owner, ModuleType):
+            self.extra.places.append((owner, name))
         self.extra.names.add(name)
 
-    def missed(self, known: Extra) -> bool:
-        """Whether something was met that an earlier search did not read; it is added."""
+    def missed(self, others: Extra) -> bool:
+        """Whether something was reached that an earlier search did not read; it is added."""
         new = False
         pairs: list[tuple[list[Any], list[Any]]] = [
-            (self.extra.functions, known.functions), (self.extra.objects, known.objects),
+            (self.extra.functions, others.functions), (self.extra.objects, others.objects),
         ]  # fmt: skip
-        for found, old in pairs:
-            for thing in found:
+        for ours, old in pairs:
+            for thing in ours:
                 if not any(thing is other for other in old):
                     old.append(thing)
                     new = True
         names = {name for name in self.extra.names if name not in self.names.names}
-        new = new or not names <= known.names
-        known.names.update(names)
+        new = new or not names <= others.names
+        others.names.update(names)
         more: list[tuple[list[Any], list[Any]]] = [
-            (self.extra.globals, known.globals), (self.extra.places, known.places),
+            (self.extra.globals, others.globals), (self.extra.places, others.places),
         ]  # fmt: skip
-        for found, old in more:
-            for place, name in found:
+        for ours, old in more:
+            for place, name in ours:
                 if not any(place is other and name == word for other, word in old):
                     old.append((place, name))
                     new = True
@@ -393,17 +393,17 @@ def _refused(module: str, name: str, owner: Any) -> bool:
 
 def _named_in(text: str) -> set[str]:
     """Attributes that a text asks for when it is formatted: ``"{0.scale}"``."""
-    found: set[str] = set()
+    names: set[str] = set()
     try:
         fields = [*Formatter().parse(text)]
     except ValueError:  # the function's own line will raise it
-        return found
+        return names
     for _, field, form, _ in fields:
         parts = re.split(r"[.\[\]]", field or "")
-        found.update(part for part in parts[1:] if part.isidentifier())
+        names.update(part for part in parts[1:] if part.isidentifier())
         if form:
-            found |= _named_in(form)
-    return found
+            names |= _named_in(form)
+    return names
 
 
 def _inspects(frame: FrameType) -> bool:
@@ -419,7 +419,7 @@ def _is_opaque(kind: type) -> bool:
 
 
 def _call_of(frame: FrameType) -> ast.Call | None:
-    """The call under way in a frame, from its source."""
+    """The present call of a frame, from its source."""
     positions = list(frame.f_code.co_positions())
     first, last, start, end = positions[frame.f_lasti // 2]
     if first is None or last is None or start is None or end is None:
