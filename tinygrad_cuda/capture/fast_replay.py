@@ -19,7 +19,7 @@ from tinygrad_cuda.capture.multi_step_replay import can_chain
 from tinygrad_cuda.capture.program import CapturedProgram
 from tinygrad_cuda.capture.results import Fresh, Result
 from tinygrad_cuda.capture.signature import Given
-from tinygrad_cuda.core.device import chosen
+from tinygrad_cuda.core.device import blocks, chosen
 from tinygrad_cuda.core.reference_counts import LISTED, reference_count
 from tinygrad_cuda.core.trees import picking
 from tinygrad_cuda.engine.capture import Stale, structure, watching
@@ -57,11 +57,11 @@ def guarded(program: CapturedProgram, given: Given) -> Look:
     around = {
         "program": program, "state": program.known, "structure": structure, "defaults": defaults,
         "device": get_default_device(), "dtype": defaults.dtype, "watching": watching,
-        "autocast": autocast, "chosen": chosen,
+        "autocast": autocast, "chosen": chosen, "blocks": blocks,
     }  # fmt: skip
     others = (
         "structure.version != program.version",
-        "(chosen.stack[-1] if chosen.stack else defaults.device) is not device",
+        "(chosen.stack[-1] if blocks.open and chosen.stack else defaults.device) is not device",
         "defaults.dtype is not dtype", "watching.on and autocast.on",
     )  # fmt: skip
     return looking(given.args, program.names, around, others)

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from tinygrad_cuda.core.errors import DeviceError
+from tinygrad_cuda.core.locks import new_lock
 
 KINDS = ("cpu", "cuda", "emu", "meta")
 
@@ -17,7 +18,14 @@ class _Chosen(threading.local):
         self.stack: list[Device] = []
 
 
-chosen = _Chosen()
+class _Blocks:
+    """How many of these blocks are open in all threads: without one, no thread's own are read."""
+
+    open = 0
+
+
+chosen, blocks = _Chosen(), _Blocks()
+_lock = new_lock()
 _interned: dict[tuple[str, int], Device] = {}
 _named: dict[str, Device] = {}  # by the text that was asked for
 
@@ -78,11 +86,15 @@ class Device:
 
     def __enter__(self) -> Device:
         """Inside the block, new Tensors of this thread go to this device."""
+        with _lock:
+            blocks.open += 1
         chosen.stack.append(self)
         return self
 
     def __exit__(self, *raised: object) -> None:
         chosen.stack.pop()
+        with _lock:
+            blocks.open -= 1
 
     # There is one object for each device.
     __hash__ = object.__hash__
