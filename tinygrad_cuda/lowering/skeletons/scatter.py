@@ -11,12 +11,15 @@ from tinygrad_cuda.lowering.codegen.params import KernelParams
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS, Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.target import WARP
 
-ROW = 64  # elements of a row from which a block takes a row of its own
+ROW = 64  # elements of a row from which a block takes whole rows
+ROWS = 16  # that a block takes at most: their results are registers
+BLOCKS = 8  # for each multiprocessor, of fewer rows
 
 
 def scatter_stages(kernel: Kernel) -> list[Stage]:
-    """One stage: a thread for each element of the result, long rows by themselves."""
+    """One stage: a thread for each element of the result; blocks have long rows."""
     (node,) = kernel.anchors
     base, positions, values = node.sources
     inner, count = prod(base.shape[1:]), prod(positions.shape)
@@ -48,6 +51,7 @@ def scatter_stages(kernel: Kernel) -> list[Stage]:
     stores.put(node, item, "result")
     by_rows = inner >= ROW
     pieces = -(-inner // THREADS)
+    rows = _rows(base.shape[0] * pieces, kernel)
     body = fill(
         "scatter.cuh",
         "row_body" if by_rows else "body",
@@ -57,14 +61,26 @@ def scatter_stages(kernel: Kernel) -> list[Stage]:
         items=numel,
         inner=inner,
         count=count,
+        rows=rows,
+        targets=base.shape[0],
+        type=node.dtype.compute,
         before=before,
         find=find,
         take=take,
         store=writer.scopes[0].lines,
     )
-    blocks = base.shape[0] * pieces if by_rows else -(-numel // THREADS)
+    blocks = -(-base.shape[0] // rows) * pieces if by_rows else -(-numel // THREADS)
     label = comment(kernel, f"scatter of {count} entries of {inner} elements", blocks)
-    return [wrapped(kernel, stem(kernel), body, words.list, blocks, THREADS * 4, label)]
+    shared = (THREADS + THREADS // WARP) * 4
+    return [wrapped(kernel, stem(kernel), body, words.list, blocks, shared, label)]
+
+
+def _rows(blocks: int, kernel: Kernel) -> int:
+    """Rows of a block, where with one row each there would be so many blocks."""
+    rows = 1
+    while rows < ROWS and blocks >= 2 * rows * BLOCKS * kernel.target.multiprocessors:
+        rows *= 2
+    return rows
 
 
 def literal_zero(ctype: str) -> str:
