@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ from benchmarks.workloads import WORKLOADS
 @pytest.fixture(autouse=True)
 def switches(monkeypatch: pytest.MonkeyPatch) -> None:
     """What workloads permit is not permitted to the tests that follow."""
+    if "torch" in sys.modules:  # its own samples, which other tests import, freeze its switches
+        frozen = sys.modules["torch"].backends
+        monkeypatch.setattr(frozen, "__allow_nonbracketed_mutation_flag", True)
     for holder in (tc.backends.cuda.matmul, tc.backends.cudnn):
         monkeypatch.setattr(holder, "allow_tf32", holder.allow_tf32)
 

@@ -77,6 +77,7 @@ def samples() -> Iterator[Sample]:
             g = some(rng, (*batch, queries, v), dtype)
             yield Sample(
                 attention_backward, label, (view(g), *sources), how, build=_gradients,
+                expected=_expected_gradients if dtype is dtypes.float64 else None,
                 differentiate=smooth, loose=8,
             )  # fmt: skip
 
@@ -90,6 +91,16 @@ def _results(*sources: Node, **how: Any) -> tuple[Node, ...]:
 def _expected(*arrays: Array, **how: Any) -> Any:
     out, sums = _one(*arrays, **how)
     return out.astype(arrays[0].dtype), sums.astype(_wide(arrays[0].dtype))
+
+
+def _expected_gradients(g: Array, *arrays: Array, **how: Any) -> Any:
+    """From the weights of each query: ``dS = P (dP - sum of P dP)``."""
+    q, k, v, _ = arrays
+    one = np.broadcast_to(np.eye(k.shape[-2]), (*k.shape[:-2], *2 * k.shape[-2:-1]))
+    weights, _ = _one(q, k, one, arrays[3], **how)
+    slopes = g @ np.swapaxes(v, -1, -2)
+    slopes = weights * (slopes - (weights * slopes).sum(-1, keepdims=True)) * how["scale"]
+    return slopes @ k, np.swapaxes(slopes, -1, -2) @ q, np.swapaxes(weights, -1, -2) @ g
 
 
 def _wide(dtype: Any) -> Any:

@@ -141,7 +141,7 @@ SPECS: dict[Op, Spec] = {
     ew.div: _exact(
         lambda a, b: a / b, signed((0.5, 2), (0.5, 2)), FLOATS, torch=lambda t, a, b: a / b
     ),
-    ew.contiguous: _exact(lambda x: x, _ANY1, torch=lambda t, x: x.contiguous()),
+    ew.contiguous: _exact(lambda x: x, _ANY1, ALL, torch=lambda t, x: x.contiguous()),
     ew.neg: _exact(lambda x: -x, _ANY1, torch=lambda t, x: -x),
     ew.reciprocal: _exact(
         lambda x: 1 / x, signed((0.5, 2)), FLOATS, torch=lambda t, x: t.reciprocal(x)

@@ -26,6 +26,7 @@ class Listing:
     """A machine that has a compiler's input and nothing else: it keeps the source."""
 
     error = None
+    graphs = None
     target = Target.h200()
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ TGC_STAGE(pack_5f35170f99,
 // contract 1 x 64 x 8192 x 576 by mma, tiles of 64 x 32 x 64, split-K 1, 603979776 FLOPs: matmul.
 // Stores matmul (32, 64, 16, 16) float16.
 // Grid 256 x 256 threads, 2170880 bytes moved at least.
-TGC_STAGE(contract_matmul_3d245af88b,
+TGC_STAGE(contract_matmul_4397f671df,
   const tgc_half* in0;
   const tgc_half* in1;
   tgc_half* out0;
@@ -157,14 +157,12 @@ TGC_STAGE(contract_matmul_3d245af88b,
           }
       }
     __syncwarp();
-#pragma unroll 4
-    for (int turn = 0; turn < 1; turn++) {
-      const int e = turn * 32 + lane;
-      const int row = e / (2), column = e % 2;
-      const int m = tile_m * 64 + warp_m + part * 16 + row;
-      const int first = tile_n * 32 + warp_n;
-      const int strip = first / 8 + column;
-      if (m >= 64 || strip >= 1024) continue;
+    const int e = lane;
+    const int row = e / (2), column = e % 2;
+    const int m = tile_m * 64 + warp_m + part * 16 + row;
+    const int first = tile_n * 32 + warp_n;
+    const int strip = first / 8 + column;
+    if (m < 64 && strip < 1024) {
       float totals[8];
 #pragma unroll
       for (int v = 0; v < 8; v += 4) {

@@ -1,7 +1,7 @@
 // contract 1 x 512 x 256 x 384 by mma, tiles of 64 x 32 x 64, split-K 1, 100663296 FLOPs: matmul add maximum.
 // Stores maximum (512, 256) bfloat16.
 // Grid 64 x 256 threads, 852480 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_5383355d27,
+TGC_STAGE(contract_matmul_add_maximum_6aff246881,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -108,14 +108,12 @@ TGC_STAGE(contract_matmul_add_maximum_5383355d27,
           }
       }
     __syncwarp();
-#pragma unroll 4
-    for (int turn = 0; turn < 1; turn++) {
-      const int e = turn * 32 + lane;
-      const int row = e / (2), column = e % 2;
-      const int m = tile_m * 64 + warp_m + part * 16 + row;
-      const int first = tile_n * 32 + warp_n;
-      const int strip = first / 8 + column;
-      if (m >= 512 || strip >= 32) continue;
+    const int e = lane;
+    const int row = e / (2), column = e % 2;
+    const int m = tile_m * 64 + warp_m + part * 16 + row;
+    const int first = tile_n * 32 + warp_n;
+    const int strip = first / 8 + column;
+    if (m < 512 && strip < 32) {
       float totals[8];
 #pragma unroll
       for (int v = 0; v < 8; v += 4) {

@@ -2,7 +2,7 @@
 //   maximum.
 // Stores maximum (2048, 1024) bfloat16.
 // Grid 128 x 256 threads, 7342080 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_ff5d6a45b1,
+TGC_STAGE(contract_matmul_add_maximum_dd84874a43,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -166,28 +166,29 @@ TGC_STAGE(contract_matmul_add_maximum_ff5d6a45b1,
         const int m = tile_m * 128 + warp_m + part / 2 * 64 + row;
         const int first = tile_n * 128 + warp_n + part % 2 * 64;
         const int strip = first / 8 + column;
-        if (m >= 2048 || strip >= 128) continue;
-        float totals[8];
+        if (m < 2048 && strip < 128) {
+          float totals[8];
 #pragma unroll
-        for (int v = 0; v < 8; v += 4) {
-          const tgc_vector<float, 4> several =
-              *reinterpret_cast<const tgc_vector<float, 4>*>(
-                  staged + row * 64 + (column * 8 + v ^ row % 8 * 8));
+          for (int v = 0; v < 8; v += 4) {
+            const tgc_vector<float, 4> several =
+                *reinterpret_cast<const tgc_vector<float, 4>*>(
+                    staged + row * 64 + (column * 8 + v ^ row % 8 * 8));
 #pragma unroll
-          for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
+            for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
+          }
+          const tgc_vector<tgc_bfloat16, 8> in2x8 = tgc_load_vector<8>(p.in2, strip * 8);
+          float out0x8[8];
+#pragma unroll
+          for (int v = 0; v < 8; v++) {
+            const float total = totals[v];
+            const float rounded0 = tgc_cast<tgc_bfloat16>(total);
+            const float in2 = tgc_element(in2x8, v);
+            const float add0 = tgc_cast<tgc_bfloat16>(rounded0 + in2);
+            const float maximum0 = tgc_max(add0, 0.0f);
+            out0x8[v] = maximum0;
+          }
+          tgc_store_vector(p.out0, m * 1024 + strip * 8, tgc_rounded<tgc_bfloat16>(out0x8));
         }
-        const tgc_vector<tgc_bfloat16, 8> in2x8 = tgc_load_vector<8>(p.in2, strip * 8);
-        float out0x8[8];
-#pragma unroll
-        for (int v = 0; v < 8; v++) {
-          const float total = totals[v];
-          const float rounded0 = tgc_cast<tgc_bfloat16>(total);
-          const float in2 = tgc_element(in2x8, v);
-          const float add0 = tgc_cast<tgc_bfloat16>(rounded0 + in2);
-          const float maximum0 = tgc_max(add0, 0.0f);
-          out0x8[v] = maximum0;
-        }
-        tgc_store_vector(p.out0, m * 1024 + strip * 8, tgc_rounded<tgc_bfloat16>(out0x8));
       }
       __syncwarp();
     }

@@ -66,6 +66,11 @@ EVERYTHING = "".join(
         kernel("ldmatrix", LDMATRIX_FIELDS, LDMATRIX % ""),
         kernel("ldmatrix_trans", LDMATRIX_FIELDS, LDMATRIX % "_trans"),
         kernel("rounds", "const float* in; unsigned* out;", ROUND),
+        kernel(
+            "power",
+            "const float* in; float* out;",
+            "tgc_store(p.out, threadIdx.x, tgc_exp2_short(tgc_load(p.in, threadIdx.x)));",
+        ),
         kernel("copy", "const float* in; float* out; long long limit;", COPY),
         kernel(
             "half_a_warp",
@@ -308,10 +313,18 @@ def test_copies_from_outside_a_buffer(unit: EmulatedModule) -> None:
 # Machine code -------------------------------------------------------------------------------------
 
 
+def test_powers_of_two(unit: EmulatedModule) -> None:
+    """Within a few parts in a million; at minus infinity, a score that is hidden, exactly 0."""
+    x = np.append(np.linspace(-120, 20, 255, dtype=np.float32), np.float32(-np.inf))
+    out = np.zeros(256, np.float32)
+    launch(unit, "power", x, out, block=256)
+    np.testing.assert_allclose(out, np.exp2(x.astype(np.float64)), rtol=1e-5)
+
+
 def test_the_kernels_above_use_every_function() -> None:
     names = set(re.findall(r"TGC_DEVICE \w+ (tgc_\w+)\(", mma_prelude()))
     names |= set(re.findall(r"^TGC_MMA\((\w+),", mma_prelude(), re.MULTILINE))
-    assert len(names) == 9
+    assert len(names) == 10
     assert names <= set(re.findall(r"tgc_\w+", EVERYTHING))
     assert all(MMA_NAMES.search(f"  {name}(r);") for name in names)  # what brings mma.cuh in
     assert not MMA_NAMES.search(prelude())

@@ -98,8 +98,18 @@ div: SameSpecOp = _op(
     domain="float", cost=4,
 )  # fmt: skip
 neg: SameSpecOp = _op("neg", np.negative, "-{0}", lambda g, out, x: neg(g), domain="number")
+
+
+@numeric.takes_out
+def _copy(x: Any, out: Any = None) -> Any:
+    if out is None:
+        return np.array(x)
+    out[...] = x
+    return out
+
+
 # The same values; a plan stores them in the order of this node's axes.
-contiguous: SameSpecOp = _op("contiguous", np.positive, "{0}", lambda g, out, x: g, cost=0)
+contiguous: SameSpecOp = _op("contiguous", _copy, "{0}", lambda g, out, x: g, cost=0)
 reciprocal: SameSpecOp = _op(
     "reciprocal", numeric.reciprocal, "1 / {0}",
     lambda g, out, x: neg(mul(g, mul(out, out))),

@@ -205,7 +205,9 @@ def wgmma_prelude() -> str:
 
 
 # The names that mma.cuh, tma.cuh and wgmma.cuh define for kernels.
-MMA_NAMES = re.compile(r"\btgc_(mma_|ldmatrix_|tf32\b|pack_(bf16|fp16)\b|copy_async16\b)")
+MMA_NAMES = re.compile(
+    r"\btgc_(mma_|ldmatrix_|tf32\b|pack_(bf16|fp16)\b|exp2_short\b|copy_async16\b)"
+)
 TMA_NAMES = re.compile(
     r"\btgc_(tensor_map\b|barrier_|proxy_fence\b|tma_|stmatrix_|named_barrier|cluster_)"
 )

@@ -150,24 +150,25 @@ for (int part = 0; part < @parts@; part++) {
     const int m = tile_m * @tile_m@ + warp_m + part / @chunks@ * @row_step@ + row;
     const int first = tile_n * @tile_n@ + warp_n + part % @chunks@ * @columns@;
     const int strip = first / @lanes@ + column;
-    if (m >= @m@ || strip >= @strips@) continue;
-    float totals[@lanes@];
+    if (m < @m@ && strip < @strips@) {
+      float totals[@lanes@];
 #pragma unroll
-    for (int v = 0; v < @lanes@; v += @fragment@) {
-      const tgc_vector<float, @fragment@> several =
-          *reinterpret_cast<const tgc_vector<float, @fragment@>*>(
-              staged + row * @columns@ + (column * @lanes@ + v ^ row % @groups@ * 8));
+      for (int v = 0; v < @lanes@; v += @fragment@) {
+        const tgc_vector<float, @fragment@> several =
+            *reinterpret_cast<const tgc_vector<float, @fragment@>*>(
+                staged + row * @columns@ + (column * @lanes@ + v ^ row % @groups@ * 8));
 #pragma unroll
-      for (int q = 0; q < @fragment@; q++) totals[v + q] = several.at[q];
+        for (int q = 0; q < @fragment@; q++) totals[v + q] = several.at[q];
+      }
+      @row@
+      @load@
+#pragma unroll
+      for (int v = 0; v < @lanes@; v++) {
+        const float total = totals[v];
+        @map@
+      }
+      @store@
     }
-    @row@
-    @load@
-#pragma unroll
-    for (int v = 0; v < @lanes@; v++) {
-      const float total = totals[v];
-      @map@
-    }
-    @store@
   }
   __syncwarp();
 }
