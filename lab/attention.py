@@ -37,10 +37,6 @@ from tinygrad_cuda.lowering.target import Target  # noqa: E402
 
 TARGET = Target.h200()
 SPILLING = 290  # an estimate of registers: a few of them pass through memory
-MORE = tuple(
-    tiles.AttentionTile(*sizes)
-    for sizes in ((2, 32, 4), (1, 64, 4), (1, 128, 2), (2, 16, 4), (1, 16, 4))
-)
 
 
 class Case(NamedTuple):
@@ -84,6 +80,8 @@ def lowered(case: Case, tile: tiles.AttentionTile | None) -> Any:
     def forced(part: tiles.AttentionPart, target: Target) -> tiles.AttentionTile | None:
         shared = tile is not None and part.shared(tile) <= target.block_shared
         fits = shared and part.registers(tile) <= SPILLING
+        if fits and tile.wgmma:
+            fits = part.has_warpgroups
         return tile if fits else chosen(part, target)
 
     skeleton.tile_of = forced
@@ -170,7 +168,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="the first two cases alone")
     given = parser.parse_args()
     runner, results = Runner(), []
-    candidates = [None, *tiles.TILES, *MORE]
+    candidates = [None, *tiles.WARPGROUP_TILES, *tiles.TILES]
     for case in CASES[: 2 if given.small else None]:
         result = measure(case, runner, candidates)
         results.append(result)

@@ -175,15 +175,16 @@ def family() -> dict[str, Program]:
     add("product_streamed", lambda new: [contraction.matmul(new(8, 1024), new(1024, 65536))])
     add("conv_direct", lambda new: [_few_channels(new)])
     add("conv_weight_gradient", lambda new: [_weight_gradient(new)])
-    add("attention", _attention)
+    add("attention_mma", lambda new: _attention(new, 96))
+    add("attention_wgmma", lambda new: _attention(new, 64))
     add("random", lambda new: [_random()])
     found["mlp_step"] = mlp_step()
     return found
 
 
-def _attention(new: Inputs) -> list[Node]:
+def _attention(new: Inputs, width: int) -> list[Node]:
     """A GPT's, with its gradients."""
-    leaves = [variable(new(16, 12, 1024, 64, dtype=dtypes.bfloat16)) for _ in range(3)]
+    leaves = [variable(new(16, 12, 1024, width, dtype=dtypes.bfloat16)) for _ in range(3)]
     both = attention(*leaves, no_mask(leaves[0]), causal=True, scale=0.125)
     out = common.output(both, index=0)
     loss = rd.sum(ew.mul(out, new(*out.shape, dtype=dtypes.bfloat16)), axes=(0, 1, 2, 3))

@@ -26,7 +26,7 @@ auto fetch_@name@ = [&](int first, char* slot) {
     const int row = chunk / @chunks@, step = chunk % @chunks@;
     const int @position@ = first + row;
     const bool inside = @in_bounds@;
-    char* const target = slot + row * @stride@ + step * 16;
+    char* const target = slot + @target@;
     @copy@
   }
 };
@@ -133,8 +133,8 @@ auto fetch = [&](int first, int slot) {
 };
 @fetch_rows@
 #pragma unroll 1
-for (int slot = 0; slot < @stages@ - 1; slot++) fetch(first_column + slot * @columns@, slot);
-int slot = 0, free_slot = @stages@ - 1;
+for (int slot = 0; slot < @ahead@; slot++) fetch(first_column + slot * @columns@, slot);
+int slot = 0, free_slot = @ahead@;
 //@ loop
 #pragma unroll 1
 for (int column_first = first_column; column_first < last_column; column_first += @columns@) {

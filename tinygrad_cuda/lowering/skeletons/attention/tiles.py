@@ -15,11 +15,14 @@ from tinygrad_cuda.lowering.target import Target
 WARPS = THREADS // 32
 GROUP = 16  # rows of an instruction's first operand
 COPY = 16  # bytes of an asynchronous copy
+SWIZZLED = 1024  # bytes of which a swizzled tile begins at a multiple
 ITEMSIZE = 2  # bytes of an operand's element
 # Fitted to NVRTC 13.5's registers for sm_90: with estimates up to here no thread spills.
 FREE = 72  # registers of a thread besides sums: fragments, addresses, largest scores
 ALONE = {1: 256, 2: 264}  # where a block has a multiprocessor alone, by matrices of scores
 TWO = 136  # where two share it
+# The same by wgmma: ptxas serializes the products of a kernel that needs more.
+FREE_WGMMA, ALONE_WGMMA, TWO_WGMMA = 32, 256, 112
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,13 @@ class AttentionTile:
         groups: of 16 rows that a warp holds.
         columns: that a slot of the ring has.
         stages: slots of the ring.
+        wgmma: whether a warpgroup multiplies tiles in shared memory, with the 128-byte swizzle.
     """
 
     groups: int
     columns: int
     stages: int
+    wgmma: bool = False
 
     @property
     def warp_rows(self) -> int:
@@ -45,6 +50,10 @@ class AttentionTile:
     def rows(self) -> int:
         """Rows of a block."""
         return WARPS * self.warp_rows
+
+    def stride(self, width: int) -> int:
+        """Bytes of shared memory of a row."""
+        return width * ITEMSIZE if self.wgmma else stride(width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,16 +80,19 @@ class AttentionPart:
 
     def shared(self, tile: AttentionTile) -> int:
         """Bytes of shared memory of a block."""
-        held = sum(tile.rows * stride(width) for width in self.held)
+        held = sum(tile.rows * tile.stride(width) for width in self.held)
         return held + tile.stages * self.slot(tile)
 
     def slot(self, tile: AttentionTile) -> int:
         """Bytes of a slot of the ring."""
-        return tile.columns * (sum(map(stride, self.ring)) + self.sums)
+        nbytes = tile.columns * (sum(map(tile.stride, self.ring)) + self.sums)
+        return -(-nbytes // SWIZZLED) * SWIZZLED if tile.wgmma else nbytes
 
     def registers(self, tile: AttentionTile) -> int:
         """An estimate of a thread's."""
         sums = sum(self.results.values()) + self.scores * tile.columns
+        if tile.wgmma:  # factors wait in registers, too
+            return sums // 2 + len(self.results) * tile.columns // 4 + FREE_WGMMA
         return tile.groups * sums // 2 + FREE
 
     def blocks(self, tile: AttentionTile) -> int:
@@ -89,13 +101,22 @@ class AttentionPart:
 
     def resident(self, tile: AttentionTile, target: Target) -> int:
         """Blocks that a multiprocessor holds at one time."""
-        most = 2 if self.registers(tile) <= TWO else 1
+        most = 2 if self.registers(tile) <= (TWO_WGMMA if tile.wgmma else TWO) else 1
         return target.resident(self.shared(tile), most)
+
+    @property
+    def has_warpgroups(self) -> bool:
+        """Whether there is a text by wgmma."""
+        whole = all(width % 64 == 0 for width in (*self.held, *self.ring))
+        return whole and self.results.keys() in ({0}, {1, 2})
 
     def fits(self, tile: AttentionTile, target: Target) -> bool:
         """Whether a block has the memory and a thread the registers."""
-        enough = self.registers(tile) <= ALONE[self.scores]
-        return enough and self.shared(tile) <= target.block_shared
+        limit = ALONE_WGMMA if tile.wgmma else ALONE[self.scores]
+        enough = self.registers(tile) <= limit and self.shared(tile) <= target.block_shared
+        return enough and (
+            not tile.wgmma or (target.architecture == (9, 0) and self.has_warpgroups)
+        )
 
 
 def stride(width: int) -> int:
@@ -139,13 +160,20 @@ SMALLEST = AttentionTile(1, 16, 2)
 TILES = tuple(AttentionTile(*sizes) for sizes in product((2, 1), (64, 32, 16), (3, 2)))
 
 
+WARPGROUP_TILES = tuple(
+    AttentionTile(1, *sizes, True) for sizes in ((128, 3), (64, 4), (64, 3), (32, 4))
+)
+
+
 def tile_of(part: AttentionPart, target: Target) -> AttentionTile | None:
     """The tile with most scores on a multiprocessor at one time; None if none fits.
 
-    Of equal ones that of two blocks, which wait at different times, and then that of more rows,
-    which reads shared memory less. Blocks are to be as many as multiprocessors.
+    Tiles of warpgroups come first. Of equal ones that of two blocks, which wait at different
+    times, and then that of more rows, which reads shared memory less. Blocks are to be as many as
+    multiprocessors.
     """
-    fitting = [tile for tile in TILES if part.fits(tile, target)]
+    fitting = [tile for tile in WARPGROUP_TILES if part.fits(tile, target)]
+    fitting = fitting or [tile for tile in TILES if part.fits(tile, target)]
     enough = [t for t in fitting if part.blocks(t) >= target.multiprocessors or t.groups == 1]
 
     def order(tile: AttentionTile) -> tuple[int, ...]:
