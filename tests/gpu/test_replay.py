@@ -58,7 +58,7 @@ def singly(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def switch(on: bool) -> None:
         if on:
-            monkeypatch.setattr(LoweredExecutable, "_replayed", lambda *arguments: False)
+            monkeypatch.setattr(settings, "sync", True)
         else:
             monkeypatch.undo()
 

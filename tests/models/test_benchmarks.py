@@ -29,8 +29,8 @@ from benchmarks.workloads import WORKLOADS
 def switches(monkeypatch: pytest.MonkeyPatch) -> None:
     """What workloads permit is not permitted to the tests that follow."""
     if "torch" in sys.modules:  # its own samples, which other tests import, freeze its switches
-        frozen = sys.modules["torch"].backends
-        monkeypatch.setattr(frozen, "__allow_nonbracketed_mutation_flag", True)
+        flags = sys.modules["torch"].backends.flags_frozen.__globals__
+        monkeypatch.setitem(flags, "__allow_nonbracketed_mutation_flag", True)
     for holder in (tc.backends.cuda.matmul, tc.backends.cudnn):
         monkeypatch.setattr(holder, "allow_tf32", holder.allow_tf32)
 
