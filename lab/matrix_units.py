@@ -175,11 +175,10 @@ class Runner:
             calls.append((function, launch.blocks, launch.shared, ctypes.addressof(pointer)))
         stream = self.torch.cuda.current_stream().cuda_stream
 
-        def run() -> None:
+        def run(held: Any = keep) -> None:  # whose memory the parameters are
             for function, blocks, shared, params in calls:
                 driver.cuLaunchKernel(function, blocks, 1, 1, 256, 1, 1, shared, stream, params, 0)
 
-        run.keep = keep  # type: ignore[attr-defined]
         return run
 
 
