@@ -89,7 +89,7 @@ class Attention(Eager):
     ) -> None:
         self.backend = getattr(torch.nn.attention.SDPBackend, backend)
         self.deterministic = deterministic
-        # Deterministic mode fills new arrays with NaN unless told otherwise: no part of attention.
+        # Deterministic mode fills new arrays with NaN by default: no part of attention.
         torch.utils.deterministic.fill_uninitialized_memory = False
         super().__init__(workload, device)
         try:

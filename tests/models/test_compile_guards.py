@@ -410,7 +410,7 @@ def test_random_numbers_drawn_again() -> None:
 
 def test_scheduler_inside() -> None:
     """Its step is repeated; a rate set by hand between calls holds; nothing is traced anew."""
-    makers: list[Callable[..., Any]] = [
+    factories: list[Callable[..., Any]] = [
         lambda o: optim.lr_scheduler.OneCycleLR(o, 0.2, total_steps=12),
         lambda o: optim.lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
         lambda o: optim.lr_scheduler.SequentialLR(
@@ -418,7 +418,7 @@ def test_scheduler_inside() -> None:
                 optim.lr_scheduler.ExponentialLR(o, 0.8)], [3],
         ),
     ]  # fmt: skip
-    for make in makers:
+    for make in factories:
         found = []
         for compiled in (False, True):
             tc.manual_seed(2)
@@ -750,7 +750,7 @@ def scale() -> None:
 
 @pytest.mark.parametrize("trap", TRAPS)
 def test_a_value_that_changes(trap: Callable[[], Trap]) -> None:
-    """The replays after it are those of the new value; before, all are alike."""
+    """Replays after it have the new value; those before have equal values."""
     function, change = trap()
     compiled, x = tc.compile(function), tc.tensor([5.0])
     before = [compiled(x).tolist() for _ in range(4)]

@@ -156,12 +156,12 @@ def _results(problem: _MatrixContraction, reader: Reader, outer: Scope) -> str:
     columns = tile.columns
     j = f"c * {columns // 8} + j"
     first = f"sum[i][({j}) * 4 + half * 2" if wgmma else f"sum[i][{j}][half * 2"
-    chunks = (tile.group_n if wgmma else tile.warp_n) // columns
+    chunks = tile.unit_n // columns
     return fill(
         MMA,
         "results",
         **_sizes(problem),
-        row_step=64 if wgmma else 16,
+        row_step=tile.instruction_m,
         staging=tile.stages * tile.slots if wgmma else 0,
         chunks=chunks,
         parts=_sizes(problem)["tiles_m"] * chunks,
@@ -193,7 +193,6 @@ def _lanes(problem: _MatrixContraction) -> int:
 def _sizes(problem: _MatrixContraction) -> dict[str, object]:
     """The sizes that fill the skeleton."""
     tile = problem.tile
-    wgmma = isinstance(tile, WgmmaTile)
     unit = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32"}[problem.dtype.name]
     return {
         "m": problem.m,
@@ -207,12 +206,12 @@ def _sizes(problem: _MatrixContraction) -> dict[str, object]:
         "tile_m": tile.m,
         "tile_n": tile.n,
         "tile_k": tile.k,
-        "tiles_m": (tile.group_m // 64) if wgmma else (tile.warp_m // 16),
-        "tiles_8": (tile.group_n if wgmma else tile.warp_n) // 8,
+        "tiles_m": tile.unit_m // tile.instruction_m,
+        "tiles_8": tile.unit_n // 8,
         "steps": tile.k // tile.step,
         "stages": tile.stages,
         "threads": THREADS,
-        "multiply": f"tgc_{'wgmma' if wgmma else 'mma'}_{unit}",
+        "multiply": f"tgc_{tile.unit}_{unit}",
     }
 
 
@@ -221,8 +220,8 @@ def _descriptors(tile: WgmmaTile, a: _Operand, b: _Operand) -> dict[str, object]
     steps = {False: tile.step * tile.itemsize, True: tile.step * SWIZZLE}
     return {
         "groups_n": tile.across,
-        "group_m": tile.group_m,
-        "group_n": tile.group_n,
+        "group_m": tile.unit_m,
+        "group_n": tile.unit_n,
         "block_bytes": tile.block_bytes,
         "trans_a": str(a.trans).lower(),
         "trans_b": str(b.trans).lower(),
@@ -238,8 +237,8 @@ def _matrices(tile: MmaTile, a: _Operand, b: _Operand) -> dict[str, object]:
     matrices of k for each of two groups of 8 columns.
     """
     itemsize = tile.itemsize
-    found: dict[str, object] = {
-        "warps_n": tile.across, "warp_m": tile.warp_m, "warp_n": tile.warp_n,
+    holes: dict[str, object] = {
+        "warps_n": tile.across, "warp_m": tile.unit_m, "warp_n": tile.unit_n,
     }  # fmt: skip
     both = ((a, tile.m, "warp_m", False), (b, tile.n, "warp_n", True))
     for operand, extent, warp, step_first in both:
@@ -250,13 +249,13 @@ def _matrices(tile: MmaTile, a: _Operand, b: _Operand) -> dict[str, object]:
         apart = "lane / 16 * 8 + lane % 8", f"lane / 8 % 2 * {COPY}"
         rows, column = (near, far) if operand.trans == step_first else apart
         if operand.trans:
-            found[f"matrix_{side}"] = f"({rows}) * {stride} + {column} + {warp} * {itemsize}"
-            found[f"next_{side}"], found[f"step_{side}"] = 16 * itemsize, tile.step * stride
+            holes[f"matrix_{side}"] = f"({rows}) * {stride} + {column} + {warp} * {itemsize}"
+            holes[f"next_{side}"], holes[f"step_{side}"] = 16 * itemsize, tile.step * stride
         else:
-            found[f"matrix_{side}"] = f"({warp} + {rows}) * {stride} + {column}"
-            found[f"next_{side}"], found[f"step_{side}"] = 16 * stride, tile.step * itemsize
-        found[f"ldmatrix_{side}"] = "tgc_ldmatrix_x4" + "_trans" * operand.trans
-    return found
+            holes[f"matrix_{side}"] = f"({warp} + {rows}) * {stride} + {column}"
+            holes[f"next_{side}"], holes[f"step_{side}"] = 16 * stride, tile.step * itemsize
+        holes[f"ldmatrix_{side}"] = "tgc_ldmatrix_x4" + "_trans" * operand.trans
+    return holes
 
 
 # Operands -----------------------------------------------------------------------------------------

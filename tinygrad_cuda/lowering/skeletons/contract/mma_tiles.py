@@ -44,6 +44,8 @@ class MatrixTile:
 
     itemsize = 2  # bytes of an element
     unit = ""  # whose instructions it is cut for
+    units = WARPS  # warps, or warpgroups, of a block
+    instruction_m = 16  # rows of one instruction
 
     @property
     def streamed(self) -> bool:
@@ -61,14 +63,24 @@ class MatrixTile:
         return COPY // self.itemsize
 
     @property
-    def warp_columns(self) -> int:
-        """Columns of a warp's outputs."""
-        raise NotImplementedError
+    def across(self) -> int:
+        """Warps, or warpgroups, that share the columns."""
+        return self.units // self.down
+
+    @property
+    def unit_m(self) -> int:
+        """Rows of a warp, or of a warpgroup."""
+        return self.m // self.down
+
+    @property
+    def unit_n(self) -> int:
+        """Columns of a warp, or of a warpgroup."""
+        return self.n // self.across
 
     @property
     def columns(self) -> int:
         """Columns of outputs that a warp stages in shared memory at once."""
-        return min(STAGED, self.warp_columns)
+        return min(STAGED, self.unit_n)
 
     @property
     def staging(self) -> int:
@@ -109,27 +121,8 @@ class MmaTile(MatrixTile):
     unit = "mma"
 
     @property
-    def across(self) -> int:
-        """Warps that share the columns."""
-        return WARPS // self.down
-
-    @property
     def shared(self) -> int:
         return max(self.stages * self.slots, self.staging)
-
-    @property
-    def warp_columns(self) -> int:
-        return self.warp_n
-
-    @property
-    def warp_m(self) -> int:
-        """Rows of a warp."""
-        return self.m // self.down
-
-    @property
-    def warp_n(self) -> int:
-        """Columns of a warp."""
-        return self.n // self.across
 
     def stride(self, trans: bool, extent: int) -> int:
         return (extent if trans else self.k) * self.itemsize + COPY
@@ -145,29 +138,12 @@ class WgmmaTile(MatrixTile):
     """One of wgmma: rows of 128 bytes in blocks, with the 128-byte swizzle."""
 
     unit = "wgmma"
-
-    @property
-    def across(self) -> int:
-        """Warpgroups that share the columns."""
-        return WARPS // 4 // self.down
+    units = WARPS // 4
+    instruction_m = 64
 
     @property
     def shared(self) -> int:
         return self.stages * self.slots + self.staging  # the next tiles come during the epilogue
-
-    @property
-    def warp_columns(self) -> int:
-        return self.group_n
-
-    @property
-    def group_m(self) -> int:
-        """Rows of a warpgroup."""
-        return self.m // self.down
-
-    @property
-    def group_n(self) -> int:
-        """Columns of a warpgroup, those of one instruction."""
-        return self.n // self.across
 
     def stride(self, trans: bool, extent: int) -> int:
         return SWIZZLE
