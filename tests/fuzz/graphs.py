@@ -612,6 +612,9 @@ class Torch:
         if step[0] != "op" or self.moved is None or not OPS[step[2]].rounds:
             return
         unit = max(_largest(self.pool[key]) for key in keys)
+        if OPS[step[2]].family in CONDITIONED:
+            # A row adds numbers of its own to operands that may be zeros.
+            unit = max([unit, *map(_largest, results)])
         for x in [self.pool[keys[0]]] if OPS[step[2]].writes else results:
             if dtype_name(x) in FLOATS and 0 not in x.stride():
                 if self.far:
