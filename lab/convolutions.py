@@ -1,0 +1,239 @@
+"""Convolutions of bf16 and tf32 on matrix units beside cuDNN's with channels last, by launch.
+
+    python -m lab.convolutions OUT.json [--only NAME ...] [--seconds 45]
+
+Forward, input gradient and weight gradient of each case. Images lie in memory in PyTorch's order,
+so that our times include the launches that put channels last; each launch is timed, too. Results
+are compared with torch's. Times are medians behind a write that empties the L2 cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests/unit"))
+
+from programs import Inputs  # noqa: E402
+
+from lab.matrix_units import REPEATS, Runner  # noqa: E402
+from tinygrad_cuda.backend.cuda import compiler  # noqa: E402
+from tinygrad_cuda.core import dtypes  # noqa: E402
+from tinygrad_cuda.core.config import settings  # noqa: E402
+from tinygrad_cuda.core.dtypes import DType  # noqa: E402
+from tinygrad_cuda.graph.node import Node  # noqa: E402
+from tinygrad_cuda.graph.ops.convolution import (  # noqa: E402
+    convolution,
+    convolution_input_gradient,
+    convolution_weight_gradient,
+)
+from tinygrad_cuda.graph.ops.geometry import Geometry  # noqa: E402
+from tinygrad_cuda.lowering import lower  # noqa: E402
+from tinygrad_cuda.lowering.lower import Lowered  # noqa: E402
+from tinygrad_cuda.lowering.target import Target  # noqa: E402
+
+TARGET = Target.h200()
+PASSES = ("forward", "input", "weight")
+DTYPES = {"bf16": dtypes.bfloat16, "tf32": dtypes.float32}
+
+
+class Case(NamedTuple):
+    """Square images and windows."""
+
+    name: str
+    images: int
+    channels: int
+    size: int
+    outputs: int
+    kernel: int
+    stride: int = 1
+    groups: int = 1
+
+    @property
+    def geometry(self) -> Geometry:
+        pad = self.kernel // 2
+        return Geometry((self.stride,) * 2, ((pad, pad),) * 2, (1, 1), self.groups)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of input, weight and result."""
+        x = (self.images, self.channels, self.size, self.size)
+        w = (self.outputs, self.channels // self.groups, self.kernel, self.kernel)
+        return {"x": x, "w": w, "y": (*x[:1], w[0], *self.geometry.sizes(x[2:], w[2:]))}
+
+    @property
+    def flops(self) -> int:
+        images, outputs, *size = self.shapes["y"]
+        window = self.shapes["w"][1] * self.kernel**2
+        return 2 * images * outputs * size[0] * size[1] * window
+
+
+CASES = (
+    Case("c128 28 3x3", 128, 128, 28, 128, 3),
+    Case("c64 32 3x3", 256, 64, 32, 64, 3),
+    Case("c64-128 56 3x3 s2", 128, 64, 56, 128, 3, 2),
+    Case("c256-128 28 1x1", 128, 256, 28, 128, 1),
+    Case("c64-128 32 1x1 s2", 256, 64, 32, 128, 1, 2),
+    Case("c128 16 3x3", 256, 128, 16, 128, 3),
+    Case("c256 8 3x3", 256, 256, 8, 256, 3),
+    Case("c512 4 3x3", 256, 512, 4, 512, 3),
+    Case("c128 28 3x3 depthwise", 128, 128, 28, 128, 3, 1, 128),
+    Case("c128 28 3x3 g4", 128, 128, 28, 128, 3, 1, 4),
+)
+
+
+def operands(case: Case, direction: str) -> tuple[str, str]:
+    """Which two of x, w, y a pass multiplies."""
+    return {"forward": ("x", "w"), "input": ("y", "w"), "weight": ("y", "x")}[direction]
+
+
+def lowered(case: Case, direction: str, dtype: DType) -> Lowered:
+    """The launches of one pass; float32 as tf32."""
+    inputs = Inputs()
+    a, b = (inputs(*case.shapes[name], dtype=dtype) for name in operands(case, direction))
+    at = case.geometry._asdict()
+    node: Node
+    if direction == "forward":
+        node = convolution(a, b, **at)
+    elif direction == "input":
+        node = convolution_input_gradient(a, b, size=case.shapes["x"][2:], **at)
+    else:
+        node = convolution_weight_gradient(a, b, kernel=case.shapes["w"][2:], **at)
+    before, settings.matmul_precision = settings.matmul_precision, "high"
+    try:
+        return lower.lower(inputs.program(node), TARGET)
+    finally:
+        settings.matmul_precision = before
+
+
+def peer(case: Case, direction: str, tensors: dict[str, Any], torch: Any) -> Any:
+    """The same by torch, channels last."""
+    last = {name: t.to(memory_format=torch.channels_last) for name, t in tensors.items()}
+    stride, pad = [case.stride] * 2, [case.kernel // 2] * 2
+    if direction == "forward":
+        conv = torch.nn.functional.conv2d
+        return lambda: conv(last["x"], last["w"], None, stride, pad, 1, case.groups)
+    mask = [direction == "input", direction == "weight", False]
+    backward = torch.ops.aten.convolution_backward
+    return lambda: backward(
+        last["y"], last["x"], last["w"], None, stride, pad, [1, 1], False, [0, 0], case.groups, mask
+    )[direction == "weight"]
+
+
+class Launches:
+    """A lowered program, launch by launch, whose parameters are torch's tensors."""
+
+    def __init__(self, runner: Runner, made: Lowered, cubin: bytes, tensors: dict[Any, Any]):
+        self.runner, self.made = runner, made
+        self.runs = []
+        for launch in made.launches:
+            one = type("One", (), {"launches": [launch]})
+            self.runs.append(runner.launcher(one, cubin, tensors))
+
+    def __call__(self) -> None:
+        for run in self.runs:
+            run()
+
+    def each(self) -> list[float]:
+        """Median microseconds of each launch, in their order."""
+        torch, samples = self.runner.torch, []
+        for _ in range(REPEATS):
+            self.runner.flush.zero_()
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(len(self.runs) + 1)]
+            events[0].record()
+            for run, event in zip(self.runs, events[1:], strict=True):
+                run()
+                event.record()
+            events[-1].synchronize()
+            samples.append([a.elapsed_time(b) * 1e3 for a, b in pairwise(events)])
+        return [median(times) for times in zip(*samples, strict=True)]
+
+
+def about(made: Lowered) -> list[str]:
+    """What each launch computes: its name, and a product's tiles."""
+    found = []
+    for launch in made.launches:
+        comments = [line for line in launch.text.splitlines() if "tiles of" in line]
+        found.append(" | ".join([launch.name, *(line.strip("/ ") for line in comments)]))
+    return found
+
+
+def measure(
+    case: Case, direction: str, name: str, made: Lowered, cubin: bytes, runner: Runner
+) -> dict[str, Any]:
+    """One pass of a case: ours by launch, and torch's."""
+    torch = runner.torch
+    dtype = {"bf16": torch.bfloat16, "tf32": torch.float32}[name]
+    generator = torch.Generator("cuda").manual_seed(0)
+    tensors = {
+        key: torch.randn(shape, device="cuda", dtype=dtype, generator=generator)
+        for key, shape in case.shapes.items()
+    }
+    other = peer(case, direction, tensors, torch)
+    want = other().contiguous()
+    peer_us = runner.time(other)
+    out = torch.full_like(want, float("nan"))
+    words = [word for launch in made.launches for word in launch.words if word.kind == "value"]
+    (result,) = made.schedule.outputs
+    leaves = {w.item for w in words if "slot" in w.item.attributes}
+    by_slot = sorted(leaves, key=lambda node: node.attributes["slot"])
+    sources = [tensors[key] for key in operands(case, direction)]
+    bound = {result: out, **dict(zip(by_slot, sources, strict=True))}
+    for item in {word.item for word in words} - bound.keys():  # values between launches
+        nbytes = prod(item.shape) * item.dtype.itemsize
+        bound[item] = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+    assert any(word.item is result and word.write for word in words)
+    launches = Launches(runner, made, cubin, bound)
+    us, each = runner.time(launches), launches.each()
+    difference = (out.float() - want.float()).abs().max() / want.float().abs().max()
+    return {
+        "case": case.name, "pass": direction, "dtype": name, "us": us, "cudnn_us": peer_us,
+        "tflops": case.flops / us / 1e6, "cudnn_tflops": case.flops / peer_us / 1e6,
+        "difference": float(difference),
+        "launches": [[text, round(t, 1)] for text, t in zip(about(made), each, strict=True)],
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--only", nargs="*", default=[], help="parts of the cases' names")
+    parser.add_argument("--seconds", type=float, default=45.0)
+    given = parser.parse_args()
+    start = time.monotonic()
+    runner = Runner()
+    torch = runner.torch
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = True
+    chosen = [c for c in CASES if not given.only or any(part in c.name for part in given.only)]
+    keys = [(case, direction, name) for name in DTYPES for case in chosen for direction in PASSES]
+    made = [lowered(case, direction, DTYPES[name]) for case, direction, name in keys]
+    binaries = compiler.compile_many([m.source for m in made], "sm_90a")
+    print(f"compiled after {time.monotonic() - start:.1f} s", flush=True)
+    results = []
+    for key, program, binary in zip(keys, made, binaries, strict=True):
+        if time.monotonic() - start > given.seconds:
+            print("out of time before", *key)
+            break
+        row = measure(*key, program, binary.cubin, runner)
+        results.append(row)
+        given.out.write_text(json.dumps(results))
+        ratio = row["cudnn_us"] / row["us"]
+        print(f"{row['case']}, {row['pass']}, {row['dtype']}: {row['us']:.1f} us "
+              f"{row['tflops']:.0f} TFLOP/s, cuDNN {row['cudnn_us']:.1f} us "
+              f"{row['cudnn_tflops']:.0f}, {ratio:.2f} of it, difference "
+              f"{row['difference']:.1e}")  # fmt: skip
+        for text, us in row["launches"]:
+            print(f"    {us:7.1f} us {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
