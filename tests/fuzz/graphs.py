@@ -284,6 +284,8 @@ class Done(NamedTuple):
     made: tuple[int, ...] = ()
     # The values of results that are integers or bools, by their number.
     whole: tuple[tuple[int, Array], ...] = ()
+    # The positions of operands that are copied before they are read.
+    copied: tuple[int, ...] = ()
 
 
 class Seen(NamedTuple):
@@ -429,7 +431,7 @@ class Torch:
 
     def again(self, done: Iterable[Done]) -> None:
         """The steps of the first run, moved; what depends on an unstable value may fail."""
-        for step, keys, facts, error, made, whole in done:
+        for step, keys, facts, error, made, whole, _ in done:
             if step[0] == "leaf":
                 self.leaf(step)
             elif step[0] == "look":
@@ -450,22 +452,26 @@ class Torch:
         self.look_at_all()
 
     def operands(self, step: Step, keys: tuple[int, ...]) -> list[Any]:
-        """The operands of a step; what shares memory with another shape of the target is copied.
+        """The operands of a step, copied where need be."""
+        copied = self.copied(step, keys)
+        operands = [self.pool[key] for key in keys]
+        return [x.clone() if number in copied else x for number, x in enumerate(operands)]
+
+    def copied(self, step: Step, keys: tuple[int, ...]) -> tuple[int, ...]:
+        """The operands that share memory with another shape of the target of a write.
 
         torch reads such an operand while it writes, and refuses only what it notices.
         """
-        first, *rest = (self.pool[key] for key in keys)
         if step[0] != "op" or not OPS[step[2]].writes:
-            return [first, *rest]
+            return ()
+        first, *rest = (self.pool[key] for key in keys)
         # torch takes a view for a leaf until it is asked for the history that its base has got.
         assert first.grad_fn is not None or first.is_leaf
         view = (first.data_ptr(), first.shape, first.stride())
-        return [first] + [
-            x.clone()
+        return tuple(
+            number for number, x in enumerate(rest, 1)
             if _memory(x) == _memory(first) and (x.data_ptr(), x.shape, x.stride()) != view
-            else x
-            for x in rest
-        ]
+        )  # fmt: skip
 
     def near_operands(self, step: Step, keys: tuple[int, ...]) -> list[Any]:
         """Does a step, on moved operands where an error inside may be larger than outside."""
@@ -565,6 +571,7 @@ class Torch:
             return
         before = [None if leaf.grad is None else leaf.grad.clone() for leaf in self.leaves]
         try:
+            copied = self.copied(step, keys)
             operands = self.operands(step, keys)
             results = _perform(self.lib, step, operands, self.leaves)
         except Unsuitable:
@@ -589,7 +596,7 @@ class Torch:
         self.keep(step, results, made)
         self.derived(step, keys, results, order)
         whole = [(k, _values(x)) for k, x in enumerate(results) if dtype_name(x) not in FLOATS]
-        self.done.append(Done(step, keys, facts, None, made, tuple(whole)))
+        self.done.append(Done(step, keys, facts, None, made, tuple(whole), copied))
 
     def did(self, names: tuple[str, ...]) -> bool:
         """Whether a step was one of these operations."""
@@ -671,8 +678,10 @@ class Ours:
         self.done = 0
         # The first strides that differ; what follows from them is not a difference of its own.
         self.strides: str | None = None
+        self.versions = False
 
     def run(self, first: Torch) -> str | None:
+        self.versions = first.versions
         found = self.steps(first)
         return self.strides or found
 
@@ -712,7 +721,12 @@ class Ours:
             if leaf.requires_grad:
                 self.leaves.append(leaf)
             return None
-        operands = [self.pool[key] for key in keys]
+        # A copy is another tensor for the check of versions alone: elsewhere ours reads the view.
+        copied = done.copied if self.versions else ()
+        operands = [
+            self.pool[key].clone() if number in copied else self.pool[key]
+            for number, key in enumerate(keys)
+        ]
         if step[0] == "look":
             return self.look(f"t{keys[0]}", "look", operands[0])
         name = step[2] if step[0] == "op" else step[0]
