@@ -150,6 +150,7 @@ def family() -> dict[str, Program]:
         found[name] = new.program(*make(new))
 
     add("map", lambda new: [ew.exp(ew.add(new(64, 1024), spread(new(1024), (64, 1024))))])
+    add("transpose", lambda new: [_channels_behind(new)])
     add("softmax", lambda new: [softmax(new(64, 1000), (1,))])
     add("softmax_long", lambda new: [softmax(new(80, 20000), (1,))])
     add("layer_norm", lambda new: [layer_norm(new(64, 256), new(256), new(256))])
@@ -189,6 +190,13 @@ def _attention(new: Inputs, width: int) -> list[Node]:
     out = common.output(both, index=0)
     loss = rd.sum(ew.mul(out, new(*out.shape, dtype=dtypes.bfloat16)), axes=(0, 1, 2, 3))
     return [out, *gradients(loss, leaves)]
+
+
+def _channels_behind(new: Inputs) -> Node:
+    """A layer's bias and ReLU, stored with the channels last."""
+    x = new(16, 96, 12, 20, dtype=dtypes.bfloat16)
+    y = ew.maximum(ew.add(x, spread(new(96, 1, 1, dtype=x.dtype), x.shape)), common.full_like(x, 0))
+    return ew.contiguous(mv.permute(y, axes=(0, 2, 3, 1)))
 
 
 def _layer_norm_gradients(new: Inputs, length: int, dtype: DType) -> list[Node]:

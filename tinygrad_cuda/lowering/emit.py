@@ -19,6 +19,7 @@ from tinygrad_cuda.lowering.skeletons.column_reduce import col_stages
 from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import winograd_stages
 from tinygrad_cuda.lowering.skeletons.row_reduce import row_stages
 from tinygrad_cuda.lowering.skeletons.scatter import scatter_stages
+from tinygrad_cuda.lowering.skeletons.transpose import transpose_cut, transpose_stages
 
 
 def stages(kernel: Kernel) -> list[Stage]:
@@ -37,6 +38,8 @@ def stages(kernel: Kernel) -> list[Stage]:
 
 def map_stages(kernel: Kernel) -> list[Stage]:
     """Pointwise: each thread makes a few neighbouring elements of every output."""
+    if (cut := transpose_cut(kernel)) is not None:
+        return transpose_stages(kernel, cut)
     width, wide = vector_width(kernel, kernel.numel), is_wide(kernel)
     items = kernel.numel // width
     blocks = -(-items // THREADS)

@@ -17,33 +17,53 @@ TGC_STAGE(map_contiguous_212804c847,
   tgc_store_vector(p.out0, item / 72 * 576 + item % 9 * 64 + item / 9 % 8 * 8, tgc_rounded<tgc_half>(out0x8));
 }
 
-// map over 524288 elements, 8 a thread: contiguous.
+// transposing map over 524288 elements, 64 x 32 a block: contiguous.
 // Stores contiguous (32, 16, 16, 64) float16.
 // Grid 256 x 256 threads, 2097152 bytes moved at least.
-TGC_STAGE(map_contiguous_52eb2c454d,
-  const tgc_half* in0;
+TGC_STAGE(map_contiguous_0d4eec5772,
   tgc_half* out0;
+  const tgc_half* in0;
 ) {
-  const int item = virtual_block * 256 + threadIdx.x;
-  if (item >= 65536) return;
-  float out0x8[8];
-#pragma unroll
-  for (int v = 0; v < 8; v++) {
-    const float in0 = tgc_load(p.in0, item / 256 * 2048 + v * 256 + item / 16 % 16 * 16 + item % 16);
-    const float contiguous0 = in0;
-    out0x8[v] = contiguous0;
+  tgc_half* const tile0 = reinterpret_cast<tgc_half*>(smem);
+  tgc_vector<tgc_half, 8> tile0_held;
+  {
+    const int item = threadIdx.x;
+    const int plane = virtual_block / 8;
+    const int vector = virtual_block / 2 % 4 * 8 + item % 8;
+    const int along_out = virtual_block % 2 * 32 + item / 8;
+    tile0_held = tgc_load_vector<8>(p.in0, plane * 16384 + along_out * 256 + vector * 8);
   }
-  tgc_store_vector(p.out0, item / 2048 * 16384 + item % 256 * 64 + item / 256 % 8 * 8,
-      tgc_rounded<tgc_half>(out0x8));
+  {
+    const int item = threadIdx.x;
+    const int start = item * 8;
+    *reinterpret_cast<tgc_vector<tgc_half, 8>*>(tile0 + (start ^ start / 512 % 8 * 8)) = tile0_held;
+  }
+  __syncthreads();
+  {
+    const int item = threadIdx.x;
+    const int plane = virtual_block / 8;
+    const int along_in = virtual_block / 2 % 4 * 64 + item / 4;
+    const int vector = virtual_block % 2 * 4 + item % 4;
+    const int start = item % 4 * 512 + item / 4;
+    const int column = item % 4;
+    float out0x8[8];
+#pragma unroll
+    for (int v = 0; v < 8; v++) {
+      const float crossed0 = tgc_to_compute(tile0[(start ^ column * 8) + v * 64]);
+      const float contiguous0 = crossed0;
+      out0x8[v] = contiguous0;
+    }
+    tgc_store_vector(p.out0, plane * 16384 + along_in * 64 + vector * 8, tgc_rounded<tgc_half>(out0x8));
+  }
 }
 
 // 2 independent stages in one launch of 274 x 256 threads.
-TGC_STAGE(pack_5f35170f99,
+TGC_STAGE(pack_4b520798b7,
   map_contiguous_212804c847_params stage0;
-  map_contiguous_52eb2c454d_params stage1;
+  map_contiguous_0d4eec5772_params stage1;
 ) {
   if (virtual_block < 18) map_contiguous_212804c847_stage(virtual_block, p.stage0, smem);
-  else map_contiguous_52eb2c454d_stage(virtual_block - 18, p.stage1, smem);
+  else map_contiguous_0d4eec5772_stage(virtual_block - 18, p.stage1, smem);
 }
 
 // contract 1 x 64 x 8192 x 576 by mma, tiles of 64 x 32 x 64, split-K 1, 603979776 FLOPs: matmul.

@@ -47,6 +47,14 @@ class Nearer(Protocol):
     def vector(self, node: Node, key: Any, width: int, place: str, names: set[str]) -> str: ...
 
 
+class Crossing(Protocol):
+    """Values that a kernel takes from a tile in shared memory, where its loads were transposed."""
+
+    def element(
+        self, writer: Evaluator, node: Node, at: Coordinates, guard: Guard
+    ) -> str | None: ...
+
+
 class Scope:
     """Statements of one loop body, and the values that are named in it."""
 
@@ -95,6 +103,7 @@ class Evaluator:
         self.loaded: list[tuple[Node, Index]] = []
         self.held: HeldValue | None = None
         self.nearer: Nearer | None = None
+        self.crossing: Crossing | None = None
         self.stored: set[Node] = set()
         self.unrounded: dict[str, str] = {}  # what a name of a half type was rounded from
         self.lasting: set[Node] = set()  # operands that leave the GPU's cache last
@@ -144,6 +153,8 @@ class Evaluator:
             return self._settled(node, self.fields[node.sources[0], node.attributes["index"]])
         if node in self.lines:
             at, guard = self.lines[node], ()
+        if self.crossing and (crossed := self.crossing.element(self, node, at, guard)):
+            return crossed
         if node in self.memory:
             return self.load(node, ix.flatten(at, node.shape), guard)
         if node.op.kind == "movement" or node.op in TRANSPARENT or node.op is common.assign:
