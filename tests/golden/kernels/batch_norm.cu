@@ -1,9 +1,9 @@
 // grid_reduce, 64 rows of 802816 in 256 tiles, by all blocks together: welford output output mul add rsqrt mul
-//   sub mul add mul div sub mul add sum mul mul mul sum mul add mul mul mul add mul mul mul add add.
+//   div sub mul add sum mul sum mul add mul mul mul add mul mul mul add add.
 // Stores add (256, 64, 56, 56) float32; sum (1, 64, 1, 1) float32; mul (1, 64, 1, 1) float32; add (256, 64,
 //   56, 56) float32.
 // Grid 132 x 256 threads, 822084608 bytes moved at least.
-TGC_STAGE(row_welford_sum_mul_add_rsqrt_aca73f3394,
+TGC_STAGE(row_welford_sum_mul_add_rsqrt_2ec82835ae,
   unsigned long long* words0;
   const float* in0;
   const float* in1;

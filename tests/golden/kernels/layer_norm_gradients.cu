@@ -1,9 +1,9 @@
 // row_reduce, 4096 rows of 8192, 256 threads each, 4 loops, in registers, the next in flight, with column
-//   sums: mul sum mul sub mul sum mul add rsqrt mul mul sum mul div mul mul mul add add neg sum mul add mul
-//   mul sum sum.
+//   sums: mul sum mul sub mul sum mul add rsqrt mul mul sum mul div mul mul mul add add neg sum mul add sum
+//   sum.
 // Stores add (4096, 8192) bfloat16; reshape (8192,) bfloat16; reshape (8192,) bfloat16.
 // Grid 128 x 256 threads, 209731584 bytes moved at least.
-TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_5da6d72bf5,
+TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_8238cd3a42,
   float* partial0;
   float* partial1;
   const tgc_bfloat16* in0;

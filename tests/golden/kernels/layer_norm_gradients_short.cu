@@ -1,8 +1,8 @@
 // row_reduce, 4096 rows of 2048, 256 threads each, 4 loops, in registers, with column sums: mul sum mul sub
-//   mul sum mul add rsqrt mul mul sum mul div mul mul mul add add neg sum mul add mul mul sum sum.
+//   mul sum mul add rsqrt mul mul sum mul div mul mul mul add add neg sum mul add sum sum.
 // Stores add (4096, 2048) float32; reshape (2048,) float32; reshape (2048,) float32.
 // Grid 256 x 256 threads, 104865792 bytes moved at least.
-TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_641a8b5765,
+TGC_STAGE(row_sum_mul_sub_add_rsqrt_parts_2706218218,
   float* partial0;
   float* partial1;
   const float* in0;

@@ -5,6 +5,7 @@ Each keeps the reason why it did not grow further.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
@@ -381,10 +382,14 @@ class Groups:
             stack.extend(new)
         return False
 
+    def sorted(self, groups: Iterable[Group]) -> list[Group]:
+        """The groups in the order of their first members."""
+        return sorted(groups, key=lambda group: self.position[group.members[0]])
+
     def join_siblings(self) -> None:
         """Groups that walk one space and read the same value read it once."""
         buckets: dict[Any, list[Group]] = {}
-        for group in sorted(self.after, key=lambda g: self.position[g.members[0]]):
+        for group in self.sorted(self.after):
             key = (group.kind, group.numel, group.sign, group.update)
             buckets.setdefault(key, []).append(group)
         for (kind, *_), groups in buckets.items():

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.ops import common, indexing, movement
-from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.lowering.schedule.fusion import (
-    CHEAP_COST,
     FLAT,
     OTHER,
     TRANSPARENT,
@@ -22,11 +20,10 @@ from tinygrad_cuda.lowering.schedule.fusion import (
 )
 from tinygrad_cuda.lowering.schedule.grouping import Group, Groups
 from tinygrad_cuda.lowering.schedule.narrowing import narrowed_values
+from tinygrad_cuda.lowering.schedule.stored_values import stored_values
 from tinygrad_cuda.lowering.target import Target
 
-REMAKE_COST = 24  # of a value that its readers make again from others in memory
 EACH = ("map", "contract", "winograd")  # kinds of kernels that store each element of their loop
-SMALL_SHARE = 64  # a value with this many times fewer elements is stored for a reader at no cost
 
 
 class TileSums(NamedTuple):
@@ -321,8 +318,10 @@ class _ScheduleBuilder(Groups):
 
     def kernels(self, places: dict[Node, Node]) -> list[Kernel]:
         """Kernels in an order of execution, assigns in place where that is safe."""
-        self._find_kept()
+        self.kept = stored_values(self)
         living = [g for g in self.after if any(node in self.kept for node in g.members)]
+        for group in living:
+            group.members = self._needed(group)
         reads = {group: self._reads(group) for group in living}
         self.after = {group: set() for group in living}
         self.before = {group: set() for group in living}
@@ -351,73 +350,19 @@ class _ScheduleBuilder(Groups):
                 made[self.owner[node]].places[node] = buffer
         self._order_checks()
         for group, kernel in made.items():
-            kernel.before = [made[other] for other in self._sorted(self.before[group])]
+            kernel.before = [made[other] for other in self.sorted(self.before[group])]
         return [made[group] for group in self._execution_order()]
 
-    def _find_kept(self) -> None:
-        """Values that need memory: wanted, or read by another kernel and dear to make again."""
-        readers: dict[Node, list[Node]] = {}
-        for node in self.order:
-            for edge in self.edges[node]:
-                if self.owner.get(edge.base) is not self.owner[node]:
-                    readers.setdefault(edge.base, []).append(node)
-        self.kept = {node for node in self.order if node in self.wanted or node in readers}
-        needed = set[Node]()
-        for group in self._sorted(set(self.after)):
-            for node in reversed(group.members):
-                if node not in self.kept or node in self.wanted or node in group.anchors:
-                    continue
-                if node in self.copied:
-                    continue
-                narrow = self._widened_from(node)
-                if narrow is not None:
-                    self.kept.remove(node)
-                    needed.add(narrow)
-                    continue
-                # A tile of an operand is loaded by many blocks, a gathered element by chance.
-                often = any(r.op.kind in ("contraction", "kernel") for r in readers[node])
-                limit, loads = (CHEAP_COST, 1) if often else (REMAKE_COST, 2)
-                self.kept.remove(node)
-                small = self._remade_from(node, limit, loads)
-                if small is None:
-                    self.kept.add(node)
-                else:
-                    needed |= small
-        self.kept |= needed
-
-    def _widened_from(self, node: Node) -> Node | None:
-        """The value of 16 bits in the same kernel that a float32 node only widens, or None."""
-        if node.op is not ew.cast or not node.sources[0].dtype.is_half:
-            return None
-        (edge,) = self.edges[node]
-        own = self.owner.get(edge.base) is self.owner[node] and edge.base not in self.inline
-        return edge.base if own and edge.kind == FLAT and edge.base.dtype.is_half else None
-
-    def _remade_from(self, node: Node, limit: int, most: int) -> set[Node] | None:
-        """The small values to store beside it so that readers can make a value again, or None.
-
-        It must follow from `most` full-sized values in memory at a cost within `limit`.
-        """
-        stack, seen, cost, loads = [Edge(node, FLAT)], {node}, 0, 0
-        small = set[Node]()
+    def _needed(self, group: Group) -> list[Node]:
+        """The members that its stored values are made of."""
+        stack = [node for node in group.members if node in self.kept]
+        needed = set(stack)
         while stack:
-            edge = stack.pop()
-            base = edge.base
-            if edge.kind == OTHER or base in self.overwritten:
-                return None
-            few = prod(base.shape) * SMALL_SHARE <= prod(node.shape)
-            if few and base not in self.inline and self.owner.get(base) is self.owner[node]:
-                small.add(base)
-            elif base in self.inline or (base in self.owner and base not in self.kept):
-                if base.op.kind != "elementwise":
-                    return None
-                cost += base.op.cost
-                fresh = [inner for inner in self.edges[base] if inner.base not in seen]
-                seen.update(inner.base for inner in fresh)
-                stack.extend(fresh)
-            elif base.op is common.buffer or base in self.kept:
-                loads += prod(base.shape) == prod(node.shape)
-        return small if cost <= limit and loads <= most else None
+            for edge in self.edges[stack.pop()]:
+                if edge.base not in needed and self.owner.get(edge.base) is group:
+                    needed.add(edge.base)
+                    stack.append(edge.base)
+        return [node for node in group.members if node in needed]
 
     def _reads(self, group: Group) -> list[tuple[Node, Edge]]:
         """What the kernel loads: (the member that needs it, the value in memory)."""
@@ -467,7 +412,7 @@ class _ScheduleBuilder(Groups):
     def _order_checks(self) -> None:
         """A kernel that finds a bad index comes before those that must then change nothing."""
         checks, assigns = [], []
-        for group in self._sorted(set(self.after)):
+        for group in self.sorted(set(self.after)):
             if any(node.op is common.assign for node in group.members):
                 assigns.append(group)
             if self._checks(group):
@@ -491,9 +436,6 @@ class _ScheduleBuilder(Groups):
     def _put_before(self, a: Group, b: Group) -> None:
         self.after[a].add(b)
         self.before[b].add(a)
-
-    def _sorted(self, groups: set[Group]) -> list[Group]:
-        return sorted(groups, key=lambda group: self.position[group.members[0]])
 
     def _execution_order(self) -> list[Group]:
         waiting = {group: len(self.before[group]) for group in self.after}

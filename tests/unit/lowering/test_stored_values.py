@@ -1,0 +1,102 @@
+"""Which values are stored between kernels, and which are made again by those that read them."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+from programs import (
+    Inputs,
+    family,
+    gradients,
+    layer_norm,
+    scheduled,
+    spread,
+    times,
+    variable,
+)
+
+from tinygrad_cuda.core.dtypes import bfloat16, float32
+from tinygrad_cuda.graph.node import Node, gradient_mode, topological
+from tinygrad_cuda.graph.ops import common, contraction
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.ops import movement as mv
+from tinygrad_cuda.graph.ops import reduction as rd
+from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule
+
+ROWS, WIDTH = 2048, 512
+
+
+def gelu(x: Node) -> Node:
+    """By tanh, as F.gelu(x, approximate="tanh") records it."""
+    cubed = times(ew.mul(ew.mul(x, x), x), 0.044715)
+    bent = ew.tanh(times(ew.add(x, cubed), 0.7978845608028654))
+    return ew.mul(times(x, 0.5), ew.add(bent, common.full_like(bent, 1.0)))
+
+
+def linear(x: Node, weight: Node) -> Node:
+    """A product of halves, as autocast has it."""
+    operands = (ew.cast(x, dtype=bfloat16), ew.cast(weight, dtype=bfloat16))
+    return contraction.matmul(operands[0], contraction.transpose(operands[1]))
+
+
+def stored_in_float32(found: Schedule) -> list[Node]:
+    """Values of an activation's size in float32."""
+    nodes = [node for kernel in found.kernels for node in kernel.stores]
+    return [n for n in nodes if n.dtype is float32 and prod(n.shape) >= ROWS * WIDTH]
+
+
+def test_the_derivative_of_an_activation_is_made_of_its_bf16_operand() -> None:
+    """1 - tanh^2 costs more than a cheap value, but its readers compute the tanh already."""
+    new = Inputs()
+    leaves = [variable(new(WIDTH, WIDTH)) for _ in range(2)]
+    hidden = linear(new(ROWS, WIDTH), leaves[0])
+    out = linear(gelu(ew.cast(hidden, dtype=float32)), leaves[1])
+    loss = rd.sum(ew.mul(out, new(ROWS, WIDTH, dtype=bfloat16)), axes=(0, 1))
+    found = scheduled(new.program(loss, *gradients(loss, leaves)))
+    assert stored_in_float32(found) == []
+
+
+def test_a_product_before_a_layer_norm_stores_its_result_alone() -> None:
+    """Parts of the norm's gradient follow from it and from the operand, though weights change."""
+    new = Inputs()
+    buffers = [new(WIDTH), new(WIDTH), new(WIDTH, WIDTH)]
+    leaves = [variable(buffer) for buffer in buffers]
+    x = variable(new(ROWS, WIDTH))
+    out = linear(layer_norm(x, *leaves[:2]), leaves[2])
+    loss = rd.sum(ew.mul(out, new(ROWS, WIDTH, dtype=bfloat16)), axes=(0, 1))
+    found = gradients(loss, [x, *leaves])
+    with gradient_mode(False):
+        steps = [
+            common.assign(old, ew.sub(old, times(gradient, 0.1)))
+            for old, gradient in zip(buffers, found[1:])
+        ]
+    made = scheduled(new.program(*steps, found[0], overwrites={k: k for k in range(len(steps))}))
+    assert stored_in_float32(made) == [made.outputs[3]]  # the gradient of x, which is wanted
+    products = [kernel for kernel in made.kernels if kernel.kind == "contract"]
+    assert all(len(kernel.stores) == 1 for kernel in products)
+    assert sum(len(kernel.places) for kernel in made.kernels) == len(buffers)
+
+
+def test_what_a_later_kernel_would_read_too_late_is_stored() -> None:
+    """A scaled product is read by what waits for the new scale: the old one is gone by then."""
+    new = Inputs()
+    scale = new(WIDTH)
+    product = contraction.matmul(new(ROWS, 64), new(64, WIDTH))
+    scaled = ew.mul(product, spread(scale, (ROWS, WIDTH)))
+    total = rd.sum(ew.mul(product, product), axes=(0,))
+    updated = common.assign(scale, ew.add(scale, mv.reshape(total, shape=(WIDTH,))))
+    late = ew.add(scaled, spread(rd.sum(updated, axes=(0,)), (ROWS, WIDTH)))
+    made = scheduled(new.program(updated, product, late, overwrites={0: 0}))
+    (writer,) = [kernel for kernel in made.kernels if updated in kernel.stores]
+    (reader,) = [kernel for kernel in made.kernels if late in kernel.stores]
+    assert writer.places == {updated: scale}
+    assert scaled in reader.reads and scale not in reader.reads
+
+
+@pytest.mark.parametrize("name", list(family()))
+def test_a_kernel_has_no_node_that_none_of_its_results_needs(name: str) -> None:
+    """What other kernels make again is no work of the one where it was before."""
+    for kernel in scheduled(family()[name]).kernels:
+        needed = set(topological(kernel.stores, stop=set(kernel.reads).__contains__))
+        assert needed.issuperset(kernel.nodes)

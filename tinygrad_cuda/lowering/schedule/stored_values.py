@@ -1,0 +1,213 @@
+"""Which values end up in memory: those that their readers would take longer to make again."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.ops import common
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.lowering.schedule.fusion import ALONE, CHEAP_COST, FLAT, OTHER, Edge
+from tinygrad_cuda.lowering.schedule.grouping import Group, Groups
+
+# Arithmetic of a value that a kernel does while it waits for memory anyway.
+HIDDEN_COST = 24
+FEW_LOADS = 2  # values in memory of which another one is made again whatever else is loaded
+SMALL_SHARE = 64  # a value with this many times fewer elements is stored for a reader at no cost
+
+
+class _Remade(NamedTuple):
+    """What a kernel that makes values again needs for it.
+
+    Attributes:
+        loads: values in memory.
+        made: expressions, without those that cost nothing.
+        small: values of few elements that must be stored for it.
+    """
+
+    loads: set[Node]
+    made: set[Node]
+    small: set[Node]
+
+    @property
+    def cost(self) -> int:
+        """Operations for each element."""
+        return sum(node.op.cost for node in self.made if node.op.kind == "elementwise")
+
+
+def stored_values(groups: Groups) -> set[Node]:
+    """The values that kernels store: wanted ones, and those that others read and do not make again.
+
+    A value is made again by all its readers where this is little work, or else where it moves no
+    more bytes; arithmetic counts as what the machine moves meanwhile. Tiles of a product's operand
+    are loaded by many blocks, gathered elements by chance: these are made again of one value only.
+    """
+    values = _StoredValues(groups)
+    for group in groups.sorted(set(groups.after)):
+        for node in reversed(group.members):
+            if values.may_be_remade(node):
+                values.reconsider(node)
+    return values.stored
+
+
+class _StoredValues:
+    """Values in memory, and what each kernel loads and makes again, as they are now.
+
+    Attributes:
+        stored: values that kernels store.
+        users: for each value in memory the kernels that load it.
+        tiles: of what a kernel loads, values that operands of products and gathers are made of.
+        assigns: for each input that is overwritten, the new values.
+    """
+
+    def __init__(self, groups: Groups) -> None:
+        self.groups = groups
+        self.target = groups.target
+        read = {
+            edge.base
+            for node in groups.order
+            for edge in groups.edges[node]
+            if groups.owner.get(edge.base) is not groups.owner[node]
+        }
+        self.stored = {node for node in groups.order if node in groups.wanted or node in read}
+        self.loads: dict[Group, set[Node]] = {}
+        self.made: dict[Group, set[Node]] = {}
+        self.tiles: dict[Group, set[Node]] = {}
+        self.users: dict[Node, set[Group]] = {}
+        self.assigns: dict[Node, list[Node]] = {}
+        for node in groups.order:
+            if node.op is common.assign:
+                self.assigns.setdefault(node.sources[0], []).append(node)
+        for group in groups.after:
+            self._open(group)
+
+    def _open(self, group: Group) -> None:
+        """Notes what a kernel loads and makes again while all that others read is stored."""
+        gathering = [n for n in group.members if n.op.kind in ("contraction", "kernel")]
+        opened = [
+            self._opened([edge for node in nodes for edge in self.groups.edges[node]], group)
+            for nodes in (group.members, gathering)
+        ]
+        found, tiles = (part for part in opened if part is not None)
+        self.loads[group], self.made[group] = found.loads, found.made
+        self.tiles[group] = tiles.loads
+        for node in found.loads:
+            self.users.setdefault(node, set()).add(group)
+
+    def may_be_remade(self, node: Node) -> bool:
+        """Whether a stored value is neither wanted in memory nor what its kernel is there for."""
+        groups = self.groups
+        free = node in self.stored and node not in groups.wanted and node not in groups.copied
+        return free and node not in groups.owner[node].anchors
+
+    def reconsider(self, node: Node) -> None:
+        """Stores a value no longer if its readers had better make it again."""
+        users = self.users.get(node, set())
+        narrow = self._widened_from(node)
+        self.stored.remove(node)
+        if narrow is not None:
+            self.stored.add(narrow)
+        remade = {group: self._remade(node, group) for group in users}
+        found = {group: made for group, made in remade.items() if made is not None}
+        wanted = narrow is not None or self._is_cheap(node, found) or self._worth_it(node, found)
+        if len(found) < len(users) or not wanted:
+            self.stored.add(node)
+            return
+        for group, made in found.items():
+            self.stored |= made.small
+            self.made[group] |= made.made
+            self.loads[group] = self.loads[group] - {node} | made.loads
+            if node in self.tiles[group]:
+                self.tiles[group] = self.tiles[group] - {node} | made.loads
+            for load in made.loads:
+                self.users.setdefault(load, set()).add(group)
+        self.users.pop(node, None)
+
+    def _widened_from(self, node: Node) -> Node | None:
+        """The value of 16 bits in the same kernel that a float32 node only widens, or None."""
+        if node.op is not ew.cast or not node.sources[0].dtype.is_half:
+            return None
+        groups = self.groups
+        (edge,) = groups.edges[node]
+        same = groups.owner.get(edge.base) is groups.owner[node] and edge.base not in groups.inline
+        return edge.base if same and edge.kind == FLAT and edge.base.dtype.is_half else None
+
+    def _remade(self, node: Node, group: Group) -> _Remade | None:
+        """What a kernel needs to make a value that is stored no longer; None if it cannot."""
+        found = self._opened([Edge(node, FLAT)], group, node)
+        if found is None or node not in self.tiles[group]:
+            return found
+        return found if found.cost <= CHEAP_COST and _full(node, found) <= 1 else None
+
+    def _opened(
+        self, edges: list[Edge], group: Group, remade: Node | None = None
+    ) -> _Remade | None:
+        """What lies behind operands of a kernel.
+
+        Args:
+            edges: the operands.
+            group: the kernel.
+            remade: a value of another kernel that is made again, each element from its own.
+        """
+        groups = self.groups
+        found = _Remade(set(), set(), set())
+        stack, seen = list(edges), set[Edge]()
+        while stack:
+            edge = stack.pop()
+            base = edge.base
+            owner = groups.owner.get(base)
+            if edge in seen or owner is group:
+                continue
+            seen.add(edge)
+            if remade is not None and (edge.kind == OTHER or not self._outlives(base, group)):
+                return None
+            if base in self.stored or base.op is common.buffer:
+                found.loads.add(base)
+            elif remade and owner is groups.owner[remade] and self._is_small(base, remade):
+                found.loads.add(base)
+                found.small.add(base)
+            elif owner is None or base.op.kind == "elementwise":
+                found.made.add(base)
+                stack.extend(groups.edges.get(base, ()))
+            else:
+                return None
+        return found
+
+    def _is_small(self, base: Node, remade: Node) -> bool:
+        return prod(base.shape) * SMALL_SHARE <= prod(remade.shape)
+
+    def _outlives(self, base: Node, group: Group) -> bool:
+        """Whether an input still has its old value when a kernel runs."""
+        updates = (self.groups.owner.get(node) for node in self.assigns.get(base, ()))
+        return not any(
+            update is group or (update is not None and self.groups.reaches(update, group))
+            for update in updates
+        )
+
+    def _is_cheap(self, node: Node, remade: dict[Group, _Remade]) -> bool:
+        """Whether it is little work, of few values: more loads weigh less than memory."""
+        return all(
+            made.cost <= HIDDEN_COST and _full(node, made) <= FEW_LOADS for made in remade.values()
+        )
+
+    def _worth_it(self, node: Node, remade: dict[Group, _Remade]) -> bool:
+        """Whether it takes no longer if all kernels that load a value make it again."""
+        saved = _nbytes(node) * (1 + len(remade))
+        operations = 0
+        for group, made in remade.items():
+            saved -= sum(_nbytes(load) for load in made.loads - self.loads[group])
+            cost = made._replace(made=made.made - self.made[group]).cost
+            # Kernels but those of products wait for memory.
+            operations += cost if group.kind in ALONE else max(0, cost - HIDDEN_COST)
+        clocks = operations * prod(node.shape) / (self.target.multiprocessors * self.target.lanes)
+        return saved >= clocks * self.target.traffic
+
+
+def _full(node: Node, remade: _Remade) -> int:
+    """How many values of its size one is made of."""
+    return sum(prod(load.shape) == prod(node.shape) for load in remade.loads)
+
+
+def _nbytes(node: Node) -> int:
+    return prod(node.shape) * node.dtype.itemsize
