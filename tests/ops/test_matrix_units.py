@@ -20,7 +20,11 @@ from tinygrad_cuda.graph.ops import contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
-from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_gradient
+from tinygrad_cuda.graph.ops.convolution import (
+    convolution,
+    convolution_input_gradient,
+    convolution_weight_gradient,
+)
 from tinygrad_cuda.graph.ops.windows import padded
 from tinygrad_cuda.lowering import algorithms
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles
@@ -233,11 +237,19 @@ CONVOLUTIONS = (
     (2, 16, (9, 16), 24, (3, 2), (2, 1), ((1, 0), (0, 1)), (1, 2), 1),
     (4, 24, (8, 8), 16, (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1), 1),
     (2, 8, (7, 8, 6), 16, (3, 2, 1), (1, 1, 2), ((1, 1), (0, 1), (0, 0)), (1, 1, 1), 1),
+    (2, 64, (7, 11), 24, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
+    (2, 72, (7, 5), 16, (2, 2), (1, 2), ((0, 1), (1, 1)), (1, 1), 1),
+    (3, 8, (13, 17), 8, (5, 5), (3, 2), ((2, 2), (4, 1)), (1, 2), 1),
+    (2, 24, (11, 7), 64, (7, 7), (2, 1), ((3, 3), (3, 3)), (1, 1), 1),
+    (2, 64, (9, 8), 72, (1, 1), (2, 3), ((0, 0), (1, 0)), (1, 1), 1),
+    (2, 128, (4, 4), 64, (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
+    (1, 16, (40,), 16, (21,), (1,), ((10, 10),), (1,), 1),
+    (1, 16, (80,), 16, (40,), (1,), ((20, 19),), (1,), 1),
 )
 
 
 @pytest.mark.parametrize("problem", CONVOLUTIONS)
-def test_convolutions_and_their_weight_gradients(tier: str, batch: Batch, problem: Any) -> None:
+def test_convolutions_and_their_gradients(tier: str, batch: Batch, problem: Any) -> None:
     """Beside the same in float64 by NumPy, from operands that a half type has."""
     n, c, size, o, kernel, stride, pads, dilation, groups = problem
     at = {"stride": stride, "padding": pads, "dilation": dilation, "groups": groups}
@@ -251,11 +263,42 @@ def test_convolutions_and_their_weight_gradients(tier: str, batch: Batch, proble
         "weight": convolution_weight_gradient(
             exact.input(g64), exact.input(x64), kernel=kernel, **at
         ),
+        "input": convolution_input_gradient(exact.input(g64), exact.input(w64), size=size, **at),
     }  # fmt: skip
     batch.want("result", [y])
+    batch.want("input", [convolution_input_gradient(g, w, size=size, **at)])
     batch.want("weight", [convolution_weight_gradient(g, x, kernel=kernel, **at)])
     for name, node in wide.items():
         exact.want(name, [node])
+    expected = {name: values for name, (values,) in exact.run().items()}
+    compare(batch.run(), expected, dict.fromkeys(expected, bfloat16))
+
+
+@pytest.mark.parametrize("slices", [1, 3])
+def test_every_tile_of_windows(
+    tier: str, batch: Batch, slices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are zeros for some taps, in forward and weight gradient; 64 channels and 24."""
+    operands, exact = Operands(batch, 11), Batch(CPU)
+    at = {"stride": (1, 2), "padding": ((1, 1), (0, 1)), "dilation": (1, 1), "groups": 1}
+    tiles = {8 * number + 8: tile for number, tile in enumerate(TILES[tier])}
+    for outputs in tiles:
+        size, channels = (13, 11), (24 if outputs % 16 else 64)
+        (x, x64), (w, w64) = operands(3, channels, *size), operands(outputs, channels, 3, 3)
+        y = convolution(x, w, **at)
+        (g, g64) = operands(*y.shape)
+        dw = convolution_weight_gradient(g, x, kernel=(3, 3), **at)
+        inputs = [exact.input(values) for values in (x64, w64, g64)]
+        pairs = ((y, convolution(*inputs[:2], **at)), (dw, convolution_weight_gradient(
+            inputs[2], inputs[0], kernel=(3, 3), **at)))  # fmt: skip
+        for name, (node, want) in zip(("result", "weight"), pairs, strict=True):
+            batch.want(f"{name} {outputs}", [node])
+            exact.want(f"{name} {outputs}", [want])
+
+    def plan(product: Product, target: Target, others: Any) -> Plan[Any]:
+        return split_k(tiles[product.m], product.k, slices)
+
+    monkeypatch.setattr(mma_tiles, "plan", plan)
     expected = {name: values for name, (values,) in exact.run().items()}
     compare(batch.run(), expected, dict.fromkeys(expected, bfloat16))
 

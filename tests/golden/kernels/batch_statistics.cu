@@ -1,7 +1,7 @@
 // row_reduce, 16 rows of 1152, 256 threads each, 1 loops, in registers: welford output output.
 // Stores output (1, 16, 1, 1) float32; output (1, 16, 1, 1) float32.
 // Grid 16 x 256 threads, 73856 bytes moved at least.
-TGC_STAGE(row_welford_795b7de262,
+TGC_STAGE(row_welford_85376f899f,
   const float* in0;
   float* out0;
   float* out1;
@@ -13,7 +13,7 @@ TGC_STAGE(row_welford_795b7de262,
 #pragma unroll 5
   for (int k = 0; k < 5; k++) {
     if (const int item = k * 256 + thread; item < 1152) {
-      const float in0 = tgc_load(p.in0, item / 144 * 2304 + row * 144 + item / 12 % 12 * 12 + item % 12);
+      const float in0 = tgc_load(p.in0, item / 144 * 2304 + row * 144 + item % 144);
       welford0 = tgc_welford_add(welford0, in0);
     }
   }

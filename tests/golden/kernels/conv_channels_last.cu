@@ -1,7 +1,7 @@
 // map over 36864 elements, 8 a thread: contiguous.
 // Stores contiguous (64, 3, 3, 64) float16.
 // Grid 18 x 256 threads, 147456 bytes moved at least.
-TGC_STAGE(map_contiguous_212804c847,
+TGC_STAGE(map_contiguous_ec2d7d2e11,
   const tgc_half* in0;
   tgc_half* out0;
 ) {
@@ -10,7 +10,7 @@ TGC_STAGE(map_contiguous_212804c847,
   float out0x8[8];
 #pragma unroll
   for (int v = 0; v < 8; v++) {
-    const float in0 = tgc_load(p.in0, item / 9 * 72 + v * 9 + item / 3 % 3 * 3 + item % 3);
+    const float in0 = tgc_load(p.in0, item / 9 * 72 + v * 9 + item % 9);
     const float contiguous0 = in0;
     out0x8[v] = contiguous0;
   }
@@ -58,18 +58,18 @@ TGC_STAGE(map_contiguous_0d4eec5772,
 }
 
 // 2 independent stages in one launch of 274 x 256 threads.
-TGC_STAGE(pack_4b520798b7,
-  map_contiguous_212804c847_params stage0;
+TGC_STAGE(pack_2f49a2f45f,
+  map_contiguous_ec2d7d2e11_params stage0;
   map_contiguous_0d4eec5772_params stage1;
 ) {
-  if (virtual_block < 18) map_contiguous_212804c847_stage(virtual_block, p.stage0, smem);
+  if (virtual_block < 18) map_contiguous_ec2d7d2e11_stage(virtual_block, p.stage0, smem);
   else map_contiguous_0d4eec5772_stage(virtual_block - 18, p.stage1, smem);
 }
 
 // contract 1 x 64 x 8192 x 576 by mma, tiles of 64 x 32 x 64, split-K 1, 603979776 FLOPs: matmul.
 // Stores matmul (32, 64, 16, 16) float16.
 // Grid 256 x 256 threads, 2170880 bytes moved at least.
-TGC_STAGE(contract_matmul_4397f671df,
+TGC_STAGE(contract_matmul_87b921b648,
   const tgc_half* in0;
   const tgc_half* in1;
   tgc_half* out0;
@@ -89,6 +89,17 @@ TGC_STAGE(contract_matmul_4397f671df,
   const int warp_m = warp / 2 * 16, warp_n = warp % 2 * 16;
   float sum[1][2][4] = {};
   unsigned a[2][1][4], b[2][2][2];
+  // Where each row begins, and a bit for each case of k in which it is zeros.
+  int begin_b[1];
+  unsigned zeros_b[1];
+  const int n = tile_n * 32 + threadIdx.x / 8;
+  begin_b[0] = n * 64;
+  unsigned zeros = n < 8192 ? 0u : ~0u;
+  if (!(n / 16 % 16 >= 1)) zeros |= 1u;
+  if (!(n / 16 % 16 < 15)) zeros |= 4u;
+  if (!(n % 16 >= 1)) zeros |= 8u;
+  if (!(n % 16 < 15)) zeros |= 32u;
+  zeros_b[0] = zeros;
   auto fetch = [&](int k_first, int slot) {
     if (k_first < k_last) {
       {
@@ -103,14 +114,13 @@ TGC_STAGE(contract_matmul_4397f671df,
         }
       }
       {
-        const int step_b = (k_first) / 8 + threadIdx.x % 8;
+        const int k_tile = k_first / 64;
+        const int step_b = threadIdx.x % 8;
+        const tgc_half* const from_b = p.in1 + (k_tile / 3 * 1024 + k_tile % 3 * 64 + step_b * 8 - 1088);
+        const unsigned case_b = 1u << (k_tile / 3) | 1u << (k_tile % 3 + 3);
         const int row = threadIdx.x / 8;
-        const int n = tile_n * 32 + row;
-        const bool inside = n < 8192 && step_b * 8 < k_last && n / 16 % 16 + step_b / 24 >= 1 &&
-            n / 16 % 16 + step_b / 24 < 17 && step_b / 8 % 3 + n % 16 >= 1 && step_b / 8 % 3 + n % 16 < 17;
         tgc_copy_async16(shared_b + slot * 4608 + row * 144 + ((threadIdx.x % 8) * 8) * 2,
-                         p.in1 + (inside ? step_b / 24 * 1024 + step_b / 8 % 3 * 64 + n * 64 + step_b % 8 * 8 -
-                             1088 : 0), inside);
+                         from_b + begin_b[0], (zeros_b[0] & case_b) == 0);
       }
     }
     tgc_copy_commit();

@@ -426,3 +426,14 @@ def test_compiled_text_gives_the_same_numbers(tmp_path: Any) -> None:
         s.evaluate({"a": p[0], "b": p[1], "t": p[2]}) for p in points for s in samples for _ in "nw"
     ]
     assert [int(line) for line in printed.split()] == wanted
+
+
+def test_parts_of_a_position_join_again() -> None:
+    """Row and column of a pixel give its number, whichever of them keeps the images."""
+    k, v = ix.variable("k", 100), ix.variable("v", 8)
+    pixel = (k * 8 + v) % 784
+    for rows, columns in ((k * 8 + v, pixel), (pixel, k * 8 + v), (pixel, pixel)):
+        joined = (rows // 28) % 28 * 28 + columns % 28
+        assert joined == pixel, joined
+    apart = (k * 8 + v) // 28 * 28 + (k * 8 + v + 1) % 28  # of two neighbours
+    assert "/28" in apart.key

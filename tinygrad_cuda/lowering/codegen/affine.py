@@ -286,6 +286,11 @@ def _build(sums: dict[Term, int], constant: int) -> Index:
         if coefficient and isinstance(term, Mod):
             quotient = term.operand // term.divisor
             whole = coefficient * term.divisor
+            for other, times in sums.items():
+                joined = _joined(term, other) if times == whole else None
+                if joined is not None:
+                    rest = {t: c for t, c in sums.items() if t is not term and t is not other}
+                    return _build(rest, constant) + joined * coefficient
             if all(sums.get(t) == whole * c for c, t in quotient.terms):
                 rest = {t: c for t, c in sums.items() if t != term}
                 for _, t in quotient.terms:
@@ -296,6 +301,16 @@ def _build(sums: dict[Term, int], constant: int) -> Index:
     if len(terms) > 1:
         terms.sort(key=_order)
     return Index(tuple(terms), constant)
+
+
+def _joined(low: Mod, high: Term) -> Index | None:
+    """low + n*high with low = x % n, where high is (x//n) % m, or y//n with y % n = x % n."""
+    n = low.divisor
+    if isinstance(high, Mod) and high.operand == low.operand // n:
+        return low.operand % (n * high.divisor)
+    if isinstance(high, FloorDiv) and high.divisor == n and high.operand % n == _single(low):
+        return high.operand
+    return None
 
 
 # ---- division ----------------------------------------------------------------------------------

@@ -105,6 +105,45 @@ for (int i = 0; i < @loads@; i++) {
   tgc_copy_async16(shared_@side@ + slot * @bytes@ + row * @stride@ + @column@,
                    @pointer@ + (inside ? @index@ : 0), inside);
 }
+//@ rows
+// Where each row begins, and a bit for each case of k in which it is zeros.
+int begin_@side@[@loads@];
+unsigned zeros_@side@[@loads@];
+#pragma unroll
+for (int i = 0; i < @loads@; i++) {
+  const int @strided@ = @strided_first@ + i * @rows@ + @row@;
+  begin_@side@[i] = @begin@;
+  unsigned zeros = @strided@ < @extent@ ? @outside@ : ~0u;
+  @zeros@
+  zeros_@side@[i] = zeros;
+}
+//@ copy_rows
+@thread@
+#pragma unroll
+for (int i = 0; i < @loads@; i++) {
+  const int row = i * @rows@ + @row@;
+  @skip@
+  tgc_copy_async16(shared_@side@ + slot * @bytes@ + row * @stride@ + @column@,
+                   from_@side@ + begin_@side@[i], (zeros_@side@[i] & case_@side@) == 0);
+}
+//@ copy_shared_rows
+// Each of a row's threads computes where one of its rows begins, and in which cases it is zeros.
+@declare@
+unsigned zeros;
+{
+  const int @strided@ = k_first + threadIdx.x % @length@ * @rows@ + @row@;
+  @computed@
+  zeros = @strided@ < k_last ? @outside@ : ~0u;
+  @zeros@
+}
+#pragma unroll
+for (int i = 0; i < @loads@; i++) {
+  const int row = i * @rows@ + @row@;
+  @from@
+  const unsigned outside = __shfl_sync(0xffffffffu, zeros, i, @length@);
+  tgc_copy_async16(shared_@side@ + slot * @bytes@ + row * @stride@ + @column@,
+                   from_@side@ + begin, (outside & case_@side@) == 0);
+}
 //@ put
 {
   char* const tile = shared_@side@ + slot * @bytes@;

@@ -41,6 +41,7 @@ from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import (
     Tf32Tile,
     WgmmaTile,
 )
+from tinygrad_cuda.lowering.skeletons.contract.row_copies import OUTSIDE, Rows, rows_of
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan
 
 MMA, WGMMA = "contract_mma.cuh", "contract_wgmma.cuh"
@@ -311,14 +312,18 @@ class _Runs(NamedTuple):
 
 
 def _runs(
-    source: Source, problem: _MatrixContraction, threads: ThreadMap, reader: Reader
+    problem: _MatrixContraction, threads: ThreadMap, reader: Reader, step: Index | None = None
 ) -> _Runs | None:
-    """An operand's runs, if memory has it so."""
-    tile = problem.tile
+    """An operand's runs, if memory has it so.
+
+    Args:
+        step: a run's number along the contiguous axis, where that is no variable of its own.
+    """
+    tile, source = problem.tile, threads.source
     extent, strided_extent = threads.extents
     if extent % tile.vector:
         return None
-    step = ix.variable(f"step_{source.name}", extent // tile.vector)
+    step = step or ix.variable(f"step_{source.name}", extent // tile.vector)
     v = ix.variable("v", tile.vector)
     strided, along = ix.variable(threads.strided, strided_extent), step * tile.vector + v
     other, k = (strided, along) if threads.contiguous == "k" else (along, strided)
@@ -343,9 +348,12 @@ def _copied(
     if contiguous != "k" and isinstance(tile, Tf32Tile):
         return None  # wgmma transposes 16-bit operands alone
     threads = ThreadMap(source, problem.plan, contiguous, tile.vector, k_major=False)
-    runs = _runs(source, problem, threads, reader)
+    runs = _runs(problem, threads, reader)
     if runs is None:
         return None
+    by_row = _copied_by_row(problem, threads, runs, reader, outer)
+    if by_row is not None:
+        return by_row
     (extent, strided_extent), (thread, row) = threads.extents, threads.offsets
     along_k, step = contiguous == "k", f"step_{source.name}"
     first = f"tile_{source.other} * {source.tile}"
@@ -371,3 +379,74 @@ def _copied(
         index=reader.index_text(runs.first),
     )
     return _Operand(threads, [] if along_k else declare, text.splitlines(), [])
+
+
+def _copied_by_row(
+    problem: _MatrixContraction, threads: ThreadMap, runs: _Runs, reader: Reader, outer: Scope
+) -> _Operand | None:
+    """Copies of rows that begin at computed positions or hold zeros, if this operand's do."""
+    source, tile = threads.source, problem.tile
+    row = ix.variable(threads.strided, threads.extents[1])
+    along_k, vector, step = threads.contiguous == "k", tile.vector, f"step_{source.name}"
+    rows = None if reader.wide else rows_of(runs.first, runs.guard, row)
+    if rows is None or not (rows.computed or runs.guard):
+        return None
+    tiled = _rows_by_tile(problem, threads, reader, row) if along_k else None
+    aligned, rows = tiled is not None, tiled or rows
+    together = threads.loads > 1 and not threads.skip() and threads.loads <= threads.length <= 32
+    if not along_k and not together:
+        return None
+    reader.scopes = [outer, Scope(), Scope(threads.strided, step, "k_tile"), Scope("v")]
+    (thread, first_row), side = threads.offsets, source.name
+    first = f"tile_{source.other} * {source.tile}"
+    start = "" if aligned else f"({'k_first' if along_k else first}) / {vector} + "
+    last = "" if aligned else f"{step} * {vector} < {'k_last' if along_k else threads.extents[0]}"
+    case = f"{last} ? {rows.case} : 1u << {OUTSIDE}" if last else rows.case
+    declare = [
+        *([f"const int k_tile = k_first / {tile.k};"] if aligned else []),
+        f"const int {step} = {start}{thread};",
+        f"const {runs.node.dtype.c}* const from_{side} = {reader.words.read(runs.node)} + "
+        f"({reader.index_text(rows.rest)});",
+        f"const unsigned case_{side} = {case};",
+    ]
+    holes = {
+        **_slots(tile, threads),
+        "row": first_row,
+        "column": tile.column(not along_k, times(f"({thread})", vector), "row"),
+        "strided": threads.strided,
+        "strided_first": first,
+        "extent": threads.extents[1],
+        "length": threads.length,
+        "begin": reader.index_text(rows.begin),
+        "outside": f"1u << {OUTSIDE}" if last else "0u",
+        "zeros": rows.mask,
+        "thread": declare,
+    }
+    if along_k:
+        before = fill(MMA, "rows", **holes).splitlines()
+        return _Operand(threads, before, fill(MMA, "copy_rows", **holes).splitlines(), [])
+    shared = fill(MMA, "copy_shared_rows", **holes, **_row_begins(threads, rows.computed, holes))
+    return _Operand(threads, declare, shared.splitlines(), [])
+
+
+def _rows_by_tile(
+    problem: _MatrixContraction, threads: ThreadMap, reader: Reader, row: Index
+) -> Rows | None:
+    """The rows by a tile's number and a run's in it: most tiles are of one case for all threads."""
+    tile, length = problem.tile, threads.length
+    if problem.k % tile.k:
+        return None
+    number = ix.variable("k_tile", problem.k // tile.k) * length
+    step = ix.variable(f"step_{threads.source.name}", length)
+    runs = _runs(problem, threads, reader, number + step)
+    return runs and rows_of(runs.first, runs.guard, row)
+
+
+def _row_begins(threads: ThreadMap, computed: bool, holes: dict[str, Any]) -> dict[str, Any]:
+    """Statements that give a copy the beginning of its row: from another thread if it is dear."""
+    begin, strided = holes["begin"], threads.strided
+    if computed:
+        from_ = [f"const int begin = __shfl_sync(0xffffffffu, own, i, {threads.length});"]
+        return {"declare": ["int own;"], "computed": [f"own = {begin};"], "from": from_}
+    from_ = [f"const int {strided} = k_first + row;", f"const int begin = {begin};"]
+    return {"declare": [], "computed": [], "from": from_}
