@@ -12,6 +12,7 @@ import samples_elementwise
 import samples_indexing
 import samples_leaf
 import samples_movement
+import samples_recurrence
 import samples_reduction
 import samples_scan
 import samples_special
@@ -33,6 +34,7 @@ FAMILIES: dict[str, tuple[Sample, ...]] = {
     "scan": tuple(samples_scan.samples()),
     "winograd": tuple(samples_winograd.samples()),
     "attention": tuple(samples_attention.samples()),
+    "recurrence": tuple(samples_recurrence.samples()),
     "random": tuple(samples_leaf.randoms()),
     "composition": tuple(samples_compositions.samples()),
 }

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.node import Node, Op, topological, with_sources
-from tinygrad_cuda.graph.ops import attention, common
+from tinygrad_cuda.graph.ops import attention, common, recurrence
 from tinygrad_cuda.graph.ops.contraction import matmul
 from tinygrad_cuda.graph.ops.convolution import convolution, convolution_weight_gradient
 from tinygrad_cuda.lowering.codegen.index import INT_MAX
@@ -251,6 +251,24 @@ TIERS: tuple[Tier, ...] = (
 )  # fmt: skip
 
 
+class Composed(NamedTuple):
+    """A row with kernels of its own where a target has them, and a composition elsewhere.
+
+    Attributes:
+        takes: whether the target has a kernel for a node.
+        as_nodes: its results as the composition.
+    """
+
+    takes: Callable[[Node, Target], bool]
+    as_nodes: Callable[[Node], tuple[Node, ...]]
+
+
+COMPOSED: dict[Op, Composed] = {
+    **dict.fromkeys(attention.ROWS, Composed(attention_tiles.takes, attention.as_nodes)),
+    **dict.fromkeys(recurrence.ROWS, Composed(lambda node, target: False, recurrence.as_nodes)),
+}
+
+
 def allowed() -> tuple[Tier, ...]:
     """The tiers that the settings leave."""
     return tuple(tier for tier in TIERS if settings.winograd or tier.name != "winograd")
@@ -327,14 +345,14 @@ def choose_algorithms(
 
 
 def with_compositions(outputs: Sequence[Node], target: Target) -> tuple[Node, ...]:
-    """The outputs, in which attention that has no kernel on the target is its composition.
+    """The outputs, in which a row that has no kernel on the target is its composition.
 
     Args:
         outputs: of a plan, before they are simplified.
         target: the machine.
     """
     order = topological(outputs)
-    if not any(node.op in attention.ROWS for node in order):
+    if not any(node.op in COMPOSED for node in order):
         return tuple(outputs)
     parts: dict[Node, tuple[Node, ...]] = {}
     new: dict[Node, Node] = {}
@@ -343,7 +361,8 @@ def with_compositions(outputs: Sequence[Node], target: Target) -> tuple[Node, ..
             new[node] = parts[node.sources[0]][node.attributes["index"]]
             continue
         new[node] = with_sources(node, tuple(new[source] for source in node.sources))
-        if node.op in attention.ROWS and not attention_tiles.takes(node, target):
-            parts[node] = attention.as_nodes(new[node])
+        row = COMPOSED.get(node.op)
+        if row is not None and not row.takes(node, target):
+            parts[node] = row.as_nodes(new[node])
             new[node] = parts[node][0]
     return tuple(new[node] for node in outputs)

@@ -1,28 +1,40 @@
 """Recurrent layers: RNN, LSTM (Hochreiter and Schmidhuber, 1997), GRU (Cho et al., 2014).
 
-A loop over time is recorded step by step; the products with the inputs of all steps are one.
+The products with the inputs of all steps are one, and the steps of a layer are one op (graph/ops/
+recurrence.py). Cells, and layers whose outputs are projected, are recorded step by step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
+from tinygrad_cuda.core.dtypes import int64
 from tinygrad_cuda.core.errors import ArgumentError, ShapeError
+from tinygrad_cuda.graph.node import Op
+from tinygrad_cuda.graph.ops import recurrence
+from tinygrad_cuda.graph.ops.common import output
+from tinygrad_cuda.graph.ops.elementwise import cast
 from tinygrad_cuda.nn import init
 from tinygrad_cuda.nn.functional.linears import dropout, linear
 from tinygrad_cuda.nn.module import Module
 from tinygrad_cuda.nn.packed import PackedSequence
 from tinygrad_cuda.nn.parameter import Parameter
-from tinygrad_cuda.tensors.autocast import operands_in_half
+from tinygrad_cuda.tensors.autocast import in_half, operands_in_half
+from tinygrad_cuda.tensors.base import wrap
 from tinygrad_cuda.tensors.call_replay import templated
-from tinygrad_cuda.tensors.creation import empty, zeros
+from tinygrad_cuda.tensors.creation import empty, tensor, zeros
 from tinygrad_cuda.tensors.shaping import cat, stack
 from tinygrad_cuda.tensors.tensor import Tensor
 
 State = tuple[Tensor, ...]
+# input, first state, suffix of the parameters, whether it runs backwards -> outputs, last state
+Along = Callable[[Tensor, State, str, bool], tuple[Tensor, State]]
 
 # One step --------------------------------------------------------------------------------------
 
@@ -66,6 +78,65 @@ def _gru_state(inputs: Tensor, recurrent: Tensor, state: Tensor) -> Tensor:
     reset, update = (x_r + h_r).sigmoid(), (x_z + h_z).sigmoid()
     new = (x_n + reset * h_n).tanh()
     return new + update * (state - new)
+
+
+# All steps --------------------------------------------------------------------------------------
+
+
+@in_half
+def _all_steps(row: Op, operands: Sequence[Tensor], **how: Any) -> State:
+    """The states after each step, (L, N, H) of each kind, by one op."""
+    node = row(*(operand.node for operand in operands), **how)
+    dtype = node.dtype
+    if len(node.outputs) == 1:
+        return (wrap(node),)
+    count = 2 if row is recurrence.lstm else 1
+    parts = [output(node, index=k) for k in range(count)]
+    return tuple(wrap(part if part.dtype is dtype else cast(part, dtype=dtype)) for part in parts)
+
+
+class Padding:
+    """Positions of packed rows in (L, N, C), sequences of falling lengths side by side.
+
+    Behind its end a sequence repeats its last row, so that what is not finite stays its own.
+
+    Args:
+        counts: sequences that reach each step.
+        like: gives the device.
+    """
+
+    def __init__(self, counts: list[int], like: Tensor) -> None:
+        self.shape = len(counts), counts[0]
+        numbers = np.asarray(counts)
+        first = np.concatenate([[0], np.cumsum(numbers)[:-1]])  # row of each step
+        steps, sequences = np.indices(self.shape)
+        ends = (numbers[:, None] > np.arange(counts[0])).sum(0) - 1
+        own = np.minimum(steps, ends)
+        self._like = like
+        self._rows = self._index(first[own] + sequences)
+        self._places = self._index((steps * counts[0] + sequences)[steps <= ends])
+        turned = np.where(steps <= ends, ends - steps, steps)
+        self._turned = self._index(turned * counts[0] + sequences)
+        self._ends = self._index(ends * counts[0] + sequences[0])
+
+    def _index(self, positions: Any) -> Tensor:
+        return tensor(positions.reshape(-1), dtype=int64, device=self._like.device)
+
+    def padded(self, data: Tensor) -> Tensor:
+        """(L, N, C) of packed rows."""
+        return data.index_select(0, self._rows).reshape(*self.shape, data.shape[-1])
+
+    def packed(self, whole: Tensor) -> Tensor:
+        """The packed rows of (L, N, C)."""
+        return whole.flatten(0, 1).index_select(0, self._places)
+
+    def reversed(self, whole: Tensor) -> Tensor:
+        """Each sequence from its end to its beginning."""
+        return whole.flatten(0, 1).index_select(0, self._turned).reshape(whole.shape)
+
+    def last(self, states: Tensor) -> Tensor:
+        """The last state (N, H) of each sequence."""
+        return states.flatten(0, 1).index_select(0, self._ends)
 
 
 # Layers ----------------------------------------------------------------------------------------
@@ -142,6 +213,21 @@ class RNNBase(Module):
     def _step(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
         raise NotImplementedError(type(self).__name__)
 
+    def _sequence(
+        self, inputs: Tensor, weight: Tensor, bias: Tensor | None, state: State, reverse: bool
+    ) -> State:
+        """The states after each step, from the products of all inputs, with the biases of both."""
+        raise NotImplementedError(type(self).__name__)
+
+    def _input_bias(self, own: Tensor, recurrent: Tensor) -> Tensor:
+        """What is added to the products of inputs: both biases, as far as they are just added."""
+        return own + recurrent
+
+    @property
+    def _carries_padding(self) -> bool:
+        """Whether states stay finite behind the end of a sequence, where no gradient comes from."""
+        return not self.proj_size
+
     def _widths(self) -> list[int]:
         return [self.proj_size or self.hidden_size, self.hidden_size][: self.states]
 
@@ -191,7 +277,9 @@ class RNNBase(Module):
         elif self.batch_first:
             input = input.transpose(0, 1)
         first = self._first_state(input, hx, single)
-        input, finals = self._layers(input, first, [input.shape[1]] * input.shape[0])
+        counts = [input.shape[1]] * input.shape[0]
+        by_steps = partial(self._by_steps, counts=counts)
+        input, finals = self._layers(input, first, by_steps if self.proj_size else self._whole)
         if single:
             input, finals = input.squeeze(1), [part.squeeze(1) for part in finals]
         elif self.batch_first:
@@ -199,7 +287,7 @@ class RNNBase(Module):
         return input, finals[0] if self.states == 1 else tuple(finals)
 
     def _packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
-        """The same step by step for the sequences that reach it; states in the user's order."""
+        """The same of sequences that end where they end; states in the user's order."""
         data, sizes, order, back = packed
         if data.ndim != 2 or data.shape[-1] != self.input_size:
             raise ShapeError(
@@ -212,16 +300,20 @@ class RNNBase(Module):
         first = self._first_state(data[: counts[0]].unsqueeze(0), hx, False)
         if order is not None and hx is not None:
             first = tuple(part.index_select(1, order) for part in first)
-        data, finals = self._layers(data, first, counts)
+        if self._carries_padding:
+            padding = Padding(counts, data)
+            along = partial(self._padded, padding=padding)
+            whole, finals = self._layers(padding.padded(data), first, along)
+            data = padding.packed(whole)
+        else:
+            data, finals = self._layers(data, first, partial(self._by_steps, counts=counts))
         if back is not None:
             finals = [part.index_select(1, back) for part in finals]
         result = PackedSequence(data, sizes, order, back)
         return result, finals[0] if self.states == 1 else tuple(finals)
 
-    def _layers(
-        self, input: Tensor, first: State, counts: list[int]
-    ) -> tuple[Tensor, list[Tensor]]:
-        """All layers; `counts` are the numbers of sequences at each step."""
+    def _layers(self, input: Tensor, first: State, along: Along) -> tuple[Tensor, list[Tensor]]:
+        """All layers; `along` makes one in one direction."""
         last: list[State] = []
         for layer in range(self.num_layers):
             if layer:
@@ -230,20 +322,48 @@ class RNNBase(Module):
             for direction, suffix in enumerate(self._suffixes(layer)):
                 index = layer * self._directions + direction
                 state = tuple(part[index] for part in first)
-                output, state = self._along(input, state, suffix, bool(direction), counts)
+                output, state = along(input, state, suffix, bool(direction))
                 outputs.append(output)
                 last.append(state)
             input = outputs[0] if len(outputs) == 1 else cat(outputs, -1)
         return input, [stack([state[k] for state in last]) for k in range(self.states)]
 
-    def _along(
+    def _part_of(self, part: str, suffix: str) -> Tensor:
+        parameter: Tensor = getattr(self, part + suffix)  # may be parametrized
+        return parameter
+
+    def _whole(
+        self, input: Tensor, state: State, suffix: str, backwards: bool
+    ) -> tuple[Tensor, State]:
+        """All steps of sequences of one length by one op."""
+        states = self._states(input, state, suffix, backwards)
+        return states[0], tuple(part[0 if backwards else -1] for part in states)
+
+    def _padded(
+        self, input: Tensor, state: State, suffix: str, backwards: bool, padding: Padding
+    ) -> tuple[Tensor, State]:
+        """The same of sequences that end at steps of their own; a reverse one begins there."""
+        input = padding.reversed(input) if backwards else input
+        states = self._states(input, state, suffix, False)
+        last = tuple(padding.last(part) for part in states)
+        return padding.reversed(states[0]) if backwards else states[0], last
+
+    def _states(self, input: Tensor, state: State, suffix: str, reverse: bool) -> State:
+        """The states after each step of a layer in one direction."""
+        bias = recurrent = None
+        if self.bias:
+            recurrent = self._part_of("bias_hh", suffix)
+            bias = self._input_bias(self._part_of("bias_ih", suffix), recurrent)
+        inputs = linear(input, self._part_of("weight_ih", suffix), bias)
+        return self._sequence(inputs, self._part_of("weight_hh", suffix), recurrent, state, reverse)
+
+    def _by_steps(
         self, input: Tensor, state: State, suffix: str, backwards: bool, counts: list[int]
     ) -> tuple[Tensor, State]:
-        """One layer in one direction."""
+        """A step after another."""
 
         def named(part: str) -> Tensor:
-            parameter: Tensor = getattr(self, part + suffix)  # may be parametrized
-            return parameter
+            return self._part_of(part, suffix)
 
         weight, bias = named("weight_hh"), named("bias_hh") if self.bias else None
         projection = named("weight_hr") if self.proj_size else None
@@ -300,6 +420,16 @@ class RNN(RNNBase):
     def _step(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
         return (_simple(inputs, recurrent, self.nonlinearity == "relu"),)
 
+    def _sequence(
+        self, inputs: Tensor, weight: Tensor, bias: Tensor | None, state: State, reverse: bool
+    ) -> State:
+        relu = self.nonlinearity == "relu"
+        return _all_steps(recurrence.rnn, (inputs, weight, *state), relu=relu, reverse=reverse)
+
+    @property
+    def _carries_padding(self) -> bool:
+        return self.nonlinearity != "relu"
+
 
 class LSTM(RNNBase):
     """Long short-term memory along a sequence.
@@ -328,6 +458,11 @@ class LSTM(RNNBase):
     def _step(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
         return _lstm(inputs, recurrent, state)
 
+    def _sequence(
+        self, inputs: Tensor, weight: Tensor, bias: Tensor | None, state: State, reverse: bool
+    ) -> State:
+        return _all_steps(recurrence.lstm, (inputs, weight, *state), reverse=reverse)
+
 
 class GRU(RNNBase):
     """Gated recurrent units along a sequence; arguments as for `LSTM`."""
@@ -346,6 +481,18 @@ class GRU(RNNBase):
 
     def _step(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
         return _gru(inputs, recurrent, state)
+
+    def _input_bias(self, own: Tensor, recurrent: Tensor) -> Tensor:
+        first = 2 * self.hidden_size  # the candidate's own is multiplied by the reset gate
+        return cat((own[:first] + recurrent[:first], own[first:]))
+
+    def _sequence(
+        self, inputs: Tensor, weight: Tensor, bias: Tensor | None, state: State, reverse: bool
+    ) -> State:
+        width = self.hidden_size
+        own = zeros(width, device=weight.device, dtype=weight.dtype) if bias is None else bias
+        operands = (inputs, weight, own[-width:], *state)
+        return _all_steps(recurrence.gru, operands, reverse=reverse)
 
 
 def _check_nonlinearity(op: str, name: str) -> None:

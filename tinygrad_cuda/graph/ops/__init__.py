@@ -12,6 +12,7 @@ from tinygrad_cuda.graph.ops import (
     indexing,
     movement,
     random,
+    recurrence,
     reduction,
     scan,
     special,
@@ -35,6 +36,7 @@ TABLE: dict[str, Op] = {
         random,
         winograd,
         attention,
+        recurrence,
     )
     for op in family.ROWS
 }

@@ -11,6 +11,7 @@ from tinygrad_cuda.graph.ops import (
     contraction,
     convolution,
     indexing,
+    recurrence,
     scan,
     winograd,
 )
@@ -82,6 +83,12 @@ def _attended(node: Node) -> int:
     return 2 * pairs * keys * products // (2 if node.attributes["causal"] else 1)
 
 
+def _recurrent(node: Node) -> int:
+    """The products of all steps, forward or backward."""
+    weight = node.sources[1 if node.op in recurrence.FORWARD else -1]
+    return 2 * prod(node.sources[0].shape[:2]) * prod(weight.shape)
+
+
 # Rows that do not count one for each element of their result; a reduction's row says its own.
 _FLOPS: dict[Op, Callable[[Node], int]] = {
     ew.cast: _none,
@@ -99,4 +106,5 @@ _FLOPS: dict[Op, Callable[[Node], int]] = {
     winograd.winograd: _transform,
     winograd.unwinograd: _transform,
     **dict.fromkeys(attention.ROWS, _attended),
+    **dict.fromkeys(recurrence.ROWS, _recurrent),
 }
