@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,20 +110,26 @@ def _pair(
         lstm: (lstm_backward, _lstm_gradients), gru: (gru_backward, _gru_gradients),
         rnn: (rnn_backward, _rnn_gradients),
     }[op]  # fmt: skip
-    yield Sample(row, label, (*map(plain, gs), *sources), how, build=build, loose=16)
+    expected = partial(_expected_gradients, len(gs)) if double else None
+    yield Sample(
+        row, label, (*map(plain, gs), *sources), how, build=build, expected=expected, loose=16
+    )
 
 
 def _sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
-def _expected(gates: Array, weight: Array, *rest: Array, reverse: bool, **how: Any) -> Any:
-    """A sequence and a unit at a time."""
+def _expected(
+    gates: Array, weight: Array, *rest: Array, reverse: bool, inner: Any = None, **how: Any
+) -> Any:
+    """A sequence and a step at a time; `inner` is added to a GRU's product for its candidate."""
     steps, batch, width = gates.shape
     units = weight.shape[1]
     count = 1 if "relu" in how else width // units
     hidden = rest[1] if count == 3 else rest[0]
-    out, cells = np.zeros((steps, batch, units)), np.zeros((steps, batch, units))
+    dtype = np.result_type(gates, *rest, *([] if inner is None else [inner]))
+    out, cells = np.zeros((steps, batch, units), dtype), np.zeros((steps, batch, units), dtype)
     for b in range(batch):
         h, c = hidden[b], rest[1][b] if count == 4 else None
         for t in range(steps)[:: -1 if reverse else 1]:
@@ -134,8 +141,39 @@ def _expected(gates: Array, weight: Array, *rest: Array, reverse: bool, **how: A
                 h, cells[t, b] = o * np.tanh(c), c
             elif count == 3:
                 r, z = _sigmoid(x[0] + u[0]), _sigmoid(x[1] + u[1])
-                h = (1 - z) * np.tanh(x[2] + r * (u[2] + rest[0])) + z * h
+                m = u[2] + rest[0] + (0 if inner is None else inner[t, b])
+                h = (1 - z) * np.tanh(x[2] + r * m) + z * h
             else:
                 h = np.maximum(x[0] + u[0], 0) if how["relu"] else np.tanh(x[0] + u[0])
             out[t, b] = h
     return (out, cells) if count == 4 else out
+
+
+def _expected_gradients(count: int, *arrays: Array, **how: Any) -> Any:
+    """Each element's own, by the imaginary part of a step along it: exact, without differences."""
+    gs, (gates, weight, *rest) = arrays[:count], arrays[count:]
+    gru_row = gates.shape[-1] == 3 * weight.shape[1] and "relu" not in how
+
+    def loss(gates: Any, inner: Any, rest: list[Any]) -> Any:
+        found = _expected(gates, weight, *rest, inner=inner, **how)
+        parts = found if isinstance(found, tuple) else (found,)
+        return sum((g * part).sum() for g, part in zip(gs, parts, strict=True))
+
+    def slopes(value: Array, call: Any) -> Array:
+        result = np.zeros(value.shape)
+        for at in np.ndindex(value.shape):
+            moved = value.astype(complex)
+            moved[at] += 1e-30j
+            result[at] = call(moved).imag / 1e-30
+        return result
+
+    inner = np.zeros((*gates.shape[:2], weight.shape[1]))
+    found = [slopes(gates, lambda x: loss(x, None, rest))]
+    if gru_row:
+        found.append(slopes(inner, lambda x: loss(gates, x, rest)))
+    for number in range(int(gru_row), len(rest)):
+        before, after = rest[:number], rest[number + 1 :]
+        found.append(
+            slopes(rest[number], lambda x, b=before, a=after: loss(gates, None, [*b, x, *a]))
+        )
+    return tuple(found)
