@@ -587,7 +587,7 @@ def _rule(names: tuple[str, ...], name: str, gradients: Callable[..., Any]) -> C
 # Batches ------------------------------------------------------------------------------------------
 
 
-class _Results(GradientRule):
+class _Bundle(GradientRule):
     """Of a `custom` node whose values are also its history: cotangents pass."""
 
     def __call__(self, node: Node, *gs: Node | None) -> Sequence[Node | None]:
@@ -598,7 +598,7 @@ def _together(values: Sequence[Node]) -> Node:
     """One node with these results."""
     if len(values) == 1:
         return values[0]
-    return custom(*values, *values, results=len(values), function=_Results())
+    return custom(*values, *values, results=len(values), function=_Bundle())
 
 
 def _batched(row: Callable[[], Op], sequences: tuple[int, ...]) -> Callable[..., Node]:
