@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import prod
 
 import networkx
 import numpy as np
@@ -423,6 +424,21 @@ def test_what_is_only_widened_lies_in_memory_in_16_bits() -> None:
     found = scheduled(new.program(weights))
     stored = [(kernel.kind, [n.dtype for n in kernel.stores]) for kernel in found.kernels]
     assert stored == [("contract", [half]), ("row", [half])]
+
+
+def test_what_follows_from_a_widened_value_is_not_stored_in_32_bits() -> None:
+    """Readers of a normalized value make it again from the 16 bits that the product stores."""
+    new = Inputs()
+    half, rows = dtypes.bfloat16, 256
+    product = contraction.matmul(new(rows, 64, dtype=half), new(64, 512, dtype=half))
+    x = ew.cast(product, dtype=dtypes.float32)
+    centered = ew.sub(x, mv.expand(rd.mean(x, (0,)), shape=x.shape))
+    crossed = ew.contiguous(mv.permute(ew.cast(centered, dtype=half), axes=(1, 0)))
+    found = scheduled(new.program(crossed, rd.sum(ew.mul(centered, new(rows, 512)), axes=(1,))))
+    stored = [node for kernel in found.kernels for node in kernel.stores]
+    assert [node.op for node in stored if prod(node.shape) == rows * 512] == [
+        contraction.matmul, ew.contiguous
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list(family()))
