@@ -47,7 +47,7 @@ class Nearer(Protocol):
     def vector(self, node: Node, key: Any, width: int, place: str, names: set[str]) -> str: ...
 
 
-class Crossing(Protocol):
+class CrossedValues(Protocol):
     """Values that a kernel takes from a tile in shared memory, where its loads were transposed."""
 
     def element(
@@ -103,7 +103,7 @@ class Evaluator:
         self.loaded: list[tuple[Node, Index]] = []
         self.held: HeldValue | None = None
         self.nearer: Nearer | None = None
-        self.crossing: Crossing | None = None
+        self.crossing: CrossedValues | None = None
         self.stored: set[Node] = set()
         self.unrounded: dict[str, str] = {}  # what a name of a half type was rounded from
         self.lasting: set[Node] = set()  # operands that leave the GPU's cache last

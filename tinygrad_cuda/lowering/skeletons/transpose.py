@@ -203,7 +203,7 @@ def _digit(coefficient: int, term: ix.Term, extent: int) -> Digit | None:
     return Digit(coefficient, digit.stride * term.divisor, digit.extent // term.divisor)
 
 
-class Tile(NamedTuple):
+class CrossedTile(NamedTuple):
     """What crosses in shared memory.
 
     Attributes:
@@ -217,7 +217,7 @@ class Tile(NamedTuple):
     step: int
 
 
-class Crossing:
+class CrossedTiles:
     """The second half of a kernel: it asks for tiles while its text is made.
 
     Attributes:
@@ -232,7 +232,7 @@ class Crossing:
         self.vector = ix.variable("vector", axes.along_out // width)
         self.lane = ix.variable("v", width)
         self.flat = axes.flat(self.plane, self.along_in, self.vector * width + self.lane)
-        self.tiles: dict[Tile, str] = {}
+        self.tiles: dict[CrossedTile, str] = {}
 
     def element(self, writer: Evaluator, node: Node, at: Coordinates, guard: Guard) -> str | None:
         """The element as C text, if a tile can hold what is read of the node."""
@@ -241,7 +241,7 @@ class Crossing:
         found = self._begins(ix.flatten(at, node.shape))
         if found is None:
             return None
-        tile = Tile(node, *found)
+        tile = CrossedTile(node, *found)
         name = self.tiles.setdefault(tile, f"tile{len(self.tiles)}")
         depth = int(self.cut.out_width > 1)  # the scope of an element
         memo = writer.scopes[depth].memo
@@ -277,7 +277,7 @@ class Crossing:
 def transpose_stages(kernel: Kernel, cut: TransposeCut) -> list[Stage]:
     """One stage: a block for each tile."""
     words = KernelParams()
-    crossing = Crossing(cut)
+    crossing = CrossedTiles(cut)
     writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
     writer.scopes = [Scope("plane", "along_in", "vector"), Scope("v")]
     writer.lane = Lane(crossing.lane, cut.out_width)
@@ -316,7 +316,7 @@ class FirstHalf:
         shared: bytes of the tiles.
     """
 
-    def __init__(self, kernel: Kernel, crossing: Crossing, words: KernelParams) -> None:
+    def __init__(self, kernel: Kernel, crossing: CrossedTiles, words: KernelParams) -> None:
         cut, axes = crossing.cut, crossing.cut.axes
         self.words, self.memory = words, set(kernel.reads)
         self.cut, self.shared = cut, 0
@@ -337,7 +337,7 @@ class FirstHalf:
             self._add(tile, name)
         self.partial = f"item < {vectors}" if vectors % THREADS else ""
 
-    def _width(self, tile: Tile) -> int:
+    def _width(self, tile: CrossedTile) -> int:
         """Neighbours of a tile that one access loads."""
         nodes = [tile.node, *([] if tile.node in self.memory else self.memory)]
         large = [node for node in nodes if prod(node.shape) >= prod(tile.node.shape)]
@@ -347,7 +347,7 @@ class FirstHalf:
             width //= 2
         return width
 
-    def _add(self, tile: Tile, name: str) -> None:
+    def _add(self, tile: CrossedTile, name: str) -> None:
         """The statements of one tile."""
         node, width = tile.node, self.width
         ctype = node.dtype.c
@@ -364,7 +364,7 @@ class FirstHalf:
         place = f"start ^ start / {group} % 8 * {chunk}"
         self.put.append(f"*reinterpret_cast<{vector}*>({name} + ({place})) = {held};")
 
-    def _make(self, tile: Tile, held: str) -> None:
+    def _make(self, tile: CrossedTile, held: str) -> None:
         """A vector of a tile: loaded as it lies in memory, or evaluated."""
         node, reader, width = tile.node, self.reader, self.width
         base = tile.first + self.along_out * tile.step + self.base
