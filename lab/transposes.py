@@ -26,7 +26,7 @@ from tinygrad_cuda.backend.cuda import compiler  # noqa: E402
 from tinygrad_cuda.core.dtypes import DType, bfloat16, float32, float64, int8  # noqa: E402
 from tinygrad_cuda.graph.ops import elementwise as ew  # noqa: E402
 from tinygrad_cuda.graph.ops import movement as mv  # noqa: E402
-from tinygrad_cuda.lowering import lower  # noqa: E402
+from tinygrad_cuda.lowering import emit, lower  # noqa: E402
 from tinygrad_cuda.lowering.skeletons import transpose  # noqa: E402
 from tinygrad_cuda.lowering.target import Target  # noqa: E402
 
@@ -78,13 +78,13 @@ VARIANTS = ((4096, 64), (2048, 64), (2048, 32), (8192, 64), (4096, 128), (1024, 
 @contextmanager
 def variant(elements: int, long: int) -> Iterator[None]:
     """Tiles of another size, or none."""
-    before = transpose.ELEMENTS, transpose.LONG, transpose.FEW
+    before = transpose.ELEMENTS, transpose.LONG, emit.TILED
     transpose.ELEMENTS, transpose.LONG = elements, long
-    transpose.FEW = transpose.FEW if elements else 1 << 62
+    emit.TILED = emit.TILED if elements else 1 << 62
     try:
         yield
     finally:
-        transpose.ELEMENTS, transpose.LONG, transpose.FEW = before
+        transpose.ELEMENTS, transpose.LONG, emit.TILED = before
 
 
 def lowered(case: Case) -> Any:

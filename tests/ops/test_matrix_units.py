@@ -6,6 +6,7 @@ operands are copied asynchronously.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,14 @@ from tinygrad_cuda.graph.ops.convolution import (
     convolution_weight_gradient,
 )
 from tinygrad_cuda.graph.ops.windows import padded
-from tinygrad_cuda.lowering import algorithms
+from tinygrad_cuda.lowering import algorithms, lower
 from tinygrad_cuda.lowering.skeletons.contract import mma_tiles
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, Product, split_k
 from tinygrad_cuda.lowering.target import Target
 
 Array = np.ndarray[Any, Any]
 HALVES = (bfloat16, float16)
+CHANNELS_LAST = "channels last"
 TILES = {"mma": mma_tiles.MMA_TILES, "wgmma": mma_tiles.WGMMA_TILES}
 TOLERANCE = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2e-6}  # of the largest result
 
@@ -46,7 +48,7 @@ def batch(request: pytest.FixtureRequest) -> Batch:
 def tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Nothing but one tier makes products."""
     name: str = request.param
-    only = tuple(tier for tier in algorithms.TIERS if tier.name in (name, "channels last"))
+    only = tuple(tier for tier in algorithms.TIERS if tier.name in (name, CHANNELS_LAST))
     monkeypatch.setattr(algorithms, "TIERS", only)
     return name
 
@@ -272,6 +274,29 @@ def test_convolutions_and_their_gradients(tier: str, batch: Batch, problem: Any)
         exact.want(name, [node])
     expected = {name: values for name, (values,) in exact.run().items()}
     compare(batch.run(), expected, dict.fromkeys(expected, bfloat16))
+
+
+@pytest.mark.parametrize("problem", CONVOLUTIONS)
+def test_convolutions_by_tf32(batch: Batch, problem: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their windows are read from the images with channels last: nothing larger is stored."""
+    only = tuple(tier for tier in algorithms.TIERS if tier.name in (algorithms.TF32, CHANNELS_LAST))
+    monkeypatch.setattr(algorithms, "TIERS", only)
+    monkeypatch.setattr(algorithms, "WORTH_A_COPY", 0)
+    monkeypatch.setattr(algorithms.settings, "matmul_precision", "high")
+    monkeypatch.setitem(TOLERANCE, "float32", 2**-9)  # both operands lose 13 of 23 bits
+    n, c, size, o, kernel, stride, pads, dilation, groups = problem
+    at = {"stride": stride, "padding": pads, "dilation": dilation, "groups": groups}
+    operands, exact = Operands(batch, 12), Batch(CPU)
+    (x, x64), (w, w64) = (
+        operands(n, c, *size, dtype=float32),
+        operands(o, c, *kernel, dtype=float32),
+    )
+    batch.want("result", [convolution(x, w, **at)])
+    exact.want("result", [convolution(exact.input(x64), exact.input(w64), **at)])
+    kernels = lower.scheduled(batch.program(), Target.h200()).kernels
+    stored = [node for kernel in kernels for node in kernel.stores if node.op is ew.contiguous]
+    assert all(prod(node.shape) <= max(x64.size, w64.size) for node in stored)
+    compare(batch.run(), {"result": exact.run()["result"][0]}, {"result": float32})
 
 
 @pytest.mark.parametrize("slices", [1, 3])

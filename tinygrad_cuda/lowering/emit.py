@@ -13,7 +13,7 @@ from tinygrad_cuda.lowering.codegen.params import KernelParams
 from tinygrad_cuda.lowering.codegen.skeleton import Stage, fill, wrapped
 from tinygrad_cuda.lowering.codegen.store import Stores, comment, is_wide, stem
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
-from tinygrad_cuda.lowering.schedule.resources import THREADS, vector_width
+from tinygrad_cuda.lowering.schedule.resources import THREADS, TILED, vector_width
 from tinygrad_cuda.lowering.skeletons.attention.attention import attention_stages
 from tinygrad_cuda.lowering.skeletons.column_reduce import col_stages
 from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import winograd_stages
@@ -38,7 +38,7 @@ def stages(kernel: Kernel) -> list[Stage]:
 
 def map_stages(kernel: Kernel) -> list[Stage]:
     """Pointwise: each thread makes a few neighbouring elements of every output."""
-    if (cut := transpose_cut(kernel)) is not None:
+    if kernel.numel >= TILED and (cut := transpose_cut(kernel)) is not None:
         return transpose_stages(kernel, cut)
     width, wide = vector_width(kernel, kernel.numel), is_wide(kernel)
     items = kernel.numel // width

@@ -26,7 +26,6 @@ SHORT = 16  # elements of an axis up to which neighbours share a sector of memor
 LONG = 64  # elements of an axis of a tile at first
 ELEMENTS = 4096  # of a tile
 SECTOR = 16  # elements of 2 bytes that memory moves together
-FEW = 1 << 16  # elements of a map that one wave of small blocks makes
 TILE_BYTES = 32 << 10  # of a block's tiles: six of them share a multiprocessor
 
 
@@ -102,7 +101,7 @@ def transpose_cut(kernel: Kernel) -> TransposeCut | None:
     By bytes: the operands that lie along another axis are at least as many as its stores, and each
     of both axes is longer than a sector of memory.
     """
-    if kernel.numel < FEW or not operands(kernel.stores, set(kernel.reads)).other:
+    if not operands(kernel.stores, set(kernel.reads)).other:
         return None
     crossing = _crossing(kernel)
     if not crossing:

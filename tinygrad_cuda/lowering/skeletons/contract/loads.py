@@ -559,9 +559,14 @@ def is_row_major(a: Node, b: Node) -> bool:
 
 
 def lie_along_k(a: Node, b: Node) -> tuple[bool, bool]:
-    """Whether neighbouring values of k are neighbours in memory, in A and in B."""
+    """Whether neighbouring values of k are neighbours in memory, in A and in B.
+
+    Operands of such a product are stored as they are below their movements, however cheap.
+    """
     both = zip(sources_of(a, b), (a, b), strict=True)
-    first, second = (contiguous_axis(source, _memory_of(node))[0] == "k" for source, node in both)
+    first, second = (
+        contiguous_axis(source, {trace(node, set()).base})[0] == "k" for source, node in both
+    )
     return first, second
 
 
