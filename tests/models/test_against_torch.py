@@ -96,7 +96,7 @@ RIGHT: dict[str, Case] = {
         for mode in ("floor", "trunc")
     ),
     "the median of no integers": lambda lib: tuple(
-        lib.zeros(0, dtype=dtype).median() for dtype in (lib.int8, lib.int16, lib.int64)
+        lib.zeros(0, dtype=dtype).median() for dtype in (lib.bool, lib.int8, lib.int16, lib.int64)
     ),
     "numpy by force": lambda lib: lib.from_numpy(
         lib.ones(2, requires_grad=True).numpy(force=True) + 1

@@ -376,6 +376,9 @@ _AGAIN = (
     "cross_entropy rms_norm eigh eigvalsh qr svdvals"
 )
 SAVED_AGAIN = frozenset(_AGAIN.split())
+# PyTorch composes them of functions that save for themselves: a pass that visits some of these
+# alone, such as that of a gradient's gradient, needs what they read.
+COMPOSED = frozenset(("addbmm", "addr", "outer", "poisson_nll_loss"))
 # Running statistics are saved, and written by each call.
 UNCOUNTED = frozenset(("batch_norm",))
 RESULTS = frozenset(("result", "integers"))

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary, ref
 from tinygrad_cuda.core.errors import GradientError, RawSite, describe_site, is_internal, user_site
 from tinygrad_cuda.graph.node import Node, made_by, mode
 from tinygrad_cuda.graph.saved import (
+    COMPOSED,
     SAVED,
     SAVED_AGAIN,
     SAVED_ONCE,
@@ -64,7 +65,7 @@ class VersionUnit:
     """
 
     __slots__ = (
-        "name", "saved", "results", "origin", "_gradient", "_made", "_behind", "_given",
+        "name", "saved", "results", "origin", "_gradient", "_made", "_last", "_behind", "_given",
         "__weakref__",
     )  # fmt: skip
 
@@ -75,6 +76,8 @@ class VersionUnit:
         self.saved: list[tuple[Version, bool, bool]] = []
         self.results: list[tuple[str, int]] = []
         self._made: dict[str, list[Version]] = {"result": [], "integers": []}
+        # The last value that was made, which the call gives.
+        self._last: ref[Node] | None = None
         # What is saved and requires grad, as nodes, and of the results those that were made.
         self._behind: list[ref[Node]] = []
         # Values of arguments: a view's is recorded by whoever reads it first.
@@ -106,8 +109,13 @@ class VersionUnit:
         """Whether a value is that of an argument, which the call has not made."""
         return any(given() is node for given in self._given)
 
+    def gave(self, node: Node) -> bool:
+        """Whether a value is what the call gives."""
+        return self._last is not None and self._last() is node
+
     def made(self, node: Node, holder: Any) -> None:
         """A Tensor has come of the call, or was written by it."""
+        self._last = ref(node)
         if self.results:
             kind = "result" if node.outputs[0][1].is_floating else "integers"
             self._made[kind].append(versions.current(holder))
@@ -219,6 +227,21 @@ class Versions:
                 stack += [source for source in node.sources if source not in self._units]
         unit.made(new, holder)
 
+    def apart(self, node: Node, ends: Iterable[Node]) -> None:
+        """A value written through `detach()`: the others that show it have its number alone.
+
+        Args:
+            node: the value as they have it.
+            ends: what was written, and the value before.
+        """
+        own, ended = self._units.get(node), set(ends)
+        stack = [node] if own is not None else []
+        while stack:
+            popped = stack.pop()
+            if popped not in ended and self._units.get(popped) is own:
+                self._units[popped] = VersionUnit(None, {})
+                stack += popped.sources
+
     def touched(self, tensor: Any) -> None:
         """A Tensor has become another view of its memory, or is said to be written."""
         self.written(holder_of(tensor), tensor.cell.node, tensor.cell.node)
@@ -272,6 +295,8 @@ class Check:
         self._history = set(order)
         self._inherited: dict[Node, VersionUnit] = {}
         self._entered: set[VersionUnit] = set()
+        # Composed functions of which the pass visits some parts alone: what those read is needed.
+        self._parted: set[VersionUnit] = set()
 
     def unit(self, node: Node) -> VersionUnit | None:
         """The call that has made a node: its own, or that which reads it."""
@@ -286,6 +311,9 @@ class Check:
             self._inherited.setdefault(source, unit)
         if unit not in self._entered:
             self._entered.add(unit)
+            if unit.name in COMPOSED and not unit.gave(node):
+                self._parted.add(unit)
+                return
             write = unit.write()
             if write is not None:
                 raise _written(write, node)
@@ -297,7 +325,7 @@ class Check:
         gradient saves what it reads of that which the call has saved.
         """
         unit = self.unit(node)
-        tabled = unit is not None and unit.name is not None
+        tabled = unit is not None and unit.name is not None and unit not in self._parted
         if unit is not None and unit.origin is not None:
             name = unit.origin.name
             tabled = name in SAVED_ONCE or name in SAVED_AGAIN or unit.origin.write() is None
@@ -346,7 +374,8 @@ class Check:
                 write = own.write_to_result()
                 if write is not None:
                     raise _written(write, node)
-            if popped is node or (own is not None and own is not unit):
+            other = own is not None and own is not unit and own.name not in COMPOSED
+            if popped is node or other:
                 continue
             stack += [source for source in popped.sources if source not in seen]
             seen.update(popped.sources)

@@ -200,7 +200,7 @@ class TensorBase:
         branch: Branch | None = chain[depth - 1][1] if depth else None
         if branch is not None and mode.now.gradients and (value.requires_grad or branch.node):
             # The detached handle and its views see the history, the others the value alone.
-            seen = self._fold(chain[:depth])
+            seen, own = self._fold(chain[:depth]), value
             value = put_through(seen, chain[depth:], value, shown if fills else None)
             if not value.requires_grad:
                 value = common.with_history(value, seen, passes=False)
@@ -221,6 +221,8 @@ class TensorBase:
         silent = versions.on and depth > 0 and chain[depth - 1][1].silent
         with versions.paused() if silent else _nothing:
             cell.put(new)
+        if versions.on and branch is not None:
+            versions.apart(new, (own, old))
         if silent:
             versions.written(chain[depth - 1][1], old, new)
         if branch is not None:

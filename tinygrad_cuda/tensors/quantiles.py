@@ -45,8 +45,9 @@ def _median_of_all(input: Tensor, ignore_nan: bool) -> Tensor:
     if not prod(node.shape):
         if not node.dtype.is_floating:
             # What PyTorch's cast makes of NaN.
-            low = int(np.iinfo(node.dtype.numpy).min) if node.dtype.itemsize >= 4 else 0
-            return wrap(common.full(low, (), node))
+            wide, is_bool = node.dtype.itemsize >= 4, node.dtype.name == "bool"
+            cast = int(np.iinfo(node.dtype.numpy).min) if wide else int(is_bool)
+            return wrap(common.full(cast, (), node))
         return wrap(common.full(float("nan"), (), node))
     flat = wrap(movement.reshape(node, shape=(prod(node.shape),)))
     middle: Tensor = _median(flat, 0, False, ignore_nan).values

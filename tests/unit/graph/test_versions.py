@@ -454,6 +454,59 @@ def test_a_second_gradient_is_refused_with_torch(program: Any) -> None:
             program(lib, h, w)
 
 
+def _second_of_a_part(lib: Any, h: Any, w: Any) -> Any:
+    """The gradient of the exponential does not need the target, the function's own does."""
+    target = w.detach() * 1
+    loss = lib.nn.functional.poisson_nll_loss(h, target, reduction="sum")
+    (found,) = lib.autograd.grad(loss, h, create_graph=True)
+    target.add_(1)
+    found.sum().backward(retain_graph=True)
+    return loss.backward()
+
+
+def _first_of_all(lib: Any, h: Any, w: Any) -> Any:
+    target = w.detach() * 1
+    loss = lib.nn.functional.poisson_nll_loss(h, target, reduction="sum")
+    target.add_(1)
+    return loss.backward()
+
+
+def _written_through_detach(lib: Any, h: Any, w: Any) -> Any:
+    """Its own history needs the old value, that of the tensor behind it does not."""
+    handle = h.detach()
+    handle.addcmul_(handle, w)
+    h.square().sum().backward()
+    return handle.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("program", "passes"),
+    [(_second_of_a_part, 1), (_first_of_all, 0), (_written_through_detach, 1)],
+)
+def test_a_pass_that_needs_less_is_not_refused(
+    program: Any, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last pass is refused by both libraries, those before it by neither."""
+    for lib in (torch, tc):
+        done: list[Any] = []
+        backward = lib.Tensor.backward
+
+        def counted(
+            x: Any, *, done: list[Any] = done, backward: Any = backward, **options: Any
+        ) -> None:
+            backward(x, **options)
+            done.append(x)
+
+        values = np.linspace(0.1, 1.2, 9).reshape(3, 3)
+        w = lib.tensor(values[::-1].copy(), requires_grad=True)
+        h = lib.tensor(values, requires_grad=True) * 1
+        with monkeypatch.context() as patch, tc.autograd.check_versions(True):
+            patch.setattr(lib.Tensor, "backward", counted)
+            with pytest.raises((RuntimeError, tc.GradientError), match="modified by an inplace"):
+                program(lib, h, w)
+        assert len(done) == passes
+
+
 # lib, x, other, mask, index: a write in place whose gradient needs an operand; and that operand.
 WRITES_WITH_OPERANDS: dict[str, Callable[[Any, Any, Any, Any, Any], Any]] = {
     "mul_": lambda lib, x, o, m, i: (x.mul_(o), o)[1],
