@@ -85,11 +85,11 @@ def operands(case: Case) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return batch + a, batch + b
 
 
-def lowered(case: Case, plan: Plan[Any], stages: Any) -> Any:
+def lowered(case: Case, plan: Plan[Any], stages: Any, dtype: dtypes.DType = dtypes.bfloat16) -> Any:
     """The launches of a product with this plan."""
     inputs = Inputs()
     shape_a, shape_b = operands(case)
-    a, b = (inputs(*shape, dtype=dtypes.bfloat16) for shape in (shape_a, shape_b))
+    a, b = (inputs(*shape, dtype=dtype) for shape in (shape_a, shape_b))
     x = contraction.transpose(a) if case.layout[0] == "T" else a
     y = contraction.transpose(b) if case.layout[1] == "T" else b
     tier = algorithms.Tier(

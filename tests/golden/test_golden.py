@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 KERNELS = HERE / "kernels"
 sys.path.insert(0, str(HERE.parent / "unit"))
 
-from programs import family, launches  # noqa: E402
+from programs import family, launches_of  # noqa: E402
 
 pytestmark = pytest.mark.smoke("lowering")
 
@@ -23,7 +23,7 @@ NAMES = tuple(family())  # each skeleton, each of its tiers, and a whole trainin
 
 def text_of(name: str) -> str:
     """The launches of a program, without the prelude."""
-    return "\n".join(launch.text for launch in launches(family()[name]))
+    return "\n".join(launch.text for launch in launches_of(name))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from tinygrad_cuda.core import dtypes
+from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.gradient import backward
@@ -25,6 +26,9 @@ from tinygrad_cuda.lowering.target import Target
 
 EMU = as_device("emu")
 TARGET = Target.h200()
+# Of some of the family: how exact products are, and where their kernel is of another tier.
+PRECISION = dict.fromkeys(("product_tf32x3", "product_tf32x3_mma"), "tf32x3")
+ARCHITECTURE = {"product_tf32x3_mma": "sm_80"}
 
 
 class Inputs:
@@ -50,6 +54,13 @@ def scheduled(program: Program) -> Schedule:
 def launches(program: Program, target: Target = TARGET) -> list[PackedLaunch]:
     """What a program launches on a target."""
     return lower.lower(program, target).launches
+
+
+def launches_of(name: str, target: Target | None = None) -> list[PackedLaunch]:
+    """What one of the family launches, at the precision that it is for."""
+    target = target or target_of(ARCHITECTURE.get(name, "sm_90"))
+    with settings.override(matmul_precision=PRECISION.get(name, settings.matmul_precision)):
+        return launches(family()[name], target)
 
 
 def target_of(arch: str) -> Target:
@@ -167,6 +178,8 @@ def family() -> dict[str, Program]:
     add("product_half", lambda new: [_product(new, dtypes.bfloat16)])
     add("product_mma", lambda new: [_layer(new, 512, 256, 384)])
     add("product_wgmma", lambda new: [_layer(new, 2048, 1024, 512)])
+    add("product_tf32x3", lambda new: [_layer(new, 2048, 1024, 512, dtypes.float32)])
+    add("product_tf32x3_mma", lambda new: [_layer(new, 2048, 1024, 512, dtypes.float32)])
     add("conv_channels_last", lambda new: [_images(new)])
     add("winograd", lambda new: [_winograd(new)])
     add("gather", lambda new: [indexing.gather(new(50, 16), new(30, dtype=dtypes.int64))])
@@ -271,10 +284,12 @@ def _product(new: Inputs, dtype: DType) -> Node:
     return contraction.matmul(a, contraction.transpose(b))
 
 
-def _layer(new: Inputs, rows: int, columns: int, length: int) -> Node:
-    """A linear layer of half values with an activation, on matrix units."""
-    x, w = (new(*shape, dtype=dtypes.bfloat16) for shape in ((rows, length), (columns, length)))
-    bias = spread(new(columns, dtype=dtypes.bfloat16), (rows, columns))
+def _layer(
+    new: Inputs, rows: int, columns: int, length: int, dtype: DType = dtypes.bfloat16
+) -> Node:
+    """A linear layer with an activation, on matrix units."""
+    x, w = (new(*shape, dtype=dtype) for shape in ((rows, length), (columns, length)))
+    bias = spread(new(columns, dtype=dtype), (rows, columns))
     y = ew.add(contraction.matmul(x, contraction.transpose(w)), bias)
     return ew.maximum(y, common.full_like(y, 0))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tinygrad_cuda.backend.cuda import driver
-from tinygrad_cuda.core.config import PRECISIONS, settings
+from tinygrad_cuda.core.config import PRECISIONS, ROUNDED, settings
 from tinygrad_cuda.core.errors import ArgumentError
 from tinygrad_cuda.engine.plan import use_matmul_precision
 from tinygrad_cuda.engine.realize import realize_all
@@ -15,14 +15,17 @@ _attention = {"flash": True, "mem_efficient": True, "math": True, "cudnn": True}
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """Permits products and convolutions of float32 to be less precise.
+    """How exact products and convolutions of float32 are.
 
     With ``high`` and ``medium`` large ones multiply numbers of 10 mantissa bits (tf32), sums in
     float32, on the matrix units of a GPU that has wgmma (sm_90): a result errs by about 1e-3 of
-    the largest. What was recorded before is computed first, as it was permitted then.
+    the largest. With ``tf32x3`` large ones split each operand in two such numbers and sum three
+    products, from sm_80 on: errors are not above those of a float32 sum. With ``ieee`` none uses
+    matrix units. What was recorded before is computed first, as it was permitted then.
 
     Args:
-        precision: ``highest``, ``high`` or ``medium``; ``TGC_MATMUL_PRECISION`` at first.
+        precision: ``highest``, ``high``, ``medium``, ``ieee`` or ``tf32x3``;
+            ``TGC_MATMUL_PRECISION`` at first.
 
     Raises:
         ArgumentError: the word is another one.
@@ -55,7 +58,7 @@ class _Matmul:
 
     @property
     def allow_tf32(self) -> bool:
-        return settings.matmul_precision != "highest"
+        return settings.matmul_precision in ROUNDED
 
     @allow_tf32.setter
     def allow_tf32(self, value: bool) -> None:

@@ -36,7 +36,8 @@ def _folder(text: str) -> Path:
         raise ValueError(text) from error
 
 
-PRECISIONS = ("highest", "high", "medium")
+PRECISIONS = ("highest", "high", "medium", "ieee", "tf32x3")
+ROUNDED = ("high", "medium")  # of these, operands of products may lose mantissa bits
 
 
 def _precision(text: str) -> str:
@@ -147,7 +148,8 @@ VARIABLES: tuple[EnvironmentVariable, ...] = (
         "matmul_precision",
         _precision,
         "highest",
-        "how exact products of float32 are: highest; high and medium permit tf32",
+        "how exact products of float32 are: highest; high and medium permit tf32, tf32x3 sums of "
+        "three tf32 products, as exact as float32; ieee has float32 units make them",
     ),
     EnvironmentVariable(
         "TGC_POOL_LIMIT", "pool_limit", int, "0", "bytes the GPU pool may hold; 0: no limit", 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, NamedTuple
 
-from tinygrad_cuda.core.config import settings
+from tinygrad_cuda.core.config import ROUNDED, settings
 from tinygrad_cuda.graph.node import Node, Op, topological, with_sources
 from tinygrad_cuda.graph.ops import attention, common, recurrence
 from tinygrad_cuda.graph.ops.contraction import matmul
@@ -31,6 +31,11 @@ from tinygrad_cuda.lowering.skeletons.contract.loads import (
     table_overflows,
 )
 from tinygrad_cuda.lowering.skeletons.contract.mma import mma_stages
+from tinygrad_cuda.lowering.skeletons.contract.tf32x3 import (
+    MMA_SPLIT_TILES,
+    WGMMA_SPLIT_TILES,
+    tf32x3_stages,
+)
 from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     FEW_ROWS,
     Plan,
@@ -60,6 +65,10 @@ from tinygrad_cuda.lowering.target import Target
 WORTH_A_COPY = 2e9
 UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
 TF32 = "wgmma tf32"
+SPLIT = ("tf32x3",)  # the precisions at which operands of float32 products may be split
+# Values of k from which on a split product errs less than a sum of float32: uniform numbers and
+# e^4N decide, whose sums the units' accumulators truncate (lab/tf32x3.py).
+SPLIT_K = {"mma": 64, "wgmma": 256}
 NO_WINDOWS = "no overlapping windows of one group"
 
 
@@ -175,7 +184,7 @@ def _wgmma(problem: Problem) -> Candidate | str:
 
 def _tf32(problem: Problem) -> Candidate | str:
     node, target = problem.node, problem.target
-    if node.dtype.name != "float32" or settings.matmul_precision == "highest":
+    if node.dtype.name != "float32" or settings.matmul_precision not in ROUNDED:
         return f"{node.dtype.name} is to be exact"
     if target.architecture != (9, 0):
         return f"wgmma is of sm_90a, not of {target.name}"
@@ -185,11 +194,33 @@ def _tf32(problem: Problem) -> Candidate | str:
     return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
 
 
+def _split(problem: Problem, unit: str, tiles: mma_tiles.Tiles) -> Candidate | str:
+    node, target = problem.node, problem.target
+    if node.dtype.name != "float32" or settings.matmul_precision not in SPLIT:
+        return f"{node.dtype.name} is not to be split"
+    if problem.product.k < SPLIT_K[unit]:
+        return f"a sum of {problem.product.k} errs less in float32"
+    cut = mma_tiles.plan(problem.product, target, tiles)
+    return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
+
+
+def _mma_split(problem: Problem) -> Candidate | str:
+    if not problem.target.matrix_lanes:
+        return f"mma of tf32 is of sm_80, not of {problem.target.name}"
+    return _split(problem, "mma", MMA_SPLIT_TILES)
+
+
+def _wgmma_split(problem: Problem) -> Candidate | str:
+    if problem.target.architecture != (9, 0):
+        return f"wgmma is of sm_90a, not of {problem.target.name}"
+    return _split(problem, "wgmma", WGMMA_SPLIT_TILES)
+
+
 def _channels_last(problem: Problem) -> Candidate | str:
     node, target = problem.node, problem.target
     if reason := channels_last.refusal(node):
         return reason
-    made = [tier(problem) for tier in (_wgmma, _mma, _tf32)]
+    made = [tier(problem) for tier in (_wgmma, _mma, _tf32, _wgmma_split, _mma_split)]
     times = [candidate.clocks for candidate in made if isinstance(candidate, Candidate)]
     if not times:
         return f"no tier of {target.name}'s matrix units multiplies {node.dtype.name} as permitted"
@@ -245,7 +276,9 @@ TIERS: tuple[Tier, ...] = (
     ),
     Tier("wgmma", (matmul,), _wgmma, mma_stages, product=True),
     Tier(TF32, (matmul,), _tf32, mma_stages, product=True),
+    Tier("wgmma tf32x3", (matmul,), _wgmma_split, tf32x3_stages, product=True),
     Tier("mma", (matmul,), _mma, mma_stages, product=True),
+    Tier("mma tf32x3", (matmul,), _mma_split, tf32x3_stages, product=True),
     Tier("implicit GEMM", IMPLICIT, _tiled, tiled_stages, product=True),
     Tier("tiled", (matmul,), _tiled, tiled_stages, product=True),
 )  # fmt: skip
@@ -296,7 +329,8 @@ def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS) -> Choice:
                 refusal = tier.refusal(candidate, usual, target)
                 if not refusal:
                     reason = f"{tier.name}, {candidate.clocks:.0f} clocks{refused}"
-                    copies = tier.stages is mma_stages and problem.flops >= WORTH_A_COPY
+                    units = tier.stages in (mma_stages, tf32x3_stages)
+                    copies = units and problem.flops >= WORTH_A_COPY
                     return Choice(tier.name, candidate.cut, tier.stages, reason, copies)
             refused += f"; not {tier.name}: {refusal}"
     raise AssertionError(f"no tier makes {node.op.name}{refused}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from programs import TARGET, family, launches, target_of
+from programs import TARGET, family, launches, launches_of, target_of
 
 from tinygrad_cuda.backend.cuda.compiler import REPORT, architecture_of, compile_source, resources
 from tinygrad_cuda.lowering.codegen.pack import translation_unit
@@ -19,7 +19,7 @@ def test_every_family_of_kernels_compiles(architectures: list[str]) -> None:
     square = [launch.name for launch in launches(family()["product_square"])]
     for arch in architectures:
         target = target_of(arch)
-        made = [launch for program in family().values() for launch in launches(program, target)]
+        made = [launch for name in family() for launch in launches_of(name, target)]
         source = translation_unit(made, target)
         used = resources(compile_source(source, architecture_of(source, arch), REPORT).log)
         assert {launch.name for launch in made} <= set(used)

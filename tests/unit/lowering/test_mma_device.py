@@ -51,6 +51,21 @@ tgc_store(p.out, threadIdx.x * 3, tgc_tf32(low));
 tgc_store(p.out, threadIdx.x * 3 + 1, tgc_pack_bf16(low, high));
 tgc_store(p.out, threadIdx.x * 3 + 2, tgc_pack_fp16(low, high));
 """
+SPLIT = """
+unsigned high, low;
+tgc_tf32_split(tgc_load(p.in, threadIdx.x), high, low);
+tgc_store(p.out, threadIdx.x * 2, high);
+tgc_store(p.out, threadIdx.x * 2 + 1, low);
+"""
+# Columns of a tile of 8 rows of 24 numbers: r[q] is 8 columns, then 4 rows, from the lane's own.
+LOAD = """
+unsigned* tile = reinterpret_cast<unsigned*>(smem);
+for (int i = threadIdx.x; i < 192; i += blockDim.x) tile[i] = tgc_load(p.in, i);
+__syncthreads();
+unsigned r[4];
+tgc_load_x4<32, 384>(r, tile + threadIdx.x % 4 * 24 + threadIdx.x / 4);
+for (int i = 0; i < 4; i++) tgc_store(p.out, threadIdx.x * 4 + i, r[i]);
+"""
 COPY = """
 const float* from = p.in + threadIdx.x * 4;
 tgc_copy_async16(smem + threadIdx.x * 16, from, (int)threadIdx.x < p.limit);
@@ -66,6 +81,8 @@ EVERYTHING = "".join(
         kernel("ldmatrix", LDMATRIX_FIELDS, LDMATRIX % ""),
         kernel("ldmatrix_trans", LDMATRIX_FIELDS, LDMATRIX % "_trans"),
         kernel("rounds", "const float* in; unsigned* out;", ROUND),
+        kernel("splits", "const unsigned* in; unsigned* out;", SPLIT),
+        kernel("loads", "const unsigned* in; unsigned* out;", LOAD),
         kernel(
             "power",
             "const float* in; float* out;",
@@ -226,6 +243,16 @@ def test_four_matrices_from_shared_memory(
         np.testing.assert_array_equal(out[:, matrix], expected)
 
 
+@pytest.mark.parametrize("order", [0, 2])
+def test_four_columns_of_numbers_of_32_bits(unit: EmulatedModule, order: int) -> None:
+    """As fragments of a transposed tile: rows are k."""
+    tile = np.random.default_rng(0).permutation(2**16)[:192].astype(np.uint32).reshape(8, 24)
+    out = np.zeros((32, 4), np.uint32)
+    launch(unit, "loads", tile, out, shared=tile.nbytes, order=order)
+    expected = [tile[PAIR + k, GROUP + row] for k in (0, 4) for row in (0, 8)]
+    np.testing.assert_array_equal(out, np.stack(expected, 1))
+
+
 # Rounding -----------------------------------------------------------------------------------------
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, 1.0, 1 + 2**-11, 1 + 3 * 2**-11, -1 - 2**-11, 1 + 2**-10]
@@ -251,6 +278,25 @@ def test_rounding_to_the_formats(unit: EmulatedModule) -> None:
         nan = np.isnan(half)
         np.testing.assert_array_equal(np.isnan(got), nan)
         np.testing.assert_array_equal(got[~nan].view(np.uint16), half[~nan].view(np.uint16))
+
+
+def test_a_number_is_the_sum_of_its_parts(unit: EmulatedModule) -> None:
+    """The first has 10 mantissa bits, the second is at most half of its last one."""
+    bits = np.random.default_rng(2).integers(0, 2**32, 1024, np.uint32)
+    bits[: len(SPECIAL)] = np.float32(SPECIAL).view(np.uint32)
+    bits[-4:] = 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7F7FFFFF
+    out = np.zeros((1024, 2), np.uint32)
+    launch(unit, "splits", bits, out, block=1024)
+    assert not (out[:, 0] & 0x1FFF).any()
+    x, (high, low) = bits.view(np.float32), out.view(np.float32).T
+    with np.errstate(invalid="ignore", over="ignore"):
+        rounds = np.isfinite(x) & (np.abs(x) < np.float32(2.0**128 - 2.0**116))
+        both = high.astype(np.float64) + low
+        np.testing.assert_array_equal(both[rounds], x.astype(np.float64)[rounds])
+        normal = rounds & (np.abs(x) >= np.finfo(np.float32).tiny)
+        assert (np.abs(low)[normal] <= np.abs(high)[normal] * 2.0**-11).all()
+        assert not np.isfinite(both[~rounds]).any()  # so that such sums are made again
+        assert np.isnan(low[np.isnan(x)]).all()
 
 
 # Copies -------------------------------------------------------------------------------------------
@@ -324,7 +370,7 @@ def test_powers_of_two(unit: EmulatedModule) -> None:
 def test_the_kernels_above_use_every_function() -> None:
     names = set(re.findall(r"TGC_DEVICE \w+ (tgc_\w+)\(", mma_prelude()))
     names |= set(re.findall(r"^TGC_MMA\((\w+),", mma_prelude(), re.MULTILINE))
-    assert len(names) == 10
+    assert len(names) == 12
     assert names <= set(re.findall(r"tgc_\w+", EVERYTHING))
     assert all(MMA_NAMES.search(f"  {name}(r);") for name in names)  # what brings mma.cuh in
     assert not MMA_NAMES.search(prelude())

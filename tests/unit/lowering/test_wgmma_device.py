@@ -45,6 +45,7 @@ tgc_wgmma_fence();
 @product@
 tgc_wgmma_commit();
 tgc_wgmma_wait<0>();
+tgc_wgmma_complete(d);
 for (int i = 0; i < @n@ / 2; i++) tgc_store(p.d, threadIdx.x * (@n@ / 2) + i, d[i]);
 """
 ONE_FIELDS = (
@@ -422,7 +423,7 @@ def test_the_kernels_above_use_every_function() -> None:
     names = set(re.findall(r"TGC_DEVICE [a-z ]+ (tgc_\w+)\(", text))
     made = set(re.findall(r"^TGC_WGMMA\((\w+),", text, re.MULTILINE))
     names |= made | {f"{name}_rs" for name in made}
-    assert len(names) == 12
+    assert len(names) == 13
     assert names <= set(re.findall(r"tgc_\w+", KERNELS))
     assert all(WGMMA_NAMES.search(f"  {name}(r);") for name in names)
     assert not WGMMA_NAMES.search(prelude() + tma_prelude())

@@ -206,7 +206,8 @@ def wgmma_prelude() -> str:
 
 # The names that mma.cuh, tma.cuh and wgmma.cuh define for kernels.
 MMA_NAMES = re.compile(
-    r"\btgc_(mma_|ldmatrix_|tf32\b|pack_(bf16|fp16)\b|exp2_short\b|copy_async16\b)"
+    r"\btgc_(mma_|ldmatrix_|load_x4\b|tf32\b|tf32_split\b|pack_(bf16|fp16)\b|exp2_short\b"
+    r"|copy_async16\b)"
 )
 TMA_NAMES = re.compile(
     r"\btgc_(tensor_map\b|barrier_|proxy_fence\b|tma_|stmatrix_|named_barrier|cluster_)"

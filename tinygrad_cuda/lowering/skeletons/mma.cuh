@@ -110,6 +110,14 @@ TGC_DEVICE void tgc_ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
 #endif
 }
 
+// The same of numbers of 32 bits, which ldmatrix does not transpose, one by one: r[q] lies q % 2 * NEAR
+// + q / 2 * FAR bytes behind the lane's address.
+template <int NEAR, int FAR> TGC_DEVICE void tgc_load_x4(unsigned (&r)[4], const void* from) {
+#pragma unroll
+  for (int q = 0; q < 4; q++)
+    r[q] = *reinterpret_cast<const unsigned*>((const char*)from + q % 2 * NEAR + q / 2 * FAR);
+}
+
 // --------------------------------------------------------------------------------------- products
 // d += a b, on fragments as drawn above.
 
@@ -145,6 +153,13 @@ TGC_DEVICE unsigned tgc_tf32(float value) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
   return bits;
 #endif
+}
+// A float32 as the sum of two numbers: `high` has 10 mantissa bits, to nearest, ties away from zero,
+// and `low` what is left, exactly; the unit reads its first 10. Of an infinity, and of what `high`
+// rounds to one, the sum is no number; that of no number is none.
+TGC_DEVICE void tgc_tf32_split(unsigned value, unsigned& high, unsigned& low) {
+  high = (value + 0x1000u) & 0xffffe000u;
+  low = __float_as_uint(__uint_as_float(value) - __uint_as_float(high));
 }
 // Two floats to the halves of a register, to nearest, ties to even.
 TGC_DEVICE unsigned tgc_pack_bf16(float low, float high) {

@@ -56,6 +56,13 @@ template <int NEWER> TGC_DEVICE void tgc_wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(NEWER) : "memory");
 #endif
 }
+// After a wait: no use of a completed d is moved before it.
+template <int R> TGC_DEVICE void tgc_wgmma_complete(float (&d)[R]) {
+#ifndef TGC_EMULATOR
+#pragma unroll
+  for (int i = 0; i < R; i++) asm volatile("" : "+f"(d[i]) :: "memory");
+#endif
+}
 
 // A warpgroup takes registers from those that others have given: COUNT of each thread, from 24 to 256.
 template <int COUNT> TGC_DEVICE void tgc_registers_take() {

@@ -52,10 +52,7 @@ for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
 #pragma unroll
   for (int step = 0; step < @steps@; step++) {
     if (step + 1 < @steps@) read((step + 1) % 2, slot, step + 1);
-#pragma unroll
-    for (int i = 0; i < @tiles_m@; i++)
-#pragma unroll
-      for (int j = 0; j < @tiles_8@; j++) @multiply@(sum[i][j], a[step % 2][i], b[step % 2][j]);
+    @products@
   }
   put(k_next, free_slot);
   slot = slot + 1 < @stages@ ? slot + 1 : 0;
@@ -64,6 +61,11 @@ for (int k_first = k_begin; k_first < k_last; k_first += @tile_k@) {
 tgc_copy_wait<0>();
 __syncthreads();
 @results@
+//@ products
+#pragma unroll
+for (int i = 0; i < @tiles_m@; i++)
+#pragma unroll
+  for (int j = 0; j < @tiles_8@; j++) @multiply@(sum[i][j], a[step % 2][i], b[step % 2][j]);
 //@ tile
 const int tile_index = @block@ % @grid@;
 const int batch = @block@ / @grid@ % @batches@;
@@ -199,6 +201,7 @@ for (int part = 0; part < @parts@; part++) {
 #pragma unroll
         for (int q = 0; q < @fragment@; q++) totals[v + q] = several.at[q];
       }
+      @check@
       @row@
       @load@
 #pragma unroll

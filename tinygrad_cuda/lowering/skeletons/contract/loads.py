@@ -346,6 +346,29 @@ class ThreadMap:
         return before + self.rows * self.loads
 
 
+@dataclass(frozen=True)
+class RunsOfRows(ThreadMap):
+    """Rows along k that follow each other, one element of each: a thread has a run of k."""
+
+    @property
+    def rows(self) -> int:
+        return 1
+
+    @property
+    def offsets(self) -> tuple[str, str]:
+        row = times(f"threadIdx.x / {self.length}", self.loads)
+        return f"threadIdx.x % {self.length}", row
+
+    @property
+    def loads(self) -> int:
+        return self.strided_size * self.length // THREADS
+
+
+def fetch_by(threads: ThreadMap, reader: Reader, outer: Scope, dtype: DType) -> Fetch:
+    """The loads of a thread map, without an index table."""
+    return _written(threads, reader, outer, dtype, 0, False)
+
+
 def operand_fetch(
     source: Source,
     plan: Plan[Any],

@@ -37,7 +37,6 @@ from tinygrad_cuda.lowering.skeletons.contract.mma_tiles import (
     COPY,
     SWIZZLE,
     MatrixTile,
-    MmaTile,
     Tf32Tile,
     WgmmaTile,
 )
@@ -49,7 +48,7 @@ STRIP = 16  # bytes of an output strip: what a thread stores at once
 
 
 @dataclass(frozen=True)
-class _Operand:
+class Operand:
     """One operand's tiles in shared memory, and the text that brings them there.
 
     Attributes:
@@ -77,7 +76,7 @@ class _Operand:
         return [f"float prefetch_{self.threads.source.name}[{count}];"]
 
 
-class _MatrixContraction(TiledContraction[Any]):
+class MatrixContraction(TiledContraction[Any]):
     """One on matrix units.
 
     Attributes:
@@ -95,30 +94,41 @@ class _MatrixContraction(TiledContraction[Any]):
 
 def mma_stages(kernel: Kernel, plan: Plan[Any]) -> list[Stage]:
     """One stage, or two where the sum over k is split among blocks."""
-    problem = _MatrixContraction(kernel, plan)
+    problem = MatrixContraction(kernel, plan)
     return with_sum(problem, _product(problem))
 
 
-def _product(problem: _MatrixContraction) -> Stage:
+def _product(problem: MatrixContraction) -> Stage:
     """The stage that multiplies; with split-K it leaves the slices in scratch memory."""
-    kernel, tile = problem.kernel, problem.tile
-    params = KernelParams()
+    kernel, tile, params = problem.kernel, problem.tile, KernelParams()
     reader = Reader(params, set(kernel.reads), is_wide(kernel), kernel.target)
     outer = Scope("batch")
     sources = sources_of(problem.a, problem.b, tile.m, tile.n)
-    a, b = (_operand(source, problem, reader, outer) for source in sources)
-    results = _results(problem, reader, outer)
+    a, b = (operand_of(source, problem, reader, outer) for source in sources)
+    results = results_text(problem, reader, outer)
+    products = fill(MMA, "products", **sizes_of(problem))
+    return stage_of(problem, params, body_text(problem, outer, (a, b), products, results))
+
+
+def body_text(
+    problem: MatrixContraction,
+    outer: Scope,
+    operands: tuple[Operand, Operand],
+    products: str,
+    results: str,
+) -> str:
+    """The kernel's body: the ring, the products of its tiles, and what becomes of the sums."""
+    tile, sizes, (a, b) = problem.tile, sizes_of(problem), operands
     wgmma = isinstance(tile, WgmmaTile)
     block = "block" if wgmma else "virtual_block"
-    sizes = _sizes(problem)
     pipeline = fill(
         MMA, "pipeline", fetch_a=a.fetch, fetch_b=b.fetch, put_a=a.put, put_b=b.put
     )  # fmt: skip
-    body = fill(
+    return fill(
         WGMMA if wgmma else MMA,
         "body",
         **sizes,
-        **(_descriptors(tile, a, b) if wgmma else _matrices(tile, a, b)),
+        **(_descriptors(tile, a, b) if wgmma else matrices(tile, a, b)),
         bytes_a=tile.slot(a.trans, tile.m),
         bytes_b=tile.slot(b.trans, tile.n),
         fetches=fill(
@@ -126,31 +136,46 @@ def _product(problem: _MatrixContraction) -> Stage:
         ),
         declare=[*a.declare(), *b.declare()],
         prologue=[*a.before, *b.before, pipeline],
+        products=products,
         results=results,
         tiles=problem.tiles,
         blocks=problem.blocks,
     )
+
+
+def stage_of(problem: MatrixContraction, params: KernelParams, body: str) -> Stage:
+    """The stage around a body."""
+    kernel, tile = problem.kernel, problem.tile
     name = stem(kernel) + ("_slices" if problem.scratch else "")
-    about = _about(problem)
-    stage = wrapped(kernel, name, body, params.list, problem.blocks, tile.shared, about)
+    label = _about(problem)
+    stage = wrapped(kernel, name, body, params.list, problem.blocks, tile.shared, label)
     stage.dense = tile.resident(kernel.target)
     return stage
 
 
-def _about(problem: _MatrixContraction) -> str:
+def _about(problem: MatrixContraction) -> str:
     """What stands above the kernel."""
     tile = problem.tile
     shape = f"{problem.batches} x {problem.m} x {problem.n} x {problem.k}"
     text = (
-        f"contract {shape} by {tile.unit}, tiles of {tile.m} x {tile.n} x {tile.k}, "
+        f"contract {shape} by {tile.unit}{tile.form}, tiles of {tile.m} x {tile.n} x {tile.k}, "
         f"split-K {problem.slices}, {problem.flops} FLOPs"
     )
     return comment(problem.kernel, text, problem.blocks)
 
 
-def _results(problem: _MatrixContraction, reader: Reader, outer: Scope) -> str:
-    """The end of the kernel: outputs through shared memory and the epilogue into memory."""
-    tile, lanes = problem.tile, _lanes(problem)
+def results_text(
+    problem: MatrixContraction, reader: Reader, outer: Scope, check: Sequence[str] = ()
+) -> str:
+    """The end of the kernel: outputs through shared memory and the epilogue into memory.
+
+    Args:
+        problem: the product.
+        reader: of the kernel.
+        outer: the scope around the loop over k.
+        check: statements that may replace `totals`, neighbouring sums of row m.
+    """
+    tile, lanes = problem.tile, lanes_of(problem)
     batch = ix.variable("batch", problem.batches)
     row, load, map_, store = epilogue_text(problem, reader, outer, batch, lanes)
     wgmma = isinstance(tile, WgmmaTile)
@@ -161,11 +186,11 @@ def _results(problem: _MatrixContraction, reader: Reader, outer: Scope) -> str:
     return fill(
         MMA,
         "results",
-        **_sizes(problem),
+        **sizes_of(problem),
         row_step=tile.instruction_m,
-        staging=tile.stages * tile.slots if wgmma else 0,
+        staging=tile.ring if wgmma else 0,
         chunks=chunks,
-        parts=_sizes(problem)["tiles_m"] * chunks,
+        parts=sizes_of(problem)["tiles_m"] * chunks,
         columns=columns,
         groups=columns // 8,
         turns=16 * columns // (32 * lanes),
@@ -173,6 +198,7 @@ def _results(problem: _MatrixContraction, reader: Reader, outer: Scope) -> str:
         high=f"{first} + 1]",
         lanes=lanes,
         fragment=min(4, lanes),
+        check=check,
         strips=problem.n // lanes,
         row=row,
         load=load,
@@ -181,7 +207,7 @@ def _results(problem: _MatrixContraction, reader: Reader, outer: Scope) -> str:
     )
 
 
-def _lanes(problem: _MatrixContraction) -> int:
+def lanes_of(problem: MatrixContraction) -> int:
     """Neighbouring outputs that a thread stores at once: 16 bytes of the widest value."""
     kernel = problem.kernel
     wide = [n for n in (*kernel.stores, *kernel.reads) if prod(n.shape) >= kernel.numel]
@@ -191,7 +217,7 @@ def _lanes(problem: _MatrixContraction) -> int:
     return lanes
 
 
-def _sizes(problem: _MatrixContraction) -> dict[str, object]:
+def sizes_of(problem: MatrixContraction) -> dict[str, object]:
     """The sizes that fill the skeleton."""
     tile = problem.tile
     unit = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32"}[problem.dtype.name]
@@ -216,7 +242,7 @@ def _sizes(problem: _MatrixContraction) -> dict[str, object]:
     }
 
 
-def _descriptors(tile: WgmmaTile, a: _Operand, b: _Operand) -> dict[str, object]:
+def _descriptors(tile: WgmmaTile, a: Operand, b: Operand) -> dict[str, object]:
     """How descriptors walk along the tiles of both operands, in bytes."""
     steps = {False: tile.step * tile.itemsize, True: tile.step * SWIZZLE}
     return {
@@ -231,8 +257,8 @@ def _descriptors(tile: WgmmaTile, a: _Operand, b: _Operand) -> dict[str, object]
     }
 
 
-def _matrices(tile: MmaTile, a: _Operand, b: _Operand) -> dict[str, object]:
-    """How a warp's lanes address the 8 x 8 matrices of both operands, in bytes.
+def matrices(tile: MatrixTile, *operands: Operand) -> dict[str, object]:
+    """How a warp's lanes address the 8 x 8 matrices of operands, in bytes.
 
     ldmatrix.x4 reads four: of A the rows 0-7 and 8-15 at the first k, then at the next; of B two
     matrices of k for each of two groups of 8 columns.
@@ -241,28 +267,34 @@ def _matrices(tile: MmaTile, a: _Operand, b: _Operand) -> dict[str, object]:
     holes: dict[str, object] = {
         "warps_n": tile.across, "warp_m": tile.unit_m, "warp_n": tile.unit_n,
     }  # fmt: skip
-    both = ((a, tile.m, "warp_m", False), (b, tile.n, "warp_n", True))
-    for operand, extent, warp, step_first in both:
-        side = operand.threads.source.name
+    for operand in operands:
+        side, extent = operand.threads.source.name, operand.threads.source.tile
+        warp, step_first = f"warp_{operand.threads.source.other}", side == "b"
         stride = tile.stride(operand.trans, extent)
         # Lanes 0-7, 8-15, 16-23, 24-31 give the rows of the four matrices.
         near, far = "lane % 16", f"lane / 16 * {COPY}"
-        apart = "lane / 16 * 8 + lane % 8", f"lane / 8 % 2 * {COPY}"
-        rows, column = (near, far) if operand.trans == step_first else apart
-        if operand.trans:
+        pairs = "lane / 16 * 8 + lane % 8", f"lane / 8 % 2 * {COPY}"
+        rows, column = (near, far) if operand.trans == step_first else pairs
+        holes[f"ldmatrix_{side}"] = "tgc_ldmatrix_x4" + "_trans" * operand.trans
+        if operand.trans and itemsize == 4:  # ldmatrix transposes 16-bit elements alone
+            along_k, across = 4 * stride, 8 * itemsize
+            steps = f"{along_k}, {across}" if step_first else f"{across}, {along_k}"
+            holes[f"ldmatrix_{side}"] = f"tgc_load_x4<{steps}>"
+            holes[f"matrix_{side}"] = f"lane % 4 * {stride} + ({warp} + lane / 4) * {itemsize}"
+            holes[f"next_{side}"], holes[f"step_{side}"] = 16 * itemsize, tile.step * stride
+        elif operand.trans:
             holes[f"matrix_{side}"] = f"({rows}) * {stride} + {column} + {warp} * {itemsize}"
             holes[f"next_{side}"], holes[f"step_{side}"] = 16 * itemsize, tile.step * stride
         else:
             holes[f"matrix_{side}"] = f"({warp} + {rows}) * {stride} + {column}"
             holes[f"next_{side}"], holes[f"step_{side}"] = 16 * stride, tile.step * itemsize
-        holes[f"ldmatrix_{side}"] = "tgc_ldmatrix_x4" + "_trans" * operand.trans
     return holes
 
 
 # Operands -----------------------------------------------------------------------------------------
 
 
-def _operand(source: Source, problem: _MatrixContraction, reader: Reader, outer: Scope) -> _Operand:
+def operand_of(source: Source, problem: MatrixContraction, reader: Reader, outer: Scope) -> Operand:
     """Copies of 16 bytes where memory has the operand as it is multiplied, or loads."""
     tile = problem.tile
     copied = _copied(source, problem, reader, outer)
@@ -281,7 +313,7 @@ def _operand(source: Source, problem: _MatrixContraction, reader: Reader, outer:
         width=threads.width,
         storage=problem.dtype.c,
     )
-    return _Operand(threads, fetch.before, fetch.fetch, put.splitlines())
+    return Operand(threads, fetch.before, fetch.fetch, put.splitlines())
 
 
 def _slots(tile: MatrixTile, threads: ThreadMap) -> dict[str, object]:
@@ -312,7 +344,7 @@ class _Runs(NamedTuple):
 
 
 def _runs(
-    problem: _MatrixContraction, threads: ThreadMap, reader: Reader, step: Index | None = None
+    problem: MatrixContraction, threads: ThreadMap, reader: Reader, step: Index | None = None
 ) -> _Runs | None:
     """An operand's runs, if memory has it so.
 
@@ -340,8 +372,8 @@ def _runs(
 
 
 def _copied(
-    source: Source, problem: _MatrixContraction, reader: Reader, outer: Scope
-) -> _Operand | None:
+    source: Source, problem: MatrixContraction, reader: Reader, outer: Scope
+) -> Operand | None:
     """Asynchronous copies of an operand's runs, if it has any."""
     tile = problem.tile
     contiguous, _ = contiguous_axis(source, reader.memory)
@@ -378,12 +410,12 @@ def _copied(
         pointer=reader.words.read(runs.node),
         index=reader.index_text(runs.first),
     )
-    return _Operand(threads, [] if along_k else declare, text.splitlines(), [])
+    return Operand(threads, [] if along_k else declare, text.splitlines(), [])
 
 
 def _copied_by_row(
-    problem: _MatrixContraction, threads: ThreadMap, runs: _Runs, reader: Reader, outer: Scope
-) -> _Operand | None:
+    problem: MatrixContraction, threads: ThreadMap, runs: _Runs, reader: Reader, outer: Scope
+) -> Operand | None:
     """Copies of rows that begin at computed positions or hold zeros, if this operand's do."""
     source, tile = threads.source, problem.tile
     row = ix.variable(threads.strided, threads.extents[1])
@@ -424,13 +456,13 @@ def _copied_by_row(
     }
     if along_k:
         before = fill(MMA, "rows", **holes).splitlines()
-        return _Operand(threads, before, fill(MMA, "copy_rows", **holes).splitlines(), [])
+        return Operand(threads, before, fill(MMA, "copy_rows", **holes).splitlines(), [])
     shared = fill(MMA, "copy_shared_rows", **holes, **_row_begins(threads, rows.computed, holes))
-    return _Operand(threads, declare, shared.splitlines(), [])
+    return Operand(threads, declare, shared.splitlines(), [])
 
 
 def _rows_by_tile(
-    problem: _MatrixContraction, threads: ThreadMap, reader: Reader, row: Index
+    problem: MatrixContraction, threads: ThreadMap, reader: Reader, row: Index
 ) -> Rows | None:
     """The rows by a tile's number and a run's in it: most tiles are of one case for all threads."""
     tile, length = problem.tile, threads.length

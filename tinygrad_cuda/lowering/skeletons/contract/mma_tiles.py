@@ -44,6 +44,7 @@ class MatrixTile:
 
     itemsize = 2  # bytes of an element
     unit = ""  # whose instructions it is cut for
+    form = ""  # of its products, where they are several
     units = WARPS  # warps, or warpgroups, of a block
     instruction_m = 16  # rows of one instruction
 
@@ -105,6 +106,11 @@ class MatrixTile:
         return sum(max(self.slot(t, e) for t in (False, True)) for e in (self.m, self.n))
 
     @property
+    def ring(self) -> int:
+        """Bytes of all slots."""
+        return self.stages * self.slots
+
+    @property
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
         raise NotImplementedError
@@ -122,7 +128,7 @@ class MmaTile(MatrixTile):
 
     @property
     def shared(self) -> int:
-        return max(self.stages * self.slots, self.staging)
+        return max(self.ring, self.staging)
 
     def stride(self, trans: bool, extent: int) -> int:
         return (extent if trans else self.k) * self.itemsize + COPY
@@ -143,7 +149,7 @@ class WgmmaTile(MatrixTile):
 
     @property
     def shared(self) -> int:
-        return self.stages * self.slots + self.staging  # the next tiles come during the epilogue
+        return self.ring + self.staging  # the next tiles come during the epilogue
 
     def stride(self, trans: bool, extent: int) -> int:
         return SWIZZLE
