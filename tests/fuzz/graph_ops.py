@@ -1028,7 +1028,8 @@ product("linear", "fff", _linear)
 product("attention", "ff", _attention)
 product("outer", "nn", lambda lib, k, x, y: lib.outer(x.reshape(-1), y.reshape(-1)[:7]))
 product("dot", "ff", lambda lib, k, x, y: lib.dot(resized(x, 5), resized(kind_like(x, y), 5)))
-product("kron", "fF", lambda lib, k, x, y: lib.kron(x, y))
+# torch's gradient of kron reads the operands as they were written since, unnoticed.
+product("kron", "fF", lambda lib, k, x, y: lib.kron(x.clone(), y.clone()))
 product("inner", "fF", lambda lib, k, x, y: lib.inner(x, kind_like(x, y)))
 product(
     "tensordot", "fF", lambda lib, k, x, y: lib.tensordot(x, kind_like(x, y), dims=k.choice((0, 1)))

@@ -15,7 +15,7 @@ import graphs  # noqa: E402
 # Each of these was a difference before a rule was mended.
 SEEDS = (
     1, 6, 13, 16, 18, 56, 78, 88, 97, 138, 155, 156, 303, 339, 479, 1008599, 1008750, 1019434,
-    1019704, 1003382, 1019221, 1700631, 3008802, 3011847, 3017592,
+    1019704, 1003382, 1019221, 1700631, 3008802, 3011847, 3013506, 3015995, 3017592, 3019208,
 )  # fmt: skip
 
 
@@ -105,6 +105,29 @@ def test_rows_of_zeros_are_as_exact_as_what_is_added_to_them(
     difference = graphs.check(graphs.generate(1700631), "cpu")
     assert bool(difference) == noticed
     assert difference is None or difference.startswith("values of instance_norm:")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("cosine_similarity", lambda x: x + 0.5),
+        ("prod of all", lambda x: x * 1.1),
+    ],
+)
+def test_steps_that_are_wrong_for_what_they_were_given_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, name: str, change: Any
+) -> None:
+    """In seed 3013506 a rounding decides between 0 and 1, of which ours has the other one."""
+    row = graph_ops.OPS[name]
+
+    def run(lib: Any, k: Any, *operands: Any) -> Any:
+        result = row.run(lib, k, *operands)
+        return result if lib is torch else change(result)
+
+    monkeypatch.setitem(graph_ops.OPS, name, row._replace(run=run))
+    difference = graphs.check(graphs.generate(3013506), "cpu")
+    assert difference is not None
+    assert difference.startswith("values of ")
 
 
 @pytest.mark.parametrize(
