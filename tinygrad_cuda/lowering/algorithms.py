@@ -225,7 +225,8 @@ def _channels_last(problem: Problem) -> Candidate | str:
     if not times:
         return f"no tier of {target.name}'s matrix units multiplies {node.dtype.name} as permitted"
     moved = channels_last.moved_bytes(node) / (channels_last.SPEED * target.traffic)
-    return Candidate(ChannelsLast(), min(times) + moved + channels_last.LAUNCH)
+    launch = channels_last.LAUNCH if moved else 0
+    return Candidate(ChannelsLast(), min(times) + moved + launch)
 
 
 def _winograd(problem: Problem) -> Candidate | str:

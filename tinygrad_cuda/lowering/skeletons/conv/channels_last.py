@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.node import Node, gradient_mode, node_made, recorded_at
 from tinygrad_cuda.graph.ops import contraction, movement
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops.convolution import convolution, geometry_of
-from tinygrad_cuda.graph.ops.geometry import Geometry
 from tinygrad_cuda.graph.ops.windows import padded, windows
 
 COPY = 16  # bytes
-SPEED = 0.5  # share of memory's bytes a clock at which channels are put last
+SPEED = 0.65  # share of memory's bytes a clock at which channels are put last
 LAUNCH = 4000  # clocks of a launch that does so
 
 # Values that are stored in another order, by what they are made of: a plan stores each once.
@@ -32,20 +32,29 @@ class ChannelsLast:
 
 def refusal(node: Node) -> str:
     """Why a convolution, or a weight gradient, is no such product; empty if it is one."""
-    x, together = _input(node), COPY // node.dtype.itemsize
-    if not node.dtype.is_half and (node.dtype.name != "float32" or node.op is not convolution):
+    channels, together = _input(node).shape[1], _together(node)
+    taps, _ = _windows(node)
+    if not node.dtype.is_half and node.dtype.name != "float32":
         return f"{node.dtype.name} is no operand of this product on matrix units"
-    if geometry_of(node.attributes).groups != 1:
-        return "several groups"
-    if x.shape[1] % together:
-        return f"{x.shape[1]} channels are no copies of {together}"
+    if not node.dtype.is_half and node.op is not convolution and prod(taps) > 1:
+        return "tf32 reads windows of pixels along k alone"
+    channels //= geometry_of(node.attributes).groups
+    if channels % together:
+        return f"{channels} channels of a group are no copies of {together}"
     return ""
 
 
 def moved_bytes(node: Node) -> int:
     """What is read and written so that the channels are last."""
-    values = (_input(node), node.sources[1]) if node.op is convolution else (_input(node),)
-    return sum(2 * prod(value.shape) * value.dtype.itemsize for value in values)
+    x = _input(node)
+    taps, sizes = _windows(node)
+    moved = 0
+    if prod(taps) > 1:
+        moved = 2 * prod(x.shape)
+        moved += 2 * prod(node.sources[1].shape) if node.op is convolution else 0
+    elif not _pixels(node):  # one pixel of each window, of which rows are read whole
+        moved = prod(x.shape[:2]) * (prod(sizes[:-1]) * x.shape[-1] + prod(sizes))
+    return moved * node.dtype.itemsize
 
 
 def k_major(node: Node, along_k: tuple[bool, bool], layouts: Layouts) -> Node:
@@ -84,27 +93,63 @@ def _input(node: Node) -> Node:
     return node.sources[node.op is not convolution]
 
 
+def _windows(node: Node) -> tuple[Shape, Shape]:
+    """Taps of a window, and how many windows an image has along each axis."""
+    if node.op is convolution:
+        return node.sources[1].shape[2:], node.shape[2:]
+    return node.shape[2:], node.sources[0].shape[2:]
+
+
+def _together(node: Node) -> int:
+    """Elements of a copy."""
+    return COPY // node.dtype.itemsize
+
+
+def _pixels(node: Node) -> bool:
+    """Whether windows are the pixels, in their order, of which several are one copy."""
+    at, (taps, sizes) = geometry_of(node.attributes), _windows(node)
+    return (
+        prod(taps) == prod(at.stride) == 1
+        and not any(map(any, at.padding))
+        and prod(sizes) % _together(node) == 0
+    )
+
+
 def _result(node: Node, layouts: Layouts) -> Node:
     """``Y[o, n] = sum over k of W[o, k] X[k, n]`` with k = (taps, channel), n = (image, pixel)."""
     x, w = node.sources
-    taps, sizes = w.shape[2:], node.shape[2:]
-    columns = _columns(x, taps, sizes, geometry_of(node.attributes), layouts)
-    rows = movement.reshape(_channels_last(w, layouts), shape=(w.shape[0], prod(w.shape[1:])))
-    split = (w.shape[0], x.shape[0], prod(sizes))
+    taps, at = w.shape[2:], geometry_of(node.attributes)
+    columns = _columns(node, layouts)
+    last = _channels_last(w, layouts) if prod(taps) > 1 else w
+    rows = movement.reshape(last, shape=_by_group(at.groups, w.shape[0], prod(w.shape[1:])))
+    split = (w.shape[0], x.shape[0], prod(node.shape[2:]))
     return _product(node, rows, columns, split, (1, 0, 2))
 
 
 def _weight_gradient(node: Node, layouts: Layouts) -> Node:
     """``dW[o, k] = sum over n of dY[o, n] X[k, n]``."""
     g, x = node.sources
-    taps, sizes = node.shape[2:], g.shape[2:]
-    columns = _columns(x, taps, sizes, geometry_of(node.attributes), layouts)
+    at, (taps, sizes) = geometry_of(node.attributes), _windows(node)
+    columns = _columns(node, layouts)
     images, channels = g.shape[:2]
+    if prod(sizes) % _together(node):  # no runs of pixels to copy
+        g = movement.permute(_channels_last(g, layouts), axes=(0, len(sizes) + 1, *_range(sizes)))
     rows = movement.reshape(g, shape=(images, channels, prod(sizes)))
     rows = movement.permute(rows, axes=(1, 0, 2))
-    rows = movement.reshape(rows, shape=(channels, images * prod(sizes)))
-    split = (channels, prod(taps), x.shape[1])
+    shape = _by_group(at.groups, channels, images * prod(sizes))
+    rows = movement.reshape(rows, shape=shape)
+    split = (channels, prod(taps), x.shape[1] // at.groups)
     return _product(node, rows, contraction.transpose(columns), split, (0, 2, 1))
+
+
+def _by_group(groups: int, rows: int, columns: int) -> Shape:
+    """The shape of a matrix whose rows are those of all groups: a batch if there are several."""
+    return (rows, columns) if groups == 1 else (groups, rows // groups, columns)
+
+
+def _range(sizes: Shape) -> range:
+    """The spatial axes of images with the channels last."""
+    return range(1, 1 + len(sizes))
 
 
 def _product(node: Node, a: Node, b: Node, split: Any, axes: Any) -> Node:
@@ -124,14 +169,24 @@ def _channels_last(x: Node, layouts: Layouts) -> Node:
     return layouts[key]
 
 
-def _columns(x: Node, taps: Any, sizes: Any, at: Geometry, layouts: Layouts) -> Node:
-    """Windows as columns: shape (prod(taps) * C, N * prod(sizes))."""
-    rank, (images, channels) = len(taps), x.shape[:2]
-    plain = prod(taps) == prod(at.stride) == 1 and not any(map(any, at.padding))
-    if not plain:  # else pixels that follow each other are copied as they are
-        last = _channels_last(x, layouts)
-        x = movement.permute(last, axes=(0, rank + 1, *range(1, rank + 1)))
-    wide = windows(padded(x, at.padding), taps, at.stride, at.dilation, sizes)
-    axes = (*range(2 + rank, 2 + 2 * rank), 1, 0, *range(2, 2 + rank))
+def _columns(node: Node, layouts: Layouts) -> Node:
+    """Windows as columns: shape (prod(taps) * C, N * prod(sizes)), or such a matrix a group."""
+    x, at, (taps, sizes) = _input(node), geometry_of(node.attributes), _windows(node)
+    rank, images, channels = len(taps), x.shape[0], x.shape[1] // at.groups
+    inner, stride = (0, rank + 1, *_range(sizes)), at.stride
+    if _pixels(node):
+        pass  # pixels that follow each other are copied as they are
+    elif prod(taps) == 1:  # only pixels that windows have are stored
+        shape, starts = (*x.shape[:2], *sizes), (0,) * len(x.shape)
+        x = movement.slice_(
+            padded(x, at.padding), starts=starts, shape=shape, steps=(1, 1, *stride)
+        )
+        x, stride = movement.permute(_channels_last(x, layouts), axes=inner), (1,) * rank
+    else:
+        x = padded(movement.permute(_channels_last(x, layouts), axes=inner), at.padding)
+    wide = windows(x, taps, stride, at.dilation, sizes)
+    wide = movement.reshape(wide, shape=(images, at.groups, channels, *sizes, *taps))
+    axes = (1, *range(3 + rank, 3 + 2 * rank), 2, 0, *range(3, 3 + rank))
     wide = movement.permute(wide, axes=axes)
-    return movement.reshape(wide, shape=(prod(taps) * channels, images * prod(sizes)))
+    matrix = (prod(taps) * channels, images * prod(sizes))
+    return movement.reshape(wide, shape=matrix if at.groups == 1 else (at.groups, *matrix))
