@@ -1,6 +1,6 @@
 """Tiles of products on matrix units beside cuBLAS: each tile of mma_tiles.py on each product.
 
-    python -m lab.matrix_units OUT.json [--products 4096,4096,4096,NT ...] [--seconds 120]
+    python -m lab.matrix_units OUT.json [--products 0 5 ...] [--seconds 120]
 
 Every result is compared with torch's. Times are medians behind a write that empties the L2 cache.
 """
@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "tests/unit"))
 from programs import Inputs  # noqa: E402
 
 from tinygrad_cuda.backend.cuda import compiler  # noqa: E402
+from tinygrad_cuda.backend.cuda import driver as gpu_driver  # noqa: E402
 from tinygrad_cuda.core import dtypes  # noqa: E402
 from tinygrad_cuda.graph.ops import contraction  # noqa: E402
 from tinygrad_cuda.lowering import algorithms, lower  # noqa: E402
@@ -33,6 +34,7 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (  # noqa:
     Product,
     split_k,
 )
+from tinygrad_cuda.lowering.skeletons.contract.tma import tma_stages  # noqa: E402
 from tinygrad_cuda.lowering.target import Target  # noqa: E402
 
 TARGET = Target.h200()
@@ -65,6 +67,7 @@ PRODUCTS = (
     Case(1, 16384, 50304, 768, "NT"),
     Case(1, 768, 3072, 16384, "TN"),
     Case(1, 8192, 768, 3072, "NT"),
+    Case(1, 8192, 768, 3072, "NN"),
     Case(1, 64, 4096, 4096, "NT"),
     Case(96, 1024, 1024, 64, "NT"),
     Case(96, 1024, 64, 1024, "NN"),
@@ -103,6 +106,11 @@ def lowered(case: Case, plan: Plan[Any], stages: Any, dtype: dtypes.DType = dtyp
         algorithms.TIERS = before
 
 
+def stages_of(plan: Plan[Any]) -> Any:
+    """What makes a product's kernels with a plan."""
+    return tma_stages if isinstance(plan.tile, mma_tiles.TmaTile) else mma_stages
+
+
 def plans(case: Case, tiles: Any) -> list[Plan[Any]]:
     """Each tile with the whole sum, and with slices that fill the machine once or twice."""
     found = {}
@@ -125,7 +133,7 @@ class Runner:
         import torch
         from cuda.bindings import driver
 
-        self.torch, self.driver = torch, driver
+        self.torch, self.driver, self.gpu = torch, driver, gpu_driver.device()
         torch.zeros(1, device="cuda")
         self.flush = torch.empty(FLUSH, dtype=torch.uint8, device="cuda")
 
@@ -159,25 +167,34 @@ class Runner:
                 driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                 max(launch.shared, 1),
             ))  # fmt: skip
-            values = []
+            raw = b""
             for word in launch.words:
-                if word.item not in tensors:
-                    tensors[word.item] = self.torch.empty(
-                        word.item.nbytes, dtype=self.torch.uint8, device="cuda"
+                if word.kind == "unused":
+                    continue  # a part of a tensor map, or what fills up the parameters
+                if word.memory not in tensors:
+                    tensors[word.memory] = self.torch.empty(
+                        word.memory.nbytes, dtype=self.torch.uint8, device="cuda"
                     )
-                values.append(tensors[word.item].data_ptr())
-            raw = struct.pack(f"<{len(values)}Q", *values)
+                address = tensors[word.memory].data_ptr()
+                if word.kind == "map":
+                    raw += self.gpu.tensor_map(word.item, address)
+                else:
+                    raw += struct.pack("<Q", address)
+            raw = raw.ljust(8 * len(launch.words), b"\0")
             import ctypes
 
             buffer = ctypes.create_string_buffer(raw)
             pointer = (ctypes.c_void_p * 1)(ctypes.addressof(buffer))
             keep.append((buffer, pointer))
-            calls.append((function, launch.blocks, launch.shared, ctypes.addressof(pointer)))
+            sizes = launch.blocks, launch.threads, launch.shared
+            calls.append((function, *sizes, ctypes.addressof(pointer)))
         stream = self.torch.cuda.current_stream().cuda_stream
 
         def run(held: Any = keep) -> None:  # whose memory the parameters are
-            for function, blocks, shared, params in calls:
-                driver.cuLaunchKernel(function, blocks, 1, 1, 256, 1, 1, shared, stream, params, 0)
+            for function, blocks, threads, shared, params in calls:
+                driver.cuLaunchKernel(
+                    function, blocks, 1, 1, threads, 1, 1, shared, stream, params, 0
+                )
 
         return run
 
@@ -191,7 +208,7 @@ def measure(case: Case, tiles: Any, runner: Runner, simt: bool) -> dict[str, Any
     y = b.transpose(-1, -2) if case.layout[1] == "T" else b
     want = torch.matmul(x, y)
     peer = runner.time(lambda: torch.matmul(x, y, out=want))
-    chosen = [(plan, mma_stages) for plan in plans(case, tiles)]
+    chosen = [(plan, stages_of(plan)) for plan in plans(case, tiles)]
     if simt:
         product = Product(case.batches, case.m, case.n, case.k, 4)
         chosen.append((tile_heuristics.plan(product, TARGET), algorithms.tiled_stages))
@@ -212,10 +229,10 @@ def measure(case: Case, tiles: Any, runner: Runner, simt: bool) -> dict[str, Any
         tile = plan.tile
         rows.append({
             "tile": [tile.m, tile.n, tile.k, getattr(tile, "stages", 0),
-                     type(tile).__name__],
+                     type(tile).__name__ + " ping-pong" * getattr(tile, "ping_pong", False)],
             "slices": plan.slices, "chunk": plan.chunk, "us": took,
             "tflops": case.flops / took / 1e6, "error": error,
-            "simt": stages is not mma_stages,
+            "simt": stages is algorithms.tiled_stages,
         })  # fmt: skip
     rows.sort(key=lambda row: row["us"])
     return {"case": list(case), "cublas_us": peer, "cublas_tflops": case.flops / peer / 1e6,
@@ -225,18 +242,22 @@ def measure(case: Case, tiles: Any, runner: Runner, simt: bool) -> dict[str, Any
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--products", type=int, nargs="*", default=[], help="their numbers")
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--more", action="store_true", help="deeper and shallower rings, too")
+    parser.add_argument("--sm-90", action="store_true", help="tiles of wgmma alone")
     given = parser.parse_args()
     runner, start, results = Runner(), time.monotonic(), []
-    tiles: list[Any] = [*mma_tiles.MMA_TILES, *mma_tiles.WGMMA_TILES]
+    tiles: list[Any] = [*mma_tiles.TMA_TILES, *mma_tiles.WGMMA_TILES]
+    if not given.sm_90:
+        tiles += mma_tiles.MMA_TILES
     if given.more:
         big = [tile for tile in tiles if tile.m * tile.n >= 128 * 128]
         mma = [tile for tile in big if isinstance(tile, mma_tiles.MmaTile)]
         tiles += [replace(tile, stages=3) for tile in big]
         tiles += [replace(tile, k=64, stages=3) for tile in mma]
         tiles = [tile for tile in tiles if tile.shared <= TARGET.block_shared]
-    for case in PRODUCTS:
+    for case in [PRODUCTS[number] for number in given.products] or PRODUCTS:
         if time.monotonic() - start > given.seconds:
             print("out of time before", case)
             break

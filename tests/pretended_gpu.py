@@ -24,6 +24,7 @@ from tinygrad_cuda.backend.cuda import driver as runtime
 from tinygrad_cuda.backend.cuda.graphs import graph_replay as replay
 from tinygrad_cuda.backend.emu import runtime as emulator
 from tinygrad_cuda.backend.emu.backend import new_buffer
+from tinygrad_cuda.backend.emu.tensor_map import tensor_map
 from tinygrad_cuda.core.device import as_device
 from tinygrad_cuda.engine.plan import cache as plans
 from tinygrad_cuda.lowering.target import Target
@@ -293,6 +294,15 @@ class Driver:
         self, kernel: Kernel, threads: int, shared: int
     ) -> Any:
         return self.ok, 2
+
+    def cuTensorMapEncodeTiled(self, kind: Any, axes: int, address: int, *rest: Any) -> Any:
+        shape, strides, box, apart, _, swizzle, *_ = rest
+        sizes = [[int(n) for n in numbers] for numbers in (shape, strides, box)]
+        assert len(shape) == axes and [int(n) for n in apart] == [1] * axes
+        itemsize = 4 if kind.name.endswith("FLOAT32") else 2
+        width = int("".join(filter(str.isdigit, swizzle.name)) or 0)
+        words = tensor_map(address, itemsize, *sizes, width)
+        return self.ok, SimpleNamespace(opaque=words.tolist())
 
     def cuLaunchKernel(self, kernel: Kernel, *rest: Any) -> Any:
         gx, gy, gz, bx, by, bz, shared, stream, parameters, extra = rest

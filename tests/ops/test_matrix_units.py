@@ -350,7 +350,10 @@ def test_the_choice_says_why() -> None:
         return contraction.matmul(a, b)
 
     h200 = Target.h200()
-    assert algorithms.choose(product(big, shape, bfloat16), h200).tier == "wgmma"
+    assert algorithms.choose(product(big, shape, bfloat16), h200).tier == "wgmma tma"
+    odd = algorithms.choose(product(big, (2047, 2047), bfloat16), h200)
+    assert odd.tier == "wgmma"
+    assert "an operand is no matrix in memory" in odd.reason
     assert algorithms.choose(product(small, (3, 3), bfloat16), h200).tier == "tiled"
     exact = algorithms.choose(product(small, shape, float32), h200)
     assert exact.tier == "tiled"

@@ -309,7 +309,7 @@ def test_the_precision_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tier("tf32x3", 4096, 4096, LEAST["mma"] - 1) == "tiled"
     assert tier("tf32x3", 64, 128, 784) == "tiled"
     assert tier("ieee", *large) == tier("ieee", *large, a100) == "tiled"
-    assert tier("high", *large) == "wgmma tf32"
+    assert tier("high", *large) == "wgmma tma tf32"
     old = Target("T4", (7, 5), 40, 64 << 10, 64 << 10, 4 << 20, 200)
     assert tier("tf32x3", *large, old) == "tiled"
 

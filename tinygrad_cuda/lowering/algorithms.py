@@ -19,7 +19,7 @@ from tinygrad_cuda.lowering.codegen.index import INT_MAX
 from tinygrad_cuda.lowering.codegen.skeleton import Stage
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Kernel
 from tinygrad_cuda.lowering.skeletons.attention import tiles as attention_tiles
-from tinygrad_cuda.lowering.skeletons.contract import mma_tiles
+from tinygrad_cuda.lowering.skeletons.contract import mma_tiles, tma
 from tinygrad_cuda.lowering.skeletons.contract.contract import (
     direct_stages,
     tiled_stages,
@@ -44,6 +44,7 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
     itemsize_of,
     plan,
 )
+from tinygrad_cuda.lowering.skeletons.contract.tma import tma_stages
 from tinygrad_cuda.lowering.skeletons.conv import channels_last
 from tinygrad_cuda.lowering.skeletons.conv.channels_last import ChannelsLast
 from tinygrad_cuda.lowering.skeletons.conv.direct import DirectCut, direct_cut_of
@@ -64,7 +65,7 @@ from tinygrad_cuda.lowering.target import Target
 # loads through registers take 1 us longer for each 1e9, a kernel that stores an operand 3 us.
 WORTH_A_COPY = 2e9
 UNCOUNTED = 1500  # clocks of a product's beginning and end that its model leaves out
-TF32 = "wgmma tf32"
+TF32, TMA_TF32 = "wgmma tf32", "wgmma tma tf32"
 SPLIT = ("tf32x3",)  # the precisions at which operands of float32 products may be split
 # Values of k from which on a split product errs less than a sum of float32: uniform numbers and
 # e^4N decide, whose sums the units' accumulators truncate (lab/tf32x3.py).
@@ -182,7 +183,36 @@ def _wgmma(problem: Problem) -> Candidate | str:
     return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
 
 
+def _tma(problem: Problem) -> Candidate | str:
+    target = problem.target
+    if not problem.node.dtype.is_half:
+        return f"{problem.node.dtype.name} is no operand of wgmma"
+    if target.architecture != (9, 0):
+        return "no wgmma"
+    if problem.flops < WORTH_A_COPY or not tma.describes(problem.a, problem.b):
+        return "an operand is no matrix in memory"
+    cut = mma_tiles.plan(problem.product, target, mma_tiles.TMA_TILES)
+    return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
+
+
+def _tma_tf32(problem: Problem) -> Candidate | str:
+    if reason := _tf32_refusal(problem):
+        return reason
+    first, second = lie_along_k(problem.a, problem.b)
+    if not tma.describes(problem.a, problem.b, (not first, not second)):
+        return "an operand is no matrix in memory"
+    cut = mma_tiles.plan(problem.product, problem.target, mma_tiles.TMA_TF32_TILES)
+    return Candidate(cut, mma_tiles.clocks(cut, problem.product, problem.target))
+
+
 def _tf32(problem: Problem) -> Candidate | str:
+    if reason := _tf32_refusal(problem):
+        return reason
+    cut = mma_tiles.plan(problem.product, problem.target, mma_tiles.TF32_TILES)
+    return Candidate(cut, mma_tiles.clocks(cut, problem.product, problem.target))
+
+
+def _tf32_refusal(problem: Problem) -> str:
     node, target = problem.node, problem.target
     if node.dtype.name != "float32" or settings.matmul_precision not in ROUNDED:
         return f"{node.dtype.name} is to be exact"
@@ -190,8 +220,7 @@ def _tf32(problem: Problem) -> Candidate | str:
         return f"wgmma is of sm_90a, not of {target.name}"
     if problem.product.k % 4 or problem.flops < WORTH_A_COPY:
         return "too few products, or k is not of copies of 4"
-    cut = mma_tiles.plan(problem.product, target, mma_tiles.TF32_TILES)
-    return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
+    return ""
 
 
 def _split(problem: Problem, unit: str, tiles: mma_tiles.Tiles) -> Candidate | str:
@@ -275,7 +304,9 @@ TIERS: tuple[Tier, ...] = (
         "direct weight gradient", (convolution_weight_gradient,), _direct_weight_gradient,
         weight_gradient_stages, extra=UNCOUNTED, blocks=0.5,
     ),
+    Tier("wgmma tma", (matmul,), _tma, tma_stages, product=True),
     Tier("wgmma", (matmul,), _wgmma, mma_stages, product=True),
+    Tier(TMA_TF32, (matmul,), _tma_tf32, tma_stages, product=True),
     Tier(TF32, (matmul,), _tf32, mma_stages, product=True),
     Tier("wgmma tf32x3", (matmul,), _wgmma_split, tf32x3_stages, product=True),
     Tier("mma", (matmul,), _mma, mma_stages, product=True),
@@ -330,7 +361,7 @@ def choose(node: Node, target: Target, tiers: Sequence[Tier] = TIERS) -> Choice:
                 refusal = tier.refusal(candidate, usual, target)
                 if not refusal:
                     reason = f"{tier.name}, {candidate.clocks:.0f} clocks{refused}"
-                    units = tier.stages in (mma_stages, tf32x3_stages)
+                    units = tier.stages in (mma_stages, tma_stages, tf32x3_stages)
                     copies = units and problem.flops >= WORTH_A_COPY
                     return Choice(tier.name, candidate.cut, tier.stages, reason, copies)
             refused += f"; not {tier.name}: {refusal}"
@@ -372,7 +403,7 @@ def choose_algorithms(
                 made = by_tiles(made, choice.cut)
                 (planes,) = made.sources
                 choices[planes] = choose(planes, target, tiers)
-            if choice.tier == TF32:
+            if choice.tier in (TF32, TMA_TF32):
                 made = channels_last.k_major(made, lie_along_k(*made.sources), layouts)
             choices[made] = choice
         new[node] = made

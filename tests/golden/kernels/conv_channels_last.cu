@@ -69,7 +69,7 @@ TGC_STAGE(pack_2f49a2f45f,
 // contract 1 x 64 x 8192 x 576 by mma, tiles of 64 x 32 x 64, split-K 1, 603979776 FLOPs: matmul.
 // Stores matmul (32, 64, 16, 16) float16.
 // Grid 256 x 256 threads, 2170880 bytes moved at least.
-TGC_STAGE(contract_matmul_87b921b648,
+TGC_STAGE(contract_matmul_77145fc1a4,
   const tgc_half* in0;
   const tgc_half* in1;
   tgc_half* out0;
@@ -164,8 +164,8 @@ TGC_STAGE(contract_matmul_87b921b648,
   }
   tgc_copy_wait<0>();
   __syncthreads();
-  // A warp's 16 x columns sums in shared memory; groups of 8 columns are exchanged by row, so that
-  // rows meet different banks.
+  // A warp's 16 x columns sums in shared memory. Groups of 8 columns are exchanged by row, so that rows
+  // meet different banks, and the halves of the last four groups, so that a row's strips do.
   float* const staged = reinterpret_cast<float*>(smem) + warp * 256;
 #pragma unroll 1
   for (int part = 0; part < 1; part++) {
@@ -181,35 +181,38 @@ TGC_STAGE(contract_matmul_87b921b648,
             tgc_vector<float, 2> pair;
             pair.at[0] = sum[i][c * 2 + j][half * 2];
             pair.at[1] = sum[i][c * 2 + j][half * 2 + 1];
+            const int at = (j ^ lane / 4 % 2) * 8 + lane % 4 * 2;
             *reinterpret_cast<tgc_vector<float, 2>*>(
-                staged + (half * 8 + lane / 4) * 16 + (j ^ lane / 4 % 2) * 8 +
-                lane % 4 * 2) = pair;
+                staged + (half * 8 + lane / 4) * 16 + (at ^ at / 32 * 4)) = pair;
           }
       }
     __syncwarp();
-    const int e = lane;
-    const int row = e / (2), column = e % 2;
-    const int m = tile_m * 64 + warp_m + part * 16 + row;
-    const int first = tile_n * 32 + warp_n;
-    const int strip = first / 8 + column;
-    if (m < 64 && strip < 1024) {
-      float totals[8];
+    {
+      const int e = lane;
+      const int row = e / (2), column = e % 2;
+      const int m = tile_m * 64 + warp_m + part * 16 + row;
+      const int first = tile_n * 32 + warp_n;
+      const int strip = first / 8 + column;
+      {
+        float totals[8];
 #pragma unroll
-      for (int v = 0; v < 8; v += 4) {
-        const tgc_vector<float, 4> several =
-            *reinterpret_cast<const tgc_vector<float, 4>*>(
-                staged + row * 16 + (column * 8 + v ^ row % 2 * 8));
+        for (int v = 0; v < 8; v += 4) {
+          const int at = column * 8 + v ^ row % 2 * 8;
+          const tgc_vector<float, 4> several =
+              *reinterpret_cast<const tgc_vector<float, 4>*>(
+                  staged + row * 16 + (at ^ at / 32 * 4));
 #pragma unroll
-        for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
+          for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
+        }
+        float out0x8[8];
+#pragma unroll
+        for (int v = 0; v < 8; v++) {
+          const float total = totals[v];
+          const float rounded0 = tgc_cast<tgc_half>(total);
+          out0x8[v] = total;
+        }
+        tgc_store_vector(p.out0, strip / 32 * 16384 + m * 256 + strip % 32 * 8, tgc_rounded<tgc_half>(out0x8));
       }
-      float out0x8[8];
-#pragma unroll
-      for (int v = 0; v < 8; v++) {
-        const float total = totals[v];
-        const float rounded0 = tgc_cast<tgc_half>(total);
-        out0x8[v] = total;
-      }
-      tgc_store_vector(p.out0, strip / 32 * 16384 + m * 256 + strip % 32 * 8, tgc_rounded<tgc_half>(out0x8));
     }
     __syncwarp();
   }

@@ -2,7 +2,7 @@
 //   add maximum.
 // Stores maximum (2048, 1024) float32.
 // Grid 128 x 256 threads, 14684160 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_23a1636d88,
+TGC_STAGE(contract_matmul_add_maximum_d8b92325bb,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -208,10 +208,10 @@ TGC_STAGE(contract_matmul_add_maximum_23a1636d88,
       }
       return sum;
     };
-    // A warp's 16 x columns sums in shared memory; groups of 8 columns are exchanged by row, so that
-    // rows meet different banks.
+    // A warp's 16 x columns sums in shared memory. Groups of 8 columns are exchanged by row, so that rows
+    // meet different banks, and the halves of the last four groups, so that a row's strips do.
     float* const staged = reinterpret_cast<float*>(smem + 139264) + warp * 1024;
-#pragma unroll 1
+#pragma unroll 2
     for (int part = 0; part < 2; part++) {
 #pragma unroll
       for (int i = 0; i < 1; i++)
@@ -225,9 +225,9 @@ TGC_STAGE(contract_matmul_add_maximum_23a1636d88,
               tgc_vector<float, 2> pair;
               pair.at[0] = sum[i][(c * 8 + j) * 4 + half * 2];
               pair.at[1] = sum[i][(c * 8 + j) * 4 + half * 2 + 1];
+              const int at = (j ^ lane / 4 % 8) * 8 + lane % 4 * 2;
               *reinterpret_cast<tgc_vector<float, 2>*>(
-                  staged + (half * 8 + lane / 4) * 64 + (j ^ lane / 4 % 8) * 8 +
-                  lane % 4 * 2) = pair;
+                  staged + (half * 8 + lane / 4) * 64 + (at ^ at / 32 * 4)) = pair;
             }
         }
       __syncwarp();
@@ -238,13 +238,16 @@ TGC_STAGE(contract_matmul_add_maximum_23a1636d88,
         const int m = tile_m * 128 + warp_m + part / 2 * 64 + row;
         const int first = tile_n * 128 + warp_n + part % 2 * 64;
         const int strip = first / 4 + column;
-        if (m < 2048 && strip < 256) {
+        {
           float totals[4];
-          const tgc_vector<float, 4> several =
-              *reinterpret_cast<const tgc_vector<float, 4>*>(
-                  staged + row * 64 + (column * 4 ^ row % 8 * 8));
+          {
+            const int at = column * 4 ^ row % 8 * 8;
+            const tgc_vector<float, 4> several =
+                *reinterpret_cast<const tgc_vector<float, 4>*>(
+                    staged + row * 64 + (at ^ at / 32 * 4));
 #pragma unroll
-          for (int q = 0; q < 4; q++) totals[q] = several.at[q];
+            for (int q = 0; q < 4; q++) totals[q] = several.at[q];
+          }
 #pragma unroll
           for (int v = 0; v < 4; v++)
             if (!tgc_isfinite(totals[v])) totals[v] = exact(m, strip * 4 + v);

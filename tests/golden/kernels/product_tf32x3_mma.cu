@@ -2,7 +2,7 @@
 //   add maximum.
 // Stores maximum (2048, 1024) float32.
 // Grid 128 x 256 threads, 14684160 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_2d0a31da1f,
+TGC_STAGE(contract_matmul_add_maximum_ba58a8b956,
   const float* in0;
   const float* in1;
   const float* in2;
@@ -122,8 +122,8 @@ TGC_STAGE(contract_matmul_add_maximum_2d0a31da1f,
     }
     return sum;
   };
-  // A warp's 16 x columns sums in shared memory; groups of 8 columns are exchanged by row, so that
-  // rows meet different banks.
+  // A warp's 16 x columns sums in shared memory. Groups of 8 columns are exchanged by row, so that rows
+  // meet different banks, and the halves of the last four groups, so that a row's strips do.
   float* const staged = reinterpret_cast<float*>(smem) + warp * 512;
 #pragma unroll 1
   for (int part = 0; part < 4; part++) {
@@ -139,9 +139,9 @@ TGC_STAGE(contract_matmul_add_maximum_2d0a31da1f,
             tgc_vector<float, 2> pair;
             pair.at[0] = sum[i][c * 4 + j][half * 2];
             pair.at[1] = sum[i][c * 4 + j][half * 2 + 1];
+            const int at = (j ^ lane / 4 % 4) * 8 + lane % 4 * 2;
             *reinterpret_cast<tgc_vector<float, 2>*>(
-                staged + (half * 8 + lane / 4) * 32 + (j ^ lane / 4 % 4) * 8 +
-                lane % 4 * 2) = pair;
+                staged + (half * 8 + lane / 4) * 32 + (at ^ at / 32 * 4)) = pair;
           }
       }
     __syncwarp();
@@ -152,13 +152,16 @@ TGC_STAGE(contract_matmul_add_maximum_2d0a31da1f,
       const int m = tile_m * 128 + warp_m + part * 16 + row;
       const int first = tile_n * 128 + warp_n;
       const int strip = first / 4 + column;
-      if (m < 2048 && strip < 256) {
+      {
         float totals[4];
-        const tgc_vector<float, 4> several =
-            *reinterpret_cast<const tgc_vector<float, 4>*>(
-                staged + row * 32 + (column * 4 ^ row % 4 * 8));
+        {
+          const int at = column * 4 ^ row % 4 * 8;
+          const tgc_vector<float, 4> several =
+              *reinterpret_cast<const tgc_vector<float, 4>*>(
+                  staged + row * 32 + (at ^ at / 32 * 4));
 #pragma unroll
-        for (int q = 0; q < 4; q++) totals[q] = several.at[q];
+          for (int q = 0; q < 4; q++) totals[q] = several.at[q];
+        }
 #pragma unroll
         for (int v = 0; v < 4; v++)
           if (!tgc_isfinite(totals[v])) totals[v] = exact(m, strip * 4 + v);

@@ -1,8 +1,8 @@
-// contract 1 x 2048 x 1024 x 512 by wgmma, tiles of 128 x 128 x 64, split-K 1, 2147483648 FLOPs: matmul add
+// contract 1 x 1536 x 1024 x 512 by wgmma, tiles of 128 x 128 x 64, split-K 1, 1610612736 FLOPs: matmul add
 //   maximum.
-// Stores maximum (2048, 1024) bfloat16.
-// Grid 128 x 256 threads, 7342080 bytes moved at least.
-TGC_STAGE(contract_matmul_add_maximum_dd84874a43,
+// Stores maximum (1536, 1024) bfloat16.
+// Grid 96 x 256 threads, 5769216 bytes moved at least.
+TGC_STAGE(contract_matmul_add_maximum_8ff7eb6267,
   const tgc_bfloat16* in0;
   const tgc_bfloat16* in1;
   const tgc_bfloat16* in2;
@@ -20,11 +20,11 @@ TGC_STAGE(contract_matmul_add_maximum_dd84874a43,
       tgc_wgmma_descriptor(shared_b + group_n / 64 * 8192, 8192, 1024, 8);
 
   auto begin = [&](int block) {  // the first copies for a tile of outputs
-    const int tile_index = block % 128;
+    const int tile_index = block % 96;
     const int batch = 0;
-    const int k_slice = block / 128;
+    const int k_slice = block / 96;
     const int band = tile_index / 64 * 8;
-    const int band_rows = 16 - band < 8 ? 16 - band : 8;
+    const int band_rows = 12 - band < 8 ? 12 - band : 8;
     const int tile_m = band + tile_index % 64 % band_rows;
     const int tile_n = tile_index % 64 / band_rows;
     const int k_begin = k_slice * 512;
@@ -37,7 +37,7 @@ TGC_STAGE(contract_matmul_add_maximum_dd84874a43,
           for (int i = 0; i < 4; i++) {
             const int row = i * 32 + threadIdx.x / 8;
             const int m = tile_m * 128 + row;
-            const bool inside = m < 2048 && step_a * 8 < k_last;
+            const bool inside = m < 1536 && step_a * 8 < k_last;
             tgc_copy_async16(shared_a + slot * 16384 + row * 128 + ((((threadIdx.x % 8) * 8) / 8 % 8) ^ row %
                 8) * 16 + ((threadIdx.x % 8) * 8) % 8 * 2,
                              p.in0 + (inside ? m * 512 + step_a * 8 : 0), inside);
@@ -70,12 +70,12 @@ TGC_STAGE(contract_matmul_add_maximum_dd84874a43,
 
   begin(virtual_block);
 #pragma unroll 1
-  for (int block = virtual_block; block < 128; block += 128) {
-    const int tile_index = block % 128;
+  for (int block = virtual_block; block < 96; block += 96) {
+    const int tile_index = block % 96;
     const int batch = 0;
-    const int k_slice = block / 128;
+    const int k_slice = block / 96;
     const int band = tile_index / 64 * 8;
-    const int band_rows = 16 - band < 8 ? 16 - band : 8;
+    const int band_rows = 12 - band < 8 ? 12 - band : 8;
     const int tile_m = band + tile_index % 64 % band_rows;
     const int tile_n = tile_index % 64 / band_rows;
     const int k_begin = k_slice * 512;
@@ -88,7 +88,7 @@ TGC_STAGE(contract_matmul_add_maximum_dd84874a43,
           for (int i = 0; i < 4; i++) {
             const int row = i * 32 + threadIdx.x / 8;
             const int m = tile_m * 128 + row;
-            const bool inside = m < 2048 && step_a * 8 < k_last;
+            const bool inside = m < 1536 && step_a * 8 < k_last;
             tgc_copy_async16(shared_a + slot * 16384 + row * 128 + ((((threadIdx.x % 8) * 8) / 8 % 8) ^ row %
                 8) * 16 + ((threadIdx.x % 8) * 8) % 8 * 2,
                              p.in0 + (inside ? m * 512 + step_a * 8 : 0), inside);
@@ -135,11 +135,11 @@ TGC_STAGE(contract_matmul_add_maximum_dd84874a43,
     }
     tgc_wgmma_wait<0>();
     __syncthreads();
-    if (block + 128 < 128) begin(block + 128);
-    // A warp's 16 x columns sums in shared memory; groups of 8 columns are exchanged by row, so that
-    // rows meet different banks.
+    if (block + 96 < 96) begin(block + 96);
+    // A warp's 16 x columns sums in shared memory. Groups of 8 columns are exchanged by row, so that rows
+    // meet different banks, and the halves of the last four groups, so that a row's strips do.
     float* const staged = reinterpret_cast<float*>(smem + 131072) + warp * 1024;
-#pragma unroll 1
+#pragma unroll 2
     for (int part = 0; part < 2; part++) {
 #pragma unroll
       for (int i = 0; i < 1; i++)
@@ -153,9 +153,9 @@ TGC_STAGE(contract_matmul_add_maximum_dd84874a43,
               tgc_vector<float, 2> pair;
               pair.at[0] = sum[i][(c * 8 + j) * 4 + half * 2];
               pair.at[1] = sum[i][(c * 8 + j) * 4 + half * 2 + 1];
+              const int at = (j ^ lane / 4 % 8) * 8 + lane % 4 * 2;
               *reinterpret_cast<tgc_vector<float, 2>*>(
-                  staged + (half * 8 + lane / 4) * 64 + (j ^ lane / 4 % 8) * 8 +
-                  lane % 4 * 2) = pair;
+                  staged + (half * 8 + lane / 4) * 64 + (at ^ at / 32 * 4)) = pair;
             }
         }
       __syncwarp();
@@ -166,13 +166,14 @@ TGC_STAGE(contract_matmul_add_maximum_dd84874a43,
         const int m = tile_m * 128 + warp_m + part / 2 * 64 + row;
         const int first = tile_n * 128 + warp_n + part % 2 * 64;
         const int strip = first / 8 + column;
-        if (m < 2048 && strip < 128) {
+        {
           float totals[8];
 #pragma unroll
           for (int v = 0; v < 8; v += 4) {
+            const int at = column * 8 + v ^ row % 8 * 8;
             const tgc_vector<float, 4> several =
                 *reinterpret_cast<const tgc_vector<float, 4>*>(
-                    staged + row * 64 + (column * 8 + v ^ row % 8 * 8));
+                    staged + row * 64 + (at ^ at / 32 * 4));
 #pragma unroll
             for (int q = 0; q < 4; q++) totals[v + q] = several.at[q];
           }

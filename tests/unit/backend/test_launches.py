@@ -28,7 +28,7 @@ from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
-from tinygrad_cuda.lowering.codegen.skeleton import KernelParam
+from tinygrad_cuda.lowering.codegen.skeleton import KernelParam, TensorMap
 from tinygrad_cuda.lowering.emit import stages
 from tinygrad_cuda.lowering.schedule.resources import ROW_BYTES
 from tinygrad_cuda.lowering.target import Target
@@ -133,7 +133,12 @@ def frame() -> LaunchParams:
         ),
     ]
     places: dict[Any, Any] = {"x": (0, 0), "t": (1, 256), "error": (2, 0), number: (3, 8)}
-    return LaunchParams(launches, places, 4)
+    return LaunchParams(launches, places, 4, encoded)
+
+
+def encoded(tensor: TensorMap, address: int) -> bytes:
+    """What stands for a tensor map: the address and the sizes, sixteen words."""
+    return struct.pack("<16Q", address + tensor.offset, *tensor.shape, *(0,) * 13)
 
 
 def test_only_launches_whose_words_moved_change() -> None:
@@ -148,6 +153,22 @@ def test_only_launches_whose_words_moved_change() -> None:
     other = found.twin()
     assert other.fill([1, 2, 3, 4]) == {0, 1, 2}
     assert found.words(0) == struct.pack("<QQ", 1000, 4008)
+
+
+def test_a_tensor_map_moves_with_its_value() -> None:
+    node = Inputs()(6, 8)
+    tensor = TensorMap(node, 32, (8, 6), (32,), (8, 6), 0)
+    rest = [KernelParam("unused", None, "")] * 15
+    launch: Any = FakeLaunch(
+        KernelParam("map", tensor, "tgc_tensor_map map"), *rest, KernelParam("value", node, "")
+    )
+    found = LaunchParams([launch], {node: (1, 64)}, 2, encoded)
+    for address in (1000, 3000):
+        assert found.fill([0, address]) == {0}
+        words = struct.unpack("<17Q", found.words(0))
+        assert words[:3] == (address + 96, 8, 6)
+        assert words[16] == address + 64
+    assert found.fill([7, 3000]) == set()
 
 
 def test_numbers_are_packed_as_the_kernels_read_them() -> None:

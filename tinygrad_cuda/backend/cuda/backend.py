@@ -37,7 +37,7 @@ from tinygrad_cuda.core.locks import new_lock
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS
+from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
 from tinygrad_cuda.lowering.schedule.arena import ArenaPiece
 from tinygrad_cuda.lowering.target import Target, traffic_of
 
@@ -177,8 +177,12 @@ class CudaBackend:
         function = unit.function(launch.name)
         if launch.together:
             function.prepare(len(words), launch.shared)
-            function.require_together(launch.blocks, THREADS, launch.shared)
-        self.gpu.launch(function, launch.blocks, THREADS, launch.shared, words, Label(launch))
+            function.require_together(launch.blocks, launch.threads, launch.shared)
+        sizes = launch.blocks, launch.threads, launch.shared
+        self.gpu.launch(function, *sizes, words, Label(launch))
+
+    def tensor_map(self, tensor: TensorMap, address: int) -> bytes:
+        return self.gpu.tensor_map(tensor, address)
 
     def order(self, after: Sequence[tuple[int, ...]]) -> Sequence[int]:
         return range(len(after))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 import sys
 import threading
 from collections import deque
@@ -28,9 +29,16 @@ from tinygrad_cuda.backend.cuda.transfer.pinned_ring import LARGEST_STAGED, Pinn
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.core.errors import ArgumentError, CudaError, DeviceError, TgcError
 from tinygrad_cuda.core.locks import new_lock
+from tinygrad_cuda.lowering.codegen.skeleton import MAP_WORDS, TensorMap
 
 OLDEST_DRIVER = 13000  # NVRTC 13's cubins and the binding's entry points need it
 PARAMETER_BYTES = 4096
+TENSOR_MAPS = 4096  # that are remembered: a driver takes 5 us to make one
+MAP_TYPES = {
+    "float16": "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
+    "bfloat16": "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16",
+    "float32": "CU_TENSOR_MAP_DATA_TYPE_FLOAT32",
+}
 HINTS = {
     "CUDA_ERROR_OUT_OF_MEMORY": "use a smaller batch, or free tensors that are no longer needed",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the code was compiled for another GPU model",
@@ -235,6 +243,7 @@ class DeviceHandle:
         self._pointer = (ctypes.c_void_p * 1)(ctypes.addressof(self._words))
         self._parameters = ctypes.addressof(self._pointer)
         self._modules: dict[bytes, LoadedModule] = {}
+        self._tensor_maps: dict[Any, bytes] = {}
         self._memory_type = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         self.pinned_ring: PinnedRing | None = None
         self.lock = new_lock()
@@ -527,6 +536,39 @@ class DeviceHandle:
             raise self.error(f"cuLaunchKernel({function.name}, {grid} x {block})", status)
         if settings.sync:
             self.call("cuStreamSynchronize", self.stream)
+
+    def tensor_map(self, tensor: TensorMap, address: int) -> bytes:
+        """What describes a value at an address to TMA.
+
+        Raises:
+            CudaError: the GPU takes no map of this form.
+        """
+        key = tensor.node.dtype, tensor[1:], address
+        words = self._tensor_maps.get(key)
+        if words is None:
+            if len(self._tensor_maps) >= TENSOR_MAPS:
+                self._tensor_maps.clear()
+            words = self._tensor_maps[key] = self._encoded(tensor, address)
+        return words
+
+    def _encoded(self, tensor: TensorMap, address: int) -> bytes:
+        driver, axes = self.driver, len(tensor.shape)
+        swizzle = f"{tensor.swizzle}B" if tensor.swizzle else "NONE"
+        made = self.call(
+            "cuTensorMapEncodeTiled",
+            getattr(driver.CUtensorMapDataType, MAP_TYPES[tensor.node.dtype.name]),
+            axes,
+            address + tensor.offset,
+            [driver.cuuint64_t(size) for size in tensor.shape],
+            [driver.cuuint64_t(stride) for stride in tensor.strides],
+            [driver.cuuint32_t(size) for size in tensor.box],
+            [driver.cuuint32_t(1)] * axes,
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        return struct.pack(f"<{MAP_WORDS}Q", *map(int, made.opaque))
 
     def programmatic_config(self, grid: int, block: int, shared_bytes: int) -> Any:
         """How to launch a kernel that may start while its predecessor ends."""

@@ -14,6 +14,7 @@ import numpy as np
 from tinygrad_cuda.backend.base import BadIndex
 from tinygrad_cuda.backend.emu.compiler import toolchain
 from tinygrad_cuda.backend.emu.runtime import EmulatedModule
+from tinygrad_cuda.backend.emu.tensor_map import tensor_map
 from tinygrad_cuda.backend.launch.executable import Graphs, LoweredExecutable
 from tinygrad_cuda.backend.launch.launch_params import bad_index
 from tinygrad_cuda.backend.launch.report import Roof
@@ -23,7 +24,7 @@ from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.core.shapes import Shape
 from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS
+from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
 from tinygrad_cuda.lowering.target import Target
 
 ALIGNMENT = 256  # as a GPU's allocator gives it
@@ -139,6 +140,13 @@ class EmuBackend:
             launch()
         return [None] * len(work)
 
+    def tensor_map(self, tensor: TensorMap, address: int) -> bytes:
+        words = tensor_map(
+            address + tensor.offset, tensor.node.dtype.itemsize, tensor.shape, tensor.strides,
+            tensor.box, tensor.swizzle,
+        )  # fmt: skip
+        return words.tobytes()
+
     def order(self, after: Sequence[tuple[int, ...]]) -> Sequence[int]:
         """The plan's order; under TGC_EMU_LAUNCHES any other that its edges allow."""
         if not settings.emu_launches:
@@ -165,4 +173,5 @@ class EmuBackend:
         ranges = [(piece.address, piece.nbytes) for piece in touched if piece.nbytes]
         numbers = np.frombuffer(words, np.uint64)
         site = launch.stages[0].kernel.stores[0].site
-        unit.launch(launch.name, launch.blocks, THREADS, launch.shared, numbers, ranges, site=site)
+        sizes = launch.blocks, launch.threads, launch.shared
+        unit.launch(launch.name, *sizes, numbers, ranges, site=site)

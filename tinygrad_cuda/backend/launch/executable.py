@@ -38,6 +38,7 @@ from tinygrad_cuda.graph.node import topological
 from tinygrad_cuda.graph.ops import indexing
 from tinygrad_cuda.graph.program import NOTHING, Argument, Number, Program
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, printed
+from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
 from tinygrad_cuda.lowering.lower import lower
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
 from tinygrad_cuda.lowering.target import Target
@@ -115,6 +116,10 @@ class Machine(Protocol):
             touched: the memory that it may use.
             fresh: the part of the arena that it is the first to use.
         """
+        ...
+
+    def tensor_map(self, tensor: TensorMap, address: int) -> bytes:
+        """What describes a value at an address to TMA."""
         ...
 
     def order(self, after: Sequence[tuple[int, ...]]) -> Sequence[int]:
@@ -200,7 +205,7 @@ class LoweredExecutable:
         self.numbers = ArgumentBuffer(self.launches)
         for value, number in self.numbers.table.items():
             sources[value] = len(values) + 2, WORD * number
-        self.frame = LaunchParams(self.launches, sources, len(values) + 3)
+        self.frame = LaunchParams(self.launches, sources, len(values) + 3, self.machine.tensor_map)
         # Where they are, and what has been sent there.
         self.number_memory: Any = None
         self.sent = b""
@@ -410,7 +415,7 @@ class LoweredExecutable:
     def _launch(self, number: int, pieces: dict[Any, Any]) -> None:
         launch = self.launches[number]
         touched = [
-            pieces[word.kind if word.kind in ("error", "exchange", "argument") else word.item]
+            pieces[word.kind if word.kind in ("exchange", "argument") else word.memory]
             for word in launch.words
             if word.kind != "unused"
         ]

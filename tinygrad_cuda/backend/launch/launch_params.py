@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tinygrad_cuda.backend.base import BadIndex
 from tinygrad_cuda.core.trees import picking
 from tinygrad_cuda.graph.program import Number
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
+from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
 
 OWN_CODES = 1 << 62  # from here on, a check's code is a number that its program has for it
 WORD = 8  # bytes
@@ -75,7 +76,7 @@ class ArgumentBuffer:
 
 
 class LaunchParams:
-    """All words of a program's launches in one buffer: addresses.
+    """All words of a program's launches in one buffer: addresses, and tensor maps of them.
 
     Only those that differ from the last run's are written.
 
@@ -84,21 +85,31 @@ class LaunchParams:
         sources: of each value or scratch memory that the launches use, of ``"error"``, and of each
             number by its word's item.
         count: how many addresses a run has.
+        encode: the bytes of a tensor map of a value at an address.
     """
 
     def __init__(
-        self, launches: Sequence[PackedLaunch], sources: dict[Any, WordSource], count: int
+        self,
+        launches: Sequence[PackedLaunch],
+        sources: dict[Any, WordSource],
+        count: int,
+        encode: Callable[[TensorMap, int], bytes],
     ) -> None:
         self._starts = [0]
+        self._encode = encode
         self._spots: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        self._maps: list[list[tuple[int, int, TensorMap]]] = [[] for _ in range(count)]
         self._users: list[set[int]] = [set() for _ in range(count)]
         self._values: list[int] | None = None
         for number, launch in enumerate(launches):
             start = self._starts[-1]
             for position, word in enumerate(launch.words, start):
                 if word.kind != "unused":
-                    value, offset = sources["error" if word.kind == "error" else word.item]
-                    self._spots[value].append((position, offset))
+                    value, offset = sources[word.memory]
+                    if word.kind == "map":
+                        self._maps[value].append((position, offset, word.item))
+                    else:
+                        self._spots[value].append((position, offset))
                     self._users[value].add(number)
             self._starts.append(start + len(launch.words))
         self._words = array("Q", bytes(8 * self._starts[-1]))
@@ -108,6 +119,7 @@ class LaunchParams:
         """Parameters of the same launches that change apart from these."""
         other = LaunchParams.__new__(LaunchParams)
         other._starts, other._spots, other._users = self._starts, self._spots, self._users
+        other._maps, other._encode = self._maps, self._encode
         other._values = None
         other._words = array("Q", bytes(self._bytes.nbytes))
         other._bytes = memoryview(other._words).cast("B")
@@ -124,6 +136,9 @@ class LaunchParams:
             if old is None or value != old[number]:
                 for position, offset in self._spots[number]:
                     self._words[position] = value + offset
+                for position, offset, tensor in self._maps[number]:
+                    words = self._encode(tensor, value + offset)
+                    self._bytes[WORD * position : WORD * position + len(words)] = words
                 changed |= self._users[number]
         self._values = addresses
         return changed if old is not None else set(range(len(self._starts) - 1))

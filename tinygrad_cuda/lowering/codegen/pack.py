@@ -27,6 +27,7 @@ class PackedLaunch:
         text: of the kernel and its stages.
         words: its parameters.
         blocks: of its grid.
+        threads: of a block.
         shared: bytes of shared memory of a block.
     """
 
@@ -38,6 +39,7 @@ class PackedLaunch:
     def __post_init__(self) -> None:
         self.blocks = sum(stage.blocks for stage in self.stages)
         self.shared = max(stage.shared for stage in self.stages)
+        self.threads = self.stages[0].threads
 
     @property
     def together(self) -> bool:
@@ -60,7 +62,7 @@ class PackedLaunch:
     def __str__(self) -> str:
         kinds = "+".join(stage.kernel.kind for stage in self.stages)
         shapes = ", ".join(str(node.shape) for stage in self.stages for node in stage.kernel.stores)
-        return f"{self.name:<60} {kinds:<24} {self.blocks:>6} x {THREADS}  {shapes}"
+        return f"{self.name:<60} {kinds:<24} {self.blocks:>6} x {self.threads}  {shapes}"
 
 
 def packed(kernels: Sequence[list[Stage]], target: Target) -> list[PackedLaunch]:
@@ -99,7 +101,8 @@ def _merged(stages: list[Stage], target: Target) -> list[PackedLaunch]:
     small_grid = 2 * target.multiprocessors  # up to so many blocks leave multiprocessors idle
     groups: list[list[Stage]] = []
     for stage in stages:
-        if stage.alone or (stage.blocks > small_grid and not stage.kernel.update):
+        single = stage.alone or stage.threads != THREADS
+        if single or (stage.blocks > small_grid and not stage.kernel.update):
             groups.append([stage])
             continue
         for group in groups:
@@ -107,6 +110,7 @@ def _merged(stages: list[Stage], target: Target) -> list[PackedLaunch]:
             kinds = {s.name for s in (*group, stage)}
             fits = fits and (stage.kernel.update or len(kinds) <= STAGES)
             of_a_sort = group[0].kernel.update == stage.kernel.update
+            of_a_sort = of_a_sort and group[0].threads == stage.threads
             small = stage.kernel.update or (group[0].blocks <= small_grid and not group[0].alone)
             small = small and (
                 stage.kernel.update or _crowd(group[0], target) == _crowd(stage, target)
@@ -227,7 +231,7 @@ def translation_unit(launches: Sequence[PackedLaunch], target: Target) -> str:
             head = "\n".join(dict.fromkeys(stage.text for stage in launch.stages)) + "\n"
             texts[launch.text.removeprefix(head)] = None
         dense = min(_crowd(stage, target) for stage in launch.stages)
-        text = fill("stage.cuh", "kernel", name=launch.name, threads=THREADS, dense=dense)
+        text = fill("stage.cuh", "kernel", name=launch.name, threads=launch.threads, dense=dense)
         wrappers[text] = None
     body = "\n".join((*texts, *wrappers))
     before = prelude() + (random_prelude() if "tgc_random" in body else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isinf, isnan
 from typing import Any
 
@@ -10,7 +11,13 @@ import numpy as np
 from tinygrad_cuda.core.dtypes import DType
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.graph.program import Argument
-from tinygrad_cuda.lowering.codegen.skeleton import Exchange, KernelParam, Scratch
+from tinygrad_cuda.lowering.codegen.skeleton import (
+    MAP_WORDS,
+    Exchange,
+    KernelParam,
+    Scratch,
+    TensorMap,
+)
 
 STATISTICS = frozenset(("mean", "var", "mean_square", "rstd", "rrms"))  # they need no number
 
@@ -69,6 +76,18 @@ class KernelParams:
 
     def exchange(self, memory: Exchange) -> str:
         return self._add(memory, "words", "exchange", memory, "unsigned long long*", True)
+
+    def tensor_maps(self, maps: Sequence[TensorMap]) -> list[str]:
+        """Tensor maps, before all other parameters, which end at a map's alignment."""
+        names = [f"map_{self.name(tensor.node)}" for tensor in maps]
+        if len(set(names)) < len(names):  # one value with both operands
+            names = [f"{name}_{number}" for number, name in enumerate(names)]
+        rest = KernelParam("unused", None, "")
+        for name, tensor in zip(reversed(names), reversed(maps)):
+            word = KernelParam("map", tensor, f"tgc_tensor_map {name}")
+            self.list[:0] = [word, *[rest] * (MAP_WORDS - 1)]
+        self.list += [rest] * (-len(self.list) % (MAP_WORDS // 2))
+        return [f"p.{name}" for name in names]
 
     def error(self) -> str:
         return self._add("error", "error", "error", None, "unsigned long long*", True)

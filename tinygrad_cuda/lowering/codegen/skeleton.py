@@ -26,15 +26,39 @@ WIDTH = 112  # characters of a line of generated text
 _BREAKS = ((", ", " ? ", " : ", " && ", " || ", " = "), (" + ", " - ", " * ", " / ", " % "))
 
 
+MAP_WORDS = 16  # of a tensor map, which lies at a multiple of half its size
+
+
+class TensorMap(NamedTuple):
+    """What describes a value in memory to TMA: boxes of up to five axes, innermost first.
+
+    Attributes:
+        node: the value.
+        offset: bytes from its beginning to the first element.
+        shape: elements of each axis; what lies outside is zero.
+        strides: bytes from one element to the next, of each axis but the first.
+        box: elements of each axis that one copy moves.
+        swizzle: bytes of a box's row, whose pieces of 16 bytes are exchanged.
+    """
+
+    node: Node
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
 class KernelParam(NamedTuple):
-    """Eight bytes of a kernel's parameters.
+    """Eight bytes of a kernel's parameters, or the first eight of a tensor map.
 
     Attributes:
         kind: ``value`` (address of a value in memory), ``argument`` (of a number of the program),
             ``scratch`` (of memory between two stages), ``exchange`` (of memory between blocks),
-            ``error`` (of the error word) or ``unused``.
-        item: the node, the argument's position and C type, the `Scratch` or the `Exchange`.
-        text: how the field is declared.
+            ``error`` (of the error word), ``map`` (a tensor map) or ``unused``.
+        item: the node, the argument's position and C type, the `Scratch`, the `Exchange` or the
+            `TensorMap`.
+        text: how the field is declared; empty behind the first eight bytes of a tensor map.
         write: whether the kernel writes there.
     """
 
@@ -42,6 +66,13 @@ class KernelParam(NamedTuple):
     item: Any
     text: str
     write: bool = False
+
+    @property
+    def memory(self) -> Any:
+        """What its address is of."""
+        if self.kind == "error":
+            return "error"
+        return self.item.node if self.kind == "map" else self.item
 
 
 @dataclass(eq=False)
@@ -74,6 +105,7 @@ class Stage:
     after: list[Stage] = field(default_factory=list)
     dense: int = 1  # blocks that a multiprocessor should hold
     alone: bool = False  # its blocks take a multiprocessor each, though they are few
+    threads: int = THREADS  # of a block
 
     @property
     def moved(self) -> int:
@@ -200,7 +232,7 @@ def wrapped(
         "stage",
         comment=[f"// {line}" for line in about.splitlines()],
         name=_NAME,
-        params=[f"{word.text};" for word in words] or ["long long unused;"],
+        params=[f"{word.text};" for word in words if word.text] or ["long long unused;"],
         body="\n".join([*loads, body]),
     )
     if not words:

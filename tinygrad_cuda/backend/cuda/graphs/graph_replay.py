@@ -68,7 +68,7 @@ def kernel_nodes(
         node = KernelNode(
             unit.function(launch.name),
             launch.blocks,
-            THREADS,
+            launch.threads,
             launch.shared,
             words,
             () if early else home,

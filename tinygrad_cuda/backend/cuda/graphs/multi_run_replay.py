@@ -19,7 +19,6 @@ from tinygrad_cuda.backend.cuda.graphs.graph_replay import Part, kernel_nodes
 from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.core.config import settings
 from tinygrad_cuda.graph.program import Number
-from tinygrad_cuda.lowering.codegen.skeleton import THREADS
 
 
 class MultiRunGraph:
@@ -161,4 +160,5 @@ class MultiRunGraph:
             for number, launch in enumerate(program.launches):
                 function = program.unit.function(launch.name)
                 words = frame.words(number)
-                self.gpu.launch(function, launch.blocks, THREADS, launch.shared, words, launch.site)
+                sizes = launch.blocks, launch.threads, launch.shared
+                self.gpu.launch(function, *sizes, words, launch.site)

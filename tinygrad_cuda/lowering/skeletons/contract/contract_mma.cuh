@@ -161,10 +161,10 @@ for (int i = 0; i < @loads@; i++) {
   }
 }
 //@ results
-// A warp's 16 x columns sums in shared memory; groups of 8 columns are exchanged by row, so that
-// rows meet different banks.
+// A warp's 16 x columns sums in shared memory. Groups of 8 columns are exchanged by row, so that rows
+// meet different banks, and the halves of the last four groups, so that a row's strips do.
 float* const staged = reinterpret_cast<float*>(smem + @staging@) + warp * (16 * @columns@);
-#pragma unroll 1
+#pragma unroll @unroll@
 for (int part = 0; part < @parts@; part++) {
 #pragma unroll
   for (int i = 0; i < @tiles_m@; i++)
@@ -178,9 +178,9 @@ for (int part = 0; part < @parts@; part++) {
           tgc_vector<float, 2> pair;
           pair.at[0] = @low@;
           pair.at[1] = @high@;
+          const int at = (j ^ lane / 4 % @groups@) * 8 + lane % 4 * 2;
           *reinterpret_cast<tgc_vector<float, 2>*>(
-              staged + (half * 8 + lane / 4) * @columns@ + (j ^ lane / 4 % @groups@) * 8 +
-              lane % 4 * 2) = pair;
+              staged + (half * 8 + lane / 4) * @columns@ + (at ^ at / 32 * 4)) = pair;
         }
     }
   __syncwarp();
@@ -191,13 +191,14 @@ for (int part = 0; part < @parts@; part++) {
     const int m = tile_m * @tile_m@ + warp_m + part / @chunks@ * @row_step@ + row;
     const int first = tile_n * @tile_n@ + warp_n + part % @chunks@ * @columns@;
     const int strip = first / @lanes@ + column;
-    if (m < @m@ && strip < @strips@) {
+    @bounds@{
       float totals[@lanes@];
 #pragma unroll
       for (int v = 0; v < @lanes@; v += @fragment@) {
+        const int at = column * @lanes@ + v ^ row % @groups@ * 8;
         const tgc_vector<float, @fragment@> several =
             *reinterpret_cast<const tgc_vector<float, @fragment@>*>(
-                staged + row * @columns@ + (column * @lanes@ + v ^ row % @groups@ * 8));
+                staged + row * @columns@ + (at ^ at / 32 * 4));
 #pragma unroll
         for (int q = 0; q < @fragment@; q++) totals[v + q] = several.at[q];
       }

@@ -128,7 +128,7 @@ def body_text(
         WGMMA if wgmma else MMA,
         "body",
         **sizes,
-        **(_descriptors(tile, a, b) if wgmma else matrices(tile, a, b)),
+        **(descriptors(tile, a.trans, b.trans) if wgmma else matrices(tile, a, b)),
         bytes_a=tile.slot(a.trans, tile.m),
         bytes_b=tile.slot(b.trans, tile.n),
         fetches=fill(
@@ -183,6 +183,7 @@ def results_text(
     j = f"c * {columns // 8} + j"
     first = f"sum[i][({j}) * 4 + half * 2" if wgmma else f"sum[i][{j}][half * 2"
     chunks = tile.unit_n // columns
+    parts = tile.unit_m // tile.instruction_m * chunks
     return fill(
         MMA,
         "results",
@@ -190,7 +191,7 @@ def results_text(
         row_step=tile.instruction_m,
         staging=tile.ring if wgmma else 0,
         chunks=chunks,
-        parts=sizes_of(problem)["tiles_m"] * chunks,
+        parts=parts,
         columns=columns,
         groups=columns // 8,
         turns=16 * columns // (32 * lanes),
@@ -199,12 +200,21 @@ def results_text(
         lanes=lanes,
         fragment=min(4, lanes),
         check=check,
-        strips=problem.n // lanes,
+        bounds=_bounds(problem, lanes),
+        unroll=parts if wgmma else 1,
         row=row,
         load=load,
         map=map_,
         store=store,
     )
+
+
+def _bounds(problem: MatrixContraction, lanes: int) -> str:
+    """The condition of a strip of outputs, if tiles reach beyond the last ones."""
+    tile = problem.tile
+    tests = [f"m < {problem.m}"] if problem.m % tile.m else []
+    tests += [f"strip < {problem.n // lanes}"] if problem.n % tile.n else []
+    return f"if ({' && '.join(tests)}) " if tests else ""
 
 
 def lanes_of(problem: MatrixContraction) -> int:
@@ -242,7 +252,7 @@ def sizes_of(problem: MatrixContraction) -> dict[str, object]:
     }
 
 
-def _descriptors(tile: WgmmaTile, a: Operand, b: Operand) -> dict[str, object]:
+def descriptors(tile: WgmmaTile, trans_a: bool, trans_b: bool) -> dict[str, object]:
     """How descriptors walk along the tiles of both operands, in bytes."""
     steps = {False: tile.step * tile.itemsize, True: tile.step * SWIZZLE}
     return {
@@ -250,10 +260,10 @@ def _descriptors(tile: WgmmaTile, a: Operand, b: Operand) -> dict[str, object]:
         "group_m": tile.unit_m,
         "group_n": tile.unit_n,
         "block_bytes": tile.block_bytes,
-        "trans_a": str(a.trans).lower(),
-        "trans_b": str(b.trans).lower(),
-        "step_a": steps[a.trans],
-        "step_b": steps[b.trans],
+        "trans_a": str(trans_a).lower(),
+        "trans_b": str(trans_b).lower(),
+        "step_a": steps[trans_a],
+        "step_b": steps[trans_b],
     }
 
 

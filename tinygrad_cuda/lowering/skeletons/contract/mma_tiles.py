@@ -23,6 +23,10 @@ SLICE_K = 128  # values of k in a split-K slice at least
 # Fitted to 460 measurements on an H200 (lab/matrix_units.py), in clocks as in `tile_heuristics`.
 STEP = {"mma": 650, "wgmma": 300}  # clocks of a step of the loop over k at least
 OUTPUT = 0.195  # clocks of an output's epilogue
+# Fitted to 180 measurements of tiles whose operands TMA brings.
+BROUGHT = 50  # bytes from the L2 cache to a multiprocessor in a clock at most
+TMA_START = 1500  # clocks before the first product of a block
+TMA_OUTPUT = 0.135  # clocks of an output's epilogue by both warpgroups
 JOIN = 6400  # clocks of a second launch
 JOIN_TRAFFIC = 0.8  # share of memory's bytes a clock at which slices are written and read again
 
@@ -175,6 +179,40 @@ class Tf32Tile(WgmmaTile):
     itemsize = 4
 
 
+@dataclass(frozen=True)
+class TmaTile(WgmmaTile):
+    """One of wgmma whose operands come by TMA, from a warpgroup that only copies.
+
+    `ping_pong`: two warpgroups have tiles of their own in turn; else they share the tile.
+    """
+
+    ping_pong: bool = False
+    threads = 3 * 128
+
+    @property
+    def across(self) -> int:
+        return 1 if self.ping_pong else 2 // self.down
+
+    @property
+    def barriers(self) -> int:
+        """Bytes of shared memory before the mbarriers of its slots, two each."""
+        return super().shared
+
+    @property
+    def shared(self) -> int:
+        return self.barriers + 2 * 8 * self.stages
+
+    def resident(self, target: Target) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class TmaTf32Tile(TmaTile):
+    """One of float32 operands, as `Tf32Tile`."""
+
+    itemsize = 4
+
+
 MMA_TILES = (
     MmaTile(128, 256, 32, 2, 0.30),
     MmaTile(256, 128, 32, 4, 0.30),
@@ -208,6 +246,23 @@ TF32_TILES = (
     Tf32Tile(128, 64, 32, 2, 0.138),
     Tf32Tile(64, 128, 32, 1, 0.138),
 )
+TMA_TILES = (
+    TmaTile(128, 256, 64, 2, 0.84),
+    TmaTile(256, 128, 64, 2, 0.826),
+    TmaTile(128, 128, 64, 1, 0.735, 6, ping_pong=True),
+    TmaTile(64, 256, 64, 1, 0.80, ping_pong=True),
+    TmaTile(64, 128, 64, 1, 0.6, 6, ping_pong=True),
+    TmaTile(128, 64, 64, 1, 0.6, 6, ping_pong=True),
+    TmaTile(64, 64, 64, 1, 0.365, 8, ping_pong=True),
+)
+TMA_TF32_TILES = (
+    TmaTf32Tile(128, 256, 32, 2, 0.42),
+    TmaTf32Tile(256, 128, 32, 2, 0.413),
+    TmaTf32Tile(128, 128, 32, 1, 0.367, 6, ping_pong=True),
+    TmaTf32Tile(64, 256, 32, 1, 0.40, ping_pong=True),
+    TmaTf32Tile(64, 128, 32, 1, 0.3, 6, ping_pong=True),
+    TmaTf32Tile(128, 64, 32, 1, 0.3, 6, ping_pong=True),
+)
 Tiles = tuple[MatrixTile, ...]
 
 
@@ -235,18 +290,33 @@ def _blocks(tile: MatrixTile, product: Product) -> int:
     return -(-product.m // tile.m) * -(-product.n // tile.n) * product.batches
 
 
+def _tma_clocks(tile: TmaTile, each: int, steps: int, work: float) -> float:
+    """The time of a block's tiles of outputs: some are stored while others are multiplied."""
+    multiplied = each * steps * max(work, tile.slots / BROUGHT)
+    outputs = tile.m * tile.n * TMA_OUTPUT
+    if tile.ping_pong:
+        return max(multiplied, each * outputs) + 2 * outputs
+    return multiplied + each * outputs
+
+
 def clocks(cut: Plan[Any], product: Product, target: Target) -> float:
     """An estimate of a product's time, in clocks of a multiprocessor."""
-    tile = cut.tile
+    tile: MatrixTile = cut.tile
     blocks = _blocks(tile, product) * cut.slices
     steps = cut.chunk // tile.k
     each, resident = -(-blocks // target.multiprocessors), tile.resident(target)
     work = tile.m * tile.n * tile.k / (target.matrix_lanes * tile.speed)
     outputs = tile.m * tile.n * OUTPUT
-    alone = steps * max(work, STEP[tile.unit]) + outputs
-    rounds, rest = divmod(each, resident)
-    time: float = rounds * max(resident * (steps * work + outputs), alone)
-    time += max(rest * (steps * work + outputs), alone) if rest else 0
+    if isinstance(tile, TmaTile):
+        time = _tma_clocks(tile, each, steps, work)
+        values = product.m * product.k + product.k * product.n + product.m * product.n
+        nbytes = product.batches * values * tile.itemsize
+        time = max(time, nbytes / target.traffic) + TMA_START
+    else:
+        alone = steps * max(work, STEP[tile.unit]) + outputs
+        rounds, rest = divmod(each, resident)
+        time = rounds * max(resident * (steps * work + outputs), alone)
+        time += max(rest * (steps * work + outputs), alone) if rest else 0
     if cut.slices > 1:
         results = product.batches * product.m * product.n
         time += JOIN + cut.slices * results * 4 / (JOIN_TRAFFIC * target.traffic)
