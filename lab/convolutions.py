@@ -1,6 +1,6 @@
-"""Convolutions of bf16 and tf32 on matrix units beside cuDNN's with channels last, by launch.
+"""Convolutions on matrix units beside cuDNN's with channels last, by launch.
 
-    python -m lab.convolutions OUT.json [--only NAME ...] [--seconds 45]
+    python -m lab.convolutions OUT.json [--only NAME ...] [--formats bf16 tf32] [--seconds 45]
 
 Forward, input gradient and weight gradient of each case. Images lie in memory in PyTorch's order,
 so that our times include the launches that put channels last; each launch is timed, too. Results
@@ -42,7 +42,13 @@ from tinygrad_cuda.lowering.target import Target  # noqa: E402
 
 TARGET = Target.h200()
 PASSES = ("forward", "input", "weight")
-DTYPES = {"bf16": dtypes.bfloat16, "tf32": dtypes.float32}
+# A dtype, and how exact its products are; cuDNN rounds float32 to tf32 in the second alone.
+FORMATS = {
+    "bf16": (dtypes.bfloat16, "highest"),
+    "tf32": (dtypes.float32, "high"),
+    "tf32x3": (dtypes.float32, "tf32x3"),
+    "ieee": (dtypes.float32, "ieee"),
+}
 
 
 class Case(NamedTuple):
@@ -95,8 +101,8 @@ def operands(case: Case, direction: str) -> tuple[str, str]:
     return {"forward": ("x", "w"), "input": ("y", "w"), "weight": ("y", "x")}[direction]
 
 
-def lowered(case: Case, direction: str, dtype: DType) -> Lowered:
-    """The launches of one pass; float32 as tf32."""
+def lowered(case: Case, direction: str, dtype: DType, precision: str = "high") -> Lowered:
+    """The launches of one pass; by default float32 as tf32."""
     inputs = Inputs()
     a, b = (inputs(*case.shapes[name], dtype=dtype) for name in operands(case, direction))
     at = case.geometry._asdict()
@@ -107,7 +113,7 @@ def lowered(case: Case, direction: str, dtype: DType) -> Lowered:
         node = convolution_input_gradient(a, b, size=case.shapes["x"][2:], **at)
     else:
         node = convolution_weight_gradient(a, b, kernel=case.shapes["w"][2:], **at)
-    before, settings.matmul_precision = settings.matmul_precision, "high"
+    before, settings.matmul_precision = settings.matmul_precision, precision
     try:
         return lower.lower(inputs.program(node), TARGET)
     finally:
@@ -171,7 +177,8 @@ def measure(
 ) -> dict[str, Any]:
     """One pass of a case: ours by launch, and torch's."""
     torch = runner.torch
-    dtype = {"bf16": torch.bfloat16, "tf32": torch.float32}[name]
+    dtype = torch.bfloat16 if name == "bf16" else torch.float32
+    torch.backends.cudnn.allow_tf32 = name == "tf32"
     generator = torch.Generator("cuda").manual_seed(0)
     tensors = {
         key: torch.randn(shape, device="cuda", dtype=dtype, generator=generator)
@@ -206,16 +213,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="*", default=[], help="parts of the cases' names")
+    parser.add_argument("--formats", nargs="*", default=["bf16", "tf32"], choices=FORMATS)
     parser.add_argument("--seconds", type=float, default=45.0)
     given = parser.parse_args()
     start = time.monotonic()
     runner = Runner()
     torch = runner.torch
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = True
     chosen = [c for c in CASES if not given.only or any(part in c.name for part in given.only)]
-    keys = [(case, direction, name) for name in DTYPES for case in chosen for direction in PASSES]
-    made = [lowered(case, direction, DTYPES[name]) for case, direction, name in keys]
+    keys = [(case, direction, name) for name in given.formats
+            for case in chosen for direction in PASSES]  # fmt: skip
+    made = [lowered(case, direction, *FORMATS[name]) for case, direction, name in keys]
     binaries = compiler.compile_many([m.source for m in made], "sm_90a")
     print(f"compiled after {time.monotonic() - start:.1f} s", flush=True)
     results = []

@@ -48,6 +48,7 @@ def repaired_tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     only = (_tier("channels last"), _tier(name))
     monkeypatch.setattr(algorithms, "TIERS", only)
     monkeypatch.setattr(algorithms, "SPLIT_K", {"mma": 0, "wgmma": 0})
+    monkeypatch.setattr(algorithms, "WORTH_A_SPLIT", 0)
     monkeypatch.setattr(settings, "matmul_precision", "tf32x3")
     return name
 
@@ -205,6 +206,7 @@ def test_each_fault_of_the_loop_shows(fault: str, monkeypatch: pytest.MonkeyPatc
     body = f"{start}  for (int k_first{loop.replace(before, after)}"
     rewritten(monkeypatch, body=body, check="")
     monkeypatch.setattr(algorithms, "TIERS", (_tier("wgmma tf32x3"),))
+    monkeypatch.setattr(algorithms, "WORTH_A_SPLIT", 0)
     monkeypatch.setattr(settings, "matmul_precision", "tf32x3")
     shown = False
     for order in range(5):
@@ -317,6 +319,7 @@ def test_the_precision_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_words_are_accepted_and_results_follow_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans and compiled functions that were made before, too."""
     monkeypatch.setattr(mma_tiles, "clocks", lambda *_: 0.0)
+    monkeypatch.setattr(algorithms, "WORTH_A_SPLIT", 0)
     rng = np.random.default_rng(10)
     a, b = (rng.random((72, 256)).astype(np.float32) for _ in range(2))
     x, y = tc.tensor(a, device="emu"), tc.tensor(b, device="emu")

@@ -70,6 +70,8 @@ SPLIT = ("tf32x3",)  # the precisions at which operands of float32 products may 
 # Values of k from which on a split product errs less than a sum of float32: uniform numbers and
 # e^4N decide, whose sums the units' accumulators truncate (lab/tf32x3.py).
 SPLIT_K = {"mma": 64, "wgmma": 256}
+# Operations from which on a product is split: of fewer, launches decide more than arithmetic.
+WORTH_A_SPLIT = 2.5e8
 NO_WINDOWS = "no overlapping windows of one group"
 
 
@@ -223,26 +225,48 @@ def _tf32_refusal(problem: Problem) -> str:
     return ""
 
 
-def _split(problem: Problem, unit: str, tiles: mma_tiles.Tiles) -> Candidate | str:
-    node, target = problem.node, problem.target
-    if node.dtype.name != "float32" or settings.matmul_precision not in SPLIT:
-        return f"{node.dtype.name} is not to be split"
-    if problem.product.k < SPLIT_K[unit]:
-        return f"a sum of {problem.product.k} errs less in float32"
-    cut = mma_tiles.plan(problem.product, target, tiles)
-    return Candidate(cut, mma_tiles.clocks(cut, problem.product, target))
-
-
 def _mma_split(problem: Problem) -> Candidate | str:
-    if not problem.target.matrix_lanes:
-        return f"mma of tf32 is of sm_80, not of {problem.target.name}"
-    return _split(problem, "mma", MMA_SPLIT_TILES)
+    if problem.node.dtype.name != "float32":
+        return f"{problem.node.dtype.name} is not split"
+    return _mma_split_product(problem.product, problem.target)
 
 
 def _wgmma_split(problem: Problem) -> Candidate | str:
-    if problem.target.architecture != (9, 0):
-        return f"wgmma is of sm_90a, not of {problem.target.name}"
-    return _split(problem, "wgmma", WGMMA_SPLIT_TILES)
+    if problem.node.dtype.name != "float32":
+        return f"{problem.node.dtype.name} is not split"
+    return _wgmma_split_product(problem.product, problem.target)
+
+
+def _mma_split_product(product: Product, target: Target) -> Candidate | str:
+    if not target.matrix_lanes:
+        return f"mma of tf32 is of sm_80, not of {target.name}"
+    return _split_product(product, target, "mma", MMA_SPLIT_TILES)
+
+
+def _wgmma_split_product(product: Product, target: Target) -> Candidate | str:
+    if target.architecture != (9, 0):
+        return f"wgmma is of sm_90a, not of {target.name}"
+    return _split_product(product, target, "wgmma", WGMMA_SPLIT_TILES)
+
+
+def _split_product(
+    product: Product, target: Target, unit: str, tiles: mma_tiles.Tiles
+) -> Candidate | str:
+    if settings.matmul_precision not in SPLIT:
+        return "float32 units are asked for"
+    if product.k < SPLIT_K[unit]:
+        return f"a sum of {product.k} errs less in float32"
+    if 2 * prod(product[:4]) < WORTH_A_SPLIT:
+        return "too few products"
+    cut = mma_tiles.plan(product, target, tiles)
+    return Candidate(cut, mma_tiles.clocks(cut, product, target))
+
+
+def _exact_clocks(product: Product, target: Target) -> float:
+    """An estimate of a float32 product's time, operands split or not."""
+    split = _wgmma_split_product(product, target), _mma_split_product(product, target)
+    times = [candidate.clocks for candidate in split if isinstance(candidate, Candidate)]
+    return min([clocks(plan(product, target), product, target), *times])
 
 
 def _channels_last(problem: Problem) -> Candidate | str:
@@ -254,15 +278,20 @@ def _channels_last(problem: Problem) -> Candidate | str:
     if not times:
         return f"no tier of {target.name}'s matrix units multiplies {node.dtype.name} as permitted"
     moved = channels_last.moved_bytes(node) / (channels_last.SPEED * target.traffic)
-    launch = channels_last.LAUNCH if moved else 0
-    return Candidate(ChannelsLast(), min(times) + moved + launch)
+    time = min(times) + moved + (channels_last.LAUNCH if moved else 0)
+    exact = settings.winograd and settings.matmul_precision not in ROUNDED
+    tiles = _winograd(problem) if exact else ""
+    if isinstance(tiles, Candidate) and tiles.clocks < time:
+        return f"{time:.0f} clocks, winograd {tiles.clocks:.0f}"
+    return Candidate(ChannelsLast(), time)
 
 
 def _winograd(problem: Problem) -> Candidate | str:
     windows, target = problem.windows, problem.target
     if windows is None:
         return NO_WINDOWS
-    tiles = tiles_of_least_time(problem.node, windows, problem.channels, target)
+    channels = problem.channels
+    tiles = tiles_of_least_time(problem.node, windows, channels, target, _exact_clocks)
     return Candidate(tiles, tiles.clocks) if tiles else "not 3 x 3 windows of many channels"
 
 

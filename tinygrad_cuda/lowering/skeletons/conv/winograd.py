@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -11,7 +12,7 @@ from tinygrad_cuda.graph.ops import contraction, movement
 from tinygrad_cuda.graph.ops.convolution import convolution
 from tinygrad_cuda.graph.ops.winograd import PARTS, TAPS, tiles_of, unwinograd, winograd
 from tinygrad_cuda.lowering.codegen.skeleton import THREADS
-from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product, clocks, plan
+from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product
 from tinygrad_cuda.lowering.skeletons.conv.direct import MOST_OUTPUTS
 from tinygrad_cuda.lowering.skeletons.conv.windows import Windows
 from tinygrad_cuda.lowering.target import Target
@@ -38,7 +39,11 @@ class Tiles:
 
 
 def tiles_of_least_time(
-    node: Node, windows: Windows, channels: int, target: Target
+    node: Node,
+    windows: Windows,
+    channels: int,
+    target: Target,
+    product_clocks: Callable[[Product, Target], float],
 ) -> Tiles | None:
     """The tiles of least time; None where Winograd does not apply.
 
@@ -47,6 +52,7 @@ def tiles_of_least_time(
         windows: those of its input.
         channels: of its result.
         target: the machine.
+        product_clocks: an estimate of a product's time, in clocks of a multiprocessor.
     """
     if node.dtype is not float32 or prod(node.shape) == 0:
         return None
@@ -54,25 +60,35 @@ def tiles_of_least_time(
     few = min(channels, windows.channels) <= MOST_OUTPUTS
     if not ones or windows.taps != (TAPS, TAPS) or few:
         return None
+    weight_gradient = node.op is not convolution
+    products = {form: _product(windows, channels, form, weight_gradient) for form in PARTS}
     tilings = [
-        Tiles(windows, form, _clocks(windows, channels, form, node.op is not convolution, target))
-        for form in PARTS
+        Tiles(
+            windows,
+            form,
+            _clocks(windows, channels, product, target, product_clocks(product, target)),
+        )
+        for form, product in products.items()
         # A block has whole rows of tiles.
         if tiles_of(PARTS[form]["results"], *windows.output_size)[1] <= THREADS
     ]
     return min(tilings, key=lambda tiles: tiles.clocks, default=None)
 
 
-def _clocks(
-    windows: Windows, channels: int, form: int, weight_gradient: bool, target: Target
-) -> float:
-    """An estimate of the time of all kernels, in clocks of a multiprocessor."""
+def _product(windows: Windows, channels: int, form: int, weight_gradient: bool) -> Product:
+    """The product of the planes."""
     rows, columns = tiles_of(PARTS[form]["results"], *windows.output_size)
     image_tiles, planes = windows.images * rows * columns, (form + TAPS - 1) ** 2
     m, n, k = channels, image_tiles, windows.channels
     m, n, k = (k, m, n) if weight_gradient else (m, n, k)
-    product = Product(planes, m, n, k, 4)
-    time = clocks(plan(product, target), product, target)
+    return Product(planes, m, n, k, 4)
+
+
+def _clocks(
+    windows: Windows, channels: int, product: Product, target: Target, time: float
+) -> float:
+    """An estimate of the time of all kernels, whose product takes `time`, in the same clocks."""
+    planes, m, n, k = product[:4]
     operands = 4 * planes * (m * k + k * n + m * n)
     images = 4 * windows.images * prod(windows.output_size) * (channels + windows.channels)
     moved = operands + images + 4 * TAPS * TAPS * channels * windows.channels
