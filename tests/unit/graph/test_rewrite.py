@@ -276,6 +276,14 @@ CASES = [
     Case("flip twice", lambda: mv.flip(mv.flip(X, axes=(0,)), axes=(0, 1)), "buffer flip"),
     Case("flip twice", lambda: mv.flip(mv.flip(X, axes=(0,)), axes=(0,)), "buffer"),
     Case("slice of pad", lambda: cut(pad(X, (1, 2), (5, 7)), (1, 2), (3, 4)), "buffer"),
+    Case("slice of pad", lambda: cut(pad(X, (2, 3), (8, 9), 2), (1, 3), (5, 5)), "buffer pad"),
+    Case(
+        "slice of pad",
+        lambda: cut(
+            mv.pad(X, starts=(2, 1), shape=(9, 12), steps=(2, 3), value=1), (0, 1), (8, 10)
+        ),
+        "buffer pad",
+    ),
     Case(
         "slice twice",
         lambda: cut(cut(buffer(0, (20, 9)), (1, 2), (6, 7), 3, 1), (1, 0), (2, 3), 2, 2),
@@ -339,7 +347,7 @@ CASES = [
         lambda: convolution_input_gradient(
             buffer(0, (2, 3, 5, 5)), finite(buffer(1, (3, 4, 3, 3))), size=(5, 5), **windows_at(1)
         ),
-        "buffer pad slice buffer constant gt cast reshape permute reshape flip convolution",
+        "buffer buffer constant gt cast reshape permute reshape flip convolution",
         1e-4,
     ),
     Case(
@@ -410,6 +418,9 @@ def test_every_rule_has_a_case() -> None:
         lambda: rd.prod(const(1.5, X), axes=(0,)),
         lambda: convolve(padded(buffer(0, (2, 4, 5, 5)), ((1, 0), (2, 1)), 1.0),
                          buffer(1, (3, 4, 3, 3)), **windows_at(1)),
+        lambda: cut(pad(X, (2, 3), (8, 9), 2), (1, 4), (5, 5)),
+        lambda: cut(pad(X, (2, 3), (8, 9), 2), (1, 2), (3, 6)),
+        lambda: cut(pad(X, (2, 3), (8, 9), 2), (0, 0), (4, 9), 2, 1),
     ],
 )  # fmt: skip
 def test_no_rule(build: Callable[[], Node]) -> None:

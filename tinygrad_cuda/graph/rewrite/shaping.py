@@ -112,17 +112,37 @@ def pad_pad(node: Node) -> Node | None:
 
 
 def slice_of_pad(node: Node) -> Node | None:
-    """Cuts out again what the pad placed."""
+    """Cuts out again what the pad placed, or a pad of less."""
     x = inner(node, mv.pad)
-    if x is None or x.shape != node.shape:
+    if x is None:
         return None
     placed, cut = node.sources[0].attributes, node.attributes
+    if x.shape != node.shape:
+        return _less_padded(node, x)
     for size, start, other, step, stride in zip(
         x.shape, placed["starts"], cut["starts"], placed["steps"], cut["steps"]
     ):
         if start != other or (step != stride and size > 1):
-            return None
+            return _less_padded(node, x)
     return x
+
+
+def _less_padded(node: Node, x: Node) -> Node | None:
+    """A slice that cuts of a pad no more than what is around `x`: the rest of the pad."""
+    placed, cut = node.sources[0].attributes, node.attributes
+    starts = []
+    for first, begin, step, size, length in zip(
+        placed["starts"], cut["starts"], placed["steps"], x.shape, node.shape, strict=True
+    ):
+        if not is_literal(first) or not is_literal(begin):
+            return None
+        last = first + (size - 1) * step
+        if not size or begin > first or begin + length <= last:
+            return None
+        starts.append(first - begin)
+    if any(step != 1 for step in cut["steps"]):
+        return None
+    return mv.pad(x, **{**placed, "starts": tuple(starts), "shape": node.shape})
 
 
 def window_of_unwindow(node: Node) -> Node | None:
