@@ -26,7 +26,9 @@ torch.set_num_threads(1)
 LONG = {"cpu": 8000, "emu": 500, "cuda": 1000}
 
 BATCH, WIDTH, HIDDEN, CLASSES = 6, 4, 5, 3
-MODELS = ("mlp", "norm", "batch", "tied", "conv", "recurrent", "embedding", "attention")
+MODELS = (
+    "mlp", "norm", "batch", "tied", "conv", "recurrent", "lstm", "gru", "embedding", "attention",
+)  # fmt: skip
 OPTIMIZERS = ("SGD", "momentum", "nesterov", "Adam", "AdamW", "RMSprop", "Adagrad")
 LOSSES = ("mse", "mean", "square", "smooth", "classes", "weights", "logsumexp")
 HIDDENS = ("exp", "tanh", "relu", "sigmoid", "product", "shift", "rows")
@@ -222,6 +224,14 @@ def net_class(lib: Any) -> Any:
             self.first = nn.Linear(WIDTH, WIDTH)
             self.last = nn.Linear(WIDTH, CLASSES)
 
+        def make_lstm(self) -> None:
+            self.first = nn.LSTM(WIDTH, WIDTH, bidirectional=True)
+            self.last = nn.Linear(2 * WIDTH, CLASSES)
+
+        def make_gru(self) -> None:
+            self.first = nn.GRU(WIDTH, WIDTH, 2)
+            self.last = nn.Linear(WIDTH, CLASSES)
+
         def make_embedding(self) -> None:
             self.first = nn.Embedding(CLASSES, WIDTH)
             self.last = nn.Linear(WIDTH, CLASSES)
@@ -256,6 +266,13 @@ def net_class(lib: Any) -> Any:
             for _ in range(3):
                 state = lib.tanh(self.first(state) + x)
             return self.last(state)
+
+        def forward_lstm(self, x: Any, labels: Any) -> Any:
+            output, (_, memory) = self.first(lib.stack([x, x.sin(), x * 0.5]))
+            return self.last(output[1]) + memory.mean()
+
+        def forward_gru(self, x: Any, labels: Any) -> Any:
+            return self.last(self.first(lib.stack([x, x.sin(), x * 0.5]))[1][-1])
 
         def forward_embedding(self, x: Any, labels: Any) -> Any:
             return self.last(lib.sin(self.first(labels) + x))

@@ -18,6 +18,7 @@ from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
 from tinygrad_cuda.graph.ops.attention import attention, no_mask
+from tinygrad_cuda.graph.ops.recurrence import lstm
 from tinygrad_cuda.graph.program import Argument, Program
 from tinygrad_cuda.lowering import lower
 from tinygrad_cuda.lowering.codegen.pack import PackedLaunch
@@ -193,6 +194,8 @@ def family() -> dict[str, Program]:
     add("conv_weight_gradient", lambda new: [_weight_gradient(new)])
     add("attention_mma", lambda new: _attention(new, 96))
     add("attention_wgmma", lambda new: _attention(new, 64))
+    add("recurrence", lambda new: _recurrent(new, dtypes.float32))
+    add("recurrence_mma", lambda new: _recurrent(new, dtypes.bfloat16))
     add("random", lambda new: [_random()])
     found["mlp_step"] = mlp_step()
     return found
@@ -212,6 +215,16 @@ def _channels_behind(new: Inputs) -> Node:
     x = new(16, 96, 12, 20, dtype=dtypes.bfloat16)
     y = ew.maximum(ew.add(x, spread(new(96, 1, 1, dtype=x.dtype), x.shape)), common.full_like(x, 0))
     return ew.contiguous(mv.permute(y, axes=(0, 2, 3, 1)))
+
+
+def _recurrent(new: Inputs, dtype: DType) -> list[Node]:
+    """The steps of an LSTM, with their gradients."""
+    gates = variable(new(35, 64, 2600, dtype=dtype))
+    states = [common.full(0, (64, 650), gates) for _ in range(2)]
+    whole = lstm(gates, variable(new(2600, 650, dtype=dtype)), *states, reverse=False)
+    out = common.output(whole, index=0)
+    loss = rd.sum(ew.mul(out, new(*out.shape, dtype=dtype)), axes=(0, 1, 2))
+    return [out, *gradients(loss, [gates])]
 
 
 def _layer_norm_gradients(new: Inputs, length: int, dtype: DType) -> list[Node]:

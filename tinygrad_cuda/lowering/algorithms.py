@@ -59,6 +59,7 @@ from tinygrad_cuda.lowering.skeletons.conv.windows import (
     windows_of,
 )
 from tinygrad_cuda.lowering.skeletons.conv.winograd import Tiles, by_tiles, tiles_of_least_time
+from tinygrad_cuda.lowering.skeletons.recurrence import tiles as recurrence_tiles
 from tinygrad_cuda.lowering.target import Target
 
 # Operations of a product on matrix units from which on its operands are stored before. On an H200
@@ -349,17 +350,23 @@ class Composed(NamedTuple):
     """A row with kernels of its own where a target has them, and a composition elsewhere.
 
     Attributes:
-        takes: whether the target has a kernel for a node.
+        refusal: why the target has no kernel for a node; empty if it has one.
         as_nodes: its results as the composition.
     """
 
-    takes: Callable[[Node, Target], bool]
+    refusal: Callable[[Node, Target], str]
     as_nodes: Callable[[Node], tuple[Node, ...]]
 
 
+def _no_attention(node: Node, target: Target) -> str:
+    if attention_tiles.takes(node, target):
+        return ""
+    return f"no kernel of {target.name} takes its dtype, its sizes and its mask"
+
+
 COMPOSED: dict[Op, Composed] = {
-    **dict.fromkeys(attention.ROWS, Composed(attention_tiles.takes, attention.as_nodes)),
-    **dict.fromkeys(recurrence.ROWS, Composed(lambda node, target: False, recurrence.as_nodes)),
+    **dict.fromkeys(attention.ROWS, Composed(_no_attention, attention.as_nodes)),
+    **dict.fromkeys(recurrence.ROWS, Composed(recurrence_tiles.refusal, recurrence.as_nodes)),
 }
 
 
@@ -439,12 +446,15 @@ def choose_algorithms(
     return tuple(new[node] for node in outputs), choices
 
 
-def with_compositions(outputs: Sequence[Node], target: Target) -> tuple[Node, ...]:
+def with_compositions(
+    outputs: Sequence[Node], target: Target, notes: list[str]
+) -> tuple[Node, ...]:
     """The outputs, in which a row that has no kernel on the target is its composition.
 
     Args:
         outputs: of a plan, before they are simplified.
         target: the machine.
+        notes: receives why there is no kernel for a row.
     """
     order = topological(outputs)
     if not any(node.op in COMPOSED for node in order):
@@ -457,7 +467,11 @@ def with_compositions(outputs: Sequence[Node], target: Target) -> tuple[Node, ..
             continue
         new[node] = with_sources(node, tuple(new[source] for source in node.sources))
         row = COMPOSED.get(node.op)
-        if row is not None and not row.takes(node, target):
+        refusal = row.refusal(node, target) if row is not None else ""
+        if row is not None and refusal:
+            notes.append(
+                f"{node.op.name} {node.shape} {node.dtype.name} is a composition: {refusal}"
+            )
             parts[node] = row.as_nodes(new[node])
             new[node] = parts[node][0]
     return tuple(new[node] for node in outputs)

@@ -17,6 +17,7 @@ from tinygrad_cuda.lowering.schedule.resources import THREADS, TILED, vector_wid
 from tinygrad_cuda.lowering.skeletons.attention.attention import attention_stages
 from tinygrad_cuda.lowering.skeletons.column_reduce import col_stages
 from tinygrad_cuda.lowering.skeletons.conv.winograd_transforms import winograd_stages
+from tinygrad_cuda.lowering.skeletons.recurrence.recurrence import recurrence_stages
 from tinygrad_cuda.lowering.skeletons.row_reduce import row_stages
 from tinygrad_cuda.lowering.skeletons.scatter import scatter_stages
 from tinygrad_cuda.lowering.skeletons.transpose import transpose_cut, transpose_stages
@@ -33,6 +34,7 @@ def stages(kernel: Kernel) -> list[Stage]:
         "scatter": scatter_stages,
         "winograd": winograd_stages,
         "attention": attention_stages,
+        "recurrence": recurrence_stages,
     }[kernel.kind](kernel)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.program import Program
@@ -53,7 +54,8 @@ def scheduled(program: Program, target: Target) -> Schedule:
     """The kernels of a program, which run each of its checks; none is generated yet."""
     overwrites = {number: program.inputs[slot] for number, slot in program.overwrites.items()}
     checks: list[Node] = []
-    outputs = simplify(with_compositions(program.outputs, target), checks=checks)
+    notes: list[str] = []
+    outputs = simplify(with_compositions(program.outputs, target, notes), checks=checks)
     made = _grouped(outputs, target, overwrites)
     if checks and (unread := unread_checks(checks, made)):
         made = _grouped(with_checks(outputs, unread), target, overwrites)
@@ -61,7 +63,20 @@ def scheduled(program: Program, target: Target) -> Schedule:
         fuse_grid_reduce(made, target)
         find_one_hot_gathers(made)
         fuse_column_sums(made, target)
+    _one_after_another(made)
+    made.notes = notes
     return made
+
+
+def _one_after_another(made: Schedule) -> None:
+    """Lets no two kernels run together whose blocks wait for each other: each needs all of them.
+
+    Else each might have a part of the machine, and neither all of its blocks.
+    """
+    waiting = [kernel for kernel in made.kernels if kernel.kind == "recurrence"]
+    if waiting:
+        waiting = [k for k in made.kernels if k.kind == "recurrence" or k.grid is not None]
+        made.put_before(pairwise(waiting))
 
 
 def _grouped(outputs: Sequence[Node], target: Target, overwrites: Mapping[int, Node]) -> Schedule:

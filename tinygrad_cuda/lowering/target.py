@@ -34,7 +34,8 @@ class Target:
         l2: bytes of its L2 cache.
         traffic: bytes between memory and all multiprocessors in a clock.
         co_resident: pairs of blocks on a multiprocessor and blocks that then run at one time on
-            the machine; empty if blocks cannot wait for each other.
+            the machine; empty if a barrier cannot count copies, as grid_reduce has them.
+        waiting_blocks: of a kernel that may wait for each other, one on a multiprocessor; 0: none.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Target:
     l2: int
     traffic: int
     co_resident: tuple[tuple[int, int], ...] = ()
+    waiting_blocks: int = 0
 
     @property
     def lanes(self) -> int:
@@ -84,12 +86,13 @@ class Target:
     def h200(cls) -> Target:
         """An H200 (sm_90): 132 multiprocessors, 227 KiB of shared memory for a block."""
         together = ((1, 132), (2, 264))
-        return cls("H200", (9, 0), 132, 227 << 10, 228 << 10, 50 << 20, 2000, together)
+        return cls("H200", (9, 0), 132, 227 << 10, 228 << 10, 50 << 20, 2000, together, 132)
 
     @classmethod
     def emu(cls) -> Target:
-        """The emulator: an H200 whose blocks run one after another."""
-        return replace(cls.h200(), name="emu", co_resident=((1, 1), (2, 1)))
+        """The emulator: an H200 whose blocks run one after another, or as many as 4 together."""
+        together = ((1, 1), (2, 1))
+        return replace(cls.h200(), name="emu", co_resident=together, waiting_blocks=4)
 
 
 def traffic_of(bandwidth: float, clock: float) -> int:

@@ -174,4 +174,5 @@ class EmuBackend:
         numbers = np.frombuffer(words, np.uint64)
         site = launch.stages[0].kernel.stores[0].site
         sizes = launch.blocks, launch.threads, launch.shared
-        unit.launch(launch.name, *sizes, numbers, ranges, site=site)
+        together = launch.blocks if launch.stages[0].waits else 1
+        unit.launch(launch.name, *sizes, numbers, ranges, site=site, cluster=together)

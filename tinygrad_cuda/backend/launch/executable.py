@@ -443,7 +443,7 @@ class LoweredExecutable:
 
     def explain(self) -> str:
         """Why each kernel exists, what it fuses, and the user's lines behind it."""
-        return "\n".join(_explained(kernel) for kernel in self.schedule.kernels)
+        return "\n".join((*self.schedule.notes, *map(_explained, self.schedule.kernels)))
 
 
 def _explained(kernel: Kernel) -> str:

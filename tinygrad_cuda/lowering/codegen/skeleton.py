@@ -106,6 +106,7 @@ class Stage:
     dense: int = 1  # blocks that a multiprocessor should hold
     alone: bool = False  # its blocks take a multiprocessor each, though they are few
     threads: int = THREADS  # of a block
+    waits: bool = False  # its blocks wait for each other
 
     @property
     def moved(self) -> int:

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from tinygrad_cuda.graph.node import Node, Op, topological
-from tinygrad_cuda.graph.ops import attention, common, elementwise, indexing, winograd
+from tinygrad_cuda.graph.ops import attention, common, elementwise, indexing, recurrence, winograd
 from tinygrad_cuda.graph.ops.reduction import ReductionOp
 from tinygrad_cuda.lowering.schedule.fusion import (
     ALONE,
@@ -31,7 +31,7 @@ NODES_PER_OUTPUT = 64  # expressions a kernel evaluates for each value it stores
 ANCHORS = 12  # reductions of a kernel: each phase makes again what registers do not hold
 SHORT_PRODUCT = 1024  # of products this long at most an update is the epilogue
 TRANSFORMS = winograd.ROWS
-WHOLE = ("scatter", "attention")  # kinds of kernels that take no other node
+WHOLE = ("scatter", "attention", "recurrence")  # kinds of kernels that take no other node
 FEW_ELEMENTS = 1 << 14  # of a group that takes hardly longer than its launch
 SIBLINGS = 64  # neighbouring groups of one space that are compared with each other
 
@@ -40,7 +40,8 @@ class Group:
     """Nodes that are to share a kernel.
 
     Attributes:
-        kind: ``map``, ``row``, ``col``, ``contract``, ``winograd``, ``scatter`` or ``attention``.
+        kind: ``map``, ``row``, ``col``, ``contract``, ``winograd``, ``scatter``, ``attention`` or
+            ``recurrence``.
         numel: elements of the space the kernel walks.
         sign: of a row or col kernel.
         members: in topological order; `anchors` are its reductions, contraction or scatter.
@@ -87,6 +88,8 @@ class Group:
             self.kind = "scatter"
         elif node.op in attention.ROWS:
             self.kind = "attention"
+        elif node.op in recurrence.ROWS:
+            self.kind = "recurrence"
         if self.kind != "map":
             self.anchors = [node]
             self.reduction_dependent = {node}

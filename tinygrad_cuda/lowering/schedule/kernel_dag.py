@@ -190,10 +190,15 @@ class Kernel:
 
 @dataclass(eq=False)
 class Schedule:
-    """Kernels in an order of execution; `outputs` name the stored node of each program output."""
+    """Kernels in an order of execution; `outputs` name the stored node of each program output.
+
+    Attributes:
+        notes: rows for which the machine has no kernel, and why.
+    """
 
     kernels: list[Kernel]
     outputs: tuple[Node, ...]
+    notes: list[str] = field(default_factory=list)
 
     @property
     def stored(self) -> dict[Node, Kernel]:

@@ -139,6 +139,39 @@ template <int COUNT> TGC_DEVICE int tgc_grid_ticket(unsigned long long* words) {
   return __shfl_sync(TGC_ALL_LANES, ticket, 0);
 }
 
+// A count of one block that others wait for: what the block has stored before is seen by them then.
+TGC_DEVICE unsigned long long tgc_grid_flag(unsigned long long* flags, int index) {
+  unsigned long long* address = tgc_address_write(flags, index);
+  unsigned long long count;
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 700
+  asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(count) : "l"(address) : "memory");
+#else
+  count = *address;
+#endif
+  return count;
+}
+TGC_DEVICE void tgc_grid_flag_publish(unsigned long long* flags, int index,
+                                      unsigned long long count) {
+  unsigned long long* address = tgc_address_write(flags, index);
+#if !defined(TGC_EMULATOR) && __CUDA_ARCH__ >= 700
+  __threadfence();
+  asm volatile("st.release.gpu.global.b64 [%0], %1;" :: "l"(address), "l"(count) : "memory");
+#else
+  *address = count;
+#ifdef TGC_EMULATOR
+  tgc_emu_moved();
+#endif
+#endif
+}
+TGC_DEVICE void tgc_grid_flag_await(unsigned long long* flags, int index,
+                                    unsigned long long count) {
+  while (tgc_grid_flag(flags, index) < count) {
+#ifdef TGC_EMULATOR
+    tgc_emu_yield();
+#endif
+  }
+}
+
 // The same within a block, in shared memory: by atomic operations, since no barrier stands between.
 TGC_DEVICE void tgc_block_publish(unsigned long long* word, float value, unsigned launch) {
   atomicExch(word, tgc_grid_word(value, launch));

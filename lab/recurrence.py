@@ -1,0 +1,227 @@
+"""Recurrent steps in one kernel beside cuDNN's layers: ways to divide units and sequences.
+
+    python -m lab.recurrence OUT.json [--seconds S]
+
+Ours is the kernel of the steps alone, of states that lie in memory; torch's a whole layer by cuDNN,
+with the products of inputs and the gradients of weights, and beside it those products alone.
+States and gradients are compared with NumPy's in float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests/unit"))
+
+from programs import Inputs  # noqa: E402
+
+from lab.matrix_units import Runner  # noqa: E402
+from tinygrad_cuda.backend.cuda import compiler  # noqa: E402
+from tinygrad_cuda.core import dtypes  # noqa: E402
+from tinygrad_cuda.graph.node import Node  # noqa: E402
+from tinygrad_cuda.graph.ops import recurrence as rc  # noqa: E402
+from tinygrad_cuda.graph.ops.common import output  # noqa: E402
+from tinygrad_cuda.lowering import lower  # noqa: E402
+from tinygrad_cuda.lowering.skeletons.recurrence import recurrence as skeleton  # noqa: E402
+from tinygrad_cuda.lowering.skeletons.recurrence import tiles  # noqa: E402
+from tinygrad_cuda.lowering.target import Target  # noqa: E402
+
+TARGET = Target.h200()
+
+
+class Case(NamedTuple):
+    """A layer: LSTM or GRU, steps, sequences, units and the dtype of states."""
+
+    cell: str
+    steps: int
+    batch: int
+    units: int
+    dtype: str
+
+
+CASES = tuple(
+    Case(cell, *sizes, dtype)
+    for dtype in ("float32", "bfloat16")
+    for cell, *sizes in (
+        ("lstm", 35, 64, 650), ("lstm", 100, 32, 512), ("gru", 100, 32, 512),
+        ("lstm", 35, 64, 1024), ("lstm", 50, 512, 256), ("lstm", 100, 1, 512),
+    )
+)  # fmt: skip
+
+
+def arrays_of(case: Case) -> list[Any]:
+    """Cotangents of states, gates, weight, and of an LSTM the cotangents of memories."""
+    rng, count = np.random.default_rng(0), 4 if case.cell == "lstm" else 3
+    rows = (case.steps, case.batch)
+    shapes = [(*rows, case.units), (*rows, count * case.units), (count * case.units, case.units)]
+    scales = (1.0, 1.0, case.units**-0.5)
+    return [s * rng.standard_normal(shape) for s, shape in zip(scales, shapes)]
+
+
+def recorded(case: Case) -> tuple[Any, dict[str, Node]]:
+    """The program of a layer's steps and of their gradients, and its inputs."""
+    new, dtype = Inputs(), getattr(dtypes, case.dtype)
+    g, gates, weight = (new(*x.shape, dtype=dtype) for x in arrays_of(case))
+    state = new(case.batch, case.units, dtype=dtype)
+    how = {"reverse": False}
+    if case.cell == "lstm":
+        whole = rc.lstm(gates, weight, state, state, **how)
+        out, cells, active = (output(whole, index=k) for k in range(3))
+        none = new(case.steps, case.batch, case.units)
+        back = rc.lstm_backward(g, none, active, cells, state, weight, **how)
+        results = [out, output(back, index=0)]
+    else:
+        bias = new(case.units, dtype=dtype)
+        whole = rc.gru(gates, weight, bias, state, **how)
+        out, active = (output(whole, index=k) for k in range(2))
+        back = rc.gru_backward(g, active, out, state, weight, **how)
+        results = [out, output(back, index=0)]
+    return new.program(*results), dict(zip(("g", "gates", "weight"), (g, gates, weight)))
+
+
+def expected(case: Case) -> list[Any]:
+    """States and the gradients by gates, in float64."""
+    g, gates, weight = arrays_of(case)
+    state = np.zeros((case.batch, case.units))
+    if case.cell == "lstm":
+        out, cells, active = rc.lstm.numpy(gates, weight, state, state, reverse=False)
+        zeros = np.zeros_like(out)
+        return [
+            out,
+            rc.lstm_backward.numpy(g, zeros, active, cells, state, weight, reverse=False)[0],
+        ]
+    out, active = rc.gru.numpy(gates, weight, np.zeros(case.units), state, reverse=False)
+    return [out, rc.gru_backward.numpy(g, active, out, state, weight, reverse=False)[0]]
+
+
+def _fitting(node: Node) -> list[tiles.RecurrenceTile]:
+    return tiles.tiles_for(tiles.sizes_of(node), TARGET, node.dtype.is_half)
+
+
+def candidates(case: Case) -> list[int]:
+    """Numbers of parts for which both kernels fit."""
+    program, _ = recorded(case)
+    fitting = [{t.parts for t in _fitting(node.sources[0])} for node in program.outputs]
+    return sorted(set.union(*fitting))
+
+
+def lowered(case: Case, parts: int) -> tuple[Any, Any, dict[str, Node]]:
+    """With so many parts; 0: as chosen."""
+    program, inputs = recorded(case)
+    chosen = skeleton.tile_of
+
+    def forced(node: Node, target: Target) -> Any:
+        fitting = [tile for tile in _fitting(node) if tile.parts == parts]
+        return min(fitting, key=lambda t: t.clocks) if fitting else chosen(node, target)
+
+    skeleton.tile_of = forced
+    try:
+        return lower.lower(program, TARGET), program, inputs
+    finally:
+        skeleton.tile_of = chosen
+
+
+def memory_of(made: Any, program: Any, inputs: dict[str, Node], case: Case, torch: Any) -> Any:
+    """Every value's memory: inputs, zeros for states and between blocks, nan for results."""
+    names = dict(zip(("g", "gates", "weight"), arrays_of(case)))
+    kind = getattr(torch, case.dtype)
+    memory: dict[Any, Any] = {}
+    for node in program.inputs:
+        own = next((name for name, given in inputs.items() if given is node), None)
+        dtype = getattr(torch, node.dtype.name)
+        memory[node] = (
+            torch.zeros(node.shape, device="cuda", dtype=dtype) if own is None
+            else torch.tensor(names[own], device="cuda", dtype=kind)
+        )  # fmt: skip
+    for launch in made.launches:
+        for word in launch.words:
+            if word.kind == "exchange":
+                memory[word.item] = torch.zeros(word.item.nbytes, dtype=torch.uint8, device="cuda")
+            elif word.kind == "value" and word.item not in memory:
+                dtype = getattr(torch, word.item.dtype.name)
+                memory[word.item] = torch.full(
+                    word.item.shape, float("nan"), device="cuda", dtype=dtype
+                )
+    return memory
+
+
+def peers(case: Case, runner: Runner) -> dict[str, float]:
+    """Microseconds of cuDNN's layer, and of the products outside the steps."""
+    torch, kind = runner.torch, getattr(runner.torch, case.dtype)
+    layer = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[case.cell](case.units, case.units)
+    layer = layer.to("cuda", kind)
+    x = torch.randn(case.steps, case.batch, case.units, device="cuda", dtype=kind)
+    x.requires_grad_()
+    g = torch.randn_like(x)
+    wanted = [x, *layer.parameters()]
+    weight = layer.weight_ih_l0.detach()
+    rows, gates = (
+        x.detach().flatten(0, 1),
+        torch.randn(case.steps * case.batch, len(weight), device="cuda", dtype=kind),
+    )
+
+    def both() -> None:
+        torch.autograd.grad(layer(x)[0], wanted, g)
+
+    return {
+        "forward": runner.time(lambda: layer(x)),
+        "both": runner.time(both),
+        "products forward": runner.time(lambda: rows @ weight.T),
+        "products backward": runner.time(lambda: (gates @ weight, gates.T @ rows, gates.T @ rows)),
+    }
+
+
+def measure(case: Case, runner: Runner) -> dict[str, Any]:
+    want, rows, torch = expected(case), [], runner.torch
+    made = [lowered(case, parts) for parts in (0, *candidates(case))]
+    binaries = compiler.compile_many([one.source for one, _, _ in made], "sm_90a")
+    for (one, program, inputs), binary in zip(made, binaries, strict=True):
+        memory = memory_of(one, program, inputs, case, torch)
+        times, cuts = [], []
+        for launch in one.launches:
+            part = type("Made", (), {"launches": [launch]})
+            run = runner.launcher(part, binary.cubin, memory)
+            run()
+            run()  # its flags go on from the first run's
+            torch.cuda.synchronize()
+            times.append(runner.time(run))
+            cuts.append(launch.stages[0].label.split(":")[0])
+        errors = [
+            float(np.abs(memory[node].double().cpu().numpy() - value).max() / np.abs(value).max())
+            for node, value in zip(program.outputs, want, strict=True)
+        ]
+        rows.append({"cuts": cuts, "us": times, "errors": errors})
+    return {"case": case, "peers": peers(case, runner), "rows": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seconds", type=float, default=50.0)
+    given = parser.parse_args()
+    began, runner, results = time.perf_counter(), Runner(), []
+    for case in CASES:
+        if time.perf_counter() - began > given.seconds:
+            print("no time for", case)
+            continue
+        result = measure(case, runner)
+        results.append(result)
+        given.out.write_text(json.dumps(results, default=str))
+        print(case, "torch", {k: round(v) for k, v in result["peers"].items()}, flush=True)
+        for row in result["rows"]:
+            cuts = [cut.split(" sequences in ")[1] for cut in row["cuts"]]
+            took = " ".join(f"{us:.0f}" for us in row["us"])
+            errors = " ".join(f"{error:.0e}" for error in row["errors"])
+            print(f"    {took} us  {cuts}  errors {errors}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""RECURRENCE: all steps of a recurrent layer in one kernel, forward and backward."""
