@@ -78,6 +78,7 @@ class CudaBackend:
             gpu.name, gpu.capability, gpu.multiprocessors, gpu.shared_bytes,
             gpu.multiprocessor_shared_bytes, gpu.l2_bytes,
             traffic_of(gpu.bandwidth, gpu.clock_hz), together,
+            gpu.multiprocessors if gpu.capability >= (8, 0) else 0,
         )  # fmt: skip
         # A multiplication and an addition a clock in each lane.
         flops = 2.0 * self.target.lanes * gpu.multiprocessors * gpu.clock_hz
