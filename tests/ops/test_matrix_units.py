@@ -17,7 +17,7 @@ import tinygrad_cuda as tc
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import DType, bfloat16, float16, float32
 from tinygrad_cuda.graph.node import Node
-from tinygrad_cuda.graph.ops import contraction
+from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
 from tinygrad_cuda.graph.ops import reduction as rd
@@ -338,6 +338,21 @@ def test_every_tile_of_windows(
     monkeypatch.setattr(mma_tiles, "plan", plan)
     expected = {name: values for name, (values,) in exact.run().items()}
     compare(batch.run(), expected, dict.fromkeys(expected, bfloat16))
+
+
+def test_copies_along_k_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large operand that lies along another axis costs more to turn than tf32 saves."""
+    monkeypatch.setattr(algorithms.settings, "matmul_precision", "high")
+    batch, h200 = Batch(CPU), Target.h200()
+    weights, values = (
+        common.buffer.leaf((96, 1024, width), float32, batch.device, slot=slot)
+        for slot, width in enumerate((1024, 64))
+    )
+    along = algorithms.choose(contraction.matmul(weights, values), h200)
+    across = algorithms.choose(contraction.matmul(contraction.transpose(weights), values), h200)
+    assert along.tier in (algorithms.TF32, algorithms.TMA_TF32)
+    assert across.tier not in (algorithms.TF32, algorithms.TMA_TF32)
+    assert f"not {algorithms.TF32}: " in across.reason
 
 
 def test_the_choice_says_why() -> None:

@@ -205,14 +205,25 @@ def _tma_tf32(problem: Problem) -> Candidate | str:
     if not tma.describes(problem.a, problem.b, (not first, not second)):
         return "an operand is no matrix in memory"
     cut = mma_tiles.plan(problem.product, problem.target, mma_tiles.TMA_TF32_TILES)
-    return Candidate(cut, mma_tiles.clocks(cut, problem.product, problem.target))
+    time = mma_tiles.clocks(cut, problem.product, problem.target)
+    return Candidate(cut, time + _k_major_clocks(problem))
 
 
 def _tf32(problem: Problem) -> Candidate | str:
     if reason := _tf32_refusal(problem):
         return reason
     cut = mma_tiles.plan(problem.product, problem.target, mma_tiles.TF32_TILES)
-    return Candidate(cut, mma_tiles.clocks(cut, problem.product, problem.target))
+    time = mma_tiles.clocks(cut, problem.product, problem.target)
+    return Candidate(cut, time + _k_major_clocks(problem))
+
+
+def _k_major_clocks(problem: Problem) -> float:
+    """Of the copies along k of a product's operands; a convolution's lie so, with channels last."""
+    if problem.node.op is not matmul:
+        return 0
+    both = zip(problem.node.sources, lie_along_k(problem.a, problem.b), strict=True)
+    moved = [2 * prod(node.shape) * node.dtype.itemsize for node, along in both if not along]
+    return sum(nbytes / problem.target.traffic + channels_last.LAUNCH for nbytes in moved)
 
 
 def _tf32_refusal(problem: Problem) -> str:
