@@ -317,3 +317,13 @@ def slice_bounds(op: str, value: slice, size: int) -> tuple[int, int, int]:
     start, stop, step = value.indices(size)
     length = len(range(start, stop, step))
     return (start if length else 0), length, step
+
+
+def readable(nbytes: int) -> str:
+    """A size for people, such as ``1.5 GiB``."""
+    amount = float(nbytes)
+    for unit in ("bytes", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:.4g} GiB"

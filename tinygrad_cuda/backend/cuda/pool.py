@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from tinygrad_cuda.core.errors import OutOfMemoryError
 from tinygrad_cuda.core.locks import new_lock
+from tinygrad_cuda.core.shapes import readable
 
 GRANULE = 512  # every address is a multiple of it
 BLOCK = 32 << 20  # small allocations are cut from blocks of this size
@@ -26,16 +27,6 @@ def size_class(nbytes: int) -> int:
     """
     step = max(GRANULE, 1 << max(0, (nbytes - 1).bit_length() - 4))
     return max(1, -(-nbytes // step)) * step
-
-
-def readable(nbytes: int) -> str:
-    """A size for people, such as ``1.5 GiB``."""
-    amount = float(nbytes)
-    for unit in ("bytes", "KiB", "MiB"):
-        if amount < 1024:
-            return f"{amount:.4g} {unit}"
-        amount /= 1024
-    return f"{amount:.4g} GiB"
 
 
 class _Block:

@@ -160,6 +160,7 @@ class LoweredExecutable:
         lowered = lower(program, machine.target)
         self.schedule, self.arena = lowered.schedule, lowered.arena
         self.launches, self.source = lowered.launches, lowered.source
+        self.memory_use = lowered.memory
         self.unit: Any = machine.load(self.source) if self.launches else None
         self.places = {
             node: buffer
@@ -438,16 +439,17 @@ class LoweredExecutable:
                     validator.compare(stage, node, array)
 
     def describe(self) -> str:
-        """One line a launch."""
-        return "\n".join(str(launch) for launch in self.launches)
+        """One line a launch, and what the values between kernels take."""
+        return "\n".join([*map(str, self.launches), str(self.memory_use)])
 
     def explain(self) -> str:
-        """Why each kernel exists, what it fuses, and the user's lines behind it."""
-        return "\n".join((*self.schedule.notes, *map(_explained, self.schedule.kernels)))
+        """Why each kernel exists, what it fuses, the user's lines behind it; and the memory."""
+        kernels = [_explained(n, kernel) for n, kernel in enumerate(self.schedule.kernels)]
+        return "\n".join([*self.schedule.notes, *kernels, str(self.memory_use)])
 
 
-def _explained(kernel: Kernel) -> str:
+def _explained(number: int, kernel: Kernel) -> str:
     sites = dict.fromkeys(describe_site(node.site) for node in kernel.nodes)
     tier = [f"  tier:  {kernel.choice.reason}"] if kernel.choice else []
-    lines = [repr(kernel), f"  why:   {kernel.reason}", *tier]
+    lines = [f"{number}: {kernel!r}", f"  why:   {kernel.reason}", *tier]
     return "\n".join([*lines, *(f"  line:  {site}" for site in sites)])

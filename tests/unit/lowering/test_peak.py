@@ -1,0 +1,53 @@
+"""What a plan says of its memory before it runs."""
+
+from __future__ import annotations
+
+import pytest
+from programs import TARGET, Inputs, family, times
+
+from tinygrad_cuda.core.dtypes import bfloat16
+from tinygrad_cuda.graph.ops import common, contraction
+from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.lowering.lower import lower
+
+
+def test_the_peak_of_a_chain_of_products() -> None:
+    """Each is read by the next one alone: at most two are there, and the larger comes first."""
+    new = Inputs()
+    x = new(64, 32)
+    first = contraction.matmul(x, new(32, 256))  # 64 KiB
+    second = contraction.matmul(first, new(256, 128))  # 32 KiB
+    third = contraction.matmul(second, new(128, 16))  # 4 KiB
+    last = contraction.matmul(third, new(16, 8))
+    memory = lower(new.program(last), TARGET).memory
+    assert memory.inputs == 4 * (64 * 32 + 32 * 256 + 256 * 128 + 128 * 16 + 16 * 8)
+    assert memory.outputs == 4 * 64 * 8
+    assert memory.peak is not None
+    assert (memory.peak.kernel, memory.peak.nbytes) == (1, 96 << 10)
+    assert [(o.node, o.writer, o.reader) for o in memory.peak.owners] == [
+        (first, 0, 1), (second, 1, 2),
+    ]  # fmt: skip
+    text = str(memory).splitlines()
+    assert text[0].endswith("between kernels 96 KiB, most at kernel 1: 96 KiB")
+    assert text[1].split(",")[:3] == [
+        "      64 KiB  matmul (64",
+        " 256) float32",
+        " kernels 0 to 1",
+    ]
+
+
+def test_results_in_place_are_no_new_memory() -> None:
+    new = Inputs()
+    x = new(64, 32, dtype=bfloat16)
+    step = common.assign(x, ew.tanh(times(x, 2.0)))
+    memory = lower(new.program(step, overwrites={0: 0}), TARGET).memory
+    assert memory == (2 * 64 * 32, 0, 0, None)
+
+
+@pytest.mark.parametrize("name", list(family()))
+def test_no_layout_takes_less_than_the_peak(name: str) -> None:
+    memory = lower(family()[name], TARGET).memory
+    if memory.peak is not None:
+        kernel, nbytes, owners = memory.peak
+        assert memory.arena >= nbytes == sum(owner.nbytes for owner in owners)
+        assert all(owner.writer <= kernel <= owner.reader for owner in owners)

@@ -1,0 +1,126 @@
+"""What a program holds in memory at most, and for whom: known from its plan, before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from tinygrad_cuda.core.errors import describe_site
+from tinygrad_cuda.core.shapes import readable
+from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.lowering.schedule.arena import Arena
+from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule
+
+OWNERS = 8  # values that a description lists
+
+
+class Owner(NamedTuple):
+    """A value between kernels.
+
+    Attributes:
+        node: what is stored.
+        nbytes: its size.
+        writer: the number of the kernel that stores it, in the schedule's order.
+        reader: that of the last kernel that reads it.
+    """
+
+    node: Node
+    nbytes: int
+    writer: int
+    reader: int
+
+    def __str__(self) -> str:
+        node = self.node
+        return (
+            f"{readable(self.nbytes):>12}  {node.op.name} {node.shape} {node.dtype.name}, "
+            f"kernels {self.writer} to {self.reader}, {describe_site(node.site)}"
+        )
+
+
+class Peak(NamedTuple):
+    """The moment at which most values between kernels are in memory.
+
+    Attributes:
+        kernel: the number of the kernel that runs then.
+        nbytes: of the values in memory then; scratch memory of kernels is left out.
+        owners: the values, largest first.
+    """
+
+    kernel: int
+    nbytes: int
+    owners: list[Owner]
+
+
+class MemoryUse(NamedTuple):
+    """Bytes that a program takes.
+
+    Attributes:
+        inputs: of the values that it reads, those that it overwrites among them.
+        outputs: of results in memory of their own.
+        arena: between kernels; at least as much as `peak`, which no layout can go below.
+        peak: None where nothing lies between kernels.
+    """
+
+    inputs: int
+    outputs: int
+    arena: int
+    peak: Peak | None
+
+    def __str__(self) -> str:
+        first = (
+            f"memory: inputs {readable(self.inputs)}, new outputs {readable(self.outputs)}, "
+            f"between kernels {readable(self.arena)}"
+        )
+        if self.peak is None:
+            return first
+        kernel, nbytes, owners = self.peak
+        lines = [f"{first}, most at kernel {kernel}: {readable(nbytes)}"]
+        lines += map(str, owners[:OWNERS])
+        if rest := owners[OWNERS:]:
+            lines.append(f"{readable(sum(o.nbytes for o in rest)):>12}  {len(rest)} more values")
+        return "\n".join(lines)
+
+
+def memory_use(inputs: Sequence[Node], schedule: Schedule, arena: Arena) -> MemoryUse:
+    """What a program takes, in the schedule's order of execution.
+
+    Args:
+        inputs: the values that it reads.
+        schedule: its kernels.
+        arena: where values between them lie.
+    """
+    placed = {node for kernel in schedule.kernels for node in kernel.places}
+    fresh = [node for node in schedule.outputs if node not in placed]
+    return MemoryUse(
+        sum(map(nbytes_of, inputs)),
+        sum(map(nbytes_of, fresh)),
+        arena.nbytes,
+        _peak(schedule, arena) if arena.places else None,
+    )
+
+
+def _peak(schedule: Schedule, arena: Arena) -> Peak:
+    """The kernel at which most is in memory."""
+    last = {node: k for k, kernel in enumerate(schedule.kernels) for node in kernel.reads}
+    owners = [
+        Owner(node, arena.places[node][1], number, max(number, last.get(node, number)))
+        for number, kernel in enumerate(schedule.kernels)
+        for node in kernel.stores
+        if node in arena.places
+    ]
+    changes = [0] * (len(schedule.kernels) + 1)
+    for owner in owners:
+        changes[owner.writer] += owner.nbytes
+        changes[owner.reader + 1] -= owner.nbytes
+    held = [changes[0]]
+    for change in changes[1:-1]:
+        held.append(held[-1] + change)
+    worst = max(range(len(held)), key=held.__getitem__)
+    found = [owner for owner in owners if owner.writer <= worst <= owner.reader]
+    return Peak(worst, held[worst], sorted(found, key=lambda owner: -owner.nbytes))
+
+
+def nbytes_of(node: Node) -> int:
+    """The size of a value in memory."""
+    return prod(node.shape) * node.dtype.itemsize
