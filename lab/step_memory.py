@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,18 +37,26 @@ from tinygrad_cuda.engine.realize import realize_all  # noqa: E402
 from tinygrad_cuda.graph.node import Node  # noqa: E402
 from tinygrad_cuda.graph.program import Program  # noqa: E402
 from tinygrad_cuda.lowering.lower import Lowered, lower  # noqa: E402
-from tinygrad_cuda.lowering.schedule.peak import nbytes_of  # noqa: E402
+from tinygrad_cuda.lowering.schedule.peak import MemoryUse, memory_use  # noqa: E402
+from tinygrad_cuda.lowering.schedule.stored_values import nbytes_of  # noqa: E402
 from tinygrad_cuda.lowering.target import Target  # noqa: E402
 
 LISTED = 4 << 20  # bytes of a value from which on `--kernels` lists it
 STEPS = 12
 
 
+class Plan(NamedTuple):
+    """A plan and its memory."""
+
+    lowered: Lowered
+    memory: MemoryUse
+
+
 @contextmanager
-def pretended_h200() -> Iterator[list[Lowered]]:
+def pretended_h200() -> Iterator[list[Plan]]:
     """What device ``emu`` lowers meanwhile, as for an H200; nothing is compiled or executed."""
     machine: Any = registry.get(as_device("emu"))
-    found: list[Lowered] = []
+    found: list[Plan] = []
     empty = type(machine.allocate(0))
     machine.target = Target.h200()
     machine.load = lambda source: source
@@ -57,8 +65,9 @@ def pretended_h200() -> Iterator[list[Lowered]]:
     machine.take = lambda nbytes, address: machine.allocate(nbytes)
 
     def noting(program: Program, target: Target) -> Lowered:
-        found.append(lower(program, target))
-        return found[-1]
+        lowered = lower(program, target)
+        found.append(Plan(lowered, memory_use(program.inputs, lowered.schedule, lowered.arena)))
+        return lowered
 
     executable.lower = noting
     try:
@@ -67,7 +76,7 @@ def pretended_h200() -> Iterator[list[Lowered]]:
         executable.lower = lower
 
 
-def step_of(name: str) -> Lowered:
+def step_of(name: str) -> Plan:
     """The plan of a training step that holds most memory: the step itself."""
     with pretended_h200() as found:
         work = Work(tc, WORKLOADS[name](False), "emu")
@@ -76,7 +85,7 @@ def step_of(name: str) -> Lowered:
         results = work.call(*work.data[0])
         realize_all()
         del results
-    return max(found, key=lambda lowered: lowered.memory.arena)
+    return max(found, key=lambda plan: plan.memory.arena)
 
 
 def print_kernels(lowered: Lowered) -> None:
@@ -107,7 +116,7 @@ def print_kernels(lowered: Lowered) -> None:
 
 def report(name: str, kernels: bool) -> None:
     """A step without a GPU."""
-    lowered = step_of(name)
+    lowered, memory = step_of(name)
     found = lowered.schedule.kernels
     read = sum(nbytes_of(node) for kernel in found for node in kernel.reads)
     written = sum(nbytes_of(node) for kernel in found for node in kernel.stores)
@@ -117,10 +126,10 @@ def report(name: str, kernels: bool) -> None:
     )
     if kernels:
         print_kernels(lowered)
-    print(lowered.memory, flush=True)
+    print(memory, flush=True)
 
 
-def run(name: str, compiled: bool) -> None:
+def run(name: str, compiled: bool, count: int) -> None:
     """Steps on the GPU: their time, and the peaks of what tensors take and of the process."""
     gc.collect()
     tc.cuda.empty_cache()
@@ -128,8 +137,8 @@ def run(name: str, compiled: bool) -> None:
     work = Work(tc, WORKLOADS[name](False), "cuda")
     step = tc.compile(work.call) if compiled else work.call
 
-    def steps(count: int) -> None:
-        for number in range(count):
+    def steps(times: int) -> None:
+        for number in range(times):
             results = step(*work.data[number % len(work.data)])
             realize_all()
             del results
@@ -138,8 +147,8 @@ def run(name: str, compiled: bool) -> None:
     steps(4)
     tc.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    steps(STEPS)
-    each = (time.perf_counter() - start) / STEPS
+    steps(count)
+    each = (time.perf_counter() - start) / count
     print(
         f"{name} {'compiled' if compiled else 'plain'}: {each * 1e3:.2f} ms a step, "
         f"tensors and arena {readable(tc.cuda.max_memory_allocated())}, "
@@ -154,14 +163,15 @@ def main() -> None:
     parser.add_argument("names", nargs="+", help="workloads of the benchmarks")
     parser.add_argument("--device", choices=("emu", "cuda"), default="emu")
     parser.add_argument("--kernels", action="store_true", help="each kernel with what it moves")
+    parser.add_argument("--steps", type=int, default=STEPS, help="timed on cuda")
     given = parser.parse_args()
     tc.set_default_device(given.device)
     for name in given.names:
         if given.device == "emu":
             report(name, given.kernels)
         else:
-            run(name, False)
-            run(name, True)
+            run(name, False, given.steps)
+            run(name, True, given.steps)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from tinygrad_cuda.lowering.schedule.fuse_column_sums import fuse_column_sums
 from tinygrad_cuda.lowering.schedule.fuse_grid_reduce import fuse_grid_reduce
 from tinygrad_cuda.lowering.schedule.kernel_dag import Choice, Schedule, schedule
 from tinygrad_cuda.lowering.schedule.one_hot_gather import find_one_hot_gathers
-from tinygrad_cuda.lowering.schedule.peak import MemoryUse, memory_use
 from tinygrad_cuda.lowering.target import Target
 
 
@@ -33,14 +32,12 @@ class Lowered:
         arena: where values between kernels lie.
         launches: kernels in an order of execution, small independent ones packed together.
         source: all of them as one translation unit.
-        memory: what it takes, and the largest values at its peak.
     """
 
     schedule: Schedule
     arena: Arena
     launches: list[PackedLaunch]
     source: str
-    memory: MemoryUse
 
 
 def lower(program: Program, target: Target) -> Lowered:
@@ -50,8 +47,7 @@ def lower(program: Program, target: Target) -> Lowered:
     scratches = {kernel: scratches_of(found) for kernel, found in emitted.items()}
     arena = plan_arena(made, scratches)  # adds edges of order where values share memory
     launches = packed([emitted[kernel] for kernel in made.kernels], target)
-    memory = memory_use(program.inputs, made, arena)
-    return Lowered(made, arena, launches, translation_unit(launches, target), memory)
+    return Lowered(made, arena, launches, translation_unit(launches, target))
 
 
 def scheduled(program: Program, target: Target) -> Schedule:

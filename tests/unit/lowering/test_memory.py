@@ -155,7 +155,7 @@ def test_a_reader_must_follow_its_writer() -> None:
 
 
 def test_nothing_to_place() -> None:
-    assert plan_memory(chain(3), []) == MemoryPlan({}, (), 0, 0)
+    assert plan_memory(chain(3), []) == MemoryPlan({}, (), 0, 0, {})
     assert plan_memory(chain(3), [PlannedBuffer("e", 0, 0, (1,))]).offsets == {"e": 0}
 
 
@@ -207,3 +207,39 @@ def test_random_dags(
     for attempt in range(5):
         simulate(kernels, buffers, plan, seed + attempt)
     assert plan_memory(kernels, buffers, worth_an_edge=worth) == plan
+
+
+# Values stored over what their kernel reads -------------------------------------------------------
+
+
+def test_a_value_takes_the_storage_of_what_its_kernel_reads() -> None:
+    """Both readers are done by then: the second one waits for the first by a new edge."""
+    kernels = nx.DiGraph([(0, 1), (0, 2)])
+    buffers = [PlannedBuffer("a", 4 * MIB, 0, (1, 2)), PlannedBuffer("b", 4 * MIB, 2, over=("a",))]
+    plan = plan_memory(kernels, buffers)
+    assert plan.over == {"b": "a"}
+    assert plan.offsets["a"] == plan.offsets["b"]
+    assert plan.peak == 4 * MIB
+    assert [(edge.before, edge.after) for edge in plan.edges] == [(1, 2)]
+
+
+def test_a_value_that_is_read_later_is_not_stored_over() -> None:
+    kernels = chain(3)
+    buffers = [
+        PlannedBuffer("a", 4 * MIB, 0, (1, 2)), PlannedBuffer("b", 4 * MIB, 1, (2,), over=("a",)),
+    ]  # fmt: skip
+    plan = plan_memory(kernels, buffers)
+    assert (plan.over, plan.peak) == ({}, 8 * MIB)
+
+
+def test_free_storage_is_taken_first() -> None:
+    """A kernel that only reads and one that only writes overlap in time."""
+    kernels = chain(4)
+    buffers = [
+        PlannedBuffer("a", 4 * MIB, 0, (1,)),
+        PlannedBuffer("b", 4 * MIB, 1, (2,)),
+        PlannedBuffer("c", 4 * MIB, 2, (3,), over=("b",)),
+    ]
+    plan = plan_memory(kernels, buffers)
+    assert (plan.over, plan.peak) == ({}, 8 * MIB)
+    assert plan.offsets["c"] == plan.offsets["a"]

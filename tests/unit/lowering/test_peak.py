@@ -8,7 +8,14 @@ from programs import TARGET, Inputs, family, times
 from tinygrad_cuda.core.dtypes import bfloat16
 from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
+from tinygrad_cuda.graph.program import Program
 from tinygrad_cuda.lowering.lower import lower
+from tinygrad_cuda.lowering.schedule.peak import MemoryUse, memory_use
+
+
+def memory_of(program: Program) -> MemoryUse:
+    lowered = lower(program, TARGET)
+    return memory_use(program.inputs, lowered.schedule, lowered.arena)
 
 
 def test_the_peak_of_a_chain_of_products() -> None:
@@ -19,7 +26,7 @@ def test_the_peak_of_a_chain_of_products() -> None:
     second = contraction.matmul(first, new(256, 128))  # 32 KiB
     third = contraction.matmul(second, new(128, 16))  # 4 KiB
     last = contraction.matmul(third, new(16, 8))
-    memory = lower(new.program(last), TARGET).memory
+    memory = memory_of(new.program(last))
     assert memory.inputs == 4 * (64 * 32 + 32 * 256 + 256 * 128 + 128 * 16 + 16 * 8)
     assert memory.outputs == 4 * 64 * 8
     assert memory.peak is not None
@@ -40,13 +47,13 @@ def test_results_in_place_are_no_new_memory() -> None:
     new = Inputs()
     x = new(64, 32, dtype=bfloat16)
     step = common.assign(x, ew.tanh(times(x, 2.0)))
-    memory = lower(new.program(step, overwrites={0: 0}), TARGET).memory
+    memory = memory_of(new.program(step, overwrites={0: 0}))
     assert memory == (2 * 64 * 32, 0, 0, None)
 
 
 @pytest.mark.parametrize("name", list(family()))
 def test_no_layout_takes_less_than_the_peak(name: str) -> None:
-    memory = lower(family()[name], TARGET).memory
+    memory = memory_of(family()[name])
     if memory.peak is not None:
         kernel, nbytes, owners = memory.peak
         assert memory.arena >= nbytes == sum(owner.nbytes for owner in owners)

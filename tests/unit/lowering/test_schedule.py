@@ -414,6 +414,40 @@ def test_checks_of_indices_come_before_assigns() -> None:
     assert names == [["gather"], ["assign"]]
 
 
+def test_an_index_that_two_kernels_check_is_waited_for_once() -> None:
+    """Rows are read and their gradient is added up: an update needs the first check alone."""
+    new = Inputs()
+    x, index, counter = new(64, 8), new(5, dtype=dtypes.int64), new(3)
+    checked = indexing.check_index(index, limit=64, what="index", code=0)
+    rows = indexing.gather(x, checked)
+    gradient = indexing.scatter_add(new(64, 8), checked, ew.mul(rows, rows))
+    step = common.assign(counter, ew.add(counter, common.full_like(counter, 1)))
+    found = scheduled(new.program(step, gradient, overwrites={0: 2}))
+    gather, scatter = (
+        next(k for k in found.kernels if any(node.op is op for node in k.nodes))
+        for op in (indexing.gather, indexing.scatter_add)
+    )
+    (update,) = [kernel for kernel in found.kernels if kernel.places]
+    assert update.before == [gather]
+    assert not scatter.waits_for(update) and not update.waits_for(scatter)
+
+
+def test_a_check_of_some_values_does_not_stand_for_all() -> None:
+    """The first kernel reads two of five rows."""
+    new = Inputs()
+    x, index, counter = new(64, 8), new(5, dtype=dtypes.int64), new(3)
+    checked = indexing.check_index(index, limit=64, what="index", code=0)
+    some = mv.slice_(checked, starts=(0,), shape=(2,), steps=(1,))
+    few = ew.exp(indexing.gather(x, some))
+    rows = indexing.gather(x, checked)
+    step = common.assign(counter, ew.add(counter, common.full_like(counter, 1)))
+    found = scheduled(new.program(step, few, rows, overwrites={0: 2}))
+    (update,) = [kernel for kernel in found.kernels if kernel.places]
+    assert len(found.kernels) == 3
+    whole = next(kernel for kernel in found.kernels if rows in kernel.stores)
+    assert update.waits_for(whole)
+
+
 def test_what_is_only_widened_lies_in_memory_in_16_bits() -> None:
     """A product's reader casts it again, rather than read twice the bytes."""
     new = Inputs()

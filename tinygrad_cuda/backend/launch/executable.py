@@ -41,6 +41,7 @@ from tinygrad_cuda.lowering.codegen.pack import PackedLaunch, printed
 from tinygrad_cuda.lowering.codegen.skeleton import TensorMap
 from tinygrad_cuda.lowering.lower import lower
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel
+from tinygrad_cuda.lowering.schedule.peak import memory_use
 from tinygrad_cuda.lowering.target import Target
 
 
@@ -160,7 +161,6 @@ class LoweredExecutable:
         lowered = lower(program, machine.target)
         self.schedule, self.arena = lowered.schedule, lowered.arena
         self.launches, self.source = lowered.launches, lowered.source
-        self.memory_use = lowered.memory
         self.unit: Any = machine.load(self.source) if self.launches else None
         self.places = {
             node: buffer
@@ -211,7 +211,7 @@ class LoweredExecutable:
         self.number_memory: Any = None
         self.sent = b""
         self.after = dependencies(self.launches)
-        self.first = first_uses(self.launches, self.arena.places)
+        self.first = first_uses(self.launches, self.arena.places.keys() - self.arena.over.keys())
         self.fresh = [number for number, slot in enumerate(self.results) if slot is None]
         # Addresses of outputs in memory of their own, in the last run and in the one before.
         self._last = dict.fromkeys(self.fresh, 0)
@@ -440,12 +440,16 @@ class LoweredExecutable:
 
     def describe(self) -> str:
         """One line a launch, and what the values between kernels take."""
-        return "\n".join([*map(str, self.launches), str(self.memory_use)])
+        return "\n".join([*map(str, self.launches), self._memory()])
+
+    def _memory(self) -> str:
+        """What it takes, and the largest values at its peak."""
+        return str(memory_use(self.program.inputs, self.schedule, self.arena))
 
     def explain(self) -> str:
         """Why each kernel exists, what it fuses, the user's lines behind it; and the memory."""
         kernels = [_explained(n, kernel) for n, kernel in enumerate(self.schedule.kernels)]
-        return "\n".join([*self.schedule.notes, *kernels, str(self.memory_use)])
+        return "\n".join([*self.schedule.notes, *kernels, self._memory()])
 
 
 def _explained(number: int, kernel: Kernel) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from math import prod
 from typing import Any, NamedTuple, cast
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
 from tinygrad_cuda.lowering.schedule.memory import PlannedBuffer, plan_memory
+from tinygrad_cuda.lowering.schedule.overwriting import overwritten_reads
+from tinygrad_cuda.lowering.schedule.stored_values import nbytes_of
 
 
 class ArenaPiece(NamedTuple):
@@ -19,10 +20,17 @@ class ArenaPiece(NamedTuple):
 
 
 class Arena(NamedTuple):
-    """Where each value or scratch memory lies: (offset, bytes), and how much it takes in all."""
+    """Where values lie between kernels.
+
+    Attributes:
+        places: of each value or scratch memory the offset and bytes.
+        nbytes: in all.
+        over: values that are stored over one that their kernel reads, and that one.
+    """
 
     places: dict[Any, tuple[int, int]]
     nbytes: int
+    over: dict[Any, Any]
 
 
 class _Order:
@@ -52,16 +60,18 @@ def plan_arena(schedule: Schedule, scratches: Mapping[Kernel, Mapping[Hashable, 
             readers.setdefault(node, []).append(kernel)
     buffers = []
     for kernel in schedule.kernels:
-        for node in kernel.stores:
-            if node not in kept:
-                nbytes = prod(node.shape) * node.dtype.itemsize
-                buffers.append(PlannedBuffer(node, nbytes, kernel, tuple(readers.get(node, ()))))
+        between = [node for node in kernel.stores if node not in kept]
+        over = overwritten_reads(kernel) if between else {}
+        for node in between:
+            own, users = tuple(over.get(node, ())), tuple(readers.get(node, ()))
+            buffers.append(PlannedBuffer(node, nbytes_of(node), kernel, users, over=own))
         buffers += [PlannedBuffer(name, size, kernel) for name, size in scratches[kernel].items()]
     if not buffers:
-        return Arena({}, 0)
+        return Arena({}, 0, {})
     plan = plan_memory(_Order(schedule.kernels), buffers)
     schedule.put_before(
         (cast(Kernel, edge.before), cast(Kernel, edge.after)) for edge in plan.edges
     )
     sizes = {buffer.name: buffer.nbytes for buffer in buffers}
-    return Arena({name: (offset, sizes[name]) for name, offset in plan.offsets.items()}, plan.peak)
+    places = {name: (offset, sizes[name]) for name, offset in plan.offsets.items()}
+    return Arena(places, plan.peak, plan.over)

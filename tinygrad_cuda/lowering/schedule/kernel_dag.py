@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -20,7 +19,8 @@ from tinygrad_cuda.lowering.schedule.fusion import (
 )
 from tinygrad_cuda.lowering.schedule.grouping import Group, Groups
 from tinygrad_cuda.lowering.schedule.narrowing import narrowed_values
-from tinygrad_cuda.lowering.schedule.stored_values import stored_values
+from tinygrad_cuda.lowering.schedule.order import Traffic, execution_order
+from tinygrad_cuda.lowering.schedule.stored_values import nbytes_of, stored_values
 from tinygrad_cuda.lowering.target import Target
 
 EACH = ("map", "contract", "winograd")  # kinds of kernels that store each element of their loop
@@ -323,7 +323,8 @@ class _ScheduleBuilder(Groups):
 
     def kernels(self, places: dict[Node, Node]) -> list[Kernel]:
         """Kernels in an order of execution, assigns in place where that is safe."""
-        self.kept = stored_values(self)
+        alone = len(self.after) == 1  # then no other reads what it makes
+        self.kept = self.wanted.intersection(self.order) if alone else stored_values(self)
         living = [g for g in self.after if any(node in self.kept for node in g.members)]
         for group in living:
             group.members = self._needed(group)
@@ -356,7 +357,23 @@ class _ScheduleBuilder(Groups):
         self._order_checks()
         for group, kernel in made.items():
             kernel.before = [made[other] for other in self.sorted(self.before[group])]
-        return [made[group] for group in self._execution_order()]
+        return self._ordered(made)
+
+    def _ordered(self, made: dict[Group, Kernel]) -> list[Kernel]:
+        """The kernels in an order of execution."""
+        if len(made) == 1:
+            return list(made.values())
+        kernels = [made[group] for group in self.sorted(made)]
+        between = {node for node in self.kept if node in self.owner} - self.wanted
+        traffic = {
+            kernel: Traffic(
+                [node for node in kernel.reads if node in between],
+                [node for node in kernel.stores if node in between],
+            )
+            for kernel in kernels
+        }
+        before = {kernel: set(kernel.before) for kernel in kernels}
+        return execution_order(before, traffic, {node: nbytes_of(node) for node in between})
 
     def _needed(self, group: Group) -> list[Node]:
         """The members that its stored values are made of."""
@@ -415,48 +432,41 @@ class _ScheduleBuilder(Groups):
         return True
 
     def _order_checks(self) -> None:
-        """A kernel that finds a bad index comes before those that must then change nothing."""
-        checks, assigns = [], []
-        for group in self.sorted(set(self.after)):
-            if any(node.op is common.assign for node in group.members):
-                assigns.append(group)
-            if self._checks(group):
-                checks.append(group)
-        for group in checks:
-            for later in assigns:
+        """A kernel that finds a bad index comes before those that must then change nothing.
+
+        Where several kernels check all of the same values, the first one is enough.
+        """
+        assigns = {g for g in self.after if any(n.op is common.assign for n in g.members)}
+        if not assigns:
+            return
+        checks: dict[Node, list[Group]] = {}
+        complete: dict[Node, Group] = {}
+        for group in self.sorted(self.after):
+            for node, whole in self._checks(group).items():
+                checks.setdefault(node, []).append(group)
+                if whole and not any(self.reaches(later, group) for later in assigns):
+                    complete.setdefault(node, group)
+        first = [[complete[n]] if n in complete else found for n, found in checks.items()]
+        for group in self.sorted({group for found in first for group in found}):
+            for later in self.sorted(assigns):
                 if group is not later and not self.reaches(later, group):
                     self._put_before(group, later)
 
-    def _checks(self, group: Group) -> bool:
-        stack = [edge.base for node in group.members for edge in self.edges[node]]
-        seen: set[Node] = set()
+    def _checks(self, group: Group) -> dict[Node, bool]:
+        """The checks that a kernel makes, and whether of all their values."""
+        stack = [(node, True) for node in group.members]
+        found: dict[Node, bool] = {}
         while stack:
-            node = stack.pop()
-            again = node in self.inline or (node in self.owner and node not in self.kept)
-            if again and node not in seen:
-                seen.add(node)
-                stack.extend(edge.base for edge in self.edges[node])
-        return any(node.op in indexing.CHECKS for node in (*group.members, *seen))
+            node, whole = stack.pop()
+            if found.get(node, False) or (node in found and not whole):
+                continue
+            found[node] = whole
+            for edge in self.edges[node]:
+                base = edge.base
+                if base in self.inline or (base in self.owner and base not in self.kept):
+                    stack.append((base, whole and edge.kind != OTHER))
+        return {node: whole for node, whole in found.items() if node.op in indexing.CHECKS}
 
     def _put_before(self, a: Group, b: Group) -> None:
         self.after[a].add(b)
         self.before[b].add(a)
-
-    def _execution_order(self) -> list[Group]:
-        waiting = {group: len(self.before[group]) for group in self.after}
-        ready = [
-            (self.position[group.members[0]], id(group), group)
-            for group, count in waiting.items()
-            if count == 0
-        ]
-        heapq.heapify(ready)
-        found: list[Group] = []
-        while ready:
-            group = heapq.heappop(ready)[2]
-            found.append(group)
-            for other in self.after[group]:
-                waiting[other] -= 1
-                if waiting[other] == 0:
-                    heapq.heappush(ready, (self.position[other.members[0]], id(other), other))
-        assert len(found) == len(waiting), "kernels depend on each other in a circle"
-        return found

@@ -34,6 +34,7 @@ class PlannedBuffer(NamedTuple):
         writer: the kernel that writes it.
         readers: the kernels that read it; none for scratch memory of its writer.
         reusable: whether others may have its storage once it is read for the last time.
+        over: names of buffers of its size that the writer reads, and may store it over.
     """
 
     name: Hashable
@@ -41,6 +42,7 @@ class PlannedBuffer(NamedTuple):
     writer: Hashable
     readers: tuple[Hashable, ...] = ()
     reusable: bool = True
+    over: tuple[Hashable, ...] = ()
 
 
 class OrderingEdge(NamedTuple):
@@ -59,12 +61,14 @@ class MemoryPlan(NamedTuple):
         edges: which the kernel DAG must have besides its own; they close no cycle.
         peak: bytes of the arena.
         unshared: bytes it would have without any reuse.
+        over: buffers that are stored over one that their writer reads, and that one.
     """
 
     offsets: dict[Hashable, int]
     edges: tuple[OrderingEdge, ...]
     peak: int
     unshared: int
+    over: dict[Hashable, Hashable]
 
 
 def plan_memory(
@@ -75,8 +79,10 @@ def plan_memory(
     Buffers are placed in a topological order of their writers, each into the smallest gap that
     fits among storage whose users all precede its writer on a path. Where there is none and the
     arena would grow by `worth_an_edge` bytes or more than with storage that is merely used earlier
-    in that order, it takes the latter, and its writer waits for those users by new edges. All
-    edges point forward in one topological order, so no cycle can arise.
+    in that order, it takes the latter, and its writer waits for those users by new edges. Where
+    even so the arena would grow by that much, it takes the storage of a buffer that its writer is
+    the last to read, if the writer may store it there. All edges point forward in one topological
+    order, so no cycle can arise.
 
     Args:
         kernels: the DAG, such as a networkx DiGraph; its order of insertion breaks ties.
@@ -101,6 +107,7 @@ def plan_memory(
         tuple(planner.edges),
         max((segment.end for segment in planner.segments), default=0),
         sum(_aligned(buffer.nbytes) for buffer in buffers),
+        planner.over,
     )
 
 
@@ -137,6 +144,7 @@ class _Planner:
         self.before: list[int] = []
         self.offsets: dict[Hashable, int] = {}
         self.edges: list[OrderingEdge] = []
+        self.over: dict[Hashable, Hashable] = {}
         self.segments: list[_ArenaSegment] = []
 
     def enter(self, kernel: Hashable) -> None:
@@ -156,8 +164,9 @@ class _Planner:
         gap = self.best_gap(size, self.before[now])
         if gap.growth >= self.worth_an_edge:
             relaxed = self.best_gap(size, (1 << now) - 1)
-            if gap.growth - relaxed.growth >= self.worth_an_edge:
-                gap = relaxed
+            own = self.own_gap(buffer, size) if relaxed.growth >= self.worth_an_edge else None
+            if own is not None or gap.growth - relaxed.growth >= self.worth_an_edge:
+                gap = own or relaxed
                 self.add_edges(buffer, gap, size)
         self.offsets[buffer.name] = gap.start
         self.occupy(buffer, gap.start, gap.start + size)
@@ -180,9 +189,21 @@ class _Planner:
                     best = min(best, _Gap(growth, length, run[0].start, tuple(run)), key=_rank)
         return best
 
-    def add_edges(self, buffer: PlannedBuffer, gap: _Gap, size: int) -> None:
-        """Lets the writer wait for the last users of what it overwrites."""
+    def own_gap(self, buffer: PlannedBuffer, size: int) -> _Gap | None:
+        """The storage of a buffer that the writer uses last, and may store this one over."""
         now = len(self.before) - 1
+        for name in buffer.over:
+            start = self.offsets.get(name)
+            found = [s for s in self.segments if s.owner.name == name and s.start == start]
+            if found and not found[0].users >> (now + 1) and found[0].end - found[0].start == size:
+                self.over[buffer.name] = name
+                return _Gap(0, size, found[0].start, (found[0],))
+        return None
+
+    def add_edges(self, buffer: PlannedBuffer, gap: _Gap, size: int) -> None:
+        """Lets the writer wait for the last users of what it overwrites, but for itself."""
+        now = len(self.before) - 1
+        self.before[now] |= 1 << now
         for segment in gap.segments:
             if segment.start >= gap.start + size:
                 break
@@ -197,6 +218,7 @@ class _Planner:
                 self.edges.append(OrderingEdge(self.order[position], buffer.writer, reason))
                 self.before[now] |= self.before[position] | (1 << position)
                 waiting &= ~self.before[now]
+        self.before[now] &= ~(1 << now)
 
     def occupy(self, buffer: PlannedBuffer, start: int, end: int) -> None:
         users = 1 << self.position[buffer.writer]

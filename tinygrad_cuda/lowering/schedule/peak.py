@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import NamedTuple
 
 from tinygrad_cuda.core.errors import describe_site
@@ -11,6 +10,7 @@ from tinygrad_cuda.core.shapes import readable
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.schedule.arena import Arena
 from tinygrad_cuda.lowering.schedule.kernel_dag import Schedule
+from tinygrad_cuda.lowering.schedule.stored_values import nbytes_of
 
 OWNERS = 8  # values that a description lists
 
@@ -110,17 +110,13 @@ def _peak(schedule: Schedule, arena: Arena) -> Peak:
         if node in arena.places
     ]
     changes = [0] * (len(schedule.kernels) + 1)
+    end = {old: last[old] for old in arena.over.values()}  # its bytes are another's from then on
     for owner in owners:
         changes[owner.writer] += owner.nbytes
-        changes[owner.reader + 1] -= owner.nbytes
+        changes[end.get(owner.node, owner.reader + 1)] -= owner.nbytes
     held = [changes[0]]
     for change in changes[1:-1]:
         held.append(held[-1] + change)
     worst = max(range(len(held)), key=held.__getitem__)
-    found = [owner for owner in owners if owner.writer <= worst <= owner.reader]
+    found = [o for o in owners if o.writer <= worst < end.get(o.node, o.reader + 1)]
     return Peak(worst, held[worst], sorted(found, key=lambda owner: -owner.nbytes))
-
-
-def nbytes_of(node: Node) -> int:
-    """The size of a value in memory."""
-    return prod(node.shape) * node.dtype.itemsize

@@ -193,10 +193,10 @@ class _StoredValues:
 
     def _worth_it(self, node: Node, remade: dict[Group, _Remade]) -> bool:
         """Whether it takes no longer if all kernels that load a value make it again."""
-        saved = _nbytes(node) * (1 + len(remade))
+        saved = nbytes_of(node) * (1 + len(remade))
         operations = 0
         for group, made in remade.items():
-            saved -= sum(_nbytes(load) for load in made.loads - self.loads[group])
+            saved -= sum(nbytes_of(load) for load in made.loads - self.loads[group])
             cost = made._replace(made=made.made - self.made[group]).cost
             # Kernels but those of products wait for memory.
             operations += cost if group.kind in ALONE else max(0, cost - HIDDEN_COST)
@@ -209,5 +209,6 @@ def _full(node: Node, remade: _Remade) -> int:
     return sum(prod(load.shape) == prod(node.shape) for load in remade.loads)
 
 
-def _nbytes(node: Node) -> int:
+def nbytes_of(node: Node) -> int:
+    """The size of a value in memory."""
     return prod(node.shape) * node.dtype.itemsize

@@ -1,0 +1,82 @@
+"""The order of kernels: that of the program, but what frees memory comes first."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable
+
+import pytest
+
+from tinygrad_cuda.lowering.schedule.order import WORTH_AN_ORDER, Traffic, execution_order
+
+BIG = WORTH_AN_ORDER
+
+
+def peak(order: list[int], traffic: dict[int, Traffic], sizes: dict[Hashable, int]) -> int:
+    """Most bytes that are there at a time: a value from its writer to its last reader."""
+    last = {value: k for k, kernel in enumerate(order) for value in traffic[kernel].reads}
+    held = worst = 0
+    for number, kernel in enumerate(order):
+        held += sum(sizes[value] for value in traffic[kernel].stores)
+        worst = max(worst, held)
+        held -= sum(sizes[value] for value, k in last.items() if k == number)
+    return worst
+
+
+def backward(layers: int, size: int) -> tuple[dict[int, set[int]], dict[int, Traffic]]:
+    """Products of a backward pass, the gradients of weights behind it as an optimizer asks.
+
+    Kernel k < `layers` makes the gradient of an activation from the one before; kernel
+    `layers` + k makes a weight's gradient from that and a saved activation.
+    """
+    before = {k: {k - 1} if k else set[int]() for k in range(layers)}
+    before |= {layers + k: {k} for k in range(layers)}
+    traffic = {k: Traffic([k - 1] if k else [], [k]) for k in range(layers)}
+    traffic |= {layers + k: Traffic([k], []) for k in range(layers)}
+    return before, traffic
+
+
+def test_a_gradient_of_a_weight_follows_what_it_reads() -> None:
+    before, traffic = backward(6, BIG)
+    sizes: dict[Hashable, int] = dict.fromkeys(range(6), BIG)
+    order = execution_order(before, traffic, sizes)
+    assert order == [0, 1, 6, 2, 7, 3, 8, 4, 9, 5, 10, 11]
+    assert peak(list(before), traffic, sizes) == 6 * BIG
+    assert peak(order, traffic, sizes) == 2 * BIG
+
+
+def test_small_values_change_no_order() -> None:
+    before, traffic = backward(6, 1)
+    sizes: dict[Hashable, int] = dict.fromkeys(range(6), BIG - 1)
+    assert execution_order(before, traffic, sizes) == list(before)
+
+
+def test_what_takes_more_than_it_frees_waits() -> None:
+    """Kernel 2 frees one value and makes two."""
+    before = {0: set[int](), 1: {0}, 2: {0}}
+    traffic = {0: Traffic([], ["a"]), 1: Traffic([], ["d"]), 2: Traffic(["a"], ["b", "c"])}
+    sizes: dict[Hashable, int] = dict.fromkeys("abcd", BIG)
+    assert execution_order(before, traffic, sizes) == [0, 1, 2]
+    assert execution_order(before, traffic, sizes | {"b": 0, "c": 0}) == [0, 2, 1]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_programs_keep_their_edges(seed: int) -> None:
+    rng = random.Random(seed)
+    before, traffic = dict[int, set[int]](), dict[int, Traffic]()
+    for kernel in range(40):
+        reads = rng.sample(range(kernel), min(kernel, rng.randrange(4)))
+        before[kernel] = set(reads) | set(rng.sample(range(kernel), min(kernel, 1)))
+        traffic[kernel] = Traffic(reads, [kernel])
+    sizes: dict[Hashable, int] = {k: rng.choice((1, BIG, 3 * BIG)) for k in range(40)}
+    order = execution_order(before, traffic, sizes)
+    places = {kernel: number for number, kernel in enumerate(order)}
+    assert sorted(order) == list(range(40))
+    assert all(places[a] < places[b] for b, earlier in before.items() for a in earlier)
+    assert order == execution_order(before, traffic, sizes)
+
+
+def test_a_circle_is_an_error() -> None:
+    nothing = Traffic([], [])
+    with pytest.raises(ValueError, match="circle"):
+        execution_order({0: {1}, 1: {0}}, {0: nothing, 1: nothing}, {})

@@ -1,0 +1,86 @@
+"""The order in which kernels run: that of the program, but what frees memory runs at once.
+
+Recorded orders put all gradients of weights behind the backward pass, since the optimizer asks for
+them; what they read would be in memory until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence, Set
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+# Bytes from which on it matters when they are free again; see WORTH_AN_EDGE of memory.py.
+WORTH_AN_ORDER = 1 << 20
+
+
+class Traffic(NamedTuple):
+    """What a kernel does to the memory between kernels.
+
+    Attributes:
+        reads: values there that it reads.
+        stores: values there that it writes.
+    """
+
+    reads: Sequence[Hashable]
+    stores: Sequence[Hashable]
+
+
+def execution_order(
+    before: Mapping[K, Set[K]], traffic: Mapping[K, Traffic], sizes: Mapping[Hashable, int]
+) -> list[K]:
+    """A topological order; a kernel that frees more than it takes runs as soon as it can.
+
+    Args:
+        before: for each kernel those that it waits for, in the order that decides otherwise.
+        traffic: what each reads and writes.
+        sizes: bytes of the values.
+
+    Raises:
+        ValueError: there is a circle.
+    """
+    kernels = list(before)
+    place = {kernel: number for number, kernel in enumerate(kernels)}
+    after: dict[K, list[K]] = {kernel: [] for kernel in kernels}
+    for kernel in kernels:
+        for earlier in before[kernel]:
+            after[earlier].append(kernel)
+    readers: dict[Hashable, set[K]] = {}
+    freed = {kernel: -sum(sizes[value] for value in traffic[kernel].stores) for kernel in kernels}
+    for kernel in kernels:
+        for value in traffic[kernel].reads:
+            readers.setdefault(value, set()).add(kernel)
+    for value, users in readers.items():
+        if len(users) == 1:
+            freed[next(iter(users))] += sizes[value]
+    waiting = {kernel: len(before[kernel]) for kernel in kernels}
+    ready = [number for kernel, number in place.items() if not waiting[kernel]]
+    heapify(ready)
+    freeing = [number for number in ready if freed[kernels[number]] >= WORTH_AN_ORDER]
+    done: set[K] = set()
+    order: list[K] = []
+    while ready or freeing:
+        kernel = kernels[heappop(freeing or ready)]
+        if kernel in done:
+            continue
+        done.add(kernel)
+        order.append(kernel)
+        for later in after[kernel]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                heappush(ready, place[later])
+                if freed[later] >= WORTH_AN_ORDER:
+                    heappush(freeing, place[later])
+        for value in traffic[kernel].reads:
+            users = readers[value]
+            users.remove(kernel)
+            if len(users) == 1:
+                (last,) = users
+                freed[last] += sizes[value]
+                if not waiting[last] and freed[last] >= WORTH_AN_ORDER:
+                    heappush(freeing, place[last])
+    if len(order) < len(kernels):
+        raise ValueError("the kernels wait for each other in a circle")
+    return order
