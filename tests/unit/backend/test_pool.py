@@ -47,7 +47,7 @@ def test_size_classes_hold_the_request_and_waste_little(nbytes: int) -> None:
     assert size >= max(nbytes, 1)
     assert size % GRANULE == 0
     assert size_class(size) == size
-    assert size - nbytes <= max(GRANULE, nbytes / 8)
+    assert size - nbytes <= max(GRANULE, min(nbytes / 8, 2 << 20))
 
 
 @given(st.lists(st.tuples(st.integers(1, 40_000_000), st.booleans()), max_size=60))
@@ -60,7 +60,8 @@ def test_live_pieces_never_overlap(steps: list[tuple[int, bool]]) -> None:
             del live[len(live) // 2]
         spans = sorted((piece.address, piece.address + piece.nbytes) for piece in live)
         assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
-    assert pool.allocated == sum(size_class(piece.nbytes) for piece in live)
+    exact = sum(size_class(piece.nbytes) for piece in live)
+    assert exact <= pool.allocated <= exact * 9 / 8
 
 
 def test_a_loop_meets_the_same_addresses() -> None:
@@ -74,6 +75,20 @@ def test_a_loop_meets_the_same_addresses() -> None:
             pieces.pop()
     assert turns[1:] == turns[:1] * 4
     assert card.calls == 2  # one block for the small ones, one for the large one
+
+
+def test_a_large_piece_serves_a_request_of_nearly_its_size() -> None:
+    """Sizes have many classes: batches that differ by a row would each take memory of their own."""
+    card = Card()
+    pool = card.pool()
+    first = pool.allocate(100 << 20)
+    address = first.address
+    del first
+    smaller = pool.allocate(90 << 20)
+    assert (smaller.address, pool.allocated, card.calls) == (address, 100 << 20, 1)
+    del smaller
+    assert pool.allocate(80 << 20).address != address  # a fifth would be lost
+    assert pool.allocate(100 << 20).address == address
 
 
 def test_last_freed_is_first_used() -> None:

@@ -102,6 +102,19 @@ def test_training_has_the_bits_of_the_emulator(how: str, optimizer: str) -> None
     tc.set_default_device(None)
 
 
+# Memory -------------------------------------------------------------------------------------------
+
+
+def test_an_arena_that_grows_leaves_no_idle_one(driver: Driver) -> None:
+    """A first step that makes an optimizer's state needs less than the steps after it."""
+    gpu = runtime.device(0)
+    before = gpu.pool.reserved
+    for mebibytes in (40, 60, 50, 90):
+        gpu.arena(mebibytes << 20)
+    assert gpu.pool.reserved - before == 90 << 20
+    assert gpu.memory_allocated() >= 90 << 20
+
+
 # Replay -------------------------------------------------------------------------------------------
 
 

@@ -362,7 +362,9 @@ class DeviceHandle:
         """
         arena = self._arena
         if arena is None or arena.nbytes < nbytes:
-            arena = self._arena = None  # its room may serve the larger one
+            if arena is not None:
+                arena = self._arena = None
+                self.pool.trim()  # its room may serve the larger one
             arena = self._arena = self.allocate(size_class(nbytes))
         return arena
 

@@ -16,16 +16,18 @@ from tinygrad_cuda.core.shapes import readable
 GRANULE = 512  # every address is a multiple of it
 BLOCK = 32 << 20  # small allocations are cut from blocks of this size
 LARGE = 4 << 20  # from here on an allocation has a block of its own
+COARSE = 2 << 20  # the step of large sizes, that of the driver's own memory
+FITS = 8  # a large piece may serve a request that leaves less than an eighth of it
 
 
 def size_class(nbytes: int) -> int:
-    """The size that really is set aside: eight steps an octave, at least 512 bytes.
+    """The size that really is set aside: eight steps an octave, of 512 bytes to 2 MiB.
 
     Example:
         >>> [size_class(n) for n in (0, 512, 513, 9000, 16385)]
         [512, 512, 1024, 9216, 18432]
     """
-    step = max(GRANULE, 1 << max(0, (nbytes - 1).bit_length() - 4))
+    step = max(GRANULE, min(1 << max(0, (nbytes - 1).bit_length() - 4), COARSE))
     return max(1, -(-nbytes // step)) * step
 
 
@@ -184,7 +186,14 @@ class DevicePool:
             for block in self._blocks:
                 if block.size - block.cut >= size:
                     return self._cut(block, size)
-        return None
+            return None
+        near = [other for other, pieces in self._free.items() if pieces and self._fits(other, size)]
+        return self._free[min(near)].popitem()[1] if near else None
+
+    @staticmethod
+    def _fits(other: int, size: int) -> bool:
+        """Whether a piece of another size wastes little."""
+        return size < other <= size + size // FITS
 
     def _grow(self, size: int) -> _Piece | None:
         """A piece of a new block; of a block just large enough where a whole one has no room."""
