@@ -57,6 +57,18 @@ def test_the_derivative_of_an_activation_is_made_of_its_bf16_operand() -> None:
     assert stored_in_float32(found) == []
 
 
+def test_a_product_is_stored_instead_of_several_values_that_follow_from_it() -> None:
+    """Of gelu by erf the gradient reads three values, each of them dear and made of one."""
+    new = Inputs()
+    leaves = [variable(new(WIDTH, WIDTH)) for _ in range(2)]
+    hidden = contraction.matmul(new(ROWS, WIDTH), leaves[0])
+    bent = ew.add(ew.erf(times(hidden, 0.7071067811865476)), common.full_like(hidden, 1.0))
+    out = contraction.matmul(ew.mul(times(hidden, 0.5), bent), leaves[1])
+    loss = rd.sum(ew.mul(out, new(ROWS, WIDTH)), axes=(0, 1))
+    found = scheduled(new.program(loss, *gradients(loss, leaves)))
+    assert [node.op for node in found.kernels[0].stores] == [contraction.matmul, ew.mul]
+
+
 def test_a_product_before_a_layer_norm_stores_its_result_alone() -> None:
     """Parts of the norm's gradient follow from it and from the operand, though weights change."""
     new = Inputs()

@@ -40,15 +40,25 @@ def stored_values(groups: Groups) -> set[Node]:
     """The values that kernels store: wanted ones, and those that others read and do not make again.
 
     A value is made again by all its readers where this is little work, or else where it moves no
-    more bytes; arithmetic counts as what the machine moves meanwhile. Tiles of a product's operand
-    are loaded by many blocks, gathered elements by chance: these are made again of one value only.
+    more bytes; arithmetic counts as what the machine moves meanwhile. Several values that follow
+    from one product give way to the product where that moves fewer bytes. Tiles of a product's
+    operand are loaded by many blocks, gathered elements by chance: these are made again of one
+    value only.
     """
     values = _StoredValues(groups)
     for group in groups.sorted(set(groups.after)):
-        for node in reversed(group.members):
-            if values.may_be_remade(node):
-                values.reconsider(node)
+        values.reconsider(group)
     return values.stored
+
+
+class _State(NamedTuple):
+    """What `_StoredValues` has, whose sets are replaced and never changed."""
+
+    stored: set[Node]
+    loads: dict[Group, set[Node]]
+    made: dict[Group, set[Node]]
+    tiles: dict[Group, set[Node]]
+    users: dict[Node, frozenset[Group]]
 
 
 class _StoredValues:
@@ -74,7 +84,7 @@ class _StoredValues:
         self.loads: dict[Group, set[Node]] = {}
         self.made: dict[Group, set[Node]] = {}
         self.tiles: dict[Group, set[Node]] = {}
-        self.users: dict[Node, set[Group]] = {}
+        self.users: dict[Node, frozenset[Group]] = {}
         self.assigns: dict[Node, list[Node]] = {}
         for node in groups.order:
             if node.op is common.assign:
@@ -93,7 +103,7 @@ class _StoredValues:
         self.loads[group], self.made[group] = found.loads, found.made
         self.tiles[group] = tiles.loads
         for node in found.loads:
-            self.users.setdefault(node, set()).add(group)
+            self.users[node] = self.users.get(node, frozenset()) | {group}
 
     def may_be_remade(self, node: Node) -> bool:
         """Whether a stored value is neither wanted in memory nor what its kernel is there for."""
@@ -101,27 +111,75 @@ class _StoredValues:
         free = node in self.stored and node not in groups.wanted and node not in groups.copied
         return free and node not in groups.owner[node].anchors
 
-    def reconsider(self, node: Node) -> None:
-        """Stores a value no longer if its readers had better make it again."""
-        users = self.users.get(node, set())
+    def reconsider(self, group: Group) -> None:
+        """Chooses which values of a kernel are stored.
+
+        One by one; of several values that follow from a product, also the product in their stead.
+        """
+        values = [node for node in reversed(group.members) if self.may_be_remade(node)]
+        missing = {node for node in group.anchors if node not in self.stored}
+        if group.kind not in ALONE or len(values) < 2 or not missing:
+            for node in values:
+                self._reconsider(node)
+            return
+        readers = {user for node in values for user in self.users[node]}
+        start = self._state()
+        for node in values:
+            self._reconsider(node)
+        single = self._state(), self._cost(group, readers)
+        self._restore(start)
+        self.stored |= missing
+        for node in values:
+            self._reconsider(node, forced=True)
+        if self._cost(group, readers) >= single[1]:
+            self._restore(single[0])
+
+    def _state(self) -> _State:
+        return _State(
+            self.stored.copy(), self.loads.copy(), self.made.copy(), self.tiles.copy(),
+            self.users.copy(),
+        )  # fmt: skip
+
+    def _restore(self, state: _State) -> None:
+        self.stored, self.loads, self.made, self.tiles, self.users = state
+
+    def _cost(self, group: Group, readers: set[Group]) -> float:
+        """Bytes that a kernel stores and its readers load, their arithmetic counted as bytes."""
+        moved = sum(nbytes_of(node) for node in group.members if node in self.stored)
+        operations = 0
+        for reader in readers:
+            moved += sum(map(nbytes_of, self.loads[reader]))
+            if reader.kind in ALONE:
+                made = (node for node in self.made[reader] if node.op.kind == "elementwise")
+                operations += sum(node.op.cost * prod(node.shape) for node in made)
+        return moved + self._moved_meanwhile(operations)
+
+    def _moved_meanwhile(self, operations: int) -> float:
+        """Bytes that the machine moves in the time of some operations on single elements."""
+        clocks = operations / (self.target.multiprocessors * self.target.lanes)
+        return clocks * self.target.traffic
+
+    def _reconsider(self, node: Node, forced: bool = False) -> None:
+        """Stores a value no longer if its readers had better make it again, or can if `forced`."""
+        users = self.users.get(node, frozenset())
         narrow = self._widened_from(node)
         self.stored.remove(node)
         if narrow is not None:
             self.stored.add(narrow)
         remade = {group: self._remade(node, group) for group in users}
         found = {group: made for group, made in remade.items() if made is not None}
-        wanted = narrow is not None or self._is_cheap(node, found) or self._worth_it(node, found)
-        if len(found) < len(users) or not wanted:
+        wanted = forced or narrow is not None or self._is_cheap(node, found)
+        if len(found) < len(users) or not (wanted or self._worth_it(node, found)):
             self.stored.add(node)
             return
         for group, made in found.items():
             self.stored |= made.small
-            self.made[group] |= made.made
+            self.made[group] = self.made[group] | made.made
             self.loads[group] = self.loads[group] - {node} | made.loads
             if node in self.tiles[group]:
                 self.tiles[group] = self.tiles[group] - {node} | made.loads
             for load in made.loads:
-                self.users.setdefault(load, set()).add(group)
+                self.users[load] = self.users.get(load, frozenset()) | {group}
         self.users.pop(node, None)
 
     def _widened_from(self, node: Node) -> Node | None:
@@ -200,8 +258,7 @@ class _StoredValues:
             cost = made._replace(made=made.made - self.made[group]).cost
             # Kernels but those of products wait for memory.
             operations += cost if group.kind in ALONE else max(0, cost - HIDDEN_COST)
-        clocks = operations * prod(node.shape) / (self.target.multiprocessors * self.target.lanes)
-        return saved >= clocks * self.target.traffic
+        return saved >= self._moved_meanwhile(operations * prod(node.shape))
 
 
 def _full(node: Node, remade: _Remade) -> int:
