@@ -242,6 +242,15 @@ def test_a_long_account_of_the_compiler_says_how_much_is_left_out(count: int) ->
     assert shown == min(count, 12)
 
 
+@pytest.mark.parametrize("count", [11, 12, 13])
+def test_an_account_without_lines_is_cut(count: int) -> None:
+    from tinygrad_cuda.backend.emu.compiler import _rejected
+
+    lines = [f"complaint {k}." for k in range(count)]
+    text = str(_rejected("source", "kernels", "\n".join(lines)))
+    assert sum(line in text for line in lines) == min(count, 12)
+
+
 # How often something is done ----------------------------------------------------------------------
 
 
@@ -258,6 +267,23 @@ def test_a_loop_stops_looking_for_a_program_that_it_does_not_find(
 
     monkeypatch.setattr(multi_step, "_turned", none)
     assert tc.loop(50, lambda x: x + 1, tc.zeros(())).item() == 50
+    assert len(tried) == multi_step.ATTEMPTS
+
+
+def test_a_call_of_many_steps_stops_looking_for_a_program_of_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tinygrad_cuda.capture import multi_step
+
+    tried = []
+
+    def none(call: Any, *given: Any) -> bool:
+        tried.append(given)
+        return False
+
+    monkeypatch.setattr(multi_step.Steps, "_chained", none)
+    rows = tc.compile(lambda x: x + 1, steps=9)(tc.zeros(9, 2))
+    assert rows.tolist() == [[1, 1]] * 9
     assert len(tried) == multi_step.ATTEMPTS
 
 
