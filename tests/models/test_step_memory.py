@@ -21,6 +21,11 @@ def mlp(lib: Any) -> tuple[Any, tuple[int, ...]]:
     return lib.nn.Sequential(*layers, lib.nn.Linear(128, 10)), (4096, 128)
 
 
+def logarithms(lib: Any) -> tuple[Any, tuple[int, ...]]:
+    layers = [part for _ in range(8) for part in (lib.nn.Linear(128, 128), lib.nn.LogSoftmax(-1))]
+    return lib.nn.Sequential(*layers), (4096, 128)
+
+
 def lenet(lib: Any) -> tuple[Any, tuple[int, ...]]:
     nn = lib.nn
     return nn.Sequential(
@@ -84,7 +89,7 @@ def kept_by_torch(make: Callable[[Any], Any]) -> int:
 @pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize(
     ("make", "times", "columns"),
-    [(mlp, 1.5, 0), (lenet, 2, MERGED_BYTES), (transformer, 2.25, 0)],
+    [(mlp, 1.5, 0), (logarithms, 1.3, 0), (lenet, 2, MERGED_BYTES), (transformer, 2.25, 0)],
 )
 def test_a_step_holds_so_much_more_than_pytorch_keeps(
     make: Callable[[Any], Any], times: float, columns: int

@@ -99,6 +99,8 @@ def formed(order: list[Node], forms: dict[Node, Form]) -> list[LoweredUnit]:
 
 # The dearest op, in instructions, that is computed twice instead of being stored.
 CHEAP = 4
+# The dearest op that is computed twice instead of being stored for `LATE` units, such as exp.
+DEAR = 8
 # Units for which a value is stored from which on it is rather computed again.
 LATE = 16
 # A value so many times smaller than those of its chain is not counted, such as the means of rows.
@@ -179,7 +181,8 @@ class Deferral:
         others = self._readers[node] - {number}
         if max(others, default=home) > number:
             return False  # it is stored longer anyway
-        if node.op.cost > CHEAP and self._is_read_elsewhere(number, node):
+        late = number - max(others, default=home) >= LATE
+        if node.op.cost > (DEAR if late else CHEAP) and self._is_read_elsewhere(number, node):
             return False
         stored = self._stored_longer(number, node)
         # What follows from the others will be deferred, too.
