@@ -24,6 +24,7 @@ from tinygrad_cuda.core import dtypes
 from tinygrad_cuda.lowering.algorithms import tiled_stages
 from tinygrad_cuda.lowering.skeletons.contract import tile_heuristics
 from tinygrad_cuda.lowering.skeletons.contract.tf32x3 import (
+    FINE_SPLIT_TILES,
     MMA_SPLIT_TILES,
     WGMMA_SPLIT_TILES,
     tf32x3_stages,
@@ -32,9 +33,11 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Product, s
 
 Array = NDArray[Any]
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 32768)  # values of k
+FINE_BELOW = 1024  # values of k of products of which tiles of short sums are timed, too
 PIECE = 8  # values of k that one instruction multiplies
 CHUNKS = {
     "wgmma": 32,
+    "wgmma, fine": 16,
     "mma": 8,
 }  # values of k that are summed in the unit
 SIDE = 64  # rows and columns of a result whose errors are measured
@@ -58,6 +61,11 @@ CASES = (
     Case(1, 384, 1536, 16384, "TN"),
     Case(1, 1024, 128, 784, "NT"),
     Case(1, 4091, 4093, 4095, "NT"),
+    Case(36, 128, 6272, 128, "NN"),
+    Case(36, 128, 4096, 128, "NN"),
+    Case(1, 16384, 512, 128, "NT"),
+    Case(1, 4096, 4096, 192, "NT"),
+    Case(36, 64, 16384, 64, "NN"),
 )
 
 
@@ -165,6 +173,7 @@ def measured_ways(runner: Runner) -> dict[str, Any]:
     tiles = {
         "float32 units": (tile_heuristics.TILES[8], tiled_stages),
         "wgmma": (WGMMA_SPLIT_TILES[0], tf32x3_stages),
+        "wgmma, fine": (FINE_SPLIT_TILES[0], tf32x3_stages),
         "mma": (MMA_SPLIT_TILES[0], tf32x3_stages),
     }
     keys = [(name, k) for name in tiles for k in DEPTHS]
@@ -204,7 +213,8 @@ def measure(case: Case, runner: Runner) -> dict[str, Any]:
     y = b.transpose(-1, -2) if case.layout[1] == "T" else b
     want = torch.matmul(x, y)
     peer = runner.time(lambda: torch.matmul(x, y, out=want))
-    tiles = WGMMA_SPLIT_TILES + (MMA_SPLIT_TILES if case.flops < 2e10 else MMA_SPLIT_TILES[:1])
+    tiles = WGMMA_SPLIT_TILES + FINE_SPLIT_TILES * (case.k < FINE_BELOW)
+    tiles += MMA_SPLIT_TILES if case.flops < 2e10 else MMA_SPLIT_TILES[:1]
     chosen = [(plan, tf32x3_stages) for plan in plans(case, tiles)]
     product = Product(case.batches, case.m, case.n, case.k, 4)
     chosen.append((tile_heuristics.plan(product, TARGET), tiled_stages))
@@ -217,7 +227,8 @@ def measure(case: Case, runner: Runner) -> dict[str, Any]:
         tile = plan.tile
         rows.append({
             "tile": [tile.m, tile.n, tile.k, getattr(tile, "stages", 0)],
-            "unit": getattr(tile, "unit", "float32 units"), "slices": plan.slices,
+            "unit": getattr(tile, "unit", "float32 units"),
+            "summed": getattr(tile, "summed", 0), "slices": plan.slices,
             "chunk": plan.chunk, "us": took, "tflops": case.flops / took / 1e6,
             "error": float((out - want).abs().max() / want.abs().max()),
         })  # fmt: skip
@@ -225,11 +236,11 @@ def measure(case: Case, runner: Runner) -> dict[str, Any]:
     return {"case": list(case), "torch_us": peer, "rows": rows}
 
 
-def on_gpu(out: Path, seconds: float) -> None:
+def on_gpu(out: Path, seconds: float, few: bool) -> None:
     """Errors, then times, into a file."""
     start, runner = time.monotonic(), Runner()
     found: dict[str, Any] = {"errors": error_table(measured_ways(runner)), "times": []}
-    for case in CASES:
+    for case in (case for case in CASES if case.k < FINE_BELOW or not few):
         if time.monotonic() - start > seconds:
             print("out of time before", case)
             break
@@ -238,7 +249,8 @@ def on_gpu(out: Path, seconds: float) -> None:
         peer, rows = result["torch_us"], result["rows"]
         print(case, f"torch {peer:.1f} us, {case.flops / peer / 1e6:.0f} TFLOP/s")
         for row in rows[:3] + [row for row in rows[3:] if row["unit"] == "float32 units"]:
-            print("   ", row["unit"], row["tile"], "slices", row["slices"], f"{row['us']:.1f} us",
+            print("   ", row["unit"], row["tile"], "summed", row["summed"], "slices",
+                  row["slices"], f"{row['us']:.1f} us",
                   f"{row['tflops']:.0f} TFLOP/s, {peer / row['us']:.2f} of torch,",
                   f"differs by {row['error']:.1e}", flush=True)  # fmt: skip
         out.write_text(json.dumps(found))
@@ -247,10 +259,11 @@ def on_gpu(out: Path, seconds: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", type=Path, metavar="OUT")
+    parser.add_argument("--few", action="store_true", help="products of few k alone")
     parser.add_argument("--seconds", type=float, default=50.0)
     given = parser.parse_args()
     if given.gpu:
-        on_gpu(given.gpu, given.seconds)
+        on_gpu(given.gpu, given.seconds, given.few)
         return
     ways: dict[str, Any] = {"float32 in order": in_order}
     for unit, chunk in CHUNKS.items():

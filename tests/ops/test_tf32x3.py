@@ -32,7 +32,10 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import Plan, Prod
 from tinygrad_cuda.lowering.target import Target
 
 Array = np.ndarray[Any, Any]
-TILES = {"mma tf32x3": tf32x3.MMA_SPLIT_TILES, "wgmma tf32x3": tf32x3.WGMMA_SPLIT_TILES}
+TILES = {
+    "mma tf32x3": tf32x3.MMA_SPLIT_TILES,
+    "wgmma tf32x3": tf32x3.WGMMA_SPLIT_TILES + tf32x3.FINE_SPLIT_TILES[:1],
+}
 TOLERANCE = 5e-7  # of the sum of magnitudes; of a product with tf32 it is 1e-3
 
 
@@ -185,10 +188,9 @@ def test_results_do_not_depend_on_when_copies_and_products_take_effect(tier: str
 
 
 # What is changed in the loop of wgmma.
-ADD = "#pragma unroll\n    for (int q = 0; q < @warp_n@ / 2; q++) sum[0][q] += part[q];\n"
-PRODUCTS = "    tgc_wgmma_wait<0>();\n    tgc_wgmma_complete(part);\n"
+WAIT = "tgc_wgmma_wait<0>();\n"
 FAULTS = {
-    "products are not waited for": (PRODUCTS + ADD, ADD + PRODUCTS),
+    "products are not waited for": (WAIT, "tgc_wgmma_wait<1>();\n"),
     "the next tile of A is not waited for": ("tgc_copy_wait<@stages@ - 2>", "tgc_copy_wait<9>"),
     "the next tile of B is not shown to wgmma": ("    tgc_proxy_fence();\n", ""),
     "threads do not wait for each other": ("    __syncthreads();  // the next", "  // the next"),
@@ -201,10 +203,11 @@ FAULTS = {
 def test_each_fault_of_the_loop_shows(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the result, or because the emulator stops the kernel, in one order at least."""
     before, after = FAULTS[fault]
-    start, loop = skeleton._sections(tf32x3.CUH)["body"].split("  for (int k_first", 1)
-    assert loop.count(before) == 1
+    sections = skeleton._sections(tf32x3.CUH)
+    start, loop = sections["body"].split("  for (int k_first", 1)
+    assert (loop + sections["add"]).count(before) == 1
     body = f"{start}  for (int k_first{loop.replace(before, after)}"
-    rewritten(monkeypatch, body=body, check="")
+    rewritten(monkeypatch, body=body, add=sections["add"].replace(before, after), check="")
     monkeypatch.setattr(algorithms, "TIERS", (_tier("wgmma tf32x3"),))
     monkeypatch.setattr(algorithms, "WORTH_A_SPLIT", 0)
     monkeypatch.setattr(settings, "matmul_precision", "tf32x3")
@@ -288,9 +291,10 @@ def test_truncated_accumulators_leave_errors_below_those_of_a_float32_sum(
     kind: str, unit: str
 ) -> None:
     """The unit's accumulator truncates, which its twins do not."""
-    for k in (LEAST[unit], 1024):
+    fine = "wgmma, fine" if unit == "wgmma" else unit
+    for k, name in ((LEAST[unit], fine), (algorithms.FINE_K, unit), (1024, unit)):
         a, b = values(kind, k, np.random.default_rng(13))
-        ours, usual = errors(emulated(a, b, CHUNKS[unit]), a, b), errors(in_order(a, b), a, b)
+        ours, usual = errors(emulated(a, b, CHUNKS[name]), a, b), errors(in_order(a, b), a, b)
         assert ours[0] <= usual[0] and ours[1] <= usual[1], (k, ours, usual)
 
 

@@ -32,6 +32,7 @@ from tinygrad_cuda.lowering.skeletons.contract.loads import (
 )
 from tinygrad_cuda.lowering.skeletons.contract.mma import mma_stages
 from tinygrad_cuda.lowering.skeletons.contract.tf32x3 import (
+    FINE_SPLIT_TILES,
     MMA_SPLIT_TILES,
     WGMMA_SPLIT_TILES,
     tf32x3_stages,
@@ -70,7 +71,8 @@ TF32, TMA_TF32 = "wgmma tf32", "wgmma tma tf32"
 SPLIT = ("tf32x3",)  # the precisions at which operands of float32 products may be split
 # Values of k from which on a split product errs less than a sum of float32: uniform numbers and
 # e^4N decide, whose sums the units' accumulators truncate (lab/tf32x3.py).
-SPLIT_K = {"mma": 64, "wgmma": 256}
+SPLIT_K = {"mma": 64, "wgmma": 128}
+FINE_K = 256  # values of k below which sums of wgmma are to be short for that
 # Operations from which on a product is split: of fewer, launches decide more than arithmetic.
 WORTH_A_SPLIT = 2.5e8
 NO_WINDOWS = "no overlapping windows of one group"
@@ -258,7 +260,8 @@ def _mma_split_product(product: Product, target: Target) -> Candidate | str:
 def _wgmma_split_product(product: Product, target: Target) -> Candidate | str:
     if target.architecture != (9, 0):
         return f"wgmma is of sm_90a, not of {target.name}"
-    return _split_product(product, target, "wgmma", WGMMA_SPLIT_TILES)
+    tiles = FINE_SPLIT_TILES if product.k < FINE_K else WGMMA_SPLIT_TILES
+    return _split_product(product, target, "wgmma", tiles)
 
 
 def _split_product(

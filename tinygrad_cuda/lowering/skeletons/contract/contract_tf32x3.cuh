@@ -97,26 +97,15 @@ for (int block = virtual_block; block < @tiles@; block += @blocks@) {
     float part[@warp_n@ / 2];
     const unsigned long long high_b = matrix_b + turn * (2 * @part_bytes@ / 16);
     const unsigned long long low_b = high_b + @part_bytes@ / 16;
-    tgc_wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < @steps@; step++) {
-      tgc_wgmma_tf32_rs<@warp_n@>(part, low[step], high_b + step * 2, step > 0);
-      tgc_wgmma_tf32_rs<@warp_n@>(part, high[step], low_b + step * 2, true);
-    }
-#pragma unroll
-    for (int step = 0; step < @steps@; step++)
-      tgc_wgmma_tf32_rs<@warp_n@>(part, high[step], high_b + step * 2, true);
-    tgc_wgmma_commit();
+    @first_sums@
+    @begin_products@
     turn ^= 1;
     @next_loads@
     put_parts(turn);
     fetch_parts(k_first + 2 * @tile_k@);
     copy(k_first + (@stages@ - 1) * @tile_k@, free_slot);
     tgc_copy_wait<@stages@ - 2>();
-    tgc_wgmma_wait<0>();
-    tgc_wgmma_complete(part);
-#pragma unroll
-    for (int q = 0; q < @warp_n@ / 2; q++) sum[0][q] += part[q];
+    @add@
     tgc_proxy_fence();
     __syncthreads();  // the next tiles are complete, and nobody reads this slot of A any more
     slot = slot + 1 < @stages@ ? slot + 1 : 0;
@@ -127,6 +116,22 @@ for (int block = virtual_block; block < @tiles@; block += @blocks@) {
   if (block + @blocks@ < @tiles@) begin(block + @blocks@);
   @results@
 }
+//@ begin_products
+tgc_wgmma_fence();
+#pragma unroll
+for (int step = @first@; step < @last@; step++) {
+  tgc_wgmma_tf32_rs<@warp_n@>(part, low[step], high_b + step * 2, step > @first@);
+  tgc_wgmma_tf32_rs<@warp_n@>(part, high[step], low_b + step * 2, true);
+}
+#pragma unroll
+for (int step = @first@; step < @last@; step++)
+  tgc_wgmma_tf32_rs<@warp_n@>(part, high[step], high_b + step * 2, true);
+tgc_wgmma_commit();
+//@ add
+tgc_wgmma_wait<0>();
+tgc_wgmma_complete(part);
+#pragma unroll
+for (int q = 0; q < @warp_n@ / 2; q++) sum[0][q] += part[q];
 //@ pipeline
 @loads@
 auto copy = [&](int k_first, int slot) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from tinygrad_cuda.lowering.codegen import index as ix
@@ -49,6 +50,7 @@ CUH = "contract_tf32x3.cuh"
 TURNS = 2  # tiles of B's parts that a block holds: one is multiplied while the next is stored
 
 
+FINE = 0.8  # the share of its speed that a tile has whose sums are half as long
 SUMS = 16  # of a thread, that leave registers for a second block
 
 
@@ -81,6 +83,8 @@ class MmaSplitTile(PaddedTile, MmaTile):
 class WgmmaSplitTile(PaddedTile, WgmmaTile):
     """One of wgmma: A is split in registers, B on the way to shared memory."""
 
+    summed = 32  # values of k of a sum in the unit's accumulator
+
     @property
     def part(self) -> int:
         """Bytes of one part of a tile of B: rows of 32 along k, with the 128-byte swizzle."""
@@ -99,6 +103,12 @@ class WgmmaSplitTile(PaddedTile, WgmmaTile):
         return 1
 
 
+class FineSplitTile(WgmmaSplitTile):
+    """One whose sums leave the unit's accumulator twice as often."""
+
+    summed = 16
+
+
 # Fitted to 190 measurements on an H200 (lab/tf32x3.py); see `mma_tiles`.
 MMA_SPLIT_TILES = (
     MmaSplitTile(128, 128, 16, 2, 0.06),
@@ -113,6 +123,13 @@ WGMMA_SPLIT_TILES = (
     WgmmaSplitTile(64, 256, 32, 1, 0.099),
     WgmmaSplitTile(128, 64, 32, 2, 0.085),
     WgmmaSplitTile(64, 128, 32, 1, 0.073),
+)
+
+
+# For sums of fewer k, whose errors are to be smaller.
+FINE_SPLIT_TILES = tuple(
+    FineSplitTile(tile.m, tile.n, tile.k, tile.down, tile.speed * FINE)
+    for tile in WGMMA_SPLIT_TILES
 )
 
 
@@ -187,6 +204,11 @@ def _wgmma_text(
     block = fill(MMA, "tile", **sizes, block="block")
     first, later = f"slot * {tile.k}", f"{(tile.stages - 1) * tile.k}"
     count = b.threads.loads * b.threads.width
+    sums = [
+        fill(CUH, "begin_products", warp_n=tile.unit_n, first=begin, last=end)
+        for begin, end in pairwise(range(0, tile.k // tile.step + 1, tile.summed // tile.step))
+    ]
+    add = fill(CUH, "add", warp_n=tile.unit_n)
     return fill(
         CUH,
         "body",
@@ -200,6 +222,9 @@ def _wgmma_text(
         prologue=[*a.before, *b.before, pipeline],
         first_loads=[f"fetch(k_begin + {first});"] if loads else [],
         next_loads=[f"fetch(k_first + {later});"] if loads else [],
+        first_sums="".join(sum_ + add for sum_ in sums[:-1]),
+        begin_products=sums[-1],
+        add=add,
         results=results,
         tiles=problem.tiles,
         blocks=problem.blocks,
