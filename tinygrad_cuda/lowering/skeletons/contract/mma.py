@@ -48,7 +48,7 @@ STRIP = 16  # bytes of an output strip: what a thread stores at once
 
 
 @dataclass(frozen=True)
-class Operand:
+class MatrixOperand:
     """One operand's tiles in shared memory, and the text that brings them there.
 
     Attributes:
@@ -113,7 +113,7 @@ def _product(problem: MatrixContraction) -> Stage:
 def body_text(
     problem: MatrixContraction,
     outer: Scope,
-    operands: tuple[Operand, Operand],
+    operands: tuple[MatrixOperand, MatrixOperand],
     products: str,
     results: str,
 ) -> str:
@@ -267,7 +267,7 @@ def descriptors(tile: WgmmaTile, trans_a: bool, trans_b: bool) -> dict[str, obje
     }
 
 
-def matrices(tile: MatrixTile, *operands: Operand) -> dict[str, object]:
+def matrices(tile: MatrixTile, *operands: MatrixOperand) -> dict[str, object]:
     """How a warp's lanes address the 8 x 8 matrices of operands, in bytes.
 
     ldmatrix.x4 reads four: of A the rows 0-7 and 8-15 at the first k, then at the next; of B two
@@ -304,7 +304,9 @@ def matrices(tile: MatrixTile, *operands: Operand) -> dict[str, object]:
 # Operands -----------------------------------------------------------------------------------------
 
 
-def operand_of(source: Source, problem: MatrixContraction, reader: Reader, outer: Scope) -> Operand:
+def operand_of(
+    source: Source, problem: MatrixContraction, reader: Reader, outer: Scope
+) -> MatrixOperand:
     """Copies of 16 bytes where memory has the operand as it is multiplied, or loads."""
     tile = problem.tile
     copied = _copied(source, problem, reader, outer)
@@ -323,7 +325,7 @@ def operand_of(source: Source, problem: MatrixContraction, reader: Reader, outer
         width=threads.width,
         storage=problem.dtype.c,
     )
-    return Operand(threads, fetch.before, fetch.fetch, put.splitlines())
+    return MatrixOperand(threads, fetch.before, fetch.fetch, put.splitlines())
 
 
 def _slots(tile: MatrixTile, threads: ThreadMap) -> dict[str, object]:
@@ -383,7 +385,7 @@ def _runs(
 
 def _copied(
     source: Source, problem: MatrixContraction, reader: Reader, outer: Scope
-) -> Operand | None:
+) -> MatrixOperand | None:
     """Asynchronous copies of an operand's runs, if it has any."""
     tile = problem.tile
     contiguous, _ = contiguous_axis(source, reader.memory)
@@ -420,12 +422,12 @@ def _copied(
         pointer=reader.words.read(runs.node),
         index=reader.index_text(runs.first),
     )
-    return Operand(threads, [] if along_k else declare, text.splitlines(), [])
+    return MatrixOperand(threads, [] if along_k else declare, text.splitlines(), [])
 
 
 def _copied_by_row(
     problem: MatrixContraction, threads: ThreadMap, runs: _Runs, reader: Reader, outer: Scope
-) -> Operand | None:
+) -> MatrixOperand | None:
     """Copies of rows that begin at computed positions or hold zeros, if this operand's do."""
     source, tile = threads.source, problem.tile
     row = ix.variable(threads.strided, threads.extents[1])
@@ -466,9 +468,9 @@ def _copied_by_row(
     }
     if along_k:
         before = fill(MMA, "rows", **holes).splitlines()
-        return Operand(threads, before, fill(MMA, "copy_rows", **holes).splitlines(), [])
+        return MatrixOperand(threads, before, fill(MMA, "copy_rows", **holes).splitlines(), [])
     shared = fill(MMA, "copy_shared_rows", **holes, **_row_begins(threads, rows.computed, holes))
-    return Operand(threads, declare, shared.splitlines(), [])
+    return MatrixOperand(threads, declare, shared.splitlines(), [])
 
 
 def _rows_by_tile(

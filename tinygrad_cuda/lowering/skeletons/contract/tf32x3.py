@@ -27,7 +27,7 @@ from tinygrad_cuda.lowering.skeletons.contract.loads import (
 from tinygrad_cuda.lowering.skeletons.contract.mma import (
     MMA,
     MatrixContraction,
-    Operand,
+    MatrixOperand,
     body_text,
     lanes_of,
     matrices,
@@ -184,51 +184,58 @@ def _fetch_b(source: Source, problem: MatrixContraction, reader: Reader, outer: 
 
 
 def _wgmma_text(
-    problem: MatrixContraction, outer: Scope, a: Operand, b: Fetch, results: str
+    problem: MatrixContraction, outer: Scope, a: MatrixOperand, b: Fetch, results: str
 ) -> str:
     """The body of a kernel of wgmma."""
     tile, sizes = problem.tile, sizes_of(problem)
     assert isinstance(tile, WgmmaSplitTile)
-    put, loads = a.put or a.fetch, a.fetch if a.put else []
-    pipeline = fill(
-        CUH,
-        "pipeline",
-        **sizes,
-        **_stored_parts(tile, b.threads),
-        loads=fill(CUH, "loads", fetch_a=loads) if loads else [],
-        put_a=put,
-        fetch_b=b.fetch,
-        part_bytes=tile.part,
-        row_bytes=SWIZZLE,
-    )
     block = fill(MMA, "tile", **sizes, block="block")
     first, later = f"slot * {tile.k}", f"{(tile.stages - 1) * tile.k}"
     count = b.threads.loads * b.threads.width
-    sums = [
-        fill(CUH, "begin_products", warp_n=tile.unit_n, first=begin, last=end)
-        for begin, end in pairwise(range(0, tile.k // tile.step + 1, tile.summed // tile.step))
-    ]
-    add = fill(CUH, "add", warp_n=tile.unit_n)
     return fill(
         CUH,
         "body",
         **sizes,
         **matrices(tile, a),
+        **_sums(tile),
         bytes_a=tile.slot(a.trans, tile.m),
         part_bytes=tile.part,
         row_bytes=SWIZZLE,
         fetches=fill(MMA, "fetches", **sizes, outer=outer.lines, tile=block),
         declare=[*a.declare(), f"float prefetch_b[{count}];"],
-        prologue=[*a.before, *b.before, pipeline],
-        first_loads=[f"fetch(k_begin + {first});"] if loads else [],
-        next_loads=[f"fetch(k_first + {later});"] if loads else [],
-        first_sums="".join(sum_ + add for sum_ in sums[:-1]),
-        begin_products=sums[-1],
-        add=add,
+        prologue=[*a.before, *b.before, _pipeline(problem, tile, a, b)],
+        first_loads=[f"fetch(k_begin + {first});"] if a.put else [],
+        next_loads=[f"fetch(k_first + {later});"] if a.put else [],
         results=results,
         tiles=problem.tiles,
         blocks=problem.blocks,
     )
+
+
+def _pipeline(problem: MatrixContraction, tile: WgmmaSplitTile, a: MatrixOperand, b: Fetch) -> str:
+    """How tiles come to shared memory: A by copies or through registers, B's parts."""
+    return fill(
+        CUH,
+        "pipeline",
+        **sizes_of(problem),
+        **_stored_parts(tile, b.threads),
+        loads=fill(CUH, "loads", fetch_a=a.fetch) if a.put else [],
+        put_a=a.put or a.fetch,
+        fetch_b=b.fetch,
+        part_bytes=tile.part,
+        row_bytes=SWIZZLE,
+    )
+
+
+def _sums(tile: WgmmaSplitTile) -> dict[str, object]:
+    """The sums of a turn in the unit's accumulator; the last one runs beside loads and stores."""
+    bounds = range(0, tile.k // tile.step + 1, tile.summed // tile.step)
+    *first, last = (
+        fill(CUH, "begin_products", warp_n=tile.unit_n, first=begin, last=end)
+        for begin, end in pairwise(bounds)
+    )
+    add = fill(CUH, "add", warp_n=tile.unit_n)
+    return {"first_sums": "".join(text + add for text in first), "begin_products": last, "add": add}
 
 
 def _stored_parts(tile: WgmmaSplitTile, threads: ThreadMap) -> dict[str, object]:
