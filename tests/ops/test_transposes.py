@@ -82,9 +82,13 @@ def test_copies_in_another_order(
 
 
 @pytest.mark.parametrize("device", ["emu", "cuda"])
+@pytest.mark.parametrize("shape", [(3, 208, 176), (300, 17, 16), (300, 16, 17)], ids=str)
 @pytest.mark.parametrize("dtype", dtypes.ALL, ids=lambda dtype: dtype.name)
-def test_every_dtype(dtype: DType, device: str, request: pytest.FixtureRequest) -> None:
-    x = drawn((3, 208, 176), dtype)
+def test_every_dtype(
+    dtype: DType, shape: tuple[int, ...], device: str, request: pytest.FixtureRequest
+) -> None:
+    """Long axes, and the shortest that have a tile, with vectors along one of them."""
+    x = drawn(shape, dtype)
     check(
         device, request, [x], lambda x: [ew.contiguous(mv.permute(x, axes=(0, 2, 1)))],
         [x.transpose(0, 2, 1)],

@@ -84,6 +84,10 @@ class TransposeCut(NamedTuple):
         """Of a tile."""
         return self.tile_in * self.tile_out * self.planes
 
+    def swizzled(self, chunk: int) -> int:
+        """Elements with one swizzle: a vector's rows, and more than a chunk, or two would meet."""
+        return max(self.out_width * self.tile_in, 2 * chunk)
+
     @property
     def grid(self) -> tuple[int, int, int]:
         """Tiles of planes, along the operand's axis and along the output's."""
@@ -111,7 +115,7 @@ def transpose_cut(kernel: Kernel) -> TransposeCut | None:
     widest = max(node.dtype.itemsize for node in kernel.stores)
     if 2 * moved[axes] < widest:
         return None
-    width = _divisor(axes.along_out, min(8, CHUNK // widest))
+    width = _divisor(axes.along_out, min(8, CHUNK // widest, axes.along_out // 2))
     return _tiled(kernel, axes, width, max(moved[axes], widest))
 
 
@@ -267,10 +271,12 @@ class CrossedTiles:
     def _position(self, node: Node) -> str:
         """Of an element in its tile: the chunks of a column's rows are swizzled by the column."""
         chunk, row = CHUNK // node.dtype.itemsize, self.cut.tile_in
+        whole = self.cut.swizzled(chunk) == self.cut.out_width * row
+        by = "column" if whole else f"start / {self.cut.swizzled(chunk)} % 8"
         lane = f" + v * {row}" if self.cut.out_width > 1 else ""
         if row >= 8 * chunk:  # the swizzle leaves the lane alone
-            return f"(start ^ column * {chunk}){lane}"
-        return f"(start{lane}) ^ column * {chunk}"
+            return f"(start ^ {by} * {chunk}){lane}"
+        return f"(start{lane}) ^ {by} * {chunk}"
 
 
 def transpose_stages(kernel: Kernel, cut: TransposeCut) -> list[Stage]:
@@ -359,8 +365,7 @@ class FirstHalf:
         held += "[k]" if several else ""
         self._make(tile, held)
         chunk = CHUNK // node.dtype.itemsize
-        group = self.cut.out_width * self.cut.tile_in
-        place = f"start ^ start / {group} % 8 * {chunk}"
+        place = f"start ^ start / {self.cut.swizzled(chunk)} % 8 * {chunk}"
         self.put.append(f"*reinterpret_cast<{vector}*>({name} + ({place})) = {held};")
 
     def _make(self, tile: CrossedTile, held: str) -> None:
