@@ -215,7 +215,7 @@ class Versions:
             self._versions[holder] = Version()
             for node in before:
                 self._writes[node] = write
-        if not mode.now.gradients:
+        if not mode.now.gradients and new is not old:
             # Nothing was saved for it.
             self._units[new] = VersionUnit(None, {})
         # The write itself may read the value before: what it was computed by belongs to it.

@@ -432,6 +432,14 @@ def _half(lib: Any, h: Any, w: Any) -> Any:
     return found.square().sum().backward()
 
 
+def _itself(lib: Any, h: Any, w: Any) -> Any:
+    """A value that is copied to itself is written, too."""
+    y = h.relu()
+    with lib.no_grad():
+        y.copy_(y)
+    y.sum().backward()
+
+
 def _constant(lib: Any, h: Any, w: Any) -> Any:
     """The gradient of the bias depends on the weight, by the function that computes both."""
     x = h.detach()
@@ -441,7 +449,7 @@ def _constant(lib: Any, h: Any, w: Any) -> Any:
     return found.sum().backward()
 
 
-@pytest.mark.parametrize("program", [_saved_again, _half, _constant])
+@pytest.mark.parametrize("program", [_saved_again, _half, _itself, _constant])
 def test_a_second_gradient_is_refused_with_torch(program: Any) -> None:
     for lib in (torch, tc):
         values = np.linspace(0.1, 1.2, 9).reshape(3, 3)
