@@ -1,4 +1,4 @@
-"""Values stored over what their kernel reads: a gradient of logits over the logits, on emu."""
+"""Values that share memory on emu: a gradient of logits with the logits, others with results."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tinygrad_cuda as tc
+from tinygrad_cuda import optim
 from tinygrad_cuda.backend.emu.compiler import toolchain
 from tinygrad_cuda.backend.launch.executable import LoweredExecutable
 from tinygrad_cuda.core.errors import DeviceError
@@ -66,3 +67,36 @@ def test_a_gradient_is_stored_over_the_logits(
     tolerance = 1e-4 if dtype == "float32" else 2e-2
     for found, wanted in zip(own, expected):
         np.testing.assert_allclose(found, wanted, atol=tolerance * np.abs(wanted).max())
+
+
+# Memory of results --------------------------------------------------------------------------------
+
+
+def trained(device: str) -> list[Any]:
+    """Losses of two steps, and the gradients and parameters behind them."""
+    tc.manual_seed(0)
+    rng = np.random.default_rng(0)
+    shapes = ((24, 44000), (44000, 30))  # gradients of 4 MiB and more
+    weights = [
+        tc.tensor(0.02 * rng.standard_normal(s).astype(np.float32), device=device).requires_grad_()
+        for s in shapes
+    ]
+    rule = optim.Adam(weights, lr=1e-3)
+    losses = []
+    for _ in range(2):
+        x = tc.tensor(rng.standard_normal((8, 24)).astype(np.float32), device=device)
+        rule.zero_grad()
+        hidden = F.gelu(x @ weights[0])
+        value = ((hidden * F.softmax(hidden, dim=1)) @ weights[1]).square().mean()
+        value.backward()
+        rule.step()
+        losses.append(value.detach())
+    results = [*losses, *(w.grad for w in weights), *(w.detach() for w in weights)]
+    return [t.numpy() for t in results]
+
+
+def test_gradients_hold_other_values_until_they_are_written() -> None:
+    own, expected = trained("emu"), trained("cpu")
+    assert any(plan.arena.inside for plan in executables())
+    for found, wanted in zip(own, expected):
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())

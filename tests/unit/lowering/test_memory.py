@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinygrad_cuda.lowering.schedule.memory import ALIGNMENT, MemoryPlan, PlannedBuffer, plan_memory
+from tinygrad_cuda.lowering.schedule.memory import (
+    ALIGNMENT,
+    MemoryPlan,
+    PlannedBuffer,
+    PlannedRegion,
+    plan_memory,
+)
 
 MIB = 1 << 20
 
@@ -155,7 +161,7 @@ def test_a_reader_must_follow_its_writer() -> None:
 
 
 def test_nothing_to_place() -> None:
-    assert plan_memory(chain(3), []) == MemoryPlan({}, (), 0, 0, {})
+    assert plan_memory(chain(3), []) == MemoryPlan({}, (), 0, 0, {}, {})
     assert plan_memory(chain(3), [PlannedBuffer("e", 0, 0, (1,))]).offsets == {"e": 0}
 
 
@@ -243,3 +249,96 @@ def test_free_storage_is_taken_first() -> None:
     plan = plan_memory(kernels, buffers)
     assert (plan.over, plan.peak) == ({}, 8 * MIB)
     assert plan.offsets["c"] == plan.offsets["a"]
+
+
+# Memory of results --------------------------------------------------------------------------------
+
+
+def test_a_result_holds_other_values_until_it_is_written() -> None:
+    """Values that are read before; the writer waits for a reader that is on no path to it."""
+    kernels = nx.DiGraph([(0, 1), (0, 2), (1, 3)])
+    buffers = [PlannedBuffer("a", 3 * MIB, 0, (1, 2)), PlannedBuffer("b", 2 * MIB, 1, (3,))]
+    plan = plan_memory(kernels, buffers, [PlannedRegion("r", 4 * MIB, 3)])
+    assert plan.inside == {"a": "r"}
+    assert plan.offsets == {"a": 0, "b": 0}
+    assert plan.peak == 2 * MIB  # b is read by the writer of r itself
+    assert [(edge.before, edge.after) for edge in plan.edges] == [(2, 3)]
+
+
+def test_a_result_holds_several_values() -> None:
+    """One behind the other while both are there, one after the other where not."""
+    kernels = chain(5)
+    buffers = [
+        PlannedBuffer("a", 2 * MIB, 0, (2,)),
+        PlannedBuffer("b", MIB, 1, (2,)),
+        PlannedBuffer("c", 3 * MIB, 3, (4,)),
+    ]
+    plan = plan_memory(kernels, buffers, [PlannedRegion("r", 3 * MIB + 100, 4)])
+    assert plan.inside == {"a": "r", "b": "r"}
+    assert (plan.offsets["a"], plan.offsets["b"]) == (0, 2 * MIB)
+    assert plan.peak == 3 * MIB
+    later = plan_memory(chain(6), buffers, [PlannedRegion("r", 3 * MIB, 5)])
+    assert later.inside == dict.fromkeys("abc", "r")
+    assert (later.offsets["c"], later.peak) == (0, 0)
+
+
+def test_small_values_stay_in_the_arena() -> None:
+    buffers = [PlannedBuffer("a", MIB - ALIGNMENT, 0, (1,))]
+    plan = plan_memory(chain(3), buffers, [PlannedRegion("r", 4 * MIB, 2)])
+    assert (plan.inside, plan.peak) == ({}, MIB - ALIGNMENT)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_plans_with_results(seed: int) -> None:
+    """In any order that the edges allow, each value is there when it is read, wherever it lies."""
+    rng = random.Random(seed)
+    count = 16
+    dag = nx.DiGraph()
+    dag.add_nodes_from(range(count))
+    dag.add_edges_from((a, b) for b in range(count) for a in range(b) if rng.random() < 0.2)
+    buffers = [
+        PlannedBuffer(f"b{k}", rng.choice((1, 2, 3)) * MIB, k, tuple(dag.successors(k)))
+        for k in range(count)
+    ]
+    regions = [
+        PlannedRegion(f"r{k}", rng.choice((4, 6)) * MIB, k) for k in rng.sample(range(4, count), 3)
+    ]
+    plan = plan_memory(dag, buffers, regions)
+    dag.add_edges_from((edge.before, edge.after) for edge in plan.edges)
+    assert nx.is_directed_acyclic_graph(dag)
+    for _ in range(10):
+        run_in_any_order(dag, buffers, regions, plan, rng)
+
+
+def run_in_any_order(
+    dag: nx.DiGraph,
+    buffers: Sequence[PlannedBuffer],
+    regions: Sequence[PlannedRegion],
+    plan: MemoryPlan,
+    rng: random.Random,
+) -> None:
+    """Each MiB remembers who wrote it last; a result must be whole at the end."""
+    keys = {node: rng.random() for node in dag}
+    cells: dict[Any, Any] = {}
+
+    def of(buffer: PlannedBuffer) -> list[Any]:
+        start = plan.offsets[buffer.name] // ALIGNMENT
+        size = buffer.nbytes // ALIGNMENT
+        return [(plan.inside.get(buffer.name), start + k) for k in range(0, size, 1024)]
+
+    whole = {
+        region: [(region.name, k) for k in range(0, region.nbytes // ALIGNMENT, 1024)]
+        for region in regions
+    }
+    for kernel in nx.lexicographical_topological_sort(dag, key=keys.__getitem__):
+        for buffer in buffers:
+            if buffer.writer == kernel:
+                cells |= dict.fromkeys(of(buffer), buffer.name)
+        for buffer in buffers:
+            if kernel in buffer.readers:
+                assert {cells[cell] for cell in of(buffer)} == {buffer.name}
+        for region, own in whole.items():
+            if region.writer == kernel:
+                cells |= dict.fromkeys(own, region.name)
+    for region, own in whole.items():
+        assert {cells[cell] for cell in own} == {region.name}

@@ -193,7 +193,8 @@ class LoweredExecutable:
         values = [*self.program.inputs, *nodes, "error"]
         sources: dict[Any, WordSource] = {value: (number, 0) for number, value in enumerate(values)}
         for value, (offset, _) in self.arena.places.items():
-            sources[value] = len(values), offset
+            result = self.arena.inside.get(value)
+            sources[value] = (len(values) if result is None else sources[result][0]), offset
         slots = {node: slot for slot, node in enumerate(self.program.inputs)}
         self.results = [slots[self.places[node]] if node in self.places else None for node in nodes]
         self.sizes = [prod(node.shape) * node.dtype.itemsize for node in nodes]
@@ -397,7 +398,8 @@ class LoweredExecutable:
             zip([*self.program.inputs, *self.schedule.outputs, *own], memory)
         )
         for value, piece in self.arena.places.items():
-            pieces[value] = self.machine.part(pieces["arena"], *piece)
+            memory_of = pieces[self.arena.inside.get(value, "arena")]
+            pieces[value] = self.machine.part(memory_of, *piece)
 
         def starter(number: int) -> Callable[[], None]:
             return lambda: self._launch(number, pieces)

@@ -7,9 +7,13 @@ from typing import Any, NamedTuple, cast
 
 from tinygrad_cuda.graph.node import Node
 from tinygrad_cuda.lowering.schedule.kernel_dag import Kernel, Schedule
-from tinygrad_cuda.lowering.schedule.memory import PlannedBuffer, plan_memory
+from tinygrad_cuda.lowering.schedule.memory import PlannedBuffer, PlannedRegion, plan_memory
 from tinygrad_cuda.lowering.schedule.overwriting import overwritten_reads
 from tinygrad_cuda.lowering.schedule.stored_values import nbytes_of
+
+# Bytes of a result whose memory holds other values before. A result may come to lie elsewhere in
+# each run, and so may these: words of more launches are written then.
+WORTH_SHARING = 4 << 20
 
 
 class ArenaPiece(NamedTuple):
@@ -26,11 +30,13 @@ class Arena(NamedTuple):
         places: of each value or scratch memory the offset and bytes.
         nbytes: in all.
         over: values that are stored over one that their kernel reads, and that one.
+        inside: values that lie in the memory of a result until that is written, and which result.
     """
 
     places: dict[Any, tuple[int, int]]
     nbytes: int
     over: dict[Any, Any]
+    inside: dict[Any, Node]
 
 
 class _Order:
@@ -67,11 +73,18 @@ def plan_arena(schedule: Schedule, scratches: Mapping[Kernel, Mapping[Hashable, 
             buffers.append(PlannedBuffer(node, nbytes_of(node), kernel, users, over=own))
         buffers += [PlannedBuffer(name, size, kernel) for name, size in scratches[kernel].items()]
     if not buffers:
-        return Arena({}, 0, {})
-    plan = plan_memory(_Order(schedule.kernels), buffers)
+        return Arena({}, 0, {}, {})
+    regions = [
+        PlannedRegion(node, nbytes_of(node), kernel)
+        for kernel in schedule.kernels
+        for node in kernel.stores
+        if node in kept and node not in kernel.places and nbytes_of(node) >= WORTH_SHARING
+    ]
+    plan = plan_memory(_Order(schedule.kernels), buffers, regions)
     schedule.put_before(
         (cast(Kernel, edge.before), cast(Kernel, edge.after)) for edge in plan.edges
     )
     sizes = {buffer.name: buffer.nbytes for buffer in buffers}
     places = {name: (offset, sizes[name]) for name, offset in plan.offsets.items()}
-    return Arena(places, plan.peak, plan.over)
+    inside = {name: cast(Node, region) for name, region in plan.inside.items()}
+    return Arena(places, plan.peak, plan.over, inside)

@@ -45,6 +45,20 @@ class PlannedBuffer(NamedTuple):
     over: tuple[Hashable, ...] = ()
 
 
+class PlannedRegion(NamedTuple):
+    """Memory outside of the arena that is free until a kernel writes there, such as a result's.
+
+    Attributes:
+        name: any hashable name.
+        nbytes: its size.
+        writer: the kernel that writes it.
+    """
+
+    name: Hashable
+    nbytes: int
+    writer: Hashable
+
+
 class OrderingEdge(NamedTuple):
     """`after` waits for `before` only because it writes over what `before` still uses."""
 
@@ -57,11 +71,12 @@ class MemoryPlan(NamedTuple):
     """The layout of one arena.
 
     Attributes:
-        offsets: of each buffer, by name; multiples of 256 bytes.
+        offsets: of each buffer, by name, in the arena or its region; multiples of 256 bytes.
         edges: which the kernel DAG must have besides its own; they close no cycle.
         peak: bytes of the arena.
         unshared: bytes it would have without any reuse.
         over: buffers that are stored over one that their writer reads, and that one.
+        inside: buffers that lie in a region, and which.
     """
 
     offsets: dict[Hashable, int]
@@ -69,10 +84,15 @@ class MemoryPlan(NamedTuple):
     peak: int
     unshared: int
     over: dict[Hashable, Hashable]
+    inside: dict[Hashable, Hashable]
 
 
 def plan_memory(
-    kernels: KernelGraph, buffers: Sequence[PlannedBuffer], *, worth_an_edge: int = WORTH_AN_EDGE
+    kernels: KernelGraph,
+    buffers: Sequence[PlannedBuffer],
+    regions: Sequence[PlannedRegion] = (),
+    *,
+    worth_an_edge: int = WORTH_AN_EDGE,
 ) -> MemoryPlan:
     """Lays buffers out in one arena.
 
@@ -81,18 +101,20 @@ def plan_memory(
     arena would grow by `worth_an_edge` bytes or more than with storage that is merely used earlier
     in that order, it takes the latter, and its writer waits for those users by new edges. Where
     even so the arena would grow by that much, it takes the storage of a buffer that its writer is
-    the last to read, if the writer may store it there. All edges point forward in one topological
-    order, so no cycle can arise.
+    the last to read, if the writer may store it there, or else a part of a region whose writer
+    comes after all its users. All edges point forward in one topological order, so no cycle can
+    arise.
 
     Args:
         kernels: the DAG, such as a networkx DiGraph; its order of insertion breaks ties.
         buffers: with distinct names; every reader follows the writer in `kernels`.
+        regions: memory to use besides the arena.
         worth_an_edge: bytes that outweigh the parallelism an edge takes away.
 
     Raises:
         ValueError: a reader does not follow the writer of its buffer.
     """
-    planner = _Planner(kernels, worth_an_edge)
+    planner = _Planner(kernels, regions, worth_an_edge)
     written: dict[Hashable, list[PlannedBuffer]] = {}
     for buffer in buffers:
         written.setdefault(buffer.writer, []).append(buffer)
@@ -108,6 +130,7 @@ def plan_memory(
         max((segment.end for segment in planner.segments), default=0),
         sum(_aligned(buffer.nbytes) for buffer in buffers),
         planner.over,
+        planner.inside,
     )
 
 
@@ -120,7 +143,7 @@ class _ArenaSegment(NamedTuple):
 
     start: int
     end: int
-    owner: PlannedBuffer
+    owner: PlannedBuffer | None  # None where a region was not used yet
     users: int
 
 
@@ -136,7 +159,9 @@ class _Gap(NamedTuple):
 class _Planner:
     """Sets of kernels are integers, one bit a kernel, by position in the order."""
 
-    def __init__(self, kernels: KernelGraph, worth_an_edge: int) -> None:
+    def __init__(
+        self, kernels: KernelGraph, regions: Sequence[PlannedRegion], worth_an_edge: int
+    ) -> None:
         self.kernels = kernels
         self.worth_an_edge = worth_an_edge
         self.order = _topological(kernels)
@@ -145,7 +170,14 @@ class _Planner:
         self.offsets: dict[Hashable, int] = {}
         self.edges: list[OrderingEdge] = []
         self.over: dict[Hashable, Hashable] = {}
+        self.inside: dict[Hashable, Hashable] = {}
         self.segments: list[_ArenaSegment] = []
+        # The smallest first, each with its segments.
+        self.regions = {
+            region: [_ArenaSegment(0, region.nbytes // ALIGNMENT * ALIGNMENT, None, 0)]
+            for region in sorted(regions, key=lambda region: region.nbytes)
+        }
+        self.awaited: dict[Hashable, int] = {}  # users of what lies in the writer's region
 
     def enter(self, kernel: Hashable) -> None:
         """All kernels on paths to this one: the edges that lead here are complete by now."""
@@ -154,6 +186,7 @@ class _Planner:
             position = self.position[source]
             before |= self.before[position] | (1 << position)
         self.before.append(before)
+        self.wait(self.awaited.pop(kernel, 0), "it writes where other values were")
 
     def place(self, buffer: PlannedBuffer) -> None:
         now = len(self.before) - 1
@@ -161,28 +194,37 @@ class _Planner:
         if not size:
             self.offsets[buffer.name] = 0
             return
-        gap = self.best_gap(size, self.before[now])
+        gap, segments = self.best_gap(self.segments, size, self.before[now]), self.segments
         if gap.growth >= self.worth_an_edge:
-            relaxed = self.best_gap(size, (1 << now) - 1)
-            own = self.own_gap(buffer, size) if relaxed.growth >= self.worth_an_edge else None
-            if own is not None or gap.growth - relaxed.growth >= self.worth_an_edge:
-                gap = own or relaxed
+            relaxed = self.best_gap(segments, size, (1 << now) - 1)
+            if relaxed.growth >= self.worth_an_edge:
+                if (own := self.own_gap(buffer, size)) is not None:
+                    gap = relaxed = own
+                elif (region := self.region_of(buffer, size)) is not None:
+                    segments = self.regions[region]
+                    gap = relaxed = self.best_gap(segments, size, (1 << now) - 1)
+                    self.inside[buffer.name] = region.name
+                    users = self.awaited.get(region.writer, 0)
+                    self.awaited[region.writer] = users | self.users(buffer)
+            if gap is relaxed or gap.growth - relaxed.growth >= self.worth_an_edge:
+                gap = relaxed
                 self.add_edges(buffer, gap, size)
         self.offsets[buffer.name] = gap.start
-        self.occupy(buffer, gap.start, gap.start + size)
+        self.occupy(segments, buffer, gap.start, gap.start + size)
 
-    def best_gap(self, size: int, finished: int) -> _Gap:
+    @staticmethod
+    def best_gap(segments: list[_ArenaSegment], size: int, finished: int) -> _Gap:
         """The gap that lets the arena grow least; of several the smallest, then the lowest."""
-        end = self.segments[-1].end if self.segments else 0
+        end = segments[-1].end if segments else 0
         best = _Gap(size, 0, end, ())
         run: list[_ArenaSegment] = []
-        for index, segment in enumerate(self.segments):
+        for index, segment in enumerate(segments):
             if segment.users & ~finished:
                 run = []
                 continue
             run.append(segment)
-            last = index + 1 == len(self.segments)
-            if last or self.segments[index + 1].users & ~finished:
+            last = index + 1 == len(segments)
+            if last or segments[index + 1].users & ~finished:
                 length = segment.end - run[0].start
                 growth = max(size - length, 0)
                 if not growth or last:
@@ -194,45 +236,65 @@ class _Planner:
         now = len(self.before) - 1
         for name in buffer.over:
             start = self.offsets.get(name)
-            found = [s for s in self.segments if s.owner.name == name and s.start == start]
+            found = [s for s in self.segments if s.owner and s.owner.name == name]
+            found = [segment for segment in found if segment.start == start]
             if found and not found[0].users >> (now + 1) and found[0].end - found[0].start == size:
                 self.over[buffer.name] = name
                 return _Gap(0, size, found[0].start, (found[0],))
         return None
 
-    def add_edges(self, buffer: PlannedBuffer, gap: _Gap, size: int) -> None:
-        """Lets the writer wait for the last users of what it overwrites, but for itself."""
+    def region_of(self, buffer: PlannedBuffer, size: int) -> PlannedRegion | None:
+        """The smallest region with room, whose writer follows all users of the buffer."""
         now = len(self.before) - 1
-        self.before[now] |= 1 << now
-        for segment in gap.segments:
-            if segment.start >= gap.start + size:
-                break
-            waiting = segment.users & ~self.before[now]
-            while waiting:
-                # From the latest back, so that what a path implies needs no edge.
-                position = waiting.bit_length() - 1
-                reason = (
-                    f"{buffer.name} takes the storage of {segment.owner.name} "
-                    f"({buffer.nbytes} bytes)"
-                )
-                self.edges.append(OrderingEdge(self.order[position], buffer.writer, reason))
-                self.before[now] |= self.before[position] | (1 << position)
-                waiting &= ~self.before[now]
-        self.before[now] &= ~(1 << now)
+        users = self.users(buffer)
+        for region, segments in self.regions.items():
+            later = not users >> self.position[region.writer]
+            if later and not self.best_gap(segments, size, (1 << now) - 1).growth:
+                return region
+        return None
 
-    def occupy(self, buffer: PlannedBuffer, start: int, end: int) -> None:
+    def users(self, buffer: PlannedBuffer) -> int:
+        """Its writer and readers."""
         users = 1 << self.position[buffer.writer]
         for reader in buffer.readers:
             users |= 1 << self.position[reader]
+        return users
+
+    def add_edges(self, buffer: PlannedBuffer, gap: _Gap, size: int) -> None:
+        """Lets the writer wait for the last users of what it overwrites, but for itself."""
+        for segment in gap.segments:
+            if segment.start >= gap.start + size:
+                break
+            if segment.owner is not None:
+                self.wait(
+                    segment.users,
+                    f"{buffer.name} takes the storage of {segment.owner.name} "
+                    f"({buffer.nbytes} bytes)",
+                )
+
+    def wait(self, users: int, reason: str) -> None:
+        """Lets the kernel of now wait for others, from the latest back: paths need no edge."""
+        now = len(self.before) - 1
+        waiting = users & ~self.before[now] & ~(1 << now)
+        while waiting:
+            position = waiting.bit_length() - 1
+            self.edges.append(OrderingEdge(self.order[position], self.order[now], reason))
+            self.before[now] |= self.before[position] | (1 << position)
+            waiting &= ~self.before[now]
+
+    def occupy(
+        self, segments: list[_ArenaSegment], buffer: PlannedBuffer, start: int, end: int
+    ) -> None:
+        users = self.users(buffer)
         if not buffer.reusable:
             users |= 1 << len(self.order)
-        first = bisect_right(self.segments, start, key=_end)
-        last = bisect_left(self.segments, end, key=_start)
-        cut = self.segments[first:last]
+        first = bisect_right(segments, start, key=_end)
+        last = bisect_left(segments, end, key=_start)
+        cut = segments[first:last]
         kept = [s._replace(end=start) for s in cut[:1] if s.start < start]
         kept.append(_ArenaSegment(start, end, buffer, users))
         kept += [s._replace(start=end) for s in cut[-1:] if s.end > end]
-        self.segments[first:last] = kept
+        segments[first:last] = kept
 
     def check_readers(self, buffers: Sequence[PlannedBuffer]) -> None:
         for buffer in buffers:

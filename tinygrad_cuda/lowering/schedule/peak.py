@@ -107,7 +107,7 @@ def _peak(schedule: Schedule, arena: Arena) -> Peak:
         Owner(node, arena.places[node][1], number, max(number, last.get(node, number)))
         for number, kernel in enumerate(schedule.kernels)
         for node in kernel.stores
-        if node in arena.places
+        if node in arena.places and node not in arena.inside
     ]
     changes = [0] * (len(schedule.kernels) + 1)
     end = {old: last[old] for old in arena.over.values()}  # its bytes are another's from then on
