@@ -16,7 +16,7 @@ from execution import Batch, Results, device_or_skip
 import tinygrad_cuda as tc
 from tinygrad_cuda.core.device import CPU
 from tinygrad_cuda.core.dtypes import DType, bfloat16, float16, float32
-from tinygrad_cuda.graph.node import Node
+from tinygrad_cuda.graph.node import Node, topological
 from tinygrad_cuda.graph.ops import common, contraction
 from tinygrad_cuda.graph.ops import elementwise as ew
 from tinygrad_cuda.graph.ops import movement as mv
@@ -277,6 +277,34 @@ def test_convolutions_and_their_gradients(tier: str, batch: Batch, problem: Any)
     batch.want("weight", [convolution_weight_gradient(g, x, kernel=kernel, **at)])
     for name, node in wide.items():
         exact.want(name, [node])
+    expected = {name: values for name, (values,) in exact.run().items()}
+    compare(batch.run(), expected, dict.fromkeys(expected, bfloat16))
+
+
+@pytest.mark.parametrize("kernels", [(1,), (3, 1)], ids=["pixels", "windows too"])
+def test_a_value_is_put_channels_last_once(
+    tier: str, batch: Batch, kernels: tuple[int, ...]
+) -> None:
+    """Of strided pixels one copy serves result and weight gradient, or that of all pixels does."""
+    operands, exact = Operands(batch, 13), Batch(CPU)
+    x, x64 = operands(2, 16, 9, 8)
+    image = exact.input(x64)
+    for size in kernels:
+        pads = ((size // 2, size // 2),) * 2
+        at = {"stride": (2, 2), "padding": pads, "dilation": (1, 1), "groups": 1}
+        w, w64 = operands(24, 16, size, size)
+        y = convolution(x, w, **at)
+        g, g64 = operands(*y.shape)
+        taps = (size, size)
+        batch.want(f"result {size}", [y])
+        batch.want(f"weight {size}", [convolution_weight_gradient(g, x, kernel=taps, **at)])
+        result = convolution(image, exact.input(w64), **at)
+        weight = convolution_weight_gradient(exact.input(g64), image, kernel=taps, **at)
+        exact.want(f"result {size}", [result])
+        exact.want(f"weight {size}", [weight])
+    found = lower.scheduled(batch.program(), Target.h200())
+    copies = [n for n in found.stored if n.op is ew.contiguous and x in topological([n])]
+    assert len(copies) == 1
     expected = {name: values for name, (values,) in exact.run().items()}
     compare(batch.run(), expected, dict.fromkeys(expected, bfloat16))
 

@@ -160,13 +160,22 @@ def _product(node: Node, a: Node, b: Node, split: Any, axes: Any) -> Node:
     )
 
 
-def _channels_last(x: Node, layouts: Layouts) -> Node:
-    """The same values with the second axis behind all others, in memory."""
-    key = ("channels last", x)
+def _channels_last(x: Node, layouts: Layouts, part: Any = None) -> Node:
+    """The same values with the second axis behind all others, in memory.
+
+    Args:
+        part: a value and what of it `x` is, where `x` is a new node each time.
+    """
+    key = _key(part or x)
     if key not in layouts:
         axes = (0, *range(2, len(x.shape)), 1)
         layouts[key] = ew.contiguous(movement.permute(x, axes=axes))
     return layouts[key]
+
+
+def _key(of: Any) -> Any:
+    """Of a value with the channels last, among what a plan stores."""
+    return ("channels last", of)
 
 
 def _columns(node: Node, layouts: Layouts) -> Node:
@@ -176,12 +185,13 @@ def _columns(node: Node, layouts: Layouts) -> Node:
     inner, stride = (0, rank + 1, *_range(sizes)), at.stride
     if _pixels(node):
         pass  # pixels that follow each other are copied as they are
-    elif prod(taps) == 1:  # only pixels that windows have are stored
+    elif prod(taps) == 1 and _key(x) not in layouts:  # only pixels that windows have are stored
         shape, starts = (*x.shape[:2], *sizes), (0,) * len(x.shape)
-        x = movement.slice_(
+        some = movement.slice_(
             padded(x, at.padding), starts=starts, shape=shape, steps=(1, 1, *stride)
         )
-        x, stride = movement.permute(_channels_last(x, layouts), axes=inner), (1,) * rank
+        last = _channels_last(some, layouts, (x, sizes, at.padding, stride))
+        x, stride = movement.permute(last, axes=inner), (1,) * rank
     else:
         x = padded(movement.permute(_channels_last(x, layouts), axes=inner), at.padding)
     wide = windows(x, taps, stride, at.dilation, sizes)
