@@ -107,16 +107,19 @@ def transpose_cut(kernel: Kernel) -> TransposeCut | None:
     """
     if not operands(kernel.stores, set(kernel.reads)).other:
         return None
-    crossing = _crossing(kernel)
-    if not crossing:
+    across = _across(kernel)
+    if not across:
         return None
-    moved = {axes: sum(node.dtype.itemsize for node in nodes) for axes, nodes in crossing.items()}
+    moved = {axes: sum(node.dtype.itemsize for node in nodes) for axes, nodes in across.items()}
     axes = max(moved, key=moved.__getitem__)
     widest = max(node.dtype.itemsize for node in kernel.stores)
     if 2 * moved[axes] < widest:
         return None
     width = _divisor(axes.along_out, min(8, CHUNK // widest, axes.along_out // 2))
-    return _tiled(kernel, axes, width, max(moved[axes], widest))
+    cut = _tiled(kernel, axes, width, max(moved[axes], widest))
+    crossing = CrossedTiles(cut)
+    _evaluated(kernel, crossing, KernelParams())
+    return cut if crossing.tiles else None
 
 
 def _tiled(kernel: Kernel, axes: Axes, width: int, nbytes: int) -> TransposeCut:
@@ -146,7 +149,7 @@ def _divisor(size: int, width: int) -> int:
     return width
 
 
-def _crossing(kernel: Kernel) -> dict[Axes, set[Node]]:
+def _across(kernel: Kernel) -> dict[Axes, set[Node]]:
     """Operands that lie along another axis than the output, by the axes of a tile for them."""
     writer = Evaluator(KernelParams(), set(kernel.reads), True, kernel.narrowed)
     writer.scopes = [Scope("item")]
@@ -281,16 +284,8 @@ class CrossedTiles:
 
 def transpose_stages(kernel: Kernel, cut: TransposeCut) -> list[Stage]:
     """One stage: a block for each tile."""
-    words = KernelParams()
-    crossing = CrossedTiles(cut)
-    writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
-    writer.scopes = [Scope("plane", "along_in", "vector"), Scope("v")]
-    writer.lane = Lane(crossing.lane, cut.out_width)
-    writer.crossing = crossing
-    stores = Stores(writer, kernel)
-    for node in kernel.stores:
-        value = writer.value(node, ix.unflatten(crossing.flat, node.shape))
-        stores.put(node, crossing.flat, value)
+    words, crossing = KernelParams(), CrossedTiles(cut)
+    writer, stores = _evaluated(kernel, crossing, words)
     first = FirstHalf(kernel, crossing, words)
     blocks = prod(cut.grid)
     body = fill(
@@ -308,6 +303,22 @@ def transpose_stages(kernel: Kernel, cut: TransposeCut) -> list[Stage]:
     tile = " x ".join(str(size) for size in (cut.planes, cut.tile_in, cut.tile_out) if size > 1)
     label = comment(kernel, f"transposing map over {kernel.numel} elements, {tile} a block", blocks)
     return [wrapped(kernel, stem(kernel), body, words.list, blocks, first.shared, label)]
+
+
+def _evaluated(
+    kernel: Kernel, crossing: CrossedTiles, words: KernelParams
+) -> tuple[Evaluator, Stores]:
+    """The second half of a kernel, which fills `crossing` with the tiles that it takes."""
+    width = crossing.cut.out_width
+    writer = Evaluator(words, set(kernel.reads), is_wide(kernel), kernel.narrowed)
+    writer.scopes = [Scope("plane", "along_in", "vector"), Scope("v")]
+    writer.lane = Lane(crossing.lane, width)
+    writer.crossing = crossing
+    stores = Stores(writer, kernel)
+    for node in kernel.stores:
+        value = writer.value(node, ix.unflatten(crossing.flat, node.shape))
+        stores.put(node, crossing.flat, value)
+    return writer, stores
 
 
 class FirstHalf:
