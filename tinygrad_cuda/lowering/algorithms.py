@@ -47,7 +47,9 @@ from tinygrad_cuda.lowering.skeletons.contract.tile_heuristics import (
 )
 from tinygrad_cuda.lowering.skeletons.contract.tma import tma_stages
 from tinygrad_cuda.lowering.skeletons.conv import channels_last
+from tinygrad_cuda.lowering.skeletons.conv import channels_last, depthwise
 from tinygrad_cuda.lowering.skeletons.conv.channels_last import ChannelsLast
+from tinygrad_cuda.lowering.skeletons.conv.depthwise import TapSums
 from tinygrad_cuda.lowering.skeletons.conv.direct import DirectCut, direct_cut_of
 from tinygrad_cuda.lowering.skeletons.conv.weight_gradient import (
     WeightGradientCut,
@@ -116,7 +118,7 @@ class Candidate(NamedTuple):
         blocks: of its kernel, where they may be too few.
     """
 
-    cut: Plan[Any] | ChannelsLast | DirectCut | WeightGradientCut | Tiles
+    cut: Plan[Any] | ChannelsLast | TapSums | DirectCut | WeightGradientCut | Tiles
     clocks: float
     blocks: int = 0
 
@@ -301,6 +303,13 @@ def _channels_last(problem: Problem) -> Candidate | str:
     return Candidate(ChannelsLast(), time)
 
 
+def _depthwise(problem: Problem) -> Candidate | str:
+    node = problem.node
+    if reason := depthwise.refusal(node):
+        return reason
+    return Candidate(TapSums(), depthwise.clocks(node, problem.target))
+
+
 def _winograd(problem: Problem) -> Candidate | str:
     windows, target = problem.windows, problem.target
     if windows is None:
@@ -342,6 +351,7 @@ def _image_refusal(problem: Problem) -> str:
 # launches of their own, and their model the roughest: it has to win by a tenth.
 TIERS: tuple[Tier, ...] = (
     Tier("channels last", IMPLICIT, _channels_last, None),
+    Tier("sums of taps", IMPLICIT, _depthwise, None),
     Tier("winograd", IMPLICIT, _winograd, None, share=0.9),
     Tier("direct", (convolution,), _direct, direct_stages, extra=UNCOUNTED, blocks=0.5),
     Tier(
@@ -446,6 +456,9 @@ def choose_algorithms(
         made = with_sources(node, tuple(new[source] for source in node.sources))
         if node.op.kind == "contraction" and 0 not in node.shape:
             choice = choose(made, target, tiers)
+            if isinstance(choice.cut, TapSums):
+                new[node] = depthwise.as_sums(made)
+                continue
             if isinstance(choice.cut, ChannelsLast):
                 made = channels_last.as_product(made, layouts)
                 choice = choose(made, target, tiers)._replace(copies=True)
